@@ -1,0 +1,21 @@
+/* Time and chance. Rules never call these: they take `now_ms` and `struct rnd *`, so that a test
+ * can replay any hour of any day. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <stdint.h>
+
+int64_t clock_wall_ms(void); /* since 1970, for records that people read */
+int64_t clock_mono_ms(void); /* for intervals; never jumps */
+int64_t clock_mono_us(void);
+
+struct rnd {
+    uint64_t s[4];
+};
+
+void rnd_seed(struct rnd *rnd, uint64_t seed);
+void rnd_seed_os(struct rnd *rnd); /* from the kernel */
+uint64_t rnd_next(struct rnd *rnd);
+uint32_t rnd_below(struct rnd *rnd, uint32_t bound); /* uniform in [0, bound), bound > 0 */
+
+#endif

@@ -1,0 +1,27 @@
+/* A binary heap of entries that live inside other structs, smallest (key, then tie) first. */
+#ifndef BASE_HEAP_H
+#define BASE_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct heap_node {
+    int64_t key;
+    uint64_t tie; /* what is smaller among equal keys: an id, a sequence */
+    size_t at;    /* position + 1; 0 when it is in no heap */
+};
+
+struct heap {
+    struct heap_node **nodes;
+    size_t count;
+    size_t cap;
+};
+
+void heap_add(struct heap *heap, struct heap_node *node); /* node->key and tie are set */
+void heap_move(struct heap *heap, struct heap_node *node, int64_t key); /* adds it if needed */
+void heap_del(struct heap *heap, struct heap_node *node); /* not in it: nothing happens */
+struct heap_node *heap_top(const struct heap *heap);      /* NULL when empty */
+void heap_free(struct heap *heap);
+
+#endif

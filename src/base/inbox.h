@@ -1,0 +1,23 @@
+/* How threads meet: a message is posted to the inbox of the thread that owns what it is about.
+ * Posting is one atomic exchange, never a lock; the owner is woken once per batch. */
+#ifndef BASE_INBOX_H
+#define BASE_INBOX_H
+
+#include <stdatomic.h>
+
+/* Stands inside the struct it is about; `run` finds that struct with container_of. */
+struct msg {
+    struct msg *next;
+    void (*run)(struct msg *msg); /* on the owner's thread; may free or re-post the message */
+};
+
+struct inbox {
+    _Atomic(struct msg *) head;
+    void (*wake)(struct inbox *inbox); /* from any thread, when the inbox was empty */
+};
+
+void inbox_post(struct inbox *inbox, struct msg *msg);
+struct msg *inbox_take(struct inbox *inbox); /* owner: all of them, oldest first, linked by next */
+int inbox_run(struct inbox *inbox);          /* owner: takes and runs all; how many there were */
+
+#endif

@@ -1,0 +1,71 @@
+/* Strict JSON (RFC 8259). Reading makes an array of tokens over the text: no allocation per value,
+ * no recursion. The token array comes from an arena; strings stay where they are until asked for.
+ * Refused: depth over JSON_DEPTH_MAX, duplicate keys, bad UTF-8, lone surrogates, raw control
+ * characters, leading zeros, NaN, anything behind the value. Numbers keep their text. */
+#ifndef BASE_JSON_H
+#define BASE_JSON_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+enum { JSON_DEPTH_MAX = 32 };
+
+enum json_type { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUM, JSON_STR, JSON_ARR, JSON_OBJ };
+
+struct json {
+    const char *at;  /* the value's text; a string's without its quotes, still escaped */
+    uint32_t len;    /* of that text */
+    uint32_t span;   /* tokens of this value, itself included: value + span is what follows */
+    uint32_t count;  /* elements or members */
+    uint8_t type;    /* enum json_type */
+    uint8_t escaped; /* the string holds a backslash */
+};
+
+/* `why` gets the byte offset and what was expected. The tokens point into `text`. */
+enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
+                    struct problem *why);
+
+/* Members: key = json_first(obj), value = key + 1, the next key = json_next(value).
+ * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
+const struct json *json_first(const struct json *parent);
+const struct json *json_next(const struct json *value); /* valid while fewer than parent->count were seen */
+const struct json *json_get(const struct json *obj, const char *name); /* NULL when absent */
+
+enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
+bool json_is_null(const struct json *value);        /* absent or null */
+struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
+struct str json_str(const struct json *value, struct arena *arena); /* unescaped (copied only if it must be) */
+bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */
+bool json_int(const struct json *value, int64_t *ret); /* integral and in range ("1.0", "1e3" count) */
+bool json_double(const struct json *value, double *ret);
+bool json_bool(const struct json *value, bool *ret);
+const char *json_type_name(enum json_type type); /* "null", "boolean", "number", ... */
+
+/* Writing appends to a buf and sets the commas itself. */
+struct jsonw {
+    struct buf *buf;
+    uint8_t depth;
+    uint64_t some; /* bit d: level d has an element already */
+};
+
+struct jsonw jsonw_to(struct buf *buf);
+void jsonw_obj(struct jsonw *w); /* { */
+void jsonw_arr(struct jsonw *w); /* [ */
+void jsonw_end_obj(struct jsonw *w);
+void jsonw_end_arr(struct jsonw *w);
+void jsonw_key(struct jsonw *w, const char *name);    /* name needs no escaping */
+void jsonw_key_str(struct jsonw *w, struct str name); /* any name */
+void jsonw_str(struct jsonw *w, struct str text);     /* invalid UTF-8 becomes U+FFFD */
+void jsonw_int(struct jsonw *w, int64_t value);
+void jsonw_double(struct jsonw *w, double value); /* shortest text that reads back the same */
+void jsonw_bool(struct jsonw *w, bool value);
+void jsonw_null(struct jsonw *w);
+void jsonw_raw(struct jsonw *w, struct str json); /* text that is JSON already; empty = null */
+/* Key and value in one. A str with at == NULL is written as null. */
+void jsonw_kstr(struct jsonw *w, const char *name, struct str text);
+void jsonw_kint(struct jsonw *w, const char *name, int64_t value);
+void jsonw_kbool(struct jsonw *w, const char *name, bool value);
+void jsonw_knull(struct jsonw *w, const char *name);
+void jsonw_kraw(struct jsonw *w, const char *name, struct str json);
+
+#endif

@@ -1,0 +1,31 @@
+/* One event a line, logfmt or JSON, on stderr: `event=job.retry job_id=j41 node_id=n7 attempt_id=2`.
+ * Whoever decides logs, once; base, io, model and store return errors instead. Any thread. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+#include "base/str.h"
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+enum log_format { LOG_LOGFMT, LOG_JSON };
+
+struct log_kv {
+    const char *key; /* NULL ends the list */
+    struct str text; /* text.at == NULL: a number */
+    int64_t num;
+};
+
+#define KS(name, str)   ((struct log_kv){.key = (name), .text = (str)})
+#define KC(name, cstr)  ((struct log_kv){.key = (name), .text = str_of(cstr)})
+#define KI(name, value) ((struct log_kv){.key = (name), .num = (value)})
+
+void log_setup(enum log_level least, enum log_format format, int fd); /* before the threads start */
+bool log_on(enum log_level level);
+void log_write(enum log_level level, const char *event, const struct log_kv *kvs);
+
+#define log_event(level, event, ...)                                                               \
+    do {                                                                                           \
+        if (log_on(level))                                                                         \
+            log_write((level), (event), (const struct log_kv[]){__VA_ARGS__, {.key = NULL}});      \
+    } while (0)
+
+#endif

@@ -1,0 +1,45 @@
+/* Hash maps with open addressing: `map` from text to pointer, `idmap` from 64-bit id to pointer.
+ * A map does not own what it holds; a text key must live as long as its entry. One thread each. */
+#ifndef BASE_MAP_H
+#define BASE_MAP_H
+
+#include "base/str.h"
+
+struct map_slot {
+    struct str key;
+    uint64_t hash;
+    void *value; /* NULL: free */
+};
+
+struct map {
+    struct map_slot *slots;
+    size_t count;
+    size_t cap; /* a power of two, 0 when empty */
+};
+
+void *map_get(const struct map *map, struct str key);
+void *map_get_hashed(const struct map *map, struct str key, uint64_t hash);
+void map_put(struct map *map, struct str key, void *value); /* replaces key and value */
+void *map_del(struct map *map, struct str key);             /* what it held, or NULL */
+void map_free(struct map *map);
+/* `for (size_t i = 0; (v = map_next(&m, &i));)` in no order; the map must not change meanwhile. */
+void *map_next(const struct map *map, size_t *at);
+
+struct idmap_slot {
+    uint64_t key;
+    void *value;
+};
+
+struct idmap {
+    struct idmap_slot *slots;
+    size_t count;
+    size_t cap;
+};
+
+void *idmap_get(const struct idmap *map, uint64_t key);
+void idmap_put(struct idmap *map, uint64_t key, void *value);
+void *idmap_del(struct idmap *map, uint64_t key);
+void idmap_free(struct idmap *map);
+void *idmap_next(const struct idmap *map, size_t *at);
+
+#endif

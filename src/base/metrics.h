@@ -1,0 +1,69 @@
+/* Counters, gauges and histograms in Prometheus text. One table; each thread counts in memory of its
+ * own (no shared cache line on the dispatch path), a scrape adds them up. */
+#ifndef BASE_METRICS_H
+#define BASE_METRICS_H
+
+#include "base/str.h"
+
+/*  id                       type       name                                label    values (NULL-terminated list name) */
+#define METRIC_ROWS(ROW)                                                                           \
+    ROW(METRIC_RESERVE, COUNTER, "berth_reserve_total", "result",                                  \
+        "Candidates asked for a slot, by answer")                                                  \
+    ROW(METRIC_DISPATCH, COUNTER, "berth_dispatch_total", "outcome", "Dispatch requests, by outcome") \
+    ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", NULL,                        \
+        "Time from the request to its answer")                                                     \
+    ROW(METRIC_POOL_EMPTY, COUNTER, "berth_pool_empty_total", NULL,                                \
+        "Dispatches that found no capable node")                                                   \
+    ROW(METRIC_ACK_TIMEOUT, COUNTER, "berth_ack_timeout_total", NULL,                              \
+        "Reservations that ran out before an ACK")                                                 \
+    ROW(METRIC_ACK_LATE, COUNTER, "berth_ack_late_total", NULL, "ACKs that came too late")         \
+    ROW(METRIC_NODE_OVERLOAD, COUNTER, "berth_node_overload_total", NULL,                          \
+        "Jobs a node refused because it was full")                                                 \
+    ROW(METRIC_LEASE_LOST, COUNTER, "berth_lease_lost_total", NULL,                                \
+        "Running leases that ran out")                                                             \
+    ROW(METRIC_JOBS, COUNTER, "berth_jobs_total", "state", "Jobs that reached an end state")       \
+    ROW(METRIC_RETRIES, COUNTER, "berth_retries_total", NULL, "Second and later attempts")         \
+    ROW(METRIC_HEARTBEATS, COUNTER, "berth_heartbeats_total", NULL, "Heartbeats taken")            \
+    ROW(METRIC_STORE_CALLS, COUNTER, "berth_store_calls_total", "result", "Store calls, by result") \
+    ROW(METRIC_STORE_BATCHES, COUNTER, "berth_store_batches_total", NULL, "Batches the store ran") \
+    ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL,                                        \
+        "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")                                                       \
+    ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer_result",                       \
+        "Reads answered by a cache layer")                                                         \
+    ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
+        "From a membership change to its snapshot being live")                                     \
+    ROW(METRIC_VERSION_LAG, GAUGE, "berth_instance_version_lag", NULL,                             \
+        "Snapshot versions this instance is behind")                                               \
+    ROW(METRIC_AUDIT_REPAIRS, COUNTER, "berth_audit_repairs_total", NULL,                          \
+        "Differences an audit found and repaired")                                                 \
+    ROW(METRIC_INVARIANT, COUNTER, "berth_invariant_violations_total", "rule",                     \
+        "Things that must never happen")                                                           \
+    ROW(METRIC_QUEUE_DEPTH, GAUGE, "berth_queue_depth", NULL, "Jobs that wait for a slot")         \
+    ROW(METRIC_NODES, GAUGE, "berth_nodes", "health", "Registered nodes, by health")               \
+    ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL, "Version of the live snapshot") \
+    ROW(METRIC_CONNECTIONS, GAUGE, "berth_connections", NULL, "Open connections")                  \
+    ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status", "HTTP answers, by status class") \
+    ROW(METRIC_PUSH, COUNTER, "berth_push_total", "result", "Jobs pushed to an endpoint")          \
+    ROW(METRIC_CALLBACK, COUNTER, "berth_callback_total", "result", "Callbacks tried")             \
+    ROW(METRIC_EVENTS_DROPPED, COUNTER, "berth_events_dropped_total", NULL,                        \
+        "Events a slow reader did not get")
+
+#define METRIC_ENUM_ROW(id, type, name, label, help) id,
+enum metric { METRIC_ROWS(METRIC_ENUM_ROW) METRIC_COUNT };
+#undef METRIC_ENUM_ROW
+
+/* Labels are a fixed, small set per metric, given as text literals; up to METRIC_LABELS_MAX are
+ * told apart by content, the rest count as "other". */
+enum { METRIC_LABELS_MAX = 32 };
+
+void metrics_thread(void); /* call once on each thread that counts (others share one slow slot) */
+void metric_add(enum metric metric, int64_t n);
+void metric_add_label(enum metric metric, const char *label, int64_t n);
+void metric_set(enum metric metric, int64_t value);
+void metric_set_label(enum metric metric, const char *label, int64_t value);
+void metric_observe_us(enum metric metric, int64_t us);
+int64_t metric_value(enum metric metric, const char *label); /* for tests and the report; label NULL = all */
+/* All of it, with `berth_build_info{version="..."} 1`. */
+void metrics_render(struct buf *text, const char *version);
+
+#endif

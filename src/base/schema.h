@@ -1,0 +1,91 @@
+/* One mechanism for everything a person or program may set: request bodies, configuration files,
+ * flags and environment. A table of fields says name, type, bounds and where the value goes. */
+#ifndef BASE_SCHEMA_H
+#define BASE_SCHEMA_H
+
+#include "base/json.h"
+
+enum field_type {
+    FIELD_BOOL, /* bool */
+    FIELD_INT,  /* int64_t; min..max */
+    FIELD_MS,   /* int64_t ms; a number is ms, a string "250ms" "5s" "2m" "1h" "1d"; min..max */
+    FIELD_STR,  /* struct str, valid UTF-8 without control characters; min..max bytes */
+    FIELD_ID,   /* struct str, str_is_id(); 1..max */
+    FIELD_ENUM, /* int; index into .names */
+    FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env */
+    FIELD_OBJ,  /* a struct inside; .fields describes it; absent leaves its defaults */
+    FIELD_JSON, /* const struct json *; any value */
+    FIELD_REAL, /* double; min..max as whole numbers */
+};
+
+struct strs {
+    struct str *at;
+    size_t count;
+};
+
+enum field_flag {
+    FIELD_REQUIRED = 1, /* absent or null is an error */
+    FIELD_NULLABLE = 2, /* FIELD_INT, FIELD_MS: null (or "off") stores FIELD_OFF */
+    FIELD_SECRET = 4,   /* `config show` prints *** */
+    FIELD_NO_FLAG = 8,  /* only from the file or a body, never a flag or env */
+};
+
+#define FIELD_OFF INT64_MIN
+
+struct field {
+    const char *name;   /* snake_case; flag --snake-case and env BERTH_SNAKE_CASE follow from it */
+    const char *alias;  /* another accepted spelling (the seed's), or NULL */
+    enum field_type type;
+    size_t offset;      /* of the value in the struct */
+    int64_t min, max;   /* both 0: no bound */
+    const char *const *names;   /* FIELD_ENUM: NULL-terminated */
+    const struct field *fields; /* FIELD_OBJ */
+    size_t field_count;
+    const char *preset; /* the default as text, parsed like a flag; NULL leaves the struct as it is */
+    const char *help;
+    unsigned flags;     /* enum field_flag */
+};
+
+struct schema {
+    const char *what; /* "the body", "the configuration": for messages */
+    const struct field *fields;
+    size_t count;
+    bool strict; /* an unknown key is an error (configuration); else it is ignored (bodies) */
+};
+
+/* Reads a JSON object into the struct `out`. Strings live in `arena` (or in the text).
+ * A wrong value names the field and what was expected: "priority must be a number from 0 to 9."
+ * null = absent. */
+enum err schema_read(const struct schema *schema, const struct json *obj, void *out,
+                     struct arena *arena, struct problem *why);
+enum err schema_presets(const struct schema *schema, void *out, struct arena *arena);
+
+/* Configuration: flag > env > file > default. */
+enum conf_source { CONF_DEFAULT, CONF_FILE, CONF_ENV, CONF_FLAG };
+
+struct conf {
+    const struct schema *schema;
+    void *out;
+    struct arena *arena;
+    enum conf_source *sources; /* one for each top-level field */
+    int *lines;                /* of the file, where it came from one */
+};
+
+enum err conf_init(struct conf *conf, const struct schema *schema, void *out, struct arena *arena);
+/* YAML (JSON is YAML): libyaml events -> JSON text -> schema_read. An unknown key is an error with
+ * its line and the nearest name. Duplicate keys, anchors and aliases are refused. */
+enum err conf_file(struct conf *conf, const char *path, struct problem *why);
+enum err conf_yaml(struct conf *conf, struct str text, struct problem *why);
+enum err conf_env(struct conf *conf, char *const *environ, struct problem *why); /* BERTH_* */
+/* One flag, `--name value` or `--name=value`, or a bare `--name` for a bool. *at is the index in
+ * argv and moves past what was used. ERR_NOT_FOUND when the name is not in the table. */
+enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why);
+/* Every value and where it came from, one a line: `sample_k: 20  # default`. */
+void conf_show(const struct conf *conf, struct buf *ret_text);
+void conf_show_json(const struct conf *conf, struct jsonw *w);
+
+/* YAML text to JSON text; `ret_lines[i]` is not kept: use conf_yaml for messages with lines. */
+enum err yaml_to_json(struct str yaml, struct arena *arena, struct str *ret_json,
+                      struct problem *why);
+
+#endif

@@ -1,0 +1,34 @@
+/* HTTP client on libcurl multi and a libuv loop: pushes to nodes, callbacks. One per loop. */
+#ifndef IO_CLIENT_H
+#define IO_CLIENT_H
+
+#include "base/str.h"
+#include "io/loop.h"
+
+struct client;
+
+struct client_call {
+    const char *method; /* "POST" */
+    const char *url;
+    struct str body;
+    const char *content_type;
+    int64_t timeout_ms;
+    int64_t reply_bytes_max;
+    void (*done)(struct client_call *call); /* once, on the loop */
+    /* results */
+    enum err err; /* ERR_OK: an answer came, whatever its status; ERR_TIMEOUT, ERR_IO */
+    int status;
+    struct buf reply;
+    void *priv;
+};
+
+enum err client_new(struct loop *loop, int64_t connections_max, struct client **ret_client);
+/* No redirects, no proxies, http and https only. The call's memory is the caller's until done. */
+enum err client_send(struct client *client, struct client_call *call);
+void client_free(struct client *client); /* unfinished calls get ERR_CLOSED */
+
+/* `url` allowed by one of `patterns`: "http://127.0.0.1:*", "https://hooks.example.com/x/" (prefix
+ * of the path), "loopback" = any port on 127.0.0.0/8, [::1], localhost. No userinfo, no fragments. */
+bool client_url_allowed(struct str url, const struct str *patterns, size_t count);
+
+#endif

@@ -1,0 +1,104 @@
+/* HTTP/1.1 server on net.h and http-parser. Every limit is enforced before a handler sees a request;
+ * a reply may come now or later, on the same loop, also after the peer left. */
+#ifndef IO_HTTP_H
+#define IO_HTTP_H
+
+#include "base/arena.h"
+#include "io/net.h"
+
+struct http_limits {
+    struct net_limits net;
+    int64_t header_bytes_max; /* request line and headers together */
+    int64_t header_count_max;
+    int64_t uri_bytes_max;
+    int64_t body_bytes_max; /* the server's bound; a route may set a smaller one */
+    int64_t requests_per_connection_max; /* 0 = no bound */
+};
+
+extern const struct http_limits http_limits_default;
+
+enum http_method { HTTP_M_GET, HTTP_M_HEAD, HTTP_M_POST, HTTP_M_PUT, HTTP_M_PATCH, HTTP_M_DELETE,
+                   HTTP_M_OPTIONS, HTTP_M_OTHER };
+
+struct http_header {
+    struct str name; /* as sent */
+    struct str value;
+};
+
+struct http_server;
+
+/* A complete request. It lives until http_reply (or http_upgrade, http_stream) and everything it
+ * points to lives with it: strings stand in its arena. */
+struct http_request {
+    struct http_server *server;
+    struct loop *loop;
+    enum http_method method;
+    struct str path;  /* percent-decoded; refused earlier if it decodes to NUL or invalid UTF-8 */
+    struct str query; /* behind '?', still encoded */
+    struct str body;
+    const struct http_header *headers;
+    size_t header_count;
+    const char *peer;
+    struct arena arena; /* the request's memory: handlers allocate here */
+    int64_t begun_us;   /* monotonic, when its first byte was parsed */
+    void *user;         /* for the handler */
+    void *route;        /* set by find_body_limit, read by the handler */
+    bool gone;          /* the peer left; a reply is still required and goes nowhere */
+    void (*on_gone)(struct http_request *req); /* told once when the peer leaves early; may be NULL */
+    struct http_private *priv;
+};
+
+struct http_callbacks {
+    /* At the end of the headers, before any body is read: the body's bound for this request.
+     * May answer an error at once by setting *ret_err (404, 405, 413, 403...) and `why`; then the
+     * body is discarded and http closes or resumes as framing allows. */
+    int64_t (*body_limit)(struct http_request *req, enum err *ret_err, struct problem *why);
+    void (*request)(struct http_request *req); /* must lead to exactly one reply */
+    /* Writes the body of an error answer http itself gives (400, 408, 413, 431...). */
+    void (*problem)(struct http_request *req, enum err err, const char *detail, struct buf *ret_body);
+};
+
+struct http_server {
+    struct loop *loop;
+    struct net_listener *listener;
+    const struct http_limits *limits;
+    const struct http_callbacks *callbacks;
+    void *owner; /* of the callbacks */
+    struct http_server_private *priv;
+};
+
+enum err http_serve(struct http_server *server, const char *addr, struct problem *why);
+int http_port(const struct http_server *server);
+/* Stops accepting; idle connections close, the others after their reply. */
+void http_drain(struct http_server *server);
+int64_t http_connections(const struct http_server *server);
+
+struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
+/* A decoded query parameter, in the arena; at==NULL: absent. */
+struct str http_query(struct http_request *req, const char *name);
+
+struct http_reply {
+    int status;
+    const char *content_type; /* NULL: application/json */
+    struct str body;          /* copied */
+    const struct http_header *headers;
+    size_t header_count;
+};
+
+/* Exactly once per request; frees it. HEAD sends the headers alone. Adds Date, Content-Length,
+ * Connection where needed, X-Content-Type-Options: nosniff. */
+void http_reply(struct http_request *req, const struct http_reply *reply);
+
+/* Server-sent events: the request turns into a stream until one side closes it. */
+struct http_stream {
+    struct net_conn *conn;
+    void *user;
+    void (*closed)(struct http_stream *stream); /* once; then the memory goes */
+    struct http_stream_private *priv;
+};
+struct http_stream *http_stream(struct http_request *req, const char *content_type);
+/* false when the reader is too slow and the piece was dropped (the stream then closes). */
+bool http_stream_send(struct http_stream *stream, struct str bytes);
+void http_stream_close(struct http_stream *stream);
+
+#endif

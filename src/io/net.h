@@ -1,0 +1,74 @@
+/* Sockets: listening (SO_REUSEPORT, one listener per loop), accepting within limits, TLS by memory
+ * BIOs, a bounded write queue, deadlines. Knows bytes, not HTTP. */
+#ifndef IO_NET_H
+#define IO_NET_H
+
+#include "base/str.h"
+#include "io/loop.h"
+
+struct net_limits {
+    int64_t connections_max;          /* per loop */
+    int64_t connections_per_peer_max; /* per loop and remote address; 0 = no limit */
+    int64_t write_queue_bytes_max;    /* a slower reader is dropped */
+    int64_t header_timeout_ms;
+    int64_t body_timeout_ms;
+    int64_t idle_timeout_ms;
+};
+
+struct net_tls; /* an SSL_CTX that can be replaced while connections live */
+/* client_ca NULL = no client certificates asked. Reload = make a new one and net_listener_tls(). */
+enum err net_tls_server(const char *cert_file, const char *key_file, const char *client_ca_file,
+                        struct net_tls **ret_tls, struct problem *why);
+enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why);
+void net_tls_free(struct net_tls *tls); /* connections that use it keep it alive */
+
+struct net_conn;
+
+/* What the layer above does with a connection. All calls come on the loop's thread. */
+struct net_handler {
+    void (*opened)(struct net_conn *conn); /* accepted or connected, TLS done */
+    void (*data)(struct net_conn *conn, struct str bytes); /* plaintext; may close the connection */
+    void (*closed)(struct net_conn *conn); /* once, last; then the memory goes */
+    /* A deadline set by net_conn_deadline passed. Not set: the connection is closed. */
+    void (*expired)(struct net_conn *conn);
+};
+
+struct net_conn {
+    struct loop *loop;
+    const struct net_handler *handler;
+    void *user;          /* of the handler's owner */
+    char peer[64];       /* "127.0.0.1:5123" */
+    bool closing;
+    /* the rest is private to net.c, behind this header */
+    struct net_private *priv;
+};
+
+struct net_listener;
+
+/* addr "127.0.0.1:7420", "[::1]:0"; port 0 takes a free one (see net_listener_port).
+ * `user` is handed to each accepted connection's conn->user. */
+enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
+                    const struct net_handler *handler, void *user, struct net_listener **ret_listener,
+                    struct problem *why);
+int net_listener_port(const struct net_listener *listener);
+void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
+void net_listener_close(struct net_listener *listener); /* stops accepting; connections live on */
+int64_t net_listener_connections(const struct net_listener *listener);
+
+enum err net_connect(struct loop *loop, const char *host, int port, struct net_tls *tls,
+                     const struct net_limits *limits, const struct net_handler *handler, void *user,
+                     struct net_conn **ret_conn, struct problem *why);
+
+/* Bytes are copied. All writes of one turn leave in one system call (see loop->on_turn). */
+void net_write(struct net_conn *conn, struct str bytes);
+void net_flush(struct net_conn *conn);
+size_t net_write_queued(const struct net_conn *conn);
+void net_close(struct net_conn *conn);       /* now; what is queued is lost */
+void net_close_after(struct net_conn *conn); /* once what is queued has left */
+void net_read_pause(struct net_conn *conn);  /* back-pressure */
+void net_read_resume(struct net_conn *conn);
+/* One deadline per connection, checked each tick; 0 clears it. */
+void net_conn_deadline(struct net_conn *conn, int64_t mono_ms);
+bool net_addr_is_loopback(const char *addr);
+
+#endif

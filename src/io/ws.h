@@ -1,0 +1,45 @@
+/* WebSocket (RFC 6455) on wslay, both roles. A message is whole when a handler sees it. */
+#ifndef IO_WS_H
+#define IO_WS_H
+
+#include "io/http.h"
+
+struct ws;
+
+struct ws_handler {
+    void (*opened)(struct ws *ws); /* client role: the handshake is done */
+    void (*message)(struct ws *ws, struct str text); /* UTF-8 text; may call ws_close */
+    void (*closed)(struct ws *ws, int code); /* once, last; 1006 when no close frame came */
+};
+
+struct ws_limits {
+    int64_t message_bytes_max;
+    int64_t queue_bytes_max; /* what may wait to be sent; over it the peer is closed with 1013 */
+    int64_t ping_ms;         /* a ping when nothing came for so long; twice that without a sign = dead */
+};
+
+extern const struct ws_limits ws_limits_default;
+
+struct ws {
+    struct loop *loop;
+    const struct ws_handler *handler;
+    void *user;
+    char peer[64];
+    struct ws_private *priv;
+};
+
+/* True when the request asks for an upgrade to WebSocket (Upgrade, Connection, version 13, key). */
+bool ws_wanted(const struct http_request *req);
+/* Answers 101 and turns the connection into a WebSocket; consumes the request. */
+struct ws *ws_accept(struct http_request *req, const struct ws_handler *handler,
+                     const struct ws_limits *limits, void *user);
+/* Client: url "ws://host:port/path" or "wss://"; `headers` are extra lines ("Authorization: ..."). */
+enum err ws_connect(struct loop *loop, const char *url, const struct http_header *headers,
+                    size_t header_count, struct net_tls *tls, const struct ws_handler *handler,
+                    const struct ws_limits *limits, void *user, struct ws **ret_ws,
+                    struct problem *why);
+/* Copies. false: the peer is closing or too slow. */
+bool ws_send(struct ws *ws, struct str text);
+void ws_close(struct ws *ws, int code, const char *reason);
+
+#endif
