@@ -1,0 +1,67 @@
+/* Leases: the only thing that moves a node's counters. One per (job, attempt, node, epoch); the
+ * counts `reserved` and `running` change only together with their lease. Pure: the caller keeps the
+ * leases (a map in the store) and hands in the time. */
+#ifndef MODEL_LEASE_H
+#define MODEL_LEASE_H
+
+#include "model/node.h"
+
+enum lease_kind {
+    LEASE_NONE,     /* never taken, or ended */
+    LEASE_RESERVED, /* counts in node->reserved until `until_ms` */
+    LEASE_RUNNING,  /* counts in node->running until `until_ms`, renewed by the node */
+};
+
+/* Why a reserve was answered as it was, in the order of the checks. */
+enum lease_reason {
+    LEASE_OK,
+    LEASE_RESV_EXISTS, /* the same reservation again: a replay, nothing changes */
+    LEASE_NOT_READY,   /* health missing or not ready */
+    LEASE_NO_CAPACITY, /* max <= 0 */
+    LEASE_FULL,        /* running + reserved >= max */
+    LEASE_REASON_COUNT
+};
+
+const char *lease_reason_name(enum lease_reason reason); /* "OK", "RESV_EXISTS", ... */
+
+/* The counters of one node. health is the effective one (an operator's drain included). */
+struct lease_node {
+    enum node_health health; /* NODE_HEALTH_NONE: no record, so NOT_READY */
+    int32_t max;
+    int32_t reserved;
+    int32_t running;
+    uint32_t epoch; /* leases of an older epoch no longer count */
+};
+
+struct lease {
+    enum lease_kind kind;
+    uint32_t epoch;   /* the node's when it was taken */
+    uint64_t job;
+    int64_t until_ms; /* ends when now >= until_ms */
+};
+
+#define LEASE_FOREVER INT64_MAX
+
+/* Takes a slot. `lease` is the caller's record for this (job, attempt, node): kind NONE if new. The
+ * caller has expired the run-out leases of this node first. */
+enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, uint64_t job,
+                                int64_t now_ms, int64_t ttl_ms);
+/* ACK: reserved -> running. False (nothing moves) when it ended, ran out, or is another job's. */
+bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
+                  int64_t until_ms);
+/* The send failed or the node refused. True only if it was reserved and had not run out. */
+bool lease_release(struct lease_node *node, struct lease *lease);
+/* The work ended. True only if it was committed and not yet finished. */
+bool lease_finish(struct lease_node *node, struct lease *lease);
+/* Ends it whatever it is; what it was. Idempotent. */
+enum lease_kind lease_end(struct lease_node *node, struct lease *lease);
+/* Ends it if it ran out. */
+bool lease_expire(struct lease_node *node, struct lease *lease, int64_t now_ms);
+/* A heartbeat of its own node; never shortens. False when it is not running. */
+bool lease_renew(struct lease *lease, int64_t until_ms);
+/* Lost, or back without its runs: all leases of the old epoch stop counting. */
+void lease_new_epoch(struct lease_node *node);
+/* running + reserved in [0, max] (or above max only because max was lowered): asserted by callers. */
+bool lease_counts_ok(const struct lease_node *node);
+
+#endif

@@ -1,0 +1,71 @@
+/* A node: its health, what the server makes of its heartbeats, its score. */
+#ifndef MODEL_NODE_H
+#define MODEL_NODE_H
+
+#include "base/str.h"
+
+enum { NODE_ID_MAX = 128 };
+
+enum node_health {
+    NODE_HEALTH_NONE, /* unknown value or no record: never selectable */
+    NODE_REGISTERING,
+    NODE_READY,
+    NODE_DEGRADED,
+    NODE_DRAINING,
+    NODE_OFFLINE,
+    NODE_HEALTH_COUNT
+};
+
+const char *node_health_name(enum node_health health);      /* "ready"; NONE is "unknown" */
+enum node_health node_health_by_name(struct str name);       /* NODE_HEALTH_NONE when unknown */
+
+/* The server's own view of a node's liveness (contract: vectors node_health_fsm). */
+struct node_watch {
+    enum node_health status;
+    int ok_count;             /* consecutive, while registering */
+    int bad_count;            /* consecutive, while ready */
+    int64_t registered_ms;
+    int64_t last_heartbeat_ms;
+};
+
+struct node_watch_rules {
+    int health_check_count;      /* default 1: a registration counts */
+    int bad_count_max;           /* 3 */
+    int64_t heartbeat_timeout_ms; /* 45000 */
+    int64_t warmup_timeout_ms;    /* 60000 */
+};
+
+extern const struct node_watch_rules node_watch_defaults;
+
+void node_watch_init(struct node_watch *watch, int64_t now_ms);
+void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
+                          int64_t now_ms);
+void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms);
+
+/* What a reserve sees: the node's own health, the watch and the operator's word together.
+ * An operator's cordon or drain shows as draining; a watch that says degraded or offline wins over
+ * a node that says ready; otherwise the node's own health counts at once. */
+enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
+enum node_health node_effective(enum node_health own, enum node_health watch, enum node_admin admin);
+
+/* health_score, ruling 29 and vectors health_score: 0..100, higher is better. Inputs in 1/1000 of
+ * full use; gpu < 0 = unknown (its weight is spread over the rest). Integer arithmetic. */
+struct node_figures {
+    int64_t cpu_pm;
+    int64_t gpu_pm;
+    int64_t mem_pm;
+    int64_t fail_pm;
+    int64_t p95_ms;
+    int64_t target_ms;
+};
+int node_score(const struct node_figures *figures);
+/* The same from the fractions 0..1 a heartbeat carries; gpu NAN = unknown. */
+int node_score_real(double cpu, double gpu, double mem, double fail_rate, double p95_ms,
+                    double target_ms);
+
+/* Member table rule (vectors membership_events): newest connection wins, a replaced socket's close
+ * never evicts the new one; a gap in the sequence asks for the full list. */
+bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnation);
+bool node_seq_gap(uint64_t last_seq, uint64_t seq);
+
+#endif

@@ -1,0 +1,50 @@
+/* Which candidate first: sampling, filtering and ranking. No allocation, chance is handed in. */
+#ifndef MODEL_POLICY_H
+#define MODEL_POLICY_H
+
+#include "base/clock.h"
+#include "model/node.h"
+
+enum { POLICY_SAMPLE_MAX = 64 };
+
+/* A candidate as a rule sees it: figures copied from the node's atomics. */
+struct policy_candidate {
+    void *node;  /* the caller's */
+    enum node_health health;
+    int32_t load; /* running + reserved */
+    int32_t max;
+    int32_t score; /* health_score 0..100 */
+    int64_t heartbeat_ms;
+};
+
+struct policy_rules {
+    int64_t now_ms;
+    int64_t stale_ms;             /* INT64_MIN (FIELD_OFF): no staleness filter */
+    int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the seed's exact order */
+};
+
+struct policy {
+    const char *name;
+    const char *help;
+    /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. */
+    int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,
+                   const struct policy_rules *rules);
+};
+
+/* "random", "least_loaded" (default), "health"; NULL when unknown. */
+const struct policy *policy_by_name(struct str name);
+const struct policy *policy_at(size_t index); /* NULL behind the last */
+
+/* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
+ * shuffled. Rejection sampling, no allocation; k <= POLICY_SAMPLE_MAX. Returns how many. */
+size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
+
+/* Why a candidate is left out before any reserve is tried. */
+enum policy_skip { POLICY_KEEP, POLICY_SKIP_HEALTH, POLICY_SKIP_STALE, POLICY_SKIP_COUNT };
+enum policy_skip policy_filter(const struct policy_candidate *candidate,
+                               const struct policy_rules *rules);
+/* Drops what the filter refuses and stable-sorts the rest. Returns how many are left. */
+size_t policy_rank(const struct policy *policy, struct policy_candidate *candidates, size_t count,
+                   const struct policy_rules *rules);
+
+#endif

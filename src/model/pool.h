@@ -1,0 +1,62 @@
+/* Pools: which nodes may do which work. A pool is an index, never a concurrency control point. */
+#ifndef MODEL_POOL_H
+#define MODEL_POOL_H
+
+#include "base/arena.h"
+
+enum { POOL_LANG_MAX = 32, POOL_ID_MAX = 80 };
+
+struct pool_pair {
+    struct str src;
+    struct str tgt;
+};
+
+/* What a node can do, normalised at registration (languages trimmed and lower-cased). */
+struct pool_facts {
+    struct str *semantic_langs;
+    size_t semantic_count;
+    struct pool_pair *nmt_pairs;
+    size_t nmt_count;
+    bool nmt_any; /* joins every pool others declare or the config lists */
+    struct str *tts_langs;
+    size_t tts_count;
+    struct str *types; /* allowed_types: task pools `type:NAME`; "*" = every type */
+    size_t type_count;
+    /* capability_by_type; derived from the lists where it was not sent. */
+    bool asr, nmt, tts, tone, semantic;
+};
+
+/* What a request may ask for beyond its pool; a bit each, so that a pool can keep one member list
+ * for each combination. */
+enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
+
+/* R001-19: src in semantic_langs, nmt supports src->tgt (both capabilities not switched off), and
+ * what `wants` adds: tts = tgt in tts_langs, asr = the capability. Health does not matter. */
+bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants);
+bool pool_type_member(const struct pool_facts *facts, struct str type);
+
+/* All pairs a node declares, plus `candidates` when it is nmt_any, that it is a member of: sorted by
+ * (src, tgt), without duplicates. Returns how many; `out` has room for `max`. */
+size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
+                  size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max);
+
+/* Pools joined and left when the facts change. before NULL: a registration; after NULL: the
+ * capabilities were not sent, so nothing changes. Sorted. */
+struct pool_delta {
+    struct pool_pair *add;
+    size_t add_count;
+    struct pool_pair *remove;
+    size_t remove_count;
+};
+void pool_delta(const struct pool_facts *before, const struct pool_facts *after,
+                const struct pool_pair *candidates, size_t candidate_count, unsigned wants,
+                struct arena *arena, struct pool_delta *ret_delta);
+
+/* "No node supports semantic(en) + nmt(en->zh) + tts(zh)." */
+struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct arena *arena);
+/* pool_id "src:tgt" into `out`. */
+void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX]);
+/* Trimmed, lower-cased, 1..POOL_LANG_MAX of [a-z0-9-]; false: not a language code. */
+bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret);
+
+#endif

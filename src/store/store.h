@@ -1,0 +1,274 @@
+/* The store: the only truth about jobs, leases and nodes. A verb is atomic, idempotent by
+ * (job, attempt, node), safe from any thread, and answers once through op->done on the thread that
+ * sent it. Everything above is the same for every backend (embedded now, Redis later).
+ *
+ * A lost reply means "unknown", so every verb can be replayed. Each carries `not_after_ms` in store
+ * time: arriving later it changes nothing and answers ERR_TOO_LATE. Time that judges leases is the
+ * store's. ERR_STORE_DOWN: nothing was changed, or it is unknown whether it was. */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/inbox.h"
+#include "model/job.h"
+#include "model/lease.h"
+
+enum {
+    STORE_CANDIDATES_MAX = 4, /* one reserve call tries so many */
+    STORE_REASON_MAX = 96,
+    STORE_HISTORY_MAX = 4096, /* bytes of attempts JSON; older entries go first */
+};
+
+enum store_verb {
+    STORE_PUT,           /* a durable NEW job that waits; Idempotency-Key checked in the same step */
+    STORE_RESERVE,       /* put (attempt 1) or next attempt + first fit over ranked candidates */
+    STORE_COMMIT,        /* ACK */
+    STORE_FINISH,        /* how an attempt or a job ends, see enum store_outcome */
+    STORE_RENEW,         /* a node's heartbeat prolongs its running leases */
+    STORE_HOLD,          /* an instance prolongs its hold on jobs that wait in its queue */
+    STORE_ADOPT,         /* takes over a waiting job whose hold lapsed */
+    STORE_DUE,           /* leases and holds that ran out */
+    STORE_NODE_PUT,      /* register, changed facts, operator's word, new epoch */
+    STORE_NODE_DROP,     /* deregistered or forgotten; its live leases run out by themselves */
+    STORE_NODES,         /* all nodes, with facts (cold start) */
+    STORE_COUNTS,        /* all nodes' counters (reconcile, audit) */
+    STORE_JOB_GET,       /* one job */
+    STORE_JOB_LIST,      /* newest first, filtered, with a cursor */
+    STORE_SESSION_GET,   /* R004-7 */
+    STORE_CALLBACKS,     /* finished jobs whose callback is not delivered yet */
+    STORE_CALLBACK_DONE, /* delivered (or given up) */
+    STORE_VERB_COUNT
+};
+
+enum store_outcome {
+    STORE_DONE,          /* from its node; `result` is kept */
+    STORE_FAIL,          /* from its node; retried while attempts are left */
+    STORE_REFUSED,       /* the node said no before its ACK: same attempt goes elsewhere */
+    STORE_SEND_FAILED,   /* as REFUSED, noticed by us */
+    STORE_EXPIRE,        /* the sweep: acts only if due_ms <= store time: ack or run timeout */
+    STORE_CANCEL,        /* an operator; a running job keeps its lease until its node ends it */
+    STORE_QUEUE_TIMEOUT, /* it waited queue_ms */
+    STORE_NO_CANDIDATE,  /* a retry found nobody */
+    STORE_OUTCOME_COUNT
+};
+
+/* The mutable part of a job. What it is about stands in its `spec`, JSON that never changes. */
+struct store_head {
+    uint64_t id;
+    enum job_state state;
+    int attempt; /* 1.. */
+    int max_attempts;
+    enum lease_kind lease; /* may outlive the job after a cancel */
+    uint32_t epoch;
+    unsigned owner; /* instance that holds it while it waits */
+    char node[NODE_ID_MAX + 1]; /* of the current attempt; "" = none */
+    char reason[STORE_REASON_MAX + 1];
+    int64_t created_ms;
+    int64_t updated_ms;
+    int64_t dispatched_ms; /* of the current attempt; 0 = not */
+    int64_t acked_ms;
+    int64_t ended_ms;   /* of the job */
+    int64_t due_ms;     /* lease end, or end of the hold; 0 = none */
+    int64_t timeout_ms; /* after the ACK; 0 = none */
+    int callback;       /* enum store_callback */
+};
+
+enum store_callback { CALLBACK_NONE, CALLBACK_WANTED, CALLBACK_PENDING, CALLBACK_SENT, CALLBACK_GIVEN_UP };
+
+struct store_record {
+    struct store_head head;
+    struct str spec;    /* JSON object */
+    struct str result;  /* JSON; at == NULL: none */
+    struct str history; /* JSON array of ended attempts: attempt_id, node_id, outcome, reason,
+                           dispatched_ms, acked_ms, ended_ms */
+};
+
+struct store_node {
+    struct str id;
+    struct lease_node counts; /* counts.health is what reserve checks */
+    enum node_health own;     /* what the node last said of itself */
+    enum node_admin admin;
+    struct str admin_reason;
+    int64_t registered_ms;
+    int64_t version; /* of the record, +1 with every change of it */
+    struct str facts; /* JSON object as registered, normalised by the registry */
+};
+
+struct store_candidate {
+    struct str node;
+    uint64_t hash;           /* str_hash(node), computed once */
+    enum lease_reason why;   /* answer: LEASE_OK for the one chosen; what was tried before it */
+    bool tried;              /* answer */
+};
+
+struct store_due {
+    uint64_t id;
+    int attempt;
+    enum job_state state;
+    enum lease_kind lease; /* LEASE_NONE: a hold that lapsed, or a lease cleared by a reserve */
+    char node[NODE_ID_MAX + 1];
+};
+
+struct store_run {
+    uint64_t id;
+    int attempt;
+    bool unknown; /* answer: no such running lease of this node; the node should drop it */
+};
+
+struct store_op;
+typedef void store_done(struct store_op *op);
+
+/* Inputs point to memory the sender keeps until `done`; while an op is under way the sender touches
+ * neither the op nor `arena`. */
+struct store_op {
+    struct msg msg;        /* private: how it travels */
+    struct inbox *reply_to; /* the sender's inbox */
+    store_done *done;
+    enum store_verb verb;
+    int64_t not_after_ms; /* store time; 0 = no bound */
+    enum err err;         /* answer */
+
+    /* the job it is about: PUT, RESERVE, COMMIT, FINISH, ADOPT, JOB_GET, CALLBACK_DONE */
+    uint64_t job;
+    int attempt;     /* RESERVE: the attempt to start */
+    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*; at == NULL: not from a node */
+
+    union {
+        struct { /* PUT, RESERVE */
+            struct str spec; /* only for a job that does not exist yet; else STR_NONE */
+            struct str idem; /* Idempotency-Key with its scope; at == NULL: none */
+            uint64_t fingerprint; /* of the request body, compared when the key is known */
+            struct str session;   /* R004-7 is kept for it; at == NULL: none */
+            struct str pool;      /* pool_id, becomes the session's preferred_pool */
+            struct str lang_pair; /* "en->zh" */
+            int max_attempts;
+            int64_t timeout_ms;
+            bool callback; /* wants one */
+            unsigned owner;
+            int64_t hold_ms; /* PUT */
+            struct store_candidate candidates[STORE_CANDIDATES_MAX];
+            size_t candidate_count;
+            int64_t ttl_ms;
+            /* answer */
+            int chosen;     /* index; -1: none fits (err ERR_ALL_FULL) */
+            bool duplicate; /* the key or the job was known: `head` is what it got the first time */
+        } put;
+        struct { /* COMMIT, FINISH */
+            int64_t running_ttl_ms; /* COMMIT */
+            int64_t stop_grace_ms;  /* COMMIT: run_until = now + timeout_ms + this, if it has a timeout */
+            enum store_outcome outcome;
+            struct str reason;
+            struct str result; /* JSON */
+            bool candidates_left; /* REFUSED, SEND_FAILED */
+            unsigned owner;
+            int64_t hold_ms; /* of a job that goes back to waiting (RETRYING, SELECTING) */
+            bool want_record; /* fill `record` from `arena` also when it does not go on */
+            /* answer */
+            bool duplicate; /* the same message was accepted before: ERR_OK, nothing moved */
+            bool ended_lease; /* a lease ended with this call */
+        } settle;
+        struct { /* RENEW */
+            struct store_run *runs; /* NULL: all of the node's */
+            size_t count;
+            int64_t ttl_ms;
+        } renew;
+        struct { /* HOLD */
+            const uint64_t *ids;
+            size_t count;
+            unsigned owner;
+            int64_t hold_ms; /* also ADOPT */
+        } hold;
+        struct { /* DUE */
+            struct store_due *items;
+            size_t max;
+            size_t count; /* answer */
+        } due;
+        struct { /* NODE_PUT */
+            enum node_health own;     /* what the node says of itself */
+            enum node_health health;  /* effective, what reserve checks */
+            int32_t max;
+            struct str facts;  /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
+            bool set_admin;
+            enum node_admin admin;
+            struct str admin_reason;
+            bool new_epoch; /* lost, or back without its runs; guarded by if_epoch */
+            uint32_t if_epoch; /* 0 = any; else only if it is still the node's epoch */
+            bool created;   /* answer */
+            int64_t version; /* answer */
+        } node_put;
+        struct { /* NODES, COUNTS */
+            struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
+            size_t count;
+        } nodes;
+        struct { /* JOB_LIST, CALLBACKS */
+            unsigned states; /* bit per job_state; 0 = all */
+            struct str type, session, node_id; /* at == NULL: any */
+            uint64_t before; /* cursor: ids smaller than this; 0 = from the newest */
+            uint64_t after;  /* CALLBACKS: ids larger than this */
+            size_t max;
+            struct store_record *items; /* answer, in `arena` */
+            size_t count;
+            uint64_t next; /* answer: the next `before`; 0 = no more */
+        } list;
+        struct { /* SESSION_GET, id in `node`'s place: `key` */
+            struct str key;
+            struct str preferred_pool; /* answers, in `arena` */
+            struct str lang_pair;
+            int64_t version;
+            int64_t updated_ms;
+        } session;
+        struct { /* CALLBACK_DONE */
+            bool given_up;
+        } callback;
+    } u;
+
+    struct arena *arena; /* where answers that need memory go; required for ADOPT, reads, want_record */
+    struct store_head head; /* answer of every verb about a job; id 0 when there is no such job */
+    struct store_record record; /* answer: ADOPT, JOB_GET, and FINISH when the job goes on or want_record */
+    struct lease_node counts; /* answer: the node's counters afterwards (RESERVE: of the chosen one) */
+};
+
+/* How well the store is. Any thread; never blocks. */
+enum store_mode { STORE_NORMAL, STORE_L2_ONLY, STORE_LOCAL_ONLY };
+struct store_status {
+    enum store_mode mode;
+    int64_t since_ms;  /* in this mode, wall time */
+    int64_t errors;    /* since the start */
+    int64_t calls;
+    int64_t batches;
+    char detail[160];  /* the last error, "" when none */
+};
+
+struct store_config {
+    const char *url;      /* "embedded:" */
+    const char *data_dir;
+    unsigned instance;
+    int64_t retention_ms;      /* finished jobs */
+    int64_t retention_jobs_max; /* and no more of them than this */
+    int64_t in_flight_max;     /* ops under way; more answer ERR_BUSY at once */
+    int64_t running_ttl_ms;    /* recovery gives running leases this much */
+    int64_t (*now_ms)(void);   /* NULL: clock_wall_ms; tests bring their own */
+};
+
+struct store;
+struct store_backend { /* a row per kind of store */
+    const char *scheme;
+    enum err (*open)(const struct store_config *config, struct store **ret_store, struct problem *why);
+    enum err (*send)(struct store *store, struct store_op *op);
+    void (*status)(struct store *store, struct store_status *ret_status);
+    void (*close)(struct store *store);
+};
+struct store {
+    const struct store_backend *backend;
+};
+
+enum err store_open(const struct store_config *config, struct store **ret_store, struct problem *why);
+/* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN: refused at
+ * once, done() is not called. */
+enum err store_send(struct store *store, struct store_op *op);
+void store_status(struct store *store, struct store_status *ret_status);
+void store_close(struct store *store); /* answers what is under way, then frees */
+const char *store_mode_name(enum store_mode mode); /* "NORMAL" */
+
+#endif
