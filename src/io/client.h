@@ -12,8 +12,12 @@ struct client_call {
     const char *url;
     struct str body;
     const char *content_type;
+    const char *const *headers; /* more lines, "Name: value", NULL-terminated; NULL: none */
     int64_t timeout_ms;
     int64_t reply_bytes_max;
+    /* NULL: the answer's body is kept in `reply`. Else each piece of a 2xx body is handed over as it
+     * comes (server-sent events) and reply_bytes_max does not apply; false ends the call. */
+    bool (*piece)(struct client_call *call, struct str bytes);
     void (*done)(struct client_call *call); /* once, on the loop */
     /* results */
     enum err err; /* ERR_OK: an answer came, whatever its status; ERR_TIMEOUT, ERR_IO */
