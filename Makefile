@@ -1,0 +1,42 @@
+# A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help run build test bench asan tsan fuzz format clean
+
+SECS ?= 60
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## install what is missing, build, start `berth dev` on http://127.0.0.1:7420
+	@exec build/berth dev $(ARGS)
+
+build: ## build/berth with gcc
+	@tools/install-packages build
+	@[ -f build/build.ninja ] || CC=gcc tools/configure build -Dtests=false
+	@ninja -C build berth
+
+test: ## install, build with gcc and clang, run everything; closes with `N passed, N failed`
+	@tools/install-packages test
+	@tests/run $(ARGS)
+
+bench: build ## compare with nginx on this machine (bench/run)
+	@tools/install-packages bench
+	@bench/run $(ARGS)
+
+asan: ## unit and end-to-end tests under the address and undefined-behaviour sanitisers
+	@tools/install-packages test
+	@tests/run asan e2e-asan
+
+tsan: ## unit and end-to-end tests under the thread sanitiser
+	@tools/install-packages test
+	@tests/run tsan e2e-tsan
+
+fuzz: ## each libFuzzer program for SECS seconds (60)
+	@tools/install-packages test
+	@tools/fuzz $(SECS)
+
+format: ## clang-format over every C file
+	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+
+clean: ## remove the build directories
+	rm -rf build build-clang build-asan build-tsan build-fuzz
