@@ -12,11 +12,15 @@ struct arena {
 };
 
 void *arena_alloc(struct arena *arena, size_t size); /* zeroed, aligned to 16 */
+void *arena_raw(struct arena *arena, size_t size);   /* the same, not zeroed */
+/* Grows or shrinks what arena_alloc or arena_raw gave: in place when it was the last piece, else a
+ * copy. New bytes are not zeroed. */
+void *arena_resize(struct arena *arena, void *mem, size_t old_size, size_t size);
 struct str arena_str(struct arena *arena, struct str text); /* copy, NUL-terminated */
 char *arena_cstr(struct arena *arena, struct str text);
 __attribute__((format(printf, 2, 3))) struct str arena_fmt(struct arena *arena, const char *fmt,
                                                            ...);
-/* Empties it but keeps one chunk, so that the next request need not allocate. */
+/* Empties it but keeps one chunk of modest size, so that the next request need not allocate. */
 void arena_reset(struct arena *arena);
 void arena_free(struct arena *arena);
 

@@ -28,18 +28,22 @@ enum err json_parse(struct str text, struct arena *arena, const struct json **re
 /* Members: key = json_first(obj), value = key + 1, the next key = json_next(value).
  * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
 const struct json *json_first(const struct json *parent);
-const struct json *json_next(const struct json *value); /* valid while fewer than parent->count were seen */
+const struct json *
+json_next(const struct json *value); /* valid while fewer than parent->count were seen */
 const struct json *json_get(const struct json *obj, const char *name); /* NULL when absent */
 
 enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
 bool json_is_null(const struct json *value);        /* absent or null */
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
-struct str json_str(const struct json *value, struct arena *arena); /* unescaped (copied only if it must be) */
+struct str json_str(const struct json *value,
+                    struct arena *arena); /* unescaped (copied only if it must be) */
 bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */
-bool json_int(const struct json *value, int64_t *ret); /* integral and in range ("1.0", "1e3" count) */
+bool json_int(const struct json *value,
+              int64_t *ret); /* integral and in range ("1.0", "1e3" count) */
 bool json_double(const struct json *value, double *ret);
 bool json_bool(const struct json *value, bool *ret);
 const char *json_type_name(enum json_type type); /* "null", "boolean", "number", ... */
+bool json_is_number(struct str text);            /* the whole text is one JSON number */
 
 /* Writing appends to a buf and sets the commas itself. */
 struct jsonw {
@@ -66,6 +70,9 @@ void jsonw_kstr(struct jsonw *w, const char *name, struct str text);
 void jsonw_kint(struct jsonw *w, const char *name, int64_t value);
 void jsonw_kbool(struct jsonw *w, const char *name, bool value);
 void jsonw_knull(struct jsonw *w, const char *name);
+void jsonw_kdouble(struct jsonw *w, const char *name, double value);
 void jsonw_kraw(struct jsonw *w, const char *name, struct str json);
+/* Appends `text` as a JSON string with its quotes, outside any writer. */
+void json_quote(struct buf *buf, struct str text);
 
 #endif

@@ -1,5 +1,6 @@
-/* One event a line, logfmt or JSON, on stderr: `event=job.retry job_id=j41 node_id=n7 attempt_id=2`.
- * Whoever decides logs, once; base, io, model and store return errors instead. Any thread. */
+/* One event a line, logfmt or JSON, on stderr: `event=job.retry job_id=j41 node_id=n7
+ * attempt_id=2`. Whoever decides logs, once; base, io, model and store return errors instead. Any
+ * thread. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

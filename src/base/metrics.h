@@ -1,15 +1,17 @@
-/* Counters, gauges and histograms in Prometheus text. One table; each thread counts in memory of its
- * own (no shared cache line on the dispatch path), a scrape adds them up. */
+/* Counters, gauges and histograms in Prometheus text. One table; each thread counts in memory of
+ * its own (no shared cache line on the dispatch path), a scrape adds them up. */
 #ifndef BASE_METRICS_H
 #define BASE_METRICS_H
 
 #include "base/str.h"
 
-/*  id                       type       name                                label    values (NULL-terminated list name) */
+/* id, type, name, label, help. A label like "layer,result" stands for two, whose values are given
+ * in one text as well: "l1,hit" is counted under layer="l1",result="hit". */
 #define METRIC_ROWS(ROW)                                                                           \
     ROW(METRIC_RESERVE, COUNTER, "berth_reserve_total", "result",                                  \
         "Candidates asked for a slot, by answer")                                                  \
-    ROW(METRIC_DISPATCH, COUNTER, "berth_dispatch_total", "outcome", "Dispatch requests, by outcome") \
+    ROW(METRIC_DISPATCH, COUNTER, "berth_dispatch_total", "outcome",                               \
+        "Dispatch requests, by outcome")                                                           \
     ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", NULL,                        \
         "Time from the request to its answer")                                                     \
     ROW(METRIC_POOL_EMPTY, COUNTER, "berth_pool_empty_total", NULL,                                \
@@ -19,16 +21,15 @@
     ROW(METRIC_ACK_LATE, COUNTER, "berth_ack_late_total", NULL, "ACKs that came too late")         \
     ROW(METRIC_NODE_OVERLOAD, COUNTER, "berth_node_overload_total", NULL,                          \
         "Jobs a node refused because it was full")                                                 \
-    ROW(METRIC_LEASE_LOST, COUNTER, "berth_lease_lost_total", NULL,                                \
-        "Running leases that ran out")                                                             \
+    ROW(METRIC_LEASE_LOST, COUNTER, "berth_lease_lost_total", NULL, "Running leases that ran out") \
     ROW(METRIC_JOBS, COUNTER, "berth_jobs_total", "state", "Jobs that reached an end state")       \
     ROW(METRIC_RETRIES, COUNTER, "berth_retries_total", NULL, "Second and later attempts")         \
     ROW(METRIC_HEARTBEATS, COUNTER, "berth_heartbeats_total", NULL, "Heartbeats taken")            \
-    ROW(METRIC_STORE_CALLS, COUNTER, "berth_store_calls_total", "result", "Store calls, by result") \
+    ROW(METRIC_STORE_CALLS, COUNTER, "berth_store_calls_total", "result",                          \
+        "Store calls, by result")                                                                  \
     ROW(METRIC_STORE_BATCHES, COUNTER, "berth_store_batches_total", NULL, "Batches the store ran") \
-    ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL,                                        \
-        "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")                                                       \
-    ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer_result",                       \
+    ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL, "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")   \
+    ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer,result",                       \
         "Reads answered by a cache layer")                                                         \
     ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
         "From a membership change to its snapshot being live")                                     \
@@ -40,9 +41,11 @@
         "Things that must never happen")                                                           \
     ROW(METRIC_QUEUE_DEPTH, GAUGE, "berth_queue_depth", NULL, "Jobs that wait for a slot")         \
     ROW(METRIC_NODES, GAUGE, "berth_nodes", "health", "Registered nodes, by health")               \
-    ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL, "Version of the live snapshot") \
+    ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL,                            \
+        "Version of the live snapshot")                                                            \
     ROW(METRIC_CONNECTIONS, GAUGE, "berth_connections", NULL, "Open connections")                  \
-    ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status", "HTTP answers, by status class") \
+    ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status",                               \
+        "HTTP answers, by status class")                                                           \
     ROW(METRIC_PUSH, COUNTER, "berth_push_total", "result", "Jobs pushed to an endpoint")          \
     ROW(METRIC_CALLBACK, COUNTER, "berth_callback_total", "result", "Callbacks tried")             \
     ROW(METRIC_EVENTS_DROPPED, COUNTER, "berth_events_dropped_total", NULL,                        \
@@ -52,17 +55,21 @@
 enum metric { METRIC_ROWS(METRIC_ENUM_ROW) METRIC_COUNT };
 #undef METRIC_ENUM_ROW
 
-/* Labels are a fixed, small set per metric, given as text literals; up to METRIC_LABELS_MAX are
- * told apart by content, the rest count as "other". */
+/* Labels are a fixed, small set per metric, given as texts that live as long as the process (their
+ * address is kept); up to METRIC_LABELS_MAX are told apart by content, the rest count as "other".
+ */
 enum { METRIC_LABELS_MAX = 32 };
 
-void metrics_thread(void); /* call once on each thread that counts (others share one slow slot) */
-void metric_add(enum metric metric, int64_t n);
+/* Call once on each thread that counts, if it lives long: its memory is never given back. Threads
+ * that do not call it share one slower slot. */
+void metrics_thread(void);
+void metric_add(enum metric metric, int64_t n); /* a gauge may be moved by a negative n */
 void metric_add_label(enum metric metric, const char *label, int64_t n);
 void metric_set(enum metric metric, int64_t value);
 void metric_set_label(enum metric metric, const char *label, int64_t value);
 void metric_observe_us(enum metric metric, int64_t us);
-int64_t metric_value(enum metric metric, const char *label); /* for tests and the report; label NULL = all */
+int64_t metric_value(enum metric metric,
+                     const char *label); /* for tests and the report; label NULL = all */
 /* All of it, with `berth_build_info{version="..."} 1`. */
 void metrics_render(struct buf *text, const char *version);
 

@@ -12,7 +12,8 @@ enum field_type {
     FIELD_STR,  /* struct str, valid UTF-8 without control characters; min..max bytes */
     FIELD_ID,   /* struct str, str_is_id(); 1..max */
     FIELD_ENUM, /* int; index into .names */
-    FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env */
+    FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env
+                 */
     FIELD_OBJ,  /* a struct inside; .fields describes it; absent leaves its defaults */
     FIELD_JSON, /* const struct json *; any value */
     FIELD_REAL, /* double; min..max as whole numbers */
@@ -33,17 +34,18 @@ enum field_flag {
 #define FIELD_OFF INT64_MIN
 
 struct field {
-    const char *name;   /* snake_case; flag --snake-case and env BERTH_SNAKE_CASE follow from it */
-    const char *alias;  /* another accepted spelling (the seed's), or NULL */
+    const char *name;  /* snake_case; flag --snake-case and env BERTH_SNAKE_CASE follow from it */
+    const char *alias; /* another accepted spelling (the seed's), or NULL */
     enum field_type type;
-    size_t offset;      /* of the value in the struct */
-    int64_t min, max;   /* both 0: no bound */
+    size_t offset;              /* of the value in the struct */
+    int64_t min, max;           /* both 0: no bound */
     const char *const *names;   /* FIELD_ENUM: NULL-terminated */
     const struct field *fields; /* FIELD_OBJ */
     size_t field_count;
-    const char *preset; /* the default as text, parsed like a flag; NULL leaves the struct as it is */
+    const char
+        *preset; /* the default as text, parsed like a flag; NULL leaves the struct as it is */
     const char *help;
-    unsigned flags;     /* enum field_flag */
+    unsigned flags; /* enum field_flag */
 };
 
 struct schema {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define COUNT_OF(array)                 (sizeof(array) / sizeof((array)[0]))
 
 struct str {
@@ -26,7 +26,8 @@ bool str_eq_nocase(struct str a, struct str b); /* ASCII */
 bool str_starts(struct str a, struct str prefix);
 int str_cmp(struct str a, struct str b);
 struct str str_trim(struct str a); /* spaces and tabs at both ends */
-/* Cuts *rest at the first `sep`: returns what stands before it, leaves what follows. */
+/* Cuts *rest at the first `sep`: returns what stands before it, leaves what follows (rest->at is
+ * NULL when there was no `sep`). */
 struct str str_cut(struct str *rest, char sep);
 bool str_int(struct str a, int64_t *ret_value); /* decimal, whole text, no overflow */
 /* "250ms", "5s", "2m", "1h", "1d" or plain milliseconds -> ms. */
@@ -34,9 +35,14 @@ bool str_duration_ms(struct str a, int64_t *ret_ms);
 uint64_t str_hash(struct str a);
 /* Copies with a NUL; false (and an empty string) when it does not fit. */
 bool str_copy(struct str a, char *to, size_t size);
-/* 1 to `max` characters out of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a file. */
+/* 1 to `max` characters out of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a
+ * file. */
 bool str_is_id(struct str a, size_t max);
 bool str_is_utf8(struct str a);
+/* Bytes of the UTF-8 character that `a` starts with: 1 to 4; 0 when it is none or `a` is empty. */
+size_t str_utf8_len(struct str a);
+/* Valid UTF-8 without control characters (C0, DEL, C1): safe to show. */
+bool str_is_text(struct str a);
 
 /* Bytes that grow. Zero-initialised is empty; memory that cannot be had aborts the process. */
 struct buf {

@@ -1,0 +1,88 @@
+/* The kernel's clocks, and xoshiro256** seeded through splitmix64. */
+#include "base/clock.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/types.h>
+#include <time.h>
+
+static int64_t read_us(clockid_t id)
+{
+    struct timespec now;
+
+    clock_gettime(id, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t clock_wall_ms(void)
+{
+    return read_us(CLOCK_REALTIME) / 1000;
+}
+
+int64_t clock_mono_ms(void)
+{
+    return read_us(CLOCK_MONOTONIC) / 1000;
+}
+
+int64_t clock_mono_us(void)
+{
+    return read_us(CLOCK_MONOTONIC);
+}
+
+void rnd_seed(struct rnd *rnd, uint64_t seed)
+{
+    for (int i = 0; i < 4; i++) {
+        uint64_t z = seed += 0x9e3779b97f4a7c15u;
+
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        rnd->s[i] = z ^ z >> 31;
+    }
+}
+
+void rnd_seed_os(struct rnd *rnd)
+{
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        abort();
+    rnd_seed(rnd, seed);
+}
+
+static uint64_t rotate(uint64_t x, int by)
+{
+    return x << by | x >> (64 - by);
+}
+
+uint64_t rnd_next(struct rnd *rnd)
+{
+    uint64_t *s = rnd->s;
+    uint64_t result = rotate(s[1] * 5, 7) * 9;
+    uint64_t t = s[1] << 17;
+
+    assert(s[0] | s[1] | s[2] | s[3]); /* rnd_seed was called */
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = rotate(s[3], 45);
+    return result;
+}
+
+uint32_t rnd_below(struct rnd *rnd, uint32_t bound)
+{
+    uint64_t product;
+    uint32_t unfair;
+
+    assert(bound > 0);
+    product = (rnd_next(rnd) >> 32) * bound;
+    if ((uint32_t)product >= bound)
+        return (uint32_t)(product >> 32);
+    /* The first 2^32 mod bound values would come up once more than the rest: draw again. */
+    unfair = (0u - bound) % bound;
+    while ((uint32_t)product < unfair)
+        product = (rnd_next(rnd) >> 32) * bound;
+    return (uint32_t)(product >> 32);
+}

@@ -1,0 +1,82 @@
+/* The usual array heap; each node knows its position, so any of them can move or leave. */
+#include "base/heap.h"
+#include "base/mem.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { HEAP_CAP_MIN = 16 };
+
+static bool before(const struct heap_node *a, const struct heap_node *b)
+{
+    return a->key != b->key ? a->key < b->key : a->tie < b->tie;
+}
+
+static void place(struct heap *heap, struct heap_node *node, size_t at)
+{
+    heap->nodes[at] = node;
+    node->at = at + 1;
+}
+
+static void sift(struct heap *heap, struct heap_node *node, size_t at)
+{
+    while (at > 0 && before(node, heap->nodes[(at - 1) / 2])) {
+        place(heap, heap->nodes[(at - 1) / 2], at);
+        at = (at - 1) / 2;
+    }
+    for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
+        if (child + 1 < heap->count && before(heap->nodes[child + 1], heap->nodes[child]))
+            child++;
+        if (!before(heap->nodes[child], node))
+            break;
+        place(heap, heap->nodes[child], at);
+    }
+    place(heap, node, at);
+}
+
+void heap_add(struct heap *heap, struct heap_node *node)
+{
+    assert(node->at == 0);
+    if (heap->count == heap->cap) {
+        heap->cap = heap->cap ? heap->cap * 2 : HEAP_CAP_MIN;
+        heap->nodes = mem_resize(heap->nodes, heap->cap * sizeof heap->nodes[0]);
+    }
+    heap->count++;
+    sift(heap, node, heap->count - 1);
+}
+
+void heap_move(struct heap *heap, struct heap_node *node, int64_t key)
+{
+    node->key = key;
+    if (node->at == 0) {
+        heap_add(heap, node);
+        return;
+    }
+    assert(node->at <= heap->count && heap->nodes[node->at - 1] == node);
+    sift(heap, node, node->at - 1);
+}
+
+void heap_del(struct heap *heap, struct heap_node *node)
+{
+    struct heap_node *last;
+    size_t at = node->at;
+
+    if (at == 0)
+        return;
+    assert(at <= heap->count && heap->nodes[at - 1] == node);
+    last = heap->nodes[--heap->count];
+    if (last != node)
+        sift(heap, last, at - 1);
+    node->at = 0;
+}
+
+struct heap_node *heap_top(const struct heap *heap)
+{
+    return heap->count ? heap->nodes[0] : NULL;
+}
+
+void heap_free(struct heap *heap)
+{
+    free(heap->nodes);
+    *heap = (struct heap){0};
+}

@@ -1,0 +1,50 @@
+/* A stack that any thread pushes to and only its owner empties, all of it at once: with no single
+ * pop there is no ABA problem, and the owner turns the batch around to get the order of posting. */
+#include "base/inbox.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+void inbox_post(struct inbox *inbox, struct msg *msg)
+{
+    struct msg *head = atomic_load_explicit(&inbox->head, memory_order_relaxed);
+
+    assert(msg->run);
+    do
+        msg->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&inbox->head, &head, msg, memory_order_release,
+                                                  memory_order_relaxed));
+    /* From here on the owner may have run and freed the message. */
+    if (!head && inbox->wake)
+        inbox->wake(inbox);
+}
+
+struct msg *inbox_take(struct inbox *inbox)
+{
+    struct msg *newest = atomic_exchange_explicit(&inbox->head, NULL, memory_order_acquire);
+    struct msg *oldest = NULL;
+
+    while (newest) {
+        struct msg *next = newest->next;
+
+        newest->next = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    return oldest;
+}
+
+int inbox_run(struct inbox *inbox)
+{
+    struct msg *msg = inbox_take(inbox);
+    int count = 0;
+
+    while (msg) {
+        struct msg *next = msg->next; /* run may free or re-post it */
+
+        msg->run(msg);
+        msg = next;
+        count++;
+    }
+    return count;
+}

@@ -1,0 +1,398 @@
+/* Reading JSON text into tokens. One pass with a stack of open levels; when an object closes, its
+ * keys are checked for duplicates. Reading the values out of tokens is in jsonr.c. */
+#include "base/json.h"
+#include "base/map.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { KEYS_FEW = 16 }; /* up to here comparing each with each is cheaper than hashing */
+
+struct parse {
+    const char *start;
+    const char *at;
+    const char *end;
+    struct arena *arena;
+    struct json *tokens;
+    uint32_t count;
+    uint32_t cap;
+    uint32_t depth;
+    uint32_t open[JSON_DEPTH_MAX]; /* token of each open level */
+    const char *expected;          /* what was expected at `at`, set on failure */
+};
+
+static bool fail(struct parse *p, const char *expected)
+{
+    p->expected = expected;
+    return false;
+}
+
+static struct json *add_token(struct parse *p, enum json_type type)
+{
+    struct json *token;
+
+    if (p->count == p->cap) {
+        size_t size = p->cap * sizeof *token;
+
+        p->tokens = arena_resize(p->arena, p->tokens, size, 2 * size);
+        p->cap *= 2;
+    }
+    token = &p->tokens[p->count++];
+    *token = (struct json){.at = p->at, .span = 1, .type = (uint8_t)type};
+    return token;
+}
+
+static void skip_space(struct parse *p)
+{
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t'))
+        p->at++;
+}
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+/* The four digits of a \u escape; -1 when they are not there. */
+static int read_hex4(const char *at, const char *end)
+{
+    int value = 0;
+
+    if (end - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_value(at[i]);
+
+        if (digit < 0)
+            return -1;
+        value = value << 4 | digit;
+    }
+    return value;
+}
+
+/* p->at stands on the backslash. */
+static bool skip_escape(struct parse *p)
+{
+    char c = p->end - p->at >= 2 ? p->at[1] : '\0';
+    int unit;
+    int low;
+
+    if (c != 'u') {
+        if (c == '\0' || !strchr("\"\\/bfnrt", c))
+            return fail(p, "one of \" \\ / b f n r t u behind the backslash");
+        p->at += 2;
+        return true;
+    }
+    unit = read_hex4(p->at + 2, p->end);
+    if (unit < 0)
+        return fail(p, "four hexadecimal digits behind \\u");
+    if (unit < 0xd800 || unit > 0xdfff) {
+        p->at += 6;
+        return true;
+    }
+    if (unit > 0xdbff || p->end - p->at < 12 || p->at[6] != '\\' || p->at[7] != 'u')
+        return fail(p, "a pair of surrogates");
+    low = read_hex4(p->at + 8, p->end);
+    if (low < 0xdc00 || low > 0xdfff)
+        return fail(p, "a pair of surrogates");
+    p->at += 12;
+    return true;
+}
+
+/* Bytes of a string that need a second look: quote, backslash, control, and beyond ASCII. */
+static const bool special[256] = {
+    [0 ... 0x1f] = true, ['"'] = true, ['\\'] = true, [0x80 ... 0xff] = true};
+
+/* p->at stands behind the opening quote; leaves it behind the closing one. */
+static bool read_string(struct parse *p)
+{
+    struct json *token = add_token(p, JSON_STR);
+
+    for (;;) {
+        unsigned char c;
+
+        while (p->at < p->end && !special[(unsigned char)*p->at])
+            p->at++;
+        if (p->at == p->end)
+            return fail(p, "the closing quote of a string");
+        c = (unsigned char)*p->at;
+        if (c == '"')
+            break;
+        if (c == '\\') {
+            token->escaped = true;
+            if (!skip_escape(p))
+                return false;
+        } else {
+            size_t len = 0;
+
+            if (c >= 0x80)
+                len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
+            if (len == 0)
+                return fail(p,
+                            c < 0x20 ? "an escape instead of a control character" : "valid UTF-8");
+            p->at += len;
+        }
+    }
+    token->len = (uint32_t)(p->at - token->at);
+    p->at++;
+    return true;
+}
+
+static const char *skip_digits(const char *at, const char *end)
+{
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    return at;
+}
+
+/* Behind the number that starts at `at`; NULL when there is none. */
+static const char *skip_number(const char *at, const char *end)
+{
+    const char *digits;
+
+    if (at < end && *at == '-')
+        at++;
+    digits = at;
+    at = skip_digits(at, end);
+    if (at == digits || (*digits == '0' && at - digits > 1))
+        return NULL;
+    if (at < end && *at == '.') {
+        digits = ++at;
+        at = skip_digits(at, end);
+        if (at == digits)
+            return NULL;
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        at++;
+        if (at < end && (*at == '+' || *at == '-'))
+            at++;
+        digits = at;
+        at = skip_digits(at, end);
+        if (at == digits)
+            return NULL;
+    }
+    return at;
+}
+
+bool json_is_number(struct str text)
+{
+    return text.len > 0 && skip_number(text.at, text.at + text.len) == text.at + text.len;
+}
+
+static bool read_number(struct parse *p)
+{
+    const char *end = skip_number(p->at, p->end);
+    struct json *token;
+
+    if (!end)
+        return fail(p, "a number");
+    token = add_token(p, JSON_NUM);
+    token->len = (uint32_t)(end - p->at);
+    p->at = end;
+    return true;
+}
+
+static bool read_word(struct parse *p, struct str word, enum json_type type)
+{
+    struct str rest = {.at = p->at, .len = (size_t)(p->end - p->at)};
+    struct json *token;
+
+    if (!str_starts(rest, word))
+        return fail(p, "a value");
+    token = add_token(p, type);
+    token->len = (uint32_t)word.len;
+    p->at += word.len;
+    return true;
+}
+
+/* A key with its colon. */
+static bool read_key(struct parse *p)
+{
+    skip_space(p);
+    if (p->at == p->end || *p->at != '"')
+        return fail(p, "a key in double quotes");
+    p->at++;
+    if (!read_string(p))
+        return false;
+    skip_space(p);
+    if (p->at == p->end || *p->at != ':')
+        return fail(p, "':' behind a key");
+    p->at++;
+    return true;
+}
+
+/* The first key that occurs twice, NULL when there is none. Few and plain keys are compared with
+ * each other, but only with those before them that share a bit; 64 bits keep most apart. */
+static const struct json *duplicate_of_few(const struct json *obj)
+{
+    const struct json *keys[KEYS_FEW];
+    const struct json *key = obj + 1;
+    uint64_t seen = 0;
+
+    for (uint32_t i = 0; i < obj->count; i++) {
+        uint32_t print = key->len;
+        uint64_t bit;
+
+        if (key->len)
+            print += 7 * (unsigned char)key->at[0] + 13 * (unsigned char)key->at[key->len - 1];
+        bit = (uint64_t)1 << (print & 63);
+        for (uint32_t k = 0; k < i && (seen & bit); k++)
+            if (keys[k]->len == key->len && memcmp(keys[k]->at, key->at, key->len) == 0)
+                return key;
+        seen |= bit;
+        keys[i] = key;
+        key = json_next(key + 1);
+    }
+    return NULL;
+}
+
+/* The same for many keys, or when one is escaped and has to be read first. */
+static const struct json *duplicate_of_many(const struct json *obj)
+{
+    const struct json *key = obj + 1;
+    const struct json *twice = NULL;
+    struct arena scratch = {0};
+    struct map seen = {0};
+
+    for (uint32_t i = 0; i < obj->count && !twice; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, &scratch);
+
+        if (map_get(&seen, name))
+            twice = key;
+        else
+            map_put(&seen, name, (void *)key);
+    }
+    map_free(&seen);
+    arena_free(&scratch);
+    return twice;
+}
+
+static bool check_keys(struct parse *p, const struct json *obj)
+{
+    const struct json *key = obj + 1;
+    const struct json *twice;
+    bool plain = true;
+
+    for (uint32_t i = 0; i < obj->count && i < KEYS_FEW && plain; i++, key = json_next(key + 1))
+        plain = !key->escaped;
+    if (plain && obj->count <= KEYS_FEW)
+        twice = duplicate_of_few(obj);
+    else
+        twice = duplicate_of_many(obj);
+    if (!twice)
+        return true;
+    p->at = twice->at - 1;
+    return fail(p, "a key that the object does not have yet");
+}
+
+/* Behind an opening bracket; says through `ret_empty` whether it is closed at once. */
+static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
+{
+    uint32_t index = p->count;
+    struct json *token;
+
+    if (p->depth == JSON_DEPTH_MAX)
+        return fail(p, "fewer levels");
+    token = add_token(p, type);
+    p->at++;
+    skip_space(p);
+    *ret_empty = p->at < p->end && *p->at == (type == JSON_OBJ ? '}' : ']');
+    if (*ret_empty) {
+        p->at++;
+        token->len = (uint32_t)(p->at - token->at);
+        return true;
+    }
+    token->count = 1;
+    p->open[p->depth++] = index;
+    return type == JSON_ARR || read_key(p);
+}
+
+/* One value, or the opening of one; `ret_whole` says whether it is complete. */
+static bool read_value(struct parse *p, bool *ret_whole)
+{
+    *ret_whole = true;
+    skip_space(p);
+    if (p->at == p->end)
+        return fail(p, "a value");
+    switch (*p->at) {
+    case '{':
+        return open_level(p, JSON_OBJ, ret_whole);
+    case '[':
+        return open_level(p, JSON_ARR, ret_whole);
+    case '"':
+        p->at++;
+        return read_string(p);
+    case 't':
+        return read_word(p, STR("true"), JSON_TRUE);
+    case 'f':
+        return read_word(p, STR("false"), JSON_FALSE);
+    case 'n':
+        return read_word(p, STR("null"), JSON_NULL);
+    default:
+        if (*p->at != '-' && (*p->at < '0' || *p->at > '9'))
+            return fail(p, "a value");
+        return read_number(p);
+    }
+}
+
+/* Behind a value: closes levels until another value is due, or none is open any more. */
+static bool read_tail(struct parse *p)
+{
+    while (p->depth > 0) {
+        struct json *parent = &p->tokens[p->open[p->depth - 1]];
+        bool is_obj = parent->type == JSON_OBJ;
+
+        skip_space(p);
+        if (p->at < p->end && *p->at == ',') {
+            p->at++;
+            parent->count++;
+            return !is_obj || read_key(p);
+        }
+        if (p->at == p->end || *p->at != (is_obj ? '}' : ']'))
+            return fail(p, is_obj ? "',' or '}'" : "',' or ']'");
+        p->at++;
+        p->depth--;
+        parent->len = (uint32_t)(p->at - parent->at);
+        parent->span = p->count - p->open[p->depth];
+        if (is_obj && !check_keys(p, parent))
+            return false;
+    }
+    return true;
+}
+
+static bool read_text(struct parse *p)
+{
+    bool whole;
+
+    do {
+        if (!read_value(p, &whole))
+            return false;
+        if (whole && !read_tail(p))
+            return false;
+    } while (p->depth > 0);
+    skip_space(p);
+    return p->at == p->end || fail(p, "nothing behind the value");
+}
+
+enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
+                    struct problem *why)
+{
+    struct parse p = {.start = text.at, .at = text.at, .end = text.at + text.len, .arena = arena};
+
+    if (text.len > UINT32_MAX / 2)
+        return problem_set(why, ERR_TOO_LARGE, "", "The JSON text is longer than 2 GiB.");
+    p.cap = (uint32_t)text.len / 8 + 8;
+    p.tokens = arena_raw(arena, p.cap * sizeof *p.tokens);
+    if (!read_text(&p))
+        return problem_set(why, ERR_BAD_JSON, "", "Byte %zu: expected %s.",
+                           (size_t)(p.at - p.start), p.expected);
+    assert(p.count > 0 && p.tokens[0].span == p.count);
+    *ret_root = arena_resize(arena, p.tokens, p.cap * sizeof *p.tokens, p.count * sizeof *p.tokens);
+    return ERR_OK;
+}

@@ -1,0 +1,250 @@
+/* Writing JSON. The writer keeps one bit for each open level: whether a comma is due. */
+#include "base/json.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { JSONW_DEPTH_MAX = 63 };
+
+struct jsonw jsonw_to(struct buf *buf)
+{
+    return (struct jsonw){.buf = buf};
+}
+
+/* The comma before an element or a key. A value behind its key gets none: jsonw_key clears the
+ * level's bit, and this sets it again. */
+static void comma(struct jsonw *w)
+{
+    uint64_t bit = (uint64_t)1 << w->depth;
+
+    if (w->some & bit)
+        buf_char(w->buf, ',');
+    w->some |= bit;
+}
+
+static void open_level(struct jsonw *w, char bracket)
+{
+    assert(w->depth < JSONW_DEPTH_MAX);
+    comma(w);
+    buf_char(w->buf, bracket);
+    w->depth++;
+    w->some &= ~((uint64_t)1 << w->depth);
+}
+
+static void close_level(struct jsonw *w, char bracket)
+{
+    assert(w->depth > 0);
+    w->depth--;
+    buf_char(w->buf, bracket);
+}
+
+void jsonw_obj(struct jsonw *w)
+{
+    open_level(w, '{');
+}
+
+void jsonw_arr(struct jsonw *w)
+{
+    open_level(w, '[');
+}
+
+void jsonw_end_obj(struct jsonw *w)
+{
+    close_level(w, '}');
+}
+
+void jsonw_end_arr(struct jsonw *w)
+{
+    close_level(w, ']');
+}
+
+/* Behind a key the value must come without a comma. */
+static void after_key(struct jsonw *w)
+{
+    buf_char(w->buf, ':');
+    w->some &= ~((uint64_t)1 << w->depth);
+}
+
+void jsonw_key(struct jsonw *w, const char *name)
+{
+    size_t len = strlen(name);
+
+    assert(w->depth > 0);
+    comma(w);
+    buf_reserve(w->buf, len + 3);
+    buf_char(w->buf, '"');
+    buf_add(w->buf, name, len);
+    buf_char(w->buf, '"');
+    after_key(w);
+}
+
+void jsonw_key_str(struct jsonw *w, struct str name)
+{
+    assert(w->depth > 0);
+    comma(w);
+    json_quote(w->buf, name);
+    after_key(w);
+}
+
+/* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that stands behind
+ * the backslash. */
+static const char escapes[256] = {
+    [0 ... 7] = 'u', ['\b'] = 'b',  ['\t'] = 't', ['\n'] = 'n',
+    [0x0b] = 'u',    ['\f'] = 'f',  ['\r'] = 'r', [0x0e ... 0x1f] = 'u',
+    ['"'] = '"',     ['\\'] = '\\', [0x7f] = 'u', [0x80 ... 0xff] = 'x',
+};
+
+static size_t quote_one(struct buf *buf, struct str text)
+{
+    static const char hex[] = "0123456789abcdef";
+    unsigned char c = (unsigned char)text.at[0];
+    char kind = escapes[c];
+
+    if (kind == 'x') {
+        size_t len = str_utf8_len(text);
+
+        buf_str(buf, len ? (struct str){.at = text.at, .len = len} : STR("\xef\xbf\xbd"));
+        return len ? len : 1;
+    }
+    if (kind == 'u')
+        buf_add(buf, (const char[]){'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]}, 6);
+    else
+        buf_add(buf, (const char[]){'\\', kind}, 2);
+    return 1;
+}
+
+void json_quote(struct buf *buf, struct str text)
+{
+    buf_reserve(buf, text.len + 2);
+    buf_char(buf, '"');
+    for (size_t i = 0; i < text.len;) {
+        size_t plain = i;
+
+        while (plain < text.len && escapes[(unsigned char)text.at[plain]] == 0)
+            plain++;
+        buf_add(buf, text.at + i, plain - i);
+        i = plain;
+        if (i < text.len)
+            i += quote_one(buf, (struct str){.at = text.at + i, .len = text.len - i});
+    }
+    buf_char(buf, '"');
+}
+
+void jsonw_str(struct jsonw *w, struct str text)
+{
+    comma(w);
+    json_quote(w->buf, text);
+}
+
+void jsonw_int(struct jsonw *w, int64_t value)
+{
+    comma(w);
+    buf_int(w->buf, value);
+}
+
+/* Fifteen digits tell all decimals of that length apart, so if they read back the same they are,
+ * with their trailing zeros gone, the shortest. Below DBL_MIN doubles are sparser than that. */
+static void format_double(char *text, size_t size, double value)
+{
+    int digits = fabs(value) < DBL_MIN ? 1 : DBL_DIG;
+
+    do
+        snprintf(text, size, "%.*g", digits, value);
+    while (strtod(text, NULL) != value && digits++ < DBL_DECIMAL_DIG);
+}
+
+/* "1e+20" and "1e-07" to "1e20" and "1e-7". */
+static void trim_exponent(char *text)
+{
+    char *from = strchr(text, 'e');
+    char *to;
+
+    if (!from)
+        return;
+    to = ++from;
+    if (*from == '-')
+        to++;
+    from++;
+    while (*from == '0')
+        from++;
+    memmove(to, from, strlen(from) + 1);
+}
+
+void jsonw_double(struct jsonw *w, double value)
+{
+    char text[40];
+
+    comma(w);
+    if (!isfinite(value)) { /* JSON has no word for it */
+        buf_str(w->buf, STR("null"));
+        return;
+    }
+    if (fabs(value) < 1e15 && value == (double)(int64_t)value && !(value == 0 && signbit(value))) {
+        buf_int(w->buf, (int64_t)value);
+        return;
+    }
+    format_double(text, sizeof text, value);
+    trim_exponent(text);
+    buf_str(w->buf, str_of(text));
+}
+
+void jsonw_bool(struct jsonw *w, bool value)
+{
+    comma(w);
+    buf_str(w->buf, value ? STR("true") : STR("false"));
+}
+
+void jsonw_null(struct jsonw *w)
+{
+    comma(w);
+    buf_str(w->buf, STR("null"));
+}
+
+void jsonw_raw(struct jsonw *w, struct str json)
+{
+    comma(w);
+    buf_str(w->buf, json.len ? json : STR("null"));
+}
+
+void jsonw_kstr(struct jsonw *w, const char *name, struct str text)
+{
+    jsonw_key(w, name);
+    if (text.at)
+        jsonw_str(w, text);
+    else
+        jsonw_null(w);
+}
+
+void jsonw_kint(struct jsonw *w, const char *name, int64_t value)
+{
+    jsonw_key(w, name);
+    jsonw_int(w, value);
+}
+
+void jsonw_kdouble(struct jsonw *w, const char *name, double value)
+{
+    jsonw_key(w, name);
+    jsonw_double(w, value);
+}
+
+void jsonw_kbool(struct jsonw *w, const char *name, bool value)
+{
+    jsonw_key(w, name);
+    jsonw_bool(w, value);
+}
+
+void jsonw_knull(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_null(w);
+}
+
+void jsonw_kraw(struct jsonw *w, const char *name, struct str json)
+{
+    jsonw_key(w, name);
+    jsonw_raw(w, json);
+}

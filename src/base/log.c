@@ -1,0 +1,217 @@
+/* A line is built on the stack and leaves in one write, so lines of different threads never mix and
+ * no lock is needed. A line is at most PIPE_BUF long: what a pipe takes in one piece. */
+#include "base/log.h"
+#include "base/clock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LINE_MAX_BYTES = PIPE_BUF,
+    VALUE_MAX_BYTES = 1024, /* of one value as it is given; the rest becomes "..." */
+    TAIL_BYTES = 32,        /* kept free for the mark of a cut line, a brace and the newline */
+};
+
+static const char *const level_names[] = {
+    [LOG_DEBUG] = "debug",
+    [LOG_INFO] = "info",
+    [LOG_WARN] = "warn",
+    [LOG_ERROR] = "error",
+};
+
+static enum log_level least_level = LOG_INFO;
+static enum log_format line_format = LOG_LOGFMT;
+static int line_fd = STDERR_FILENO;
+
+struct line {
+    char at[LINE_MAX_BYTES];
+    size_t len;
+    bool cut; /* something did not fit; nothing more is added */
+};
+
+void log_setup(enum log_level least, enum log_format format, int fd)
+{
+    assert(least <= LOG_ERROR && format <= LOG_JSON && fd >= 0);
+    least_level = least;
+    line_format = format;
+    line_fd = fd;
+}
+
+bool log_on(enum log_level level)
+{
+    return level >= least_level;
+}
+
+static void put(struct line *line, const char *bytes, size_t len)
+{
+    if (line->cut || len > sizeof line->at - TAIL_BYTES - line->len) {
+        line->cut = true;
+        return;
+    }
+    memcpy(line->at + line->len, bytes, len);
+    line->len += len;
+}
+
+static void put_c(struct line *line, const char *text)
+{
+    put(line, text, strlen(text));
+}
+
+static void put_num(struct line *line, int64_t value, int digits_min)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+
+    for (; left > 0 || digits_min > 0; digits_min--, left /= 10)
+        digits[--at] = (char)('0' + left % 10);
+    if (value < 0)
+        digits[--at] = '-';
+    put(line, digits + at, sizeof digits - at);
+}
+
+/* Not gmtime_r, which takes the lock of the time zone. Years start in March here, so that the leap
+ * day is a year's last; eras of 400 years all have the same days. */
+static void put_time(struct line *line, int64_t wall_ms)
+{
+    int64_t days = wall_ms / 86400000 + 719468; /* since 0000-03-01 */
+    int64_t era = days / 146097;
+    int64_t day = days % 146097;
+    int64_t year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    int64_t month;
+    int64_t sec = wall_ms / 1000 % 86400;
+
+    day -= 365 * year + year / 4 - year / 100;
+    month = (5 * day + 2) / 153; /* from March */
+    day -= (153 * month + 2) / 5;
+    put_num(line, era * 400 + year + (month >= 10), 4);
+    put_c(line, "-");
+    put_num(line, month >= 10 ? month - 9 : month + 3, 2);
+    put_c(line, "-");
+    put_num(line, day + 1, 2);
+    put_c(line, "T");
+    put_num(line, sec / 3600, 2);
+    put_c(line, ":");
+    put_num(line, sec / 60 % 60, 2);
+    put_c(line, ":");
+    put_num(line, sec % 60, 2);
+    put_c(line, ".");
+    put_num(line, wall_ms % 1000, 3);
+    put_c(line, "Z");
+}
+
+/* One character, escaped as JSON does; a control character must reach no terminal, a newline start
+ * no line. Returns how many bytes of `text` it took. */
+static size_t put_escaped(struct line *line, struct str text)
+{
+    static const char hex[] = "0123456789abcdef";
+    size_t len = str_utf8_len(text);
+    unsigned char c = (unsigned char)text.at[0];
+    struct str shown = {.at = text.at, .len = len};
+
+    if (len == 0) {
+        put(line, "\xef\xbf\xbd", 3); /* U+FFFD */
+        return 1;
+    }
+    if (c == '"' || c == '\\') {
+        put(line, (const char[]){'\\', (char)c}, 2);
+    } else if (c == '\n') {
+        put(line, "\\n", 2);
+    } else if (c == '\t') {
+        put(line, "\\t", 2);
+    } else if (c == '\r') {
+        put(line, "\\r", 2);
+    } else if (!str_is_text(shown)) { /* C0, DEL, or C1, whose second byte is its code point */
+        unsigned char code = len == 1 ? c : (unsigned char)text.at[1];
+
+        put(line, (const char[]){'\\', 'u', '0', '0', hex[code >> 4], hex[code & 15]}, 6);
+    } else {
+        put(line, shown.at, len);
+    }
+    return len;
+}
+
+static void put_quoted(struct line *line, struct str text)
+{
+    size_t most = text.len > VALUE_MAX_BYTES ? VALUE_MAX_BYTES : text.len;
+
+    put(line, "\"", 1);
+    for (size_t i = 0; i < most;)
+        i += put_escaped(line, (struct str){.at = text.at + i, .len = text.len - i});
+    if (most < text.len)
+        put(line, "...", 3);
+    put(line, "\"", 1);
+}
+
+/* May the value stand in logfmt without quotes? */
+static bool is_bare(struct str text)
+{
+    if (text.len == 0 || text.len > VALUE_MAX_BYTES || !str_is_text(text))
+        return false;
+    for (size_t i = 0; i < text.len; i++)
+        if (text.at[i] == ' ' || text.at[i] == '"' || text.at[i] == '=' || text.at[i] == '\\')
+            return false;
+    return true;
+}
+
+static void put_pair(struct line *line, const char *key, const struct log_kv *kv)
+{
+    size_t before = line->len;
+
+    if (line_format == LOG_JSON) {
+        put_c(line, ",\"");
+        put_c(line, key);
+        put_c(line, "\":");
+    } else {
+        put_c(line, " ");
+        put_c(line, key);
+        put_c(line, "=");
+    }
+    if (!kv->text.at)
+        put_num(line, kv->num, 1);
+    else if (line_format == LOG_LOGFMT && is_bare(kv->text))
+        put(line, kv->text.at, kv->text.len);
+    else
+        put_quoted(line, kv->text);
+    if (line->cut)
+        line->len = before; /* half a pair would break the line's syntax */
+}
+
+static void send(const struct line *line)
+{
+    ssize_t written;
+
+    do
+        written = write(line_fd, line->at, line->len);
+    while (written < 0 && errno == EINTR);
+    /* A full or closed stderr loses the line: logging must not stop the work. */
+}
+
+void log_write(enum log_level level, const char *event, const struct log_kv *kvs)
+{
+    bool json = line_format == LOG_JSON;
+    struct line line;
+    const char *tail;
+
+    assert(level <= LOG_ERROR && event && kvs);
+    line.len = 0;
+    line.cut = false;
+    put_c(&line, json ? "{\"ts\":\"" : "ts=");
+    put_time(&line, clock_wall_ms());
+    put_c(&line, json ? "\"" : "");
+    put_pair(&line, "level", &KC("level", level_names[level]));
+    put_pair(&line, "event", &KC("event", event));
+    for (; kvs->key && !line.cut; kvs++)
+        put_pair(&line, kvs->key, kvs);
+    if (line.cut)
+        tail = json ? ",\"cut\":true}\n" : " cut=true\n";
+    else
+        tail = json ? "}\n" : "\n";
+    assert(line.len + strlen(tail) <= sizeof line.at);
+    memcpy(line.at + line.len, tail, strlen(tail));
+    line.len += strlen(tail);
+    send(&line);
+}

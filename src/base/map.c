@@ -1,0 +1,202 @@
+/* Linear probing with backward-shift deletion: no tombstones, so a map that sees much coming and
+ * going never slows down. At most three quarters of the slots are used. */
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { MAP_CAP_MIN = 16 };
+
+static bool is_full(size_t count, size_t cap)
+{
+    return (count + 1) * 4 > cap * 3;
+}
+
+/* The slot that holds `key`, or the free one where it belongs. */
+static size_t map_find(const struct map *map, struct str key, uint64_t hash)
+{
+    size_t mask = map->cap - 1;
+    size_t at = hash & mask;
+
+    assert(map->cap > 0);
+    while (map->slots[at].value) {
+        if (map->slots[at].hash == hash && str_eq(map->slots[at].key, key))
+            break;
+        at = (at + 1) & mask;
+    }
+    return at;
+}
+
+void *map_get_hashed(const struct map *map, struct str key, uint64_t hash)
+{
+    return map->count ? map->slots[map_find(map, key, hash)].value : NULL;
+}
+
+void *map_get(const struct map *map, struct str key)
+{
+    return map->count ? map_get_hashed(map, key, str_hash(key)) : NULL;
+}
+
+static void map_grow(struct map *map)
+{
+    struct map old = *map;
+
+    map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
+    map->slots = mem_array(struct map_slot, map->cap);
+    for (size_t i = 0; i < old.cap; i++)
+        if (old.slots[i].value)
+            map->slots[map_find(map, old.slots[i].key, old.slots[i].hash)] = old.slots[i];
+    free(old.slots);
+}
+
+void map_put(struct map *map, struct str key, void *value)
+{
+    uint64_t hash = str_hash(key);
+    size_t at;
+
+    assert(value);
+    if (is_full(map->count, map->cap))
+        map_grow(map);
+    at = map_find(map, key, hash);
+    if (!map->slots[at].value)
+        map->count++;
+    map->slots[at] = (struct map_slot){.key = key, .hash = hash, .value = value};
+}
+
+/* May the entry whose home is `home` move from `from` back to the hole? Only if its home does not
+ * lie behind the hole on the way from the one to the other. */
+static bool may_fill(size_t hole, size_t home, size_t from, size_t mask)
+{
+    return ((from - home) & mask) >= ((from - hole) & mask);
+}
+
+void *map_del(struct map *map, struct str key)
+{
+    size_t mask = map->cap - 1;
+    size_t hole;
+    void *value;
+
+    if (map->count == 0)
+        return NULL;
+    hole = map_find(map, key, str_hash(key));
+    value = map->slots[hole].value;
+    if (!value)
+        return NULL;
+    for (size_t at = (hole + 1) & mask; map->slots[at].value; at = (at + 1) & mask)
+        if (may_fill(hole, map->slots[at].hash & mask, at, mask)) {
+            map->slots[hole] = map->slots[at];
+            hole = at;
+        }
+    map->slots[hole] = (struct map_slot){0};
+    map->count--;
+    return value;
+}
+
+void map_free(struct map *map)
+{
+    free(map->slots);
+    *map = (struct map){0};
+}
+
+void *map_next(const struct map *map, size_t *at)
+{
+    while (*at < map->cap) {
+        void *value = map->slots[(*at)++].value;
+
+        if (value)
+            return value;
+    }
+    return NULL;
+}
+
+/* Ids come in sequence and in strides of powers of two; every bit of them must reach the low bits
+ * that choose the slot. */
+static uint64_t mix(uint64_t key)
+{
+    key ^= key >> 32;
+    key *= 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+    key *= 0xd6e8feb86659fd93u;
+    return key ^ key >> 32;
+}
+
+static size_t idmap_find(const struct idmap *map, uint64_t key)
+{
+    size_t mask = map->cap - 1;
+    size_t at = mix(key) & mask;
+
+    assert(map->cap > 0);
+    while (map->slots[at].value && map->slots[at].key != key)
+        at = (at + 1) & mask;
+    return at;
+}
+
+void *idmap_get(const struct idmap *map, uint64_t key)
+{
+    return map->count ? map->slots[idmap_find(map, key)].value : NULL;
+}
+
+static void idmap_grow(struct idmap *map)
+{
+    struct idmap old = *map;
+
+    map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
+    map->slots = mem_array(struct idmap_slot, map->cap);
+    for (size_t i = 0; i < old.cap; i++)
+        if (old.slots[i].value)
+            map->slots[idmap_find(map, old.slots[i].key)] = old.slots[i];
+    free(old.slots);
+}
+
+void idmap_put(struct idmap *map, uint64_t key, void *value)
+{
+    size_t at;
+
+    assert(value);
+    if (is_full(map->count, map->cap))
+        idmap_grow(map);
+    at = idmap_find(map, key);
+    if (!map->slots[at].value)
+        map->count++;
+    map->slots[at] = (struct idmap_slot){.key = key, .value = value};
+}
+
+void *idmap_del(struct idmap *map, uint64_t key)
+{
+    size_t mask = map->cap - 1;
+    size_t hole;
+    void *value;
+
+    if (map->count == 0)
+        return NULL;
+    hole = idmap_find(map, key);
+    value = map->slots[hole].value;
+    if (!value)
+        return NULL;
+    for (size_t at = (hole + 1) & mask; map->slots[at].value; at = (at + 1) & mask)
+        if (may_fill(hole, mix(map->slots[at].key) & mask, at, mask)) {
+            map->slots[hole] = map->slots[at];
+            hole = at;
+        }
+    map->slots[hole] = (struct idmap_slot){0};
+    map->count--;
+    return value;
+}
+
+void idmap_free(struct idmap *map)
+{
+    free(map->slots);
+    *map = (struct idmap){0};
+}
+
+void *idmap_next(const struct idmap *map, size_t *at)
+{
+    while (*at < map->cap) {
+        void *value = map->slots[(*at)++].value;
+
+        if (value)
+            return value;
+    }
+    return NULL;
+}

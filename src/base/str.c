@@ -1,0 +1,285 @@
+/* Borrowed text: comparing, cutting, reading numbers, and the rules for ids and UTF-8. */
+#include "base/str.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct str str_of(const char *text)
+{
+    return text ? (struct str){.at = text, .len = strlen(text)} : STR_NONE;
+}
+
+bool str_eq(struct str a, struct str b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.at, b.at, a.len) == 0);
+}
+
+bool str_is(struct str a, const char *text)
+{
+    assert(text);
+    return str_eq(a, str_of(text));
+}
+
+static unsigned char lower(char c)
+{
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+}
+
+bool str_eq_nocase(struct str a, struct str b)
+{
+    if (a.len != b.len)
+        return false;
+    for (size_t i = 0; i < a.len; i++)
+        if (lower(a.at[i]) != lower(b.at[i]))
+            return false;
+    return true;
+}
+
+bool str_starts(struct str a, struct str prefix)
+{
+    return a.len >= prefix.len && (prefix.len == 0 || memcmp(a.at, prefix.at, prefix.len) == 0);
+}
+
+int str_cmp(struct str a, struct str b)
+{
+    size_t both = a.len < b.len ? a.len : b.len;
+    int diff = both ? memcmp(a.at, b.at, both) : 0;
+
+    if (diff)
+        return diff;
+    return a.len < b.len ? -1 : a.len > b.len;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+struct str str_trim(struct str a)
+{
+    while (a.len > 0 && is_blank(a.at[0])) {
+        a.at++;
+        a.len--;
+    }
+    while (a.len > 0 && is_blank(a.at[a.len - 1]))
+        a.len--;
+    return a;
+}
+
+struct str str_cut(struct str *rest, char sep)
+{
+    const char *hit = rest->len ? memchr(rest->at, sep, rest->len) : NULL;
+    struct str head = *rest;
+
+    if (!hit) {
+        *rest = STR_NONE;
+        return head;
+    }
+    head.len = (size_t)(hit - head.at);
+    *rest = (struct str){.at = hit + 1, .len = rest->len - head.len - 1};
+    return head;
+}
+
+bool str_int(struct str a, int64_t *ret_value)
+{
+    bool minus = a.len > 0 && a.at[0] == '-';
+    int64_t value = 0;
+
+    if (a.len == (size_t)minus)
+        return false;
+    /* Counted below zero, where INT64_MIN fits as well. */
+    for (size_t i = minus; i < a.len; i++) {
+        if (a.at[i] < '0' || a.at[i] > '9')
+            return false;
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_sub_overflow(value, a.at[i] - '0', &value))
+            return false;
+    }
+    if (!minus && value == INT64_MIN)
+        return false;
+    *ret_value = minus ? value : -value;
+    return true;
+}
+
+static const struct {
+    struct str name;
+    int64_t ms;
+} units[] = {
+    /* "ms" stands before "s", which it ends with */
+    {{"ms", 2}, 1},
+    {{"s", 1}, 1000},
+    {{"m", 1}, 60 * 1000},
+    {{"h", 1}, 3600 * 1000},
+    {{"d", 1}, 24 * 3600 * 1000},
+};
+
+bool str_duration_ms(struct str a, int64_t *ret_ms)
+{
+    int64_t unit_ms = 1;
+    int64_t count;
+
+    for (size_t i = 0; i < COUNT_OF(units); i++) {
+        struct str name = units[i].name;
+
+        if (a.len > name.len && memcmp(a.at + a.len - name.len, name.at, name.len) == 0) {
+            a.len -= name.len;
+            unit_ms = units[i].ms;
+            break;
+        }
+    }
+    if (!str_int(a, &count) || count < 0 || a.at[0] == '-')
+        return false;
+    return !__builtin_mul_overflow(count, unit_ms, ret_ms);
+}
+
+/* Drawn once per process, so that nobody outside can choose keys that collide. */
+static uint64_t secret[3];
+
+__attribute__((constructor)) static void draw_secret(void)
+{
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+        abort();
+}
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t load64(const char *at)
+{
+    uint64_t word;
+
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+static uint64_t load32(const char *at)
+{
+    uint32_t word;
+
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+/* Sixteen bytes a step, multiplied to 128 bits and folded. The tail is read as two words that
+ * overlap instead of being padded; the length tells such texts apart. */
+uint64_t str_hash(struct str a)
+{
+    uint64_t state = secret[0] ^ a.len;
+    uint64_t low = 0;
+    uint64_t high = 0;
+    const char *at = a.at;
+    size_t left = a.len;
+
+    for (; left > 16; at += 16, left -= 16)
+        state = fold(load64(at) ^ secret[1], load64(at + 8) ^ state);
+    if (left >= 8) {
+        low = load64(at);
+        high = load64(at + left - 8);
+    } else if (left >= 4) {
+        low = load32(at);
+        high = load32(at + left - 4);
+    } else if (left > 0) {
+        low = (uint64_t)(unsigned char)at[0] << 16 | (uint64_t)(unsigned char)at[left / 2] << 8 |
+              (unsigned char)at[left - 1];
+    }
+    state = fold(low ^ secret[1], high ^ state);
+    return fold(state ^ secret[2], secret[0] ^ a.len);
+}
+
+bool str_copy(struct str a, char *to, size_t size)
+{
+    assert(size > 0);
+    if (a.len >= size) {
+        to[0] = '\0';
+        return false;
+    }
+    if (a.len)
+        memcpy(to, a.at, a.len);
+    to[a.len] = '\0';
+    return true;
+}
+
+static bool is_id_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == ':' || c == '@' || c == '-';
+}
+
+bool str_is_id(struct str a, size_t max)
+{
+    if (a.len == 0 || a.len > max || a.at[0] == '.')
+        return false;
+    for (size_t i = 0; i < a.len; i++)
+        if (!is_id_char(a.at[i]))
+            return false;
+    return true;
+}
+
+size_t str_utf8_len(struct str a)
+{
+    const unsigned char *at = (const unsigned char *)a.at;
+    unsigned char least = 0x80; /* bounds of the second byte: no overlong form, no surrogate */
+    unsigned char most = 0xbf;
+    size_t len;
+
+    if (a.len == 0)
+        return 0;
+    if (at[0] < 0x80)
+        return 1;
+    if (at[0] < 0xc2 || at[0] > 0xf4)
+        return 0;
+    len = at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
+    if (at[0] == 0xe0)
+        least = 0xa0;
+    else if (at[0] == 0xed)
+        most = 0x9f;
+    else if (at[0] == 0xf0)
+        least = 0x90;
+    else if (at[0] == 0xf4)
+        most = 0x8f;
+    if (a.len < len || at[1] < least || at[1] > most)
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    return len;
+}
+
+bool str_is_utf8(struct str a)
+{
+    while (a.len > 0) {
+        size_t len;
+
+        if (a.len >= 8 && (load64(a.at) & 0x8080808080808080u) == 0)
+            len = 8;
+        else
+            len = str_utf8_len(a);
+        if (len == 0)
+            return false;
+        a.at += len;
+        a.len -= len;
+    }
+    return true;
+}
+
+bool str_is_text(struct str a)
+{
+    while (a.len > 0) {
+        size_t len = str_utf8_len(a);
+        unsigned char first = (unsigned char)a.at[0];
+
+        if (len == 0 || first < 0x20 || first == 0x7f)
+            return false;
+        if (first == 0xc2 && (unsigned char)a.at[1] < 0xa0) /* U+0080 to U+009F */
+            return false;
+        a.at += len;
+        a.len -= len;
+    }
+    return true;
+}
