@@ -40,6 +40,8 @@ enum job_event {
 
 const char *job_event_name(enum job_event event); /* "ack_timeout" */
 bool job_event_by_name(struct str name, enum job_event *ret_event);
+/* What a node's last message is: no status or "ok" is DONE, anything else is FAIL (R001-18). */
+enum job_event job_event_of_status(struct str status);
 
 enum job_effect {
     JOB_EFFECT_NONE,
@@ -59,6 +61,8 @@ struct job_facts {
     struct str node;        /* at == NULL: none */
 };
 
+/* ACK, DONE and FAIL are a node's words: both attempt and node must be given and be the job's. For
+ * the others they may be left out; what is given must be the job's (RESERVED names its new node). */
 struct job_input {
     enum job_event event;
     int attempt;            /* 0: does not come from a node */
@@ -81,8 +85,9 @@ struct job_step job_step(const struct job_facts *job, const struct job_input *in
 bool job_reason_is_refusal(struct str reason);
 
 /* Job ids: 63 bits, time-ordered: ms since 2024 (41) | sequence (13) | instance (9). On the wire 'j'
- * and 13 base32 characters. One atomic counter per process makes them; no lock. */
-enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9 };
+ * and 13 base32 characters. One atomic counter per process makes them; no lock. Texts sort
+ * as their ids do. 0 is never an id. */
+enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9, JOB_ATTEMPTS_DEFAULT = 2 };
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance);
 void job_id_floor(uint64_t id); /* after recovery: ids made from now on are larger than `id` */

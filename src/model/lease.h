@@ -53,7 +53,7 @@ bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, in
 bool lease_release(struct lease_node *node, struct lease *lease);
 /* The work ended. True only if it was committed and not yet finished. */
 bool lease_finish(struct lease_node *node, struct lease *lease);
-/* Ends it whatever it is; what it was. Idempotent. */
+/* Ends it whatever it is; what it was, LEASE_NONE if its epoch had ended it before. Idempotent. */
 enum lease_kind lease_end(struct lease_node *node, struct lease *lease);
 /* Ends it if it ran out. */
 bool lease_expire(struct lease_node *node, struct lease *lease, int64_t now_ms);
@@ -61,7 +61,8 @@ bool lease_expire(struct lease_node *node, struct lease *lease, int64_t now_ms);
 bool lease_renew(struct lease *lease, int64_t until_ms);
 /* Lost, or back without its runs: all leases of the old epoch stop counting. */
 void lease_new_epoch(struct lease_node *node);
-/* running + reserved in [0, max] (or above max only because max was lowered): asserted by callers. */
+/* No count is negative. That they stay within max is lease_reserve's to keep: above it they may be
+ * only because max was lowered later, and that cannot be seen here. */
 bool lease_counts_ok(const struct lease_node *node);
 
 #endif

@@ -37,14 +37,17 @@ struct node_watch_rules {
 
 extern const struct node_watch_rules node_watch_defaults;
 
+/* A registration: init, then node_watch_heartbeat(ok), since with the default rules it counts. A
+ * failed check (ok false) is still a sign of life. */
 void node_watch_init(struct node_watch *watch, int64_t now_ms);
 void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
                           int64_t now_ms);
 void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms);
 
 /* What a reserve sees: the node's own health, the watch and the operator's word together.
- * An operator's cordon or drain shows as draining; a watch that says degraded or offline wins over
- * a node that says ready; otherwise the node's own health counts at once. */
+ * Offline, from either side, shows first; an operator's cordon or drain shows as draining; a watch
+ * that says degraded wins over a node that says ready; otherwise the node's own health counts at
+ * once. */
 enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
 enum node_health node_effective(enum node_health own, enum node_health watch, enum node_admin admin);
 
@@ -59,7 +62,8 @@ struct node_figures {
     int64_t target_ms;
 };
 int node_score(const struct node_figures *figures);
-/* The same from the fractions 0..1 a heartbeat carries; gpu NAN = unknown. */
+/* The same from the fractions 0..1 a heartbeat carries; gpu NAN = unknown. Exact for figures of up
+ * to 15 decimals; what lies outside 0..1 is clamped. Without a target any latency is too long. */
 int node_score_real(double cpu, double gpu, double mem, double fail_rate, double p95_ms,
                     double target_ms);
 

@@ -7,6 +7,8 @@
 
 enum { POLICY_SAMPLE_MAX = 64 };
 
+#define POLICY_STALE_OFF INT64_MIN /* the same as FIELD_OFF of a setting that is null */
+
 /* A candidate as a rule sees it: figures copied from the node's atomics. */
 struct policy_candidate {
     void *node;  /* the caller's */
@@ -15,18 +17,20 @@ struct policy_candidate {
     int32_t max;
     int32_t score; /* health_score 0..100 */
     int64_t heartbeat_ms;
+    int64_t age_steps; /* policy_rank's own: the heartbeat's age in intervals, divided once */
 };
 
 struct policy_rules {
     int64_t now_ms;
-    int64_t stale_ms;             /* INT64_MIN (FIELD_OFF): no staleness filter */
+    int64_t stale_ms;             /* POLICY_STALE_OFF: no staleness filter */
     int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the seed's exact order */
 };
 
 struct policy {
     const char *name;
     const char *help;
-    /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. */
+    /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. Only
+     * policy_rank calls it. */
     int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,
                    const struct policy_rules *rules);
 };
@@ -36,7 +40,8 @@ const struct policy *policy_by_name(struct str name);
 const struct policy *policy_at(size_t index); /* NULL behind the last */
 
 /* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
- * shuffled. Rejection sampling, no allocation; k <= POLICY_SAMPLE_MAX. Returns how many. */
+ * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection), beyond
+ * it grows with n. Returns how many. */
 size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
 
 /* Why a candidate is left out before any reserve is tried. */

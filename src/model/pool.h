@@ -26,6 +26,10 @@ struct pool_facts {
     bool asr, nmt, tts, tone, semantic;
 };
 
+/* The capabilities as the lists imply them: semantic, nmt and tts where a list is not empty, asr and
+ * tone off. What capability_by_type says goes on top of it. */
+void pool_derive(struct pool_facts *facts);
+
 /* What a request may ask for beyond its pool; a bit each, so that a pool can keep one member list
  * for each combination. */
 enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
@@ -35,13 +39,14 @@ enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
 bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants);
 bool pool_type_member(const struct pool_facts *facts, struct str type);
 
-/* All pairs a node declares, plus `candidates` when it is nmt_any, that it is a member of: sorted by
- * (src, tgt), without duplicates. Returns how many; `out` has room for `max`. */
+/* All pairs a node declares, plus `candidates` when it is nmt_any, that it is a member of: in the
+ * order of their pool ids, without duplicates. Returns how many; `out` has room for `max`, which
+ * nmt_count + candidate_count always satisfies. The texts are borrowed. */
 size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
                   size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max);
 
 /* Pools joined and left when the facts change. before NULL: a registration; after NULL: the
- * capabilities were not sent, so nothing changes. Sorted. */
+ * capabilities were not sent, so nothing changes. Sorted; the texts are borrowed. */
 struct pool_delta {
     struct pool_pair *add;
     size_t add_count;

@@ -1,0 +1,139 @@
+/* The lease rules. Owns every movement of a node's `reserved` and `running`; who keeps the leases,
+ * what the time is and which job record goes with them is the caller's. */
+#include "model/lease.h"
+
+#include <assert.h>
+
+static const char *const reason_names[LEASE_REASON_COUNT] = {
+    [LEASE_OK] = "OK",
+    [LEASE_RESV_EXISTS] = "RESV_EXISTS",
+    [LEASE_NOT_READY] = "NOT_READY",
+    [LEASE_NO_CAPACITY] = "NO_CAPACITY",
+    [LEASE_FULL] = "FULL",
+};
+
+const char *lease_reason_name(enum lease_reason reason)
+{
+    assert(reason >= LEASE_OK && reason < LEASE_REASON_COUNT);
+    return reason_names[reason];
+}
+
+/* A lease of an older epoch was ended by the bump that made the epoch old: it counts nowhere. */
+static bool counts(const struct lease_node *node, const struct lease *lease)
+{
+    return lease->kind != LEASE_NONE && lease->epoch == node->epoch;
+}
+
+static int64_t occupied(const struct lease_node *node)
+{
+    return (int64_t)node->running + node->reserved;
+}
+
+static int64_t later(int64_t now_ms, int64_t ttl_ms)
+{
+    int64_t sum;
+
+    if (__builtin_add_overflow(now_ms, ttl_ms, &sum))
+        return LEASE_FOREVER;
+    return sum;
+}
+
+enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, uint64_t job,
+                                int64_t now_ms, int64_t ttl_ms)
+{
+    assert(lease_counts_ok(node));
+    assert(ttl_ms >= 0);
+    lease_expire(node, lease, now_ms);
+    if (counts(node, lease))
+        return LEASE_RESV_EXISTS;
+    if (node->health != NODE_READY)
+        return LEASE_NOT_READY;
+    if (node->max <= 0)
+        return LEASE_NO_CAPACITY;
+    if (occupied(node) >= node->max)
+        return LEASE_FULL;
+
+    node->reserved++;
+    *lease = (struct lease){
+        .kind = LEASE_RESERVED,
+        .epoch = node->epoch,
+        .job = job,
+        .until_ms = later(now_ms, ttl_ms),
+    };
+    assert(occupied(node) <= node->max);
+    return LEASE_OK;
+}
+
+bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
+                  int64_t until_ms)
+{
+    assert(lease_counts_ok(node));
+    if (lease_expire(node, lease, now_ms))
+        return false;
+    if (!counts(node, lease) || lease->kind != LEASE_RESERVED || lease->job != job)
+        return false;
+    assert(node->reserved > 0);
+    node->reserved--;
+    node->running++;
+    lease->kind = LEASE_RUNNING;
+    lease->until_ms = until_ms;
+    return true;
+}
+
+bool lease_release(struct lease_node *node, struct lease *lease)
+{
+    if (lease->kind != LEASE_RESERVED)
+        return false;
+    return lease_end(node, lease) == LEASE_RESERVED;
+}
+
+bool lease_finish(struct lease_node *node, struct lease *lease)
+{
+    if (lease->kind != LEASE_RUNNING)
+        return false;
+    return lease_end(node, lease) == LEASE_RUNNING;
+}
+
+enum lease_kind lease_end(struct lease_node *node, struct lease *lease)
+{
+    enum lease_kind kind = counts(node, lease) ? lease->kind : LEASE_NONE;
+
+    assert(lease_counts_ok(node));
+    lease->kind = LEASE_NONE;
+    if (kind == LEASE_RESERVED)
+        node->reserved--;
+    if (kind == LEASE_RUNNING)
+        node->running--;
+    assert(lease_counts_ok(node));
+    return kind;
+}
+
+bool lease_expire(struct lease_node *node, struct lease *lease, int64_t now_ms)
+{
+    if (lease->kind == LEASE_NONE || lease->until_ms == LEASE_FOREVER || now_ms < lease->until_ms)
+        return false;
+    lease_end(node, lease);
+    return true;
+}
+
+bool lease_renew(struct lease *lease, int64_t until_ms)
+{
+    if (lease->kind != LEASE_RUNNING)
+        return false;
+    if (until_ms > lease->until_ms)
+        lease->until_ms = until_ms;
+    return true;
+}
+
+void lease_new_epoch(struct lease_node *node)
+{
+    node->epoch++;
+    node->reserved = 0;
+    node->running = 0;
+    assert(lease_counts_ok(node));
+}
+
+bool lease_counts_ok(const struct lease_node *node)
+{
+    return node->reserved >= 0 && node->running >= 0;
+}

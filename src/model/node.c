@@ -1,0 +1,209 @@
+/* A node's health as text, as the server's watch sees it and as a reserve sees it, and its score.
+ * When a heartbeat came and what it said is the caller's. */
+#include "model/node.h"
+
+#include <assert.h>
+#include <math.h>
+
+static const char *const health_names[NODE_HEALTH_COUNT] = {
+    [NODE_HEALTH_NONE] = "unknown", [NODE_REGISTERING] = "registering", [NODE_READY] = "ready",
+    [NODE_DEGRADED] = "degraded",   [NODE_DRAINING] = "draining",       [NODE_OFFLINE] = "offline",
+};
+
+const char *node_health_name(enum node_health health)
+{
+    assert(health >= NODE_HEALTH_NONE && health < NODE_HEALTH_COUNT);
+    return health_names[health];
+}
+
+enum node_health node_health_by_name(struct str name)
+{
+    for (int i = NODE_HEALTH_NONE + 1; i < NODE_HEALTH_COUNT; i++)
+        if (str_is(name, health_names[i]))
+            return (enum node_health)i;
+    return NODE_HEALTH_NONE;
+}
+
+const struct node_watch_rules node_watch_defaults = {
+    .health_check_count = 1,
+    .bad_count_max = 3,
+    .heartbeat_timeout_ms = 45000,
+    .warmup_timeout_ms = 60000,
+};
+
+void node_watch_init(struct node_watch *watch, int64_t now_ms)
+{
+    *watch = (struct node_watch){
+        .status = NODE_REGISTERING,
+        .registered_ms = now_ms,
+        .last_heartbeat_ms = now_ms,
+    };
+}
+
+static void watch_ok(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms)
+{
+    watch->bad_count = 0;
+    switch (watch->status) {
+    case NODE_REGISTERING:
+        if (++watch->ok_count >= rules->health_check_count)
+            watch->status = NODE_READY;
+        break;
+    case NODE_DEGRADED:
+        watch->status = NODE_READY;
+        break;
+    case NODE_OFFLINE:
+        /* Back from silence: a registration of its own, of which this is the first good check. */
+        node_watch_init(watch, now_ms);
+        watch->ok_count = 1;
+        break;
+    default: /* ready stays ready; draining ignores checks */
+        break;
+    }
+}
+
+static void watch_bad(struct node_watch *watch, const struct node_watch_rules *rules)
+{
+    watch->ok_count = 0;
+    if (watch->status == NODE_READY && ++watch->bad_count >= rules->bad_count_max)
+        watch->status = NODE_DEGRADED;
+}
+
+void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
+                          int64_t now_ms)
+{
+    assert(rules->health_check_count >= 1 && rules->bad_count_max >= 1);
+    /* A failed check is a sign of life all the same. Two loops may report out of order. */
+    if (now_ms > watch->last_heartbeat_ms)
+        watch->last_heartbeat_ms = now_ms;
+    if (ok)
+        watch_ok(watch, rules, now_ms);
+    else
+        watch_bad(watch, rules);
+}
+
+void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms)
+{
+    if (now_ms - watch->last_heartbeat_ms > rules->heartbeat_timeout_ms) {
+        watch->status = NODE_OFFLINE;
+        watch->ok_count = 0;
+        watch->bad_count = 0;
+    } else if (watch->status == NODE_REGISTERING &&
+               now_ms - watch->registered_ms > rules->warmup_timeout_ms) {
+        watch->status = NODE_DEGRADED;
+        watch->ok_count = 0;
+    }
+}
+
+enum node_health node_effective(enum node_health own, enum node_health watch, enum node_admin admin)
+{
+    if (own == NODE_HEALTH_NONE)
+        return NODE_HEALTH_NONE;
+    if (own == NODE_OFFLINE || watch == NODE_OFFLINE)
+        return NODE_OFFLINE;
+    if (admin != NODE_ADMIN_NONE)
+        return NODE_DRAINING;
+    if (own == NODE_READY && watch == NODE_DEGRADED)
+        return NODE_DEGRADED;
+    return own;
+}
+
+/* Weights of R004-17, of 100 in all. */
+enum { WEIGHT_CPU = 25, WEIGHT_GPU = 15, WEIGHT_MEM = 20, WEIGHT_FAIL = 25, WEIGHT_LATENCY = 15 };
+
+__extension__ typedef __int128 wide; /* products of three scaled figures do not fit 64 bits */
+
+/* Figures as integers: fractions in 1/scale, the latency as late/target of equal units. */
+struct score_in {
+    int64_t scale;
+    int64_t cpu, gpu, mem, fail; /* gpu < 0: unknown */
+    int64_t late, target;
+};
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+/* floor(100 - 100 * lost / weights), with everything over one common denominator: no rounding
+ * before the floor, so 0.1 + 0.2 traps cannot move the result. */
+static int score(const struct score_in *in)
+{
+    bool gpu_known = in->gpu >= 0;
+    int64_t weights = gpu_known ? 100 : 100 - WEIGHT_GPU;
+    int64_t target = in->target > 0 ? in->target : 1;
+    int64_t late = in->target > 0 ? clamp(in->late, 0, target) : in->late > 0;
+    int64_t use = WEIGHT_CPU * clamp(in->cpu, 0, in->scale) +
+                  WEIGHT_MEM * clamp(in->mem, 0, in->scale) +
+                  WEIGHT_FAIL * clamp(in->fail, 0, in->scale);
+
+    if (gpu_known)
+        use += WEIGHT_GPU * clamp(in->gpu, 0, in->scale);
+
+    wide whole = (wide)weights * in->scale * target;
+    wide lost = (wide)use * target + (wide)WEIGHT_LATENCY * late * in->scale;
+    assert(lost >= 0 && lost <= whole);
+    return (int)((whole - lost) * 100 / whole);
+}
+
+int node_score(const struct node_figures *figures)
+{
+    struct score_in in = {
+        .scale = 1000,
+        .cpu = figures->cpu_pm,
+        .gpu = figures->gpu_pm,
+        .mem = figures->mem_pm,
+        .fail = figures->fail_pm,
+        .late = figures->p95_ms,
+        .target = figures->target_ms,
+    };
+
+    return score(&in);
+}
+
+/* A double holds 15 decimal digits for sure: scaled by 1e15 and rounded, a fraction is again the
+ * decimal number somebody wrote. */
+#define FRACTION_SCALE INT64_C(1000000000000000)
+#define LATENCY_SCALE  1e6
+#define LATENCY_MS_MAX 1e12 /* scaled it still fits 64 bits */
+
+static int64_t scaled_fraction(double value)
+{
+    if (isnan(value) || value > 1)
+        value = 1; /* no figure is no reason to be preferred */
+    if (value < 0)
+        value = 0;
+    return llround(value * (double)FRACTION_SCALE);
+}
+
+static int64_t scaled_ms(double value)
+{
+    if (!(value > 0))
+        return 0;
+    return llround(fmin(value, LATENCY_MS_MAX) * LATENCY_SCALE);
+}
+
+int node_score_real(double cpu, double gpu, double mem, double fail_rate, double p95_ms,
+                    double target_ms)
+{
+    struct score_in in = {
+        .scale = FRACTION_SCALE,
+        .cpu = scaled_fraction(cpu),
+        .gpu = isnan(gpu) ? -1 : scaled_fraction(gpu),
+        .mem = scaled_fraction(mem),
+        .fail = scaled_fraction(fail_rate),
+        .late = scaled_ms(p95_ms),
+        .target = scaled_ms(target_ms),
+    };
+
+    return score(&in);
+}
+
+bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnation)
+{
+    return current_incarnation == closing_incarnation;
+}
+
+bool node_seq_gap(uint64_t last_seq, uint64_t seq)
+{
+    return seq != last_seq + 1;
+}

@@ -1,0 +1,172 @@
+/* Which candidate first. Owns sampling, the filter before any reserve, and the policy table; the
+ * figures are copies of the nodes' atomics, and only the reserve decides. */
+#include "model/policy.h"
+
+#include <assert.h>
+
+static int order(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_load(const struct policy_candidate *a, const struct policy_candidate *b,
+                   const struct policy_rules *rules)
+{
+    int load = order(a->load, b->load);
+
+    (void)rules;
+    return load != 0 ? load : order(a->age_steps, b->age_steps);
+}
+
+static int by_score(const struct policy_candidate *a, const struct policy_candidate *b,
+                    const struct policy_rules *rules)
+{
+    int score = order(b->score, a->score);
+
+    (void)rules;
+    return score != 0 ? score : order(a->load, b->load);
+}
+
+static const struct policy policies[] = {
+    {.name = "random", .help = "any capable node, evenly"},
+    {.name = "least_loaded",
+     .help = "the fewest slots running or reserved, then the freshest heartbeat",
+     .compare = by_load},
+    {.name = "health", .help = "the best health score, then the fewest slots", .compare = by_score},
+};
+
+const struct policy *policy_by_name(struct str name)
+{
+    for (size_t i = 0; i < COUNT_OF(policies); i++)
+        if (str_is(name, policies[i].name))
+            return &policies[i];
+    return NULL;
+}
+
+const struct policy *policy_at(size_t index)
+{
+    return index < COUNT_OF(policies) ? &policies[index] : NULL;
+}
+
+static void shuffle(uint32_t *numbers, uint32_t count, struct rnd *rnd)
+{
+    for (uint32_t i = count; i > 1; i--) {
+        uint32_t j = rnd_below(rnd, i);
+        uint32_t number = numbers[j];
+
+        numbers[j] = numbers[i - 1];
+        numbers[i - 1] = number;
+    }
+}
+
+/* Every number gets its chance in turn: costs n, so it is for small n or a sample of most of it. */
+static void sample_most(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
+{
+    for (uint32_t i = 0; i < k; i++)
+        out[i] = i;
+    for (uint32_t i = k; i < n; i++) {
+        uint32_t j = rnd_below(rnd, i + 1);
+
+        if (j < k)
+            out[j] = i;
+    }
+    shuffle(out, k, rnd);
+}
+
+/* Draws until k were new. At most half of the numbers are taken, so a draw is new with a chance of
+ * a half or better; the table of what was drawn is at most half full, so a look takes few steps. */
+static void sample_few(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
+{
+    enum { SLOTS = 2 * POLICY_SAMPLE_MAX };
+    uint32_t drawn[SLOTS] = {0}; /* number + 1; 0 is free */
+    uint32_t count = 0;
+
+    _Static_assert((SLOTS & (SLOTS - 1)) == 0, "the mask needs a power of two");
+    while (count < k) {
+        uint32_t number = rnd_below(rnd, n);
+        uint32_t slot = number & (SLOTS - 1);
+
+        while (drawn[slot] != 0 && drawn[slot] != number + 1)
+            slot = (slot + 1) & (SLOTS - 1);
+        if (drawn[slot] != 0)
+            continue;
+        drawn[slot] = number + 1;
+        out[count++] = number;
+    }
+}
+
+size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
+{
+    if (k > n)
+        k = n;
+    if (k > POLICY_SAMPLE_MAX || k > n / 2)
+        sample_most(n, k, rnd, out);
+    else
+        sample_few(n, k, rnd, out);
+    return k;
+}
+
+/* Saturates: a node that never sent a heartbeat may stand at INT64_MIN. */
+static int64_t age_ms(const struct policy_candidate *candidate, const struct policy_rules *rules)
+{
+    int64_t age;
+
+    if (__builtin_sub_overflow(rules->now_ms, candidate->heartbeat_ms, &age))
+        return candidate->heartbeat_ms < 0 ? INT64_MAX : INT64_MIN;
+    return age;
+}
+
+/* A heartbeat that another loop took after `now` was read is not fresher than one just before it,
+ * except in the seed's exact order. */
+static int64_t age_steps(int64_t age, int64_t interval_ms)
+{
+    if (interval_ms == 1)
+        return age;
+    return age > 0 ? age / interval_ms : 0;
+}
+
+enum policy_skip policy_filter(const struct policy_candidate *candidate,
+                               const struct policy_rules *rules)
+{
+    if (candidate->health != NODE_READY)
+        return POLICY_SKIP_HEALTH;
+    if (rules->stale_ms != POLICY_STALE_OFF && age_ms(candidate, rules) > rules->stale_ms)
+        return POLICY_SKIP_STALE;
+    return POLICY_KEEP;
+}
+
+/* By insertion: stable, and for twenty candidates faster than anything cleverer. */
+static void sort_stable(const struct policy *policy, struct policy_candidate *candidates,
+                        size_t count, const struct policy_rules *rules)
+{
+    for (size_t i = 1; i < count; i++) {
+        struct policy_candidate moved = candidates[i];
+        size_t at = i;
+
+        for (; at > 0 && policy->compare(&candidates[at - 1], &moved, rules) > 0; at--)
+            candidates[at] = candidates[at - 1];
+        if (at != i)
+            candidates[at] = moved;
+    }
+}
+
+size_t policy_rank(const struct policy *policy, struct policy_candidate *candidates, size_t count,
+                   const struct policy_rules *rules)
+{
+    size_t kept = 0;
+
+    assert(policy);
+    assert(rules->heartbeat_interval_ms >= 1);
+    for (size_t i = 0; i < count; i++) {
+        if (policy_filter(&candidates[i], rules) != POLICY_KEEP)
+            continue;
+        candidates[kept] = candidates[i];
+        candidates[kept].age_steps =
+            age_steps(age_ms(&candidates[i], rules), rules->heartbeat_interval_ms);
+        kept++;
+    }
+    if (policy->compare)
+        sort_stable(policy, candidates, kept, rules);
+    assert(kept <= count);
+    return kept;
+}

@@ -1,0 +1,227 @@
+/* Who belongs into which pool, and what changes when a node's facts change. The index itself is
+ * the snapshot's. Texts in results are borrowed from the facts and candidates they came from. */
+#include "model/pool.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool has(const struct str *list, size_t count, struct str text)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(list[i], text))
+            return true;
+    return false;
+}
+
+static bool translates(const struct pool_facts *facts, struct str src, struct str tgt)
+{
+    if (facts->nmt_any)
+        return true;
+    for (size_t i = 0; i < facts->nmt_count; i++)
+        if (str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt))
+            return true;
+    return false;
+}
+
+void pool_derive(struct pool_facts *facts)
+{
+    facts->semantic = facts->semantic_count > 0;
+    facts->nmt = facts->nmt_any || facts->nmt_count > 0;
+    facts->tts = facts->tts_count > 0;
+    facts->asr = false;
+    facts->tone = false;
+}
+
+/* All but the pair itself: a caller that walks the declared pairs knows that one already. */
+static bool fits(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
+{
+    if (!facts->semantic || !facts->nmt || !has(facts->semantic_langs, facts->semantic_count, src))
+        return false;
+    if ((wants & POOL_WANT_TTS) && !(facts->tts && has(facts->tts_langs, facts->tts_count, tgt)))
+        return false;
+    return !(wants & POOL_WANT_ASR) || facts->asr;
+}
+
+bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
+{
+    assert(wants < POOL_WANTS);
+    return fits(facts, src, tgt, wants) && translates(facts, src, tgt);
+}
+
+bool pool_type_member(const struct pool_facts *facts, struct str type)
+{
+    return has(facts->types, facts->type_count, STR("*")) ||
+           has(facts->types, facts->type_count, type);
+}
+
+/* The order of the pool ids as texts. Where one src is the beginning of the other (en, en-us) the
+ * separator decides; it stands behind all of [0-9-] and before the letters. */
+static int pair_cmp(const struct pool_pair *a, const struct pool_pair *b)
+{
+    size_t len = a->src.len < b->src.len ? a->src.len : b->src.len;
+    int order = len > 0 ? memcmp(a->src.at, b->src.at, len) : 0;
+
+    if (order != 0)
+        return order;
+    if (a->src.len > len)
+        return (unsigned char)a->src.at[len] < ':' ? -1 : 1;
+    if (b->src.len > len)
+        return (unsigned char)b->src.at[len] < ':' ? 1 : -1;
+    return str_cmp(a->tgt, b->tgt);
+}
+
+static void sift_down(struct pool_pair *heap, size_t at, size_t count)
+{
+    struct pool_pair moved = heap[at];
+
+    for (size_t child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && pair_cmp(&heap[child], &heap[child + 1]) < 0)
+            child++;
+        if (pair_cmp(&moved, &heap[child]) >= 0)
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+/* Heapsort: libc's qsort may allocate, and a node may declare thousands of pairs. */
+static void sort_pairs(struct pool_pair *pairs, size_t count)
+{
+    for (size_t i = count / 2; i-- > 0;)
+        sift_down(pairs, i, count);
+    for (size_t end = count; end-- > 1;) {
+        struct pool_pair last = pairs[end];
+
+        pairs[end] = pairs[0];
+        pairs[0] = last;
+        sift_down(pairs, 0, end);
+    }
+}
+
+static size_t drop_repeats(struct pool_pair *pairs, size_t count)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || pair_cmp(&pairs[kept - 1], &pairs[i]) != 0)
+            pairs[kept++] = pairs[i];
+    assert(kept <= count);
+    return kept;
+}
+
+size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
+                  size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max)
+{
+    size_t count = 0;
+
+    assert(wants < POOL_WANTS);
+    for (size_t i = 0; i < facts->nmt_count; i++) {
+        const struct pool_pair *pair = &facts->nmt_pairs[i];
+
+        if (!fits(facts, pair->src, pair->tgt, wants))
+            continue;
+        assert(count < max);
+        out[count++] = *pair;
+    }
+    for (size_t i = 0; facts->nmt_any && i < candidate_count; i++) {
+        if (!fits(facts, candidates[i].src, candidates[i].tgt, wants))
+            continue;
+        assert(count < max);
+        out[count++] = candidates[i];
+    }
+    sort_pairs(out, count);
+    return drop_repeats(out, count);
+}
+
+static struct pool_pair *all_pairs(const struct pool_facts *facts,
+                                   const struct pool_pair *candidates, size_t candidate_count,
+                                   unsigned wants, struct arena *arena, size_t *ret_count)
+{
+    size_t max = facts ? facts->nmt_count + candidate_count : 0;
+    struct pool_pair *pairs = arena_array(arena, struct pool_pair, max + 1);
+
+    *ret_count = facts ? pool_pairs(facts, candidates, candidate_count, wants, pairs, max) : 0;
+    return pairs;
+}
+
+/* What is in `a` but not in `b`, both sorted, in one walk. */
+static size_t minus(const struct pool_pair *a, size_t a_count, const struct pool_pair *b,
+                    size_t b_count, struct pool_pair *out)
+{
+    size_t count = 0;
+    size_t at = 0;
+
+    for (size_t i = 0; i < a_count; i++) {
+        while (at < b_count && pair_cmp(&b[at], &a[i]) < 0)
+            at++;
+        if (at == b_count || pair_cmp(&b[at], &a[i]) != 0)
+            out[count++] = a[i];
+    }
+    return count;
+}
+
+void pool_delta(const struct pool_facts *before, const struct pool_facts *after,
+                const struct pool_pair *candidates, size_t candidate_count, unsigned wants,
+                struct arena *arena, struct pool_delta *ret_delta)
+{
+    struct pool_delta delta = {0};
+    struct pool_pair *old, *new;
+    size_t old_count, new_count;
+
+    *ret_delta = delta;
+    if (!after)
+        return;
+    old = all_pairs(before, candidates, candidate_count, wants, arena, &old_count);
+    new = all_pairs(after, candidates, candidate_count, wants, arena, &new_count);
+    delta.add = arena_array(arena, struct pool_pair, new_count + 1);
+    delta.remove = arena_array(arena, struct pool_pair, old_count + 1);
+    delta.add_count = minus(new, new_count, old, old_count, delta.add);
+    delta.remove_count = minus(old, old_count, new, new_count, delta.remove);
+    assert(old_count - delta.remove_count == new_count - delta.add_count);
+    *ret_delta = delta;
+}
+
+struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct arena *arena)
+{
+    struct str tts = STR("");
+    struct str asr = STR("");
+
+    assert(wants < POOL_WANTS);
+    if (wants & POOL_WANT_TTS)
+        tts = arena_fmt(arena, " + tts(" STR_FMT ")", STR_ARG(tgt));
+    if (wants & POOL_WANT_ASR)
+        asr = arena_fmt(arena, " + asr(" STR_FMT ")", STR_ARG(src));
+    return arena_fmt(arena,
+                     "No node supports semantic(" STR_FMT ") + nmt(" STR_FMT "->" STR_FMT
+                     ")" STR_FMT STR_FMT ".",
+                     STR_ARG(src), STR_ARG(src), STR_ARG(tgt), STR_ARG(tts), STR_ARG(asr));
+}
+
+void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX])
+{
+    assert(src.len <= POOL_LANG_MAX && tgt.len <= POOL_LANG_MAX);
+    memcpy(out, src.at, src.len);
+    out[src.len] = ':';
+    memcpy(out + src.len + 1, tgt.at, tgt.len);
+    out[src.len + 1 + tgt.len] = '\0';
+}
+
+bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret)
+{
+    struct str trimmed = str_trim(in);
+    char lang[POOL_LANG_MAX];
+
+    if (trimmed.len == 0 || trimmed.len > POOL_LANG_MAX)
+        return false;
+    for (size_t i = 0; i < trimmed.len; i++) {
+        char c = trimmed.at[i];
+
+        if (c >= 'A' && c <= 'Z')
+            c = (char)(c - 'A' + 'a');
+        if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-')
+            return false;
+        lang[i] = c;
+    }
+    *ret = arena_str(arena, (struct str){.at = lang, .len = trimmed.len});
+    return true;
+}
