@@ -12,8 +12,8 @@ enum field_type {
     FIELD_STR,  /* struct str, valid UTF-8 without control characters; min..max bytes */
     FIELD_ID,   /* struct str, str_is_id(); 1..max */
     FIELD_ENUM, /* int; index into .names */
-    FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env
-                 */
+    FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env;
+                   each like FIELD_STR; min..max entries */
     FIELD_OBJ,  /* a struct inside; .fields describes it; absent leaves its defaults */
     FIELD_JSON, /* const struct json *; any value */
     FIELD_REAL, /* double; min..max as whole numbers */
@@ -38,12 +38,11 @@ struct field {
     const char *alias; /* another accepted spelling (the seed's), or NULL */
     enum field_type type;
     size_t offset;              /* of the value in the struct */
-    int64_t min, max;           /* both 0: no bound */
+    int64_t min, max;           /* both 0: no bound; max below min: no upper bound */
     const char *const *names;   /* FIELD_ENUM: NULL-terminated */
     const struct field *fields; /* FIELD_OBJ */
     size_t field_count;
-    const char
-        *preset; /* the default as text, parsed like a flag; NULL leaves the struct as it is */
+    const char *preset; /* the default as text, read like a flag; NULL leaves the struct as it is */
     const char *help;
     unsigned flags; /* enum field_flag */
 };
@@ -56,10 +55,11 @@ struct schema {
 };
 
 /* Reads a JSON object into the struct `out`. Strings live in `arena` (or in the text).
- * A wrong value names the field and what was expected: "priority must be a number from 0 to 9."
- * null = absent. */
+ * A wrong value names the field and what was expected: "priority must be a whole number from 0
+ * to 9."; `out` is then partly filled. null = absent. The problem is ERR_BAD_FIELD. */
 enum err schema_read(const struct schema *schema, const struct json *obj, void *out,
                      struct arena *arena, struct problem *why);
+/* Sets every field that has a preset, also inside FIELD_OBJ. Fails only for a wrong table. */
 enum err schema_presets(const struct schema *schema, void *out, struct arena *arena);
 
 /* Configuration: flag > env > file > default. */
@@ -78,15 +78,17 @@ enum err conf_init(struct conf *conf, const struct schema *schema, void *out, st
  * its line and the nearest name. Duplicate keys, anchors and aliases are refused. */
 enum err conf_file(struct conf *conf, const char *path, struct problem *why);
 enum err conf_yaml(struct conf *conf, struct str text, struct problem *why);
-enum err conf_env(struct conf *conf, char *const *environ, struct problem *why); /* BERTH_* */
+enum err conf_env(struct conf *conf, char *const *vars, struct problem *why); /* BERTH_* */
 /* One flag, `--name value` or `--name=value`, or a bare `--name` for a bool. *at is the index in
  * argv and moves past what was used. ERR_NOT_FOUND when the name is not in the table. */
 enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why);
+/* After the last source: is every FIELD_REQUIRED field set? */
+enum err conf_check(const struct conf *conf, struct problem *why);
 /* Every value and where it came from, one a line: `sample_k: 20  # default`. */
 void conf_show(const struct conf *conf, struct buf *ret_text);
 void conf_show_json(const struct conf *conf, struct jsonw *w);
 
-/* YAML text to JSON text; `ret_lines[i]` is not kept: use conf_yaml for messages with lines. */
+/* YAML text to JSON text, which lives in the arena; "null" for an empty text. */
 enum err yaml_to_json(struct str yaml, struct arena *arena, struct str *ret_json,
                       struct problem *why);
 

@@ -271,12 +271,14 @@ bool str_is_utf8(struct str a)
 bool str_is_text(struct str a)
 {
     while (a.len > 0) {
-        size_t len = str_utf8_len(a);
         unsigned char first = (unsigned char)a.at[0];
+        size_t len = 1;
 
-        if (len == 0 || first < 0x20 || first == 0x7f)
+        if (first < 0x20 || first == 0x7f)
             return false;
-        if (first == 0xc2 && (unsigned char)a.at[1] < 0xa0) /* U+0080 to U+009F */
+        if (first >= 0x80)
+            len = str_utf8_len(a);
+        if (len == 0 || (first == 0xc2 && (unsigned char)a.at[1] < 0xa0)) /* U+0080 to U+009F */
             return false;
         a.at += len;
         a.len -= len;

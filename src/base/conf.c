@@ -1,0 +1,265 @@
+/* The settings of a program, from four sources that come one after the other: presets, file,
+ * environment, flags. What comes later wins; where each value came from is kept for `config show`.
+ */
+#include "base/field.h"
+#include "base/schema.h"
+#include "base/schema_lines.h"
+#include "base/yaml.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CONF_NAME_MAX = 64 };
+
+static const char *const source_names[] = {
+    [CONF_DEFAULT] = "default",
+    [CONF_FILE] = "file",
+    [CONF_ENV] = "env",
+    [CONF_FLAG] = "flag",
+};
+
+enum err conf_init(struct conf *conf, const struct schema *schema, void *out, struct arena *arena)
+{
+    assert(schema->count > 0);
+    *conf = (struct conf){.schema = schema, .out = out, .arena = arena};
+    conf->sources = arena_array(arena, enum conf_source, schema->count);
+    conf->lines = arena_array(arena, int, schema->count);
+    return schema_presets(schema, out, arena);
+}
+
+static const struct field *find(const struct conf *conf, struct str name)
+{
+    return schema_find(conf->schema->fields, conf->schema->count, name);
+}
+
+static void note_source(struct conf *conf, const struct field *field, enum conf_source source,
+                        int line)
+{
+    size_t at = (size_t)(field - conf->schema->fields);
+
+    assert(at < conf->schema->count);
+    conf->sources[at] = source;
+    conf->lines[at] = line;
+}
+
+enum err conf_yaml(struct conf *conf, struct str text, struct problem *why)
+{
+    struct schema_lines lines;
+    const struct json *key;
+    struct str json;
+    enum err err;
+
+    err = yaml_read(text, conf->arena, &json, &lines.lines, why);
+    if (err)
+        return err;
+    err = json_parse(json, conf->arena, &lines.root, why);
+    assert(err == ERR_OK); /* yaml_read keeps to the same limits */
+    if (json_is_null(lines.root))
+        return ERR_OK;
+    err = schema_read_lines(conf->schema, lines.root, &lines, conf->out, conf->arena, why);
+    if (err) {
+        if (why)
+            why->err = ERR_BAD_CONFIG;
+        return ERR_BAD_CONFIG;
+    }
+    key = json_first(lines.root);
+    for (uint32_t i = 0; i < lines.root->count; i++, key = json_next(key + 1)) {
+        const struct field *field = find(conf, json_str(key, conf->arena));
+
+        if (field && (!json_is_null(key + 1) || field_takes_null(field)))
+            note_source(conf, field, CONF_FILE, lines.lines[key - lines.root]);
+    }
+    return ERR_OK;
+}
+
+/* Reads up to one byte more than is allowed, so that yaml_read can tell. */
+static bool read_all(int fd, struct buf *text)
+{
+    while (text->len <= YAML_BYTES_MAX) {
+        ssize_t got;
+
+        buf_reserve(text, 16 * 1024);
+        got = read(fd, text->at + text->len, 16 * 1024);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got == 0;
+        text->len += (size_t)got;
+    }
+    return true;
+}
+
+enum err conf_file(struct conf *conf, const char *path, struct problem *why)
+{
+    struct buf text = {0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum err err;
+
+    if (fd < 0)
+        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot open %s: %s.", path, strerror(errno));
+    if (read_all(fd, &text))
+        err = conf_yaml(conf, buf_view(&text), why);
+    else
+        err = problem_set(why, ERR_BAD_CONFIG, "", "Cannot read %s: %s.", path, strerror(errno));
+    close(fd);
+    buf_free(&text);
+    return err;
+}
+
+/* A flag or a variable: `shown` is how the person wrote its name. */
+static enum err set_text(struct conf *conf, const struct field *field, struct str text,
+                         enum conf_source source, const char *shown, struct problem *why)
+{
+    struct buf expected = {0};
+    enum err err = ERR_BAD_CONFIG;
+
+    if (field_from_text(field, arena_str(conf->arena, text), conf->out, conf->arena)) {
+        note_source(conf, field, source, 0);
+        return ERR_OK;
+    }
+    field_expect(field, &expected);
+    problem_set(why, err, field->name, "%s " STR_FMT ".", shown, STR_ARG(buf_view(&expected)));
+    buf_free(&expected);
+    return err;
+}
+
+/* SNAKE_CASE or snake-case to the field it means; NULL when that may not be set this way. */
+static const struct field *find_shown(const struct conf *conf, struct str shown)
+{
+    char name[CONF_NAME_MAX];
+    const struct field *field;
+
+    if (shown.len >= sizeof name)
+        return NULL;
+    for (size_t i = 0; i < shown.len; i++) {
+        char c = shown.at[i];
+
+        name[i] = (char)(c == '-' ? '_' : c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    }
+    field = find(conf, (struct str){.at = name, .len = shown.len});
+    if (!field || field->type == FIELD_OBJ || (field->flags & FIELD_NO_FLAG))
+        return NULL;
+    return field;
+}
+
+enum err conf_env(struct conf *conf, char *const *vars, struct problem *why)
+{
+    const struct str prefix = STR("BERTH_");
+
+    for (; *vars; vars++) {
+        struct str value = str_of(*vars);
+        struct str name = str_cut(&value, '=');
+        char shown[CONF_NAME_MAX + 8];
+        const struct field *field;
+        enum err err;
+
+        /* An empty variable counts as none: scripts and compose files pass those on. */
+        if (!str_starts(name, prefix) || value.len == 0 || !str_copy(name, shown, sizeof shown))
+            continue;
+        field = find_shown(conf, str_of(shown + prefix.len));
+        if (!field)
+            continue;
+        err = set_text(conf, field, value, CONF_ENV, shown, why);
+        if (err)
+            return err;
+    }
+    return ERR_OK;
+}
+
+static bool is_bool_word(const char *text)
+{
+    return strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
+}
+
+enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why)
+{
+    struct str value = str_of(argv[*at]);
+    struct str name = str_cut(&value, '=');
+    bool has_value = value.at != NULL;
+    char shown[CONF_NAME_MAX + 8];
+    const struct field *field = NULL;
+    int used = 1;
+    enum err err;
+
+    assert(*at < argc);
+    if (str_starts(name, STR("--")) && str_copy(name, shown, sizeof shown))
+        field = find_shown(conf, str_of(shown + 2));
+    if (!field)
+        return ERR_NOT_FOUND;
+    if (!has_value && *at + 1 < argc) {
+        const char *next = argv[*at + 1];
+
+        if (field->type == FIELD_BOOL ? is_bool_word(next) : strncmp(next, "--", 2) != 0) {
+            value = str_of(next);
+            has_value = true;
+            used = 2;
+        }
+    }
+    if (!has_value && field->type == FIELD_BOOL)
+        value = STR("true");
+    else if (!has_value)
+        return problem_set(why, ERR_BAD_CONFIG, field->name, "%s needs a value.", shown);
+    err = set_text(conf, field, value, CONF_FLAG, shown, why);
+    if (!err)
+        *at += used;
+    return err;
+}
+
+enum err conf_check(const struct conf *conf, struct problem *why)
+{
+    for (size_t i = 0; i < conf->schema->count; i++) {
+        const struct field *field = &conf->schema->fields[i];
+
+        if ((field->flags & FIELD_REQUIRED) && !field->preset && conf->sources[i] == CONF_DEFAULT)
+            return problem_set(why, ERR_BAD_CONFIG, field->name, "%s is required.", field->name);
+    }
+    return ERR_OK;
+}
+
+/* FIELD_JSON shows the text as it was given; a newline in it can only stand between tokens. */
+static void show_on_one_line(const struct field *field, const void *out, struct buf *text)
+{
+    struct jsonw w = jsonw_to(text);
+    size_t start = text->len;
+
+    field_show(field, out, &w);
+    for (size_t i = start; i < text->len; i++)
+        if (text->at[i] == '\n' || text->at[i] == '\r')
+            text->at[i] = ' ';
+}
+
+void conf_show(const struct conf *conf, struct buf *ret_text)
+{
+    for (size_t i = 0; i < conf->schema->count; i++) {
+        const struct field *field = &conf->schema->fields[i];
+
+        buf_fmt(ret_text, "%s: ", field->name);
+        show_on_one_line(field, conf->out, ret_text);
+        buf_fmt(ret_text, "  # %s", source_names[conf->sources[i]]);
+        if (conf->lines[i] > 0)
+            buf_fmt(ret_text, ", line %d", conf->lines[i]);
+        buf_char(ret_text, '\n');
+    }
+}
+
+void conf_show_json(const struct conf *conf, struct jsonw *w)
+{
+    jsonw_obj(w);
+    for (size_t i = 0; i < conf->schema->count; i++) {
+        const struct field *field = &conf->schema->fields[i];
+
+        jsonw_key(w, field->name);
+        jsonw_obj(w);
+        jsonw_key(w, "value");
+        field_show(field, conf->out, w);
+        jsonw_kstr(w, "source", str_of(source_names[conf->sources[i]]));
+        if (conf->lines[i] > 0)
+            jsonw_kint(w, "line", conf->lines[i]);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_obj(w);
+}

@@ -1,0 +1,17 @@
+/* One YAML document as JSON text, for configuration files and specs written by hand. */
+#ifndef BASE_YAML_H
+#define BASE_YAML_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+enum {
+    YAML_BYTES_MAX = 1024 * 1024,
+    YAML_DEPTH_MAX = 32, /* JSON_DEPTH_MAX: what comes out must be readable */
+};
+
+/* `ret_lines[i]` is the line that token i of json_parse() came from. Both live in the arena. */
+enum err yaml_read(struct str yaml, struct arena *arena, struct str *ret_json,
+                   const int **ret_lines, struct problem *why);
+
+#endif
