@@ -1,0 +1,114 @@
+/* Request memory. */
+#include "base/arena.h"
+#include "unit.h"
+
+#include <string.h>
+
+static void test_pieces_are_zeroed_aligned_and_apart(void **state)
+{
+    struct arena arena = {0};
+    unsigned char *pieces[500];
+
+    for (size_t i = 0; i < COUNT_OF(pieces); i++) {
+        size_t size = i * 7 % 300;
+
+        pieces[i] = arena_alloc(&arena, size);
+        assert_int_equal((uintptr_t)pieces[i] % 16, 0);
+        for (size_t k = 0; k < size; k++)
+            assert_int_equal(pieces[i][k], 0);
+        memset(pieces[i], (int)i, size);
+    }
+    for (size_t i = 0; i < COUNT_OF(pieces); i++)
+        for (size_t k = 0; k < i * 7 % 300; k++)
+            assert_int_equal(pieces[i][k], (unsigned char)i);
+    arena_free(&arena);
+    arena_free(&arena);
+}
+
+static void test_memory_is_zeroed_again_after_a_reset(void **state)
+{
+    struct arena arena = {0};
+
+    for (int round = 0; round < 3; round++) {
+        char *mem = arena_alloc(&arena, 1000);
+
+        for (int i = 0; i < 1000; i++)
+            assert_int_equal(mem[i], 0);
+        memset(mem, 'x', 1000);
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+}
+
+static void test_reset_keeps_a_small_chunk_only(void **state)
+{
+    struct arena arena = {0};
+    struct arena_chunk *first;
+
+    arena_alloc(&arena, 100);
+    first = arena.chunk;
+    arena_reset(&arena);
+    assert_ptr_equal(arena.chunk, first);
+    arena_alloc(&arena, 1024 * 1024);
+    assert_ptr_not_equal(arena.chunk, first);
+    arena_reset(&arena);
+    assert_ptr_equal(arena.chunk, first); /* the megabyte went back */
+    arena_free(&arena);
+
+    arena_alloc(&arena, 1024 * 1024);
+    arena_reset(&arena);
+    assert_null(arena.chunk);
+    arena_free(&arena);
+}
+
+static void test_resize(void **state)
+{
+    struct arena arena = {0};
+    char *last = arena_raw(&arena, 32);
+    char *grown;
+
+    memset(last, 'a', 32);
+    grown = arena_resize(&arena, last, 32, 200);
+    assert_ptr_equal(grown, last); /* in place: nothing came after it */
+    memset(grown, 'b', 200);
+    grown = arena_resize(&arena, grown, 200, 64);
+    assert_ptr_equal(grown, last);
+    assert_true((char *)arena_raw(&arena, 1) - last <= 64 + 16); /* the rest came back */
+    grown = arena_resize(&arena, last, 64, 128);
+    assert_ptr_not_equal(grown, last);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(grown[i], 'b');
+    grown = arena_resize(&arena, grown, 128, 100000);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(grown[i], 'b');
+    assert_ptr_equal(arena_resize(&arena, last, 64, 16), last); /* not the last: stays as it is */
+    arena_free(&arena);
+}
+
+static void test_texts(void **state)
+{
+    struct arena arena = {0};
+    struct str text = arena_fmt(&arena, "%s-%d", "job", 41);
+
+    assert_str(text, "job-41");
+    assert_int_equal(text.at[text.len], '\0');
+    text = arena_str(&arena, STR("abc"));
+    assert_str(text, "abc");
+    assert_int_equal(text.at[3], '\0');
+    assert_string_equal(arena_cstr(&arena, STR("xy")), "xy");
+    assert_string_equal(arena_cstr(&arena, STR_NONE), "");
+    arena_free(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(test_memory_is_zeroed_again_after_a_reset),
+        cmocka_unit_test(test_reset_keeps_a_small_chunk_only),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_texts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* Clocks go forward; dice are fair and can be replayed. */
+#include "base/clock.h"
+#include "unit.h"
+
+#include <string.h>
+#include <time.h>
+
+static void test_clocks(void **state)
+{
+    int64_t last_us = clock_mono_us();
+    int64_t wall_s = (int64_t)time(NULL);
+
+    for (int i = 0; i < 10000; i++) {
+        int64_t now_us = clock_mono_us();
+
+        assert_true(now_us >= last_us);
+        last_us = now_us;
+    }
+    assert_true(clock_mono_ms() >= last_us / 1000);
+    assert_in_range(clock_wall_ms() / 1000, wall_s, wall_s + 10);
+}
+
+static void test_a_seed_replays(void **state)
+{
+    struct rnd a, b, c;
+    int same = 0;
+
+    rnd_seed(&a, 7);
+    rnd_seed(&b, 7);
+    rnd_seed(&c, 8);
+    for (int i = 0; i < 1000; i++) {
+        uint64_t drawn = rnd_next(&a);
+
+        assert_int_equal(drawn, rnd_next(&b));
+        same += drawn == rnd_next(&c);
+    }
+    assert_int_equal(same, 0);
+    rnd_seed(&a, 0); /* no seed is a bad one */
+    assert_true(rnd_next(&a) != rnd_next(&a));
+    rnd_seed_os(&a);
+    rnd_seed_os(&b);
+    assert_true(memcmp(&a, &b, sizeof a) != 0);
+}
+
+/* Chi-squared over `bound` faces; for the fixed seed it is one number, far below the limit. */
+static void test_dice_are_fair(void **state)
+{
+    static const uint32_t bounds[] = {2, 3, 6, 7, 20, 100};
+    struct rnd rnd;
+
+    rnd_seed(&rnd, 11);
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+        uint32_t bound = bounds[i];
+        int counts[100] = {0};
+        double expected = 100000.0 / bound;
+        double chi = 0;
+
+        for (int k = 0; k < 100000; k++) {
+            uint32_t face = rnd_below(&rnd, bound);
+
+            assert_in_range(face, 0, bound - 1);
+            counts[face]++;
+        }
+        for (uint32_t face = 0; face < bound; face++)
+            chi += (counts[face] - expected) * (counts[face] - expected) / expected;
+        assert_true(chi < bound + 5 * 2 * 10.0 + 20);
+    }
+    assert_int_equal(rnd_below(&rnd, 1), 0);
+}
+
+/* With a bound of 3/4 of the range, taking the remainder would favour the first third. */
+static void test_a_large_bound_is_fair(void **state)
+{
+    const uint32_t bound = 0xc0000000u;
+    int low = 0;
+    struct rnd rnd;
+
+    rnd_seed(&rnd, 12);
+    for (int i = 0; i < 30000; i++)
+        low += rnd_below(&rnd, bound) < bound / 3;
+    assert_in_range(low, 9600, 10400);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_clocks),
+        cmocka_unit_test(test_a_seed_replays),
+        cmocka_unit_test(test_dice_are_fair),
+        cmocka_unit_test(test_a_large_bound_is_fair),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
