@@ -3,36 +3,68 @@
 #ifndef IO_LOOP_H
 #define IO_LOOP_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <uv.h>
 
 #include "base/err.h"
 #include "base/inbox.h"
+
+struct loop;
+
+/* What a layer keeps per loop (connections, requests, calls) stands in a struct with one of these.
+ * Parts are told in the order they came. All calls on the loop's thread. */
+struct loop_part {
+    struct loop_part *next;
+    void (*turn)(struct loop_part *part);  /* see loop->on_turn, which runs first; may be NULL */
+    void (*tick)(struct loop_part *part);  /* every LOOP_TICK_MS; may be NULL */
+    void (*close)(struct loop_part *part); /* loop_done: begin closing handles; may be NULL */
+    void (*free)(struct loop_part *part);  /* loop_done: every handle is closed */
+};
 
 struct loop {
     uv_loop_t uv;
     struct inbox inbox; /* post from any thread: inbox_post(&loop->inbox, msg) */
     uv_async_t wake;
     uv_timer_t tick; /* every LOOP_TICK_MS: refreshes now_ms, calls on_tick */
+    uv_prepare_t before_poll;
+    uv_check_t after_poll;
     uv_thread_t thread;
+    bool started; /* has a thread of its own that must be joined */
     int index;
     int64_t wall_ms; /* fresh at every wake-up: read it instead of asking the kernel */
     int64_t mono_ms;
+    uint64_t uv_ms;                     /* libuv's time when the two were read */
     void (*on_tick)(struct loop *loop); /* may be NULL */
     /* Runs after each batch of inbox messages and of reads: flush what was coalesced. */
     void (*on_turn)(struct loop *loop); /* may be NULL */
-    void *owner;      /* what this loop serves; set once before it runs */
-    char *read_buf;   /* LOOP_READ_BYTES, shared by all its sockets */
-    bool stopping;
+    void *owner;                        /* what this loop serves; set once before it runs */
+    char *read_buf;                     /* LOOP_READ_BYTES, shared by all its sockets */
+    atomic_bool stopping;
+    struct loop_part *parts;
+    struct net_loop *net; /* net.c's part, NULL until its first use on this loop */
+    struct ws_loop *ws;   /* ws.c's part, likewise */
 };
 
 enum { LOOP_TICK_MS = 100, LOOP_READ_BYTES = 65536 };
 
+/* Ignores SIGPIPE in the process: a peer that left is an error of one write, not our end. */
 enum err loop_init(struct loop *loop, int index);
-void loop_run(struct loop *loop);         /* on the calling thread, until loop_stop */
-enum err loop_start(struct loop *loop);   /* on a thread of its own */
-void loop_stop(struct loop *loop);        /* any thread; idempotent */
+void loop_run(struct loop *loop);       /* on the calling thread, until loop_stop */
+enum err loop_start(struct loop *loop); /* on a thread of its own */
+void loop_stop(struct loop *loop);      /* any thread; idempotent */
 void loop_join(struct loop *loop);
-void loop_done(struct loop *loop);        /* closes what libuv still holds; after join */
-void loop_refresh(struct loop *loop);     /* re-reads the clocks */
+/* Closes what libuv still holds; after join, on the thread that joined. Connections get their
+ * `closed` call here; a request that was not answered yet is freed and must not be touched again.
+ */
+void loop_done(struct loop *loop);
+void loop_refresh(struct loop *loop); /* re-reads the clocks */
+
+/* For the files of this layer: the clocks are re-read only if libuv's moved, so that every callback
+ * can afford it. */
+void loop_enter(struct loop *loop);
+void loop_turn(struct loop *loop); /* on_turn and the parts' */
+void loop_add_part(struct loop *loop, struct loop_part *part);
 
 #endif

@@ -1,5 +1,5 @@
-/* Sockets: listening (SO_REUSEPORT, one listener per loop), accepting within limits, TLS by memory
- * BIOs, a bounded write queue, deadlines. Knows bytes, not HTTP. */
+/* Sockets: listening (SO_REUSEPORT, one listener per loop), accepting within limits, TLS, a bounded
+ * write queue, deadlines. Knows bytes, not HTTP. */
 #ifndef IO_NET_H
 #define IO_NET_H
 
@@ -10,7 +10,7 @@ struct net_limits {
     int64_t connections_max;          /* per loop */
     int64_t connections_per_peer_max; /* per loop and remote address; 0 = no limit */
     int64_t write_queue_bytes_max;    /* a slower reader is dropped */
-    int64_t header_timeout_ms;
+    int64_t header_timeout_ms;        /* also for connecting and the TLS handshake */
     int64_t body_timeout_ms;
     int64_t idle_timeout_ms;
 };
@@ -19,26 +19,33 @@ struct net_tls; /* an SSL_CTX that can be replaced while connections live */
 /* client_ca NULL = no client certificates asked. Reload = make a new one and net_listener_tls(). */
 enum err net_tls_server(const char *cert_file, const char *key_file, const char *client_ca_file,
                         struct net_tls **ret_tls, struct problem *why);
+/* ca_file NULL = the system's. */
 enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why);
-void net_tls_free(struct net_tls *tls); /* connections that use it keep it alive */
+/* A certificate to show to a server that asks for one. */
+enum err net_tls_identity(struct net_tls *tls, const char *cert_file, const char *key_file,
+                          struct problem *why);
+void net_tls_free(struct net_tls *tls); /* connections that use it keep it alive; NULL is fine */
 
 struct net_conn;
 
 /* What the layer above does with a connection. All calls come on the loop's thread. */
 struct net_handler {
-    void (*opened)(struct net_conn *conn); /* accepted or connected, TLS done */
+    void (*opened)(struct net_conn *conn);                 /* accepted or connected, TLS done */
     void (*data)(struct net_conn *conn, struct str bytes); /* plaintext; may close the connection */
-    void (*closed)(struct net_conn *conn); /* once, last; then the memory goes */
+    void (*closed)(struct net_conn *conn);                 /* once, last; then the memory goes */
     /* A deadline set by net_conn_deadline passed. Not set: the connection is closed. */
     void (*expired)(struct net_conn *conn);
+    /* What a connection over the limits is told before it is closed; may be empty. */
+    struct str refusal;
 };
 
 struct net_conn {
     struct loop *loop;
-    const struct net_handler *handler;
-    void *user;          /* of the handler's owner */
-    char peer[64];       /* "127.0.0.1:5123" */
+    const struct net_handler *handler; /* may be replaced, with `user`, from inside a callback */
+    void *user;                        /* of the handler's owner */
+    char peer[64];                     /* "127.0.0.1:5123" */
     bool closing;
+    const char *error; /* what broke it, in words that live for ever; NULL: nothing did */
     /* the rest is private to net.c, behind this header */
     struct net_private *priv;
 };
@@ -48,25 +55,35 @@ struct net_listener;
 /* addr "127.0.0.1:7420", "[::1]:0"; port 0 takes a free one (see net_listener_port).
  * `user` is handed to each accepted connection's conn->user. */
 enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
-                    const struct net_handler *handler, void *user, struct net_listener **ret_listener,
-                    struct problem *why);
+                    const struct net_handler *handler, void *user,
+                    struct net_listener **ret_listener, struct problem *why);
 int net_listener_port(const struct net_listener *listener);
+/* From now on accepted connections speak TLS with this one; NULL: plain. On the loop's thread. */
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
 void net_listener_close(struct net_listener *listener); /* stops accepting; connections live on */
 int64_t net_listener_connections(const struct net_listener *listener);
 
+/* Tries the host's addresses in turn. `opened` comes when it stands, `closed` when none answered;
+ * neither before this returns. What is written meanwhile waits. */
 enum err net_connect(struct loop *loop, const char *host, int port, struct net_tls *tls,
                      const struct net_limits *limits, const struct net_handler *handler, void *user,
                      struct net_conn **ret_conn, struct problem *why);
 
 /* Bytes are copied. All writes of one turn leave in one system call (see loop->on_turn). */
 void net_write(struct net_conn *conn, struct str bytes);
+/* The same without the copy: room for `bytes` more, to be appended by the caller at once. NULL when
+ * the connection is closing or its reader is too slow (it is closed then). */
+struct buf *net_room(struct net_conn *conn, size_t bytes);
 void net_flush(struct net_conn *conn);
 size_t net_write_queued(const struct net_conn *conn);
-void net_close(struct net_conn *conn);       /* now; what is queued is lost */
-void net_close_after(struct net_conn *conn); /* once what is queued has left */
-void net_read_pause(struct net_conn *conn);  /* back-pressure */
+void net_close(struct net_conn *conn); /* now; what is queued is lost */
+/* Once what is queued has left. Then what the peer still sends is thrown away for a moment, so that
+ * it can read our last words instead of a reset. */
+void net_close_after(struct net_conn *conn);
+void net_read_pause(struct net_conn *conn); /* back-pressure */
 void net_read_resume(struct net_conn *conn);
+/* Bytes that a handler was given but the next one shall read; delivered at the end of the turn. */
+void net_unread(struct net_conn *conn, struct str bytes);
 /* One deadline per connection, checked each tick; 0 clears it. */
 void net_conn_deadline(struct net_conn *conn, int64_t mono_ms);
 bool net_addr_is_loopback(const char *addr);

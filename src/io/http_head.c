@@ -1,0 +1,367 @@
+/* One pass over the lines of a head. The few headers that decide about framing and routing are rows
+ * of a table; all others are only split into name and value. */
+#include "io/http_head.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* What a byte may be part of. */
+enum {
+    CH_TOKEN = 1,  /* a method or a header's name */
+    CH_VALUE = 2,  /* a header's value */
+    CH_TARGET = 4, /* a request target */
+    CH_HOST = 8,   /* host and port */
+};
+
+#define CH_ALNUM (CH_TOKEN | CH_VALUE | CH_TARGET | CH_HOST)
+#define CH_WORD  (CH_TOKEN | CH_VALUE | CH_TARGET)
+#define CH_PUNCT (CH_VALUE | CH_TARGET)
+
+static const unsigned char classes[256] = {
+    ['\t'] = CH_VALUE,
+    [' '] = CH_VALUE,
+    ['!'] = CH_WORD,
+    ['"'] = CH_PUNCT,
+    ['#'] = CH_TOKEN | CH_VALUE, /* a fragment is never sent */
+    ['$'] = CH_WORD,
+    ['%'] = CH_WORD | CH_HOST,
+    ['&' ... '\''] = CH_WORD,
+    ['(' ... ')'] = CH_PUNCT,
+    ['*' ... '+'] = CH_WORD,
+    [','] = CH_PUNCT,
+    ['-' ... '.'] = CH_ALNUM,
+    ['/'] = CH_PUNCT,
+    ['0' ... '9'] = CH_ALNUM,
+    [':'] = CH_PUNCT | CH_HOST,
+    [';' ... '@'] = CH_PUNCT,
+    ['A' ... 'Z'] = CH_ALNUM,
+    ['['] = CH_PUNCT | CH_HOST,
+    ['\\'] = CH_PUNCT,
+    [']'] = CH_PUNCT | CH_HOST,
+    ['^'] = CH_WORD,
+    ['_'] = CH_ALNUM,
+    ['`'] = CH_WORD,
+    ['a' ... 'z'] = CH_ALNUM,
+    ['{'] = CH_PUNCT,
+    ['|'] = CH_WORD,
+    ['}'] = CH_PUNCT,
+    ['~'] = CH_ALNUM,
+    [0x80 ... 0xff] = CH_VALUE,
+};
+
+static bool all_of(struct str text, unsigned char class)
+{
+    for (size_t i = 0; i < text.len; i++)
+        if (!(classes[(unsigned char)text.at[i]] & class))
+            return false;
+    return true;
+}
+
+enum http_scan_result http_scan(struct http_scan *scan, struct str bytes, size_t *ret_len)
+{
+    assert(scan->at <= bytes.len && scan->line <= scan->at);
+    while (scan->at < bytes.len) {
+        const char *hit = memchr(bytes.at + scan->at, '\n', bytes.len - scan->at);
+        size_t end;
+
+        if (!hit) {
+            scan->at = bytes.len;
+            break;
+        }
+        end = (size_t)(hit - bytes.at);
+        if (end == scan->line || bytes.at[end - 1] != '\r')
+            return HTTP_SCAN_BAD; /* a bare LF */
+        scan->at = end + 1;
+        if (scan->first && end == scan->line + 1) {
+            *ret_len = end + 1;
+            return HTTP_SCAN_WHOLE;
+        }
+        scan->line = end + 1;
+        if (!scan->first)
+            scan->first = end + 1;
+    }
+    return HTTP_SCAN_MORE;
+}
+
+static enum err refuse(struct http_head *head, enum err err, const char *detail)
+{
+    head->detail = detail;
+    return err;
+}
+
+/* --- headers that mean something here --- */
+
+bool http_list_has(struct str list, struct str token)
+{
+    while (list.len > 0)
+        if (str_eq_nocase(str_trim(str_cut(&list, ',')), token))
+            return true;
+    return false;
+}
+
+static enum err take_host(struct http_head *head, struct str value)
+{
+    if (head->has_host)
+        return refuse(head, ERR_BAD_REQUEST, "Host is given twice.");
+    head->has_host = true;
+    if (!all_of(value, CH_HOST))
+        return refuse(head, ERR_BAD_REQUEST, "Host is not a host.");
+    return ERR_OK;
+}
+
+static enum err take_content_length(struct http_head *head, struct str value)
+{
+    if (head->content_length >= 0)
+        return refuse(head, ERR_BAD_REQUEST, "Content-Length is given twice.");
+    if (value.len == 0 || value.at[0] < '0' || value.at[0] > '9' ||
+        !str_int(value, &head->content_length))
+        return refuse(head, ERR_BAD_REQUEST, "Content-Length is not a number.");
+    return ERR_OK;
+}
+
+static enum err take_transfer_encoding(struct http_head *head, struct str value)
+{
+    if (head->chunked)
+        return refuse(head, ERR_BAD_REQUEST, "Transfer-Encoding is given twice.");
+    if (!str_eq_nocase(value, STR("chunked")))
+        return refuse(head, ERR_NOT_BUILT, "The only Transfer-Encoding spoken here is chunked.");
+    head->chunked = true;
+    return ERR_OK;
+}
+
+static enum err take_connection(struct http_head *head, struct str value)
+{
+    if (http_list_has(value, STR("close")))
+        head->keep_alive = false;
+    else if (head->minor == 0 && http_list_has(value, STR("keep-alive")))
+        head->keep_alive = true;
+    if (http_list_has(value, STR("upgrade")))
+        head->upgrade = true;
+    return ERR_OK;
+}
+
+static enum err take_expect(struct http_head *head, struct str value)
+{
+    if (!str_eq_nocase(value, STR("100-continue")))
+        return refuse(head, ERR_EXPECTATION, "The only expectation met here is 100-continue.");
+    head->expect_continue = head->minor > 0;
+    return ERR_OK;
+}
+
+static const struct {
+    struct str name;
+    enum err (*take)(struct http_head *head, struct str value);
+} meanings[] = {
+    {{"host", 4}, take_host},
+    {{"content-length", 14}, take_content_length},
+    {{"transfer-encoding", 17}, take_transfer_encoding},
+    {{"connection", 10}, take_connection},
+    {{"expect", 6}, take_expect},
+};
+
+static enum err take_header(struct http_head *head, struct str line)
+{
+    struct str value;
+    size_t colon = 0;
+
+    while (colon < line.len && classes[(unsigned char)line.at[colon]] & CH_TOKEN)
+        colon++;
+    if (colon == 0)
+        return refuse(head, ERR_BAD_REQUEST, "A header line begins with a space or no name.");
+    if (colon == line.len || line.at[colon] != ':')
+        return refuse(head, ERR_BAD_REQUEST, "A header has no colon right behind its name.");
+    value = (struct str){.at = line.at + colon + 1, .len = line.len - colon - 1};
+    if (!all_of(value, CH_VALUE))
+        return refuse(head, ERR_BAD_REQUEST, "A header's value holds a control character.");
+    if (head->header_count == head->header_max)
+        return refuse(head, ERR_HEADERS, "There are too many headers.");
+    value = str_trim(value);
+    line.len = colon;
+    head->headers[head->header_count++] = (struct http_header){.name = line, .value = value};
+    for (size_t i = 0; i < COUNT_OF(meanings); i++)
+        if (str_eq_nocase(line, meanings[i].name))
+            return meanings[i].take(head, value);
+    return ERR_OK;
+}
+
+/* The next line without its CR LF. A CR inside is caught as a control character. */
+static struct str take_line(struct str *rest)
+{
+    struct str line = str_cut(rest, '\n');
+
+    assert(line.len > 0 && line.at[line.len - 1] == '\r'); /* http_scan saw to it */
+    line.len--;
+    return line;
+}
+
+static enum err take_headers(struct http_head *head, struct str rest)
+{
+    head->content_length = -1;
+    head->keep_alive = head->minor > 0;
+    for (;;) {
+        struct str line = take_line(&rest);
+        enum err err;
+
+        if (line.len == 0)
+            break;
+        err = take_header(head, line);
+        if (err)
+            return err;
+    }
+    assert(rest.len == 0);
+    if (head->chunked && head->content_length >= 0)
+        return refuse(head, ERR_BAD_REQUEST,
+                      "Content-Length and Transfer-Encoding exclude each other.");
+    if (head->chunked && head->minor == 0)
+        return refuse(head, ERR_BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding.");
+    return ERR_OK;
+}
+
+/* --- start lines --- */
+
+static const struct {
+    struct str name;
+    enum http_method method;
+} methods[] = {
+    {{"GET", 3}, HTTP_M_GET},         {{"POST", 4}, HTTP_M_POST},   {{"HEAD", 4}, HTTP_M_HEAD},
+    {{"PUT", 3}, HTTP_M_PUT},         {{"PATCH", 5}, HTTP_M_PATCH}, {{"DELETE", 6}, HTTP_M_DELETE},
+    {{"OPTIONS", 7}, HTTP_M_OPTIONS},
+};
+
+static enum http_method method_of(struct str name)
+{
+    for (size_t i = 0; i < COUNT_OF(methods); i++)
+        if (str_eq(name, methods[i].name))
+            return methods[i].method;
+    return HTTP_M_OTHER;
+}
+
+static enum err take_version(struct http_head *head, struct str version)
+{
+    if (str_eq(version, STR("HTTP/1.1")))
+        head->minor = 1;
+    else if (str_eq(version, STR("HTTP/1.0")))
+        head->minor = 0;
+    else if (version.len == 8 && str_starts(version, STR("HTTP/")) && version.at[6] == '.' &&
+             version.at[5] >= '0' && version.at[5] <= '9' && version.at[7] >= '0' &&
+             version.at[7] <= '9')
+        return refuse(head, ERR_HTTP_VERSION, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+    else
+        return refuse(head, ERR_BAD_REQUEST, "The request line does not end in a version.");
+    return ERR_OK;
+}
+
+/* "/path?query", "http://host/path?query", or "*" for OPTIONS. */
+static enum err take_target(struct http_head *head, struct str target)
+{
+    struct str rest = target;
+    const char *query;
+
+    head->target = target;
+    if (target.len == 0 || !all_of(target, CH_TARGET))
+        return refuse(head, ERR_BAD_REQUEST, "The request target holds a forbidden character.");
+    if (target.at[0] != '/' && !str_eq(target, STR("*"))) {
+        size_t scheme = str_starts(target, STR("http://"))    ? 7
+                        : str_starts(target, STR("https://")) ? 8
+                                                              : 0;
+        size_t end = scheme;
+
+        while (end < target.len && target.at[end] != '/' && target.at[end] != '?')
+            end++;
+        head->authority = (struct str){.at = target.at + scheme, .len = end - scheme};
+        if (scheme == 0 || head->authority.len == 0 || !all_of(head->authority, CH_HOST))
+            return refuse(head, ERR_BAD_REQUEST, "The request target is no path and no URL.");
+        rest = (struct str){.at = target.at + end, .len = target.len - end};
+    }
+    if (target.at[0] == '*' && head->method != HTTP_M_OPTIONS)
+        return refuse(head, ERR_BAD_REQUEST, "Only OPTIONS can ask for *.");
+    query = rest.len ? memchr(rest.at, '?', rest.len) : NULL;
+    head->path = (struct str){.at = rest.at, .len = query ? (size_t)(query - rest.at) : rest.len};
+    head->query = query ? (struct str){.at = query + 1, .len = rest.len - head->path.len - 1}
+                        : (struct str){.at = "", .len = 0};
+    if (head->path.len == 0)
+        head->path = STR("/");
+    return ERR_OK;
+}
+
+static void begin(struct http_head *head)
+{
+    assert(head->headers && head->header_max > 0);
+    *head = (struct http_head){.headers = head->headers, .header_max = head->header_max};
+}
+
+enum err http_head_request(struct http_head *head, struct str text)
+{
+    struct str line = take_line(&text);
+    struct str method = str_cut(&line, ' ');
+    struct str target = str_cut(&line, ' ');
+    enum err err;
+
+    begin(head);
+    if (method.len == 0 || !all_of(method, CH_TOKEN))
+        return refuse(head, ERR_BAD_REQUEST, "The request line does not begin with a method.");
+    head->method = method_of(method);
+    err = take_version(head, line);
+    if (!err)
+        err = take_target(head, target);
+    if (!err)
+        err = take_headers(head, text);
+    if (err)
+        return err;
+    if (!head->has_host && head->minor > 0)
+        return refuse(head, ERR_BAD_REQUEST, "Host is missing.");
+    for (size_t i = 0; head->authority.at && i < head->header_count; i++)
+        if (str_eq_nocase(head->headers[i].name, STR("host")))
+            head->headers[i].value = head->authority;
+    return ERR_OK;
+}
+
+enum err http_head_response(struct http_head *head, struct str text)
+{
+    struct str line = take_line(&text);
+    struct str version = str_cut(&line, ' ');
+    struct str status = str_cut(&line, ' ');
+    int64_t number;
+    enum err err;
+
+    begin(head);
+    err = take_version(head, version);
+    if (err)
+        return err;
+    if (status.len != 3 || !str_int(status, &number) || number < 100 || !all_of(line, CH_VALUE))
+        return refuse(head, ERR_BAD_REQUEST, "The status line is malformed.");
+    head->status = (int)number;
+    return take_headers(head, text);
+}
+
+/* --- escapes --- */
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len)
+{
+    size_t len = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.at[i];
+
+        if (c == '%') {
+            if (text.len - i < 3 || hex(text.at[i + 1]) < 0 || hex(text.at[i + 2]) < 0)
+                return false;
+            c = (char)(hex(text.at[i + 1]) * 16 + hex(text.at[i + 2]));
+            i += 2;
+        } else if (c == '+' && plus) {
+            c = ' ';
+        }
+        to[len++] = c;
+    }
+    *ret_len = len;
+    return true;
+}

@@ -1,0 +1,175 @@
+/* The loop's life and its rhythm. One turn of libuv is: timers, prepare, poll (where the reads and
+ * the inbox run), check, closing. What was coalesced leaves at the end of the inbox batch and in
+ * prepare and check, so nothing that a timer or a read left behind waits through a poll. */
+#include "io/loop.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+void loop_refresh(struct loop *loop)
+{
+    loop->uv_ms = uv_now(&loop->uv);
+    loop->wall_ms = clock_wall_ms();
+    loop->mono_ms = clock_mono_ms();
+}
+
+void loop_enter(struct loop *loop)
+{
+    if (loop->uv_ms != uv_now(&loop->uv))
+        loop_refresh(loop);
+}
+
+void loop_turn(struct loop *loop)
+{
+    if (loop->on_turn)
+        loop->on_turn(loop);
+    for (struct loop_part *part = loop->parts; part; part = part->next)
+        if (part->turn)
+            part->turn(part);
+}
+
+void loop_add_part(struct loop *loop, struct loop_part *part)
+{
+    struct loop_part **last = &loop->parts;
+
+    assert(part->free && !part->next);
+    while (*last)
+        last = &(*last)->next;
+    *last = part;
+}
+
+static void wake_from_any_thread(struct inbox *inbox)
+{
+    struct loop *loop = container_of(inbox, struct loop, inbox);
+
+    uv_async_send(&loop->wake);
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    struct loop *loop = wake->data;
+
+    loop_enter(loop);
+    inbox_run(&loop->inbox);
+    loop_turn(loop);
+    if (loop->stopping)
+        uv_stop(&loop->uv);
+}
+
+static void on_tick(uv_timer_t *tick)
+{
+    struct loop *loop = tick->data;
+
+    loop_refresh(loop);
+    for (struct loop_part *part = loop->parts; part; part = part->next)
+        if (part->tick)
+            part->tick(part);
+    if (loop->on_tick)
+        loop->on_tick(loop);
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    loop_turn(prepare->data);
+}
+
+static void on_check(uv_check_t *check)
+{
+    loop_enter(check->data);
+    loop_turn(check->data);
+}
+
+enum err loop_init(struct loop *loop, int index)
+{
+    *loop = (struct loop){.index = index};
+    signal(SIGPIPE, SIG_IGN);
+    if (uv_loop_init(&loop->uv) != 0)
+        return ERR_IO;
+    if (uv_async_init(&loop->uv, &loop->wake, on_wake) != 0) {
+        uv_loop_close(&loop->uv);
+        return ERR_IO;
+    }
+    /* These three cannot fail: they only link themselves into the loop. */
+    uv_timer_init(&loop->uv, &loop->tick);
+    uv_prepare_init(&loop->uv, &loop->before_poll);
+    uv_check_init(&loop->uv, &loop->after_poll);
+    loop->wake.data = loop->tick.data = loop->before_poll.data = loop->after_poll.data = loop;
+    uv_timer_start(&loop->tick, on_tick, LOOP_TICK_MS, LOOP_TICK_MS);
+    uv_prepare_start(&loop->before_poll, on_prepare);
+    uv_check_start(&loop->after_poll, on_check);
+    loop->inbox.wake = wake_from_any_thread;
+    loop->read_buf = mem_alloc(LOOP_READ_BYTES);
+    loop_refresh(loop);
+    return ERR_OK;
+}
+
+void loop_run(struct loop *loop)
+{
+    uv_update_time(&loop->uv);
+    loop_refresh(loop);
+    if (!loop->stopping)
+        uv_run(&loop->uv, UV_RUN_DEFAULT);
+}
+
+static void thread_main(void *arg)
+{
+    loop_run(arg);
+}
+
+enum err loop_start(struct loop *loop)
+{
+    assert(!loop->started);
+    if (uv_thread_create(&loop->thread, thread_main, loop) != 0)
+        return ERR_IO;
+    loop->started = true;
+    return ERR_OK;
+}
+
+void loop_stop(struct loop *loop)
+{
+    loop->stopping = true;
+    uv_async_send(&loop->wake);
+}
+
+void loop_join(struct loop *loop)
+{
+    if (!loop->started)
+        return;
+    uv_thread_join(&loop->thread);
+    loop->started = false;
+}
+
+static void close_handle(uv_handle_t *handle, void *unused)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+void loop_done(struct loop *loop)
+{
+    int err;
+
+    assert(!loop->started);
+    loop->stopping = true; /* nobody opens anything from here on */
+    loop->on_tick = NULL;
+    loop->on_turn = NULL;
+    for (struct loop_part *part = loop->parts; part; part = part->next)
+        if (part->close)
+            part->close(part);
+    uv_walk(&loop->uv, close_handle, NULL);
+    uv_run(&loop->uv, UV_RUN_DEFAULT);
+    for (struct loop_part *part = loop->parts, *next; part; part = next) {
+        next = part->next;
+        part->free(part);
+    }
+    err = uv_loop_close(&loop->uv);
+    assert(err == 0); /* a handle that was opened while closing */
+    free(loop->read_buf);
+    loop->read_buf = NULL;
+    loop->parts = NULL;
+}

@@ -1,0 +1,340 @@
+/* Listening and accepting within limits. A connection over a limit is accepted all the same, told
+ * so in a few bytes and closed: left in the backlog it would only come again. */
+#include <assert.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/mem.h"
+#include "io/net_private.h"
+
+bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port)
+{
+    struct str host = addr;
+    int64_t port;
+    size_t colon = addr.len;
+
+    while (colon > 0 && addr.at[colon - 1] != ':')
+        colon--;
+    if (colon < 2)
+        return false;
+    host.len = colon - 1;
+    if (!str_int((struct str){.at = addr.at + colon, .len = addr.len - colon}, &port) || port < 0 ||
+        port > 65535)
+        return false;
+    if (host.at[0] == '[') {
+        if (host.len < 3 || host.at[host.len - 1] != ']')
+            return false;
+        host = (struct str){.at = host.at + 1, .len = host.len - 2};
+    } else if (memchr(host.at, ':', host.len)) {
+        return false; /* an IPv6 address needs its brackets */
+    }
+    *ret_host = host;
+    *ret_port = (int)port;
+    return true;
+}
+
+bool net_addr_is_loopback(const char *addr)
+{
+    struct str host = str_of(addr);
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    char text[64];
+    int port;
+
+    net_addr_split(str_of(addr), &host, &port); /* a bare address is fine too */
+    if (str_eq_nocase(host, STR("localhost")))
+        return true;
+    if (!str_copy(host, text, sizeof text))
+        return false;
+    if (uv_ip4_addr(text, 0, &v4) == 0)
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    return uv_ip6_addr(text, 0, &v6) == 0 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+static uint64_t id_of_v4(const unsigned char *octets)
+{
+    return (uint64_t)1 << 32 | (uint64_t)octets[0] << 24 | (uint64_t)octets[1] << 16 |
+           (uint64_t)octets[2] << 8 | octets[3];
+}
+
+uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    uint64_t id = 0;
+
+    if (addr->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
+
+        uv_ip4_name(v4, host, sizeof host);
+        snprintf(ret_text, size, "%s:%d", host, ntohs(v4->sin_port));
+        return id_of_v4((const unsigned char *)&v4->sin_addr);
+    }
+    if (addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
+        const unsigned char *octets = v6->sin6_addr.s6_addr;
+
+        uv_ip6_name(v6, host, sizeof host);
+        snprintf(ret_text, size, "[%s]:%d", host, ntohs(v6->sin6_port));
+        if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+            return id_of_v4(octets + 12);
+        memcpy(&id, octets, sizeof id); /* one customer usually has a whole /64 */
+        return id ? id : 1;
+    }
+    str_copy(STR("unknown"), ret_text, size);
+    return 0;
+}
+
+/* --- the limit per peer --- */
+
+static int64_t peer_count(const struct net_listener *listener, uint64_t id)
+{
+    return (int64_t)(intptr_t)idmap_get(&listener->peers, id);
+}
+
+static void peer_add(struct net_listener *listener, uint64_t id, int64_t n)
+{
+    int64_t count = peer_count(listener, id) + n;
+
+    assert(count >= 0);
+    if (count == 0)
+        idmap_del(&listener->peers, id);
+    else
+        idmap_put(&listener->peers, id, (void *)(intptr_t)count);
+}
+
+static bool has_room(const struct net_listener *listener, uint64_t peer_id)
+{
+    const struct net_limits *limits = listener->limits;
+
+    if (listener->connections >= limits->connections_max)
+        return false;
+    return limits->connections_per_peer_max == 0 || peer_id == 0 ||
+           peer_count(listener, peer_id) < limits->connections_per_peer_max;
+}
+
+/* --- accepting --- */
+
+static void listener_unref(struct net_listener *listener)
+{
+    if (!listener->closed || listener->connections > 0 || listener->refused > 0)
+        return;
+    idmap_free(&listener->peers);
+    free(listener);
+}
+
+void net_listener_left(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    if (p->refused)
+        listener->refused--;
+    else
+        listener->connections--;
+    if (p->peer_id)
+        peer_add(listener, p->peer_id, -1);
+    assert(listener->connections >= 0 && listener->refused >= 0);
+    listener_unref(listener);
+}
+
+/* Cheap: no TLS, no handler, a few bytes, and only so many at a time. */
+static void refuse(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    p->refused = true;
+    if (listener->refused++ >= NET_REFUSED_MAX || listener->tls ||
+        listener->handler->refusal.len == 0) {
+        net_close(&p->conn);
+        return;
+    }
+    net_write(&p->conn, listener->handler->refusal);
+    net_close_after(&p->conn);
+}
+
+/* libuv keeps a spare descriptor: when there are no more it closes that, accepts and drops what
+ * waits, and opens it again. If another thread was quicker to take it, libuv would ask us for ever,
+ * so our oldest connection makes room. */
+static void out_of_descriptors(struct net_listener *listener)
+{
+    struct net_private *p;
+    struct net_private *oldest = NULL;
+
+    LIST_FOREACH(p, &listener->net->conns, link)
+    {
+        if (!uv_is_closing((uv_handle_t *)&p->tcp))
+            oldest = p;
+    }
+    if (oldest)
+        net_conn_fail(&oldest->conn, "out of file descriptors");
+}
+
+static void on_connection(uv_stream_t *server, int status)
+{
+    struct net_listener *listener = server->data;
+    struct sockaddr_storage addr;
+    int addr_len = sizeof addr;
+    struct net_private *p;
+    uint64_t peer_id = 0;
+
+    if (status == UV_EMFILE || status == UV_ENFILE)
+        out_of_descriptors(listener);
+    if (status < 0)
+        return;
+    loop_enter(listener->net->loop);
+    p = net_conn_new(listener->net, listener->handler, listener->user,
+                     listener->limits->write_queue_bytes_max)
+            ->priv;
+    p->listener = listener;
+    if (uv_accept(server, (uv_stream_t *)&p->tcp) != 0) {
+        listener->connections++;
+        net_close(&p->conn);
+        return;
+    }
+    if (uv_tcp_getpeername(&p->tcp, (struct sockaddr *)&addr, &addr_len) == 0)
+        peer_id = net_peer_describe((struct sockaddr *)&addr, p->conn.peer, sizeof p->conn.peer);
+    if (!has_room(listener, peer_id)) {
+        refuse(p);
+        return;
+    }
+    listener->connections++;
+    if (peer_id && listener->limits->connections_per_peer_max > 0) {
+        p->peer_id = peer_id;
+        peer_add(listener, peer_id, 1);
+    }
+    if (listener->tls) {
+        p->tls = tls_new(listener->tls, NULL);
+        net_conn_deadline(&p->conn, p->conn.loop->mono_ms + listener->limits->header_timeout_ms);
+    }
+    net_conn_begin(&p->conn);
+}
+
+/* --- the listener --- */
+
+/* Accepted sockets inherit these, so a connection costs no setsockopt of its own. */
+static int set_options(uv_tcp_t *tcp)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {SOL_SOCKET, SO_REUSEADDR, 1},
+        {SOL_SOCKET, SO_REUSEPORT, 1},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, NET_KEEPALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, NET_KEEPALIVE_S / 3},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, NET_USER_TIMEOUT_MS},
+    };
+    uv_os_fd_t fd;
+    int err = uv_fileno((uv_handle_t *)tcp, &fd);
+
+    for (size_t i = 0; err == 0 && i < COUNT_OF(options); i++)
+        if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
+            err = UV_EINVAL;
+    return err;
+}
+
+static int bind_and_listen(struct net_listener *listener, const struct sockaddr *addr)
+{
+    struct sockaddr_storage bound;
+    int len = sizeof bound;
+    int err = uv_tcp_init_ex(&listener->net->loop->uv, &listener->tcp, addr->sa_family);
+
+    assert(err == 0 || err == UV_EMFILE || err == UV_ENFILE || err == UV_EAFNOSUPPORT);
+    listener->tcp.data = listener;
+    if (err == 0)
+        err = set_options(&listener->tcp);
+    if (err == 0)
+        err = uv_tcp_bind(&listener->tcp, addr, 0);
+    if (err == 0)
+        err = uv_listen((uv_stream_t *)&listener->tcp, NET_BACKLOG, on_connection);
+    if (err == 0)
+        err = uv_tcp_getsockname(&listener->tcp, (struct sockaddr *)&bound, &len);
+    if (err == 0)
+        listener->port =
+            ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    return err;
+}
+
+static bool addr_parse(const char *addr, struct sockaddr_storage *ret_addr)
+{
+    struct str host;
+    char text[64];
+    int port;
+
+    if (!net_addr_split(str_of(addr), &host, &port))
+        return false;
+    if (str_eq_nocase(host, STR("localhost")))
+        host = STR("127.0.0.1");
+    if (!str_copy(host, text, sizeof text))
+        return false;
+    return uv_ip4_addr(text, port, (struct sockaddr_in *)ret_addr) == 0 ||
+           uv_ip6_addr(text, port, (struct sockaddr_in6 *)ret_addr) == 0;
+}
+
+static void on_listener_closed(uv_handle_t *handle)
+{
+    struct net_listener *listener = handle->data;
+
+    listener->closed = true;
+    listener_unref(listener);
+}
+
+enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
+                    const struct net_handler *handler, void *user,
+                    struct net_listener **ret_listener, struct problem *why)
+{
+    struct sockaddr_storage sockaddr;
+    struct net_listener *listener;
+    int err;
+
+    assert(limits->connections_max > 0 && limits->write_queue_bytes_max > 0);
+    if (!addr_parse(addr, &sockaddr))
+        return problem_set(why, ERR_BAD_FIELD, "listen",
+                           "\"%s\" is not an address like 127.0.0.1:7420 or [::1]:7420.", addr);
+    listener = mem_new(struct net_listener);
+    listener->net = net_loop(loop);
+    listener->limits = limits;
+    listener->handler = handler;
+    listener->user = user;
+    LIST_INSERT_HEAD(&listener->net->listeners, listener, link);
+    err = bind_and_listen(listener, (struct sockaddr *)&sockaddr);
+    if (err != 0) {
+        net_listener_close(listener);
+        return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                           uv_strerror(err));
+    }
+    *ret_listener = listener;
+    return ERR_OK;
+}
+
+int net_listener_port(const struct net_listener *listener)
+{
+    return listener->port;
+}
+
+void net_listener_tls(struct net_listener *listener, struct net_tls *tls)
+{
+    struct net_tls *old = listener->tls;
+
+    listener->tls = net_tls_ref(tls);
+    net_tls_free(old);
+}
+
+void net_listener_close(struct net_listener *listener)
+{
+    if (uv_is_closing((uv_handle_t *)&listener->tcp))
+        return;
+    LIST_REMOVE(listener, link);
+    net_listener_tls(listener, NULL);
+    uv_close((uv_handle_t *)&listener->tcp, on_listener_closed);
+}
+
+int64_t net_listener_connections(const struct net_listener *listener)
+{
+    return listener->connections;
+}

@@ -1,0 +1,36 @@
+/* One TLS session over buffers of ours: ciphertext is fed in and taken out by net.c, which alone
+ * uses this. OpenSSL stays behind tls.c. */
+#ifndef IO_TLS_H
+#define IO_TLS_H
+
+#include "base/str.h"
+#include "io/net.h"
+
+enum { TLS_RECORD_BYTES = 16384 };
+
+struct tls;
+
+enum tls_result {
+    TLS_DONE, /* handshake: finished; read: bytes were read */
+    TLS_MORE, /* the peer must send first */
+    TLS_ENDED,
+    TLS_FAILED, /* tls_error() says why */
+};
+
+/* host NULL: the server's role. Else the certificate must be for `host`. */
+struct tls *tls_new(struct net_tls *config, const char *host);
+void tls_free(struct tls *tls);
+struct net_tls *net_tls_ref(struct net_tls *config); /* one more owner; NULL is fine */
+
+/* Ciphertext from the peer; borrowed until tls_keep, which copies what was not used yet. */
+void tls_feed(struct tls *tls, struct str cipher);
+void tls_keep(struct tls *tls);
+enum tls_result tls_handshake(struct tls *tls);
+enum tls_result tls_read(struct tls *tls, char *to, size_t size, size_t *ret_len);
+bool tls_write(struct tls *tls, struct str plain);
+void tls_end(struct tls *tls); /* says goodbye (close_notify) */
+/* Ciphertext for the peer; whoever sends it takes it out. */
+struct buf *tls_wire(struct tls *tls);
+const char *tls_error(const struct tls *tls);
+
+#endif
