@@ -199,7 +199,7 @@ struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct a
 
 void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX])
 {
-    assert(src.len <= POOL_LANG_MAX && tgt.len <= POOL_LANG_MAX);
+    assert(src.len + tgt.len + 2 <= POOL_ID_MAX);
     memcpy(out, src.at, src.len);
     out[src.len] = ':';
     memcpy(out + src.len + 1, tgt.at, tgt.len);

@@ -1,0 +1,54 @@
+/* One vector on its way through the product: what it gives, where the answer goes, and a table of
+ * areas. An adapter reads `in`, calls the product's functions and writes what they said; it holds
+ * no rule of its own. */
+#ifndef TESTS_VECTORS_VEC_H
+#define TESTS_VECTORS_VEC_H
+
+#include "base/json.h"
+
+struct vec {
+    const struct json *in;
+    bool seed;                 /* profile seed: the seed's mode; everything else runs hardened */
+    struct arena *arena;       /* freed after each vector */
+    struct jsonw *w;           /* the answer: one object */
+    struct str wrong_expected; /* of the first step that answered otherwise; at == NULL: none did */
+    struct str wrong_got;
+};
+
+/* False: the input makes no sense, the vector fails. */
+typedef bool vec_run(struct vec *vec);
+
+struct vec_area {
+    const char *name;
+    vec_run *run;
+};
+
+vec_run area_pool_membership, area_pool_delta;
+vec_run area_reservation;
+vec_run area_job_fsm, area_job_state_map;
+vec_run area_selection_order, area_random_sample, area_dispatch_outcome;
+vec_run area_node_health_fsm, area_membership_events, area_health_score;
+
+/* A member by name. Absent and null read as the fallback; a wrong type does too. */
+struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */
+int64_t vec_int(const struct json *obj, const char *name, int64_t fallback);
+bool vec_bool(const struct json *obj, const char *name, bool fallback);
+double vec_double(const struct json *obj, const char *name, double fallback);
+
+/* `for (const struct json *e = vec_each(arr, &i); e; e = vec_each(arr, &i))`, i from 0. Members of
+ * an object come as key, value = key + 1. */
+struct vec_at {
+    const struct json *value;
+    uint32_t seen;
+};
+const struct json *vec_each(const struct json *parent, struct vec_at *at);
+
+/* Compares a step's `expect` (when it has one) with what the product said, both JSON. */
+void vec_check(struct vec *vec, const struct json *step, struct str got);
+
+/* Equal as the format says: integers exactly, other numbers to 1e-9, null = absent. */
+bool vec_same(const struct json *a, const struct json *b);
+/* Without spaces, for a report. */
+struct str vec_compact(const struct json *value, struct arena *arena);
+
+#endif
