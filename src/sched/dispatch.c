@@ -1,0 +1,555 @@
+/* The dispatch path. Takes no lock and allocates only from the request's arena. What is true is
+ * decided by the store; what is read here is advisory. */
+#include "sched/dispatch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "model/selector.h"
+
+static const char *const why_names[WHY_COUNT] = {
+    [WHY_NOT_READY] = "NOT_READY",     [WHY_STALE] = "STALE",
+    [WHY_NO_CAPACITY] = "NO_CAPACITY", [WHY_FULL] = "FULL",
+    [WHY_SEND_FAILED] = "SEND_FAILED", [WHY_TRIED] = "TRIED_BEFORE",
+    [WHY_REQUIRES] = "REQUIRES"};
+
+static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
+    [LEASE_OK] = WHY_FULL,
+    [LEASE_RESV_EXISTS] = WHY_FULL,
+    [LEASE_NOT_READY] = WHY_NOT_READY,
+    [LEASE_NO_CAPACITY] = WHY_NO_CAPACITY,
+    [LEASE_FULL] = WHY_FULL};
+
+static void reserve_next(struct dispatch *dispatch);
+static void reserved(struct store_op *op);
+static void sent(struct send_op *send);
+static void released(struct store_op *op);
+static void give_up(struct dispatch *dispatch, enum err err);
+static void gave_up(struct store_op *op);
+
+const char *dispatch_why_name(enum dispatch_why why)
+{
+    assert(why < WHY_COUNT);
+    return why_names[why];
+}
+
+static void finish(struct dispatch *dispatch, enum err err)
+{
+    int64_t us = clock_mono_us() - dispatch->begun_us;
+
+    dispatch->err = err;
+    if (err == ERR_NO_CAPABLE_NODE)
+        metric_add(METRIC_POOL_EMPTY, 1);
+    metric_add_label(METRIC_DISPATCH, err ? err_name(err) : "PLACED", 1);
+    metric_observe_us(METRIC_DISPATCH_SECONDS, us);
+    dispatch->done(dispatch);
+}
+
+static enum err refuse(struct dispatch *dispatch, enum err err)
+{
+    const struct spec *spec = &dispatch->spec;
+    struct str detail;
+
+    switch (err) {
+    case ERR_NO_CAPABLE_NODE:
+        detail = spec->f2f ? pool_refusal(spec->src, spec->tgt,
+                                          (spec->options.require_tts ? POOL_WANT_TTS : 0) |
+                                              (spec->options.require_asr ? POOL_WANT_ASR : 0),
+                                          dispatch->arena)
+                           : arena_fmt(dispatch->arena, "No node takes tasks of type " STR_FMT ".",
+                                       STR_ARG(spec->type));
+        return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
+    case ERR_PREFERRED_NOT_CAPABLE:
+    case ERR_PREFERRED_UNAVAILABLE:
+        return problem_set(&dispatch->why, err, "options.preferred_node_id",
+                           "The preferred node " STR_FMT " %s.",
+                           STR_ARG(spec->options.preferred_node_id),
+                           err == ERR_PREFERRED_NOT_CAPABLE ? "cannot do this work"
+                                                            : "has no room, and strict was asked");
+    case ERR_ALL_FULL:
+        return problem_set(&dispatch->why, err, "",
+                           "No candidate took the job: all are full, not ready or out of reach.");
+    case ERR_STORE_DOWN:
+    case ERR_TOO_LATE:
+        return problem_set(&dispatch->why, ERR_STORE_DOWN, "",
+                           "The store cannot take the job now; nothing was started.");
+    case ERR_IDEMPOTENCY:
+        return problem_set(&dispatch->why, err, "Idempotency-Key",
+                           "This Idempotency-Key was used with another body.");
+    default:
+        return problem_set(&dispatch->why, err, "", "%s.", err_title(err));
+    }
+}
+
+/* Where it was before: refused in this attempt, or failed in an earlier one. */
+static void read_history(struct dispatch *dispatch)
+{
+    const struct json *list;
+
+    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
+        json_type(list) != JSON_ARR)
+        return;
+    const struct json *entry = json_first(list);
+    for (uint32_t i = 0; i < list->count && dispatch->tried_count < SCHED_TRIED_MAX;
+         i++, entry = json_next(entry))
+        dispatch->tried[dispatch->tried_count++] =
+            json_str(json_get(entry, "node_id"), dispatch->arena);
+}
+
+static bool was_tried(const struct dispatch *dispatch, const struct node *node)
+{
+    for (size_t i = 0; i < dispatch->tried_count; i++)
+        if (str_eq(dispatch->tried[i], node->id))
+            return true;
+    return false;
+}
+
+static void add_tried(struct dispatch *dispatch, const struct node *node)
+{
+    if (dispatch->tried_count < SCHED_TRIED_MAX)
+        dispatch->tried[dispatch->tried_count++] = node->id;
+}
+
+static unsigned wants_of(const struct spec *spec)
+{
+    return (spec->options.require_tts ? POOL_WANT_TTS : 0u) |
+           (spec->options.require_asr ? POOL_WANT_ASR : 0u);
+}
+
+static const struct snap_pool *find_pool(const struct dispatch *dispatch)
+{
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct spec *spec = &dispatch->spec;
+
+    return spec->f2f ? snapshot_pool(snapshot, spec->src, spec->tgt)
+                     : snapshot_type_pool(snapshot, spec->type);
+}
+
+static struct policy_candidate look_at(struct node *node)
+{
+    int32_t reserved_now = atomic_load_explicit(&node->reserved, memory_order_relaxed);
+    int32_t running = atomic_load_explicit(&node->running, memory_order_relaxed);
+    int32_t pending = atomic_load_explicit(&node->pending, memory_order_relaxed);
+
+    return (struct policy_candidate){
+        .node = node,
+        .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
+        .load = reserved_now + running + pending,
+        .max = atomic_load_explicit(&node->max, memory_order_relaxed),
+        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
+        .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
+}
+
+static struct policy_rules rules_of(const struct dispatch *dispatch)
+{
+    const struct sched_config *config = &dispatch->loop->sched->config;
+
+    return (struct policy_rules){.now_ms = *dispatch->loop->wall_ms,
+                                 .stale_ms = config->heartbeat_stale_ms,
+                                 .heartbeat_interval_ms = config->heartbeat_ms};
+}
+
+/* Whether this member may be a candidate at all; counts why not. */
+static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
+                     const struct policy_rules *rules, bool again_ok,
+                     struct policy_candidate *ret_candidate)
+{
+    static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {
+        [POLICY_SKIP_HEALTH] = WHY_NOT_READY, [POLICY_SKIP_STALE] = WHY_STALE};
+
+    if (member->node == dispatch->preferred)
+        return false; /* it had its turn */
+    if (!again_ok && was_tried(dispatch, member->node)) {
+        dispatch->whys[WHY_TRIED]++;
+        return false;
+    }
+    if (dispatch->spec.requires.at &&
+        !selector_match(dispatch->spec.requires, member->facts->label_values)) {
+        dispatch->whys[WHY_REQUIRES]++;
+        return false;
+    }
+    *ret_candidate = look_at(member->node);
+    enum policy_skip skip = policy_filter(ret_candidate, rules);
+    if (skip != POLICY_KEEP)
+        dispatch->whys[skips[skip]]++;
+    return skip == POLICY_KEEP;
+}
+
+/* Every member with room (by what this loop knows), a fair choice of them when there are many. Used
+ * where a job must not wait while a slot is free: costs a look at each member. */
+static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                           bool again_ok, const struct policy_rules *rules)
+{
+    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct policy_candidate candidate;
+
+        if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
+            continue;
+        if (candidate.load >= candidate.max) {
+            dispatch->whys[WHY_FULL]++;
+            continue;
+        }
+        uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
+        seen++;
+        if (at < keep)
+            dispatch->list[at] = candidate;
+    }
+    dispatch->count = seen < keep ? seen : keep;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                             bool again_ok, const struct policy_rules *rules)
+{
+    const struct sched_config *config = &dispatch->loop->sched->config;
+    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    uint32_t picks[POLICY_SAMPLE_MAX];
+    size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
+
+    if (!config->candidate_shuffle)
+        qsort(picks, picked, sizeof *picks, by_number);
+    for (size_t i = 0; i < picked; i++)
+        if (may_take(dispatch, &nodes[members[picks[i]]], rules, again_ok,
+                     &dispatch->list[dispatch->count]))
+            dispatch->count++;
+}
+
+/* Fills the ranked list. */
+static void choose(struct dispatch *dispatch)
+{
+    const struct snap_pool *pool = find_pool(dispatch);
+    unsigned wants = wants_of(&dispatch->spec);
+    struct policy_rules rules = rules_of(dispatch);
+
+    dispatch->count = dispatch->next = 0;
+    if (!pool)
+        return;
+    const uint32_t *members = pool->members[wants];
+    uint32_t count = pool->counts[wants];
+    /* A retry goes to another node if the pool has one, else to the same. */
+    bool again_ok = count <= dispatch->tried_count && dispatch->attempt > 1;
+    /* Few nodes may fit a selector: a sample could miss them all. */
+    if (dispatch->scan || dispatch->spec.requires.at)
+        choose_by_scan(dispatch, members, count, again_ok, &rules);
+    else
+        choose_by_sample(dispatch, members, count, again_ok, &rules);
+    dispatch->count =
+        policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
+}
+
+static struct str endpoint_of(const struct dispatch *dispatch, const struct node *node)
+{
+    const struct snap_node *member = snapshot_node(dispatch->loop->snapshot, node->id);
+
+    if (!member || !member->facts->endpoint.at)
+        return STR_NONE;
+    return arena_str(dispatch->arena, member->facts->endpoint);
+}
+
+/* All of the list was tried. */
+static void exhausted(struct dispatch *dispatch)
+{
+    if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
+        const struct snap_pool *pool = find_pool(dispatch);
+        size_t others = pool ? pool->counts[wants_of(&dispatch->spec)] : 0;
+
+        log_event(LOG_INFO, "dispatch.preferred_failed", KS("node_id", dispatch->preferred->id),
+                  KI("strict", dispatch->spec.options.strict));
+        outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
+        if (dispatch->outcome.phase == OUTCOME_WALK) {
+            choose(dispatch);
+            reserve_next(dispatch);
+            return;
+        }
+    } else if (!dispatch->scan && dispatch->spec.queue_ms > 0) {
+        dispatch->scan = true; /* it may wait: but not while a slot is free outside the sample */
+        memset(dispatch->whys, 0, sizeof dispatch->whys);
+        choose(dispatch);
+        if (dispatch->count) {
+            reserve_next(dispatch);
+            return;
+        }
+        outcome_exhausted(&dispatch->outcome);
+    } else {
+        outcome_exhausted(&dispatch->outcome);
+    }
+    assert(dispatch->outcome.phase == OUTCOME_REFUSED);
+    give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
+}
+
+/* A job that exists already and may not wait ends here: who was refused must not see it run later.
+ */
+static void give_up(struct dispatch *dispatch, enum err err)
+{
+    struct store_op *op = &dispatch->op;
+
+    if (!dispatch->exists || dispatch->spec.queue_ms > 0) {
+        finish(dispatch, err);
+        return;
+    }
+    *op = (struct store_op){.verb = STORE_FINISH,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = gave_up,
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt,
+                            .arena = dispatch->arena};
+    op->u.settle.outcome = STORE_NO_CANDIDATE;
+    op->u.settle.reason = str_of(err_name(err));
+    if (store_send(dispatch->loop->sched->store, op))
+        finish(dispatch, err); /* the store is away: the sweep finds it by its lapsed hold */
+}
+
+static void gave_up(struct store_op *op)
+{
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+
+    if (!op->err) {
+        struct settle_note note = {.head = &op->head, .event = "failed"};
+
+        dispatch->head = op->head;
+        metric_add_label(METRIC_JOBS, "FAILED", 1);
+        dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
+    }
+    finish(dispatch, dispatch->why.err);
+}
+
+static void fill_reserve(struct dispatch *dispatch)
+{
+    const struct sched_config *config = &dispatch->loop->sched->config;
+    const struct spec *spec = &dispatch->spec;
+    struct store_op *op = &dispatch->op;
+
+    *op = (struct store_op){.verb = STORE_RESERVE,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = reserved,
+                            .not_after_ms = sched_not_after(dispatch->loop),
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt};
+    op->u.put.max_attempts = dispatch->max_attempts;
+    op->u.put.timeout_ms = spec->timeout_ms;
+    op->u.put.owner = config->instance;
+    op->u.put.ttl_ms = config->reservation_ttl_ms;
+    if (!dispatch->exists) {
+        op->u.put.spec = spec->json;
+        op->u.put.idem = dispatch->idem;
+        op->u.put.fingerprint = dispatch->fingerprint;
+        op->u.put.callback = spec->callback_url.at != NULL;
+        op->u.put.session = spec->f2f ? spec->session_id : STR_NONE;
+        if (op->u.put.session.at) {
+            op->u.put.pool = arena_fmt(dispatch->arena, STR_FMT ":" STR_FMT, STR_ARG(spec->src),
+                                       STR_ARG(spec->tgt));
+            op->u.put.lang_pair = arena_fmt(dispatch->arena, STR_FMT "->" STR_FMT,
+                                            STR_ARG(spec->src), STR_ARG(spec->tgt));
+        }
+    }
+    while (op->u.put.candidate_count < STORE_CANDIDATES_MAX && dispatch->next < dispatch->count) {
+        const struct node *node = dispatch->list[dispatch->next++].node;
+
+        op->u.put.candidates[op->u.put.candidate_count++] =
+            (struct store_candidate){.node = node->id, .hash = node->hash};
+    }
+}
+
+static void reserve_next(struct dispatch *dispatch)
+{
+    if (dispatch->next >= dispatch->count) {
+        exhausted(dispatch);
+        return;
+    }
+    /* Count our own reserve at once, or everybody here aims at the same empty node. */
+    dispatch->expected = dispatch->list[dispatch->next].node;
+    atomic_fetch_add_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    fill_reserve(dispatch);
+    enum err err = store_send(dispatch->loop->sched->store, &dispatch->op);
+    if (err) {
+        dispatch->op.err = err;
+        reserved(&dispatch->op);
+    }
+}
+
+/* The answers of the candidates that were asked go into counts and into the local view. */
+static void note_candidates(struct dispatch *dispatch)
+{
+    const struct store_op *op = &dispatch->op;
+    size_t first = dispatch->next - op->u.put.candidate_count;
+
+    for (size_t i = 0; i < op->u.put.candidate_count; i++) {
+        const struct store_candidate *candidate = &op->u.put.candidates[i];
+        struct node *node = dispatch->list[first + i].node;
+
+        if (!candidate->tried)
+            continue;
+        metric_add_label(METRIC_RESERVE, lease_reason_name(candidate->why), 1);
+        if (candidate->why == LEASE_OK)
+            continue;
+        dispatch->whys[why_of_reason[candidate->why]]++;
+        if (candidate->why == LEASE_FULL) {
+            int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
+            int32_t running = atomic_load_explicit(&node->running, memory_order_relaxed);
+
+            if (running < max)
+                atomic_store_explicit(&node->reserved, max - running, memory_order_relaxed);
+        }
+    }
+}
+
+static void send_job(struct dispatch *dispatch)
+{
+    struct buf text = {0};
+    const struct json *spec;
+    enum err err = json_parse(dispatch->spec.json, dispatch->arena, &spec, NULL);
+
+    assert(!err); /* we wrote it */
+    (void)err;
+    spec_message(&text, dispatch->job, dispatch->attempt, dispatch->op.head.due_ms, spec);
+    dispatch->send = (struct send_op){.reply_to = dispatch->loop->inbox,
+                                      .done = sent,
+                                      .node = dispatch->node,
+                                      .endpoint = endpoint_of(dispatch, dispatch->node),
+                                      .message = arena_str(dispatch->arena, buf_view(&text)),
+                                      .job = dispatch->job,
+                                      .attempt = dispatch->attempt,
+                                      .deadline_ms = dispatch->op.head.due_ms};
+    buf_free(&text);
+    dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send);
+}
+
+static void reserved(struct store_op *op)
+{
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+
+    atomic_fetch_sub_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    if (op->err == ERR_ALL_FULL) {
+        note_candidates(dispatch);
+        reserve_next(dispatch);
+        return;
+    }
+    dispatch->head = op->head;
+    if (op->err) {
+        finish(dispatch, refuse(dispatch, op->err));
+        return;
+    }
+    if (op->u.put.duplicate) { /* somebody asked for the same before: the first answer again */
+        dispatch->duplicate = true;
+        finish(dispatch, ERR_OK);
+        return;
+    }
+    assert(op->u.put.chosen >= 0 && op->u.put.chosen < STORE_CANDIDATES_MAX);
+    note_candidates(dispatch);
+    size_t first = dispatch->next - op->u.put.candidate_count;
+    dispatch->node = dispatch->list[first + (size_t)op->u.put.chosen].node;
+    dispatch->exists = true;
+    /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
+    dispatch->next = first + (size_t)op->u.put.chosen + 1;
+    sched_counts(dispatch->node, &op->counts);
+    send_job(dispatch);
+}
+
+static bool more_candidates(const struct dispatch *dispatch)
+{
+    return dispatch->next < dispatch->count ||
+           (dispatch->outcome.phase == OUTCOME_PREFERRED && !dispatch->spec.options.strict) ||
+           dispatch->spec.queue_ms > 0;
+}
+
+static void sent(struct send_op *send)
+{
+    struct dispatch *dispatch = container_of(send, struct dispatch, send);
+
+    if (send->ok) {
+        outcome_placed(&dispatch->outcome);
+        struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
+        dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
+        finish(dispatch, ERR_OK);
+        return;
+    }
+    dispatch->whys[WHY_SEND_FAILED]++;
+    add_tried(dispatch, dispatch->node);
+    char id[JOB_ID_TEXT + 1];
+    job_id_text(dispatch->job, id);
+    log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
+              KI("attempt_id", dispatch->attempt), KC("reason", send->reason));
+    struct store_op *op = &dispatch->op;
+    *op = (struct store_op){.verb = STORE_FINISH,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = released,
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt,
+                            .node = dispatch->node->id,
+                            .arena = dispatch->arena};
+    op->u.settle.outcome = STORE_SEND_FAILED;
+    op->u.settle.reason = str_of(send->reason);
+    op->u.settle.candidates_left = more_candidates(dispatch);
+    op->u.settle.owner = dispatch->loop->sched->config.instance;
+    op->u.settle.hold_ms = SCHED_HOLD_MS;
+    enum err err = store_send(dispatch->loop->sched->store, op);
+    if (err) {
+        op->err = err;
+        released(op);
+    }
+}
+
+/* The reservation was given back; or the lease ran out first, then the sweep moves the job on. */
+static void released(struct store_op *op)
+{
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+
+    dispatch->head = op->head;
+    if (op->err) {
+        finish(dispatch, refuse(dispatch, op->err == ERR_STALE ? ERR_ALL_FULL : op->err));
+        return;
+    }
+    sched_counts(dispatch->node, &op->counts);
+    dispatch->record = op->record;
+    reserve_next(dispatch);
+}
+
+void dispatch_start(struct dispatch *dispatch)
+{
+    const struct spec *spec = &dispatch->spec;
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+
+    assert(dispatch->job && dispatch->attempt > 0 && dispatch->done);
+    dispatch->begun_us = clock_mono_us();
+    if (!snapshot) {
+        finish(dispatch, problem_set(&dispatch->why, ERR_STORE_DOWN, "",
+                                     "The server is starting: its nodes are not loaded yet."));
+        return;
+    }
+    read_history(dispatch);
+    const struct snap_pool *pool = find_pool(dispatch);
+    unsigned wants = wants_of(spec);
+    const struct snap_node *preferred = snapshot_node(snapshot, spec->options.preferred_node_id);
+    bool prefers = spec->options.preferred_node_id.at && dispatch->attempt == 1;
+    struct outcome_start start = {
+        .store_up = true, /* a store that is down says so at once when asked */
+        .preferred_given = prefers,
+        .preferred_in_pool = prefers && snapshot_is_member(snapshot, pool, preferred, wants),
+        .strict = spec->options.strict,
+        .pool_count = pool ? pool->counts[wants] : 0};
+    outcome_begin(&dispatch->outcome, &start);
+    if (dispatch->outcome.phase == OUTCOME_REFUSED) {
+        give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
+        return;
+    }
+    if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
+        dispatch->preferred = preferred->node;
+        dispatch->list[0] = look_at(preferred->node);
+        dispatch->count = 1;
+    } else {
+        choose(dispatch);
+    }
+    reserve_next(dispatch);
+}

@@ -1,0 +1,63 @@
+/* One job on its way to a node: choose candidates from the snapshot, reserve atomically in the
+ * store, send; the next candidate when one is full or cannot be reached. Serves new jobs (on the
+ * loop that took the request) and jobs that go on (on the keeper's). */
+#ifndef SCHED_DISPATCH_H
+#define SCHED_DISPATCH_H
+
+#include "model/outcome.h"
+#include "sched/sched.h"
+#include "sched/spec.h"
+
+/* Why candidates did not get the job; counted for the answer. */
+enum dispatch_why {
+    WHY_NOT_READY,
+    WHY_STALE,
+    WHY_NO_CAPACITY,
+    WHY_FULL,
+    WHY_SEND_FAILED,
+    WHY_TRIED,    /* had it before, in this attempt or a failed one */
+    WHY_REQUIRES, /* its labels do not fit */
+    WHY_COUNT
+};
+const char *dispatch_why_name(enum dispatch_why why); /* "NOT_READY" */
+
+struct dispatch {
+    /* the caller's */
+    struct sched_loop *loop;
+    struct arena *arena; /* for what lives as long as the dispatch */
+    struct spec spec;
+    struct str idem; /* Idempotency-Key; at == NULL: none */
+    uint64_t fingerprint;
+    uint64_t job;
+    int attempt;
+    int max_attempts;
+    bool exists;        /* the store knows the job already */
+    bool scan;          /* look at every member with room instead of a sample */
+    struct str history; /* of a job that goes on: where it was before */
+    void (*done)(struct dispatch *dispatch);
+
+    /* the answer */
+    enum err err;
+    struct problem why;
+    struct store_head head;
+    bool duplicate;
+    struct store_record record; /* when it exists but was not placed: for the queue */
+    uint32_t whys[WHY_COUNT];
+
+    /* private to dispatch.c */
+    struct outcome outcome;
+    struct node *preferred;
+    struct policy_candidate list[POLICY_SAMPLE_MAX];
+    size_t count, next;
+    struct node *expected; /* whose pending count was raised */
+    struct str tried[SCHED_TRIED_MAX];
+    size_t tried_count;
+    struct node *node; /* reserved on */
+    struct store_op op;
+    struct send_op send;
+    int64_t begun_us;
+};
+
+void dispatch_start(struct dispatch *dispatch);
+
+#endif

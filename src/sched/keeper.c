@@ -1,0 +1,447 @@
+/* The keeper's thread: table of nodes, editions of the snapshot, the scan for silent nodes, and the
+ * clock of queue and sweep.
+ *
+ * An edition is a snapshot on its way: posted to every loop, each swaps its pointer at its next
+ * message and posts the confirmation back. When all have, those who waited for it are answered and
+ * the edition before it is freed. One edition at a time: what changes meanwhile goes into the next.
+ */
+#include "sched/keeper.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "sched/queue.h"
+#include "sched/sweep.h"
+
+enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000 };
+
+struct edition_swap {
+    struct msg msg;
+    struct keeper *keeper;
+    struct sched_loop *loop;
+};
+
+struct keeper {
+    struct sched *sched;
+    struct arena arena; /* the pools of the configuration */
+    struct members *members;
+    struct snapshot *current;   /* live on every loop, or on its way there */
+    struct snapshot *before;    /* may still be read by a loop */
+    struct edition_swap *swaps; /* one for each loop */
+    int unconfirmed;
+    int64_t published_us;
+    struct change *arriving; /* wait for an edition that holds them, newest first */
+    struct change *aboard;   /* wait for the edition under way */
+    struct queue *queue;
+    struct sweep *sweep;
+    struct msg kick;
+    _Atomic bool kicked;
+    struct store_op load_op; /* NODES at the start, COUNTS then */
+    struct arena load_arena;
+    bool load_busy;
+    int64_t next_sweep_ms, next_scan_ms;
+    bool kick_wanted;
+};
+
+/* A job that goes on, posted by any thread. */
+struct onward {
+    struct msg msg;
+    struct keeper *keeper;
+    struct arena arena;
+    struct store_record record;
+    bool counted;
+};
+
+/* A change the keeper itself makes (a lost or forgotten node). */
+struct own_change {
+    struct change change;
+    char node_id[NODE_ID_MAX + 1];
+};
+
+static void kicked(struct msg *msg);
+
+struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
+                          struct arena arena)
+{
+    struct keeper *keeper = calloc(1, sizeof *keeper);
+
+    assert(keeper);
+    keeper->sched = sched;
+    keeper->arena = arena;
+    keeper->members = members_new(pairs, pair_count);
+    keeper->swaps = calloc((size_t)sched->loop_count, sizeof *keeper->swaps);
+    assert(keeper->swaps);
+    keeper->queue = queue_new(sched);
+    keeper->sweep = sweep_new(sched, keeper->queue);
+    keeper->kick.run = kicked;
+    return keeper;
+}
+
+void keeper_free(struct keeper *keeper)
+{
+    if (!keeper)
+        return;
+    sweep_free(keeper->sweep);
+    queue_free(keeper->queue);
+    snapshot_free(keeper->before);
+    snapshot_free(keeper->current);
+    members_free(keeper->members);
+    arena_free(&keeper->load_arena);
+    arena_free(&keeper->arena);
+    free(keeper->swaps);
+    free(keeper);
+}
+
+static struct sched_loop *loop_of(struct keeper *keeper)
+{
+    return sched_keeper_loop(keeper->sched);
+}
+
+static void answer(struct msg *msg)
+{
+    struct change *change = container_of(msg, struct change, msg);
+
+    change->done(change);
+}
+
+/* All loops read the new version: whoever waited for it is answered on its own loop. */
+static void all_confirmed(struct keeper *keeper)
+{
+    struct change *change = keeper->aboard;
+
+    keeper->aboard = NULL;
+    while (change) {
+        struct change *next = change->next;
+
+        change->msg.run = answer;
+        inbox_post(change->from->inbox, &change->msg);
+        change = next;
+    }
+    snapshot_free(keeper->before);
+    keeper->before = NULL;
+    metric_observe_us(METRIC_POOL_DELAY, clock_mono_us() - keeper->published_us);
+    if (!atomic_exchange(&keeper->sched->ready, true))
+        log_event(LOG_INFO, "server.ready", KI("nodes", (int64_t)keeper->current->count));
+    keeper->kick_wanted = true;
+}
+
+static void confirmed(struct msg *msg)
+{
+    struct edition_swap *swap = container_of(msg, struct edition_swap, msg);
+
+    assert(swap->keeper->unconfirmed > 0);
+    if (--swap->keeper->unconfirmed == 0)
+        all_confirmed(swap->keeper);
+}
+
+/* On the loop's thread. */
+static void swap_snapshot(struct msg *msg)
+{
+    struct edition_swap *swap = container_of(msg, struct edition_swap, msg);
+
+    swap->loop->snapshot = swap->keeper->current;
+    swap->msg.run = confirmed;
+    inbox_post(loop_of(swap->keeper)->inbox, &swap->msg);
+}
+
+static void publish(struct keeper *keeper)
+{
+    struct sched *sched = keeper->sched;
+
+    assert(keeper->unconfirmed == 0 && !keeper->before);
+    keeper->before = keeper->current;
+    keeper->current = members_publish(keeper->members, keeper->before);
+    keeper->aboard = keeper->arriving;
+    keeper->arriving = NULL;
+    keeper->published_us = clock_mono_us();
+    loop_of(keeper)->snapshot = keeper->current;
+    keeper->unconfirmed = sched->loop_count;
+    metric_set(METRIC_SNAPSHOT_VERSION, keeper->current->version);
+    for (int i = 0; i < sched->loop_count; i++) {
+        keeper->swaps[i] = (struct edition_swap){
+            .msg = {.run = swap_snapshot}, .keeper = keeper, .loop = &sched->loops[i]};
+        inbox_post(sched->loops[i].inbox, &keeper->swaps[i].msg);
+    }
+}
+
+/* The live figures that follow from a record of the store. */
+static void take_figures(struct node *node, const struct change *change)
+{
+    const struct store_op *op = &change->op;
+
+    atomic_store(&node->own, change->own);
+    atomic_store(&node->health, op->u.node_put.health);
+    atomic_store(&node->max, op->u.node_put.max);
+    if (change->kind == CHANGE_ADMIN)
+        atomic_store(&node->admin, change->admin);
+    sched_counts(node, &op->counts);
+}
+
+static void apply_put(struct keeper *keeper, struct change *change)
+{
+    struct facts *known = members_facts(keeper->members, change->node_id);
+    int64_t version = change->op.u.node_put.version;
+    int64_t now_ms = *loop_of(keeper)->wall_ms;
+
+    change->facts->version = version;
+    change->facts->registered_ms = known ? known->registered_ms : now_ms;
+    /* Two changes of one node may overtake each other between store and keeper. */
+    if (known && known->version > version) {
+        change->node = members_node(keeper->members, change->node_id);
+        facts_unref(change->facts);
+    } else {
+        change->node = members_put(keeper->members, change->node_id, change->facts);
+        take_figures(change->node, change);
+        report_remember(&change->report, change->node);
+    }
+    change->facts = NULL;
+    atomic_store(&change->node->heartbeat_ms, now_ms);
+    if (!known)
+        node_watch_init(&change->node->watch, now_ms);
+    node_watch_heartbeat(&change->node->watch, &node_watch_defaults, true, now_ms);
+}
+
+static void apply(struct msg *msg)
+{
+    struct change *change = container_of(msg, struct change, msg);
+    struct keeper *keeper = change->from->sched->keeper;
+    static const char *const words[] = {[CHANGE_PUT] = "changed",
+                                        [CHANGE_ADMIN] = "admin",
+                                        [CHANGE_DROP] = "left",
+                                        [CHANGE_WATCH] = "health"};
+
+    if (change->kind == CHANGE_PUT)
+        apply_put(keeper, change);
+    else if (change->kind == CHANGE_DROP)
+        members_del(keeper->members, change->node_id);
+    else
+        take_figures(members_node(keeper->members, change->node_id), change);
+    keeper->members->dirty = true;
+    keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
+    change->next = keeper->arriving;
+    keeper->arriving = change;
+}
+
+void keeper_apply(struct keeper *keeper, struct change *change)
+{
+    change->msg.run = apply;
+    inbox_post(loop_of(keeper)->inbox, &change->msg);
+}
+
+void keeper_turn(struct keeper *keeper)
+{
+    if (keeper->members->dirty && keeper->unconfirmed == 0)
+        publish(keeper);
+    if (keeper->kick_wanted) {
+        keeper->kick_wanted = false;
+        queue_kick(keeper->queue);
+    }
+}
+
+static void kicked(struct msg *msg)
+{
+    struct keeper *keeper = container_of(msg, struct keeper, kick);
+
+    atomic_store(&keeper->kicked, false);
+    keeper->kick_wanted = true;
+}
+
+void keeper_kick(struct keeper *keeper)
+{
+    if (!atomic_exchange(&keeper->kicked, true))
+        inbox_post(loop_of(keeper)->inbox, &keeper->kick);
+}
+
+static void go_on(struct msg *msg)
+{
+    struct onward *onward = container_of(msg, struct onward, msg);
+
+    if (onward->record.spec.at)
+        queue_continue(onward->keeper->queue, &onward->record, onward->counted);
+    else
+        queue_forget(onward->keeper->queue, onward->record.head.id);
+    onward->keeper->kick_wanted = true;
+    arena_free(&onward->arena);
+    free(onward);
+}
+
+static struct onward *onward_new(struct keeper *keeper)
+{
+    struct onward *onward = calloc(1, sizeof *onward);
+
+    assert(onward);
+    onward->keeper = keeper;
+    onward->msg.run = go_on;
+    return onward;
+}
+
+void keeper_continue(struct keeper *keeper, const struct store_record *record, bool counted)
+{
+    struct onward *onward = onward_new(keeper);
+
+    assert(record->spec.at);
+    onward->record.head = record->head;
+    onward->record.spec = arena_str(&onward->arena, record->spec);
+    onward->record.history = arena_str(&onward->arena, record->history);
+    onward->counted = counted;
+    inbox_post(loop_of(keeper)->inbox, &onward->msg);
+}
+
+void keeper_forget(struct keeper *keeper, uint64_t job)
+{
+    struct onward *onward = onward_new(keeper);
+
+    onward->record.head.id = job;
+    inbox_post(loop_of(keeper)->inbox, &onward->msg);
+}
+
+static void own_change_done(struct change *change)
+{
+    struct own_change *own = container_of(change, struct own_change, change);
+
+    log_event(LOG_INFO, change->kind == CHANGE_DROP ? "node.forgotten" : "node.health",
+              KC("node_id", own->node_id), KC("health", node_health_name(change->watch)),
+              KC("result", err_name(change->err)));
+    free(own);
+}
+
+static void change_node(struct keeper *keeper, const struct node *node, enum change_kind kind,
+                        enum node_health watch)
+{
+    struct own_change *own = calloc(1, sizeof *own);
+
+    assert(own);
+    str_copy(node->id, own->node_id, sizeof own->node_id);
+    own->change.kind = kind;
+    own->change.watch = watch;
+    own->change.node_id = str_of(own->node_id);
+    own->change.done = own_change_done;
+    registry_send(loop_of(keeper), &own->change);
+}
+
+/* One node's silence: heartbeats seen since the last look, then the rules. */
+static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
+{
+    const struct sched_config *config = &keeper->sched->config;
+    struct node_watch_rules rules = node_watch_defaults;
+    enum node_health before = node->watch.status;
+    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+    int bad = atomic_exchange_explicit(&node->bad_heartbeats, 0, memory_order_relaxed);
+
+    rules.heartbeat_timeout_ms = config->view_drop_ms + config->lost_grace_ms;
+    if (beat_ms > node->watch.last_heartbeat_ms) {
+        node_watch_heartbeat(&node->watch, &rules, true, beat_ms);
+        if (node->watch.status == NODE_REGISTERING) /* back from offline: a heartbeat counts */
+            node_watch_heartbeat(&node->watch, &rules, true, beat_ms);
+    }
+    while (bad-- > 0)
+        node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
+    node_watch_scan(&node->watch, &rules, now_ms);
+    if (now_ms - beat_ms > config->forget_ms)
+        change_node(keeper, node, CHANGE_DROP, NODE_OFFLINE);
+    else if (node->watch.status != before && before != NODE_HEALTH_NONE)
+        change_node(keeper, node, CHANGE_WATCH, node->watch.status);
+}
+
+static void scan(struct keeper *keeper)
+{
+    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    int64_t by_health[NODE_HEALTH_COUNT] = {0};
+    const struct snapshot *snapshot = keeper->current;
+
+    for (size_t i = 0; snapshot && i < snapshot->count; i++) {
+        struct node *node = snapshot->nodes[i].node;
+
+        scan_node(keeper, node, now_ms);
+        by_health[atomic_load_explicit(&node->health, memory_order_relaxed)]++;
+        if (str_is(str_of(keeper->sched->policy->name), "health"))
+            atomic_store_explicit(&node->score,
+                                  sched_score(node, keeper->sched->config.latency_target_ms),
+                                  memory_order_relaxed);
+    }
+    for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
+        metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), by_health[i]);
+}
+
+static void load_node(struct keeper *keeper, const struct store_node *record)
+{
+    struct problem why;
+    struct facts *facts;
+
+    if (report_stored(record->facts, &facts, &why)) {
+        log_event(LOG_ERROR, "node.unreadable", KS("node_id", record->id),
+                  KC("reason", why.detail));
+        return;
+    }
+    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    facts->version = record->version;
+    facts->registered_ms = record->registered_ms;
+    struct node *node = members_put(keeper->members, record->id, facts);
+    atomic_store(&node->own, record->own);
+    atomic_store(&node->health, record->counts.health);
+    atomic_store(&node->admin, record->admin);
+    atomic_store(&node->max, record->counts.max);
+    atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
+    sched_counts(node, &record->counts);
+    node_watch_init(&node->watch, now_ms);
+    node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
+}
+
+static void loaded(struct store_op *op)
+{
+    struct keeper *keeper = container_of(op, struct keeper, load_op);
+
+    keeper->load_busy = false;
+    for (size_t i = 0; !op->err && i < op->u.nodes.count; i++) {
+        const struct store_node *record = &op->u.nodes.items[i];
+        struct node *node = map_get(&keeper->members->nodes, record->id);
+
+        if (op->verb == STORE_NODES)
+            load_node(keeper, record);
+        else if (node)
+            sched_counts(node, &record->counts);
+    }
+    if (op->verb == STORE_NODES && !op->err)
+        keeper->members->dirty =
+            true; /* also when there is none: the first edition makes us ready */
+    arena_reset(&keeper->load_arena);
+}
+
+static void load(struct keeper *keeper, enum store_verb verb)
+{
+    if (keeper->load_busy)
+        return;
+    keeper->load_op = (struct store_op){.verb = verb,
+                                        .reply_to = loop_of(keeper)->inbox,
+                                        .done = loaded,
+                                        .arena = &keeper->load_arena};
+    keeper->load_busy = store_send(keeper->sched->store, &keeper->load_op) == ERR_OK;
+}
+
+void keeper_start(struct keeper *keeper)
+{
+    load(keeper, STORE_NODES);
+}
+
+void keeper_tick(struct keeper *keeper)
+{
+    int64_t now_ms = *loop_of(keeper)->wall_ms;
+
+    if (!keeper->current) {
+        load(keeper, STORE_NODES);
+        return;
+    }
+    queue_tick(keeper->queue, now_ms);
+    if (now_ms >= keeper->next_sweep_ms || keeper->next_sweep_ms - now_ms > SWEEP_EVERY_MS) {
+        keeper->next_sweep_ms = now_ms + SWEEP_EVERY_MS;
+        sweep_tick(keeper->sweep);
+    }
+    if (now_ms >= keeper->next_scan_ms || keeper->next_scan_ms - now_ms > SCAN_EVERY_MS) {
+        keeper->next_scan_ms = now_ms + SCAN_EVERY_MS;
+        scan(keeper);
+        load(keeper, STORE_COUNTS);
+    }
+}

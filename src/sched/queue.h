@@ -1,0 +1,21 @@
+/* Jobs that wait in this instance, in memory, on the keeper's thread. Their durable record is held
+ * by this instance (STORE_HOLD); when it dies another adopts them. One queue per pool and selector:
+ * higher priority first, oldest first within it; a pool without room holds up no other. */
+#ifndef SCHED_QUEUE_H
+#define SCHED_QUEUE_H
+
+#include "sched/sched.h"
+
+struct queue;
+
+struct queue *queue_new(struct sched *sched);
+void queue_free(struct queue *queue);
+/* A record that is NEW (waits), SELECTING or RETRYING (tried at once, then waits if it may).
+ * Copies. counted: whoever put it into the store has counted it in sched_lane() already. */
+void queue_continue(struct queue *queue, const struct store_record *record, bool counted);
+void queue_kick(struct queue *queue);                 /* place what can be placed */
+void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */
+void queue_forget(struct queue *queue, uint64_t job);
+bool queue_holds(const struct queue *queue, uint64_t job);
+
+#endif

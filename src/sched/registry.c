@@ -1,0 +1,133 @@
+/* Changes of nodes on their way through store, keeper and loops; and the cheap path of heartbeats.
+ */
+#include "sched/registry.h"
+
+#include <assert.h>
+
+#include "sched/keeper.h"
+
+static void stored(struct store_op *op);
+
+enum err registry_prepare(struct sched_loop *loop, const struct report *report,
+                          struct change *ret_change, struct problem *why)
+{
+    const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
+    struct facts *facts;
+
+    if (!known && loop->snapshot && (int64_t)loop->snapshot->count >= loop->sched->config.nodes_max)
+        return problem_set(why, ERR_BUSY, "node_id",
+                           "This fleet is configured for at most %lld nodes (nodes_max).",
+                           (long long)loop->sched->config.nodes_max);
+    enum err err = report_facts(report, known ? known->facts : NULL, &facts, why);
+    if (err)
+        return err;
+    enum node_health own =
+        report->health != NODE_HEALTH_NONE ? (enum node_health)report->health
+        : known ? (enum node_health)atomic_load_explicit(&known->node->own, memory_order_relaxed)
+                : NODE_READY;
+    *ret_change = (struct change){.kind = CHANGE_PUT,
+                                  .node_id = report->node_id,
+                                  .facts = facts,
+                                  .own = own,
+                                  .report = *report};
+    return ERR_OK;
+}
+
+/* What the store needs to know: one NODE_PUT for everything but a drop. */
+static void fill_op(struct change *change)
+{
+    struct store_op *op = &change->op;
+    const struct snap_node *known = snapshot_node(change->from->snapshot, change->node_id);
+    const struct node *node = known ? known->node : NULL;
+    enum node_admin admin = node ? (enum node_admin)atomic_load(&node->admin) : NODE_ADMIN_NONE;
+
+    *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
+                            .reply_to = change->from->inbox,
+                            .done = stored,
+                            .not_after_ms = sched_not_after(change->from),
+                            .node = change->node_id};
+    if (change->kind == CHANGE_DROP)
+        return;
+    if (change->kind != CHANGE_PUT)
+        change->own = (enum node_health)atomic_load(&node->own);
+    if (change->kind == CHANGE_ADMIN)
+        admin = change->admin;
+    enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
+    bool lost = watch == NODE_OFFLINE;
+    op->u.node_put.own = change->own;
+    op->u.node_put.health = node_effective(change->own, watch, admin);
+    op->u.node_put.max =
+        change->facts ? change->facts->max_concurrent_jobs : atomic_load(&node->max);
+    op->u.node_put.facts = change->facts ? change->facts->json : STR_NONE;
+    op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
+    op->u.node_put.admin = change->admin;
+    op->u.node_put.admin_reason = change->admin_reason;
+    op->u.node_put.new_epoch = lost;
+    op->u.node_put.if_epoch = lost ? atomic_load(&node->epoch) : 0;
+}
+
+void registry_send(struct sched_loop *loop, struct change *change)
+{
+    change->from = loop;
+    if (change->kind != CHANGE_PUT && !snapshot_node(loop->snapshot, change->node_id)) {
+        change->err = problem_set(&change->why, ERR_NOT_FOUND, "node_id",
+                                  "There is no node \"" STR_FMT "\".", STR_ARG(change->node_id));
+        change->done(change);
+        return;
+    }
+    fill_op(change);
+    enum err err = store_send(loop->sched->store, &change->op);
+    if (err) {
+        change->op.err = err;
+        stored(&change->op);
+    }
+}
+
+static void stored(struct store_op *op)
+{
+    struct change *change = container_of(op, struct change, op);
+
+    change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
+    if (!change->err) {
+        keeper_apply(change->from->sched->keeper, change);
+        return;
+    }
+    problem_set(&change->why, change->err, "", "%s.", err_title(change->err));
+    facts_unref(change->facts);
+    change->facts = NULL;
+    change->done(change);
+}
+
+void registry_alive(struct sched_loop *loop, struct node *node)
+{
+    /* Busy nodes send many messages; one write a second is fresh enough and keeps the line shared.
+     */
+    int64_t last = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+
+    if (*loop->wall_ms - last >= 1000 || *loop->wall_ms < last)
+        atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+}
+
+enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
+                                      const struct report_load *load)
+{
+    const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
+
+    if (!known)
+        return BEAT_UNKNOWN;
+    struct node *node = known->node;
+    atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+    if (load->cpu_pm >= 0)
+        atomic_store_explicit(&node->cpu_pm, load->cpu_pm, memory_order_relaxed);
+    if (load->gpu_pm >= 0)
+        atomic_store_explicit(&node->gpu_pm, load->gpu_pm, memory_order_relaxed);
+    if (load->mem_pm >= 0)
+        atomic_store_explicit(&node->mem_pm, load->mem_pm, memory_order_relaxed);
+    /* One we held for lost or degraded is taken back by the store before it gets work again. */
+    enum node_health own = (enum node_health)atomic_load_explicit(&node->own, memory_order_relaxed);
+    enum node_admin admin =
+        (enum node_admin)atomic_load_explicit(&node->admin, memory_order_relaxed);
+    bool back = atomic_load_explicit(&node->health, memory_order_relaxed) !=
+                (int32_t)node_effective(own, NODE_READY, admin);
+    return back || report_is_news(report, node) ? BEAT_NEWS : BEAT_TAKEN;
+}

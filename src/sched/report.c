@@ -1,0 +1,462 @@
+/* Reading registrations and heartbeats. The facts JSON written here is what the store keeps and
+ * what comes back through report_stored() after a restart. */
+#include "sched/report.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/schema.h"
+#include "store/store.h"
+
+enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000 };
+
+static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
+                                           "draining", "offline",     NULL};
+_Static_assert(COUNT_OF(health_names) == NODE_HEALTH_COUNT + 1, "names follow enum node_health");
+
+static const struct field fields[] = {
+    {.name = "node_id",
+     .type = FIELD_ID,
+     .offset = offsetof(struct report, node_id),
+     .max = NODE_ID_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "health",
+     .type = FIELD_ENUM,
+     .offset = offsetof(struct report, health),
+     .names = health_names},
+    {.name = "semantic_langs",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct report, semantic_langs)},
+    {.name = "nmt_pairs", .type = FIELD_JSON, .offset = offsetof(struct report, nmt_pairs)},
+    {.name = "tts_langs", .type = FIELD_JSON, .offset = offsetof(struct report, tts_langs)},
+    {.name = "capability_by_type",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct report, capability_by_type)},
+    {.name = "allowed_types", .type = FIELD_JSON, .offset = offsetof(struct report, allowed_types)},
+    {.name = "labels", .type = FIELD_JSON, .offset = offsetof(struct report, labels)},
+    {.name = "max_concurrent_jobs",
+     .type = FIELD_INT,
+     .offset = offsetof(struct report, max_concurrent_jobs),
+     .min = 0,
+     .max = MAX_JOBS_BOUND},
+    {.name = "endpoint",
+     .type = FIELD_STR,
+     .offset = offsetof(struct report, endpoint),
+     .max = 2048},
+    {.name = "agent_version",
+     .type = FIELD_STR,
+     .offset = offsetof(struct report, agent_version),
+     .max = 64},
+    {.name = "name", .type = FIELD_STR, .offset = offsetof(struct report, name), .max = 128},
+    {.name = "role", .type = FIELD_STR, .offset = offsetof(struct report, role), .max = 128},
+    {.name = "current_load", .type = FIELD_JSON, .offset = offsetof(struct report, current_load)},
+    {.name = "running_jobs", .type = FIELD_JSON, .offset = offsetof(struct report, running_jobs)},
+};
+
+static const struct schema report_schema = {
+    .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
+
+enum err report_read(const struct json *body, struct arena *arena, struct report *ret_report,
+                     struct problem *why)
+{
+    struct report report = {.health = NODE_HEALTH_NONE, .max_concurrent_jobs = FIELD_OFF};
+    enum err err = schema_read(&report_schema, body, &report, arena, why);
+
+    if (err)
+        return err;
+    report.raw_max = json_get(body, "max_concurrent_jobs");
+    *ret_report = report;
+    return ERR_OK;
+}
+
+/* The fingerprint of one field as it was sent; 0 = not sent. */
+static uint32_t mark_json(const struct json *value)
+{
+    if (json_is_null(value))
+        return 0;
+    uint32_t mark = (uint32_t)str_hash(json_raw(value));
+    return mark ? mark : 1;
+}
+
+static uint32_t mark_str(struct str text)
+{
+    if (!text.at)
+        return 0;
+    uint32_t mark = (uint32_t)str_hash(text);
+    return mark ? mark : 1;
+}
+
+static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
+{
+    const uint32_t all[] = {mark_json(report->semantic_langs),
+                            mark_json(report->nmt_pairs),
+                            mark_json(report->tts_langs),
+                            mark_json(report->allowed_types),
+                            mark_json(report->capability_by_type),
+                            mark_json(report->labels),
+                            mark_json(report->raw_max),
+                            mark_str(report->endpoint),
+                            mark_str(report->agent_version),
+                            mark_str(report->name),
+                            mark_str(report->role)};
+
+    _Static_assert(COUNT_OF(all) == NODE_MARKS, "one mark for each fact");
+    memcpy(marks, all, sizeof all);
+}
+
+bool report_is_news(const struct report *report, const struct node *node)
+{
+    uint32_t marks[NODE_MARKS];
+
+    if (report->health != NODE_HEALTH_NONE &&
+        report->health != atomic_load_explicit(&node->own, memory_order_relaxed))
+        return true;
+    marks_of(report, marks);
+    for (int i = 0; i < NODE_MARKS; i++)
+        if (marks[i] && marks[i] != atomic_load_explicit(&node->marks[i], memory_order_relaxed))
+            return true;
+    return false;
+}
+
+void report_remember(const struct report *report, struct node *node)
+{
+    uint32_t marks[NODE_MARKS];
+
+    marks_of(report, marks);
+    for (int i = 0; i < NODE_MARKS; i++)
+        if (marks[i])
+            atomic_store_explicit(&node->marks[i], marks[i], memory_order_relaxed);
+}
+
+bool report_registers(const struct report *report)
+{
+    return report->max_concurrent_jobs != FIELD_OFF || !json_is_null(report->semantic_langs) ||
+           !json_is_null(report->allowed_types);
+}
+
+static enum err read_langs(const struct json *list, const char *field, struct facts *facts,
+                           struct str **ret_langs, size_t *ret_count, struct problem *why)
+{
+    if (json_type(list) != JSON_ARR || list->count > REPORT_LANGS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, field,
+                           "%s must be a list of at most %d language codes.", field,
+                           REPORT_LANGS_MAX);
+    struct str *langs = arena_array(&facts->arena, struct str, list->count + 1);
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+        if (json_type(item) != JSON_STR ||
+            !pool_lang_normalise(json_str(item, &facts->arena), &facts->arena, &langs[i]))
+            return problem_set(why, ERR_BAD_FIELD, field,
+                               "%s must hold language codes like \"en\" or \"zh-tw\".", field);
+    *ret_langs = langs;
+    *ret_count = list->count;
+    return ERR_OK;
+}
+
+static bool read_pair(const struct json *pair, struct arena *arena, struct pool_pair *ret)
+{
+    if (json_type(pair) != JSON_ARR || pair->count != 2)
+        return false;
+    const struct json *src = json_first(pair);
+    const struct json *tgt = json_next(src);
+    return json_type(src) == JSON_STR && json_type(tgt) == JSON_STR &&
+           pool_lang_normalise(json_str(src, arena), arena, &ret->src) &&
+           pool_lang_normalise(json_str(tgt, arena), arena, &ret->tgt);
+}
+
+static enum err read_pairs(const struct json *list, struct facts *facts, struct problem *why)
+{
+    struct pool_facts *pool = &facts->pool;
+
+    pool->nmt_any = json_str_is(list, "any");
+    pool->nmt_count = 0;
+    if (pool->nmt_any)
+        return ERR_OK;
+    if (json_type(list) != JSON_ARR || list->count > REPORT_PAIRS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "nmt_pairs",
+                           "nmt_pairs must be \"any\" or a list of at most %d pairs like "
+                           "[\"en\",\"zh\"].",
+                           REPORT_PAIRS_MAX);
+    pool->nmt_pairs = arena_array(&facts->arena, struct pool_pair, list->count + 1);
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+        if (!read_pair(item, &facts->arena, &pool->nmt_pairs[i]))
+            return problem_set(why, ERR_BAD_FIELD, "nmt_pairs",
+                               "nmt_pairs must hold pairs of language codes like [\"en\",\"zh\"].");
+    pool->nmt_count = list->count;
+    return ERR_OK;
+}
+
+static enum err read_types(const struct json *list, struct facts *facts, struct problem *why)
+{
+    if (json_type(list) != JSON_ARR || list->count > REPORT_TYPES_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "allowed_types",
+                           "allowed_types must be a list of at most %d task types.",
+                           REPORT_TYPES_MAX);
+    struct str *types = arena_array(&facts->arena, struct str, list->count + 1);
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        struct str type = json_type(item) == JSON_STR ? json_str(item, &facts->arena) : STR_NONE;
+
+        if (!str_is(type, "*") && !str_is_id(type, POOL_LANG_MAX))
+            return problem_set(why, ERR_BAD_FIELD, "allowed_types",
+                               "allowed_types must hold task types of 1 to %d letters, digits or "
+                               "._:@-, or \"*\".",
+                               POOL_LANG_MAX);
+        types[i] = arena_str(&facts->arena, type);
+    }
+    facts->pool.types = types;
+    facts->pool.type_count = list->count;
+    return ERR_OK;
+}
+
+/* A capability that was not sent follows from the lists (R001-15). */
+static enum err read_capabilities(const struct json *obj, struct facts *facts, struct problem *why)
+{
+    struct pool_facts *pool = &facts->pool;
+    struct {
+        const char *name;
+        bool *value;
+        bool derived;
+    } rows[] = {{"asr", &pool->asr, false},
+                {"nmt", &pool->nmt, pool->nmt_any || pool->nmt_count > 0},
+                {"tts", &pool->tts, pool->tts_count > 0},
+                {"tone", &pool->tone, false},
+                {"semantic", &pool->semantic, pool->semantic_count > 0}};
+
+    if (!json_is_null(obj) && json_type(obj) != JSON_OBJ)
+        return problem_set(why, ERR_BAD_FIELD, "capability_by_type",
+                           "capability_by_type must be an object of true and false.");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct json *value = json_get(obj, rows[i].name);
+
+        *rows[i].value = rows[i].derived;
+        if (!json_is_null(value) && !json_bool(value, rows[i].value))
+            return problem_set(why, ERR_BAD_FIELD, "capability_by_type",
+                               "capability_by_type.%s must be true or false.", rows[i].name);
+    }
+    return ERR_OK;
+}
+
+static enum err read_labels(const struct json *obj, struct problem *why)
+{
+    if (json_type(obj) != JSON_OBJ || obj->count > 64)
+        return problem_set(why, ERR_BAD_FIELD, "labels",
+                           "labels must be an object of at most 64 texts.");
+    const struct json *key = json_first(obj);
+    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1))
+        if (json_type(key + 1) != JSON_STR || key[1].len > 256 || key->len > 128)
+            return problem_set(why, ERR_BAD_FIELD, "labels",
+                               "labels must hold texts of at most 256 bytes.");
+    return ERR_OK;
+}
+
+static void write_langs(struct jsonw *w, const char *name, const struct str *langs, size_t count)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, langs[i]);
+    jsonw_end_arr(w);
+}
+
+static void write_pairs(struct jsonw *w, const struct pool_facts *pool)
+{
+    jsonw_key(w, "nmt_pairs");
+    if (pool->nmt_any) {
+        jsonw_str(w, STR("any"));
+        return;
+    }
+    jsonw_arr(w);
+    for (size_t i = 0; i < pool->nmt_count; i++) {
+        jsonw_arr(w);
+        jsonw_str(w, pool->nmt_pairs[i].src);
+        jsonw_str(w, pool->nmt_pairs[i].tgt);
+        jsonw_end_arr(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void write_facts(struct facts *facts, struct str id)
+{
+    const struct pool_facts *pool = &facts->pool;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", id);
+    write_langs(&w, "semantic_langs", pool->semantic_langs, pool->semantic_count);
+    write_pairs(&w, pool);
+    write_langs(&w, "tts_langs", pool->tts_langs, pool->tts_count);
+    write_langs(&w, "allowed_types", pool->types, pool->type_count);
+    jsonw_key(&w, "capability_by_type");
+    jsonw_obj(&w);
+    jsonw_kbool(&w, "asr", pool->asr);
+    jsonw_kbool(&w, "nmt", pool->nmt);
+    jsonw_kbool(&w, "tts", pool->tts);
+    jsonw_kbool(&w, "tone", pool->tone);
+    jsonw_kbool(&w, "semantic", pool->semantic);
+    jsonw_end_obj(&w);
+    jsonw_kraw(&w, "labels", facts->labels);
+    jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);
+    jsonw_kstr(&w, "endpoint", facts->endpoint);
+    jsonw_kstr(&w, "agent_version", facts->agent_version);
+    jsonw_kstr(&w, "name", facts->name);
+    jsonw_kstr(&w, "role", facts->role);
+    jsonw_end_obj(&w);
+    facts->json = arena_str(&facts->arena, buf_view(&buf));
+    buf_free(&buf);
+}
+
+/* Fields a heartbeat left out come from the record before, by way of its JSON: one path for both.
+ */
+static const struct json *or_before(const struct json *sent, const struct json *before,
+                                    const char *name)
+{
+    return json_is_null(sent) ? json_get(before, name) : sent;
+}
+
+static struct str text_or(struct str sent, struct str before, struct arena *arena)
+{
+    struct str text = sent.at ? sent : before;
+
+    return text.at && text.len ? arena_str(arena, text) : STR_NONE;
+}
+
+static enum err fill_facts(const struct report *report, const struct facts *before,
+                           const struct json *old, struct facts *facts, struct problem *why)
+{
+    const struct json *semantic = or_before(report->semantic_langs, old, "semantic_langs");
+    const struct json *nmt = or_before(report->nmt_pairs, old, "nmt_pairs");
+    const struct json *tts = or_before(report->tts_langs, old, "tts_langs");
+    const struct json *types = or_before(report->allowed_types, old, "allowed_types");
+    const struct json *labels = or_before(report->labels, old, "labels");
+    const struct json *caps = report->capability_by_type;
+    enum err err = ERR_OK;
+
+    /* New lists without capabilities derive them anew; nothing new keeps what there was. */
+    if (json_is_null(caps) && json_is_null(report->semantic_langs) &&
+        json_is_null(report->nmt_pairs) && json_is_null(report->tts_langs))
+        caps = json_get(old, "capability_by_type");
+    if (!json_is_null(semantic))
+        err = read_langs(semantic, "semantic_langs", facts, &facts->pool.semantic_langs,
+                         &facts->pool.semantic_count, why);
+    if (!err && !json_is_null(nmt))
+        err = read_pairs(nmt, facts, why);
+    if (!err && !json_is_null(tts))
+        err = read_langs(tts, "tts_langs", facts, &facts->pool.tts_langs, &facts->pool.tts_count,
+                         why);
+    if (!err && !json_is_null(types))
+        err = read_types(types, facts, why);
+    if (!err && !json_is_null(labels))
+        err = read_labels(labels, why);
+    if (!err)
+        err = read_capabilities(caps, facts, why);
+    if (err)
+        return err;
+    facts->labels = json_is_null(labels) ? STR("{}") : arena_str(&facts->arena, json_raw(labels));
+    facts->max_concurrent_jobs = report->max_concurrent_jobs != FIELD_OFF
+                                     ? (int32_t)report->max_concurrent_jobs
+                                 : before ? before->max_concurrent_jobs
+                                          : MAX_JOBS_DEFAULT;
+    facts->endpoint =
+        text_or(report->endpoint, before ? before->endpoint : STR_NONE, &facts->arena);
+    facts->agent_version =
+        text_or(report->agent_version, before ? before->agent_version : STR_NONE, &facts->arena);
+    facts->name = text_or(report->name, before ? before->name : STR_NONE, &facts->arena);
+    facts->role = text_or(report->role, before ? before->role : STR_NONE, &facts->arena);
+    return json_parse(facts->labels, &facts->arena, &facts->label_values, why);
+}
+
+enum err report_facts(const struct report *report, const struct facts *before,
+                      struct facts **ret_facts, struct problem *why)
+{
+    struct arena scratch = {0};
+    const struct json *old = NULL;
+    struct facts *facts = facts_new();
+    enum err err = before ? json_parse(before->json, &scratch, &old, why) : ERR_OK;
+
+    if (!err)
+        err = fill_facts(report, before, old, facts, why);
+    arena_free(&scratch);
+    if (err) {
+        facts_unref(facts);
+        return err;
+    }
+    write_facts(facts, report->node_id);
+    *ret_facts = facts;
+    return ERR_OK;
+}
+
+enum err report_stored(struct str facts_json, struct facts **ret_facts, struct problem *why)
+{
+    struct arena arena = {0};
+    const struct json *root;
+    struct report report;
+    enum err err = json_parse(facts_json, &arena, &root, why);
+
+    if (!err)
+        err = report_read(root, &arena, &report, why);
+    if (!err)
+        err = report_facts(&report, NULL, ret_facts, why);
+    arena_free(&arena);
+    return err;
+}
+
+static bool read_share(const struct json *load, const char *name, int32_t *ret_pm)
+{
+    const struct json *value = json_get(load, name);
+    double share;
+
+    if (json_is_null(value))
+        return true;
+    if (!json_double(value, &share) || !(share >= 0) || share > 1000)
+        return false;
+    *ret_pm = share >= 1 ? 1000 : (int32_t)lround(share * 1000);
+    return true;
+}
+
+enum err report_load(const struct report *report, struct report_load *ret_load, struct problem *why)
+{
+    *ret_load = (struct report_load){.cpu_pm = -1, .gpu_pm = -1, .mem_pm = -1};
+    if (json_is_null(report->current_load))
+        return ERR_OK;
+    if (json_type(report->current_load) != JSON_OBJ ||
+        !read_share(report->current_load, "cpu", &ret_load->cpu_pm) ||
+        !read_share(report->current_load, "gpu", &ret_load->gpu_pm) ||
+        !read_share(report->current_load, "mem", &ret_load->mem_pm))
+        return problem_set(why, ERR_BAD_FIELD, "current_load",
+                           "current_load must hold cpu, gpu and mem as shares from 0 to 1.");
+    return ERR_OK;
+}
+
+enum err report_runs(const struct report *report, struct arena *arena, struct store_run **ret_runs,
+                     size_t *ret_count, struct problem *why)
+{
+    const struct json *list = report->running_jobs;
+
+    *ret_runs = NULL;
+    *ret_count = 0;
+    if (json_is_null(list))
+        return ERR_OK;
+    if (json_type(list) != JSON_ARR || list->count > REPORT_RUNS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "running_jobs",
+                           "running_jobs must be a list of at most %d jobs.", REPORT_RUNS_MAX);
+    struct store_run *runs = arena_array(arena, struct store_run, list->count + 1);
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        int64_t attempt;
+
+        if (json_type(item) != JSON_OBJ ||
+            !job_id_parse(json_str(json_get(item, "job_id"), arena), &runs[i].id) ||
+            !json_int(json_get(item, "attempt_id"), &attempt) || attempt < 1 ||
+            attempt > JOB_ATTEMPTS_MAX)
+            return problem_set(why, ERR_BAD_FIELD, "running_jobs",
+                               "running_jobs must hold objects with job_id and attempt_id.");
+        runs[i].attempt = (int)attempt;
+    }
+    *ret_runs = runs;
+    *ret_count = list->count;
+    return ERR_OK;
+}

@@ -1,0 +1,55 @@
+/* What a node reports of itself: a registration, or a heartbeat that may leave fields out. Reads
+ * the body, tells cheaply whether it says anything new, and makes the immutable facts of it. */
+#ifndef SCHED_REPORT_H
+#define SCHED_REPORT_H
+
+#include "base/json.h"
+#include "sched/snapshot.h"
+
+enum {
+    REPORT_LANGS_MAX = 256,
+    REPORT_PAIRS_MAX = 4096,
+    REPORT_TYPES_MAX = 64,
+    REPORT_RUNS_MAX = 4096
+};
+
+struct report {
+    struct str node_id;
+    int health; /* enum node_health; NODE_HEALTH_NONE: not sent */
+    const struct json *semantic_langs;
+    const struct json *nmt_pairs;
+    const struct json *tts_langs;
+    const struct json *capability_by_type;
+    const struct json *allowed_types;
+    const struct json *labels;
+    int64_t max_concurrent_jobs;                    /* FIELD_OFF: not sent */
+    struct str endpoint, agent_version, name, role; /* at == NULL: not sent */
+    const struct json *current_load;
+    const struct json *running_jobs;
+    const struct json *raw_max; /* the fields as they were sent, for their marks */
+};
+
+struct report_load {
+    int32_t cpu_pm, gpu_pm, mem_pm; /* 1/1000 of full use; -1: not sent */
+};
+
+enum err report_read(const struct json *body, struct arena *arena, struct report *ret_report,
+                     struct problem *why);
+/* True when a field that was sent differs from what the node last stored. */
+bool report_is_news(const struct report *report, const struct node *node);
+void report_remember(const struct report *report, struct node *node);
+/* True when it says enough of itself to register a node nobody knows. */
+bool report_registers(const struct report *report);
+/* The facts: what was sent, and for what was not, `before` (NULL: the defaults). */
+enum err report_facts(const struct report *report, const struct facts *before,
+                      struct facts **ret_facts, struct problem *why);
+/* A record of the store back into facts; fails only on a record we did not write. */
+enum err report_stored(struct str facts_json, struct facts **ret_facts, struct problem *why);
+enum err report_load(const struct report *report, struct report_load *ret_load,
+                     struct problem *why);
+struct store_run;
+/* The list of running jobs; count 0 and runs NULL when it was not sent. */
+enum err report_runs(const struct report *report, struct arena *arena, struct store_run **ret_runs,
+                     size_t *ret_count, struct problem *why);
+
+#endif

@@ -1,0 +1,127 @@
+/* Start and end of the scheduler, and what its parts share about a node's live figures. */
+#include "sched/sched.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "sched/keeper.h"
+
+static bool parse_pairs(const struct sched_config *config, struct arena *arena,
+                        struct pool_pair **ret_pairs, struct problem *why)
+{
+    struct pool_pair *pairs = arena_array(arena, struct pool_pair, config->pools.count + 1);
+
+    for (size_t i = 0; i < config->pools.count; i++) {
+        struct str rest = config->pools.at[i];
+        struct str src = str_cut(&rest, ':');
+
+        if (!pool_lang_normalise(src, arena, &pairs[i].src) ||
+            !pool_lang_normalise(rest, arena, &pairs[i].tgt)) {
+            problem_set(why, ERR_BAD_CONFIG, "pools",
+                        "pools must list pairs like \"en:zh\", not \"" STR_FMT "\".",
+                        STR_ARG(config->pools.at[i]));
+            return false;
+        }
+    }
+    *ret_pairs = pairs;
+    return true;
+}
+
+enum err sched_init(struct sched *sched, const struct sched_config *config, struct store *store,
+                    int loop_count, const struct sched_hooks *hooks, struct problem *why)
+{
+    struct arena arena = {0};
+    struct pool_pair *pairs;
+
+    assert(loop_count > 0);
+    *sched = (struct sched){.config = *config,
+                            .policy = policy_by_name(config->policy),
+                            .store = store,
+                            .loop_count = loop_count,
+                            .hooks = hooks};
+    if (!sched->policy)
+        return problem_set(why, ERR_BAD_CONFIG, "policy",
+                           "policy must be random, least_loaded or health, not \"" STR_FMT "\".",
+                           STR_ARG(config->policy));
+    if (!parse_pairs(config, &arena, &pairs, why)) {
+        arena_free(&arena);
+        return ERR_BAD_CONFIG;
+    }
+    sched->loops = calloc((size_t)loop_count + 1, sizeof *sched->loops);
+    assert(sched->loops);
+    sched->keeper = keeper_new(sched, pairs, config->pools.count, arena);
+    return ERR_OK;
+}
+
+void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms)
+{
+    struct sched_loop *loop = &sched->loops[index];
+
+    assert(index >= 0 && index <= sched->loop_count);
+    *loop = (struct sched_loop){.sched = sched, .inbox = inbox, .wall_ms = wall_ms, .index = index};
+    rnd_seed_os(&loop->rnd);
+}
+
+void sched_done(struct sched *sched)
+{
+    keeper_free(sched->keeper);
+    free(sched->loops);
+    sched->keeper = NULL;
+    sched->loops = NULL;
+}
+
+int64_t sched_not_after(const struct sched_loop *loop)
+{
+    return *loop->wall_ms + loop->sched->config.store_timeout_ms;
+}
+
+void sched_counts(struct node *node, const struct lease_node *counts)
+{
+    atomic_store_explicit(&node->reserved, counts->reserved, memory_order_relaxed);
+    atomic_store_explicit(&node->running, counts->running, memory_order_relaxed);
+    atomic_store_explicit(&node->epoch, counts->epoch, memory_order_relaxed);
+}
+
+void sched_ring_add(struct node *node, int64_t run_ms, bool failed)
+{
+    uint32_t at = atomic_fetch_add_explicit(&node->ring_at, 1, memory_order_relaxed);
+    int32_t ms = run_ms < 0 ? 0 : run_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)run_ms;
+
+    atomic_store_explicit(&node->ring[at % NODE_RING], failed ? -ms - 1 : ms, memory_order_relaxed);
+}
+
+static int by_int(const void *a, const void *b)
+{
+    int32_t left = *(const int32_t *)a, right = *(const int32_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+int sched_score(const struct node *node, int64_t latency_target_ms)
+{
+    uint32_t seen = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
+    uint32_t count = seen < NODE_RING ? seen : NODE_RING;
+    int32_t run_ms[NODE_RING];
+    int failed = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t entry = atomic_load_explicit(&node->ring[i], memory_order_relaxed);
+
+        failed += entry < 0;
+        run_ms[i] = entry < 0 ? -(entry + 1) : entry;
+    }
+    qsort(run_ms, count, sizeof *run_ms, by_int);
+    struct node_figures figures = {
+        .cpu_pm = atomic_load_explicit(&node->cpu_pm, memory_order_relaxed),
+        .gpu_pm = atomic_load_explicit(&node->gpu_pm, memory_order_relaxed),
+        .mem_pm = atomic_load_explicit(&node->mem_pm, memory_order_relaxed),
+        .fail_pm = count ? failed * 1000 / (int64_t)count : 0,
+        .p95_ms = count ? run_ms[(count * 95 + 99) / 100 - 1] : 0,
+        .target_ms = latency_target_ms,
+    };
+    if (figures.cpu_pm < 0)
+        figures.cpu_pm = 0; /* not sent: nothing held against it */
+    if (figures.mem_pm < 0)
+        figures.mem_pm = 0;
+    return node_score(&figures);
+}

@@ -1,0 +1,118 @@
+/* What the parts of sched share: the configuration, the store, one context for each loop, and the
+ * few things the server lends (how to send to a node, where events go). */
+#ifndef SCHED_SCHED_H
+#define SCHED_SCHED_H
+
+#include "base/clock.h"
+#include "base/schema.h"
+#include "model/policy.h"
+#include "sched/snapshot.h"
+#include "store/store.h"
+
+struct sched_config {
+    int64_t sample_k;
+    int64_t reservation_ttl_ms;
+    int64_t max_attempts; /* the seed's max_retry: attempts in all */
+    bool candidate_shuffle;
+    struct str health_filter; /* "ready" */
+    int64_t heartbeat_ms;
+    int64_t heartbeat_stale_ms; /* FIELD_OFF: no staleness filter */
+    int64_t view_drop_ms;       /* silent so long: gone from the view */
+    int64_t lost_grace_ms;      /* and lost after this much more */
+    int64_t forget_ms;
+    int64_t running_lease_ms;
+    int64_t stop_grace_ms;
+    int64_t store_timeout_ms;
+    int64_t queue_max; /* waiting jobs per pool */
+    int64_t nodes_max;
+    int64_t latency_target_ms; /* of health_score */
+    struct str policy;
+    struct strs pools; /* "en:zh": pools that exist for `any` nodes */
+    unsigned instance;
+};
+
+enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_LANES = 1024 };
+
+struct sched;
+struct send_op;
+struct settle_note;
+
+/* One for each loop that dispatches, and one for the keeper. Touched on its own thread only. */
+struct sched_loop {
+    struct sched *sched;
+    struct inbox *inbox;
+    const int64_t *wall_ms; /* the loop's clock */
+    int index;              /* the keeper's is sched->loop_count */
+    const struct snapshot *snapshot;
+    struct rnd rnd;
+};
+
+/* What sched needs from the layer above it. */
+struct sched_hooks {
+    /* Gets a job to a node; answers through send->done on the sender's loop. */
+    void (*send)(struct sched_loop *from, struct send_op *send);
+    /* Something happened to a job (after it became true). Cheap when nobody listens. */
+    void (*noted)(struct sched_loop *from, const struct settle_note *note);
+    void (*node_changed)(struct sched_loop *from, struct str node_id, const char *what);
+};
+
+struct sched {
+    struct sched_config config;
+    const struct policy *policy;
+    struct store *store;
+    struct sched_loop *loops; /* loop_count of them, then the keeper's */
+    int loop_count;
+    const struct sched_hooks *hooks;
+    struct keeper *keeper;
+    _Atomic int64_t queue_depth; /* jobs that wait in this instance */
+    /* And by type, so that a request can be refused (queue_max) without asking the keeper. Types
+     * that share a place share its bound. */
+    _Atomic int32_t lanes[SCHED_LANES];
+    _Atomic bool ready; /* the nodes are loaded */
+};
+
+/* How a job came to its node, or did not. */
+struct send_op {
+    struct msg msg;
+    struct inbox *reply_to;
+    void (*done)(struct send_op *send);
+    struct node *node;
+    struct str endpoint; /* at == NULL: the node has none */
+    struct str message;  /* the job message without the WebSocket envelope: a JSON object */
+    uint64_t job;
+    int attempt;
+    int64_t deadline_ms;
+    bool ok;            /* answer */
+    const char *reason; /* answer when not ok: a literal for logs and records */
+};
+
+/* A change of a job, for events, waiters and callbacks. */
+struct settle_note {
+    const struct store_head *head;
+    const char *event; /* "dispatched", "acked", "done", "failed", "retrying", "queued" */
+};
+
+enum err sched_init(struct sched *sched, const struct sched_config *config, struct store *store,
+                    int loop_count, const struct sched_hooks *hooks, struct problem *why);
+void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms);
+void sched_done(struct sched *sched);
+
+static inline struct sched_loop *sched_keeper_loop(struct sched *sched)
+{
+    return &sched->loops[sched->loop_count];
+}
+
+static inline _Atomic int32_t *sched_lane(struct sched *sched, struct str type)
+{
+    return &sched->lanes[str_hash(type) % SCHED_LANES];
+}
+
+/* not_after for a call made now on this loop. */
+int64_t sched_not_after(const struct sched_loop *loop);
+/* The store told a node's counters: take them over into the live figures. */
+void sched_counts(struct node *node, const struct lease_node *counts);
+/* A finished job of a node, for its health_score. */
+void sched_ring_add(struct node *node, int64_t run_ms, bool failed);
+int sched_score(const struct node *node, int64_t latency_target_ms);
+
+#endif

@@ -1,0 +1,153 @@
+/* Settling. Every message may come late, twice or never: the store tells which of them count. */
+#include "sched/settle.h"
+
+#include <assert.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "sched/keeper.h"
+#include "sched/registry.h"
+
+static void settled(struct store_op *op);
+
+static const enum store_outcome outcomes[] = {[SETTLE_DONE] = STORE_DONE,
+                                              [SETTLE_FAIL] = STORE_FAIL,
+                                              [SETTLE_CANCEL] = STORE_CANCEL,
+                                              [SETTLE_QUEUE_TIMEOUT] = STORE_QUEUE_TIMEOUT};
+
+void settle_start(struct settle *settle)
+{
+    const struct sched_config *config = &settle->loop->sched->config;
+    struct store_op *op = &settle->op;
+
+    assert(settle->done && settle->arena);
+    *op = (struct store_op){.verb = settle->kind == SETTLE_ACK ? STORE_COMMIT : STORE_FINISH,
+                            .reply_to = settle->loop->inbox,
+                            .done = settled,
+                            .not_after_ms = sched_not_after(settle->loop),
+                            .job = settle->job,
+                            .attempt = settle->attempt,
+                            .node = settle->node,
+                            .arena = settle->arena};
+    op->u.settle.running_ttl_ms = config->running_lease_ms;
+    op->u.settle.stop_grace_ms = config->stop_grace_ms;
+    op->u.settle.reason = settle->reason;
+    op->u.settle.result = settle->result;
+    op->u.settle.owner = config->instance;
+    op->u.settle.hold_ms = SCHED_HOLD_MS;
+    if (settle->kind != SETTLE_ACK) {
+        bool refusal = settle->kind == SETTLE_FAIL && job_reason_is_refusal(settle->reason);
+
+        op->u.settle.outcome = refusal ? STORE_REFUSED : outcomes[settle->kind];
+        op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
+    }
+    enum err err = store_send(settle->loop->sched->store, op);
+    if (err) {
+        op->err = err;
+        settled(op);
+    }
+}
+
+/* A node that says NODE_OVERLOADED after its ACK failed, it did not refuse. */
+static bool fail_instead(struct settle *settle)
+{
+    struct store_op *op = &settle->op;
+
+    if (op->verb != STORE_FINISH || op->u.settle.outcome != STORE_REFUSED || op->err != ERR_STALE ||
+        op->head.state != JOB_ACKED || op->head.attempt != settle->attempt ||
+        !str_is(settle->node, op->head.node))
+        return false;
+    op->u.settle.outcome = STORE_FAIL;
+    op->err = ERR_OK;
+    return store_send(settle->loop->sched->store, op) == ERR_OK;
+}
+
+static void settled(struct store_op *op)
+{
+    struct settle *settle = container_of(op, struct settle, op);
+
+    if (fail_instead(settle))
+        return;
+    settle->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
+    settle->head = op->head;
+    settle->duplicate = op->u.settle.duplicate;
+    if (!op->err && !settle->duplicate)
+        settle_applied(settle->loop, op);
+    else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(settle->job, id);
+        metric_add(METRIC_ACK_LATE, 1); /* its reservation ran out; the sweep took it */
+        log_event(LOG_WARN, "ack.late", KC("job_id", id), KS("node_id", settle->node),
+                  KI("attempt_id", settle->attempt), KC("reason", "ACK after reservation expired"));
+    }
+    settle->done(settle);
+}
+
+static const char *event_of(const struct store_head *head)
+{
+    static const char *const events[JOB_STATE_COUNT] = {
+        [JOB_NEW] = "queued",  [JOB_SELECTING] = "selecting",   [JOB_RESERVED] = "reserved",
+        [JOB_ACKED] = "acked", [JOB_DISPATCHED] = "dispatched", [JOB_RETRYING] = "retrying",
+        [JOB_DONE] = "done",   [JOB_FAILED] = "failed"};
+
+    assert(head->state < JOB_STATE_COUNT);
+    return events[head->state];
+}
+
+static void log_end(const struct store_op *op)
+{
+    char id[JOB_ID_TEXT + 1];
+    bool ended_badly = op->head.state == JOB_FAILED || op->head.state == JOB_RETRYING;
+
+    job_id_text(op->head.id, id);
+    log_event(ended_badly ? LOG_INFO : LOG_DEBUG,
+              op->head.state == JOB_RETRYING ? "job.retry"
+              : op->head.state == JOB_FAILED ? "job.failed"
+                                             : "job.settled",
+              KC("job_id", id), KC("node_id", op->head.node), KI("attempt_id", op->head.attempt),
+              KC("reason", op->head.reason));
+}
+
+/* The figures of the node the attempt was on. */
+static void note_node(struct sched_loop *loop, const struct store_op *op)
+{
+    struct str id = op->node.at ? op->node : str_of(op->head.node);
+    const struct snap_node *member = snapshot_node(loop->snapshot, id);
+
+    if (!member)
+        return;
+    sched_counts(member->node, &op->counts);
+    if (op->node.at)
+        registry_alive(loop, member->node);
+    if (op->verb != STORE_FINISH)
+        return;
+    if (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL)
+        sched_ring_add(member->node, op->head.updated_ms - op->head.dispatched_ms,
+                       op->u.settle.outcome == STORE_FAIL);
+    if (op->u.settle.outcome == STORE_REFUSED)
+        metric_add(METRIC_NODE_OVERLOAD, 1);
+}
+
+void settle_applied(struct sched_loop *loop, const struct store_op *op)
+{
+    const struct store_head *head = &op->head;
+    struct keeper *keeper = loop->sched->keeper;
+    struct settle_note note = {.head = head, .event = event_of(head)};
+
+    note_node(loop, op);
+    log_end(op);
+    if (job_state_final(head->state))
+        metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
+    loop->sched->hooks->noted(loop, &note);
+    if (head->state == JOB_RETRYING)
+        metric_add(METRIC_RETRIES, 1);
+    if (head->state == JOB_RETRYING || head->state == JOB_SELECTING)
+        keeper_continue(keeper, &op->record, false);
+    if (atomic_load_explicit(&loop->sched->queue_depth, memory_order_relaxed) == 0)
+        return;
+    if (op->verb == STORE_FINISH && op->u.settle.ended_lease)
+        keeper_kick(keeper);
+    if (op->verb == STORE_FINISH && op->u.settle.outcome == STORE_CANCEL)
+        keeper_forget(keeper, head->id);
+}

@@ -1,0 +1,34 @@
+/* How attempts and jobs end: ACK, DONE, FAIL, refusal, cancel. Becomes true in the store first;
+ * then everybody who cares is told, and a job that goes on is handed to the keeper. */
+#ifndef SCHED_SETTLE_H
+#define SCHED_SETTLE_H
+
+#include "sched/sched.h"
+
+enum settle_kind { SETTLE_ACK, SETTLE_DONE, SETTLE_FAIL, SETTLE_CANCEL, SETTLE_QUEUE_TIMEOUT };
+
+struct settle {
+    /* the caller's */
+    struct sched_loop *loop;
+    struct arena *arena;
+    enum settle_kind kind;
+    uint64_t job;
+    int attempt;     /* 0: not from a node */
+    struct str node; /* at == NULL: not from a node */
+    struct str reason;
+    struct str result; /* JSON; at == NULL: none */
+    void (*done)(struct settle *settle);
+    void *user;
+    /* the answer */
+    enum err err; /* ERR_STALE: head says what is current */
+    bool duplicate;
+    struct store_head head;
+    /* private */
+    struct store_op op;
+};
+
+void settle_start(struct settle *settle);
+/* What follows from a finish that was applied, also one the sweep made. */
+void settle_applied(struct sched_loop *loop, const struct store_op *op);
+
+#endif

@@ -1,0 +1,124 @@
+/* Membership as dispatch sees it: who is there, what they can do, which pools they are in. A
+ * snapshot never changes; a change makes a new version. What moves with every heartbeat or reserve
+ * (load, health, time) stands in node structs whose address never changes, as relaxed atomics:
+ * advisory, the store decides.
+ *
+ * One writer (the keeper) owns `struct members` and publishes; each loop reads its own pointer. */
+#ifndef SCHED_SNAPSHOT_H
+#define SCHED_SNAPSHOT_H
+
+#include <stdatomic.h>
+
+#include "base/map.h"
+#include "model/lease.h"
+#include "model/pool.h"
+
+enum {
+    NODE_RING = 100, /* the last jobs health_score looks at */
+    NODE_MARKS = 11, /* fields of a registration, see report.c */
+};
+
+/* The live figures of one node. Any thread reads and writes; nobody waits. */
+struct node {
+    struct str id; /* never freed */
+    uint64_t hash;
+    uint32_t number;        /* 0.. in order of first registration */
+    _Atomic int32_t health; /* effective, enum node_health */
+    _Atomic int32_t own;    /* what it last said of itself */
+    _Atomic int32_t admin;  /* enum node_admin */
+    _Atomic int32_t max;
+    _Atomic int32_t reserved; /* as the store last told */
+    _Atomic int32_t running;
+    _Atomic int32_t pending; /* reserves of this instance under way */
+    _Atomic int32_t score;
+    _Atomic uint32_t epoch;
+    _Atomic int64_t heartbeat_ms;           /* last sign of life, wall time */
+    _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent */
+    _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
+    _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
+    /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
+    _Atomic uint32_t marks[NODE_MARKS];
+    _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
+    _Atomic uint32_t ring_at;
+    struct node_watch watch;         /* the keeper's alone */
+    _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
+};
+
+/* What a node registered: immutable, shared by the versions that hold it. */
+struct facts {
+    struct arena arena;
+    struct pool_facts pool;
+    struct str json;     /* the whole registration, normalised: what the store keeps */
+    struct str endpoint; /* push; at == NULL: none */
+    struct str labels;   /* JSON object text */
+    struct str agent_version;
+    struct str name, role;
+    const struct json *label_values; /* parsed `labels` */
+    int32_t max_concurrent_jobs;
+    int64_t version; /* of the record in the store */
+    int64_t registered_ms;
+    _Atomic int refs;
+};
+
+struct facts *facts_new(void);
+struct facts *facts_ref(struct facts *facts);
+void facts_unref(struct facts *facts); /* NULL is fine */
+
+struct snap_node {
+    struct node *node;
+    struct facts *facts;
+};
+
+struct snap_pool {
+    struct str id;       /* "en:zh", "type:dev" */
+    struct str src, tgt; /* of a task pool: "type", NAME */
+    /* Members by what a request wants beyond the pool (POOL_WANT_*): indices into nodes. */
+    uint32_t *members[POOL_WANTS];
+    uint32_t counts[POOL_WANTS];
+    int64_t version; /* of the snapshot in which its members last changed */
+};
+
+struct snapshot {
+    int64_t version;
+    struct snap_node *nodes; /* sorted by id */
+    size_t count;
+    struct snap_pool *pools; /* sorted by id */
+    size_t pool_count;
+    struct map by_id;   /* -> struct snap_node * */
+    struct map by_pool; /* -> struct snap_pool * */
+    struct arena arena; /* all arrays and pool names */
+};
+
+const struct snap_node *snapshot_node(const struct snapshot *snapshot, struct str id);
+const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
+                                      struct str tgt);
+/* "type:NAME", or the pool of nodes that take any type; NULL when nobody takes it. */
+const struct snap_pool *snapshot_type_pool(const struct snapshot *snapshot, struct str type);
+bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool *pool,
+                        const struct snap_node *node, unsigned wants);
+void snapshot_free(struct snapshot *snapshot);
+
+/* The keeper's table, from which snapshots are made. */
+struct members {
+    struct map by_id;               /* -> struct member * */
+    struct map nodes;               /* every node struct ever made, also of members that left */
+    struct pool_pair *config_pairs; /* `pools:` of the configuration, for nodes with nmt `any` */
+    size_t config_pair_count;
+    int64_t version; /* of the last snapshot published */
+    bool dirty;
+};
+
+struct members *members_new(const struct pool_pair *config_pairs, size_t count);
+void members_free(struct members *members);
+/* The node struct for an id, made when first seen. */
+struct node *members_node(struct members *members, struct str id);
+/* Takes over the caller's reference to `facts`. */
+struct node *members_put(struct members *members, struct str id, struct facts *facts);
+bool members_del(struct members *members, struct str id);
+struct facts *members_facts(const struct members *members, struct str id); /* NULL: not a member */
+size_t members_count(const struct members *members);
+/* A new version with everything put since the last; the old ones stay as they are. `before` (may be
+ * NULL) is the last one, to tell which pools changed. */
+struct snapshot *members_publish(struct members *members, const struct snapshot *before);
+
+#endif

@@ -1,0 +1,249 @@
+/* Job specifications. One table of fields serves requests and stored records alike; the stored form
+ * uses the names a job shows (`src`), the requests the seed's (`src_lang`). */
+#include "sched/spec.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "model/pool.h"
+#include "model/selector.h"
+
+enum { TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
+
+static const struct field option_fields[] = {
+    {.name = "require_tts",
+     .type = FIELD_BOOL,
+     .offset = offsetof(struct spec_options, require_tts)},
+    {.name = "require_asr",
+     .type = FIELD_BOOL,
+     .offset = offsetof(struct spec_options, require_asr)},
+    {.name = "strict", .type = FIELD_BOOL, .offset = offsetof(struct spec_options, strict)},
+    {.name = "preferred_node_id",
+     .type = FIELD_ID,
+     .offset = offsetof(struct spec_options, preferred_node_id),
+     .max = NODE_ID_MAX},
+};
+
+#define SPEC_AT(member) offsetof(struct spec, member)
+
+static const struct field fields[] = {
+    {.name = "session_id",
+     .type = FIELD_STR,
+     .offset = SPEC_AT(session_id),
+     .min = 1,
+     .max = TEXT_MAX},
+    {.name = "src",
+     .alias = "src_lang",
+     .type = FIELD_ID,
+     .offset = SPEC_AT(src),
+     .max = POOL_LANG_MAX},
+    {.name = "tgt",
+     .alias = "tgt_lang",
+     .type = FIELD_ID,
+     .offset = SPEC_AT(tgt),
+     .max = POOL_LANG_MAX},
+    {.name = "audio_ref", .type = FIELD_STR, .offset = SPEC_AT(audio_ref), .max = REF_MAX},
+    {.name = "options",
+     .type = FIELD_OBJ,
+     .offset = SPEC_AT(options),
+     .fields = option_fields,
+     .field_count = COUNT_OF(option_fields)},
+    {.name = "type", .type = FIELD_ID, .offset = SPEC_AT(type), .max = POOL_LANG_MAX},
+    {.name = "title", .type = FIELD_STR, .offset = SPEC_AT(title), .max = TEXT_MAX},
+    {.name = "priority", .type = FIELD_INT, .offset = SPEC_AT(priority), .min = 0, .max = 9},
+    {.name = "payload", .type = FIELD_JSON, .offset = SPEC_AT(payload)},
+    {.name = "command", .type = FIELD_JSON, .offset = SPEC_AT(command)},
+    {.name = "requires", .type = FIELD_STR, .offset = SPEC_AT(requires), .max = 1024},
+    {.name = "interactive", .type = FIELD_BOOL, .offset = SPEC_AT(interactive)},
+    {.name = "queue_ms", .type = FIELD_MS, .offset = SPEC_AT(queue_ms), .min = 0, .max = DAY_MS},
+    {.name = "timeout_ms",
+     .type = FIELD_MS,
+     .offset = SPEC_AT(timeout_ms),
+     .min = 0,
+     .max = 30LL * DAY_MS},
+    {.name = "max_attempts",
+     .alias = "max_retry",
+     .type = FIELD_INT,
+     .offset = SPEC_AT(max_attempts),
+     .min = 1,
+     .max = JOB_ATTEMPTS_MAX},
+    {.name = "callback_url", .type = FIELD_STR, .offset = SPEC_AT(callback_url), .max = 2048},
+    {.name = "retried_from", .type = FIELD_ID, .offset = SPEC_AT(retried_from), .max = JOB_ID_TEXT},
+};
+
+static const struct schema spec_schema = {
+    .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
+
+/* What is for the server alone, never sent to a node or shown as part of the work. */
+static const char *const private_fields[] = {"callback_url", NULL};
+
+static void write_spec(struct spec *spec, struct arena *arena)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    buf_reserve(&buf, 512);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "type", spec->type);
+    if (spec->session_id.at)
+        jsonw_kstr(&w, "session_id", spec->session_id);
+    if (spec->f2f) {
+        jsonw_kstr(&w, "src", spec->src);
+        jsonw_kstr(&w, "tgt", spec->tgt);
+        jsonw_kstr(&w, "audio_ref", spec->audio_ref);
+    }
+    if (spec->options_raw)
+        jsonw_kraw(&w, "options", json_raw(spec->options_raw));
+    if (spec->title.at)
+        jsonw_kstr(&w, "title", spec->title);
+    jsonw_kint(&w, "priority", spec->priority);
+    if (!json_is_null(spec->payload))
+        jsonw_kraw(&w, "payload", json_raw(spec->payload));
+    if (!json_is_null(spec->command))
+        jsonw_kraw(&w, "command", json_raw(spec->command));
+    if (spec->requires.at)
+        jsonw_kstr(&w, "requires", spec->requires);
+    if (spec->interactive)
+        jsonw_kbool(&w, "interactive", true);
+    if (spec->queue_ms)
+        jsonw_kint(&w, "queue_ms", spec->queue_ms);
+    if (spec->timeout_ms)
+        jsonw_kint(&w, "timeout_ms", spec->timeout_ms);
+    if (spec->max_attempts != FIELD_OFF)
+        jsonw_kint(&w, "max_attempts", spec->max_attempts);
+    if (spec->callback_url.at)
+        jsonw_kstr(&w, "callback_url", spec->callback_url);
+    if (spec->retried_from.at)
+        jsonw_kstr(&w, "retried_from", spec->retried_from);
+    jsonw_end_obj(&w);
+    spec->json = arena_str(arena, buf_view(&buf));
+    buf_free(&buf);
+}
+
+static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
+                            struct problem *why)
+{
+    enum err err = schema_read(&spec_schema, body, spec, arena, why);
+
+    if (err)
+        return err;
+    const struct json *options = json_get(body, "options");
+    spec->options_raw = json_is_null(options) ? NULL : options;
+    if (spec->requires.at && !selector_valid(spec->requires))
+        return problem_set(why, ERR_BAD_FIELD, "requires",
+                           "requires must be a selector like \"region=cn,gpu=yes\".");
+    if (!json_is_null(spec->command) && json_type(spec->command) != JSON_ARR &&
+        json_type(spec->command) != JSON_STR)
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command must be a text or a list of texts.");
+    return ERR_OK;
+}
+
+static enum err missing(struct problem *why, const char *name)
+{
+    return problem_set(why, ERR_BAD_FIELD, name, "%s is required.", name);
+}
+
+enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec *ret_spec,
+                       struct problem *why)
+{
+    struct spec spec = {.f2f = true, .priority = SPEC_PRIORITY_F2F, .max_attempts = FIELD_OFF};
+    enum err err = read_fields(body, arena, &spec, why);
+
+    if (err)
+        return err;
+    if (!spec.src.at)
+        return missing(why, "src_lang");
+    if (!spec.tgt.at)
+        return missing(why, "tgt_lang");
+    spec.type = STR("f2f");
+    spec.queue_ms = 0; /* face to face is refused at once when all are full */
+    write_spec(&spec, arena);
+    *ret_spec = spec;
+    return ERR_OK;
+}
+
+enum err spec_read_task(const struct json *body, struct arena *arena, struct spec *ret_spec,
+                        struct problem *why)
+{
+    struct spec spec = {.priority = SPEC_PRIORITY_TASK, .max_attempts = FIELD_OFF};
+    enum err err = read_fields(body, arena, &spec, why);
+
+    if (err)
+        return err;
+    if (!spec.type.at)
+        return missing(why, "type");
+    if (str_is(spec.type, "f2f"))
+        return problem_set(why, ERR_BAD_FIELD, "type",
+                           "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
+    write_spec(&spec, arena);
+    *ret_spec = spec;
+    return ERR_OK;
+}
+
+enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
+                     struct problem *why)
+{
+    struct spec spec = {.max_attempts = FIELD_OFF};
+    const struct json *root;
+    enum err err = json_parse(json, arena, &root, why);
+
+    if (!err)
+        err = read_fields(root, arena, &spec, why);
+    if (err)
+        return err;
+    spec.f2f = str_is(spec.type, "f2f");
+    spec.json = json;
+    *ret_spec = spec;
+    return ERR_OK;
+}
+
+enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
+                    struct spec *ret_spec, struct problem *why)
+{
+    char id[JOB_ID_TEXT + 1];
+    enum err err = spec_stored(json, arena, ret_spec, why);
+
+    if (err)
+        return err;
+    job_id_text(retried_from, id);
+    ret_spec->retried_from = arena_str(arena, str_of(id));
+    write_spec(ret_spec, arena);
+    return ERR_OK;
+}
+
+static bool is_private(const struct json *key)
+{
+    for (size_t i = 0; private_fields[i]; i++)
+        if (key->len == strlen(private_fields[i]) &&
+            memcmp(key->at, private_fields[i], key->len) == 0)
+            return true;
+    return false;
+}
+
+void spec_show(struct jsonw *w, const struct json *spec)
+{
+    const struct json *key = json_first(spec);
+
+    for (uint32_t i = 0; i < spec->count; i++, key = json_next(key + 1))
+        if (!is_private(key)) {
+            jsonw_key_str(w, (struct str){.at = key->at, .len = key->len});
+            jsonw_raw(w, json_raw(key + 1));
+        }
+}
+
+void spec_message(struct buf *out, uint64_t job, int attempt, int64_t deadline_ms,
+                  const struct json *spec)
+{
+    char id[JOB_ID_TEXT + 1];
+    struct jsonw w = jsonw_to(out);
+
+    assert(json_type(spec) == JSON_OBJ);
+    job_id_text(job, id);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "job_id", str_of(id));
+    jsonw_kint(&w, "attempt_id", attempt);
+    jsonw_kint(&w, "deadline_ms", deadline_ms);
+    spec_show(&w, spec);
+    jsonw_end_obj(&w);
+}

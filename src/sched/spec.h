@@ -1,0 +1,50 @@
+/* What a job is about: read from a request, kept in the store as JSON, sent to a node. */
+#ifndef SCHED_SPEC_H
+#define SCHED_SPEC_H
+
+#include "base/schema.h"
+#include "model/job.h"
+
+struct spec_options {
+    bool require_tts;
+    bool require_asr;
+    bool strict;
+    struct str preferred_node_id;
+};
+
+struct spec {
+    bool f2f;
+    struct str session_id, src, tgt, audio_ref;
+    struct spec_options options;
+    const struct json *options_raw;
+    struct str type, title;
+    int64_t priority;
+    const struct json *payload, *command;
+    struct str requires; /* a label selector */
+    bool interactive;
+    int64_t queue_ms, timeout_ms;
+    int64_t max_attempts; /* FIELD_OFF: the configured one */
+    struct str callback_url;
+    struct str retried_from;
+    struct str json; /* as the store keeps it */
+};
+
+enum { SPEC_PRIORITY_F2F = 7, SPEC_PRIORITY_TASK = 5 };
+
+enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec *ret_spec,
+                       struct problem *why);
+enum err spec_read_task(const struct json *body, struct arena *arena, struct spec *ret_spec,
+                        struct problem *why);
+/* What spec.json says, back into the struct. */
+enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
+                     struct problem *why);
+/* The same work again under a new id, for an operator's retry. */
+enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
+                    struct spec *ret_spec, struct problem *why);
+/* The message to the node; leaves out what is not its business (callback_url). */
+void spec_message(struct buf *out, uint64_t job, int attempt, int64_t deadline_ms,
+                  const struct json *spec);
+/* Appends the job's public fields (session_id, src, ... payload) to an object being written. */
+void spec_show(struct jsonw *w, const struct json *spec);
+
+#endif
