@@ -13,26 +13,30 @@ struct client_call {
     struct str body;
     const char *content_type;
     const char *const *headers; /* more lines, "Name: value", NULL-terminated; NULL: none */
-    int64_t timeout_ms;
+    int64_t timeout_ms;         /* for all of it; 0: no end, for streams */
     int64_t reply_bytes_max;
-    /* NULL: the answer's body is kept in `reply`. Else each piece of a 2xx body is handed over as it
-     * comes (server-sent events) and reply_bytes_max does not apply; false ends the call. */
+    /* NULL: the answer's body is kept in `reply`. Else each piece of a 2xx body is handed over as
+     * it comes (server-sent events) and reply_bytes_max does not apply; false ends the call. */
     bool (*piece)(struct client_call *call, struct str bytes);
     void (*done)(struct client_call *call); /* once, on the loop */
     /* results */
-    enum err err; /* ERR_OK: an answer came, whatever its status; ERR_TIMEOUT, ERR_IO */
+    /* ERR_OK: an answer came, whatever its status. ERR_TIMEOUT, ERR_IO, ERR_TOO_LARGE (the answer
+     * is longer than reply_bytes_max), ERR_CLOSED (the client was freed first). */
+    enum err err;
     int status;
-    struct buf reply;
-    void *priv;
+    struct buf reply; /* the caller frees it */
+    void *priv;       /* client.c's, until done */
 };
 
 enum err client_new(struct loop *loop, int64_t connections_max, struct client **ret_client);
-/* No redirects, no proxies, http and https only. The call's memory is the caller's until done. */
+/* No redirects, no proxies, http and https only. `call` and what it points to must stay until done,
+ * which is never called from in here. */
 enum err client_send(struct client *client, struct client_call *call);
 void client_free(struct client *client); /* unfinished calls get ERR_CLOSED */
 
 /* `url` allowed by one of `patterns`: "http://127.0.0.1:*", "https://hooks.example.com/x/" (prefix
- * of the path), "loopback" = any port on 127.0.0.0/8, [::1], localhost. No userinfo, no fragments. */
+ * of the path), "loopback" = any port on 127.0.0.0/8, [::1], localhost. No userinfo, no fragments.
+ */
 bool client_url_allowed(struct str url, const struct str *patterns, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* HTTP/1.1 server on net.h and http-parser. Every limit is enforced before a handler sees a request;
- * a reply may come now or later, on the same loop, also after the peer left. */
+/* HTTP/1.1 server on net.h and http-parser. Every limit is enforced before a handler sees a
+ * request; a reply may come now or later, on the same loop, also after the peer left. */
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
@@ -11,14 +11,22 @@ struct http_limits {
     int64_t header_bytes_max; /* request line and headers together */
     int64_t header_count_max;
     int64_t uri_bytes_max;
-    int64_t body_bytes_max; /* the server's bound; a route may set a smaller one */
+    int64_t body_bytes_max;              /* the server's bound; a route may set a smaller one */
     int64_t requests_per_connection_max; /* 0 = no bound */
 };
 
 extern const struct http_limits http_limits_default;
 
-enum http_method { HTTP_M_GET, HTTP_M_HEAD, HTTP_M_POST, HTTP_M_PUT, HTTP_M_PATCH, HTTP_M_DELETE,
-                   HTTP_M_OPTIONS, HTTP_M_OTHER };
+enum http_method {
+    HTTP_M_GET,
+    HTTP_M_HEAD,
+    HTTP_M_POST,
+    HTTP_M_PUT,
+    HTTP_M_PATCH,
+    HTTP_M_DELETE,
+    HTTP_M_OPTIONS,
+    HTTP_M_OTHER
+};
 
 struct http_header {
     struct str name; /* as sent */
@@ -44,7 +52,8 @@ struct http_request {
     void *user;         /* for the handler */
     void *route;        /* set by find_body_limit, read by the handler */
     bool gone;          /* the peer left; a reply is still required and goes nowhere */
-    void (*on_gone)(struct http_request *req); /* told once when the peer leaves early; may be NULL */
+    void (*on_gone)(
+        struct http_request *req); /* told once when the peer leaves early; may be NULL */
     struct http_private *priv;
 };
 
@@ -55,7 +64,8 @@ struct http_callbacks {
     int64_t (*body_limit)(struct http_request *req, enum err *ret_err, struct problem *why);
     void (*request)(struct http_request *req); /* must lead to exactly one reply */
     /* Writes the body of an error answer http itself gives (400, 408, 413, 431...). */
-    void (*problem)(struct http_request *req, enum err err, const char *detail, struct buf *ret_body);
+    void (*problem)(struct http_request *req, enum err err, const char *detail,
+                    struct buf *ret_body);
 };
 
 struct http_server {

@@ -43,6 +43,16 @@ void loop_add_part(struct loop *loop, struct loop_part *part)
     *last = part;
 }
 
+void loop_remove_part(struct loop *loop, struct loop_part *part)
+{
+    struct loop_part **at = &loop->parts;
+
+    while (*at && *at != part)
+        at = &(*at)->next;
+    if (*at)
+        *at = part->next;
+}
+
 static void wake_from_any_thread(struct inbox *inbox)
 {
     struct loop *loop = container_of(inbox, struct loop, inbox);

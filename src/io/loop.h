@@ -66,5 +66,6 @@ void loop_refresh(struct loop *loop); /* re-reads the clocks */
 void loop_enter(struct loop *loop);
 void loop_turn(struct loop *loop); /* on_turn and the parts' */
 void loop_add_part(struct loop *loop, struct loop_part *part);
+void loop_remove_part(struct loop *loop, struct loop_part *part); /* not in it: nothing happens */
 
 #endif

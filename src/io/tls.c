@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <pthread.h>
@@ -314,4 +315,13 @@ struct buf *tls_wire(struct tls *tls)
 const char *tls_error(const struct tls *tls)
 {
     return tls->error ? tls->error : "TLS failed";
+}
+
+void tls_sha1_base64(struct str text, char *ret_text)
+{
+    unsigned char digest[20];
+    int ok = EVP_Digest(text.at, text.len, digest, NULL, EVP_sha1(), NULL);
+
+    assert(ok == 1);
+    EVP_EncodeBlock((unsigned char *)ret_text, digest, sizeof digest);
 }

@@ -33,4 +33,7 @@ void tls_end(struct tls *tls); /* says goodbye (close_notify) */
 struct buf *tls_wire(struct tls *tls);
 const char *tls_error(const struct tls *tls);
 
+/* What proves a WebSocket handshake: base64 of the text's SHA-1. 29 bytes, NUL-terminated. */
+void tls_sha1_base64(struct str text, char *ret_text);
+
 #endif

@@ -7,15 +7,15 @@
 struct ws;
 
 struct ws_handler {
-    void (*opened)(struct ws *ws); /* client role: the handshake is done */
+    void (*opened)(struct ws *ws);                   /* client role: the handshake is done */
     void (*message)(struct ws *ws, struct str text); /* UTF-8 text; may call ws_close */
-    void (*closed)(struct ws *ws, int code); /* once, last; 1006 when no close frame came */
+    void (*closed)(struct ws *ws, int code);         /* once, last; 1006 when no close frame came */
 };
 
 struct ws_limits {
     int64_t message_bytes_max;
     int64_t queue_bytes_max; /* what may wait to be sent; over it the peer is closed with 1013 */
-    int64_t ping_ms;         /* a ping when nothing came for so long; twice that without a sign = dead */
+    int64_t ping_ms; /* a ping when nothing came for so long; twice that without a sign = dead */
 };
 
 extern const struct ws_limits ws_limits_default;
@@ -25,21 +25,27 @@ struct ws {
     const struct ws_handler *handler;
     void *user;
     char peer[64];
+    const char *error; /* client role, when closed: what failed, in words that live for ever */
+    int status;        /* client role, when closed: the server's answer if it was not 101, else 0 */
     struct ws_private *priv;
 };
 
 /* True when the request asks for an upgrade to WebSocket (Upgrade, Connection, version 13, key). */
 bool ws_wanted(const struct http_request *req);
-/* Answers 101 and turns the connection into a WebSocket; consumes the request. */
+/* Answers 101 and turns the connection into a WebSocket; consumes the request, for which ws_wanted
+ * was true. NULL when the peer has left meanwhile. */
 struct ws *ws_accept(struct http_request *req, const struct ws_handler *handler,
                      const struct ws_limits *limits, void *user);
-/* Client: url "ws://host:port/path" or "wss://"; `headers` are extra lines ("Authorization: ..."). */
+/* Client. Nothing is called before this returns; then `opened` or, when it fails, `closed`.
+ * `limits` must outlive the connection. url "ws://host:port/path" or "wss://"; `headers` are extra
+ * lines ("Authorization: ..."). */
 enum err ws_connect(struct loop *loop, const char *url, const struct http_header *headers,
                     size_t header_count, struct net_tls *tls, const struct ws_handler *handler,
                     const struct ws_limits *limits, void *user, struct ws **ret_ws,
                     struct problem *why);
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
+/* Says goodbye; `closed` follows when the peer has answered or let it be. */
 void ws_close(struct ws *ws, int code, const char *reason);
 
 #endif

@@ -1,0 +1,610 @@
+/* The server's side of a connection: bytes become requests, one at a time, within the limits. The
+ * answers are written in http_reply.c. */
+#include "io/http.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "io/http_private.h"
+
+const struct http_limits http_limits_default = {
+    .net = {.connections_max = 20000,
+            .connections_per_peer_max = 0,
+            .write_queue_bytes_max = 4 * 1024 * 1024,
+            .header_timeout_ms = 10000,
+            .body_timeout_ms = 30000,
+            .idle_timeout_ms = 75000},
+    .header_bytes_max = 16 * 1024,
+    .header_count_max = 100,
+    .uri_bytes_max = 8 * 1024,
+    .body_bytes_max = 1024 * 1024,
+    .requests_per_connection_max = 0,
+};
+
+/* --- requests and their memory --- */
+
+struct http_private *http_request_new(struct http_conn *conn)
+{
+    struct http_server_private *srv = conn->srv;
+    struct http_private *p = LIST_FIRST(&srv->spare);
+    struct arena arena = {0};
+
+    if (p) {
+        LIST_REMOVE(p, link);
+        srv->spare_count--;
+        arena = p->req.arena;
+    } else {
+        p = mem_alloc(sizeof *p);
+    }
+    *p = (struct http_private){.conn = conn};
+    p->req = (struct http_request){.server = srv->server,
+                                   .loop = conn->net->loop,
+                                   .method = HTTP_M_OTHER,
+                                   .path = STR(""),
+                                   .query = STR(""),
+                                   .body = STR(""),
+                                   .peer = conn->net->peer,
+                                   .arena = arena,
+                                   .begun_us = conn->begun_us,
+                                   .priv = p};
+    LIST_INSERT_HEAD(&srv->requests, p, link);
+    assert(!conn->req);
+    conn->req = p;
+    return p;
+}
+
+void http_request_free(struct http_private *p)
+{
+    struct http_server_private *srv = p->req.server->priv;
+
+    if (p->conn) {
+        assert(p->conn->req == p);
+        p->conn->req = NULL;
+    }
+    LIST_REMOVE(p, link);
+    buf_free(&p->body);
+    if (srv->spare_count < HTTP_SPARE_REQUESTS) {
+        arena_reset(&p->req.arena);
+        LIST_INSERT_HEAD(&srv->spare, p, link);
+        srv->spare_count++;
+        return;
+    }
+    arena_free(&p->req.arena);
+    free(p);
+}
+
+/* A slice of the text that was read becomes the same slice of its copy; others stand in constants.
+ */
+static struct str moved(struct str slice, struct str text, const char *copy)
+{
+    if (slice.at >= text.at && slice.at + slice.len <= text.at + text.len)
+        slice.at = copy + (slice.at - text.at);
+    return slice;
+}
+
+/* The read buffer is used again before the reply: what the request needs is copied in one go. */
+static void keep_head(struct http_private *p, const struct http_head *head, struct str text)
+{
+    struct http_request *req = &p->req;
+    size_t bytes = head->header_count * sizeof(struct http_header);
+    struct http_header *headers = arena_raw(&req->arena, bytes);
+    char *copy = arena_raw(&req->arena, text.len);
+
+    memcpy(copy, text.at, text.len);
+    for (size_t i = 0; i < head->header_count; i++) {
+        headers[i].name = moved(head->headers[i].name, text, copy);
+        headers[i].value = moved(head->headers[i].value, text, copy);
+    }
+    req->headers = headers;
+    req->header_count = head->header_count;
+    req->method = head->method;
+    req->path = moved(head->path, text, copy);
+    req->query = moved(head->query, text, copy);
+    req->begun_us = p->conn->begun_us;
+    p->keep_alive = head->keep_alive;
+    p->upgrade = head->upgrade;
+    p->minor = head->minor;
+}
+
+static bool decode_path(struct http_request *req)
+{
+    char *decoded;
+    size_t len;
+
+    if (!memchr(req->path.at, '%', req->path.len))
+        return true; /* ASCII already, see http_head.c */
+    decoded = arena_raw(&req->arena, req->path.len);
+    if (!http_percent_decode(req->path, false, decoded, &len))
+        return false;
+    req->path = (struct str){.at = decoded, .len = len};
+    return !memchr(decoded, '\0', len) && str_is_utf8(req->path);
+}
+
+/* --- from bytes to a request --- */
+
+static void ask_handler(struct http_conn *conn)
+{
+    struct http_private *p = conn->req;
+
+    conn->state = HTTP_WAIT;
+    conn->requests++;
+    net_conn_deadline(conn->net, 0);
+    p->answerable = true;
+    conn->srv->server->callbacks->request(&p->req);
+}
+
+/* Answers an error. A body that still comes is skipped if it is short, else the connection ends. */
+static void refuse_body(struct http_conn *conn, const struct http_head *head, enum err err,
+                        const char *detail)
+{
+    struct http_private *p = conn->req;
+    bool has_body = head->chunked || head->content_length > 0;
+
+    if (head->content_length > HTTP_SKIP_BYTES_MAX || (has_body && head->expect_continue))
+        p->keep_alive = false;
+    if (has_body && p->keep_alive) {
+        conn->state = HTTP_SKIP;
+        conn->skipped = 0;
+        net_conn_deadline(conn->net, conn->net->loop->mono_ms +
+                                         conn->srv->server->limits->net.body_timeout_ms);
+    }
+    http_refuse(p, err, detail);
+}
+
+/* The bound for this body, or why it is not wanted. */
+static enum err bound_body(struct http_private *p, const struct http_head *head,
+                           struct problem *why)
+{
+    const struct http_server *server = p->req.server;
+    enum err err = ERR_OK;
+
+    p->body_bytes_max = server->limits->body_bytes_max;
+    if (server->callbacks->body_limit) {
+        int64_t max = server->callbacks->body_limit(&p->req, &err, why);
+
+        if (max < p->body_bytes_max)
+            p->body_bytes_max = max;
+    }
+    if (!err && head->content_length > p->body_bytes_max)
+        err = problem_set(why, ERR_TOO_LARGE, "", "The body may have %lld bytes here.",
+                          (long long)p->body_bytes_max);
+    return err;
+}
+
+/* The head is whole: everything that can be refused without the body is. `rest` is what came behind
+ * it; returns how much of that belongs to the request and was used. */
+static size_t begin_request(struct http_conn *conn, struct str text, struct str rest)
+{
+    struct http_server_private *srv = conn->srv;
+    struct http_head head = {.headers = srv->headers,
+                             .header_max = (size_t)srv->server->limits->header_count_max};
+    struct http_private *p = http_request_new(conn);
+    enum err err = http_head_request(&head, text);
+    struct problem why = {.detail = ""};
+
+    if (!err && head.target.len > (size_t)srv->server->limits->uri_bytes_max)
+        err = ERR_URI_TOO_LONG;
+    if (err) {
+        p->req.method = head.method;
+        http_refuse(p, err, head.detail);
+        return 0;
+    }
+    keep_head(p, &head, text);
+    if (head.chunked)
+        http_body_chunked(&conn->body);
+    else
+        http_body_sized(&conn->body, head.content_length > 0 ? (uint64_t)head.content_length : 0);
+    if (!decode_path(&p->req)) {
+        refuse_body(conn, &head, ERR_BAD_REQUEST, "The path is not valid percent-encoded UTF-8.");
+        return 0;
+    }
+    err = bound_body(p, &head, &why);
+    if (err) {
+        refuse_body(conn, &head, err, why.detail);
+        return 0;
+    }
+    if (http_body_done(&conn->body)) {
+        ask_handler(conn);
+        return 0;
+    }
+    if (!head.chunked && rest.len >= (size_t)head.content_length) {
+        p->req.body = arena_str(&p->req.arena,
+                                (struct str){.at = rest.at, .len = (size_t)head.content_length});
+        ask_handler(conn);
+        return (size_t)head.content_length;
+    }
+    conn->state = HTTP_BODY;
+    net_conn_deadline(conn->net,
+                      conn->net->loop->mono_ms + srv->server->limits->net.body_timeout_ms);
+    if (head.expect_continue && rest.len == 0)
+        net_write(conn->net, STR("HTTP/1.1 100 Continue\r\n\r\n"));
+    return 0;
+}
+
+static void refuse_head(struct http_conn *conn, enum err err, const char *detail)
+{
+    http_refuse(http_request_new(conn), err, detail);
+}
+
+static size_t step_head(struct http_conn *conn, struct str bytes)
+{
+    const struct http_limits *limits = conn->srv->server->limits;
+    enum http_scan_result result;
+    size_t len = 0;
+
+    if (conn->scan.at == 0) {
+        conn->begun_us = clock_mono_us();
+        if (!conn->blank && bytes.len >= 2 && bytes.at[0] == '\r' && bytes.at[1] == '\n') {
+            conn->blank = true; /* some old clients send one behind a body */
+            return 2;
+        }
+        net_conn_deadline(conn->net, conn->net->loop->mono_ms + limits->net.header_timeout_ms);
+    }
+    result = http_scan(&conn->scan, bytes, &len);
+    if (result == HTTP_SCAN_BAD) {
+        refuse_head(conn, ERR_BAD_REQUEST, "A line does not end in CR LF.");
+    } else if (result == HTTP_SCAN_MORE ? bytes.len > (size_t)limits->header_bytes_max
+                                        : len > (size_t)limits->header_bytes_max) {
+        size_t first = conn->scan.first ? conn->scan.first : bytes.len;
+
+        if (first > (size_t)limits->uri_bytes_max)
+            refuse_head(conn, ERR_URI_TOO_LONG, "The request line is too long.");
+        else
+            refuse_head(conn, ERR_HEADERS, "The headers are too large.");
+    } else if (result == HTTP_SCAN_WHOLE) {
+        conn->scan = (struct http_scan){0};
+        conn->blank = false;
+        len += begin_request(conn, (struct str){.at = bytes.at, .len = len},
+                             (struct str){.at = bytes.at + len, .len = bytes.len - len});
+        return len;
+    }
+    return 0; /* more must come, or the connection closes */
+}
+
+static size_t step_body(struct http_conn *conn, struct str bytes)
+{
+    struct http_private *p = conn->req;
+    struct str piece;
+    size_t used = 0;
+    enum err err = http_body_read(&conn->body, bytes, &used, &piece);
+
+    if (!err && p->body.len + piece.len > (size_t)p->body_bytes_max)
+        err = ERR_TOO_LARGE;
+    if (err) {
+        p->keep_alive = false;
+        http_refuse(p, err,
+                    err == ERR_TOO_LARGE ? "The body is too large."
+                                         : "The chunks of the body are malformed.");
+        return used;
+    }
+    buf_str(&p->body, piece);
+    if (http_body_done(&conn->body)) {
+        if (p->body.len > 0)
+            p->req.body = buf_view(&p->body);
+        ask_handler(conn);
+    }
+    return used;
+}
+
+static size_t step_skip(struct http_conn *conn, struct str bytes)
+{
+    struct str piece;
+    size_t used = 0;
+    enum err err = http_body_read(&conn->body, bytes, &used, &piece);
+
+    conn->skipped += (int64_t)used;
+    if (err || conn->skipped > 2 * HTTP_SKIP_BYTES_MAX) {
+        net_close_after(conn->net);
+    } else if (http_body_done(&conn->body)) {
+        conn->state = HTTP_HEAD;
+        http_conn_replied(conn, true);
+    }
+    return used;
+}
+
+static size_t step_nothing(struct http_conn *conn, struct str bytes)
+{
+    return 0;
+}
+
+static size_t step_ignore(struct http_conn *conn, struct str bytes)
+{
+    return bytes.len;
+}
+
+static size_t (*const steps[])(struct http_conn *conn, struct str bytes) = {
+    [HTTP_HEAD] = step_head, [HTTP_BODY] = step_body,     [HTTP_WAIT] = step_nothing,
+    [HTTP_SKIP] = step_skip, [HTTP_STREAM] = step_ignore, [HTTP_TAKEN] = step_nothing,
+};
+
+/* Reads as far as it can; returns how many bytes are done with. */
+static size_t consume(struct http_conn *conn, struct str bytes)
+{
+    size_t used = 0;
+
+    assert(!conn->busy);
+    conn->busy = true;
+    while (used < bytes.len && !conn->net->closing) {
+        size_t len =
+            steps[conn->state](conn, (struct str){.at = bytes.at + used, .len = bytes.len - used});
+
+        if (len == 0)
+            break;
+        used += len;
+    }
+    conn->busy = false;
+    return used;
+}
+
+static void conn_free(struct http_conn *conn)
+{
+    LIST_REMOVE(conn, link);
+    buf_free(&conn->held);
+    free(conn);
+}
+
+static void hold_back(struct http_conn *conn)
+{
+    if (conn->held.len == 0)
+        buf_free(&conn->held); /* an idle connection shall cost little */
+    if (conn->held.len >= HTTP_HELD_BYTES_MAX && conn->state == HTTP_WAIT)
+        net_read_pause(conn->net);
+    else
+        net_read_resume(conn->net);
+}
+
+static void on_data(struct net_conn *net, struct str bytes)
+{
+    struct http_conn *conn = net->user;
+    bool held = conn->held.len > 0;
+    size_t used;
+
+    if (held) {
+        buf_str(&conn->held, bytes);
+        bytes = buf_view(&conn->held);
+    }
+    used = consume(conn, bytes);
+    if (conn->state == HTTP_TAKEN) {
+        net_unread(net, (struct str){.at = bytes.at + used, .len = bytes.len - used});
+        conn_free(conn);
+        return;
+    }
+    if (net->closing)
+        return;
+    if (held)
+        buf_drop(&conn->held, used);
+    else
+        buf_add(&conn->held, bytes.at + used, bytes.len - used);
+    if (held || conn->held.len > 0)
+        hold_back(conn);
+}
+
+static void go_on(struct http_conn *conn)
+{
+    size_t used = consume(conn, buf_view(&conn->held));
+
+    if (conn->state == HTTP_TAKEN) {
+        buf_drop(&conn->held, used);
+        net_unread(conn->net, buf_view(&conn->held));
+        conn_free(conn);
+        return;
+    }
+    if (conn->net->closing)
+        return;
+    buf_drop(&conn->held, used);
+    hold_back(conn);
+}
+
+void http_conn_replied(struct http_conn *conn, bool keep_alive)
+{
+    if (conn->net->closing)
+        return;
+    if (!keep_alive) {
+        net_close_after(conn->net);
+        return;
+    }
+    if (conn->state == HTTP_SKIP)
+        return; /* the refused body comes first */
+    conn->state = HTTP_HEAD;
+    net_conn_deadline(conn->net,
+                      conn->net->loop->mono_ms + conn->srv->server->limits->net.idle_timeout_ms);
+    if (!conn->busy && conn->held.len > 0)
+        go_on(conn);
+}
+
+struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user)
+{
+    struct http_private *p = req->priv;
+    struct http_conn *conn = p->conn;
+    struct net_conn *net = conn->net;
+
+    assert(conn->state == HTTP_WAIT && !net->closing);
+    http_request_free(p);
+    conn->state = HTTP_TAKEN;
+    net->handler = handler;
+    net->user = user;
+    if (!conn->busy) {
+        net_unread(net, buf_view(&conn->held));
+        conn_free(conn);
+    }
+    net_read_resume(net);
+    return net;
+}
+
+/* --- the connection's life --- */
+
+static void on_opened(struct net_conn *net)
+{
+    struct http_server *server = net->user;
+    struct http_conn *conn = mem_new(struct http_conn);
+
+    conn->net = net;
+    conn->srv = server->priv;
+    net->user = conn;
+    LIST_INSERT_HEAD(&conn->srv->conns, conn, link);
+    net_conn_deadline(net, net->loop->mono_ms + server->limits->net.header_timeout_ms);
+    if (conn->srv->draining)
+        net_close_after(net);
+}
+
+static void on_expired(struct net_conn *net)
+{
+    struct http_conn *conn = net->user;
+
+    if (conn->state == HTTP_HEAD && conn->held.len > 0) {
+        refuse_head(conn, ERR_REQUEST_TIMEOUT, "The headers did not come in time.");
+    } else if (conn->state == HTTP_BODY) {
+        conn->req->keep_alive = false;
+        http_refuse(conn->req, ERR_REQUEST_TIMEOUT, "The body did not come in time.");
+    } else {
+        net_close_after(net); /* idle, or a refused body that does not end */
+    }
+}
+
+static void on_closed(struct net_conn *net)
+{
+    struct http_conn *conn = net->user;
+    struct http_private *p = conn->req;
+
+    if (conn->stream)
+        http_stream_closed(conn->stream);
+    if (p && !p->answerable) {
+        http_request_free(p); /* no handler saw it */
+    } else if (p) {
+        p->conn = NULL;
+        p->req.peer = arena_cstr(&p->req.arena, str_of(net->peer));
+        p->req.gone = true;
+        if (p->req.on_gone)
+            p->req.on_gone(&p->req);
+    }
+    conn_free(conn);
+}
+
+#define REFUSAL                                                                                    \
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"                  \
+    "Content-Length: 0\r\n\r\n"
+
+static const struct net_handler handler = {
+    .opened = on_opened,
+    .data = on_data,
+    .closed = on_closed,
+    .expired = on_expired,
+    .refusal = {.at = REFUSAL, .len = sizeof REFUSAL - 1},
+};
+
+/* --- the server --- */
+
+static void free_part(struct loop_part *part)
+{
+    struct http_server_private *srv = container_of(part, struct http_server_private, part);
+    struct http_private *p;
+
+    assert(LIST_EMPTY(&srv->conns));
+    while ((p = LIST_FIRST(&srv->requests))) { /* never answered; nobody is left to do it */
+        buf_free(&p->body);
+        LIST_REMOVE(p, link);
+        arena_free(&p->req.arena);
+        free(p);
+    }
+    while ((p = LIST_FIRST(&srv->spare))) {
+        LIST_REMOVE(p, link);
+        arena_free(&p->req.arena);
+        free(p);
+    }
+    free(srv->headers);
+    srv->server->priv = NULL;
+    free(srv);
+}
+
+enum err http_serve(struct http_server *server, const char *addr, struct problem *why)
+{
+    struct http_server_private *srv;
+    enum err err;
+
+    assert(server->loop && server->limits && server->callbacks && server->callbacks->request);
+    assert(server->limits->header_count_max > 0 && !server->priv);
+    err = net_listen(server->loop, addr, &server->limits->net, &handler, server, &server->listener,
+                     why);
+    if (err)
+        return err;
+    srv = mem_new(struct http_server_private);
+    srv->part.free = free_part;
+    srv->server = server;
+    srv->headers = mem_array(struct http_header, (size_t)server->limits->header_count_max);
+    srv->date_s = -1;
+    LIST_INIT(&srv->conns);
+    LIST_INIT(&srv->requests);
+    LIST_INIT(&srv->spare);
+    server->priv = srv;
+    loop_add_part(server->loop, &srv->part);
+    return ERR_OK;
+}
+
+int http_port(const struct http_server *server)
+{
+    return net_listener_port(server->listener);
+}
+
+void http_drain(struct http_server *server)
+{
+    struct http_conn *conn;
+
+    if (server->priv->draining)
+        return;
+    server->priv->draining = true;
+    net_listener_close(server->listener);
+    server->listener = NULL;
+    LIST_FOREACH(conn, &server->priv->conns, link)
+    {
+        if (conn->state == HTTP_HEAD && conn->held.len == 0)
+            net_close_after(conn->net);
+    }
+}
+
+int64_t http_connections(const struct http_server *server)
+{
+    const struct http_conn *conn;
+    int64_t count = 0;
+
+    if (server->listener)
+        return net_listener_connections(server->listener);
+    LIST_FOREACH(conn, &server->priv->conns, link)
+    {
+        count++;
+    }
+    return count;
+}
+
+struct str http_header_get(const struct http_request *req, const char *name)
+{
+    struct str wanted = str_of(name);
+
+    for (size_t i = 0; i < req->header_count; i++)
+        if (str_eq_nocase(req->headers[i].name, wanted))
+            return req->headers[i].value;
+    return STR_NONE;
+}
+
+struct str http_query(struct http_request *req, const char *name)
+{
+    struct str rest = req->query;
+
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&');
+        struct str key = str_cut(&value, '=');
+        char *decoded;
+        size_t len;
+
+        if (!str_is(key, name))
+            continue;
+        decoded = arena_raw(&req->arena, value.len + 1);
+        if (!http_percent_decode(value, true, decoded, &len))
+            return STR_NONE;
+        decoded[len] = '\0';
+        return (struct str){.at = decoded, .len = len};
+    }
+    return STR_NONE;
+}

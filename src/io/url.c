@@ -1,0 +1,112 @@
+/* One pass, left to right. A port of "*" is let through as text for the patterns of
+ * client_url_allowed; its number is -1. */
+#include "io/url.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+static bool is_alpha(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_host_char(char c)
+{
+    return is_alpha(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+}
+
+static bool take_scheme(struct str *rest, struct url *url)
+{
+    size_t len = 0;
+
+    while (len < rest->len && is_alpha(rest->at[len]))
+        len++;
+    url->scheme = (struct str){.at = rest->at, .len = len};
+    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    if (len == 0 || !str_starts(*rest, STR("://")))
+        return false;
+    *rest = (struct str){.at = rest->at + 3, .len = rest->len - 3};
+    return true;
+}
+
+static bool take_host(struct str *rest, struct url *url)
+{
+    size_t len = 0;
+    char text[64];
+    struct in6_addr v6;
+
+    url->is_v6 = rest->len > 0 && rest->at[0] == '[';
+    if (url->is_v6) {
+        const char *end = memchr(rest->at, ']', rest->len);
+
+        if (!end)
+            return false;
+        url->host = (struct str){.at = rest->at + 1, .len = (size_t)(end - rest->at) - 1};
+        len = url->host.len + 2;
+        if (!str_copy(url->host, text, sizeof text) || inet_pton(AF_INET6, text, &v6) != 1)
+            return false;
+    } else {
+        while (len < rest->len && is_host_char(rest->at[len]))
+            len++;
+        url->host = (struct str){.at = rest->at, .len = len};
+    }
+    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    return url->host.len > 0 && url->host.len < 256;
+}
+
+static bool take_port(struct str *rest, struct url *url)
+{
+    int64_t number;
+    size_t len = 1;
+
+    url->port = STR("");
+    url->port_number = 0;
+    if (rest->len == 0 || rest->at[0] != ':')
+        return true;
+    while (len < rest->len &&
+           ((rest->at[len] >= '0' && rest->at[len] <= '9') || rest->at[len] == '*'))
+        len++;
+    url->port = (struct str){.at = rest->at + 1, .len = len - 1};
+    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    if (str_eq(url->port, STR("*"))) {
+        url->port_number = -1;
+        return true;
+    }
+    if (url->port.len > 5 || !str_int(url->port, &number) || number < 1 || number > 65535)
+        return false;
+    url->port_number = (int)number;
+    return true;
+}
+
+bool url_parse(struct str text, struct url *ret_url)
+{
+    struct url url = {0};
+
+    if (text.len == 0 || !take_scheme(&text, &url) || !take_host(&text, &url) ||
+        !take_port(&text, &url))
+        return false;
+    if (text.len > 0 && text.at[0] != '/')
+        return false; /* userinfo, or a query right behind the host */
+    for (size_t i = 0; i < text.len; i++)
+        if ((unsigned char)text.at[i] <= ' ' || (unsigned char)text.at[i] >= 0x7f ||
+            text.at[i] == '#' || text.at[i] == '\\')
+            return false;
+    url.target = text.len > 0 ? text : STR("/");
+    *ret_url = url;
+    return true;
+}
+
+bool url_is_loopback(const struct url *url)
+{
+    struct in6_addr v6;
+    struct in_addr v4;
+    char host[64];
+
+    if (str_eq_nocase(url->host, STR("localhost")))
+        return true;
+    if (!str_copy(url->host, host, sizeof host))
+        return false;
+    if (url->is_v6)
+        return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+    return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+}

@@ -1,0 +1,455 @@
+/* Frames in and out of an open WebSocket, on wslay's frame layer. Its contexts hold 4 KiB each, so
+ * a connection borrows one of its loop's only while it is inside a frame; an idle one costs
+ * nothing. */
+#include "io/ws.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <wslay/wslay.h>
+
+#include "base/mem.h"
+#include "io/ws_private.h"
+
+enum {
+    WS_SPARE_READERS = 16,
+    WS_CLOSE_MS = 2000, /* for the peer to answer our close frame */
+    WS_CONTROL_MAX = 125,
+    WS_FRAME_OVERHEAD = 14,
+};
+
+const struct ws_limits ws_limits_default = {
+    .message_bytes_max = 1024 * 1024,
+    .queue_bytes_max = 1024 * 1024,
+    .ping_ms = 15000,
+};
+
+struct ws_reader {
+    wslay_frame_context_ptr ctx;
+    struct str input;
+    uint64_t inside; /* bytes wslay was given that belong to no frame we saw yet */
+    struct ws_reader *next;
+};
+
+/* What the WebSockets of one loop share. */
+struct ws_loop {
+    struct loop_part part;
+    struct loop *loop;
+    struct ws_reader *spare;
+    int spare_count;
+    wslay_frame_context_ptr writer;
+    struct buf *out; /* where the frame being written goes */
+};
+
+/* --- wslay's callbacks --- */
+
+static ssize_t give_input(uint8_t *to, size_t size, int flags, void *user)
+{
+    struct ws_reader *reader = user;
+    size_t len = reader->input.len < size ? reader->input.len : size;
+
+    if (len == 0)
+        return -1; /* wslay then wants to be called again */
+    memcpy(to, reader->input.at, len);
+    reader->input.at += len;
+    reader->input.len -= len;
+    reader->inside += len;
+    return (ssize_t)len;
+}
+
+static ssize_t take_output(const uint8_t *bytes, size_t len, int flags, void *user)
+{
+    struct ws_loop *wsl = user;
+
+    buf_add(wsl->out, bytes, len);
+    return (ssize_t)len;
+}
+
+static int make_mask(uint8_t *to, size_t len, void *user)
+{
+    return getrandom(to, len, 0) == (ssize_t)len ? 0 : -1;
+}
+
+static wslay_frame_context_ptr context_new(void *user)
+{
+    static const struct wslay_frame_callbacks callbacks = {
+        .send_callback = take_output, .recv_callback = give_input, .genmask_callback = make_mask};
+    wslay_frame_context_ptr ctx;
+
+    if (wslay_frame_context_init(&ctx, &callbacks, user) != 0)
+        abort(); /* out of memory */
+    return ctx;
+}
+
+/* --- per loop --- */
+
+static void reader_free(struct ws_reader *reader)
+{
+    if (!reader)
+        return;
+    wslay_frame_context_free(reader->ctx);
+    free(reader);
+}
+
+static void free_part(struct loop_part *part)
+{
+    struct ws_loop *wsl = container_of(part, struct ws_loop, part);
+
+    while (wsl->spare) {
+        struct ws_reader *reader = wsl->spare;
+
+        wsl->spare = reader->next;
+        reader_free(reader);
+    }
+    wslay_frame_context_free(wsl->writer);
+    wsl->loop->ws = NULL;
+    free(wsl);
+}
+
+static struct ws_loop *ws_loop(struct loop *loop)
+{
+    struct ws_loop *wsl = loop->ws;
+
+    if (wsl)
+        return wsl;
+    wsl = mem_new(struct ws_loop);
+    wsl->part.free = free_part;
+    wsl->loop = loop;
+    wsl->writer = context_new(wsl);
+    loop_add_part(loop, &wsl->part);
+    loop->ws = wsl;
+    return wsl;
+}
+
+static struct ws_reader *reader_take(struct ws_loop *wsl)
+{
+    struct ws_reader *reader = wsl->spare;
+
+    if (reader) {
+        wsl->spare = reader->next;
+        wsl->spare_count--;
+        return reader;
+    }
+    reader = mem_new(struct ws_reader);
+    reader->ctx = context_new(reader);
+    return reader;
+}
+
+/* Only one that stands between two frames can serve another connection. */
+static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
+{
+    assert(reader->inside == 0 && reader->input.len == 0);
+    if (wsl->spare_count == WS_SPARE_READERS) {
+        reader_free(reader);
+        return;
+    }
+    reader->next = wsl->spare;
+    wsl->spare = reader;
+    wsl->spare_count++;
+}
+
+/* --- writing --- */
+
+static bool send_frame(struct ws_private *p, uint8_t opcode, struct str payload)
+{
+    struct ws_loop *wsl = ws_loop(p->ws.loop);
+    struct wslay_frame_iocb frame = {.fin = 1,
+                                     .opcode = opcode,
+                                     .mask = p->client,
+                                     .payload_length = payload.len,
+                                     .data = (const uint8_t *)payload.at,
+                                     .data_length = payload.len};
+
+    wsl->out = net_room(p->net, payload.len + WS_FRAME_OVERHEAD);
+    if (!wsl->out)
+        return false;
+    do {
+        ssize_t sent = wslay_frame_send(wsl->writer, &frame);
+
+        assert(sent >= 0); /* the buffer takes everything */
+        frame.data += sent;
+        frame.data_length -= (size_t)sent;
+    } while (frame.data_length > 0);
+    return true;
+}
+
+static void send_close(struct ws_private *p, int code, struct str reason)
+{
+    char payload[WS_CONTROL_MAX];
+    size_t len = 0;
+
+    if (code != WS_NO_CODE) {
+        payload[len++] = (char)(code >> 8);
+        payload[len++] = (char)code;
+        if (reason.len > sizeof payload - len)
+            reason.len = sizeof payload - len;
+        if (reason.len > 0)
+            memcpy(payload + len, reason.at, reason.len);
+        len += reason.len;
+    }
+    p->state = WS_CLOSING;
+    p->code_sent = code;
+    send_frame(p, WSLAY_CONNECTION_CLOSE, (struct str){.at = payload, .len = len});
+}
+
+/* The peer broke a rule: it is told which and not listened to any more. */
+static void fail(struct ws_private *p, int code)
+{
+    if (p->state == WS_OPEN)
+        send_close(p, code, STR(""));
+    net_close_after(p->net);
+}
+
+bool ws_send(struct ws *ws, struct str text)
+{
+    struct ws_private *p = ws->priv;
+    size_t max = (size_t)p->limits->queue_bytes_max;
+
+    if (p->state != WS_OPEN || p->net->closing)
+        return false;
+    if (net_write_queued(p->net) + text.len > max) {
+        net_flush(p->net); /* coalesced bytes are not a slow reader's */
+        if (net_write_queued(p->net) > 0 && net_write_queued(p->net) + text.len > max) {
+            fail(p, WS_TRY_LATER);
+            return false;
+        }
+    }
+    return send_frame(p, WSLAY_TEXT_FRAME, text);
+}
+
+void ws_close(struct ws *ws, int code, const char *reason)
+{
+    struct ws_private *p = ws->priv;
+
+    if (p->state == WS_OPENING)
+        net_close(p->net);
+    if (p->state != WS_OPEN || p->net->closing)
+        return;
+    send_close(p, code, str_of(reason));
+    net_conn_deadline(p->net, ws->loop->mono_ms + WS_CLOSE_MS);
+}
+
+/* --- reading --- */
+
+static void deliver(struct ws_private *p, struct str text)
+{
+    if (p->state != WS_OPEN)
+        return; /* we said goodbye: what still comes is not read */
+    if (!str_is_utf8(text))
+        fail(p, WS_BAD_UTF8);
+    else
+        p->ws.handler->message(&p->ws, text);
+}
+
+static bool is_sendable_code(int code)
+{
+    return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014) ||
+           (code >= 3000 && code <= 4999);
+}
+
+static void take_close(struct ws_private *p, struct str payload)
+{
+    int code = WS_NO_CODE;
+
+    if (payload.len >= 2)
+        code = (unsigned char)payload.at[0] << 8 | (unsigned char)payload.at[1];
+    if (payload.len == 1 || (payload.len >= 2 && !is_sendable_code(code))) {
+        fail(p, WS_PROTOCOL);
+        return;
+    }
+    if (payload.len > 2 &&
+        !str_is_utf8((struct str){.at = payload.at + 2, .len = payload.len - 2})) {
+        fail(p, WS_BAD_UTF8);
+        return;
+    }
+    p->code_got = code;
+    if (p->state == WS_OPEN)
+        send_close(p, code, STR(""));
+    net_close_after(p->net);
+}
+
+static void take_control(struct ws_private *p, uint8_t opcode, struct str payload)
+{
+    if (opcode == WSLAY_CONNECTION_CLOSE)
+        take_close(p, payload);
+    else if (opcode == WSLAY_PING && p->state == WS_OPEN)
+        send_frame(p, WSLAY_PONG, payload);
+}
+
+/* 0, or the code to fail with. wslay has checked lengths and the form of control frames. */
+static int check_frame(const struct ws_private *p, const struct wslay_frame_iocb *frame)
+{
+    if (frame->rsv != 0 || (frame->mask != 0) == p->client)
+        return WS_PROTOCOL;
+    if (wslay_is_ctrl_frame(frame->opcode))
+        return frame->opcode > WSLAY_PONG ? WS_PROTOCOL : 0;
+    if (frame->opcode == WSLAY_BINARY_FRAME)
+        return WS_NOT_TEXT;
+    if (frame->opcode > WSLAY_BINARY_FRAME)
+        return WS_PROTOCOL;
+    if ((frame->opcode == WSLAY_CONTINUATION_FRAME) != p->in_message)
+        return WS_PROTOCOL;
+    if (frame->payload_length > (uint64_t)p->limits->message_bytes_max - p->message.len)
+        return WS_TOO_BIG;
+    return 0;
+}
+
+static uint64_t header_len(const struct wslay_frame_iocb *frame)
+{
+    uint64_t len = frame->mask ? 6 : 2;
+
+    return len + (frame->payload_length > 0xffff ? 8u : frame->payload_length > 125 ? 2u : 0u);
+}
+
+static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
+{
+    bool control = wslay_is_ctrl_frame(p->frame_opcode);
+    struct str whole = last;
+    struct buf text;
+
+    p->in_frame = false;
+    if (!control && !p->frame_fin) {
+        p->in_message = true;
+        buf_str(pieces, last);
+        return;
+    }
+    if (pieces->len > 0) {
+        buf_str(pieces, last);
+        whole = buf_view(pieces);
+    }
+    text = *pieces; /* taken out first: the handler may close us */
+    *pieces = (struct buf){0};
+    if (control) {
+        take_control(p, p->frame_opcode, whole);
+    } else {
+        p->in_message = false;
+        deliver(p, whole);
+    }
+    buf_free(&text);
+}
+
+static void take_piece(struct ws_private *p, const struct wslay_frame_iocb *frame)
+{
+    struct str piece = {.at = (const char *)frame->data, .len = frame->data_length};
+    struct buf *pieces;
+
+    if (!p->in_frame) {
+        int code = check_frame(p, frame);
+
+        if (code) {
+            fail(p, code);
+            return;
+        }
+        p->in_frame = true;
+        p->frame_opcode = frame->opcode;
+        p->frame_fin = frame->fin;
+        p->frame_left = frame->payload_length;
+        p->reader->inside -= header_len(frame);
+    }
+    assert(piece.len <= p->frame_left && piece.len <= p->reader->inside);
+    p->frame_left -= piece.len;
+    p->reader->inside -= piece.len;
+    pieces = wslay_is_ctrl_frame(p->frame_opcode) ? &p->control : &p->message;
+    if (p->frame_left > 0)
+        buf_str(pieces, piece);
+    else
+        end_frame(p, pieces, piece);
+}
+
+void ws_read(struct ws_private *p, struct str bytes)
+{
+    struct wslay_frame_iocb frame;
+
+    p->heard_ms = p->ws.loop->mono_ms;
+    if (!p->reader)
+        p->reader = reader_take(ws_loop(p->ws.loop));
+    p->reader->input = bytes;
+    while (!p->net->closing) {
+        ssize_t len = wslay_frame_recv(p->reader->ctx, &frame);
+
+        if (len == WSLAY_ERR_WANT_READ)
+            break;
+        if (len < 0)
+            fail(p, WS_PROTOCOL);
+        else
+            take_piece(p, &frame);
+    }
+    if (p->net->closing || p->in_frame || p->reader->inside > 0)
+        return;
+    reader_give(ws_loop(p->ws.loop), p->reader);
+    p->reader = NULL;
+}
+
+/* --- life --- */
+
+struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
+                          const struct ws_limits *limits, void *user)
+{
+    struct ws_private *p = mem_new(struct ws_private);
+
+    assert(handler->message && handler->closed && limits->message_bytes_max > 0);
+    p->ws = (struct ws){.loop = loop, .handler = handler, .user = user, .priv = p};
+    p->limits = limits;
+    return p;
+}
+
+void ws_begin(struct ws_private *p)
+{
+    p->state = WS_OPEN;
+    p->heard_ms = p->ws.loop->mono_ms;
+    net_conn_deadline(p->net, p->limits->ping_ms > 0 ? p->heard_ms + p->limits->ping_ms : 0);
+}
+
+static void on_opened(struct net_conn *net)
+{
+    /* Only the client's role: its request is written already, the server's answer is awaited. */
+    net_conn_deadline(net, net->loop->mono_ms + http_limits_default.net.header_timeout_ms);
+}
+
+static void on_data(struct net_conn *net, struct str bytes)
+{
+    struct ws_private *p = net->user;
+
+    if (p->state == WS_OPENING)
+        ws_opening_read(p, bytes);
+    else
+        ws_read(p, bytes);
+}
+
+static void on_expired(struct net_conn *net)
+{
+    struct ws_private *p = net->user;
+    int64_t ping_ms = p->limits->ping_ms;
+    int64_t silent_ms = net->loop->mono_ms - p->heard_ms;
+
+    if (p->state != WS_OPEN || silent_ms >= 2 * ping_ms) {
+        if (!net->error)
+            net->error = "the peer is silent";
+        net_close(net);
+        return;
+    }
+    if (silent_ms >= ping_ms) {
+        send_frame(p, WSLAY_PING, STR(""));
+        net_conn_deadline(net, p->heard_ms + 2 * ping_ms);
+    } else {
+        net_conn_deadline(net, p->heard_ms + ping_ms);
+    }
+}
+
+static void on_closed(struct net_conn *net)
+{
+    struct ws_private *p = net->user;
+    int code = p->code_got ? p->code_got : p->code_sent ? p->code_sent : WS_BROKEN;
+
+    p->ws.error = net->error;
+    p->ws.handler->closed(&p->ws, code);
+    reader_free(p->reader);
+    ws_opening_free(p);
+    buf_free(&p->message);
+    buf_free(&p->control);
+    free(p);
+}
+
+const struct net_handler ws_net_handler = {
+    .opened = on_opened, .data = on_data, .closed = on_closed, .expired = on_expired};
