@@ -170,7 +170,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
         put_c(line, key);
         put_c(line, "=");
     }
-    if (!kv->text.at)
+    if (kv->is_num)
         put_num(line, kv->num, 1);
     else if (line_format == LOG_LOGFMT && is_bare(kv->text))
         put(line, kv->text.at, kv->text.len);

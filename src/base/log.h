@@ -11,13 +11,14 @@ enum log_format { LOG_LOGFMT, LOG_JSON };
 
 struct log_kv {
     const char *key; /* NULL ends the list */
-    struct str text; /* text.at == NULL: a number */
+    struct str text;
     int64_t num;
+    bool is_num; /* num is the value, not text */
 };
 
 #define KS(name, str)   ((struct log_kv){.key = (name), .text = (str)})
 #define KC(name, cstr)  ((struct log_kv){.key = (name), .text = str_of(cstr)})
-#define KI(name, value) ((struct log_kv){.key = (name), .num = (value)})
+#define KI(name, value) ((struct log_kv){.key = (name), .num = (value), .is_num = true})
 
 void log_setup(enum log_level least, enum log_format format, int fd); /* before the threads start */
 bool log_on(enum log_level level);

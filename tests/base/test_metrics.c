@@ -1,0 +1,216 @@
+/* Counts from many threads add up, and the text is what Prometheus reads. */
+#include "base/metrics.h"
+#include "unit.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct buf text;
+
+static bool has(const char *line)
+{
+    return strstr(text.at, line) != NULL;
+}
+
+static void render(void)
+{
+    buf_clear(&text);
+    metrics_render(&text, "1.2.3");
+    buf_char(&text, '\0');
+}
+
+static int free_text(void **state)
+{
+    buf_free(&text);
+    return 0;
+}
+
+/* Must run first: nothing has been counted yet. */
+static void test_zeros_from_the_start(void **state)
+{
+    render();
+    assert_true(has("\nberth_retries_total 0\n"));
+    assert_true(has("\nberth_queue_depth 0\n"));
+    assert_true(has("\nberth_dispatch_seconds_bucket{le=\"+Inf\"} 0\n"));
+    assert_true(has("\nberth_dispatch_seconds_count 0\n"));
+    assert_true(has("\n# TYPE berth_reserve_total counter\n"));
+    assert_false(has("berth_reserve_total{"));
+    assert_true(has("\nberth_build_info{version=\"1.2.3\"} 1\n"));
+}
+
+static void test_labels(void **state)
+{
+    char copy[] = "hit"; /* the same text at another address */
+
+    metric_add_label(METRIC_RESERVE, "hit", 2);
+    metric_add_label(METRIC_RESERVE, copy, 3);
+    metric_add_label(METRIC_RESERVE, "full", 1);
+    metric_add_label(METRIC_CACHE, "l1,hit", 4);
+    metric_add_label(METRIC_CACHE, "l2,miss", 5);
+    metric_add_label(METRIC_INVARIANT, "a\"b\\c\nd", 1);
+    assert_int_equal(metric_value(METRIC_RESERVE, "hit"), 5);
+    assert_int_equal(metric_value(METRIC_RESERVE, NULL), 6);
+    assert_int_equal(metric_value(METRIC_RESERVE, "never"), 0);
+    render();
+    assert_true(has("\nberth_reserve_total{result=\"full\"} 1\n"
+                    "berth_reserve_total{result=\"hit\"} 5\n"));
+    assert_true(has("\nberth_cache_requests_total{layer=\"l1\",result=\"hit\"} 4\n"));
+    assert_true(has("\nberth_cache_requests_total{layer=\"l2\",result=\"miss\"} 5\n"));
+    assert_true(has("\nberth_invariant_violations_total{rule=\"a\\\"b\\\\c\\nd\"} 1\n"));
+}
+
+static void test_gauges(void **state)
+{
+    metric_set(METRIC_QUEUE_DEPTH, 17);
+    metric_set(METRIC_QUEUE_DEPTH, 12);
+    metric_add(METRIC_CONNECTIONS, 3);
+    metric_add(METRIC_CONNECTIONS, -1);
+    metric_set_label(METRIC_NODES, "ready", 9);
+    metric_set_label(METRIC_NODES, "ready", 8);
+    assert_int_equal(metric_value(METRIC_QUEUE_DEPTH, NULL), 12);
+    assert_int_equal(metric_value(METRIC_CONNECTIONS, NULL), 2);
+    assert_int_equal(metric_value(METRIC_NODES, "ready"), 8);
+    render();
+    assert_true(has("\nberth_queue_depth 12\n"));
+    assert_true(has("\nberth_nodes{health=\"ready\"} 8\n"));
+}
+
+static void test_histogram(void **state)
+{
+    static const int64_t us[] = {-5, 0, 50, 51, 1000, 1001, 10000000, 10000001, 3600000000};
+
+    for (size_t i = 0; i < COUNT_OF(us); i++)
+        metric_observe_us(METRIC_POOL_DELAY, us[i]);
+    assert_int_equal(metric_value(METRIC_POOL_DELAY, NULL), COUNT_OF(us));
+    render();
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"5e-05\"} 3\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"0.0001\"} 4\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"0.001\"} 5\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"0.0025\"} 6\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"10\"} 7\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"+Inf\"} 9\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_sum 3620.002103\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_count 9\n"));
+}
+
+/* The number of labels is bounded whatever is thrown at it; no count is lost. */
+static void test_too_many_labels_become_other(void **state)
+{
+    static char names[100][16];
+
+    for (int i = 0; i < 100; i++) {
+        snprintf(names[i], sizeof names[i], "state-%02d", i);
+        metric_add_label(METRIC_JOBS, names[i], 1);
+    }
+    assert_int_equal(metric_value(METRIC_JOBS, NULL), 100);
+    assert_int_equal(metric_value(METRIC_JOBS, "state-31"), 1);
+    assert_int_equal(metric_value(METRIC_JOBS, "state-32"), 0);
+    assert_int_equal(metric_value(METRIC_JOBS, "other"), 68);
+}
+
+enum { THREADS = 6, ROUNDS = 20000 };
+
+static void *count(void *arg)
+{
+    static const char *const labels[] = {"hit", "miss", "error"};
+
+    if (*(int *)arg % 2) /* the others share the slow slot */
+        metrics_thread();
+    for (int i = 0; i < ROUNDS; i++) {
+        metric_add(METRIC_HEARTBEATS, 1);
+        metric_add_label(METRIC_STORE_CALLS, labels[i % 3], 1);
+        metric_observe_us(METRIC_DISPATCH_SECONDS, i);
+        metric_add(METRIC_VERSION_LAG, i % 2 ? 1 : -1);
+    }
+    metrics_thread();
+    metrics_thread();
+    return NULL;
+}
+
+static void test_threads_add_up(void **state)
+{
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    int64_t last = 0;
+
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        pthread_create(&threads[i], NULL, count, &numbers[i]);
+    }
+    for (int i = 0; i < 50; i++) { /* a scrape in the middle never goes back */
+        int64_t now = metric_value(METRIC_HEARTBEATS, NULL);
+
+        assert_true(now >= last);
+        last = now;
+        render();
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(metric_value(METRIC_HEARTBEATS, NULL), THREADS * ROUNDS);
+    assert_int_equal(metric_value(METRIC_STORE_CALLS, NULL), THREADS * ROUNDS);
+    assert_int_equal(metric_value(METRIC_STORE_CALLS, "hit"), THREADS * ((ROUNDS + 2) / 3));
+    assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, NULL), THREADS * ROUNDS);
+    assert_int_equal(metric_value(METRIC_VERSION_LAG, NULL), 0);
+}
+
+static bool is_name(struct str name)
+{
+    for (size_t i = 0; i < name.len; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyz_", name.at[i]))
+            return false;
+    return str_starts(name, STR("berth_"));
+}
+
+/* Every line of the text format: a comment for each metric, then samples that carry its name. */
+static void test_the_text_is_well_formed(void **state)
+{
+    struct str rest;
+    struct str family = STR_NONE;
+    int helps = 0, types = 0;
+
+    render();
+    rest = str_of(text.at);
+    assert_int_equal(rest.at[rest.len - 1], '\n');
+    while (rest.len > 0) {
+        struct str line = str_cut(&rest, '\n');
+
+        if (str_starts(line, STR("# HELP "))) {
+            line.at += 7, line.len -= 7;
+            family = str_cut(&line, ' ');
+            assert_true(is_name(family) && line.len > 0);
+            helps++;
+        } else if (str_starts(line, STR("# TYPE "))) {
+            line.at += 7, line.len -= 7;
+            assert_true(str_eq(str_cut(&line, ' '), family));
+            assert_true(str_is(line, "counter") || str_is(line, "gauge") ||
+                        str_is(line, "histogram"));
+            types++;
+        } else {
+            const char *space = memrchr(line.at, ' ', line.len);
+            double value;
+
+            assert_true(str_starts(line, family));
+            assert_non_null(space);
+            assert_int_equal(sscanf(space, "%lf", &value), 1);
+            assert_true(strchr("{_ ", line.at[family.len]) != NULL);
+        }
+    }
+    assert_int_equal(helps, METRIC_COUNT + 1);
+    assert_int_equal(types, METRIC_COUNT + 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_zeros_from_the_start),
+        cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_gauges),
+        cmocka_unit_test(test_histogram),
+        cmocka_unit_test(test_too_many_labels_become_other),
+        cmocka_unit_test(test_threads_add_up),
+        cmocka_unit_test(test_the_text_is_well_formed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, free_text);
+}
