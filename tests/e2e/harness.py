@@ -1,0 +1,527 @@
+"""Starts the real binary, talks to it, and ends it. Every case has its own server on a free port
+with its own data directory; nothing waits a fixed time, everything waits for a condition.
+
+BERTH_BIN is the binary (build/berth), BERTH_E2E_SLOW multiplies every deadline (sanitisers)."""
+import atexit
+import collections
+import http.client
+import http.server
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import wsclient
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BINARY = os.environ.get("BERTH_BIN", str(ROOT / "build" / "berth"))
+SLOW = float(os.environ.get("BERTH_E2E_SLOW", "1"))
+
+REPORTS = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:|Assertion .* failed")
+live = set()
+
+
+def _end_all():
+    for process in list(live):
+        process.kill()
+
+
+atexit.register(_end_all)
+
+
+def tags(*names):
+    """load: heavy, not for sanitised binaries; threads: loops, store and keeper meet; alone: judges
+    latency, so nothing runs beside it."""
+
+    def mark(thing):
+        thing.tags = set(names) | getattr(thing, "tags", set())
+        return thing
+
+    return mark
+
+
+def eventually(what, check, seconds=10):
+    """Calls check() until it returns something true, which is returned."""
+    deadline = time.monotonic() + seconds * SLOW
+    pause = 0.002
+    while True:
+        found = check()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in {seconds * SLOW:g} s it never happened: {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def in_parallel(count, work):
+    """Runs work(i) in threads that start together; the results in order. Raises what one raised."""
+    results, errors = [None] * count, []
+    gate = threading.Barrier(count)
+
+    def one(i):
+        try:
+            gate.wait()
+            results[i] = work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+class Answer:
+    """An HTTP answer."""
+
+    def __init__(self, status, headers, body, seconds):
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.seconds = seconds
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    def __getitem__(self, name):
+        return self.json[name]
+
+    def __str__(self):
+        return f"{self.status} {self.body[:400].decode(errors='replace')}"
+
+
+class Client:
+    """One keep-alive connection. Never sends anything twice."""
+
+    def __init__(self, port, seconds=30):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds * SLOW)
+
+    def call(self, method, path, body=None, headers=None):
+        headers = dict(headers or {})
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        begun = time.monotonic()
+        self.connection.request(method, path, body=body, headers=headers)
+        reply = self.connection.getresponse()
+        data = reply.read()
+        return Answer(reply.status, reply.headers, data, time.monotonic() - begun)
+
+    def get(self, path, **headers):
+        return self.call("GET", path, headers=headers)
+
+    def post(self, path, body=None, headers=None):
+        return self.call("POST", path, {} if body is None else body, headers)
+
+    def close(self):
+        self.connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Server:
+    """A berth process. Settings are flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300."""
+
+    def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), **settings):
+        self.data_dir = pathlib.Path(data_dir)
+        self.secrets = []
+        flags = {"listen": "127.0.0.1:0", "data_dir": str(self.data_dir), **settings}
+        command = [BINARY, verb]
+        for name, value in flags.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--" + name.replace("_", "-"), text]
+        handle, name = tempfile.mkstemp(prefix="log-", dir=log_dir)
+        self.log_path = pathlib.Path(name)
+        # The server goes when this process goes, however it goes.
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *command, *args], stdin=subprocess.DEVNULL,
+            stdout=handle, stderr=handle, env=dict(clean_env(), **(env or {})))
+        os.close(handle)
+        live.add(self.process)
+        self.port = None
+        self.port = int(eventually("the server listens", self._listening, 20).group(1))
+
+    def _listening(self):
+        found = re.search(r"event=server\.listening .*?addr=\S*:(\d+)", self.log)
+        if not found and self.process.poll() is not None:
+            raise AssertionError(f"the server exited {self.process.returncode}:\n{self.log}")
+        return found
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def client(self):
+        return Client(self.port)
+
+    def call(self, method, path, body=None, headers=None):
+        with self.client() as client:
+            return client.call(method, path, body, dict(headers or {}, Connection="close"))
+
+    def get(self, path, **headers):
+        return self.call("GET", path, headers=headers)
+
+    def post(self, path, body=None, headers=None):
+        return self.call("POST", path, {} if body is None else body, headers)
+
+    def node(self, node_id):
+        return self.get(f"/v1/nodes/{node_id}").json
+
+    def job(self, job_id, wait=None):
+        return self.get(f"/v1/jobs/{job_id}" + (f"?wait={wait}" if wait else "")).json
+
+    def slots(self, node_id):
+        """(reserved, running) of a node."""
+        node = self.node(node_id)
+        return node["reserved"], node["running"]
+
+    def all_jobs(self):
+        """Every job, page by page."""
+        jobs, cursor = [], ""
+        with self.client() as client:
+            while cursor is not None:
+                page = client.get(f"/v1/jobs?limit=500{'&cursor=' + cursor if cursor else ''}").json
+                jobs += page["jobs"]
+                cursor = page["next_cursor"]
+        return jobs
+
+    def metrics(self):
+        """The exposition text as {name{labels}: value}; raises on a line that is not well formed."""
+        return parse_metrics(self.get("/metrics").body.decode())
+
+    def kill(self):
+        """kill -9: no goodbye."""
+        self.process.kill()
+        self.process.wait()
+        live.discard(self.process)
+
+    def stop(self, seconds=15):
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds * SLOW)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"SIGTERM did not end it in {seconds * SLOW:g} s:\n{self.log[-2000:]}")
+        finally:
+            live.discard(self.process)
+
+    def check_log(self):
+        """What must never be in a log."""
+        for line in self.log.splitlines():
+            assert not REPORTS.search(line), f"the server reported:\n{self.log[-6000:]}"
+            assert "invariant" not in line, f"an invariant was broken: {line}"
+            for secret in self.secrets:
+                assert secret not in line, f"a secret stands in the log: {line}"
+
+
+METRIC_LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{([a-zA-Z_]+="[^"\n]*",?)*\})? (\S+)$')
+
+
+def parse_metrics(text):
+    values, typed = {}, set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+            assert name not in typed, f"{name} has two TYPE lines"
+            typed.add(name)
+        elif line and not line.startswith("#"):
+            found = METRIC_LINE.match(line)
+            assert found, f"not a line of the exposition format: {line!r}"
+            base = re.sub(r"_(bucket|sum|count)$", "", found.group(1))
+            assert found.group(1) in typed or base in typed, f"{line!r} has no TYPE line before it"
+            key = found.group(1) + (found.group(2) or "")
+            assert key not in values, f"{key} stands there twice"
+            values[key] = float(found.group(4))
+    return values
+
+
+def clean_env():
+    """The environment without our own BERTH_ names, which the binary would take for settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+
+
+def berth(*args, env=None, seconds=30, cwd=None):
+    """Runs a command of the binary that ends by itself; .returncode, .stdout, .stderr."""
+    return subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True, cwd=cwd,
+                          env=dict(clean_env(), **(env or {})), timeout=seconds * SLOW)
+
+
+EN_ZH = {"health": "ready", "semantic_langs": ["en", "zh"], "nmt_pairs": [["en", "zh"], ["zh", "en"]],
+         "tts_langs": ["en", "zh"], "max_concurrent_jobs": 2}
+
+
+class Node:
+    """A node that only speaks HTTP: registers, polls, reports."""
+
+    def __init__(self, server, node_id, register=True, **facts):
+        self.server = server
+        self.id = node_id
+        self.facts = {**EN_ZH, **facts}
+        self.facts = {name: value for name, value in self.facts.items() if value is not None}
+        if register:
+            answer = self.register()
+            assert answer.status == 200, f"register answered {answer}"
+
+    def register(self, **facts):
+        self.facts.update(facts)
+        return self.server.post("/v1/node/register", {"node_id": self.id, **self.facts})
+
+    def heartbeat(self, **more):
+        return self.server.post("/v1/node/heartbeat", {"node_id": self.id, **self.facts, **more})
+
+    def poll(self, wait="5s", most=16):
+        return self.server.get(f"/v1/node/jobs?node_id={self.id}&wait={wait}&max={most}").json["jobs"]
+
+    def _report(self, what, job, more):
+        body = {"job_id": job["job_id"], "attempt_id": job["attempt_id"], "node_id": self.id, **more}
+        return self.server.post(f"/v1/job/{what}", body)
+
+    def ack(self, job, **more):
+        return self._report("ack", job, more)
+
+    def done(self, job, **more):
+        return self._report("done", job, {"status": "ok", **more})
+
+    def fail(self, job, reason="MODEL_LOAD_FAILED", **more):
+        return self._report("fail", job, {"status": "error", "reason": reason, **more})
+
+
+class WsNode:
+    """A node on a WebSocket. Messages are dicts; what is not waited for yet is kept in order."""
+
+    def __init__(self, server, node_id, hello=True, headers=None, **facts):
+        self.id = node_id
+        self.facts = {**EN_ZH, **facts}
+        self.waiting = collections.deque()
+        self.number = 0
+        self.socket = wsclient.WebSocket(server.port, "/v1/node/connect", headers, 10 * SLOW)
+        if hello:
+            self.hello()
+            self.welcome = self.expect("welcome")
+
+    def hello(self, **more):
+        self.send("hello", protocol=1, node_id=self.id, **{**self.facts, **more})
+
+    def send(self, msg, **fields):
+        self.socket.send(json.dumps({"msg": msg, **fields}))
+
+    def ask(self, msg, **fields):
+        """Sends with an id and returns the reply."""
+        self.number += 1
+        self.send(msg, id=self.number, **fields)
+        reply = self.expect("reply", re=self.number)
+        return reply
+
+    def report(self, msg, job, **fields):
+        return self.ask(msg, job_id=job["job_id"], attempt_id=job["attempt_id"], **fields)
+
+    def expect(self, msg, seconds=10, **fields):
+        """The first message of that kind with those fields, now or within the time."""
+        def fits(message):
+            return message["msg"] == msg and all(message.get(k) == v for k, v in fields.items())
+
+        for message in list(self.waiting):
+            if fits(message):
+                self.waiting.remove(message)
+                return message
+        deadline = time.monotonic() + seconds * SLOW
+        while True:
+            text = self.socket.recv(max(0.001, deadline - time.monotonic()))
+            if text is None:
+                continue
+            message = json.loads(text)
+            if fits(message):
+                return message
+            self.waiting.append(message)
+
+    def closed(self, seconds=10):
+        """Waits for the server to close; the code."""
+        deadline = time.monotonic() + seconds * SLOW
+        while True:
+            try:
+                self.socket.recv(max(0.001, deadline - time.monotonic()))
+            except wsclient.Closed as end:
+                return end.code
+
+    def close(self):
+        self.socket.close()
+
+
+class Listener:
+    """A local HTTP server that keeps what it is sent: the other end of push and callbacks.
+    `answers` gives the status of each request in turn; the last one repeats."""
+
+    def __init__(self, answers=(200,), port=0):
+        self.requests = []
+        self.answers = list(answers)
+        self.arrived = threading.Condition()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                with outer.arrived:
+                    status = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
+                    outer.requests.append((self.path, dict(self.headers), json.loads(body)))
+                    outer.arrived.notify_all()
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.http.daemon_threads = True
+        self.port = self.http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def wait(self, count=1, seconds=20):
+        """The requests, once there are that many."""
+        with self.arrived:
+            ok = self.arrived.wait_for(lambda: len(self.requests) >= count, seconds * SLOW)
+        assert ok, f"{len(self.requests)} requests came, not {count}"
+        return self.requests
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+
+
+class Events:
+    """A reader of GET /v1/events in a thread; keeps (event, data)."""
+
+    def __init__(self, server, path="/v1/events"):
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
+        self.connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        self.reply = self.connection.getresponse()
+        self.seen = []
+        self.ended = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        name, data = "message", []
+        try:
+            for raw in self.reply:
+                line = raw.decode().rstrip("\r\n")
+                if line.startswith("event:"):
+                    name = line[6:].strip()
+                elif line.startswith("data:"):
+                    data.append(line[5:].strip())
+                elif not line and data:
+                    self.seen.append((name, json.loads("\n".join(data))))
+                    name, data = "message", []
+        except (OSError, ValueError, AttributeError):
+            pass
+        self.ended.set()
+
+    def close(self):
+        self.connection.close()
+
+
+class Case(unittest.TestCase):
+    """A test with servers of its own. At the end each must stop on SIGTERM with exit 0, have counted
+    no broken invariant and have written nothing bad to its log."""
+
+    longMessage = True
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="berth-e2e-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.servers = []
+        self.tails = [] # the end of each log, for the report of a failure
+        self.addCleanup(self._end_servers)
+
+    def _end_servers(self):
+        for server in self.servers:
+            self.tails += server.log.splitlines()[-25:]
+            if server.process in live:
+                server.process.kill()
+                server.process.wait()
+                live.discard(server.process)
+        self.servers = []
+
+    def start(self, data_dir="data", **settings):
+        """A running server; the same data_dir again is the same store."""
+        server = Server(self.dir / data_dir, self.dir, **settings)
+        self.servers.append(server)
+        return server
+
+    def tearDown(self):
+        for server in self.servers:
+            if server.process in live:
+                if server.process.poll() is not None:
+                    self.fail(f"the server died with {server.process.returncode}:\n{server.log[-4000:]}")
+                broken = {name: value for name, value in server.metrics().items()
+                          if name.startswith("berth_invariant_violations_total") and value}
+                self.assertEqual(broken, {}, "invariants were broken")
+                self.assertEqual(server.stop(), 0, server.log[-4000:])
+            server.check_log()
+
+    # What answers look like, said once.
+
+    def ok(self, answer, status=200):
+        self.assertEqual(answer.status, status, str(answer))
+        return answer.json
+
+    def problem(self, answer, status, error):
+        """An error answer: status, name, type, and a whole sentence in detail."""
+        self.assertEqual(answer.status, status, str(answer))
+        self.assertEqual(answer.headers.get_content_type(), "application/problem+json", str(answer))
+        body = answer.json
+        self.assertEqual(body["error"], error, str(answer))
+        self.assertTrue(body["detail"].endswith("."), f"detail is not a sentence: {body['detail']!r}")
+        return body
+
+    def dispatch(self, server, src="en", tgt="zh", session="room-888", headers=None, **options):
+        body = {"session_id": session, "src_lang": src, "tgt_lang": tgt, "audio_ref": "blob://a",
+                "options": {"require_tts": False, "preferred_node_id": None, **options}}
+        return server.post("/v1/dispatch/f2f", body, headers)
+
+    def placed(self, server, **how):
+        """A dispatch that must succeed; {job_id, node_id, attempt_id}."""
+        return self.ok(self.dispatch(server, **how))
+
+    def task(self, server, type="dev", headers=None, **fields):
+        return server.post("/v1/dispatch/task", {"type": type, "payload": {"n": 1}, **fields}, headers)
+
+    def assertSlots(self, server, node_id, reserved, running):
+        self.assertEqual(server.slots(node_id), (reserved, running), f"(reserved, running) of {node_id}")
+
+    def state_of(self, server, job, state, seconds=10):
+        """Waits until the job is in that state; the job."""
+        def there():
+            found = server.job(job["job_id"])
+            return found if found["state"] == state else None
+
+        try:
+            return eventually("", there, seconds)
+        except AssertionError:
+            self.fail(f"the job never was {state}: {server.job(job['job_id'])}")

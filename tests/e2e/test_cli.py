@@ -1,0 +1,91 @@
+"""The command line against a real server: what it prints and what it exits with."""
+import json
+import subprocess
+
+from harness import BINARY, SLOW, Case, Node, berth, clean_env
+
+
+class Cli(Case):
+    def cli(self, *args, code=0, env=None):
+        done = berth(*args, env={"BERTH_ADDR": f"http://127.0.0.1:{self.server.port}", **(env or {})})
+        self.assertEqual(done.returncode, code, f"berth {' '.join(map(str, args))}\n{done.stdout}{done.stderr}")
+        if code:
+            self.assertTrue(done.stderr.strip(), "a failure says why")
+        return done.stdout
+
+    def json(self, *args, code=0):
+        return json.loads(self.cli(*args, "-o", "json", code=code))
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.start()
+
+    def test_nodes(self):
+        self.cli("node", "register", "n1", "--semantic", "en,zh", "--nmt", "en:zh,zh:en", "--tts", "en,zh", "--max", 2)
+        self.assertIn("n1", self.cli("node", "ls"))
+        self.assertEqual([node["node_id"] for node in self.json("node", "ls")["nodes"]], ["n1"])
+        shown = self.json("node", "show", "n1")
+        self.assertEqual((shown["node_id"], shown["max"]), ("n1", 2))
+        self.cli("node", "drain", "n1", "--reason", "new kernel")
+        self.assertEqual(self.json("node", "show", "n1")["health"], "draining")
+        self.cli("node", "undrain", "n1")
+        self.assertEqual(self.json("node", "show", "n1")["health"], "ready")
+        self.cli("node", "rm", "n1")
+        self.cli("node", "show", "n1", code=3)
+        self.cli("node", "drain", "ghost", code=3)
+
+    def test_a_jobs_life(self):
+        node = Node(self.server, "n1", allowed_types=["research"])
+        placed = self.json("job", "submit", "--session", "room-1", "--src", "en", "--tgt", "zh", "--audio-ref", "blob://1")
+        self.assertEqual(placed["node_id"], "n1")
+        job = placed["job_id"]
+        self.assertIn(job, self.cli("job", "ls"))
+        self.assertEqual(self.json("job", "show", job)["state"], "DISPATCHED")
+        self.cli("job", "wait", job, "--timeout", "200ms", code=6)
+        self.ok(node.done(placed, result={"text": "x"}))
+        self.assertEqual(self.json("job", "wait", job)["state"], "DONE")
+        self.assertEqual([row["job_id"] for row in self.json("job", "ls", "--state", "DONE")["jobs"]], [job])
+        self.cli("job", "cancel", job, code=4)
+        task = self.json("job", "submit", "--type", "research", "--title", "read it", "--payload", '{"url":"x"}')
+        self.cli("job", "cancel", task["job_id"])
+        self.cli("job", "wait", task["job_id"], code=7)
+        again = self.json("job", "retry", task["job_id"])
+        self.assertNotEqual(again["job_id"], task["job_id"])
+
+    def test_submit_and_wait(self):
+        node = Node(self.server, "n1", allowed_types=["research"])
+        process = subprocess.Popen([BINARY, "job", "submit", "--type", "research", "--wait=30s", "-o", "json"],
+                                   env=dict(clean_env(), BERTH_ADDR=f"http://127.0.0.1:{self.server.port}"),
+                                   stdout=subprocess.PIPE, text=True)
+        job = node.poll(wait="20s")[0]
+        self.ok(node.ack(job))
+        self.ok(node.done(job, result=[1]))
+        out, _ = process.communicate(timeout=20 * SLOW)
+        self.assertEqual(process.returncode, 0)
+        self.assertIn(job["job_id"], out)
+
+    def test_exit_codes(self):
+        self.cli("job", "show", "j0000000000001", code=3)
+        self.cli("job", "cancel", "j0000000000001", code=3)
+        self.cli("job", "submit", "--src", "en", "--tgt", "zh", code=5)
+        self.cli("job", "submit", "--src", "en", code=2)
+        self.cli("job", "submit", "--type", "x", "--payload", "{nope", code=2)
+        self.cli("node", "shwo", code=2)
+        self.cli("node", "show", code=2)
+        self.cli("node", "ls", "--colour", code=2)
+        self.cli("node", "ls", code=5, env={"BERTH_ADDR": "http://127.0.0.1:1"})
+
+    def test_pools_sessions_health(self):
+        Node(self.server, "n1")
+        self.placed(self.server, session="room-1")
+        self.assertIn("en:zh", self.cli("pool", "ls"))
+        self.assertIn("en:zh", {pool["pool_id"] for pool in self.json("pool", "ls")["pools"]})
+        self.assertEqual(self.json("session", "show", "room-1")["preferred_pool"], "en:zh")
+        self.cli("session", "show", "none", code=3)
+        self.cli("health")
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BINARY, "node", "ls"], stdout=full, stderr=subprocess.PIPE,
+                                  env=dict(clean_env(), BERTH_ADDR=f"http://127.0.0.1:{self.server.port}"))
+        self.assertEqual(done.returncode, 1)

@@ -1,0 +1,481 @@
+"""The three ways a job reaches a node: WebSocket, push to its endpoint, long poll."""
+import json
+import threading
+import time
+
+import wsclient
+from harness import SLOW, Case, Listener, Node, WsNode, eventually, tags
+
+FIELDS = ("job_id attempt_id session_id src tgt audio_ref options type title priority payload command "
+          "timeout_ms deadline_ms").split()
+
+
+class Poll(Case):
+    def test_a_job_that_waits_is_handed_out_once(self):
+        server = self.start()
+        node = Node(server, "n1")
+        job = self.placed(server, session="room-1", require_tts=True)
+        message = node.poll()[0]
+        for name in FIELDS:
+            self.assertIn(name, message)
+        self.assertEqual((message["job_id"], message["attempt_id"]), (job["job_id"], 1))
+        self.assertEqual((message["session_id"], message["src"], message["tgt"], message["audio_ref"]),
+                         ("room-1", "en", "zh", "blob://a"))
+        self.assertEqual(message["options"]["require_tts"], True)
+        self.assertNotIn("msg", message)
+        self.assertEqual(node.poll(wait="1ms"), [])
+        self.ok(node.ack(message))
+        self.ok(node.done(message))
+
+    def test_deadline_is_the_end_of_the_reservation(self):
+        server = self.start(reservation_ttl_ms=5000)
+        node = Node(server, "n1")
+        self.placed(server)
+        left = node.poll()[0]["deadline_ms"] - time.time() * 1000
+        self.assertTrue(0 < left <= 5000 + 50, f"{left} ms are left")
+
+    def test_a_long_poll_is_answered_when_a_job_comes(self):
+        server = self.start(loops=2)
+        node = Node(server, "n1")
+        got = []
+        poller = threading.Thread(target=lambda: got.extend(node.poll(wait="30s")))
+        poller.start()
+        job = self.placed(server)
+        poller.join(20 * SLOW)
+        self.assertFalse(poller.is_alive())
+        self.assertEqual([message["job_id"] for message in got], [job["job_id"]])
+
+    def test_no_job_answers_empty_after_wait(self):
+        server = self.start()
+        Node(server, "n1")
+        answer = server.get("/v1/node/jobs?node_id=n1&wait=300ms")
+        self.assertEqual(self.ok(answer)["jobs"], [])
+        self.assertGreaterEqual(answer.seconds, 0.29)
+
+    def test_max_bounds_an_answer(self):
+        server = self.start()
+        node = Node(server, "n1", max_concurrent_jobs=5)
+        placed = [self.placed(server)["job_id"] for _ in range(5)]
+        first, second = node.poll(most=3), node.poll(most=3)
+        self.assertEqual([job["job_id"] for job in first + second], placed, "oldest first")
+        self.assertEqual((len(first), len(second)), (3, 2))
+
+    def test_a_poll_is_a_sign_of_life(self):
+        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000)
+        node = Node(server, "n1", max_concurrent_jobs=5)
+        begun = server.node("n1")["last_heartbeat_ms"]
+
+        def fresher():
+            node.poll(wait="50ms")
+            return server.node("n1")["last_heartbeat_ms"] > begun
+
+        eventually("last_heartbeat_ms moves", fresher)
+
+    def test_what_ran_out_in_the_inbox_is_not_handed_out(self):
+        """Its ACK could only be answered 409."""
+        server = self.start(reservation_ttl_ms=300, max_retry=1)
+        node = Node(server, "n1")
+        job = self.placed(server)
+        self.state_of(server, job, "FAILED")
+        self.assertEqual(node.poll(wait="1ms"), [])
+
+    def test_unknown_node_and_wrong_parameters(self):
+        server = self.start()
+        Node(server, "n1")
+        self.problem(server.get("/v1/node/jobs?node_id=ghost&wait=1ms"), 404, "NOT_FOUND")
+        for query in ("", "?wait=1s", "?node_id=n1&wait=never", "?node_id=n1&max=0&wait=1ms",
+                      "?node_id=n1&max=many&wait=1ms"):
+            self.assertEqual(server.get("/v1/node/jobs" + query).status, 400, query)
+
+    def test_a_poller_that_left_loses_no_job(self):
+        """Its answer had nowhere to go, so the job stays in the inbox or is placed again."""
+        server = self.start(reservation_ttl_ms=1000)
+        node = Node(server, "n1", max_concurrent_jobs=1)
+        client = server.client()
+        client.connection.request("GET", "/v1/node/jobs?node_id=n1&wait=30s")
+        client.close()
+        job = self.placed(server)
+
+        def finished():
+            for message in node.poll(wait="100ms"):
+                self.ok(node.ack(message))
+                self.ok(node.done(message))
+            return server.job(job["job_id"])["state"] == "DONE"
+
+        eventually("the job is done all the same", finished, 15)
+
+
+class Push(Case):
+    def test_the_endpoint_gets_the_job(self):
+        server = self.start()
+        listener = Listener()
+        node = Node(server, "n1", endpoint=listener.url + "/work?x=1")
+        job = self.placed(server)
+        path, headers, message = listener.wait()[0]
+        self.assertEqual(path, "/work?x=1")
+        self.assertIn("application/json", headers["Content-Type"])
+        for name in FIELDS:
+            self.assertIn(name, message)
+        self.assertEqual((message["job_id"], message["attempt_id"]), (job["job_id"], 1))
+        self.ok(node.ack(message))
+        self.ok(node.done(message))
+        listener.close()
+        self.assertEqual(len(listener.requests), 1)
+
+    def test_any_2xx_means_received(self):
+        server = self.start()
+        for status in (200, 201, 202, 204):
+            listener = Listener((status,))
+            Node(server, "n1", endpoint=listener.url, max_concurrent_jobs=9)
+            self.placed(server)
+            listener.wait()
+            listener.close()
+
+    def test_another_status_goes_to_the_next_candidate(self):
+        server = self.start()
+        listeners = {"bad": Listener((500,)), "good": Listener()}
+        for name, listener in listeners.items():
+            Node(server, name, endpoint=listener.url, max_concurrent_jobs=100)
+        for _ in range(10):
+            job = self.placed(server)
+            self.assertEqual((job["node_id"], job["attempt_id"]), ("good", 1))
+        self.assertSlots(server, "bad", 0, 0)
+        self.assertSlots(server, "good", 10, 0)
+        self.assertGreater(len(listeners["bad"].requests), 0, "it was tried")
+        for listener in listeners.values():
+            listener.close()
+
+    def test_nobody_reachable_is_503_and_costs_no_slot(self):
+        server = self.start()
+        listener = Listener((503,))
+        dead = Listener()
+        dead.close()
+        Node(server, "refuses", endpoint=listener.url)
+        Node(server, "dead", endpoint=dead.url)
+        body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(body["reasons"], {"SEND_FAILED": 2})
+        for name in ("refuses", "dead"):
+            self.assertSlots(server, name, 0, 0)
+        listener.close()
+
+    def test_a_silent_endpoint_is_given_up_after_push_timeout(self):
+        import socket
+        server = self.start(push_timeout_ms=300)
+        hole = socket.create_server(("127.0.0.1", 0))
+        Node(server, "silent", endpoint=f"http://127.0.0.1:{hole.getsockname()[1]}/")
+        answer = self.dispatch(server)
+        self.problem(answer, 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertLess(answer.seconds, 5 * SLOW)
+        self.assertSlots(server, "silent", 0, 0)
+        hole.close()
+
+    def test_the_endpoint_must_be_allowed(self):
+        server = self.start()
+        for url in ("http://example.com/", "http://169.254.169.254/latest", "ftp://127.0.0.1/",
+                    "file:///etc/passwd", "http://127.0.0.1.example.com/", "http://127.0.0.1@example.com/",
+                    "nonsense", "http://[::1"):
+            answer = Node(server, "n1", register=False, endpoint=url).register()
+            body = self.problem(answer, 400, "BAD_FIELD")
+            self.assertIn("endpoint", body["detail"], url)
+        self.problem(server.get("/v1/nodes/n1"), 404, "NOT_FOUND")
+
+    def test_a_redirect_is_not_followed(self):
+        """A redirect could lead out of allow_urls: it is a failed send."""
+        server = self.start()
+        listener = Listener((307,))
+        Node(server, "n1", endpoint=listener.url)
+        self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        listener.close()
+
+
+class WebSocketNode(Case):
+    def test_its_whole_life(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        self.assertEqual((node.welcome["protocol"], node.welcome["node_id"]), (1, "w1"))
+        self.assertIsInstance(node.welcome["heartbeat_ms"], int)
+        self.assertIn("incarnation", node.welcome)
+        placed = self.placed(server, session="room-1")
+        self.assertEqual((placed["node_id"], placed["attempt_id"]), ("w1", 1))
+        job = node.expect("job")
+        for name in FIELDS:
+            self.assertIn(name, job)
+        self.assertEqual((job["job_id"], job["session_id"]), (placed["job_id"], "room-1"))
+        self.assertTrue(node.report("ack", job)["ok"])
+        self.assertSlots(server, "w1", 0, 1)
+        self.assertTrue(node.ask("heartbeat", health="ready", current_load={"cpu": 0.5})["ok"])
+        self.assertEqual(server.node("w1")["current_load"]["cpu"], 0.5)
+        reply = node.report("done", job, status="ok", result={"text": "ok"})
+        self.assertEqual((reply["ok"], reply.get("duplicate")), (True, None))
+        self.assertTrue(node.report("done", job, status="ok", result={"text": "ok"})["duplicate"])
+        shown = server.job(job["job_id"])
+        self.assertEqual((shown["state"], shown["result"]), ("DONE", {"text": "ok"}))
+        self.assertSlots(server, "w1", 0, 0)
+        node.close()
+
+    def test_without_id_only_errors_are_answered(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        self.placed(server)
+        job = node.expect("job")
+        node.send("ack", job_id=job["job_id"], attempt_id=1)
+        node.send("done", job_id=job["job_id"], attempt_id=7, status="ok")
+        reply = node.expect("reply")
+        self.assertEqual((reply["status"], reply["error"], reply["attempt_id"]), (409, "STALE_ATTEMPT", 1))
+        self.assertEqual(list(node.waiting), [])
+        self.assertSlots(server, "w1", 0, 1)
+        node.close()
+
+    def test_fail_and_refusal(self):
+        server = self.start()
+        a, b = WsNode(server, "w1"), WsNode(server, "w2")
+        nodes = {"w1": a, "w2": b}
+        placed = self.placed(server)
+        first = nodes.pop(placed["node_id"])
+        other = nodes.popitem()[1]
+        job = first.expect("job")
+        self.assertTrue(first.report("fail", job, reason="NODE_OVERLOADED")["ok"])
+        again = other.expect("job")
+        self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 1))
+        self.assertTrue(other.report("ack", again)["ok"])
+        self.assertTrue(other.report("fail", again, reason="BROKEN")["ok"])
+        last = first.expect("job")
+        self.assertEqual((last["job_id"], last["attempt_id"]), (job["job_id"], 2))
+        first.report("ack", last)
+        self.assertTrue(first.report("done", last, status="ok")["ok"])
+        self.assertEqual(server.job(job["job_id"])["state"], "DONE")
+        for node in (a, b):
+            self.assertSlots(server, node.id, 0, 0)
+            node.close()
+
+    def test_cancel_message(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        self.placed(server)
+        job = node.expect("job")
+        node.report("ack", job)
+        self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        cancel = node.expect("cancel")
+        self.assertEqual((cancel["job_id"], cancel["attempt_id"], cancel["reason"]),
+                         (job["job_id"], 1, "CANCELLED"))
+        self.assertSlots(server, "w1", 0, 1)
+        self.assertTrue(node.report("fail", job, reason="CANCELLED")["ok"])
+        self.assertSlots(server, "w1", 0, 0)
+        node.close()
+
+    def test_a_newer_connection_replaces_the_old_one(self):
+        server = self.start(loops=2)
+        old = WsNode(server, "w1")
+        new = WsNode(server, "w1")
+        self.assertGreater(new.welcome["incarnation"], old.welcome["incarnation"])
+        self.assertEqual(old.closed(), 4001)
+        job = self.placed(server)
+        self.assertEqual(new.expect("job")["job_id"], job["job_id"])
+        self.assertEqual(server.node("w1")["health"], "ready", "the old one's close evicts nobody")
+        new.close()
+
+    def test_replaced_over_and_over(self):
+        server = self.start(loops=2)
+        nodes = [WsNode(server, "w1") for _ in range(10)]
+        self.assertEqual({node.closed() for node in nodes[:-1]}, {4001})
+        job = self.placed(server)
+        self.assertEqual(nodes[-1].expect("job")["job_id"], job["job_id"])
+
+    def test_a_job_sent_to_a_connection_that_died_goes_elsewhere(self):
+        server = self.start(reservation_ttl_ms=500)
+        doomed = WsNode(server, "w1", max_concurrent_jobs=9)
+        job = self.placed(server)
+        spare = WsNode(server, "w2")
+        doomed.socket.drop()
+        again = spare.expect("job", 20)
+        self.assertEqual(again["job_id"], job["job_id"])
+        self.assertTrue(spare.report("ack", again)["ok"])
+        self.assertTrue(spare.report("done", again, status="ok")["ok"])
+        spare.close()
+
+    def test_a_closed_connection_is_not_chosen(self):
+        """A node whose connection closed is out of reach until it is back; it is not lost yet."""
+        server = self.start()
+        gone = WsNode(server, "w1", max_concurrent_jobs=9)
+        gone.close()
+        eventually("it is not chosen", lambda: self.dispatch(server).status == 503)
+        self.assertSlots_soon(server, "w1")
+        back = WsNode(server, "w1", max_concurrent_jobs=9)
+        job = eventually("it is back", lambda: self.try_place(server))
+        self.assertEqual(back.expect("job", job_id=job["job_id"])["job_id"], job["job_id"])
+        back.close()
+
+    def try_place(self, server):
+        answer = self.dispatch(server)
+        return answer.json if answer.status == 200 else None
+
+    def assertSlots_soon(self, server, node_id):
+        eventually("its slots are free", lambda: server.slots(node_id) == (0, 0), 20)
+
+    def test_it_comes_back_with_its_runs(self):
+        """An agent that reconnects lists what it runs: those go on, others are dropped."""
+        server = self.start()
+        node = WsNode(server, "w1")
+        self.placed(server)
+        job = node.expect("job")
+        node.report("ack", job)
+        node.socket.drop()
+        back = WsNode(server, "w1", hello=False)
+        back.hello(running_jobs=[{"job_id": job["job_id"], "attempt_id": 1},
+                                 {"job_id": "j0000000000001", "attempt_id": 1}])
+        back.expect("welcome")
+        drop = back.expect("drop")
+        self.assertEqual((drop["job_id"], drop["attempt_id"]), ("j0000000000001", 1))
+        self.assertTrue(back.report("done", job, status="ok")["ok"])
+        self.assertSlots(server, "w1", 0, 0)
+        back.close()
+
+    def test_a_heartbeat_that_lists_a_foreign_run_gets_a_drop(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        node.send("heartbeat", health="ready", running_jobs=[{"job_id": "j0000000000001", "attempt_id": 3}])
+        drop = node.expect("drop")
+        self.assertEqual((drop["job_id"], drop["attempt_id"]), ("j0000000000001", 3))
+        node.close()
+
+    def test_hello_that_cannot_be_taken_closes_with_1008(self):
+        server = self.start()
+        rows = [
+            {"msg": "hello", "protocol": 99, "node_id": "w1"},
+            {"msg": "hello", "protocol": 1},
+            {"msg": "hello", "protocol": 1, "node_id": "../etc"},
+            {"msg": "hello", "protocol": 1, "node_id": "w1", "max_concurrent_jobs": "lots"},
+            {"msg": "ack", "job_id": "j0000000000001", "attempt_id": 1},
+            {"no": "msg"},
+        ]
+        for row in rows:
+            node = WsNode(server, "w1", hello=False)
+            node.socket.send(json.dumps(row))
+            self.assertEqual(node.closed(), 1008, row)
+        self.problem(server.get("/v1/nodes/w1"), 404, "NOT_FOUND")
+
+    def test_wrong_messages_are_answered_and_the_connection_lives(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        rows = [
+            ({"msg": "dance", "id": 1}, 400),
+            ({"msg": "ack", "id": 2}, 400),
+            ({"msg": "ack", "id": 3, "job_id": "j0000000000001", "attempt_id": 1}, 404),
+            ({"msg": "done", "id": 4, "job_id": "nonsense", "attempt_id": 1, "status": "ok"}, 404),
+        ]
+        for message, status in rows:
+            node.socket.send(json.dumps(message))
+            reply = node.expect("reply", re=message["id"])
+            self.assertEqual(reply["status"], status, message)
+            self.assertIn("error", reply)
+        self.assertTrue(node.ask("heartbeat", health="ready")["ok"])
+        node.close()
+
+    def test_text_that_is_no_json(self):
+        """Answered by an error or closed with 1007/1008, never ignored."""
+        server = self.start()
+        node = WsNode(server, "w1")
+        node.socket.send("{nope")
+        try:
+            self.assertEqual(node.expect("reply")["status"], 400)
+        except wsclient.Closed as end:
+            self.assertIn(end.code, (1007, 1008))
+
+    def test_http_reports_work_for_a_websocket_node(self):
+        server = self.start()
+        node = WsNode(server, "w1")
+        self.placed(server)
+        job = node.expect("job")
+        http = Node(server, "w1", register=False)
+        self.ok(http.ack(job))
+        self.ok(http.done(job))
+        self.assertSlots(server, "w1", 0, 0)
+        node.close()
+
+    def test_frames_no_client_may_send(self):
+        server = self.start()
+        rows = [
+            ("not masked", wsclient.frame(wsclient.TEXT, b"{}", masked=False), (1002,)),
+            ("reserved bit", wsclient.frame(wsclient.TEXT, b"{}", rsv=4), (1002,)),
+            ("unknown opcode", wsclient.frame(3, b"{}"), (1002,)),
+            ("ping in pieces", wsclient.frame(wsclient.PING, b"x", fin=False), (1002,)),
+            ("long ping", wsclient.frame(wsclient.PING, b"x" * 126), (1002,)),
+            ("continues nothing", wsclient.frame(0, b"x"), (1002,)),
+            ("invalid UTF-8", wsclient.frame(wsclient.TEXT, b"\xff\xfe"), (1007,)),
+            ("binary", wsclient.frame(wsclient.BINARY, b"{}"), (1003,)),
+            ("2^63 bytes", b"\x81\xff" + b"\xff" * 8 + b"mask", (1002, 1009)),
+            ("too long", b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask", (1009,)),
+        ]
+        for name, data, codes in rows:
+            with self.subTest(name):
+                node = WsNode(server, "w1")
+                node.socket.send_bytes(data)
+                self.assertIn(node.closed(), codes + (1006,), name)
+        self.ok(server.get("/healthz"))
+
+    def test_ping_is_answered(self):
+        node = WsNode(self.start(), "w1")
+        node.socket.send_bytes(wsclient.frame(wsclient.PING, b"here?"))
+        eventually("a pong", lambda: node.socket.recv() is None)
+        self.assertEqual(node.socket.pongs.popleft(), b"here?")
+        node.close()
+
+    def test_a_message_in_pieces(self):
+        server = self.start()
+        node = WsNode(server, "w1", hello=False)
+        text = json.dumps({"msg": "hello", "protocol": 1, "node_id": "w1", **node.facts}).encode()
+        third = len(text) // 3
+        node.socket.send_bytes(
+            wsclient.frame(wsclient.TEXT, text[:third], fin=False) + wsclient.frame(wsclient.PING, b"p")
+            + wsclient.frame(0, text[third:2 * third], fin=False) + wsclient.frame(0, text[2 * third:]))
+        node.expect("welcome")
+        node.close()
+
+    def test_the_route_without_an_upgrade_is_426(self):
+        server = self.start()
+        self.problem(server.get("/v1/node/connect"), 426, "UPGRADE_REQUIRED")
+
+    def test_a_web_page_cannot_be_a_node(self):
+        server = self.start()
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+            with self.assertRaises(wsclient.Refused) as refused:
+                WsNode(server, "w1", headers=headers)
+            self.assertEqual(refused.exception.status, 403, headers)
+
+    @tags("threads")
+    def test_many_nodes_and_jobs_at_once(self):
+        server = self.start(loops=2)
+        nodes = [WsNode(server, f"w{i}", max_concurrent_jobs=4) for i in range(12)]
+        stop = threading.Event()
+        finished = []
+
+        def serve(node):
+            while not stop.is_set():
+                try:
+                    job = node.expect("job", 0.2 / SLOW)
+                except TimeoutError:
+                    continue
+                if node.report("ack", job).get("ok"):
+                    node.report("done", job, status="ok", result={"node": node.id})
+                    finished.append(job["job_id"])
+
+        workers = [threading.Thread(target=serve, args=(node,)) for node in nodes]
+        for worker in workers:
+            worker.start()
+        placed = []
+        with server.client() as client:
+            while len(placed) < 300:
+                answer = client.post("/v1/dispatch/f2f", {"session_id": "s", "src_lang": "en",
+                                                          "tgt_lang": "zh"})
+                if answer.status == 200:
+                    placed.append(answer["job_id"])
+                else:
+                    self.assertEqual(answer["error"], "ALL_CANDIDATES_FULL_OR_FAILED")
+        eventually("all are finished", lambda: len(finished) == 300, 30)
+        stop.set()
+        for worker in workers:
+            worker.join()
+        self.assertEqual(sorted(finished), sorted(placed))
+        for node in nodes:
+            self.assertSlots(server, node.id, 0, 0)
+            node.close()

@@ -1,0 +1,190 @@
+"""The embedded store: what was accepted survives, a bad disk is refused at once and recovered from."""
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+
+from harness import SLOW, Case, Node, eventually, tags
+
+
+class Durable(Case):
+    def test_everything_is_there_after_kill_9(self):
+        server = self.start(reservation_ttl_ms=8000)
+        node = Node(server, "n1", max_concurrent_jobs=9, allowed_types=["dev"], labels={"a": "b"})
+        done, acked, sent = (self.placed(server, session=f"s{i}") for i in range(3))
+        self.ok(node.done(done, result={"kept": [1, 2]}))
+        self.ok(node.ack(acked))
+        before = server.node("n1")
+        server.kill()
+
+        server = self.start(reservation_ttl_ms=8000)
+        node.server = server
+        shown = server.job(done["job_id"])
+        self.assertEqual((shown["state"], shown["result"], shown["session_id"]), ("DONE", {"kept": [1, 2]}, "s0"))
+        self.assertEqual(server.job(acked["job_id"])["state"], "ACKED")
+        self.assertEqual(server.job(sent["job_id"])["state"], "DISPATCHED")
+        self.assertSlots(server, "n1", 1, 1)
+        after = server.node("n1")
+        for name in ("health", "max", "semantic_langs", "nmt_pairs", "tts_langs", "labels", "capabilities"):
+            self.assertEqual(after[name], before[name], name)
+        self.assertEqual(server.get("/v1/sessions/s0").json["preferred_pool"], "en:zh")
+        # The messages of before still count.
+        self.assertTrue(self.ok(node.done(done, result={"kept": [1, 2]}))["duplicate"])
+        self.ok(node.done(acked))
+        self.ok(node.ack(sent))
+        self.ok(node.done(sent))
+        self.assertSlots(server, "n1", 0, 0)
+        self.placed(server)
+
+    def test_a_reservation_that_ran_out_while_it_was_down_costs_no_slot(self):
+        server = self.start(reservation_ttl_ms=300, max_retry=1)
+        Node(server, "n1", max_concurrent_jobs=1)
+        job = self.placed(server)
+        server.kill()
+        server = self.start(reservation_ttl_ms=300, max_retry=1)
+        self.state_of(server, job, "FAILED")
+        self.assertSlots(server, "n1", 0, 0)
+        self.placed(server)
+
+    def test_killed_again_and_again(self):
+        ids, finished = set(), set()
+        for turn in range(6):
+            server = self.start(reservation_ttl_ms=8000)
+            node = Node(server, "n1", max_concurrent_jobs=1000)
+            for i in range(20):
+                job = self.placed(server)
+                self.assertNotIn(job["job_id"], ids, "an id is given once")
+                ids.add(job["job_id"])
+                if i % 2:
+                    self.ok(node.done(job))
+                    finished.add(job["job_id"])
+            server.kill()
+        server = self.start(reservation_ttl_ms=8000)
+        states = {job["job_id"]: job["state"] for job in server.all_jobs()}
+        self.assertEqual(set(states), ids)
+        self.assertEqual({job for job, state in states.items() if state == "DONE"}, finished)
+
+    def test_files_are_private(self):
+        server = self.start()
+        for path in server.data_dir.iterdir():
+            self.assertEqual(path.stat().st_mode & 0o077, 0, f"{path.name} can be read by others")
+
+
+class Retention(Case):
+    def test_finished_jobs_are_purged_others_never(self):
+        server = self.start(retention_ms=1000, reservation_ttl_ms=8000, running_lease_ms=60000)
+        node = Node(server, "n1", max_concurrent_jobs=9)
+        old, running = self.placed(server), self.placed(server)
+        self.ok(node.done(old))
+        self.ok(node.ack(running))
+        eventually("the old one is gone", lambda: server.get(f"/v1/jobs/{old['job_id']}").status == 404, 30)
+        self.assertEqual(server.job(running["job_id"])["state"], "ACKED")
+        self.assertSlots(server, "n1", 0, 1)
+        self.assertTrue(node.done(running).status == 200)
+
+    @tags("load")
+    def test_no_more_of_them_than_retention_jobs_max(self):
+        server = self.start(retention_jobs_max=1000)
+        Node(server, "n1", max_concurrent_jobs=5000)
+        with server.client() as client:
+            for _ in range(5):
+                batch = client.post("/v1/dispatch/batch", {"jobs": [{"src_lang": "en", "tgt_lang": "zh"}] * 500})
+                for job in batch["results"]:
+                    self.assertEqual(client.post("/v1/job/done", {
+                        "job_id": job["job_id"], "attempt_id": 1, "node_id": "n1", "status": "ok"}).status, 200)
+        eventually("the rest is purged", lambda: len(server.all_jobs()) <= 1500, 30)
+        self.assertEqual(server.job(job["job_id"])["state"], "DONE", "the newest are kept")
+        self.assertSlots(server, "n1", 0, 0)
+
+
+class BadDisk(Case):
+    """Refused with SCHEDULER_DEPENDENCY_DOWN in < 100 ms, well again by itself, nothing accepted lost."""
+
+    # Every refusal counts, and one of a hundred may be late because this machine was.
+    LIMIT = 0.1
+
+    def use_up(self, server, seconds=60):
+        """Dispatches until the store refuses; (accepted ids, the refusal)."""
+        accepted = []
+        deadline = time.monotonic() + seconds * SLOW
+        with server.client() as client:
+            while time.monotonic() < deadline:
+                answer = client.post("/v1/dispatch/task", {"type": "dev", "payload": "x" * 30000})
+                if answer.status != 200:
+                    return accepted, answer
+                accepted.append(answer["job_id"])
+        self.fail(f"{len(accepted)} jobs and the disk is still not full")
+
+    def check(self, server, free):
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=100000)
+        early = self.ok(self.task(server))
+        yield
+        accepted, answer = self.use_up(server)
+        self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
+        self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+        times = []
+        with server.client() as client:
+            for _ in range(50):
+                answer = client.post("/v1/dispatch/task", {"type": "dev", "payload": "x" * 30000})
+                self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
+                times.append(answer.seconds)
+            # Every mutation, not only dispatch; reads go on.
+            done = client.post("/v1/job/done", {**early, "status": "ok"})
+            self.assertEqual((done.status, done["error"]), (503, "SCHEDULER_DEPENDENCY_DOWN"))
+            self.assertEqual(client.get("/healthz").status, 200)
+            self.assertEqual(client.get("/v1/nodes/n1").status, 200)
+        times.sort()
+        self.assertLess(times[-3], self.LIMIT * SLOW, f"refusals took {times[-5:]} s")
+        self.assertNotEqual(server.get("/readyz").status, 200, "not ready while it cannot write")
+        free()
+        eventually("it is well again", lambda: self.task(server).status == 200, 30)
+        eventually("it says so", lambda: server.get("/readyz").status == 200, 10)
+        self.ok(node.done(early))
+        kept = {job["job_id"] for job in server.all_jobs()}
+        self.assertEqual(set(accepted) - kept, set(), "nothing accepted is lost")
+        node_view = server.node("n1")
+        open_jobs = [job for job in server.all_jobs() if job["state"] == "DISPATCHED"]
+        self.assertEqual(node_view["reserved"], len(open_jobs), "every slot has its job")
+        server.kill()
+        yield
+        server = self.start(data_dir=server.data_dir, reservation_ttl_ms=8000)
+        kept = {job["job_id"] for job in server.all_jobs()}
+        self.assertEqual(set(accepted) - kept, set(), "nor after a restart")
+
+    @tags("alone")
+    def test_full(self):
+        """A small tmpfs that is filled up; needs the right to mount."""
+        place = tempfile.mkdtemp(prefix="berth-tmpfs-")
+        self.addCleanup(shutil.rmtree, place, ignore_errors=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a tmpfs is not permitted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", place])
+        self.addCleanup(self._end_servers) # before the umount
+        filler = os.path.join(place, "filler")
+        server = self.start(data_dir=os.path.join(place, "data"), reservation_ttl_ms=60000)
+        steps = self.check(server, lambda: os.unlink(filler))
+        next(steps)
+        with open(filler, "wb") as file:
+            try:
+                while True:
+                    file.write(b"\0" * 65536)
+                    file.flush()
+            except OSError:
+                pass
+        for _ in steps:
+            pass
+
+    @tags("alone")
+    def test_file_size_limit(self):
+        """The same by a limit on the size of files, which needs no right at all."""
+        server = self.start(reservation_ttl_ms=60000)
+        grown = max(path.stat().st_size for path in server.data_dir.iterdir())
+        hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
+        steps = self.check(server, lambda: resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard)))
+        next(steps)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (grown + 2_000_000, hard))
+        for _ in steps:
+            pass
