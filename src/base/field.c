@@ -8,9 +8,14 @@
 
 enum { FIELD_ID_MAX = 128 }; /* where the table gives no bound */
 
+static bool has_bounds(const struct field *field)
+{
+    return field->min || field->max;
+}
+
 static bool in_bounds(const struct field *field, int64_t value)
 {
-    if (field->min == 0 && field->max == 0)
+    if (!has_bounds(field))
         return true;
     return value >= field->min && (field->max < field->min || value <= field->max);
 }
@@ -18,12 +23,19 @@ static bool in_bounds(const struct field *field, int64_t value)
 /* " from 0 to 9", " of at least 1" or nothing. */
 static void tell_bounds(const struct field *field, struct buf *text)
 {
-    if (field->min == 0 && field->max == 0)
-        return;
-    if (field->max < field->min)
+    if (has_bounds(field) && field->max < field->min)
         buf_fmt(text, " of at least %lld", (long long)field->min);
-    else
+    else if (has_bounds(field))
         buf_fmt(text, " from %lld to %lld", (long long)field->min, (long long)field->max);
+}
+
+/* " of 1 to 20 bytes", " of at least 1 bytes" or nothing. */
+static void tell_count(const struct field *field, struct buf *text, const char *what)
+{
+    if (has_bounds(field) && field->max < field->min)
+        buf_fmt(text, " of at least %lld %s", (long long)field->min, what);
+    else if (has_bounds(field))
+        buf_fmt(text, " of %lld to %lld %s", (long long)field->min, (long long)field->max, what);
 }
 
 static void tell_null(const struct field *field, struct buf *text)
@@ -135,9 +147,11 @@ static bool ms_from_json(const struct field *field, const struct json *value, vo
 static void ms_tell(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a time such as 250ms, 5s or 2m"));
-    tell_bounds(field, text);
-    if (field->min || field->max)
+    if (has_bounds(field)) {
+        buf_char(text, ',');
+        tell_bounds(field, text);
         buf_str(text, STR(" ms"));
+    }
     tell_null(field, text);
 }
 
@@ -158,9 +172,8 @@ static bool str_from_json(const struct field *field, const struct json *value, v
 static void str_tell(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a text"));
-    tell_bounds(field, text);
-    buf_str(text, field->min || field->max ? STR(" bytes, without control characters")
-                                           : STR(" without control characters"));
+    tell_count(field, text, "bytes");
+    buf_str(text, STR(" without control characters"));
 }
 
 static void str_show(const struct field *field, const void *from, struct jsonw *w)
@@ -271,10 +284,12 @@ static bool strs_from_text(const struct field *field, struct str text, void *to,
 
 static void strs_tell(const struct field *field, struct buf *text)
 {
-    buf_str(text, STR("a list of texts without control characters"));
-    if (field->min || field->max)
-        buf_str(text, STR(", with a count"));
-    tell_bounds(field, text);
+    buf_str(text, STR("a list"));
+    if (has_bounds(field))
+        tell_count(field, text, "texts");
+    else
+        buf_str(text, STR(" of texts"));
+    buf_str(text, STR(" without control characters"));
 }
 
 static void strs_show(const struct field *field, const void *from, struct jsonw *w)

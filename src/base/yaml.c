@@ -85,14 +85,11 @@ static enum err on_key(struct reader *r, const yaml_event_t *event, struct str t
         return refuse(r, line, "tags are not read here; put quotes around a text");
     if (!str_is_text(text) || text.len == 0)
         return refuse(r, line, "a key must be a plain name");
-    if (map_get(&level->keys, text)) {
-        enum err err = refuse(r, line, "the key stands here for the second time");
-
-        if (r->why)
-            str_copy(text, r->why->field, sizeof r->why->field);
-        return err;
-    }
     text = arena_str(r->arena, text);
+    if (map_get(&level->keys, text))
+        return refuse(
+            r, line,
+            arena_fmt(r->arena, "the key \"%.64s\" stands here for the second time", text.at).at);
     map_put(&level->keys, text, level);
     add_line(r, line);
     jsonw_key_str(&r->w, text);
