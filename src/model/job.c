@@ -233,13 +233,9 @@ static _Atomic uint64_t newest;
 
 static uint64_t ticks_of(int64_t wall_ms)
 {
-    int64_t ms = wall_ms - ID_EPOCH_MS;
+    int64_t ms = wall_ms > ID_EPOCH_MS ? wall_ms - ID_EPOCH_MS : 0;
 
-    if (wall_ms < ID_EPOCH_MS)
-        ms = 0;
-    if (ms > ID_MS_MAX)
-        ms = ID_MS_MAX;
-    return (uint64_t)ms << ID_SEQ_BITS;
+    return (uint64_t)(ms < ID_MS_MAX ? ms : ID_MS_MAX) << ID_SEQ_BITS;
 }
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance)

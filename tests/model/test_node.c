@@ -1,0 +1,202 @@
+/* Health by name, the watch, what a reserve sees, the score, and who a closing socket evicts. */
+#include "model/node.h"
+
+#include <math.h>
+
+#include "../base/unit.h"
+#include "base/clock.h"
+
+static void test_health_names(void **state)
+{
+    for (int health = NODE_HEALTH_NONE + 1; health < NODE_HEALTH_COUNT; health++)
+        assert_int_equal(node_health_by_name(str_of(node_health_name((enum node_health)health))),
+                         health);
+    assert_string_equal(node_health_name(NODE_READY), "ready");
+    assert_string_equal(node_health_name(NODE_HEALTH_NONE), "unknown");
+    assert_int_equal(node_health_by_name(STR("unknown")), NODE_HEALTH_NONE);
+    assert_int_equal(node_health_by_name(STR("READY")), NODE_HEALTH_NONE);
+    assert_int_equal(node_health_by_name(STR("ready ")), NODE_HEALTH_NONE);
+    assert_int_equal(node_health_by_name(STR("")), NODE_HEALTH_NONE);
+    assert_int_equal(node_health_by_name(STR_NONE), NODE_HEALTH_NONE);
+}
+
+static void test_a_registration_counts_with_the_default_rules(void **state)
+{
+    struct node_watch watch;
+
+    node_watch_init(&watch, 1000);
+    assert_int_equal(watch.status, NODE_REGISTERING);
+    node_watch_heartbeat(&watch, &node_watch_defaults, true, 1000);
+    assert_int_equal(watch.status, NODE_READY);
+    node_watch_scan(&watch, &node_watch_defaults, 46000);
+    assert_int_equal(watch.status, NODE_READY);
+    node_watch_scan(&watch, &node_watch_defaults, 46001);
+    assert_int_equal(watch.status, NODE_OFFLINE);
+    node_watch_scan(&watch, &node_watch_defaults, 99999);
+    assert_int_equal(watch.status, NODE_OFFLINE);
+}
+
+static void test_good_ones_in_a_row(void **state)
+{
+    struct node_watch_rules rules = node_watch_defaults;
+    struct node_watch watch;
+
+    rules.health_check_count = 3;
+    node_watch_init(&watch, 0);
+    for (int i = 0; i < 50; i++) { /* two good, one bad, for ever: never ready */
+        node_watch_heartbeat(&watch, &rules, i % 3 != 2, i);
+        assert_int_equal(watch.status, NODE_REGISTERING);
+    }
+    for (int i = 0; i < 3; i++)
+        node_watch_heartbeat(&watch, &rules, true, 50 + i);
+    assert_int_equal(watch.status, NODE_READY);
+}
+
+static void test_ready_never_counts_bad_ones_that_are_not_in_a_row(void **state)
+{
+    struct node_watch watch;
+
+    node_watch_init(&watch, 0);
+    node_watch_heartbeat(&watch, &node_watch_defaults, true, 0);
+    for (int i = 0; i < 50; i++) {
+        node_watch_heartbeat(&watch, &node_watch_defaults, i % 3 == 0, i);
+        assert_int_equal(watch.status, NODE_READY);
+    }
+}
+
+static void test_effective(void **state)
+{
+    static const struct {
+        enum node_health own, watch;
+        enum node_admin admin;
+        enum node_health effective;
+    } rows[] = {
+        {NODE_READY, NODE_READY, NODE_ADMIN_NONE, NODE_READY},
+        {NODE_READY, NODE_REGISTERING, NODE_ADMIN_NONE, NODE_READY}, /* acts at once */
+        {NODE_READY, NODE_DEGRADED, NODE_ADMIN_NONE, NODE_DEGRADED},
+        {NODE_READY, NODE_OFFLINE, NODE_ADMIN_NONE, NODE_OFFLINE},
+        {NODE_DEGRADED, NODE_READY, NODE_ADMIN_NONE, NODE_DEGRADED},
+        {NODE_DRAINING, NODE_DEGRADED, NODE_ADMIN_NONE, NODE_DRAINING},
+        {NODE_OFFLINE, NODE_READY, NODE_ADMIN_NONE, NODE_OFFLINE},
+        {NODE_READY, NODE_READY, NODE_ADMIN_CORDONED, NODE_DRAINING},
+        {NODE_READY, NODE_READY, NODE_ADMIN_DRAINING, NODE_DRAINING},
+        {NODE_DEGRADED, NODE_DEGRADED, NODE_ADMIN_DRAINING, NODE_DRAINING},
+        {NODE_READY, NODE_OFFLINE, NODE_ADMIN_DRAINING, NODE_OFFLINE},
+        {NODE_HEALTH_NONE, NODE_READY, NODE_ADMIN_NONE, NODE_HEALTH_NONE},
+        {NODE_HEALTH_NONE, NODE_OFFLINE, NODE_ADMIN_DRAINING, NODE_HEALTH_NONE},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(node_effective(rows[i].own, rows[i].watch, rows[i].admin),
+                         rows[i].effective);
+}
+
+/* Ready comes out only if the node says ready and nobody objects. */
+static void test_nobody_is_made_ready(void **state)
+{
+    for (int own = 0; own < NODE_HEALTH_COUNT; own++)
+        for (int watch = 0; watch < NODE_HEALTH_COUNT; watch++)
+            for (int admin = NODE_ADMIN_NONE; admin <= NODE_ADMIN_DRAINING; admin++) {
+                enum node_health health = node_effective(
+                    (enum node_health)own, (enum node_health)watch, (enum node_admin)admin);
+                bool objected =
+                    admin != NODE_ADMIN_NONE || watch == NODE_DEGRADED || watch == NODE_OFFLINE;
+
+                if (own != NODE_READY || objected)
+                    assert_int_not_equal(health, NODE_READY);
+                else
+                    assert_int_equal(health, NODE_READY);
+            }
+}
+
+static void test_score_rows(void **state)
+{
+    static const struct {
+        struct node_figures in;
+        int score;
+    } rows[] = {
+        /* cpu, gpu, mem, fail in 1/1000; p95, target in ms */
+        {{0, 0, 0, 0, 0, 1000}, 100},
+        {{0, -1, 0, 0, 0, 1000}, 100},
+        {{1000, 1000, 1000, 1000, 1000, 1000}, 0},
+        {{1000, -1, 1000, 1000, 1000, 1000}, 0},
+        {{330, 520, 0, 0, 0, 1000}, 83},
+        {{500, 500, 500, 500, 500, 1000}, 50},
+        {{40, 0, 0, 0, 0, 1000}, 99},
+        {{41, 0, 0, 0, 0, 1000}, 98},
+        {{680, -1, 0, 0, 0, 1000}, 80},
+        {{0, 0, 0, 0, 1, 3}, 95},
+        {{0, 0, 0, 0, INT64_MAX, 1}, 85},
+        {{0, 0, 0, 0, 1, INT64_MAX}, 99},
+        {{9000, 0, -5, 0, -7, 1000}, 75},
+        {{0, 0, 0, 0, 0, 0}, 100}, /* no target: no latency is fine, */
+        {{0, 0, 0, 0, 1, 0}, 85},  /* any is too long */
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(node_score(&rows[i].in), rows[i].score);
+}
+
+/* Every combination of percents on a grid, against plain integer arithmetic on percents. */
+static void test_score_of_fractions_is_exact(void **state)
+{
+    struct rnd rnd;
+
+    rnd_seed(&rnd, 2);
+    for (int i = 0; i < 100000; i++) {
+        int cpu = (int)rnd_below(&rnd, 101), gpu = (int)rnd_below(&rnd, 101);
+        int mem = (int)rnd_below(&rnd, 101), fail = (int)rnd_below(&rnd, 101);
+        int late = (int)rnd_below(&rnd, 101);
+        int lost = 25 * cpu + 20 * mem + 25 * fail + 15 * late; /* of 8500 without the gpu */
+
+        assert_int_equal(
+            node_score_real(cpu / 100.0, gpu / 100.0, mem / 100.0, fail / 100.0, late, 100),
+            (10000 - lost - 15 * gpu) / 100);
+        assert_int_equal(node_score_real(cpu / 100.0, NAN, mem / 100.0, fail / 100.0, late, 100),
+                         (8500 - lost) / 85);
+    }
+}
+
+static void test_score_of_odd_figures(void **state)
+{
+    assert_int_equal(node_score_real(0.1 + 0.2, 0, 0.375, 0, 0, 1000),
+                     85); /* 0.30000000000000004 */
+    assert_int_equal(node_score_real(INFINITY, 0, 0, 0, INFINITY, 1000), 60);
+    assert_int_equal(node_score_real(-INFINITY, 0, -0.0, 0, -1, 1000), 100);
+    assert_int_equal(node_score_real(NAN, 0, 0, 0, NAN, NAN), 75);
+    assert_int_equal(node_score_real(0, 0, 0, 0, 1e300, 1e300), 85);
+    assert_int_equal(node_score_real(1e-300, 0, 0, 0, 0, 1000), 100);
+    assert_int_equal(node_score_real(0.04, 0, 0, 0, 0, 1000), 99);
+    assert_int_equal(node_score_real(0.040000000000001, 0, 0, 0, 0, 1000), 98);
+}
+
+static void test_closing_and_gaps(void **state)
+{
+    assert_true(node_close_evicts(2, 2));
+    assert_false(node_close_evicts(2, 1));
+    assert_false(node_close_evicts(1, 2));
+    assert_false(node_seq_gap(0, 1));
+    assert_false(node_seq_gap(5, 6));
+    assert_true(node_seq_gap(5, 7));
+    assert_true(node_seq_gap(5, 5));
+    assert_true(node_seq_gap(5, 1));
+    assert_false(node_seq_gap(UINT64_MAX, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_health_names),
+        cmocka_unit_test(test_a_registration_counts_with_the_default_rules),
+        cmocka_unit_test(test_good_ones_in_a_row),
+        cmocka_unit_test(test_ready_never_counts_bad_ones_that_are_not_in_a_row),
+        cmocka_unit_test(test_effective),
+        cmocka_unit_test(test_nobody_is_made_ready),
+        cmocka_unit_test(test_score_rows),
+        cmocka_unit_test(test_score_of_fractions_is_exact),
+        cmocka_unit_test(test_score_of_odd_figures),
+        cmocka_unit_test(test_closing_and_gaps),
+    };
+
+    return cmocka_run_group_tests_name("node", tests, NULL, NULL);
+}

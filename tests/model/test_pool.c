@@ -1,0 +1,348 @@
+/* Membership, all pools of a node, what changes, and the texts. */
+#include "model/pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/unit.h"
+#include "base/clock.h"
+
+/* "en,zh" and "en>zh,zh>en" (or "any") into facts with derived capabilities. */
+static struct pool_facts facts_of(struct arena *arena, const char *semantic, const char *nmt,
+                                  const char *tts)
+{
+    struct pool_facts facts = {0};
+    struct str rest = str_of(semantic);
+
+    facts.semantic_langs = arena_array(arena, struct str, 32);
+    facts.nmt_pairs = arena_array(arena, struct pool_pair, 32);
+    facts.tts_langs = arena_array(arena, struct str, 32);
+    while (rest.len > 0)
+        facts.semantic_langs[facts.semantic_count++] = str_cut(&rest, ',');
+    rest = str_of(tts);
+    while (rest.len > 0)
+        facts.tts_langs[facts.tts_count++] = str_cut(&rest, ',');
+    facts.nmt_any = strcmp(nmt, "any") == 0;
+    rest = facts.nmt_any ? STR_NONE : str_of(nmt);
+    while (rest.len > 0) {
+        struct str pair = str_cut(&rest, ',');
+        struct str src = str_cut(&pair, '>');
+
+        facts.nmt_pairs[facts.nmt_count++] = (struct pool_pair){.src = src, .tgt = pair};
+    }
+    pool_derive(&facts);
+    return facts;
+}
+
+static void test_member_rows(void **state)
+{
+    static const struct {
+        const char *semantic, *nmt, *tts, *src, *tgt;
+        unsigned wants;
+        bool member;
+    } rows[] = {
+        {"en,zh", "en>zh,zh>en", "en,zh", "en", "zh", 0, true},
+        {"en,zh", "en>zh,zh>en", "en,zh", "zh", "en", 0, true},
+        {"en", "en>zh", "", "zh", "en", 0, false},
+        {"zh", "en>zh", "", "en", "zh", 0, false},
+        {"en", "en>zh", "", "en", "zh", POOL_WANT_TTS, false},
+        {"en", "en>zh", "en", "en", "zh", POOL_WANT_TTS, false},
+        {"en", "en>zh", "zh", "en", "zh", POOL_WANT_TTS, true},
+        {"en", "any", "", "en", "xx", 0, true},
+        {"en", "any", "", "xx", "en", 0, false},
+        {"en", "", "", "en", "zh", 0, false},
+        {"en", "en>zh", "zh", "en", "zh", POOL_WANT_ASR, false}, /* asr is never derived */
+        {"en", "en>zh", "zh", "EN", "zh", 0, false},
+        {"en", "en>zh", "zh", "", "", 0, false},
+    };
+    struct arena arena = {0};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct pool_facts facts = facts_of(&arena, rows[i].semantic, rows[i].nmt, rows[i].tts);
+
+        assert_int_equal(
+            pool_member(&facts, str_of(rows[i].src), str_of(rows[i].tgt), rows[i].wants),
+            rows[i].member);
+    }
+    arena_free(&arena);
+}
+
+static void test_a_capability_switched_off_excludes(void **state)
+{
+    struct arena arena = {0};
+    struct pool_facts all = facts_of(&arena, "en", "any", "zh");
+    struct pool_facts facts;
+
+    all.asr = true;
+    assert_true(pool_member(&all, STR("en"), STR("zh"), POOL_WANT_TTS | POOL_WANT_ASR));
+    facts = all;
+    facts.semantic = false;
+    assert_false(pool_member(&facts, STR("en"), STR("zh"), 0));
+    facts = all;
+    facts.nmt = false;
+    assert_false(pool_member(&facts, STR("en"), STR("zh"), 0));
+    facts = all;
+    facts.tts = false;
+    assert_true(pool_member(&facts, STR("en"), STR("zh"), 0));
+    assert_false(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_TTS));
+    facts = all;
+    facts.asr = false;
+    assert_true(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_TTS));
+    assert_false(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_ASR));
+    facts = all;
+    facts.tone = false; /* nothing asks for it */
+    assert_true(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_TTS | POOL_WANT_ASR));
+    arena_free(&arena);
+}
+
+static void test_derived_capabilities(void **state)
+{
+    struct arena arena = {0};
+    struct pool_facts facts = facts_of(&arena, "en", "", "");
+
+    assert_true(facts.semantic);
+    assert_false(facts.nmt || facts.tts || facts.asr || facts.tone);
+    facts = facts_of(&arena, "", "any", "zh");
+    assert_true(facts.nmt && facts.tts);
+    assert_false(facts.semantic);
+    arena_free(&arena);
+}
+
+static void test_types(void **state)
+{
+    struct str some[] = {STR("dev"), STR("review")};
+    struct str every[] = {STR("*")};
+    struct pool_facts facts = {0};
+
+    assert_false(pool_type_member(&facts, STR("dev"))); /* no types: in no task pool */
+    facts.types = some;
+    facts.type_count = 2;
+    assert_true(pool_type_member(&facts, STR("review")));
+    assert_false(pool_type_member(&facts, STR("rev")));
+    assert_false(pool_type_member(&facts, STR("*")));
+    facts.types = every;
+    facts.type_count = 1;
+    assert_true(pool_type_member(&facts, STR("dev")));
+    assert_true(pool_type_member(&facts, STR("anything")));
+}
+
+static void assert_pairs(const struct pool_pair *pairs, size_t count, const char *expected)
+{
+    char text[512] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < count; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s" STR_FMT ":" STR_FMT,
+                                i ? " " : "", STR_ARG(pairs[i].src), STR_ARG(pairs[i].tgt));
+    assert_string_equal(text, expected);
+}
+
+static void test_pairs_sorted_and_once(void **state)
+{
+    static const struct pool_pair candidates[] = {{STR("zh"), STR("en")},
+                                                  {STR("en"), STR("zh")},
+                                                  {STR("en"), STR("zh")},
+                                                  {STR("fr"), STR("en")}};
+    struct arena arena = {0};
+    struct pool_pair out[32];
+    struct pool_facts facts = facts_of(&arena, "en,en-us,eng", "eng>a,en>z,en-us>z,en>a,en>z", "");
+
+    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "en-us:z en:a en:z eng:a");
+    facts = facts_of(&arena, "en,zh", "any", "zh");
+    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "en:zh zh:en");
+    assert_pairs(out, pool_pairs(&facts, candidates, 4, POOL_WANT_TTS, out, 32), "en:zh");
+    assert_pairs(out, pool_pairs(&facts, NULL, 0, 0, out, 32), "");
+    facts.nmt = false;
+    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "");
+    arena_free(&arena);
+}
+
+static void test_delta_rows(void **state)
+{
+    static const struct {
+        const char *before_semantic, *before_nmt; /* NULL: not registered yet */
+        const char *after_semantic, *after_nmt;   /* NULL: not sent */
+        const char *add, *remove;
+    } rows[] = {
+        {NULL, NULL, "en,zh", "zh>en,en>zh", "en:zh zh:en", ""},
+        {"en", "en>zh", NULL, NULL, "", ""},
+        {NULL, NULL, NULL, NULL, "", ""},
+        {"en,zh", "en>zh,zh>en", "en", "en>zh,zh>en", "", "zh:en"},
+        {"en", "en>zh", "en", "en>zh,en>de", "en:de", ""},
+        {"en", "en>zh,en>de", "en", "en>de,en>zh,en>de", "", ""},
+        {"en", "any", "en", "en>fr", "en:fr", "en:de en:zh"}, /* candidates en>zh, en>de */
+        {"en", "en>zh", "en", "any", "en:de", ""},
+        {"en", "en>zh", "", "", "", "en:zh"},
+    };
+    static const struct pool_pair candidates[] = {{STR("en"), STR("zh")}, {STR("en"), STR("de")}};
+    struct arena arena = {0};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        bool known = rows[i].before_nmt, sent = rows[i].after_nmt;
+        struct pool_facts before = {0}, after = {0};
+        struct pool_delta delta;
+
+        if (known)
+            before = facts_of(&arena, rows[i].before_semantic, rows[i].before_nmt, "");
+        if (sent)
+            after = facts_of(&arena, rows[i].after_semantic, rows[i].after_nmt, "");
+        pool_delta(known ? &before : NULL, sent ? &after : NULL, candidates, 2, 0, &arena, &delta);
+        assert_pairs(delta.add, delta.add_count, rows[i].add);
+        assert_pairs(delta.remove, delta.remove_count, rows[i].remove);
+    }
+    arena_free(&arena);
+}
+
+/* Applying a delta to the old pools gives exactly the new ones, whatever the facts. */
+static void test_delta_leads_from_before_to_after(void **state)
+{
+    enum { LANGS = 6, ROUNDS = 2000 };
+    static const char *const langs[LANGS] = {"a", "b", "b-c", "b2", "c", "d"};
+    struct rnd rnd;
+
+    rnd_seed(&rnd, 3);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct arena arena = {0};
+        struct pool_facts facts[2];
+        struct pool_delta delta;
+        int in[LANGS][LANGS] = {{0}};
+
+        for (int f = 0; f < 2; f++) {
+            facts[f] = facts_of(&arena, "", "", "");
+            for (int i = 0; i < LANGS; i++)
+                if (rnd_below(&rnd, 2))
+                    facts[f].semantic_langs[facts[f].semantic_count++] = str_of(langs[i]);
+            for (int i = 0; i < 20; i++)
+                facts[f].nmt_pairs[facts[f].nmt_count++] = (struct pool_pair){
+                    str_of(langs[rnd_below(&rnd, LANGS)]), str_of(langs[rnd_below(&rnd, LANGS)])};
+            pool_derive(&facts[f]);
+        }
+        pool_delta(&facts[0], &facts[1], NULL, 0, 0, &arena, &delta);
+        for (int s = 0; s < LANGS; s++)
+            for (int t = 0; t < LANGS; t++) {
+                in[s][t] = pool_member(&facts[0], str_of(langs[s]), str_of(langs[t]), 0);
+                for (size_t i = 0; i < delta.add_count; i++)
+                    in[s][t] +=
+                        str_is(delta.add[i].src, langs[s]) && str_is(delta.add[i].tgt, langs[t]);
+                for (size_t i = 0; i < delta.remove_count; i++)
+                    in[s][t] -= str_is(delta.remove[i].src, langs[s]) &&
+                                str_is(delta.remove[i].tgt, langs[t]);
+                assert_int_equal(in[s][t],
+                                 pool_member(&facts[1], str_of(langs[s]), str_of(langs[t]), 0));
+            }
+        arena_free(&arena);
+    }
+}
+
+/* Many pairs: sorted as their ids are, which the index relies on. */
+static void test_order_is_that_of_the_ids(void **state)
+{
+    enum { COUNT = 3000 };
+    struct arena arena = {0};
+    struct pool_facts facts = {.nmt_any = true};
+    struct pool_pair *candidates = arena_array(&arena, struct pool_pair, COUNT);
+    struct pool_pair *out = arena_array(&arena, struct pool_pair, COUNT);
+    struct rnd rnd;
+    size_t count;
+
+    rnd_seed(&rnd, 4);
+    for (size_t i = 0; i < COUNT; i++) {
+        static const char letters[] = "az09-";
+        char src[4], tgt[4];
+
+        for (int c = 0; c < 4; c++) {
+            src[c] = letters[rnd_below(&rnd, 5)];
+            tgt[c] = letters[rnd_below(&rnd, 5)];
+        }
+        candidates[i].src = arena_str(&arena, (struct str){src, 1 + rnd_below(&rnd, 4)});
+        candidates[i].tgt = arena_str(&arena, (struct str){tgt, 1 + rnd_below(&rnd, 4)});
+    }
+    facts.semantic_langs = arena_array(&arena, struct str, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        facts.semantic_langs[facts.semantic_count++] = candidates[i].src;
+    pool_derive(&facts);
+    count = pool_pairs(&facts, candidates, COUNT, 0, out, COUNT);
+    assert_true(count > 1000);
+    for (size_t i = 1; i < count; i++) {
+        char before[POOL_ID_MAX], after[POOL_ID_MAX];
+
+        pool_id(out[i - 1].src, out[i - 1].tgt, before);
+        pool_id(out[i].src, out[i].tgt, after);
+        assert_true(strcmp(before, after) < 0);
+    }
+    arena_free(&arena);
+}
+
+static void test_refusal_sentences(void **state)
+{
+    struct arena arena = {0};
+
+    assert_str(pool_refusal(STR("en"), STR("zh"), 0, &arena),
+               "No node supports semantic(en) + nmt(en->zh).");
+    assert_str(pool_refusal(STR("en"), STR("zh"), POOL_WANT_TTS, &arena),
+               "No node supports semantic(en) + nmt(en->zh) + tts(zh).");
+    assert_str(pool_refusal(STR("en"), STR("zh"), POOL_WANT_TTS | POOL_WANT_ASR, &arena),
+               "No node supports semantic(en) + nmt(en->zh) + tts(zh) + asr(en).");
+    arena_free(&arena);
+}
+
+static void test_languages(void **state)
+{
+    static const struct {
+        const char *in, *out; /* NULL: not a language */
+    } rows[] = {
+        {"en", "en"},
+        {" ZH-Hans\t", "zh-hans"},
+        {"es-419", "es-419"},
+        {"x", "x"},
+        {"abcdefghijklmnopqrstuvwxyz-01234", "abcdefghijklmnopqrstuvwxyz-01234"},
+        {"abcdefghijklmnopqrstuvwxyz-012345", NULL},
+        {"", NULL},
+        {"   ", NULL},
+        {"zh_CN", NULL},
+        {"en zh", NULL},
+        {"en:zh", NULL},
+        {"\xc3\xa9", NULL},
+    };
+    struct arena arena = {0};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str lang = STR("untouched");
+        bool ok = pool_lang_normalise(str_of(rows[i].in), &arena, &lang);
+
+        assert_int_equal(ok, rows[i].out != NULL);
+        assert_true(str_is(lang, ok ? rows[i].out : "untouched"));
+    }
+    arena_free(&arena);
+}
+
+static void test_longest_id(void **state)
+{
+    struct str lang = STR("abcdefghijklmnopqrstuvwxyz-01234");
+    char id[POOL_ID_MAX];
+
+    pool_id(STR("en"), STR("zh"), id);
+    assert_string_equal(id, "en:zh");
+    pool_id(lang, lang, id);
+    assert_int_equal(strlen(id), 2 * POOL_LANG_MAX + 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_member_rows),
+        cmocka_unit_test(test_a_capability_switched_off_excludes),
+        cmocka_unit_test(test_derived_capabilities),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_pairs_sorted_and_once),
+        cmocka_unit_test(test_delta_rows),
+        cmocka_unit_test(test_delta_leads_from_before_to_after),
+        cmocka_unit_test(test_order_is_that_of_the_ids),
+        cmocka_unit_test(test_refusal_sentences),
+        cmocka_unit_test(test_languages),
+        cmocka_unit_test(test_longest_id),
+    };
+
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}
