@@ -1,0 +1,292 @@
+/* `berth bench sat|low|idle`: where to, the worker process, and the line of JSON at the end. */
+#include "cli/bench.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+enum { READY_MS = 10000, LOW_CONC = 100000 };
+
+/* "http://host:port"; TLS is not spoken here, a bench runs beside its server. */
+static int find_target(struct cli *cli, struct bench_target *ret_target)
+{
+    const char *addr = cli_text(cli, "addr") ? cli_text(cli, "addr") : getenv("BERTH_ADDR");
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    char host[sizeof ret_target->host], *colon, *name = host;
+    int64_t port = cli_num(cli, "port", 0);
+
+    if (!addr || !*addr || port)
+        addr = "http://127.0.0.1:7420";
+    if (strncmp(addr, "http://", 7) == 0)
+        addr += 7;
+    if (strchr(addr, ':') && strstr(addr, "://"))
+        return cli_misuse(cli, "the address must be http://HOST:PORT");
+    snprintf(host, sizeof host, "%s", addr);
+    host[strcspn(host, "/")] = 0;
+    colon = strrchr(host, ':');
+    if (!colon)
+        return cli_misuse(cli, "the address must be http://HOST:PORT, with a port");
+    if (port)
+        snprintf(colon, sizeof host - (size_t)(colon - host), ":%" PRId64, port);
+    snprintf(ret_target->host, sizeof ret_target->host, "%s", host);
+    *colon = 0;
+    if (*name == '[') { /* [::1] */
+        name++;
+        name[strcspn(name, "]")] = 0;
+    }
+    if (getaddrinfo(name, colon + 1, &hints, &found) != 0 || !found)
+        return cli_fail(cli, CLI_USAGE, "cannot find the host of %s", ret_target->host);
+    assert(found->ai_addrlen <= sizeof ret_target->addr);
+    memcpy(&ret_target->addr, found->ai_addr, found->ai_addrlen);
+    ret_target->addr_len = found->ai_addrlen;
+    freeaddrinfo(found);
+    return CLI_OK;
+}
+
+/* The worker process and what is shared with it. */
+struct crew {
+    struct bench_shared *shared;
+    size_t shared_len;
+    int wake;
+    int life[2]; /* a pipe: its reading end hangs up when the worker is gone */
+    pid_t pid;
+};
+
+static int crew_start(struct cli *cli, const struct bench_target *target, int jobs,
+                      struct crew *crew)
+{
+    pid_t parent = getpid();
+
+    crew->shared_len = sizeof *crew->shared + (size_t)jobs * sizeof crew->shared->slots[0];
+    crew->shared =
+        mmap(NULL, crew->shared_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    crew->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (crew->shared == MAP_FAILED || crew->wake < 0 || pipe2(crew->life, O_CLOEXEC) != 0)
+        return cli_fail(cli, CLI_FAILED, "bench: cannot start: %m");
+    fflush(cli->out);
+    crew->pid = fork();
+    if (crew->pid < 0)
+        return cli_fail(cli, CLI_FAILED, "bench: cannot start the worker process: %m");
+    if (crew->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) /* died before we could ask to go with it */
+            _exit(1);
+        close(crew->life[0]);
+        bench_worker_main(target, crew->shared, jobs, crew->wake);
+    }
+    close(crew->life[1]);
+    return CLI_OK;
+}
+
+/* Until the server has welcomed every node: their pool is live then. */
+static int crew_wait_ready(struct cli *cli, struct crew *crew)
+{
+    struct pollfd life = {.fd = crew->life[0], .events = POLLIN};
+    int64_t until_ns = bench_now_ns() + READY_MS * INT64_C(1000000);
+
+    while (atomic_load(&crew->shared->ready) < BENCH_NODES) {
+        if (poll(&life, 1, 2) > 0)
+            return cli_fail(cli, CLI_UNAVAILABLE, "bench: %s",
+                            crew->shared->trouble[0] ? crew->shared->trouble
+                                                     : "the worker process died");
+        if (bench_now_ns() > until_ns)
+            return cli_fail(cli, CLI_TIMEOUT, "bench: %d of %d nodes were welcomed in %d ms",
+                            atomic_load(&crew->shared->ready), BENCH_NODES, READY_MS);
+    }
+    return CLI_OK;
+}
+
+static double cpu_seconds(int who)
+{
+    struct rusage usage;
+
+    getrusage(who, &usage);
+    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+/* Ends the worker by its pid; its CPU time counts as ours from then on (RUSAGE_CHILDREN). */
+static void crew_stop(struct crew *crew)
+{
+    if (crew->pid <= 0)
+        return;
+    kill(crew->pid, SIGKILL);
+    waitpid(crew->pid, NULL, 0);
+    crew->pid = -1;
+}
+
+static void crew_done(struct crew *crew)
+{
+    crew_stop(crew);
+    if (crew->life[0] > 0)
+        close(crew->life[0]);
+    if (crew->wake > 0)
+        close(crew->wake);
+    if (crew->shared && crew->shared != MAP_FAILED)
+        munmap(crew->shared, crew->shared_len);
+}
+
+/* The nodes are gone for good: they should not stand in anybody's list. Failing is no failure. */
+static void forget_nodes(const struct bench_target *target)
+{
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct bench_conn conn;
+    size_t len;
+
+    if (bench_conn_open(&conn, target, epoll, 0) == ERR_OK) {
+        for (int i = 0; i < BENCH_NODES; i++) {
+            struct str body = {0};
+            char text[64];
+
+            body.len = (size_t)snprintf(text, sizeof text, "{\"node_id\":\"bench-%d\"}", i);
+            body.at = text;
+            buf_fmt(&conn.out,
+                    "POST /v1/node/deregister HTTP/1.1\r\nHost: %s\r\n"
+                    "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n" STR_FMT,
+                    target->host, body.len, STR_ARG(body));
+            if (!bench_conn_flush(&conn))
+                break;
+            while (bench_http_answer(buf_view(&conn.in), &len) == 0) {
+                struct epoll_event event;
+
+                if (epoll_wait(epoll, &event, 1, 1000) < 1 || !bench_conn_read(&conn))
+                    break;
+            }
+            buf_clear(&conn.in);
+        }
+        bench_conn_close(&conn);
+    }
+    close(epoll);
+}
+
+static void print_sat(const struct bench_load *load, double submit_cpu)
+{
+    int64_t ns = atomic_load(&load->shared->last_ns) - load->begun_ns;
+
+    fprintf(load->cli->out,
+            "{\"jobs\":%d,\"elapsed_s\":%.6f,\"submit_cpu_s\":%.3f,\"worker_cpu_s\":%.3f}\n",
+            load->jobs, (double)ns / 1e9, submit_cpu, cpu_seconds(RUSAGE_CHILDREN));
+}
+
+static void print_low(const struct bench_load *load, double submit_cpu)
+{
+    FILE *out = load->cli->out;
+
+    fputs("{\"start_us\":[", out);
+    for (int i = 0; i < load->jobs; i++)
+        fprintf(out, "%s%.1f", i ? "," : "",
+                (double)(load->shared->slots[i].start_ns - load->submit_ns[i]) / 1e3);
+    fputs("],\"done_us\":[", out);
+    for (int i = 0; i < load->jobs; i++)
+        fprintf(out, "%s%.1f", i ? "," : "",
+                (double)(load->shared->slots[i].done_ns - load->submit_ns[i]) / 1e3);
+    fprintf(out, "],\"submit_cpu_s\":%.3f,\"worker_cpu_s\":%.3f}\n", submit_cpu,
+            cpu_seconds(RUSAGE_CHILDREN));
+}
+
+/* A run counts only if the server took every job and every message of a node. */
+static int judge(const struct bench_load *load)
+{
+    int refused = atomic_load(&load->shared->refused);
+
+    if (load->refused)
+        return cli_fail(load->cli, CLI_FAILED, "bench: %d of %d dispatches were refused, first: %s",
+                        load->refused, load->jobs, load->refusal);
+    if (refused)
+        return cli_fail(load->cli, CLI_FAILED,
+                        "bench: %d messages of nodes were refused, first: %s", refused,
+                        load->shared->trouble);
+    return CLI_OK;
+}
+
+static int run_jobs(struct cli *cli, int jobs, int conc, int64_t period_ns,
+                    void (*print)(const struct bench_load *load, double submit_cpu))
+{
+    struct bench_target target = {0};
+    struct crew crew = {.pid = -1};
+    struct bench_load load = {
+        .cli = cli, .target = &target, .jobs = jobs, .conc = conc, .period_ns = period_ns};
+    double submit_cpu = 0;
+    int code = find_target(cli, &target);
+
+    if (code == CLI_OK)
+        code = crew_start(cli, &target, jobs, &crew);
+    if (code == CLI_OK)
+        code = crew_wait_ready(cli, &crew);
+    if (code == CLI_OK) {
+        load.shared = crew.shared;
+        load.wake = crew.wake;
+        load.worker_life = crew.life[0];
+        load.submit_ns = mem_array(int64_t, (size_t)jobs);
+        submit_cpu = cpu_seconds(RUSAGE_SELF);
+        code = bench_load_run(&load) == ERR_OK ? judge(&load) : CLI_FAILED;
+        submit_cpu = cpu_seconds(RUSAGE_SELF) - submit_cpu;
+        crew_stop(&crew);
+        forget_nodes(&target);
+    }
+    if (code == CLI_OK)
+        print(&load, submit_cpu);
+    free(load.submit_ns);
+    crew_done(&crew);
+    return code;
+}
+
+int cmd_bench_sat(struct cli *cli)
+{
+    return run_jobs(cli, (int)cli_num(cli, "jobs", 20000), (int)cli_num(cli, "conc", 64), 0,
+                    print_sat);
+}
+
+/* False: not a number of seconds. */
+static bool read_secs(struct cli *cli, double fallback, double *ret_secs)
+{
+    const char *text = cli_text(cli, "secs");
+    char *end;
+
+    *ret_secs = fallback;
+    if (!text)
+        return true;
+    *ret_secs = strtod(text, &end);
+    return end != text && *end == 0 && *ret_secs > 0 && *ret_secs < 1e6;
+}
+
+int cmd_bench_low(struct cli *cli)
+{
+    int64_t rate = cli_num(cli, "rate", 100);
+    double secs;
+
+    if (!read_secs(cli, 3, &secs))
+        return cli_misuse(cli, "--secs takes a number of seconds, not \"%s\"",
+                          cli_text(cli, "secs"));
+    if ((double)rate * secs < 1 || (double)rate * secs > 1e8)
+        return cli_misuse(cli, "--rate times --secs must give at least one job");
+    return run_jobs(cli, (int)((double)rate * secs), LOW_CONC, INT64_C(1000000000) / rate,
+                    print_low);
+}
+
+int cmd_bench_idle(struct cli *cli)
+{
+    struct bench_target target = {0};
+    double secs;
+    int code = find_target(cli, &target);
+
+    if (code != CLI_OK)
+        return code;
+    if (!read_secs(cli, 0, &secs))
+        return cli_misuse(cli, "--secs takes a number of seconds, not \"%s\"",
+                          cli_text(cli, "secs"));
+    return bench_idle_run(cli, &target, secs);
+}

@@ -1,0 +1,112 @@
+/* Load for measuring a running server: no-op jobs over HTTP, no-op nodes on WebSocket, idle nodes.
+ * Plain sockets and epoll instead of io/: the generator must cost little and must not share the
+ * code that it measures. Stamps are CLOCK_MONOTONIC in ns, so those of two processes compare. */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+
+enum {
+    BENCH_NODES = 16,       /* worker connections, a node each */
+    BENCH_CONNS_MAX = 64,   /* HTTP connections of the submitter */
+    BENCH_STALL_MS = 15000, /* nothing happened for so long: something is broken */
+    BENCH_READ_BYTES = 65536,
+    BENCH_NODE_SLOTS = 1000000 /* room for all: the server must never find a node full */
+};
+
+/* A pool of our own, so that jobs meet no other node and nodes no other job. */
+#define BENCH_SRC "xa"
+#define BENCH_TGT "xb"
+
+struct bench_target {
+    struct sockaddr_storage addr;
+    socklen_t addr_len;
+    char host[96]; /* for the Host header */
+};
+
+int64_t bench_now_ns(void);
+
+/* ---- connections (bench_conn.c) */
+struct bench_conn {
+    int fd; /* -1: closed */
+    int epoll;
+    uint32_t index;
+    int stage; /* the owner's */
+    bool out_armed;
+    struct buf in;
+    struct buf out;
+};
+
+enum err bench_conn_open(struct bench_conn *conn, const struct bench_target *target, int epoll,
+                         uint32_t index);
+bool bench_conn_read(struct bench_conn *conn);  /* false: the peer is gone */
+bool bench_conn_flush(struct bench_conn *conn); /* false: the peer is gone */
+void bench_conn_close(struct bench_conn *conn);
+/* A whole HTTP answer at the front of `in`: its status and how long it is; 0: not whole yet, -1:
+ * not an answer with a Content-Length. */
+int bench_http_answer(struct str in, size_t *ret_len);
+
+/* ---- WebSocket frames of a client (bench_ws.c) */
+enum { BENCH_WS_TEXT = 1, BENCH_WS_CLOSE = 8, BENCH_WS_PING = 9, BENCH_WS_PONG = 10 };
+
+void bench_ws_hello(struct buf *out, const struct bench_target *target);
+/* Appends a frame. The mask is all zero, which is legal and saves the generator, not the server, a
+ * pass over the bytes. */
+void bench_ws_put(struct buf *out, int opcode, struct str payload);
+/* The next frame at *at of `in`: 1 and its payload, 0 when it is not whole yet, -1 when broken. */
+int bench_ws_next(struct str in, size_t *at, int *ret_opcode, struct str *ret_payload);
+
+/* ---- what the submitter and the worker process share */
+struct bench_slot {
+    int64_t start_ns; /* the ACK was accepted: the node may start */
+    int64_t done_ns;  /* the store said done */
+};
+
+struct bench_shared {
+    atomic_int ready;          /* nodes the server has welcomed */
+    atomic_int done;           /* jobs whose end was accepted */
+    atomic_int refused;        /* messages of the nodes that were refused */
+    atomic_llong last_ns;      /* stamp of the newest end */
+    char trouble[256];         /* why the worker gave up; written before it exits */
+    struct bench_slot slots[]; /* by number of the job */
+};
+
+/* The worker process: never returns. `wake` is an eventfd, written after each batch of ends. */
+_Noreturn void bench_worker_main(const struct bench_target *target, struct bench_shared *shared,
+                                 int jobs, int wake);
+
+/* ---- the submitter (bench_load.c) */
+struct bench_load {
+    struct cli *cli;
+    const struct bench_target *target;
+    struct bench_shared *shared;
+    int jobs;
+    int conc;           /* outstanding at most */
+    int64_t period_ns;  /* 0: as fast as `conc` allows; else one each period */
+    int wake;           /* eventfd */
+    int worker_life;    /* readable when the worker process is gone */
+    int64_t *submit_ns; /* by number of the job */
+    /* results */
+    int64_t begun_ns;
+    int refused;
+    char refusal[256]; /* the first refusal as the server put it */
+};
+
+/* Submits all jobs and waits for their ends. ERR_OK also when some were refused; else said on err.
+ */
+enum err bench_load_run(struct bench_load *load);
+
+/* Nodes that are connected and nothing else (bench_idle.c); flags of `bench idle`. Ends after
+ * `secs`, or with standard input when that is 0. */
+int bench_idle_run(struct cli *cli, const struct bench_target *target, double secs);
+
+/* The JSON fields of a registration, as bench nodes send it in `hello`. */
+void bench_node_fields(struct buf *out, const char *prefix, uint32_t index, int slots,
+                       const char *src, const char *tgt);
+
+#endif

@@ -1,0 +1,214 @@
+/* The submitter: keep-alive HTTP without pipelining, `conc` jobs outstanding or one each period. */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cli/bench.h"
+
+enum { TAG_WAKE = BENCH_CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000, SESSIONS = 64 };
+
+struct submitter {
+    struct bench_load *load;
+    struct bench_conn conns[BENCH_CONNS_MAX];
+    int conn_count;
+    int idle[BENCH_CONNS_MAX]; /* connections without a request, a stack */
+    int idle_count;
+    int epoll;
+    int submitted;
+    int answered;
+    int done;         /* as far as we were told */
+    int64_t moved_ns; /* when something last happened */
+    struct buf body;
+};
+
+static int outstanding(const struct submitter *s)
+{
+    return s->submitted - s->done - s->load->refused;
+}
+
+static bool finished(const struct submitter *s)
+{
+    return s->answered == s->load->jobs && outstanding(s) <= 0;
+}
+
+static int64_t due_ns(const struct submitter *s)
+{
+    return s->load->begun_ns + (int64_t)s->submitted * s->load->period_ns;
+}
+
+static bool may_submit(const struct submitter *s)
+{
+    if (s->submitted == s->load->jobs || s->idle_count == 0 || outstanding(s) >= s->load->conc)
+        return false;
+    return s->load->period_ns == 0 || bench_now_ns() >= due_ns(s);
+}
+
+static enum err submit(struct submitter *s)
+{
+    struct bench_conn *conn = &s->conns[s->idle[--s->idle_count]];
+    int number = s->submitted++;
+
+    assert(conn->out.len == 0 && number < s->load->jobs);
+    buf_clear(&s->body);
+    buf_fmt(&s->body,
+            "{\"session_id\":\"bench-%d\",\"src_lang\":\"" BENCH_SRC "\",\"tgt_lang\":\"" BENCH_TGT
+            "\",\"audio_ref\":\"bench:%d\",\"options\":{\"require_tts\":false}}",
+            number % SESSIONS, number);
+    buf_fmt(&conn->out,
+            "POST /v1/dispatch/f2f HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+            "Content-Length: %zu\r\n\r\n",
+            s->load->target->host, s->body.len);
+    buf_str(&conn->out, buf_view(&s->body));
+    s->load->submit_ns[number] = bench_now_ns();
+    return bench_conn_flush(conn) ? ERR_OK : ERR_CLOSED;
+}
+
+/* The first refusal is kept for the person; many of them end the run. */
+static enum err note_refusal(struct submitter *s, struct str answer)
+{
+    const char *body = memmem(answer.at, answer.len, "\r\n\r\n", 4);
+
+    assert(body != NULL);
+    if (s->load->refused++ == 0)
+        snprintf(s->load->refusal, sizeof s->load->refusal, "%.3s %.*s", answer.at + 9,
+                 (int)(answer.at + answer.len - body - 4), body + 4);
+    return s->load->refused > REFUSALS_MAX ? ERR_ALL_FULL : ERR_OK;
+}
+
+static enum err take_answer(struct submitter *s, struct bench_conn *conn)
+{
+    struct str in;
+    size_t len;
+    int status;
+    enum err err = ERR_OK;
+
+    if (!bench_conn_read(conn))
+        return ERR_CLOSED;
+    in = buf_view(&conn->in);
+    status = bench_http_answer(in, &len);
+    if (status == 0)
+        return ERR_OK;
+    if (status < 0)
+        return ERR_BAD_REQUEST;
+    if (status != 200 && status != 202)
+        err = note_refusal(s, (struct str){.at = in.at, .len = len});
+    buf_drop(&conn->in, len);
+    s->answered++;
+    s->idle[s->idle_count++] = (int)conn->index;
+    return err;
+}
+
+static enum err take_event(struct submitter *s, const struct epoll_event *event)
+{
+    uint64_t wakes;
+
+    if (event->data.u32 == TAG_LIFE)
+        return ERR_CLOSED;
+    if (event->data.u32 != TAG_WAKE)
+        return take_answer(s, &s->conns[event->data.u32]);
+    if (read(s->load->wake, &wakes, sizeof wakes) < 0 && errno != EAGAIN)
+        return ERR_IO;
+    s->done = atomic_load(&s->load->shared->done);
+    return ERR_OK;
+}
+
+/* Until the next submit is due, or something came, or it is time to look for a stall. */
+static int wait_events(struct submitter *s, struct epoll_event *events)
+{
+    int64_t wait_ns = INT64_C(500000000), now_ns = bench_now_ns();
+    struct timespec timeout;
+
+    if (s->load->period_ns && s->submitted < s->load->jobs && s->idle_count > 0)
+        wait_ns = due_ns(s) > now_ns ? due_ns(s) - now_ns : 0;
+    timeout = (struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000};
+    return epoll_pwait2(s->epoll, events, EVENTS_MAX, &timeout, NULL);
+}
+
+static enum err run(struct submitter *s)
+{
+    struct epoll_event events[EVENTS_MAX];
+    enum err err = ERR_OK;
+
+    s->load->begun_ns = s->moved_ns = bench_now_ns();
+    while (!finished(s)) {
+        int count;
+
+        while (!err && may_submit(s))
+            err = submit(s);
+        count = err ? 0 : wait_events(s, events);
+        for (int i = 0; i < count && !err; i++)
+            err = take_event(s, &events[i]);
+        if (err)
+            return err;
+        if (count > 0)
+            s->moved_ns = bench_now_ns();
+        else if (bench_now_ns() - s->moved_ns > BENCH_STALL_MS * INT64_C(1000000))
+            return ERR_TIMEOUT;
+    }
+    return ERR_OK;
+}
+
+static enum err connect_all(struct submitter *s)
+{
+    struct epoll_event wake = {.events = EPOLLIN, .data.u32 = TAG_WAKE};
+    struct epoll_event life = {.events = EPOLLIN, .data.u32 = TAG_LIFE};
+    int wanted = s->load->conc < BENCH_CONNS_MAX ? s->load->conc : BENCH_CONNS_MAX;
+
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->load->wake, &wake) != 0 ||
+        epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->load->worker_life, &life) != 0)
+        return ERR_IO;
+    for (; s->conn_count < wanted; s->conn_count++) {
+        uint32_t index = (uint32_t)s->conn_count;
+
+        if (bench_conn_open(&s->conns[index], s->load->target, s->epoll, index) != ERR_OK)
+            return ERR_IO;
+        s->idle[s->idle_count++] = s->conn_count;
+    }
+    return ERR_OK;
+}
+
+static void explain(const struct submitter *s, enum err err)
+{
+    struct bench_load *load = s->load;
+
+    if (load->shared->trouble[0])
+        cli_fail(load->cli, CLI_FAILED, "bench: %s", load->shared->trouble);
+    if (load->refused)
+        cli_fail(load->cli, CLI_FAILED, "bench: refused: %s", load->refusal);
+    cli_fail(load->cli, CLI_FAILED,
+             "bench: %s after %d of %d jobs submitted, %d done, %d refused by the server",
+             err == ERR_TIMEOUT    ? "nothing moved any more"
+             : err == ERR_CLOSED   ? "a connection was lost"
+             : err == ERR_ALL_FULL ? "gave up"
+                                   : "something broke",
+             s->submitted, load->jobs, s->done, load->refused);
+}
+
+enum err bench_load_run(struct bench_load *load)
+{
+    struct submitter *s = mem_new(struct submitter);
+    enum err err;
+
+    s->load = load;
+    err = connect_all(s);
+    if (err)
+        cli_fail(load->cli, CLI_UNAVAILABLE, "bench: cannot connect to %s: %m", load->target->host);
+    if (!err) {
+        err = run(s);
+        if (err)
+            explain(s, err);
+    }
+    for (int i = 0; i < s->conn_count; i++)
+        bench_conn_close(&s->conns[i]);
+    if (s->epoll >= 0)
+        close(s->epoll);
+    buf_free(&s->body);
+    free(s);
+    return err;
+}

@@ -1,0 +1,210 @@
+/* A blocking call on top of io/client.h: a private loop that runs until the one call is done. */
+#include "cli/call.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <string.h>
+
+#include "io/client.h"
+
+enum { CALL_PAGES_MAX = 10000 };
+
+struct exchange {
+    struct client_call client_call;
+    struct call *call;
+    struct loop *loop;
+    bool ended; /* by the reader of a stream: not a failure */
+};
+
+static void exchange_done(struct client_call *client_call)
+{
+    struct exchange *exchange = container_of(client_call, struct exchange, client_call);
+
+    loop_stop(exchange->loop);
+}
+
+static bool exchange_piece(struct client_call *client_call, struct str bytes)
+{
+    struct exchange *exchange = container_of(client_call, struct exchange, client_call);
+
+    exchange->ended = !exchange->call->piece(exchange->call->user, bytes);
+    return !exchange->ended;
+}
+
+static enum err run_loop(struct exchange *exchange)
+{
+    struct loop loop;
+    struct client *client;
+    enum err err = loop_init(&loop, 0);
+
+    if (err)
+        return err;
+    exchange->loop = &loop;
+    err = client_new(&loop, 1, &client);
+    if (!err) {
+        err = client_send(client, &exchange->client_call);
+        if (!err) {
+            loop_run(&loop);
+            err = exchange->client_call.err;
+        }
+        client_free(client);
+    }
+    loop_done(&loop);
+    return err;
+}
+
+static void add_header(struct cli *cli, const char **headers, size_t *count, const char *name,
+                       const char *value)
+{
+    struct str line;
+
+    if (!value)
+        return;
+    line = arena_fmt(&cli->arena, "%s: %s", name, value);
+    headers[(*count)++] = arena_cstr(&cli->arena, line);
+}
+
+static const char *bearer(struct cli *cli)
+{
+    return cli->token ? arena_fmt(&cli->arena, "Bearer %s", cli->token).at : NULL;
+}
+
+int call_run(struct cli *cli, struct call *call)
+{
+    const char *headers[4] = {NULL};
+    size_t header_count = 0;
+    struct exchange exchange = {
+        .call = call,
+        .client_call = {.method = call->method,
+                        .url = arena_fmt(&cli->arena, "%s%s", cli->addr, call->path).at,
+                        .body = call->body,
+                        .content_type = call->body.at ? "application/json" : NULL,
+                        .headers = headers,
+                        .timeout_ms = call->timeout_ms ? call->timeout_ms : CALL_TIMEOUT_MS,
+                        .reply_bytes_max = CALL_REPLY_BYTES_MAX,
+                        .piece = call->piece ? exchange_piece : NULL,
+                        .done = exchange_done}};
+    enum err err;
+
+    assert(call->path[0] == '/');
+    add_header(cli, headers, &header_count, "Authorization", bearer(cli));
+    add_header(cli, headers, &header_count, "Idempotency-Key", call->idempotency_key);
+    assert(header_count < COUNT_OF(headers));
+    if (call->piece)
+        exchange.client_call.timeout_ms = 0;
+    err = run_loop(&exchange);
+    call->status = exchange.client_call.status;
+    call->reply = arena_str(&cli->arena, buf_view(&exchange.client_call.reply));
+    buf_free(&exchange.client_call.reply);
+    if (json_parse(call->reply, &cli->arena, &call->json, NULL) != ERR_OK)
+        call->json = NULL;
+    return exchange.ended ? CLI_OK : call_judge(cli, call, err);
+}
+
+/* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
+static int judge_refusal(struct cli *cli, const struct call *call)
+{
+    struct str name = json_str(json_get(call->json, "error"), &cli->arena);
+    struct str detail = json_str(json_get(call->json, "detail"), &cli->arena);
+
+    if (json_type(call->json) != JSON_OBJ || name.len == 0)
+        return cli_fail(cli, err_exit(err_by_name("", call->status)),
+                        "%s%s answered %d without a reason. Is it a berth server?", cli->addr,
+                        call->path, call->status);
+    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), call->status)),
+                    STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
+}
+
+int call_judge(struct cli *cli, const struct call *call, enum err err)
+{
+    if (err == ERR_TIMEOUT)
+        return cli_fail(cli, CLI_TIMEOUT, "%s did not answer in time", cli->addr);
+    if (err == ERR_TOO_LARGE)
+        return cli_fail(cli, CLI_FAILED, "the answer of %s is too large", cli->addr);
+    if (err == ERR_BAD_REQUEST || err == ERR_BAD_FIELD)
+        return cli_fail(cli, CLI_USAGE, "%s is not an address that can be called", cli->addr);
+    if (err && call->status == 200)
+        return cli_fail(cli, CLI_UNAVAILABLE, "lost the connection to %s", cli->addr);
+    if (err)
+        return cli_fail(cli, CLI_UNAVAILABLE,
+                        "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
+    if (call->status < 200 || call->status > 299)
+        return judge_refusal(cli, call);
+    if (!call->json && !call->piece)
+        return cli_fail(cli, CLI_FAILED, "%s%s did not answer JSON. Is it a berth server?",
+                        cli->addr, call->path);
+    return CLI_OK;
+}
+
+int call_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply)
+{
+    struct call call = {.method = "GET", .path = path};
+    int code = call_run(cli, &call);
+
+    if (code == CLI_OK) {
+        *ret_json = call.json;
+        *ret_reply = call.reply;
+    }
+    return code;
+}
+
+int call_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
+              struct str *ret_reply)
+{
+    const char *page_path = path;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    int code = CLI_OK;
+
+    jsonw_obj(&w);
+    jsonw_key(&w, name);
+    jsonw_arr(&w);
+    for (int page = 0; page < CALL_PAGES_MAX && page_path; page++) {
+        const struct json *json, *list, *item, *cursor;
+        struct str reply;
+
+        code = call_get(cli, page_path, &json, &reply);
+        if (code != CLI_OK)
+            break;
+        list = json_get(json, name);
+        item = json_first(list);
+        for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item))
+            jsonw_raw(&w, json_raw(item));
+        cursor = json_get(json, "next_cursor");
+        page_path = NULL;
+        if (json_type(cursor) == JSON_STR)
+            page_path = arena_fmt(&cli->arena, "%s%ccursor=%s", path, strchr(path, '?') ? '&' : '?',
+                                  call_escape(cli, json_str(cursor, &cli->arena)))
+                            .at;
+    }
+    jsonw_end_arr(&w);
+    jsonw_knull(&w, "next_cursor");
+    jsonw_end_obj(&w);
+    if (code == CLI_OK) {
+        *ret_reply = arena_str(&cli->arena, buf_view(&text));
+        code = json_parse(*ret_reply, &cli->arena, ret_json, NULL) ? CLI_FAILED : CLI_OK;
+        assert(code == CLI_OK); /* we wrote it */
+    }
+    buf_free(&text);
+    return code;
+}
+
+const char *call_escape(struct cli *cli, struct str text)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    char *escaped = arena_alloc(&cli->arena, text.len * 3 + 1), *to = escaped;
+
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char c = (unsigned char)text.at[i];
+
+        if (isalnum(c) || (c && strchr("-._~:@", c))) {
+            *to++ = (char)c;
+            continue;
+        }
+        *to++ = '%';
+        *to++ = digits[c >> 4];
+        *to++ = digits[c & 15];
+    }
+    *to = 0;
+    return escaped;
+}

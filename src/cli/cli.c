@@ -1,0 +1,285 @@
+/* From argv to a command that runs: parsing by the table, the common flags, errors for a person. */
+#include "cli/cli.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/help.h"
+
+#define ADDR_DEFAULT "http://127.0.0.1:7420"
+
+enum { TOKEN_BYTES_MAX = 4096, COMMAND_NAME_MAX = 64 };
+
+static void say(struct cli *cli, const char *fmt, va_list args)
+{
+    fflush(cli->out);
+    fputs("berth: ", cli->err);
+    vfprintf(cli->err, fmt, args);
+    fputc('\n', cli->err);
+}
+
+int cli_fail(struct cli *cli, int code, const char *fmt, ...)
+{
+    va_list args;
+
+    assert(code != CLI_OK);
+    va_start(args, fmt);
+    say(cli, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int cli_misuse(struct cli *cli, const char *fmt, ...)
+{
+    char name[COMMAND_NAME_MAX] = "";
+    va_list args;
+
+    va_start(args, fmt);
+    say(cli, fmt, args);
+    va_end(args);
+    if (cli->command)
+        command_name(cli->command, name, sizeof name);
+    fprintf(cli->err, "See `berth %s%s--help`.\n", name, cli->command ? " " : "");
+    return CLI_USAGE;
+}
+
+/* Whether the running command has such a flag: asking for another is a typo in our code. */
+static bool in_table(const struct cli *cli, const char *name)
+{
+    const struct flag_set *sets[] = {command_flags(cli->command),
+                                     command_common(cli->command->kind)};
+
+    for (size_t s = 0; s < COUNT_OF(sets); s++)
+        for (size_t i = 0; i < sets[s]->count; i++)
+            if (strcmp(sets[s]->flags[i].name, name) == 0)
+                return true;
+    return false;
+}
+
+static const struct flag_given *given_flag(const struct cli *cli, const char *name)
+{
+    assert(in_table(cli, name));
+    for (size_t i = 0; i < cli->given_count; i++)
+        if (strcmp(cli->given[i].flag->name, name) == 0)
+            return &cli->given[i];
+    return NULL;
+}
+
+bool cli_given(const struct cli *cli, const char *name)
+{
+    return given_flag(cli, name) != NULL;
+}
+
+const char *cli_text(const struct cli *cli, const char *name)
+{
+    const struct flag_given *given = given_flag(cli, name);
+
+    return given ? given->text : NULL;
+}
+
+int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback)
+{
+    const struct flag_given *given = given_flag(cli, name);
+
+    return given ? given->num : fallback;
+}
+
+size_t cli_list(struct cli *cli, const char *name, struct str **ret_items)
+{
+    size_t count = 0, cap = 0;
+
+    assert(in_table(cli, name));
+    for (size_t i = 0; i < cli->given_count; i++)
+        cap += strlen(cli->given[i].text ? cli->given[i].text : "") + 1;
+    *ret_items = arena_array(&cli->arena, struct str, cap + 1);
+    for (size_t i = 0; i < cli->given_count; i++) {
+        struct str rest = str_of(cli->given[i].text);
+
+        if (strcmp(cli->given[i].flag->name, name) != 0)
+            continue;
+        while (rest.at) {
+            struct str item = str_trim(str_cut(&rest, ','));
+
+            if (item.len > 0)
+                (*ret_items)[count++] = item;
+        }
+    }
+    assert(count <= cap);
+    return count;
+}
+
+/* The first line of the file, without what a token cannot hold. */
+static int read_token(struct cli *cli, const char *path)
+{
+    char line[TOKEN_BYTES_MAX];
+    FILE *file = fopen(path, "re");
+    char *got;
+
+    if (!file)
+        return cli_fail(cli, CLI_USAGE, "cannot read the token file %s: %m", path);
+    got = fgets(line, sizeof line, file);
+    fclose(file);
+    if (got)
+        line[strcspn(line, "\r\n")] = 0;
+    if (!got || !line[0])
+        return cli_fail(cli, CLI_USAGE, "the token file %s is empty", path);
+    cli->token = arena_cstr(&cli->arena, str_of(line));
+    return CLI_OK;
+}
+
+/* Where the server is and who we are; "host:port" is taken as http. */
+static int common_flags(struct cli *cli)
+{
+    const char *addr = cli_text(cli, "addr"), *output = cli_text(cli, "output");
+    const char *token_file = cli_text(cli, "token-file");
+    struct str text;
+
+    if (!addr)
+        addr = getenv("BERTH_ADDR");
+    text = str_of(addr && *addr ? addr : ADDR_DEFAULT);
+    while (text.len > 0 && text.at[text.len - 1] == '/')
+        text.len--;
+    if (!memmem(text.at, text.len, "://", 3))
+        text = arena_fmt(&cli->arena, "http://" STR_FMT, STR_ARG(text));
+    if (!str_starts(text, STR("http://")) && !str_starts(text, STR("https://")))
+        return cli_misuse(cli, "the address must be http:// or https://, not " STR_FMT,
+                          STR_ARG(text));
+    cli->addr = arena_cstr(&cli->arena, text);
+    if (output && strcmp(output, "json") != 0 && strcmp(output, "table") != 0)
+        return cli_misuse(cli, "--output is table or json, not \"%s\"", output);
+    cli->json = output && strcmp(output, "json") == 0;
+    cli->token = getenv("BERTH_TOKEN");
+    if (cli->token && !*cli->token)
+        cli->token = NULL;
+    return token_file ? read_token(cli, token_file) : CLI_OK;
+}
+
+static bool wants_colour(FILE *out)
+{
+    const char *off = getenv("NO_COLOR"), *term = getenv("TERM");
+    int fd = fileno(out);
+
+    return !(off && *off) && term && strcmp(term, "dumb") != 0 && fd >= 0 && isatty(fd);
+}
+
+static int check_args(struct cli *cli)
+{
+    const struct command *command = cli->command;
+
+    if (command->arg && cli->arg_count == 0)
+        return cli_misuse(cli, "%s is missing", command->arg);
+    if (cli->arg_count > (command->arg != NULL))
+        return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[command->arg != NULL]);
+    if (cli->rest_count > 0 && !command->rest)
+        return cli_misuse(cli, "nothing may stand behind `--`, but \"%s\" does", cli->rest[0]);
+    return CLI_OK;
+}
+
+static int run_command(struct cli *cli, int argc, char **argv)
+{
+    const struct flag_set sets[] = {*command_flags(cli->command),
+                                    *command_common(cli->command->kind)};
+    struct flag_line line;
+    struct problem why;
+    int code;
+
+    if (flag_parse(sets, COUNT_OF(sets), argc, argv, &cli->arena, &line, &why))
+        return cli_misuse(cli, "%s", why.detail);
+    cli->given = line.given;
+    cli->given_count = line.given_count;
+    cli->args = line.args;
+    cli->arg_count = line.arg_count;
+    cli->rest = line.rest;
+    cli->rest_count = line.rest_count;
+    cli->colour = wants_colour(cli->out);
+    if (cli_given(cli, "help")) {
+        help_command(cli->out, cli->command);
+        return CLI_OK;
+    }
+    code = check_args(cli);
+    if (code == CLI_OK && cli->command->kind == COMMAND_API)
+        code = common_flags(cli);
+    if (code == CLI_OK)
+        code = cli->command->run(cli);
+    return fflush(cli->out) != 0 && code == CLI_OK ? CLI_FAILED : code;
+}
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
+}
+
+/* Commands that become a server read their own flags; only --help is ours. */
+static int run_host(struct cli *cli, int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            help_command(cli->out, cli->command);
+            return CLI_OK;
+        }
+    assert(cli->host != NULL);
+    if (cli->command->verb)
+        return cli->host->config(argc, argv);
+    return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);
+}
+
+/* `berth help [NOUN [VERB]]`, `berth --help`, `berth NOUN --help`: words without the help itself.
+ */
+static int show_help(struct cli *cli, int argc, char **argv)
+{
+    struct problem why;
+    int used;
+
+    if (argc == 0) {
+        help_all(cli->out);
+        return CLI_OK;
+    }
+    cli->command = command_find(argc, argv, &used, &why);
+    if (cli->command)
+        help_command(cli->out, cli->command);
+    else if (argc > 1 || !help_noun(cli->out, argv[0]))
+        return cli_misuse(cli, "%s", why.detail);
+    return CLI_OK;
+}
+
+int cli_run(struct cli *cli, int argc, char **argv)
+{
+    struct problem why;
+    int used = 0;
+
+    assert(argc > 0 && cli->out && cli->err);
+    argc--, argv++;
+    if (argc == 0) {
+        help_all(cli->err);
+        return CLI_USAGE;
+    }
+    if (is_help(argv[0]))
+        return show_help(cli, argc - 1, argv + 1);
+    if (strcmp(argv[0], "--version") == 0)
+        argv[0] = (char *)"version";
+    cli->command = command_find(argc, argv, &used, &why);
+    if (!cli->command && argc > 1 && is_help(argv[1]))
+        return show_help(cli, 1, argv);
+    if (!cli->command)
+        return cli_misuse(cli, "%s", why.detail);
+    if (cli->command->kind == COMMAND_HOST)
+        return run_host(cli, argc - used, argv + used);
+    return run_command(cli, argc - used, argv + used);
+}
+
+void cli_done(struct cli *cli)
+{
+    arena_free(&cli->arena);
+}
+
+int cli_main(int argc, char **argv, const struct cli_host *host)
+{
+    struct cli cli = {.host = host, .out = stdout, .err = stderr};
+    int code = cli_run(&cli, argc, argv);
+
+    cli_done(&cli);
+    return code;
+}

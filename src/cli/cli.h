@@ -1,0 +1,66 @@
+/* One run of the command line: what was typed, where answers go, how to reach the server. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <stdio.h>
+
+#include "base/arena.h"
+#include "cli/command.h"
+
+/* What the process exits with. Errors of the server bring theirs along: err_exit(). */
+enum cli_exit {
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2,
+    CLI_NOT_FOUND = 3,
+    CLI_CONFLICT = 4,
+    CLI_UNAVAILABLE = 5,
+    CLI_TIMEOUT = 6,
+    CLI_JOB_FAILED = 7,
+};
+
+/* What the commands that become a server need; main() fills it in, because the command line stands
+ * below the server and may not know it. Arguments: without the program's name and the verb. */
+struct cli_host {
+    int (*serve)(int argc, char **argv, bool dev);
+    int (*config)(int argc, char **argv);
+};
+
+struct cli {
+    const struct cli_host *host;
+    const struct command *command;
+    struct arena arena; /* lives as long as the process's command */
+    FILE *out;
+    FILE *err;
+    struct flag_given *given; /* in the order typed */
+    size_t given_count;
+    char **args; /* positional */
+    int arg_count;
+    char **rest; /* behind `--` */
+    int rest_count;
+    bool help;
+    bool json;
+    bool colour;
+    const char *addr;  /* "http://127.0.0.1:7420", no slash at the end */
+    const char *token; /* NULL: none */
+};
+
+/* The whole command line; argv with the program's name. Returns what main() returns. */
+int cli_main(int argc, char **argv, const struct cli_host *host);
+/* The same with streams of the caller's; `cli` is zeroed, but for out and err. */
+int cli_run(struct cli *cli, int argc, char **argv);
+void cli_done(struct cli *cli);
+
+/* "berth: TEXT" on stderr; returns `code`, so that a caller can `return cli_fail(...)`. */
+__attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, const char *fmt, ...);
+/* The same for a wrong command line, and where to read about it. */
+__attribute__((format(printf, 2, 3))) int cli_misuse(struct cli *cli, const char *fmt, ...);
+
+/* Flags by name; a name that is not in the command's table is our mistake. */
+bool cli_given(const struct cli *cli, const char *name);
+const char *cli_text(const struct cli *cli, const char *name); /* NULL: not given */
+int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback);
+/* All values of a flag, cut at commas; the strings point into argv, the array is in the arena. */
+size_t cli_list(struct cli *cli, const char *name, struct str **ret_items);
+
+#endif

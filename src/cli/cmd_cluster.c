@@ -1,0 +1,158 @@
+/* Commands about the server as a whole: pools, sessions, events, health, version. */
+#include <assert.h>
+#include <string.h>
+
+#include "cli/call.h"
+#include "cli/show.h"
+
+int cmd_version(struct cli *cli)
+{
+    fprintf(cli->out, "berth %s\n", BERTH_VERSION);
+    return CLI_OK;
+}
+
+/* `members` may be a number or the list itself. */
+static struct str count_text(struct cli *cli, const struct json *value)
+{
+    if (json_type(value) == JSON_ARR)
+        return arena_fmt(&cli->arena, "%u", value->count);
+    return show_text(cli, value);
+}
+
+int cmd_pool_ls(struct cli *cli)
+{
+    static const char *const titles[] = {"POOL_ID", "SRC", "TGT", ">READY", ">MEMBERS", ">VERSION"};
+    const struct json *json, *list, *pool;
+    struct table table;
+    struct str reply;
+    int code = call_list(cli, "/v1/pools", "pools", &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json) {
+        show_raw(cli, reply);
+        return CLI_OK;
+    }
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    list = json_get(json, "pools");
+    pool = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, pool = json_next(pool)) {
+        table_cell(&table, show_member(cli, pool, "pool_id"));
+        table_cell(&table, show_member(cli, pool, "src"));
+        table_cell(&table, show_member(cli, pool, "tgt"));
+        table_cell(&table, count_text(cli, json_get(pool, "ready")));
+        table_cell(&table, count_text(cli, json_get(pool, "members")));
+        table_cell(&table, show_member(cli, pool, "version"));
+    }
+    table_print(&table, cli->out, cli->colour);
+    return CLI_OK;
+}
+
+int cmd_session_show(struct cli *cli)
+{
+    const char *path =
+        arena_fmt(&cli->arena, "/v1/sessions/%s", call_escape(cli, str_of(cli->args[0]))).at;
+    const struct json *json;
+    struct str reply;
+    int code = call_get(cli, path, &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json)
+        show_raw(cli, reply);
+    else
+        show_object(cli, json);
+    return CLI_OK;
+}
+
+int cmd_health(struct cli *cli)
+{
+    const struct json *json;
+    struct str reply;
+    int code = call_get(cli, "/readyz", &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json)
+        show_raw(cli, reply);
+    else
+        show_object(cli, json);
+    return CLI_OK;
+}
+
+/* Server-sent events: "event: NAME" and "data: JSON" lines, an empty line ends one. */
+struct event_reader {
+    struct cli *cli;
+    struct buf line; /* what came of a line so far */
+    struct buf name;
+    struct buf data;
+    int64_t left; /* events still to print; < 0: no bound */
+};
+
+static void print_event(struct event_reader *reader)
+{
+    FILE *out = reader->cli->out;
+
+    if (reader->data.len > 0) {
+        if (!reader->cli->json)
+            fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
+        fprintf(out, STR_FMT "\n", STR_ARG(buf_view(&reader->data)));
+        fflush(out);
+        reader->left -= reader->left > 0;
+    }
+    buf_clear(&reader->name);
+    buf_clear(&reader->data);
+}
+
+static void take_line(struct event_reader *reader, struct str line)
+{
+    struct str value = line, field;
+
+    if (line.len == 0) {
+        print_event(reader);
+        return;
+    }
+    field = str_cut(&value, ':'); /* a comment has an empty field */
+    if (value.at && value.len > 0 && value.at[0] == ' ')
+        value = (struct str){.at = value.at + 1, .len = value.len - 1};
+    if (!value.at)
+        return;
+    if (str_is(field, "event"))
+        buf_str(&reader->name, value);
+    if (str_is(field, "data")) {
+        if (reader->data.len > 0)
+            buf_char(&reader->data, ' ');
+        buf_str(&reader->data, value);
+    }
+}
+
+static bool take_piece(void *user, struct str bytes)
+{
+    struct event_reader *reader = user;
+
+    for (size_t i = 0; i < bytes.len && reader->left != 0; i++) {
+        if (bytes.at[i] != '\n') {
+            if (bytes.at[i] != '\r')
+                buf_char(&reader->line, bytes.at[i]);
+            continue;
+        }
+        take_line(reader, buf_view(&reader->line));
+        buf_clear(&reader->line);
+    }
+    return reader->left != 0 && !ferror(reader->cli->out); /* `berth events | head` ends it */
+}
+
+int cmd_events(struct cli *cli)
+{
+    struct event_reader reader = {.cli = cli, .left = cli_num(cli, "count", -1)};
+    struct call call = {
+        .method = "GET", .path = "/v1/events", .piece = take_piece, .user = &reader};
+    int code = call_run(cli, &call);
+
+    if (code == CLI_OK && reader.left != 0 && !ferror(cli->out))
+        code = cli_fail(cli, CLI_UNAVAILABLE, "the server ended the stream");
+    buf_free(&reader.line);
+    buf_free(&reader.name);
+    buf_free(&reader.data);
+    return code;
+}

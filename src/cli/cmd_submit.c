@@ -1,0 +1,213 @@
+/* `berth job submit`: the body of an f2f job or of a task, made from flags. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cli/call.h"
+#include "cli/show.h"
+#include "cli/wait.h"
+
+enum { PAYLOAD_BYTES_MAX = 16 * 1024 * 1024 };
+
+/* Which kind the flags are about: a flag of a group speaks for it; NULL when none was given.
+ * *ret_one is what spoke first, *ret_other a flag that speaks for another kind (NULL: they all
+ * agree). */
+static const char *kind_of(const struct cli *cli, const char **ret_one, const char **ret_other)
+{
+    const char *kind = cli->rest_count > 0 ? "task" : NULL;
+
+    *ret_one = "a command";
+    *ret_other = NULL;
+    for (size_t i = 0; i < cli->given_count; i++) {
+        const struct flag *flag = cli->given[i].flag;
+
+        if (!flag->group)
+            continue;
+        if (!kind) {
+            kind = flag->group;
+            *ret_one = flag->name;
+        } else if (strcmp(kind, flag->group) != 0) {
+            *ret_other = flag->name;
+        }
+    }
+    return kind;
+}
+
+static void put_text(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
+{
+    if (cli_given(cli, flag))
+        jsonw_kstr(w, key, str_of(cli_text(cli, flag)));
+}
+
+static void put_num(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
+{
+    if (cli_given(cli, flag))
+        jsonw_kint(w, key, cli_num(cli, flag, 0));
+}
+
+static void put_f2f(struct cli *cli, struct jsonw *w)
+{
+    put_text(cli, w, "session_id", "session");
+    put_text(cli, w, "src_lang", "src");
+    put_text(cli, w, "tgt_lang", "tgt");
+    put_text(cli, w, "audio_ref", "audio-ref");
+    jsonw_key(w, "options");
+    jsonw_obj(w);
+    jsonw_kbool(w, "require_tts", cli_given(cli, "require-tts"));
+    put_text(cli, w, "preferred_node_id", "preferred-node");
+    if (cli_given(cli, "strict"))
+        jsonw_kbool(w, "strict", true);
+    jsonw_end_obj(w);
+}
+
+/* Everything a file holds, into the arena. */
+static int read_all(struct cli *cli, FILE *file, const char *name, struct str *ret_text)
+{
+    struct buf text = {0};
+    char piece[16384];
+    size_t got;
+    int code = CLI_OK;
+
+    while ((got = fread(piece, 1, sizeof piece, file)) > 0 && text.len <= PAYLOAD_BYTES_MAX)
+        buf_add(&text, piece, got);
+    if (ferror(file))
+        code = cli_fail(cli, CLI_USAGE, "cannot read %s: %m", name);
+    else if (text.len > PAYLOAD_BYTES_MAX)
+        code = cli_fail(cli, CLI_USAGE, "%s is larger than %d bytes", name, PAYLOAD_BYTES_MAX);
+    *ret_text = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return code;
+}
+
+/* JSON, @FILE or - (standard input); checked here, so that a typo names its place. */
+static int read_payload(struct cli *cli, const char *given, struct str *ret_json)
+{
+    const struct json *json;
+    struct problem why;
+    int code = CLI_OK;
+
+    *ret_json = str_of(given);
+    if (strcmp(given, "-") == 0) {
+        code = read_all(cli, stdin, "standard input", ret_json);
+    } else if (given[0] == '@') {
+        FILE *file = fopen(given + 1, "re");
+
+        if (!file)
+            return cli_fail(cli, CLI_USAGE, "cannot read %s: %m", given + 1);
+        code = read_all(cli, file, given + 1, ret_json);
+        fclose(file);
+    }
+    if (code == CLI_OK && json_parse(*ret_json, &cli->arena, &json, &why) != ERR_OK)
+        return cli_misuse(cli, "--payload is not JSON: %s", why.detail);
+    return code;
+}
+
+/* Labels become one selector, "zone=eu,gpu=yes". */
+static void put_requires(struct cli *cli, struct jsonw *w)
+{
+    struct str *items;
+    size_t count = cli_list(cli, "requires", &items);
+    struct buf selector = {0};
+
+    if (count == 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
+    jsonw_kstr(w, "requires", buf_view(&selector));
+    buf_free(&selector);
+}
+
+static int put_task(struct cli *cli, struct jsonw *w)
+{
+    const char *payload = cli_text(cli, "payload");
+    struct str json;
+    int code = CLI_OK;
+
+    if (payload)
+        code = read_payload(cli, payload, &json);
+    if (code != CLI_OK)
+        return code;
+    if (!cli_given(cli, "type"))
+        jsonw_kstr(w, "type", STR("task"));
+    put_text(cli, w, "type", "type");
+    put_text(cli, w, "title", "title");
+    put_num(cli, w, "priority", "priority");
+    if (payload)
+        jsonw_kraw(w, "payload", json);
+    if (cli->rest_count > 0) {
+        jsonw_key(w, "command");
+        jsonw_arr(w);
+        for (int i = 0; i < cli->rest_count; i++)
+            jsonw_str(w, str_of(cli->rest[i]));
+        jsonw_end_arr(w);
+    }
+    put_requires(cli, w);
+    if (cli_given(cli, "interactive"))
+        jsonw_kbool(w, "interactive", true);
+    put_num(cli, w, "queue_ms", "queue");
+    put_num(cli, w, "timeout_ms", "timeout");
+    put_num(cli, w, "max_attempts", "max-attempts");
+    put_text(cli, w, "callback_url", "callback-url");
+    return CLI_OK;
+}
+
+/* What is missing or does not go together; CLI_OK when nothing is. */
+static int check_flags(struct cli *cli, const char **ret_kind)
+{
+    const char *one, *other;
+
+    *ret_kind = kind_of(cli, &one, &other);
+    if (!*ret_kind)
+        return cli_misuse(cli,
+                          "what shall be done? Give --src and --tgt, or --type, or -- COMMAND");
+    if (other)
+        return cli_misuse(cli, "%s%s is about another kind of job than --%s: f2f or task, not both",
+                          cli->rest_count > 0 ? "" : "--", one, other);
+    if (strcmp(*ret_kind, "f2f") == 0 && !(cli_given(cli, "src") && cli_given(cli, "tgt")))
+        return cli_misuse(cli, "an f2f job needs --src and --tgt");
+    if (strcmp(*ret_kind, "task") == 0 && !cli_given(cli, "type") && cli->rest_count == 0)
+        return cli_misuse(cli, "a task needs --type or -- COMMAND");
+    return CLI_OK;
+}
+
+/* The id was printed or, with -o json, the answer; then the end is waited for if asked. */
+static int tell(struct cli *cli, const struct call *call)
+{
+    bool wait = cli_given(cli, "wait");
+    struct str id = show_member(cli, call->json, "job_id");
+
+    if (cli->json && !wait)
+        show_raw(cli, call->reply);
+    if (!cli->json)
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
+    fflush(cli->out);
+    if (!wait)
+        return CLI_OK;
+    return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
+}
+
+int cmd_job_submit(struct cli *cli)
+{
+    const char *kind;
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    struct call call = {.method = "POST", .idempotency_key = cli_text(cli, "idempotency-key")};
+    int code = check_flags(cli, &kind);
+
+    if (code != CLI_OK)
+        return code;
+    call.path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
+    jsonw_obj(&w);
+    if (strcmp(kind, "f2f") == 0)
+        put_f2f(cli, &w);
+    else
+        code = put_task(cli, &w);
+    if (code == CLI_OK) {
+        jsonw_end_obj(&w);
+        call.body = buf_view(&body);
+        code = call_run(cli, &call);
+    }
+    buf_free(&body);
+    return code == CLI_OK ? tell(cli, &call) : code;
+}

@@ -1,0 +1,214 @@
+/* Reads flags by the tables of a command. Knows nothing of what they mean. */
+#include "cli/flag.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { FLAG_NAMES_MAX = 64, FLAG_WORD_MAX = 32 };
+
+struct reader {
+    const struct flag_set *sets;
+    size_t set_count;
+    int argc;
+    char **argv;
+    int at;
+    struct arena *arena;
+    struct problem *why;
+};
+
+static const struct flag *find_name(const struct reader *r, struct str name)
+{
+    for (size_t s = 0; s < r->set_count; s++)
+        for (size_t i = 0; i < r->sets[s].count; i++)
+            if (str_is(name, r->sets[s].flags[i].name))
+                return &r->sets[s].flags[i];
+    return NULL;
+}
+
+static const struct flag *find_letter(const struct reader *r, char letter)
+{
+    assert(letter != 0);
+    for (size_t s = 0; s < r->set_count; s++)
+        for (size_t i = 0; i < r->sets[s].count; i++)
+            if (r->sets[s].flags[i].letter == letter)
+                return &r->sets[s].flags[i];
+    return NULL;
+}
+
+static enum err unknown(const struct reader *r, const char *typed, struct str name)
+{
+    const char *names[FLAG_NAMES_MAX];
+    const char *near;
+    size_t count = 0;
+
+    for (size_t s = 0; s < r->set_count; s++)
+        for (size_t i = 0; i < r->sets[s].count && count < FLAG_NAMES_MAX; i++)
+            names[count++] = r->sets[s].flags[i].name;
+    near = flag_nearest(arena_cstr(r->arena, name), names, count);
+    if (near)
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag", "unknown flag %s; did you mean --%s?",
+                           typed, near);
+    return problem_set(r->why, ERR_BAD_REQUEST, "flag", "unknown flag %s", typed);
+}
+
+static enum err read_number(const struct reader *r, struct flag_given *given)
+{
+    const struct flag *flag = given->flag;
+    bool is_time = flag->type != FLAG_INT;
+    struct str text = str_of(given->text);
+
+    if (!(is_time ? str_duration_ms(text, &given->num) : str_int(text, &given->num)))
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag",
+                           is_time ? "--%s takes a time like 30s, 500ms or 2m, not \"%s\""
+                                   : "--%s takes a whole number, not \"%s\"",
+                           flag->name, given->text);
+    if ((flag->min || flag->max) && (given->num < flag->min || given->num > flag->max))
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag",
+                           "--%s must be from %" PRId64 " to %" PRId64 ", not %s", flag->name,
+                           flag->min, flag->max, given->text);
+    return ERR_OK;
+}
+
+/* The value behind '=', or the next word. A value that may be left out is taken from the next word
+ * only if that reads as a time, so `--wait -- command` and `--wait 30s` both do what they look
+ * like. */
+static enum err read_value(struct reader *r, struct flag_given *given, const char *inline_value)
+{
+    const struct flag *flag = given->flag;
+    const char *next = r->at + 1 < r->argc ? r->argv[r->at + 1] : NULL;
+    int64_t ms;
+
+    given->num = -1;
+    given->text = inline_value;
+    if (flag->type == FLAG_SWITCH) {
+        if (inline_value)
+            return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s takes no value", flag->name);
+        return ERR_OK;
+    }
+    if (!given->text && flag->type == FLAG_MS_MAYBE) {
+        if (!next || !str_duration_ms(str_of(next), &ms))
+            return ERR_OK;
+    }
+    if (!given->text) {
+        if (!next)
+            return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s needs a value (%s)",
+                               flag->name, flag->value);
+        given->text = next;
+        r->at++;
+    }
+    return flag->type == FLAG_TEXT || flag->type == FLAG_LIST ? ERR_OK : read_number(r, given);
+}
+
+static enum err read_flag(struct reader *r, struct flag_line *line)
+{
+    char *typed = r->argv[r->at];
+    const char *inline_value = strchr(typed, '=');
+    struct str name = {.at = typed + 2};
+    struct flag_given *given = &line->given[line->given_count];
+
+    assert(typed[0] == '-' && typed[1] != 0);
+    if (typed[1] != '-') {
+        given->flag = find_letter(r, typed[1]);
+        inline_value = typed[2] == '=' ? typed + 3 : typed[2] ? typed + 2 : NULL;
+        name = (struct str){.at = typed + 1, .len = strlen(typed + 1)};
+    } else {
+        name.len = inline_value ? (size_t)(inline_value - name.at) : strlen(name.at);
+        inline_value = inline_value ? inline_value + 1 : NULL;
+        given->flag = find_name(r, name);
+    }
+    if (!given->flag)
+        return unknown(r, typed, name);
+    if (given->flag->type != FLAG_LIST)
+        for (size_t i = 0; i < line->given_count; i++)
+            if (line->given[i].flag == given->flag)
+                return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s was given twice",
+                                   given->flag->name);
+    line->given_count++;
+    return read_value(r, given, inline_value);
+}
+
+enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, char **argv,
+                    struct arena *arena, struct flag_line *ret_line, struct problem *why)
+{
+    struct reader r = {.sets = sets,
+                       .set_count = set_count,
+                       .argc = argc,
+                       .argv = argv,
+                       .arena = arena,
+                       .why = why};
+    struct flag_line line = {.given = arena_array(arena, struct flag_given, (size_t)argc + 1),
+                             .args = arena_array(arena, char *, (size_t)argc + 1)};
+
+    assert(argc >= 0 && set_count > 0);
+    for (r.at = 0; r.at < argc; r.at++) {
+        char *word = argv[r.at];
+
+        if (strcmp(word, "--") == 0) {
+            line.rest = argv + r.at + 1;
+            line.rest_count = argc - r.at - 1;
+            break;
+        }
+        if (word[0] != '-' || word[1] == 0) { /* "-" alone is a word: standard input */
+            line.args[line.arg_count++] = word;
+            continue;
+        }
+        enum err err = read_flag(&r, &line);
+        if (err)
+            return err;
+    }
+    *ret_line = line;
+    return ERR_OK;
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How many letters must be added, taken away, changed or swapped with their neighbour. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t rows[3][FLAG_WORD_MAX + 1];
+    size_t a_len = strlen(a), b_len = strlen(b);
+
+    assert(a_len <= FLAG_WORD_MAX && b_len <= FLAG_WORD_MAX);
+    for (size_t j = 0; j <= b_len; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            row[j] = above[j - 1] + (a[i - 1] != b[j - 1]);
+            row[j] = least(row[j], least(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = least(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[a_len % 3][b_len];
+}
+
+const char *flag_nearest(const char *typed, const char *const *names, size_t count)
+{
+    const char *best = NULL;
+    size_t best_far = SIZE_MAX, len = strlen(typed);
+
+    if (len == 0 || len > FLAG_WORD_MAX)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        size_t near_enough = len < 3 ? 1 : len < 6 ? 2 : 3;
+        size_t far;
+
+        if (strlen(names[i]) > FLAG_WORD_MAX)
+            continue;
+        far = distance(typed, names[i]);
+        if (len >= 2 && strncmp(names[i], typed, len) == 0)
+            far = least(far, 1); /* the beginning of a name: most likely that one */
+        if (far <= near_enough && far < best_far && far < strlen(names[i])) {
+            best = names[i];
+            best_far = far;
+        }
+    }
+    return best;
+}

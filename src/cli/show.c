@@ -1,0 +1,151 @@
+/* Turns members of the server's answers into cells and lines. */
+#include "cli/show.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#include "base/clock.h"
+
+struct colour_word {
+    const char *word;
+    enum table_colour colour;
+};
+
+static const struct colour_word state_words[] = {
+    {"DONE", TABLE_GREEN},
+    {"FAILED", TABLE_RED},
+    {"RETRYING", TABLE_YELLOW},
+    {"NEW", TABLE_DIM},
+};
+
+static const struct colour_word health_words[] = {
+    {"ready", TABLE_GREEN},
+    {"degraded", TABLE_YELLOW},
+    {"draining", TABLE_YELLOW},
+    {"offline", TABLE_RED},
+};
+
+static enum table_colour colour_of(const struct colour_word *words, size_t count, struct str word)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_is(word, words[i].word))
+            return words[i].colour;
+    return TABLE_PLAIN;
+}
+
+enum table_colour show_state_colour(struct str state)
+{
+    return colour_of(state_words, COUNT_OF(state_words), state);
+}
+
+enum table_colour show_health_colour(struct str health)
+{
+    return colour_of(health_words, COUNT_OF(health_words), health);
+}
+
+/* ["en","zh"] is "en,zh"; a pair inside a list is "en:zh". */
+static struct str join(struct cli *cli, const struct json *list, char sep)
+{
+    const struct json *item = json_first(list);
+    struct buf text = {0};
+    struct str joined;
+
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        if (i > 0)
+            buf_char(&text, sep);
+        if (json_type(item) == JSON_ARR && sep == ',')
+            buf_str(&text, join(cli, item, ':'));
+        else
+            buf_str(&text,
+                    json_type(item) == JSON_STR ? json_str(item, &cli->arena) : json_raw(item));
+    }
+    joined = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return joined;
+}
+
+struct str show_text(struct cli *cli, const struct json *value)
+{
+    switch (json_type(value)) {
+    case JSON_NULL:
+        return STR("");
+    case JSON_STR:
+        return json_str(value, &cli->arena);
+    case JSON_ARR:
+        if (value->count > 0 && json_type(json_first(value)) != JSON_OBJ)
+            return join(cli, value, ',');
+        return value->count > 0 ? json_raw(value) : STR("");
+    default:
+        return json_raw(value);
+    }
+}
+
+struct str show_member(struct cli *cli, const struct json *obj, const char *name)
+{
+    return show_text(cli, json_get(obj, name));
+}
+
+int64_t show_int(const struct json *obj, const char *name, int64_t fallback)
+{
+    int64_t value;
+
+    return json_int(json_get(obj, name), &value) ? value : fallback;
+}
+
+static struct str age_text(struct cli *cli, int64_t ms)
+{
+    static const struct {
+        int64_t ms;
+        char unit;
+    } units[] = {{86400000, 'd'}, {3600000, 'h'}, {60000, 'm'}, {1000, 's'}};
+
+    for (size_t i = 0; i < COUNT_OF(units); i++)
+        if (ms >= 2 * units[i].ms || (units[i].unit == 's' && ms >= 1000))
+            return arena_fmt(&cli->arena, "%" PRId64 "%c", ms / units[i].ms, units[i].unit);
+    return arena_fmt(&cli->arena, "%" PRId64 "ms",
+                     ms > 0 ? ms : 0); /* clocks may differ a little */
+}
+
+struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms)
+{
+    int64_t at_ms = show_int(obj, name, 0);
+
+    return at_ms > 0 ? age_text(cli, now_ms - at_ms) : STR("");
+}
+
+/* "updated_ms" is a point in time, "timeout_ms" is not: a wall time is larger than any duration. */
+static bool is_wall_time(struct str name, int64_t value)
+{
+    const int64_t year_2020_ms = INT64_C(1577836800000);
+
+    return name.len > 3 &&
+           str_eq((struct str){.at = name.at + name.len - 3, .len = 3}, STR("_ms")) &&
+           value > year_2020_ms;
+}
+
+void show_object(struct cli *cli, const struct json *obj)
+{
+    static const char *const titles[] = {"FIELD", "VALUE"};
+    const struct json *key = json_first(obj);
+    int64_t now_ms = clock_wall_ms(), value;
+    struct table table;
+
+    assert(json_type(obj) == JSON_OBJ);
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, &cli->arena);
+
+        table_cell(&table, name);
+        if (json_int(key + 1, &value) && is_wall_time(name, value))
+            table_cell(&table, arena_fmt(&cli->arena, "%" PRId64 " (" STR_FMT " ago)", value,
+                                         STR_ARG(age_text(cli, now_ms - value))));
+        else
+            table_cell(&table, show_text(cli, key + 1));
+    }
+    table_print(&table, cli->out, cli->colour);
+}
+
+void show_raw(struct cli *cli, struct str reply)
+{
+    fprintf(cli->out, STR_FMT "\n", STR_ARG(str_trim(reply)));
+}

@@ -1,0 +1,23 @@
+/* JSON of the server as text for a person. */
+#ifndef CLI_SHOW_H
+#define CLI_SHOW_H
+
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/table.h"
+
+/* A member as one cell: strings bare, lists joined with commas, null and absent empty. */
+struct str show_text(struct cli *cli, const struct json *value);
+struct str show_member(struct cli *cli, const struct json *obj, const char *name);
+int64_t show_int(const struct json *obj, const char *name, int64_t fallback);
+/* How long ago a wall time in ms was: "3s", "5m", "2h", "9d"; "" for 0 or absent. */
+struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
+/* One "name: value" a line, in the order the server sent them; times also as an age. */
+void show_object(struct cli *cli, const struct json *obj);
+/* The answer as it came, with a newline. */
+void show_raw(struct cli *cli, struct str reply);
+
+enum table_colour show_state_colour(struct str state);   /* of a job */
+enum table_colour show_health_colour(struct str health); /* of a node */
+
+#endif

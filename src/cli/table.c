@@ -1,0 +1,159 @@
+/* Collects rows, then prints them with every column as wide as its widest cell. */
+#include "cli/table.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+static const char *const colour_codes[] = {[TABLE_PLAIN] = "",
+                                           [TABLE_GREEN] = "\033[32m",
+                                           [TABLE_YELLOW] = "\033[33m",
+                                           [TABLE_RED] = "\033[31m",
+                                           [TABLE_DIM] = "\033[2m"};
+
+/* Ranges of code points that take two columns. */
+static const struct {
+    uint32_t from, to;
+} wide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},  {0x3041, 0x33ff}, {0x3400, 0x4dbf},
+            {0x4e00, 0x9fff},   {0xa000, 0xa4cf},  {0xac00, 0xd7a3}, {0xf900, 0xfaff},
+            {0xfe30, 0xfe6f},   {0xff00, 0xff60},  {0xffe0, 0xffe6}, {0x1f300, 0x1f64f},
+            {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
+
+static uint32_t code_point(const unsigned char *at, size_t len)
+{
+    static const unsigned char lead[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+    uint32_t code = at[0] & lead[len];
+
+    assert(len >= 1 && len <= 4);
+    for (size_t i = 1; i < len; i++)
+        code = code << 6 | (at[i] & 0x3f);
+    return code;
+}
+
+size_t table_width(struct str text)
+{
+    size_t width = 0;
+
+    while (text.len > 0) {
+        size_t len = str_utf8_len(text), columns = 1;
+        uint32_t code = len ? code_point((const unsigned char *)text.at, len) : '?';
+
+        for (size_t i = 0; i < COUNT_OF(wide); i++)
+            if (code >= wide[i].from && code <= wide[i].to)
+                columns = 2;
+        if (code >= 0x300 && code <= 0x36f)
+            columns = 0;
+        width += columns;
+        len = len ? len : 1;
+        text = (struct str){.at = text.at + len, .len = text.len - len};
+    }
+    return width;
+}
+
+/* A name or title comes from anybody: bytes a terminal would obey must not reach it. */
+static struct str harmless(struct arena *arena, struct str text)
+{
+    char *copy;
+    size_t at = 0;
+
+    if (str_is_text(text))
+        return arena_str(arena, text);
+    copy = arena_alloc(arena, text.len + 1);
+    while (at < text.len) {
+        struct str rest = {.at = text.at + at, .len = text.len - at};
+        size_t len = str_utf8_len(rest);
+
+        if (len > 0 && str_is_text((struct str){.at = rest.at, .len = len})) {
+            memcpy(copy + at, rest.at, len);
+            at += len;
+            continue;
+        }
+        len = len ? len : 1;
+        memset(copy + at, '?', len);
+        at += len;
+    }
+    return (struct str){.at = copy, .len = text.len};
+}
+
+void table_init(struct table *table, struct arena *arena, const char *const *titles, size_t columns)
+{
+    assert(columns > 0 && columns <= TABLE_COLUMNS_MAX);
+    *table =
+        (struct table){.arena = arena, .titles = titles, .columns = columns, .filled = columns};
+}
+
+void table_cell_colour(struct table *table, struct str text, enum table_colour colour)
+{
+    struct table_row *row;
+
+    assert(colour < COUNT_OF(colour_codes));
+    if (table->filled == table->columns) {
+        row = arena_alloc(table->arena, sizeof *row + table->columns * sizeof row->cells[0]);
+        *(table->last ? table->last : &table->first) = row;
+        table->last = &row->next;
+        table->rows++;
+        table->filled = 0;
+    }
+    row = container_of(table->last, struct table_row, next);
+    row->cells[table->filled++] = (struct table_cell){
+        .text = text.len > 0 ? harmless(table->arena, text) : STR("-"), .colour = colour};
+}
+
+void table_cell(struct table *table, struct str text)
+{
+    table_cell_colour(table, text, TABLE_PLAIN);
+}
+
+void table_int(struct table *table, int64_t value)
+{
+    table_cell(table, arena_fmt(table->arena, "%" PRId64, value));
+}
+
+static bool to_right(const char *title)
+{
+    return title[0] == '>';
+}
+
+static void pad(FILE *to, size_t columns)
+{
+    while (columns-- > 0)
+        fputc(' ', to);
+}
+
+/* No blanks behind the last column: lines stay comparable and easy to cut. */
+static void print_cell(FILE *to, struct str text, const char *code, size_t width, bool right,
+                       bool last)
+{
+    size_t gap = width - table_width(text);
+
+    assert(table_width(text) <= width);
+    if (right)
+        pad(to, gap);
+    fprintf(to, "%s" STR_FMT "%s", code, STR_ARG(text), *code ? "\033[0m" : "");
+    if (!right && !last)
+        pad(to, gap);
+    fputs(last ? "\n" : "  ", to);
+}
+
+void table_print(const struct table *table, FILE *to, bool colour)
+{
+    size_t widths[TABLE_COLUMNS_MAX];
+
+    assert(table->filled == table->columns); /* every row is whole */
+    for (size_t i = 0; i < table->columns; i++) {
+        widths[i] = strlen(table->titles[i]) - to_right(table->titles[i]);
+        for (struct table_row *row = table->first; row; row = row->next) {
+            size_t width = table_width(row->cells[i].text);
+
+            widths[i] = width > widths[i] ? width : widths[i];
+        }
+    }
+    for (size_t i = 0; i < table->columns; i++)
+        print_cell(to, str_of(table->titles[i] + to_right(table->titles[i])),
+                   colour ? colour_codes[TABLE_DIM] : "", widths[i], to_right(table->titles[i]),
+                   i + 1 == table->columns);
+    for (struct table_row *row = table->first; row; row = row->next)
+        for (size_t i = 0; i < table->columns; i++)
+            print_cell(to, row->cells[i].text, colour ? colour_codes[row->cells[i].colour] : "",
+                       widths[i], to_right(table->titles[i]), i + 1 == table->columns);
+}

@@ -1,0 +1,44 @@
+/* Aligned columns for a person. Cells are copied; what a terminal might obey is shown as '?'. */
+#ifndef CLI_TABLE_H
+#define CLI_TABLE_H
+
+#include <stdio.h>
+
+#include "base/arena.h"
+
+enum { TABLE_COLUMNS_MAX = 16 };
+
+enum table_colour { TABLE_PLAIN, TABLE_GREEN, TABLE_YELLOW, TABLE_RED, TABLE_DIM };
+
+struct table_cell {
+    struct str text;
+    enum table_colour colour;
+};
+
+struct table_row {
+    struct table_row *next;
+    struct table_cell cells[];
+};
+
+struct table {
+    struct arena *arena;
+    const char *const *titles; /* a leading '>' aligns the column to the right */
+    size_t columns;
+    struct table_row *first;
+    struct table_row **last;
+    size_t rows;
+    size_t filled; /* cells of the newest row */
+};
+
+void table_init(struct table *table, struct arena *arena, const char *const *titles,
+                size_t columns);
+/* Cells go in from left to right; after the last column the next row begins. Empty shows as '-'. */
+void table_cell(struct table *table, struct str text);
+void table_cell_colour(struct table *table, struct str text, enum table_colour colour);
+void table_int(struct table *table, int64_t value);
+void table_print(const struct table *table, FILE *to, bool colour);
+
+/* Columns a terminal needs for it: two for East Asian wide characters, none for combining ones. */
+size_t table_width(struct str text);
+
+#endif

@@ -1,0 +1,151 @@
+/* What is typed and what comes of it, as far as no server is needed: help, usage, exit codes. */
+#include "unit.h"
+
+static const struct {
+    const char *line;
+    int code;
+    const char *out; /* a part of what is printed; NULL: nothing */
+    const char *err;
+} rows[] = {
+    {"berth", CLI_USAGE, NULL, "Usage:"},
+    {"berth --help", CLI_OK, "Exit codes: 0 ok, 1 failure", NULL},
+    {"berth help", CLI_OK, "berth job submit", NULL},
+    {"berth -h", CLI_OK, "berth node ls", NULL},
+    {"berth version", CLI_OK, "berth " BERTH_VERSION "\n", NULL},
+    {"berth --version", CLI_OK, "berth " BERTH_VERSION "\n", NULL},
+    {"berth node --help", CLI_OK, "berth node drain", NULL},
+    {"berth help node", CLI_OK, "berth node drain", NULL},
+    {"berth help node ls", CLI_OK, "Examples:\n  berth node ls", NULL},
+    {"berth node ls --help", CLI_OK, "--token-file FILE", NULL},
+    {"berth job submit -h", CLI_OK, "--wait[=DURATION]", NULL},
+    {"berth job wait --help", CLI_OK, "Usage:\n  berth job wait ID [flags]\n", NULL},
+    {"berth server --listen x --help", CLI_OK, "berth server --config", NULL},
+    {"berth nonsense --help", CLI_USAGE, NULL, "unknown command \"nonsense\""},
+    {"berth nod", CLI_USAGE, NULL, "did you mean \"node\"?"},
+    {"berth node", CLI_USAGE, NULL, "`berth node` needs one of: ls"},
+    {"berth node ls extra", CLI_USAGE, NULL, "unexpected argument \"extra\""},
+    {"berth node show", CLI_USAGE, NULL, "ID is missing"},
+    {"berth node show a b", CLI_USAGE, NULL, "unexpected argument \"b\""},
+    {"berth node ls -- x", CLI_USAGE, NULL, "nothing may stand behind `--`"},
+    {"berth node ls --sate", CLI_USAGE, NULL, "See `berth node ls --help`."},
+    {"berth node ls -o yaml", CLI_USAGE, NULL, "--output is table or json, not \"yaml\""},
+    {"berth node ls --token-file /nowhere/at-all", CLI_USAGE, NULL, "cannot read the token file"},
+    {"berth node register n --nmt en", CLI_USAGE, NULL, "--nmt takes pairs"},
+    {"berth node register n --nmt en:", CLI_USAGE, NULL, "--nmt takes pairs"},
+    {"berth node register n --label x", CLI_USAGE, NULL, "--label takes KEY=VALUE"},
+    {"berth job submit", CLI_USAGE, NULL, "what shall be done?"},
+    {"berth job submit --src en", CLI_USAGE, NULL, "needs --src and --tgt"},
+    {"berth job submit --title x", CLI_USAGE, NULL, "a task needs --type or -- COMMAND"},
+    {"berth job submit --src en --tgt zh --type x", CLI_USAGE, NULL, "f2f or task, not both"},
+    {"berth job submit --src en -- ls", CLI_USAGE, NULL, "f2f or task, not both"},
+    {"berth job submit --type x --payload {", CLI_USAGE, NULL, "--payload is not JSON"},
+    {"berth job submit --type x --payload @/nowhere/x", CLI_USAGE, NULL, "cannot read /nowhere/x"},
+    {"berth job submit --type x --priority 10", CLI_USAGE, NULL, "--priority must be from 0 to 9"},
+    {"berth bench low --secs x", CLI_USAGE, NULL, "--secs takes a number of seconds"},
+    {"berth bench idle --addr http://127.0.0.1:9 --pair x", CLI_USAGE, NULL, "--pair takes"},
+    {"berth bench sat --addr https://127.0.0.1:9", CLI_USAGE, NULL, "http://HOST:PORT"},
+};
+
+static void lines_do_what_they_say(void **state)
+{
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct outcome_of_run run = run_line(rows[i].line);
+
+        if (run.code != rows[i].code)
+            fail_msg("%s: exit %d, wanted %d: %s", rows[i].line, run.code, rows[i].code, run.err);
+        if (rows[i].out)
+            assert_has(run.out, rows[i].out);
+        else
+            assert_string_equal(run.out, "");
+        if (rows[i].err)
+            assert_has(run.err, rows[i].err);
+        else
+            assert_string_equal(run.err, "");
+        run_free(&run);
+    }
+}
+
+/* Everybody's help has its usage line, its examples and how to get help. */
+static void every_command_has_help(void **state)
+{
+    const struct command *command;
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        char line[256], usage[64];
+        struct outcome_of_run run;
+
+        command_name(command, usage, sizeof usage);
+        snprintf(line, sizeof line, "berth %s --help", usage);
+        run = run_line(line);
+        assert_int_equal(run.code, CLI_OK);
+        snprintf(line, sizeof line, "Usage:\n  berth %s", usage);
+        assert_has(run.out, line);
+        assert_has(run.out, command->help);
+        assert_has(run.out, "\nExamples:\n  berth ");
+        for (size_t f = 0; f < command_flags(command)->count; f++) {
+            snprintf(line, sizeof line, "--%s", command_flags(command)->flags[f].name);
+            assert_has(run.out, line);
+        }
+        run_free(&run);
+    }
+}
+
+static int served_argc;
+static bool served_dev;
+static char *served_first;
+
+static int fake_serve(int argc, char **argv, bool dev)
+{
+    served_argc = argc;
+    served_dev = dev;
+    served_first = argc > 0 ? argv[0] : NULL;
+    return 41;
+}
+
+static int fake_config(int argc, char **argv)
+{
+    served_argc = argc;
+    served_first = argc > 0 ? argv[0] : NULL;
+    return 42;
+}
+
+static void host_commands_get_their_flags_unread(void **state)
+{
+    static const struct {
+        const char *line;
+        int code, argc;
+        bool dev;
+    } host_rows[] = {
+        {"berth dev --made-up 1", 41, 2, true},
+        {"berth server --made-up", 41, 1, false},
+        {"berth config show --made-up=1", 42, 1, false},
+    };
+    static const struct cli_host host = {.serve = fake_serve, .config = fake_config};
+
+    for (size_t i = 0; i < COUNT_OF(host_rows); i++) {
+        struct outcome_of_run run;
+        struct words words;
+
+        served_dev = false;
+        words_cut(&words, host_rows[i].line);
+        run = run_words(words.argc, words.argv, &host);
+        assert_int_equal(run.code, host_rows[i].code);
+        assert_int_equal(served_argc, host_rows[i].argc);
+        assert_int_equal(served_dev, host_rows[i].dev);
+        assert_has(served_first, "--made-up");
+        run_free(&run);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_do_what_they_say),
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(host_commands_get_their_flags_unread),
+    };
+
+    unsetenv("BERTH_ADDR");
+    unsetenv("BERTH_TOKEN");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

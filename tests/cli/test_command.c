@@ -1,0 +1,123 @@
+/* The table of commands holds together: every row can be found, has help, and its examples parse.
+ */
+#include "unit.h"
+
+#include "cli/command.h"
+
+static void every_row_is_whole(void **state)
+{
+    const struct command *command;
+    size_t i;
+
+    for (i = 0; (command = command_at(i)) != NULL; i++) {
+        char name[64];
+        char *argv[] = {(char *)command->noun, (char *)command->verb};
+        int used;
+
+        command_name(command, name, sizeof name);
+        if (!command->help || !command->help[0] || !command->examples || !command->examples[0])
+            fail_msg("%s lacks help or examples", name);
+        assert_ptr_equal(command_find(command->verb ? 2 : 1, argv, &used, NULL), command);
+        assert_int_equal(used, command->verb ? 2 : 1);
+        assert_true((command->run == NULL) == (command->kind == COMMAND_HOST));
+    }
+    assert_true(i > 20);
+}
+
+/* Two flags of one command must not share a name or a letter, its own against the common ones too.
+ */
+static void flags_are_told_apart(void **state)
+{
+    const struct command *command;
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        const struct flag_set *set_of[] = {command_flags(command), command_common(command->kind)};
+        const struct flag *all[64];
+        size_t count = 0;
+
+        for (size_t s = 0; s < 2; s++)
+            for (size_t f = 0; f < set_of[s]->count; f++)
+                all[count++] = &set_of[s]->flags[f];
+        for (size_t a = 0; a < count; a++) {
+            assert_non_null(all[a]->help);
+            assert_true((all[a]->value == NULL) == (all[a]->type == FLAG_SWITCH));
+            for (size_t b = a + 1; b < count; b++) {
+                assert_string_not_equal(all[a]->name, all[b]->name);
+                assert_true(!all[a]->letter || all[a]->letter != all[b]->letter);
+            }
+        }
+    }
+}
+
+static void check_example(const struct command *command, struct str line)
+{
+    const struct flag_set sets[] = {*command_flags(command), *command_common(command->kind)};
+    struct arena arena = {0};
+    struct flag_line parsed;
+    struct problem why = {0};
+    struct words words;
+    int used;
+
+    words_cut(&words, arena_cstr(&arena, line));
+    assert_string_equal(words.argv[0], "berth");
+    if (command_find(words.argc - 1, words.argv + 1, &used, &why) != command)
+        fail_msg(STR_FMT " is an example of another command", STR_ARG(line));
+    if (command->kind != COMMAND_HOST) {
+        if (flag_parse(sets, 2, words.argc - 1 - used, words.argv + 1 + used, &arena, &parsed,
+                       &why))
+            fail_msg(STR_FMT ": %s", STR_ARG(line), why.detail);
+        assert_int_equal(parsed.arg_count, command->arg != NULL);
+        assert_true(parsed.rest_count == 0 || command->rest);
+    }
+    arena_free(&arena);
+}
+
+static void examples_can_be_typed(void **state)
+{
+    const struct command *command;
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        struct str rest = str_of(command->examples);
+
+        while (rest.at)
+            check_example(command, str_cut(&rest, '\n'));
+    }
+}
+
+static void unknown_ones_get_a_hint(void **state)
+{
+    static const struct {
+        const char *line, *detail;
+    } rows[] = {
+        {"nod ls", "unknown command \"nod\"; did you mean \"node\"?"},
+        {"node lss", "unknown command \"node lss\"; did you mean \"node ls\"?"},
+        {"job frobnicate",
+         "unknown command \"job frobnicate\"; there is: submit, ls, show, wait, cancel, retry"},
+        {"job", "`berth job` needs one of: submit, ls, show, wait, cancel, retry"},
+        {"job -o json", "`berth job` needs one of: submit, ls, show, wait, cancel, retry"},
+        {"frobnicate", "unknown command \"frobnicate\"; there is: dev, server, config, version, "
+                       "health, events, node, job, pool, session, bench"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct words words;
+        struct problem why = {0};
+        int used;
+
+        words_cut(&words, rows[i].line);
+        assert_null(command_find(words.argc, words.argv, &used, &why));
+        assert_string_equal(why.detail, rows[i].detail);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_is_whole),
+        cmocka_unit_test(flags_are_told_apart),
+        cmocka_unit_test(examples_can_be_typed),
+        cmocka_unit_test(unknown_ones_get_a_hint),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
