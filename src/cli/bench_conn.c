@@ -109,7 +109,7 @@ static struct str header_value(struct str head, const char *name)
 
 int bench_http_answer(struct str in, size_t *ret_len)
 {
-    const char *end = memmem(in.at, in.len, "\r\n\r\n", 4);
+    const char *end = in.len ? memmem(in.at, in.len, "\r\n\r\n", 4) : NULL;
     struct str head, length;
     int64_t status, body_len = 0;
 

@@ -32,12 +32,13 @@ struct idle {
     int epoll;
     char src[24], tgt[24];
     int slots;
-    int64_t rate;    /* heartbeats a second */
-    int64_t sent;    /* heartbeats */
-    int64_t jobs;    /* that were given to these nodes */
-    uint32_t next;   /* whose heartbeat is next */
-    int64_t beat_ns; /* when the first one was due */
-    bool ended;      /* standard input did */
+    int64_t rate;      /* heartbeats a second */
+    int64_t sent;      /* heartbeats */
+    int64_t rate_sent; /* of them since the rate was set */
+    int64_t jobs;      /* that were given to these nodes */
+    uint32_t next;     /* whose heartbeat is next */
+    int64_t beat_ns;   /* when the rate was set */
+    bool ended;        /* standard input did */
     struct buf text;
 };
 
@@ -109,6 +110,26 @@ static void flush_or_drop(struct idle *idle, struct bench_conn *conn, bool alive
     bench_conn_close(conn);
 }
 
+/* Standard input: a number is a new rate, its end is ours. */
+static void take_word(struct idle *idle)
+{
+    char text[64];
+    ssize_t got = read(STDIN_FILENO, text, sizeof text);
+    int64_t rate;
+
+    if (got <= 0) {
+        idle->ended = true;
+        return;
+    }
+    while (got > 0 && text[got - 1] == '\n')
+        got--;
+    if (str_int((struct str){.at = text, .len = (size_t)got}, &rate) && rate >= 0) {
+        idle->rate = rate;
+        idle->beat_ns = bench_now_ns();
+        idle->rate_sent = 0;
+    }
+}
+
 /* One turn: what came within `wait_ns`. */
 static void turn(struct idle *idle, int64_t wait_ns)
 {
@@ -118,10 +139,9 @@ static void turn(struct idle *idle, int64_t wait_ns)
 
     for (int i = 0; i < count; i++) {
         struct bench_conn *conn;
-        char word[64];
 
         if (events[i].data.u32 == TAG_STDIN) {
-            idle->ended |= read(STDIN_FILENO, word, sizeof word) <= 0;
+            take_word(idle);
             continue;
         }
         conn = &idle->conns[events[i].data.u32];
@@ -159,13 +179,14 @@ static enum err open_all(struct idle *idle)
 static void beat(struct idle *idle)
 {
     double passed_s = (double)(bench_now_ns() - idle->beat_ns) / 1e9;
-    int64_t due = (int64_t)(passed_s * (double)idle->rate) - idle->sent;
+    int64_t due = (int64_t)(passed_s * (double)idle->rate) - idle->rate_sent;
 
     for (int64_t i = 0; i < due && i < BURST_MAX && idle->ready > 0; i++) {
         struct bench_conn *conn = &idle->conns[idle->next];
 
         idle->next = (idle->next + 1) % idle->count;
         idle->sent++;
+        idle->rate_sent++;
         if (conn->fd < 0)
             continue;
         send_text(idle, conn, "heartbeat");

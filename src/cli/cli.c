@@ -178,6 +178,20 @@ static int check_args(struct cli *cli)
     return CLI_OK;
 }
 
+/* A command's help; the flags of a server are known to whoever runs it. */
+static int print_help(struct cli *cli)
+{
+    struct buf flags = {0};
+
+    help_command(cli->out, cli->command);
+    if (cli->command->kind == COMMAND_HOST && cli->host && cli->host->flags) {
+        cli->host->flags(&flags, strcmp(cli->command->noun, "dev") == 0);
+        fprintf(cli->out, "\nFlags:\n" STR_FMT, STR_ARG(buf_view(&flags)));
+        buf_free(&flags);
+    }
+    return CLI_OK;
+}
+
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     const struct flag_set sets[] = {*command_flags(cli->command),
@@ -195,10 +209,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
     cli->colour = wants_colour(cli->out);
-    if (cli_given(cli, "help")) {
-        help_command(cli->out, cli->command);
-        return CLI_OK;
-    }
+    if (cli_given(cli, "help"))
+        return print_help(cli);
     code = check_args(cli);
     if (code == CLI_OK && cli->command->kind == COMMAND_API)
         code = common_flags(cli);
@@ -216,10 +228,8 @@ static bool is_help(const char *word)
 static int run_host(struct cli *cli, int argc, char **argv)
 {
     for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            help_command(cli->out, cli->command);
-            return CLI_OK;
-        }
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return print_help(cli);
     assert(cli->host != NULL);
     if (cli->command->verb)
         return cli->host->config(argc, argv);
@@ -239,8 +249,8 @@ static int show_help(struct cli *cli, int argc, char **argv)
     }
     cli->command = command_find(argc, argv, &used, &why);
     if (cli->command)
-        help_command(cli->out, cli->command);
-    else if (argc > 1 || !help_noun(cli->out, argv[0]))
+        return print_help(cli);
+    if (argc > 1 || !help_noun(cli->out, argv[0]))
         return cli_misuse(cli, "%s", why.detail);
     return CLI_OK;
 }

@@ -24,6 +24,7 @@ enum cli_exit {
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);
     int (*config)(int argc, char **argv);
+    void (*flags)(struct buf *out, bool dev); /* the flags they take, a line each; NULL: none */
 };
 
 struct cli {

@@ -197,8 +197,10 @@ static const struct command commands[] = {
      .kind = COMMAND_LOCAL,
      .flags = &flags_idle,
      .help = "many connected nodes that do nothing but heartbeat",
-     .detail = "Prints {\"conns\":N,\"open_s\":x} once all are connected, and at the end how many\n"
-               "heartbeats went out. Jobs they are given are left to run out.",
+     .detail =
+         "Prints {\"conns\":N,\"open_s\":x} once all are connected, and at the end how many\n"
+         "heartbeats went out. Jobs they are given are left to run out. A number on standard\n"
+         "input is a new rate of heartbeats.",
      .examples = "berth bench idle --conns 10000 --heartbeats-per-s 10000 --secs 10",
      .run = cmd_bench_idle},
 };

@@ -4,7 +4,8 @@
 
 int main(int argc, char **argv)
 {
-    static const struct cli_host host = {.serve = server_main, .config = server_config_main};
+    static const struct cli_host host = {
+        .serve = server_main, .config = server_config_main, .flags = settings_help};
 
     return cli_main(argc, argv, &host);
 }

@@ -109,6 +109,28 @@ static int fake_config(int argc, char **argv)
     return 42;
 }
 
+static void fake_flags(struct buf *out, bool dev)
+{
+    buf_fmt(out, "  --made-up  for %s\n", dev ? "dev" : "server");
+}
+
+static void help_of_host_commands_has_their_flags(void **state)
+{
+    static const struct cli_host host = {.flags = fake_flags};
+    struct outcome_of_run run;
+    struct words words;
+
+    words_cut(&words, "berth dev --help");
+    run = run_words(words.argc, words.argv, &host);
+    assert_int_equal(run.code, CLI_OK);
+    assert_has(run.out, "\nFlags:\n  --made-up  for dev\n");
+    run_free(&run);
+    words_cut(&words, "berth help server");
+    run = run_words(words.argc, words.argv, &host);
+    assert_has(run.out, "\nFlags:\n  --made-up  for server\n");
+    run_free(&run);
+}
+
 static void host_commands_get_their_flags_unread(void **state)
 {
     static const struct {
@@ -142,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_do_what_they_say),
         cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(help_of_host_commands_has_their_flags),
         cmocka_unit_test(host_commands_get_their_flags_unread),
     };
 
