@@ -50,10 +50,10 @@
 enum err { ERR_OK = 0, ERR_ROWS(ERR_ENUM_ROW) ERR_COUNT };
 #undef ERR_ENUM_ROW
 
-const char *err_name(enum err err);  /* the wire name; "OK" for ERR_OK */
-const char *err_title(enum err err); /* one plain sentence */
-int err_http(enum err err);          /* HTTP status; 200 for ERR_OK */
-int err_exit(enum err err);          /* what the CLI exits with */
+const char *err_name(enum err err);               /* the wire name; "OK" for ERR_OK */
+const char *err_title(enum err err);              /* one plain sentence */
+int err_http(enum err err);                       /* HTTP status; 200 for ERR_OK */
+int err_exit(enum err err);                       /* what the CLI exits with */
 enum err err_by_name(const char *wire, int http); /* ERR_INTERNAL when unknown */
 
 /* What went wrong, for a person: which error, which field, and one sentence. */

@@ -383,10 +383,13 @@ static bool read_text(struct parse *p)
 enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
                     struct problem *why)
 {
-    struct parse p = {.start = text.at, .at = text.at, .end = text.at + text.len, .arena = arena};
+    struct parse p = {.arena = arena};
 
     if (text.len > UINT32_MAX / 2)
         return problem_set(why, ERR_TOO_LARGE, "", "The JSON text is longer than 2 GiB.");
+    p.start = text.at ? text.at : "";
+    p.at = p.start;
+    p.end = p.start + text.len;
     p.cap = (uint32_t)text.len / 8 + 8;
     p.tokens = arena_raw(arena, p.cap * sizeof *p.tokens);
     if (!read_text(&p))

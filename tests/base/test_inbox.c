@@ -111,7 +111,7 @@ static void test_a_message_may_post_itself_again(void **state)
 
 static void test_take_is_oldest_first(void **state)
 {
-    struct inbox inbox = {0};
+    struct inbox inbox = {.wake = NULL};
     struct msg msgs[5];
     struct msg *msg;
 
