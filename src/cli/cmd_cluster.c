@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "cli/call.h"
+#include "cli/ask.h"
 #include "cli/show.h"
 
 int cmd_version(struct cli *cli)
@@ -25,7 +25,7 @@ int cmd_pool_ls(struct cli *cli)
     const struct json *json, *list, *pool;
     struct table table;
     struct str reply;
-    int code = call_list(cli, "/v1/pools", "pools", &json, &reply);
+    int code = ask_list(cli, "/v1/pools", "pools", &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -51,10 +51,10 @@ int cmd_pool_ls(struct cli *cli)
 int cmd_session_show(struct cli *cli)
 {
     const char *path =
-        arena_fmt(&cli->arena, "/v1/sessions/%s", call_escape(cli, str_of(cli->args[0]))).at;
+        arena_fmt(&cli->arena, "/v1/sessions/%s", ask_escape(cli, str_of(cli->args[0]))).at;
     const struct json *json;
     struct str reply;
-    int code = call_get(cli, path, &json, &reply);
+    int code = ask_get(cli, path, &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -69,7 +69,7 @@ int cmd_health(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = call_get(cli, "/readyz", &json, &reply);
+    int code = ask_get(cli, "/readyz", &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -145,9 +145,8 @@ static bool take_piece(void *user, struct str bytes)
 int cmd_events(struct cli *cli)
 {
     struct event_reader reader = {.cli = cli, .left = cli_num(cli, "count", -1)};
-    struct call call = {
-        .method = "GET", .path = "/v1/events", .piece = take_piece, .user = &reader};
-    int code = call_run(cli, &call);
+    struct ask ask = {.method = "GET", .path = "/v1/events", .piece = take_piece, .user = &reader};
+    int code = ask_run(cli, &ask);
 
     if (code == CLI_OK && reader.left != 0 && !ferror(cli->out))
         code = cli_fail(cli, CLI_UNAVAILABLE, "the server ended the stream");

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "base/clock.h"
-#include "cli/call.h"
+#include "cli/ask.h"
 #include "cli/show.h"
 #include "cli/wait.h"
 
@@ -12,7 +12,7 @@ enum { JOB_LS_LIMIT = 50 };
 static const char *job_path(struct cli *cli, const char *suffix)
 {
     assert(cli->arg_count == 1);
-    return arena_fmt(&cli->arena, "/v1/jobs/%s%s", call_escape(cli, str_of(cli->args[0])), suffix)
+    return arena_fmt(&cli->arena, "/v1/jobs/%s%s", ask_escape(cli, str_of(cli->args[0])), suffix)
         .at;
 }
 
@@ -20,7 +20,7 @@ int cmd_job_show(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = call_get(cli, job_path(cli, ""), &json, &reply);
+    int code = ask_get(cli, job_path(cli, ""), &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -38,13 +38,13 @@ int cmd_job_wait(struct cli *cli)
 
 int cmd_job_cancel(struct cli *cli)
 {
-    struct call call = {.method = "POST", .path = job_path(cli, "/cancel"), .body = STR("{}")};
-    int code = call_run(cli, &call);
+    struct ask ask = {.method = "POST", .path = job_path(cli, "/cancel"), .body = STR("{}")};
+    int code = ask_run(cli, &ask);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, call.reply);
+        show_raw(cli, ask.reply);
     else
         fprintf(cli->out, "%s cancelled\n", cli->args[0]);
     return CLI_OK;
@@ -52,15 +52,15 @@ int cmd_job_cancel(struct cli *cli)
 
 int cmd_job_retry(struct cli *cli)
 {
-    struct call call = {.method = "POST", .path = job_path(cli, "/retry"), .body = STR("{}")};
-    int code = call_run(cli, &call);
+    struct ask ask = {.method = "POST", .path = job_path(cli, "/retry"), .body = STR("{}")};
+    int code = ask_run(cli, &ask);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, call.reply);
+        show_raw(cli, ask.reply);
     else
-        fprintf(cli->out, STR_FMT "\n", STR_ARG(show_member(cli, call.json, "job_id")));
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(show_member(cli, ask.json, "job_id")));
     return CLI_OK;
 }
 
@@ -84,11 +84,11 @@ static const char *job_ls_path(struct cli *cli)
 
     buf_fmt(&path, "/v1/jobs?limit=%" PRId64, cli_num(cli, "limit", JOB_LS_LIMIT));
     for (size_t i = 0; i < state_count; i++)
-        buf_fmt(&path, "%s%s", i ? "," : "&state=", call_escape(cli, states[i]));
+        buf_fmt(&path, "%s%s", i ? "," : "&state=", ask_escape(cli, states[i]));
     for (size_t i = 0; i < COUNT_OF(job_filters); i++)
         if (cli_given(cli, job_filters[i].flag))
             buf_fmt(&path, "&%s=%s", job_filters[i].param,
-                    call_escape(cli, str_of(cli_text(cli, job_filters[i].flag))));
+                    ask_escape(cli, str_of(cli_text(cli, job_filters[i].flag))));
     text = arena_cstr(&cli->arena, buf_view(&path));
     buf_free(&path);
     return text;
@@ -117,7 +117,7 @@ int cmd_job_ls(struct cli *cli)
     struct table table;
     struct str reply;
     int64_t now_ms = clock_wall_ms();
-    int code = call_get(cli, job_ls_path(cli), &json, &reply);
+    int code = ask_get(cli, job_ls_path(cli), &json, &reply);
 
     if (code != CLI_OK)
         return code;

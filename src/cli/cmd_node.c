@@ -2,7 +2,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
-#include "cli/call.h"
+#include "cli/ask.h"
 #include "cli/show.h"
 
 int cmd_node_ls(struct cli *cli)
@@ -13,7 +13,7 @@ int cmd_node_ls(struct cli *cli)
     struct table table;
     struct str reply;
     int64_t now_ms = clock_wall_ms();
-    int code = call_list(cli, "/v1/nodes", "nodes", &json, &reply);
+    int code = ask_list(cli, "/v1/nodes", "nodes", &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -46,7 +46,7 @@ int cmd_node_ls(struct cli *cli)
 static const char *node_path(struct cli *cli, const char *suffix)
 {
     assert(cli->arg_count == 1);
-    return arena_fmt(&cli->arena, "/v1/nodes/%s%s", call_escape(cli, str_of(cli->args[0])), suffix)
+    return arena_fmt(&cli->arena, "/v1/nodes/%s%s", ask_escape(cli, str_of(cli->args[0])), suffix)
         .at;
 }
 
@@ -54,7 +54,7 @@ int cmd_node_show(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = call_get(cli, node_path(cli, ""), &json, &reply);
+    int code = ask_get(cli, node_path(cli, ""), &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -68,12 +68,12 @@ int cmd_node_show(struct cli *cli)
 /* Sends a body that was written with jsonw, and prints a word for a person. */
 static int post(struct cli *cli, const char *path, struct buf *body, const char *word)
 {
-    struct call call = {.method = "POST", .path = path, .body = buf_view(body)};
-    int code = call_run(cli, &call);
+    struct ask ask = {.method = "POST", .path = path, .body = buf_view(body)};
+    int code = ask_run(cli, &ask);
 
     buf_free(body);
     if (code == CLI_OK && cli->json)
-        show_raw(cli, call.reply);
+        show_raw(cli, ask.reply);
     else if (code == CLI_OK)
         fprintf(cli->out, "%s %s\n", cli->args[0], word);
     return code;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "cli/call.h"
+#include "cli/ask.h"
 #include "cli/show.h"
 #include "cli/wait.h"
 
@@ -172,13 +172,13 @@ static int check_flags(struct cli *cli, const char **ret_kind)
 }
 
 /* The id was printed or, with -o json, the answer; then the end is waited for if asked. */
-static int tell(struct cli *cli, const struct call *call)
+static int tell(struct cli *cli, const struct ask *ask)
 {
     bool wait = cli_given(cli, "wait");
-    struct str id = show_member(cli, call->json, "job_id");
+    struct str id = show_member(cli, ask->json, "job_id");
 
     if (cli->json && !wait)
-        show_raw(cli, call->reply);
+        show_raw(cli, ask->reply);
     if (!cli->json)
         fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
     fflush(cli->out);
@@ -192,12 +192,12 @@ int cmd_job_submit(struct cli *cli)
     const char *kind;
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
-    struct call call = {.method = "POST", .idempotency_key = cli_text(cli, "idempotency-key")};
+    struct ask ask = {.method = "POST", .idempotency_key = cli_text(cli, "idempotency-key")};
     int code = check_flags(cli, &kind);
 
     if (code != CLI_OK)
         return code;
-    call.path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
+    ask.path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
     jsonw_obj(&w);
     if (strcmp(kind, "f2f") == 0)
         put_f2f(cli, &w);
@@ -205,9 +205,9 @@ int cmd_job_submit(struct cli *cli)
         code = put_task(cli, &w);
     if (code == CLI_OK) {
         jsonw_end_obj(&w);
-        call.body = buf_view(&body);
-        code = call_run(cli, &call);
+        ask.body = buf_view(&body);
+        code = ask_run(cli, &ask);
     }
     buf_free(&body);
-    return code == CLI_OK ? tell(cli, &call) : code;
+    return code == CLI_OK ? tell(cli, &ask) : code;
 }

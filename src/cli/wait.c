@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "base/clock.h"
-#include "cli/call.h"
+#include "cli/ask.h"
 #include "cli/show.h"
 #include "model/job.h"
 
@@ -29,31 +29,31 @@ static int tell_end(struct cli *cli, const char *job_id, const struct json *job,
 int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
 {
     int64_t begun_ms = clock_mono_ms();
-    const char *id = call_escape(cli, str_of(job_id));
+    const char *id = ask_escape(cli, str_of(job_id));
 
     for (;;) {
         int64_t passed_ms = clock_mono_ms() - begun_ms, poll_ms = POLL_MS;
         enum job_state state = JOB_NEW;
         struct str state_text;
-        struct call call = {.method = "GET"};
+        struct ask ask = {.method = "GET"};
         int code;
 
         if (timeout_ms != WAIT_FOREVER && timeout_ms - passed_ms < poll_ms)
             poll_ms = timeout_ms > passed_ms ? timeout_ms - passed_ms : 0;
-        call.path = arena_fmt(&cli->arena, "/v1/jobs/%s?wait=%" PRId64 "ms", id, poll_ms).at;
-        call.timeout_ms = poll_ms + ANSWER_MS;
-        code = call_run(cli, &call);
+        ask.path = arena_fmt(&cli->arena, "/v1/jobs/%s?wait=%" PRId64 "ms", id, poll_ms).at;
+        ask.timeout_ms = poll_ms + ANSWER_MS;
+        code = ask_run(cli, &ask);
         if (code != CLI_OK)
             return code;
-        state_text = show_member(cli, call.json, "state");
+        state_text = show_member(cli, ask.json, "state");
         if (!job_state_by_name(state_text, &state))
             return cli_fail(cli, CLI_FAILED, "job %s is in an unknown state \"" STR_FMT "\"",
                             job_id, STR_ARG(state_text));
         if (job_state_final(state))
-            return tell_end(cli, job_id, call.json, call.reply, state);
+            return tell_end(cli, job_id, ask.json, ask.reply, state);
         if (timeout_ms != WAIT_FOREVER && clock_mono_ms() - begun_ms >= timeout_ms) {
             if (cli->json)
-                show_raw(cli, call.reply);
+                show_raw(cli, ask.reply);
             return cli_fail(cli, CLI_TIMEOUT, "job %s is still " STR_FMT " after %" PRId64 " ms",
                             job_id, STR_ARG(state_text), timeout_ms);
         }

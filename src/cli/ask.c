@@ -1,5 +1,5 @@
 /* A blocking call on top of io/client.h: a private loop that runs until the one call is done. */
-#include "cli/call.h"
+#include "cli/ask.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -7,11 +7,11 @@
 
 #include "io/client.h"
 
-enum { CALL_PAGES_MAX = 10000 };
+enum { ASK_PAGES_MAX = 10000 };
 
 struct exchange {
     struct client_call client_call;
-    struct call *call;
+    struct ask *ask;
     struct loop *loop;
     bool ended; /* by the reader of a stream: not a failure */
 };
@@ -27,7 +27,7 @@ static bool exchange_piece(struct client_call *client_call, struct str bytes)
 {
     struct exchange *exchange = container_of(client_call, struct exchange, client_call);
 
-    exchange->ended = !exchange->call->piece(exchange->call->user, bytes);
+    exchange->ended = !exchange->ask->piece(exchange->ask->user, bytes);
     return !exchange->ended;
 }
 
@@ -56,12 +56,8 @@ static enum err run_loop(struct exchange *exchange)
 static void add_header(struct cli *cli, const char **headers, size_t *count, const char *name,
                        const char *value)
 {
-    struct str line;
-
-    if (!value)
-        return;
-    line = arena_fmt(&cli->arena, "%s: %s", name, value);
-    headers[(*count)++] = arena_cstr(&cli->arena, line);
+    if (value)
+        headers[(*count)++] = arena_fmt(&cli->arena, "%s: %s", name, value).at;
 }
 
 static const char *bearer(struct cli *cli)
@@ -69,53 +65,21 @@ static const char *bearer(struct cli *cli)
     return cli->token ? arena_fmt(&cli->arena, "Bearer %s", cli->token).at : NULL;
 }
 
-int call_run(struct cli *cli, struct call *call)
-{
-    const char *headers[4] = {NULL};
-    size_t header_count = 0;
-    struct exchange exchange = {
-        .call = call,
-        .client_call = {.method = call->method,
-                        .url = arena_fmt(&cli->arena, "%s%s", cli->addr, call->path).at,
-                        .body = call->body,
-                        .content_type = call->body.at ? "application/json" : NULL,
-                        .headers = headers,
-                        .timeout_ms = call->timeout_ms ? call->timeout_ms : CALL_TIMEOUT_MS,
-                        .reply_bytes_max = CALL_REPLY_BYTES_MAX,
-                        .piece = call->piece ? exchange_piece : NULL,
-                        .done = exchange_done}};
-    enum err err;
-
-    assert(call->path[0] == '/');
-    add_header(cli, headers, &header_count, "Authorization", bearer(cli));
-    add_header(cli, headers, &header_count, "Idempotency-Key", call->idempotency_key);
-    assert(header_count < COUNT_OF(headers));
-    if (call->piece)
-        exchange.client_call.timeout_ms = 0;
-    err = run_loop(&exchange);
-    call->status = exchange.client_call.status;
-    call->reply = arena_str(&cli->arena, buf_view(&exchange.client_call.reply));
-    buf_free(&exchange.client_call.reply);
-    if (json_parse(call->reply, &cli->arena, &call->json, NULL) != ERR_OK)
-        call->json = NULL;
-    return exchange.ended ? CLI_OK : call_judge(cli, call, err);
-}
-
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
-static int judge_refusal(struct cli *cli, const struct call *call)
+static int judge_refusal(struct cli *cli, const struct ask *ask)
 {
-    struct str name = json_str(json_get(call->json, "error"), &cli->arena);
-    struct str detail = json_str(json_get(call->json, "detail"), &cli->arena);
+    struct str name = json_str(json_get(ask->json, "error"), &cli->arena);
+    struct str detail = json_str(json_get(ask->json, "detail"), &cli->arena);
 
-    if (json_type(call->json) != JSON_OBJ || name.len == 0)
-        return cli_fail(cli, err_exit(err_by_name("", call->status)),
+    if (json_type(ask->json) != JSON_OBJ || name.len == 0)
+        return cli_fail(cli, err_exit(err_by_name("", ask->status)),
                         "%s%s answered %d without a reason. Is it a berth server?", cli->addr,
-                        call->path, call->status);
-    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), call->status)),
+                        ask->path, ask->status);
+    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), ask->status)),
                     STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
 }
 
-int call_judge(struct cli *cli, const struct call *call, enum err err)
+static int judge(struct cli *cli, const struct ask *ask, enum err err)
 {
     if (err == ERR_TIMEOUT)
         return cli_fail(cli, CLI_TIMEOUT, "%s did not answer in time", cli->addr);
@@ -123,33 +87,65 @@ int call_judge(struct cli *cli, const struct call *call, enum err err)
         return cli_fail(cli, CLI_FAILED, "the answer of %s is too large", cli->addr);
     if (err == ERR_BAD_REQUEST || err == ERR_BAD_FIELD)
         return cli_fail(cli, CLI_USAGE, "%s is not an address that can be called", cli->addr);
-    if (err && call->status == 200)
+    if (err && ask->status == 200)
         return cli_fail(cli, CLI_UNAVAILABLE, "lost the connection to %s", cli->addr);
     if (err)
         return cli_fail(cli, CLI_UNAVAILABLE,
                         "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
-    if (call->status < 200 || call->status > 299)
-        return judge_refusal(cli, call);
-    if (!call->json && !call->piece)
+    if (ask->status < 200 || ask->status > 299)
+        return judge_refusal(cli, ask);
+    if (!ask->json && !ask->piece)
         return cli_fail(cli, CLI_FAILED, "%s%s did not answer JSON. Is it a berth server?",
-                        cli->addr, call->path);
+                        cli->addr, ask->path);
     return CLI_OK;
 }
 
-int call_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply)
+int ask_run(struct cli *cli, struct ask *ask)
 {
-    struct call call = {.method = "GET", .path = path};
-    int code = call_run(cli, &call);
+    const char *headers[4] = {NULL};
+    size_t header_count = 0;
+    struct exchange exchange = {
+        .ask = ask,
+        .client_call = {.method = ask->method,
+                        .url = arena_fmt(&cli->arena, "%s%s", cli->addr, ask->path).at,
+                        .body = ask->body,
+                        .content_type = ask->body.at ? "application/json" : NULL,
+                        .headers = headers,
+                        .timeout_ms = ask->timeout_ms ? ask->timeout_ms : ASK_TIMEOUT_MS,
+                        .reply_bytes_max = ASK_REPLY_BYTES_MAX,
+                        .piece = ask->piece ? exchange_piece : NULL,
+                        .done = exchange_done}};
+    enum err err;
+
+    assert(ask->path[0] == '/');
+    add_header(cli, headers, &header_count, "Authorization", bearer(cli));
+    add_header(cli, headers, &header_count, "Idempotency-Key", ask->idempotency_key);
+    assert(header_count < COUNT_OF(headers));
+    if (ask->piece)
+        exchange.client_call.timeout_ms = 0;
+    err = run_loop(&exchange);
+    ask->status = exchange.client_call.status;
+    ask->reply = arena_str(&cli->arena, buf_view(&exchange.client_call.reply));
+    buf_free(&exchange.client_call.reply);
+    if (json_parse(ask->reply, &cli->arena, &ask->json, NULL) != ERR_OK)
+        ask->json = NULL;
+    return exchange.ended ? CLI_OK : judge(cli, ask, err);
+}
+
+int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply)
+{
+    struct ask ask = {.method = "GET", .path = path};
+    int code = ask_run(cli, &ask);
 
     if (code == CLI_OK) {
-        *ret_json = call.json;
-        *ret_reply = call.reply;
+        *ret_json = ask.json;
+        *ret_reply = ask.reply;
     }
     return code;
 }
 
-int call_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-              struct str *ret_reply)
+int ask_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
+             struct str *ret_reply)
 {
     const char *page_path = path;
     struct buf text = {0};
@@ -159,11 +155,11 @@ int call_list(struct cli *cli, const char *path, const char *name, const struct 
     jsonw_obj(&w);
     jsonw_key(&w, name);
     jsonw_arr(&w);
-    for (int page = 0; page < CALL_PAGES_MAX && page_path; page++) {
+    for (int page = 0; page < ASK_PAGES_MAX && page_path; page++) {
         const struct json *json, *list, *item, *cursor;
         struct str reply;
 
-        code = call_get(cli, page_path, &json, &reply);
+        code = ask_get(cli, page_path, &json, &reply);
         if (code != CLI_OK)
             break;
         list = json_get(json, name);
@@ -174,7 +170,7 @@ int call_list(struct cli *cli, const char *path, const char *name, const struct 
         page_path = NULL;
         if (json_type(cursor) == JSON_STR)
             page_path = arena_fmt(&cli->arena, "%s%ccursor=%s", path, strchr(path, '?') ? '&' : '?',
-                                  call_escape(cli, json_str(cursor, &cli->arena)))
+                                  ask_escape(cli, json_str(cursor, &cli->arena)))
                             .at;
     }
     jsonw_end_arr(&w);
@@ -189,7 +185,7 @@ int call_list(struct cli *cli, const char *path, const char *name, const struct 
     return code;
 }
 
-const char *call_escape(struct cli *cli, struct str text)
+const char *ask_escape(struct cli *cli, struct str text)
 {
     static const char digits[] = "0123456789ABCDEF";
     char *escaped = arena_alloc(&cli->arena, text.len * 3 + 1), *to = escaped;

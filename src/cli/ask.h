@@ -1,16 +1,16 @@
 /* One HTTP call to the server and its answer, blocking: the command line has nothing else to do. */
-#ifndef CLI_CALL_H
-#define CLI_CALL_H
+#ifndef CLI_ASK_H
+#define CLI_ASK_H
 
 #include "base/json.h"
 #include "cli/cli.h"
 
-struct call {
+struct ask {
     const char *method;
     const char *path; /* "/v1/nodes", with its query */
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
-    int64_t timeout_ms; /* 0: CALL_TIMEOUT_MS */
+    int64_t timeout_ms; /* 0: ASK_TIMEOUT_MS */
     /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
     bool (*piece)(void *user, struct str bytes);
     void *user;
@@ -20,22 +20,18 @@ struct call {
     const struct json *json; /* NULL: the reply is not JSON */
 };
 
-enum { CALL_TIMEOUT_MS = 30000, CALL_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
+enum { ASK_TIMEOUT_MS = 30000, ASK_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
 
 /* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was said on stderr and
  * the exit code that fits is returned. */
-int call_run(struct cli *cli, struct call *call);
+int ask_run(struct cli *cli, struct ask *ask);
 /* The same for GET, into the common case of "one path, one JSON answer". */
-int call_get(struct cli *cli, const char *path, const struct json **ret_json,
-             struct str *ret_reply);
+int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply);
 /* Every element of a list, page after page, as the raw JSON of `{"NAME":[...],"next_cursor":null}`
  * joined into one such text. */
-int call_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-              struct str *ret_reply);
+int ask_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
+             struct str *ret_reply);
 /* Percent-encodes what may not stand in a path segment or a query value. */
-const char *call_escape(struct cli *cli, struct str text);
-
-/* The part that needs no network, for tests: what an answer means. */
-int call_judge(struct cli *cli, const struct call *call, enum err err);
+const char *ask_escape(struct cli *cli, struct str text);
 
 #endif
