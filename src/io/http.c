@@ -237,11 +237,14 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
 
     if (conn->scan.at == 0) {
         conn->begun_us = clock_mono_us();
-        if (!conn->blank && bytes.len >= 2 && bytes.at[0] == '\r' && bytes.at[1] == '\n') {
-            conn->blank = true; /* some old clients send one behind a body */
-            return 2;
-        }
         net_conn_deadline(conn->net, conn->net->loop->mono_ms + limits->net.header_timeout_ms);
+        if (bytes.at[0] == '\r' && !conn->blank) { /* some old clients send a line behind a body */
+            if (bytes.len == 1)
+                return 0;
+            conn->blank = bytes.at[1] == '\n';
+            if (conn->blank)
+                return 2;
+        }
     }
     result = http_scan(&conn->scan, bytes, &len);
     if (result == HTTP_SCAN_BAD) {

@@ -1,6 +1,6 @@
-/* A server to point a load generator at: POST anywhere, answered with 60 bytes from a later event of
- * the same loop, as a reply of the store would be. One loop, one thread. Prints its port.
- * With `ws` paths it echoes WebSocket messages; used to measure memory per connection as well. */
+/* A server to point a load generator at: POST anywhere, answered with 60 bytes from a later event
+ * of the same loop, as a reply of the store would be. One loop, one thread. Prints its port. With
+ * `ws` paths it echoes WebSocket messages; used to measure memory per connection as well. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@ struct pending {
     struct http_request *req;
 };
 
-static const char reply_body[] = "{\"job_id\":\"j-0123456789abcdef\",\"state\":\"DISPATCHED\",\"n\":12345}";
+static const char reply_body[] =
+    "{\"job_id\":\"j-0123456789abcdef\",\"state\":\"DISPATCHED\",\"n\":12345}";
 
 static void answer(struct msg *msg)
 {

@@ -1,0 +1,756 @@
+/* The HTTP server over real sockets. First what it makes of raw bytes, then what must never happen.
+ */
+#include "io/http.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "peer.h"
+#include "site.h"
+#include "unit.h"
+
+#define H "Host: a\r\n"
+
+static struct peer_reply reply; /* large: not on the stack */
+
+/* `want`: the statuses that must come, then "close" if the connection must end, nothing if it must
+ * stay usable. */
+struct row {
+    struct str raw;
+    const char *want;
+};
+
+#define ROW(text, expected)                                                                        \
+    {                                                                                              \
+        .raw = {.at = (text), .len = sizeof(text) - 1}, .want = (expected)                         \
+    }
+
+static const struct row rows[] = {
+    /* well-formed */
+    ROW("GET /echo HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("GET /echo?a=b HTTP/1.1\r\nHost: a\r\nX: \xc3\xa4\r\n\r\n", "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhello", "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "content-length:5\r\n\r\nhello", "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "Content-Length: \t5 \r\n\r\nhello", "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "Content-Length: 0\r\n\r\n", "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "200"),
+    ROW("POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: Chunked\r\n\r\n"
+        "5;a=b\r\nhello\r\n006\r\n world\r\n0\r\nTrailer: x\r\n\r\n",
+        "200"),
+    ROW("GET /echo HTTP/1.1\r\n" H "\r\nGET /echo HTTP/1.1\r\n" H "\r\n", "200 200"),
+    ROW("\r\nGET /echo HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("GET /echo HTTP/1.1\r\n" H "\r\n\r\nGET /echo HTTP/1.1\r\n" H "\r\n", "200 200"),
+    ROW("GET http://other/echo HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("OPTIONS * HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("OPTIONS /echo HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("BREW /echo HTTP/1.1\r\n" H "\r\n", "200"), /* the handler's to refuse */
+    ROW("GET /echo HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "200"),
+    ROW("GET /echo HTTP/1.1\r\nHost:\r\n\r\n", "200"),
+    ROW("GET /echo HTTP/1.1\r\n" H "Connection: close\r\n\r\n", "200 close"),
+    ROW("GET /echo HTTP/1.1\r\n" H "Connection: foo, Close\r\n\r\n", "200 close"),
+    ROW("GET /echo HTTP/1.0\r\n\r\n", "200 close"),
+    ROW("GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "200"),
+    ROW("POST /echo HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi", "200 close"),
+    ROW("GET /%E4%B8%AD HTTP/1.1\r\n" H "\r\n", "200"),
+    ROW("GET /echo HTTP/1.1\r\n" H "Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n", "200"),
+    /* framing that two readers could see differently */
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 5, 5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: +5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: -5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 0x5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 5 5\r\n\r\nhello", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length:\r\n\r\n", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Content-Length: 99999999999999999999\r\n\r\n", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: gzip, chunked\r\n\r\n", "501 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: identity\r\n\r\n", "501 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: xchunked\r\n\r\n", "501 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding : chunked\r\n\r\n", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\rXhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5;\nx\r\nhello\r\n0\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\nfffffffff\r\n", "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\n folded\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\nT: a\nb\r\n\r\n",
+        "400 close"),
+    /* lines */
+    ROW("GET / HTTP/1.1\n" H "\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\nHost: a\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X: a\r\n b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X : a\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H ": a\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X: a\0b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X: a\x01\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X: a\x7f\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H "X(: a\r\n\r\n", "400 close"),
+    ROW("\r\n\r\nGET / HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("\nGET / HTTP/1.1\r\n" H "\r\n", "400 close"),
+    /* request line and Host */
+    ROW("GET / HTTP/1.1\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\n" H H "\r\n", "400 close"),
+    ROW("GET / HTTP/1.0\r\n" H "Host: b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\nHost: a@b\r\n\r\n", "400 close"),
+    ROW("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "400 close"),
+    ROW("GET  / HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET /  HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET / HTTP/1.1 \r\n" H "\r\n", "400 close"),
+    ROW("GET /\r\n" H "\r\n", "400 close"),
+    ROW("GET / \r\n" H "\r\n", "400 close"),
+    ROW("GET / HTTP/1.1x\r\n" H "\r\n", "400 close"),
+    ROW("GET / http/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET / HTTP/2.0\r\n" H "\r\n", "505 close"),
+    ROW("GET / HTTP/1.2\r\n" H "\r\n", "505 close"),
+    ROW("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505 close"),
+    ROW("G\x80T / HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW(" GET / HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET /\x80 HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET /#x HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET * HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET echo HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET ftp://a/echo HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET http:///echo HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("GET http://u@a/echo HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("CONNECT a:443 HTTP/1.1\r\n" H "\r\n", "400 close"),
+    ROW("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", "400 close"), /* TLS to a plain port */
+    ROW("GET /%00 HTTP/1.1\r\n" H "\r\n", "400"),
+    ROW("GET /%ff HTTP/1.1\r\n" H "\r\n", "400"),
+    ROW("GET /%4 HTTP/1.1\r\n" H "\r\n", "400"),
+    ROW("GET /%zz HTTP/1.1\r\n" H "\r\n", "400"),
+    /* expectations and bodies that are not wanted */
+    ROW("POST /echo HTTP/1.1\r\n" H "Expect: 200-ok\r\nContent-Length: 2\r\n\r\nhi", "417 close"),
+    ROW("POST /none HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhi", "404"),
+    ROW("POST /none HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        "404"),
+    ROW("POST /none HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhiGET /echo HTTP/1.1\r\n" H "\r\n",
+        "404 200"),
+    ROW("POST /none HTTP/1.1\r\n" H "Content-Length: 2\r\nExpect: 100-continue\r\n\r\n",
+        "404 close"),
+    ROW("POST /none HTTP/1.1\r\n" H "Content-Length: 200000\r\n\r\n", "404 close"),
+    ROW("POST /small HTTP/1.1\r\n" H "Content-Length: 10\r\n\r\n0123456789", "200"),
+    ROW("POST /small HTTP/1.1\r\n" H "Content-Length: 11\r\n\r\n0123456789a", "413"),
+    ROW("POST /small HTTP/1.1\r\n" H "Content-Length: 900000\r\n\r\n", "413 close"),
+    ROW("POST /small HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n"
+        "6\r\n012345\r\n6\r\n678901\r\n0\r\n\r\n",
+        "413 close"),
+};
+
+/* The answers `want` asks for come, in this order, and nothing else. */
+static void check(struct site *site, const struct row *row, bool bytewise)
+{
+    struct str want = str_of(row->want);
+    bool close = false;
+    struct peer peer;
+
+    peer_dial(&peer, site_port(site));
+    if (bytewise)
+        peer_send_bytewise(&peer, row->raw);
+    else
+        peer_send(&peer, row->raw);
+    while (want.len > 0) {
+        struct str word = str_cut(&want, ' ');
+        int64_t status;
+
+        if (str_is(word, "close")) {
+            close = true;
+            continue;
+        }
+        assert_true(str_int(word, &status));
+        if (!peer_reply(&peer, &reply, false) || reply.status != status)
+            fail_msg("\"" STR_FMT "\" got %d, not %d (bytewise %d)", STR_ARG(row->raw),
+                     reply.status, (int)status, bytewise);
+    }
+    if (!close) {
+        peer_send(&peer, STR("GET /echo?end HTTP/1.1\r\n" H "\r\n"));
+        if (!peer_reply(&peer, &reply, false) || strcmp(reply.body, "GET /echo end ") != 0)
+            fail_msg("\"" STR_FMT "\" left the connection unusable", STR_ARG(row->raw));
+    } else if (!peer_ended(&peer)) {
+        fail_msg("\"" STR_FMT "\" is answered twice or stays open", STR_ARG(row->raw));
+    }
+    peer_close(&peer);
+}
+
+static void test_raw(void **state)
+{
+    static struct site site;
+
+    site = (struct site){0};
+    site_start(&site);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        check(&site, &rows[i], false);
+        check(&site, &rows[i], true);
+    }
+    site_stop(&site);
+}
+
+/* --- one exchange after another on the same connection --- */
+
+static void ask(struct peer *peer, const char *request, const char *want_body)
+{
+    peer_send(peer, str_of(request));
+    assert_true(peer_reply(peer, &reply, false));
+    assert_int_equal(reply.status, 200);
+    assert_string_equal(reply.body, want_body);
+}
+
+static void test_what_a_handler_sees(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    ask(&peer, "GET /a%20b?x=%20 HTTP/1.1\r\n" H "\r\n", "GET /a b x=%20 ");
+    ask(&peer, "PUT http://h:1/p?q HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhi", "PUT /p q hi");
+    ask(&peer, "PATCH http://h?q HTTP/1.1\r\n" H "\r\n", "PATCH / q ");
+    ask(&peer,
+        "POST /c HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n"
+        "5\r\nhello\r\n6;x\r\n world\r\n0\r\nT: v\r\n\r\n",
+        "POST /c  hello world");
+    assert_true(peer_reply_has(&reply, "X-Content-Type-Options: nosniff"));
+    assert_non_null(strstr(reply.head, "\r\nDate: "));
+    assert_null(strstr(reply.head, "\r\nConnection: "));
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+static void test_head_has_no_body(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("HEAD /echo HTTP/1.1\r\n" H "\r\nHEAD /none HTTP/1.1\r\n" H "\r\n"
+                         "HEAD /stream HTTP/1.1\r\n" H "\r\n"));
+    assert_true(peer_reply(&peer, &reply, true));
+    assert_int_equal(reply.status, 200);
+    assert_true(peer_reply_has(&reply, "Content-Length: 12"));
+    assert_true(peer_reply(&peer, &reply, true));
+    assert_int_equal(reply.status, 404);
+    assert_true(peer_reply(&peer, &reply, true));
+    assert_true(peer_reply_has(&reply, "Content-Type: text/event-stream"));
+    assert_true(peer_ended(&peer));
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+static void test_expect_continue(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer,
+              STR("POST /echo HTTP/1.1\r\n" H "Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+    assert_true(peer_reply(&peer, &reply, true));
+    assert_int_equal(reply.status, 100);
+    peer_send(&peer, STR("hi"));
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "POST /echo  hi");
+    /* Who sent the body along needs no encouragement. */
+    peer_send(&peer, STR("POST /echo HTTP/1.1\r\n" H
+                         "Content-Length: 2\r\nExpect: 100-Continue\r\n\r\nho"));
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "POST /echo  ho");
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+static void test_http_1_0_keeps_alive_on_request(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    ask(&peer, "GET /a HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "GET /a  ");
+    assert_true(peer_reply_has(&reply, "Connection: keep-alive"));
+    ask(&peer, "GET /b HTTP/1.0\r\n\r\n", "GET /b  ");
+    assert_true(peer_reply_has(&reply, "Connection: close"));
+    assert_true(peer_ended(&peer));
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+/* --- replies that come later --- */
+
+static void test_pipelined_answers_keep_their_order(void **state)
+{
+    static struct site site;
+    struct peer peer;
+    struct peer other;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_dial(&other, site_port(&site));
+    peer_send(&peer, STR("POST /later HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n1"
+                         "GET /echo HTTP/1.1\r\n" H "\r\n"
+                         "GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 1);
+    peer_send(&other, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 2);
+    assert_int_equal(site.asked, 2); /* the second of `peer` is not even parsed */
+    site_answer(&site, 1, "other");
+    assert_true(peer_reply(&other, &reply, false));
+    assert_string_equal(reply.body, "other");
+    site_answer(&site, 0, "first");
+    site_await(&site, &site.later, 3);
+    site_answer(&site, 2, "third");
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "first");
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "GET /echo  ");
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "third");
+    peer_close(&peer);
+    peer_close(&other);
+    site_stop(&site);
+}
+
+static void test_a_long_pipeline_is_held_back(void **state)
+{
+    static struct site site;
+    struct buf flood = {0};
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 1);
+    for (int i = 0; i < 20000; i++) /* 600 kB: more than is held, and than one read */
+        buf_str(&flood, STR("GET /echo HTTP/1.1\r\n" H "\r\n"));
+    /* As much as the server and the socket's buffers take before it stops reading. */
+    assert_true(send(peer.fd, flood.at, flood.len, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+    assert_int_equal(site.asked, 1);
+    site_answer(&site, 0, "first");
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_string_equal(reply.body, "first");
+    for (int i = 0; i < 100; i++) {
+        assert_true(peer_reply(&peer, &reply, false));
+        assert_string_equal(reply.body, "GET /echo  ");
+    }
+    peer_reset(&peer);
+    buf_free(&flood);
+    site_stop(&site);
+}
+
+static void test_the_peer_leaves_before_the_reply(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    for (int i = 0; i < 2; i++) {
+        peer_dial(&peer, site_port(&site));
+        peer_send(&peer, STR("POST /later HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhi"));
+        site_await(&site, &site.later, i + 1);
+        if (i == 0)
+            peer_close(&peer);
+        else
+            peer_reset(&peer);
+        site_await(&site, &site.gone, i + 1);
+        assert_true(site.pending[i]->gone);
+        assert_int_equal(strncmp(site.pending[i]->peer, "127.0.0.1:", 10), 0);
+        assert_str(site.pending[i]->body, "hi");
+        site_answer(&site, i, "nobody hears this");
+    }
+    assert_int_equal(site.gone, 2);
+    site_stop(&site);
+}
+
+static void test_a_request_never_answered_goes_with_the_loop(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 1);
+    site_stop(&site); /* the address sanitiser sees what leaks */
+    assert_int_equal(site.gone, 1);
+    peer_close(&peer);
+}
+
+/* --- limits --- */
+
+static void test_limits_of_the_head(void **state)
+{
+    static struct site site;
+    static char text[20000];
+    struct peer peer;
+
+    site = (struct site){
+        .limits = {.header_bytes_max = 2000, .uri_bytes_max = 500, .header_count_max = 5}};
+    site_start(&site);
+    static const struct {
+        int uri, value, headers, status;
+    } cases[] = {
+        {499, 1, 1, 200},   {501, 1, 1, 414},   {3000, 1, 1, 414}, {10, 1900, 1, 200},
+        {10, 2000, 1, 431}, {10, 9000, 1, 431}, {10, 1, 4, 200},   {10, 1, 5, 431},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct buf raw = {0};
+
+        memset(text, 'x', sizeof text);
+        buf_fmt(&raw, "GET /%.*s HTTP/1.1\r\n" H, cases[i].uri - 1, text);
+        for (int n = 0; n < cases[i].headers; n++)
+            buf_fmt(&raw, "X%d: %.*s\r\n", n, n == 0 ? cases[i].value : 1, text);
+        buf_str(&raw, STR("\r\n"));
+        peer_dial(&peer, site_port(&site));
+        peer_send(&peer, buf_view(&raw));
+        assert_true(peer_reply(&peer, &reply, false));
+        if (reply.status != cases[i].status)
+            fail_msg("case %zu: %d", i, reply.status);
+        peer_close(&peer);
+        buf_free(&raw);
+    }
+    /* An endless head is answered before it ends, an endless line too. */
+    for (int line = 0; line < 2; line++) {
+        peer_dial(&peer, site_port(&site));
+        peer_send(&peer, line ? STR("GET /") : STR("GET / HTTP/1.1\r\n" H "X: "));
+        peer_send(&peer, (struct str){.at = text, .len = 2500});
+        assert_true(peer_reply(&peer, &reply, false));
+        assert_int_equal(reply.status, line ? 414 : 431);
+        assert_true(peer_ended(&peer));
+        peer_close(&peer);
+    }
+    site_stop(&site);
+}
+
+static void test_limits_of_the_body(void **state)
+{
+    static struct site site;
+    static char text[60001];
+    struct buf raw = {0};
+    struct peer peer;
+
+    site = (struct site){.limits = {.body_bytes_max = 60000}};
+    site_start(&site);
+    memset(text, 'y', sizeof text);
+    peer_dial(&peer, site_port(&site));
+    buf_fmt(&raw, "POST /echo HTTP/1.1\r\n" H "Content-Length: 60000\r\n\r\n%.60000s", text);
+    peer_send(&peer, buf_view(&raw));
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 200);
+    assert_int_equal(reply.body_len, 60000 + strlen("POST /echo  "));
+    buf_clear(&raw);
+    buf_fmt(&raw, "POST /echo HTTP/1.1\r\n" H "Content-Length: 60001\r\n\r\n%.60001s", text);
+    peer_send(&peer, buf_view(&raw));
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 413);
+    ask(&peer, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  "); /* short enough to be skipped */
+    peer_send(&peer, STR("POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\nea61\r\n"));
+    peer_send(&peer, (struct str){.at = text, .len = sizeof text});
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 413);
+    assert_true(peer_ended(&peer));
+    peer_close(&peer);
+    buf_free(&raw);
+    site_stop(&site);
+}
+
+static void test_deadlines(void **state)
+{
+    static struct site site;
+    static const struct {
+        const char *raw;
+        int status; /* 0: closed without a word */
+    } cases[] = {
+        {"", 0},
+        {"GET / HTTP/1.1\r\nHo", 408},
+        {"POST /echo HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhel", 408},
+        {"POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\r\nhe", 408},
+        {"POST /none HTTP/1.1\r\n" H "Content-Length: 5\r\n\r\nhel", 404},
+        {"GET /echo HTTP/1.1\r\n" H "\r\n", 200},
+    };
+    struct peer peers[COUNT_OF(cases)];
+
+    site = (struct site){
+        .limits.net = {.header_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 20}};
+    site_start(&site);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        peer_dial(&peers[i], site_port(&site));
+        peer_send(&peers[i], str_of(cases[i].raw));
+    }
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        if (cases[i].status) {
+            assert_true(peer_reply(&peers[i], &reply, false));
+            assert_int_equal(reply.status, cases[i].status);
+        }
+        assert_true(peer_ended(&peers[i]));
+        peer_close(&peers[i]);
+    }
+    site_stop(&site);
+}
+
+static void test_a_pending_reply_has_no_deadline(void **state)
+{
+    static struct site site;
+    struct peer pending;
+    struct peer idle;
+
+    site = (struct site){
+        .limits.net = {.header_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 20}};
+    site_start(&site);
+    peer_dial(&pending, site_port(&site));
+    peer_send(&pending, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 1);
+    for (int i = 0; i < 3; i++) { /* three deadlines of others pass meanwhile */
+        peer_dial(&idle, site_port(&site));
+        assert_true(peer_ended(&idle));
+        peer_close(&idle);
+    }
+    site_answer(&site, 0, "patience");
+    assert_true(peer_reply(&pending, &reply, false));
+    assert_string_equal(reply.body, "patience");
+    peer_close(&pending);
+    site_stop(&site);
+}
+
+static void test_requests_per_connection(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){.limits.requests_per_connection_max = 2};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    ask(&peer, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+    ask(&peer, "GET /b HTTP/1.1\r\n" H "\r\n", "GET /b  ");
+    assert_true(peer_reply_has(&reply, "Connection: close"));
+    assert_true(peer_ended(&peer));
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+/* --- streams --- */
+
+static void send_events(struct site *site, int count)
+{
+    static char event[10000];
+
+    memset(event, 'e', sizeof event);
+    for (int i = 0; i < count && site->stream; i++)
+        if (!http_stream_send(site->stream, (struct str){.at = event, .len = sizeof event}))
+            break;
+}
+
+static void close_stream(struct site *site, int unused)
+{
+    http_stream_close(site->stream);
+}
+
+static void test_a_stream_is_read_to_its_end(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("GET /stream HTTP/1.1\r\n" H "\r\nignored"));
+    assert_true(peer_reply(&peer, &reply, true));
+    assert_true(peer_reply_has(&reply, "Content-Type: text/event-stream"));
+    assert_true(peer_await(&peer, 13));
+    assert_memory_equal(peer.in.at, "data: hello\n\n", 13);
+    site_do(&site, send_events, 50);
+    site_do(&site, close_stream, 0);
+    assert_true(peer_await(&peer, 13 + 500000));
+    buf_clear(&peer.in);
+    assert_true(peer_ended(&peer));
+    site_await(&site, &site.streams_closed, 1);
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+static void test_a_slow_reader_is_dropped(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){.limits.net.write_queue_bytes_max = 100000};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("GET /stream HTTP/1.1\r\n" H "\r\n"));
+    assert_true(peer_reply(&peer, &reply, true));
+    site_do(&site, send_events, 2000); /* 20 MB: no socket buffer takes that */
+    site_await(&site, &site.streams_closed, 1);
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+/* --- many connections --- */
+
+static void test_over_the_cap(void **state)
+{
+    static struct site site;
+    struct peer peers[3];
+
+    for (int per_peer = 0; per_peer < 2; per_peer++) {
+        site = (struct site){.limits.net.connections_max = per_peer ? 10 : 2,
+                             .limits.net.connections_per_peer_max = per_peer ? 2 : 0};
+        site_start(&site);
+        for (int i = 0; i < 2; i++) {
+            peer_dial(&peers[i], site_port(&site));
+            ask(&peers[i], "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+        }
+        peer_dial(&peers[2], site_port(&site));
+        peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
+        assert_true(peer_reply(&peers[2], &reply, false));
+        assert_int_equal(reply.status, 503);
+        assert_true(peer_reply_has(&reply, "Retry-After: 1"));
+        assert_true(peer_ended(&peers[2]));
+        peer_close(&peers[2]);
+        peer_send(&peers[0], STR("GET /a HTTP/1.1\r\n" H "Connection: close\r\n\r\n"));
+        assert_true(peer_reply(&peers[0], &reply, false));
+        assert_true(peer_ended(&peers[0]));
+        peer_close(&peers[0]);
+        do { /* its place is free once the server has seen it close */
+            peer_dial(&peers[2], site_port(&site));
+            peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
+            assert_true(peer_reply(&peers[2], &reply, false));
+            if (reply.status == 503)
+                peer_close(&peers[2]);
+        } while (reply.status == 503);
+        assert_int_equal(reply.status, 200);
+        peer_close(&peers[1]);
+        peer_close(&peers[2]);
+        site_stop(&site);
+    }
+}
+
+static void test_out_of_descriptors(void **state)
+{
+    static struct site site;
+    struct rlimit before;
+    struct rlimit tight;
+    struct peer peer;
+    struct peer refused;
+    int hoard[64];
+    int count = 0;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    ask(&peer, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    tight = before;
+    tight.rlim_cur = 64;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    refused.fd = socket(AF_INET, SOCK_STREAM, 0); /* before none is left */
+    while (count < 64 && (hoard[count] = dup(0)) >= 0)
+        count++;
+    close(refused.fd);
+    peer_dial(&refused, site_port(&site)); /* takes the last one; accept() finds none */
+    assert_true(peer_ended(&refused));     /* accepted with the spare one and dropped */
+    ask(&peer, "GET /b HTTP/1.1\r\n" H "\r\n", "GET /b  "); /* the loop does not spin */
+    peer_close(&refused);
+    while (count > 0)
+        close(hoard[--count]);
+    setrlimit(RLIMIT_NOFILE, &before);
+    peer_dial(&refused, site_port(&site));
+    ask(&refused, "GET /c HTTP/1.1\r\n" H "\r\n", "GET /c  ");
+    peer_close(&refused);
+    peer_close(&peer);
+    site_stop(&site);
+}
+
+static void drain(struct site *site, int unused)
+{
+    http_drain(&site->server);
+}
+
+static void test_drain(void **state)
+{
+    static struct site site;
+    struct peer idle;
+    struct peer busy;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&idle, site_port(&site));
+    ask(&idle, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+    peer_dial(&busy, site_port(&site));
+    peer_send(&busy, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+    site_await(&site, &site.later, 1);
+    site_do(&site, drain, 0);
+    assert_true(peer_ended(&idle));
+    site_answer(&site, 0, "last words");
+    assert_true(peer_reply(&busy, &reply, false));
+    assert_string_equal(reply.body, "last words");
+    assert_true(peer_reply_has(&reply, "Connection: close"));
+    assert_true(peer_ended(&busy));
+    peer_close(&idle);
+    peer_close(&busy);
+    site_stop(&site);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_what_a_handler_sees),
+        cmocka_unit_test(test_head_has_no_body),
+        cmocka_unit_test(test_expect_continue),
+        cmocka_unit_test(test_http_1_0_keeps_alive_on_request),
+        cmocka_unit_test(test_pipelined_answers_keep_their_order),
+        cmocka_unit_test(test_a_long_pipeline_is_held_back),
+        cmocka_unit_test(test_the_peer_leaves_before_the_reply),
+        cmocka_unit_test(test_a_request_never_answered_goes_with_the_loop),
+        cmocka_unit_test(test_limits_of_the_head),
+        cmocka_unit_test(test_limits_of_the_body),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_a_pending_reply_has_no_deadline),
+        cmocka_unit_test(test_requests_per_connection),
+        cmocka_unit_test(test_a_stream_is_read_to_its_end),
+        cmocka_unit_test(test_a_slow_reader_is_dropped),
+        cmocka_unit_test(test_over_the_cap),
+        cmocka_unit_test(test_out_of_descriptors),
+        cmocka_unit_test(test_drain),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
