@@ -35,6 +35,7 @@ struct dispatch {
     bool scan;          /* look at every member with room instead of a sample */
     struct str history; /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);
+    void *user; /* of whoever is told */
 
     /* the answer */
     enum err err;

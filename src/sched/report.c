@@ -19,8 +19,7 @@ static const struct field fields[] = {
     {.name = "node_id",
      .type = FIELD_ID,
      .offset = offsetof(struct report, node_id),
-     .max = NODE_ID_MAX,
-     .flags = FIELD_REQUIRED},
+     .max = NODE_ID_MAX},
     {.name = "health",
      .type = FIELD_ENUM,
      .offset = offsetof(struct report, health),
@@ -57,14 +56,20 @@ static const struct field fields[] = {
 static const struct schema report_schema = {
     .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
 
-enum err report_read(const struct json *body, struct arena *arena, struct report *ret_report,
-                     struct problem *why)
+enum err report_read(const struct json *body, struct str who, struct arena *arena,
+                     struct report *ret_report, struct problem *why)
 {
-    struct report report = {.health = NODE_HEALTH_NONE, .max_concurrent_jobs = FIELD_OFF};
+    struct report report = {
+        .node_id = who, .health = NODE_HEALTH_NONE, .max_concurrent_jobs = FIELD_OFF};
     enum err err = schema_read(&report_schema, body, &report, arena, why);
 
     if (err)
         return err;
+    if (!report.node_id.at)
+        return problem_set(why, ERR_BAD_FIELD, "node_id", "node_id is required.");
+    if (who.at && !str_eq(who, report.node_id))
+        return problem_set(why, ERR_FORBIDDEN, "node_id", "This connection is " STR_FMT "'s.",
+                           STR_ARG(who));
     report.raw_max = json_get(body, "max_concurrent_jobs");
     *ret_report = report;
     return ERR_OK;
@@ -397,7 +402,7 @@ enum err report_stored(struct str facts_json, struct facts **ret_facts, struct p
     enum err err = json_parse(facts_json, &arena, &root, why);
 
     if (!err)
-        err = report_read(root, &arena, &report, why);
+        err = report_read(root, STR_NONE, &arena, &report, why);
     if (!err)
         err = report_facts(&report, NULL, ret_facts, why);
     arena_free(&arena);

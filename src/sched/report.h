@@ -33,8 +33,9 @@ struct report_load {
     int32_t cpu_pm, gpu_pm, mem_pm; /* 1/1000 of full use; -1: not sent */
 };
 
-enum err report_read(const struct json *body, struct arena *arena, struct report *ret_report,
-                     struct problem *why);
+/* who: the node, where the connection tells; at == NULL: the body must. */
+enum err report_read(const struct json *body, struct str who, struct arena *arena,
+                     struct report *ret_report, struct problem *why);
 /* True when a field that was sent differs from what the node last stored. */
 bool report_is_news(const struct report *report, const struct node *node);
 void report_remember(const struct report *report, struct node *node);

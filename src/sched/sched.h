@@ -76,6 +76,7 @@ struct send_op {
     struct msg msg;
     struct inbox *reply_to;
     void (*done)(struct send_op *send);
+    void *server; /* of whoever sends */
     struct node *node;
     struct str endpoint; /* at == NULL: the node has none */
     struct str message;  /* the job message without the WebSocket envelope: a JSON object */

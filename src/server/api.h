@@ -1,0 +1,77 @@
+/* The handlers behind the route table, by noun. */
+#ifndef SERVER_API_H
+#define SERVER_API_H
+
+#include "sched/settle.h"
+#include "server/route.h"
+
+/* api_node.c */
+void api_node_register(struct call *call);
+void api_node_heartbeat(struct call *call);
+void api_node_deregister(struct call *call);
+void api_node_jobs(struct call *call);
+void api_node_list(struct call *call);
+void api_node_show(struct call *call);
+void api_node_delete(struct call *call);
+void api_node_drain(struct call *call);
+void api_node_undrain(struct call *call);
+void api_node_cordon(struct call *call);
+
+/* api_dispatch.c */
+void api_dispatch_f2f(struct call *call);
+void api_dispatch_task(struct call *call);
+void api_dispatch_batch(struct call *call);
+
+/* api_job.c */
+void api_job_ack(struct call *call);
+void api_job_done(struct call *call);
+void api_job_fail(struct call *call);
+void api_job_list(struct call *call);
+void api_job_show(struct call *call);
+void api_job_cancel(struct call *call);
+void api_job_retry(struct call *call);
+
+/* api_info.c */
+void api_pools(struct call *call);
+void api_session(struct call *call);
+void api_events(struct call *call);
+void api_connect(struct call *call);
+void api_healthz(struct call *call);
+void api_readyz(struct call *call);
+void api_metrics(struct call *call);
+void api_root(struct call *call);
+
+/* What a node says about a job, the same over HTTP and WebSocket. */
+struct message {
+    uint64_t job;
+    int64_t attempt;
+    struct str node_id;
+    struct str reason;
+    struct str result; /* JSON text */
+    bool ok;           /* `status` was "ok" or absent */
+};
+enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,
+                      struct arena *arena, struct message *ret_message, struct problem *why);
+/* The answer of a settle: ok, or the problem with the current attempt. */
+void settle_problem(const struct settle *settle, struct problem *ret_why);
+
+void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena);
+void node_write(struct jsonw *w, const struct snap_node *member, const struct sched *sched);
+
+/* A job that is not placed yet may wait (tasks with queue_ms). */
+struct submit {
+    struct dispatch *dispatch;
+    struct store_op op;
+    void (*done)(struct submit *submit);
+    void *user;
+    bool queued;        /* answer: it waits */
+    enum err err;       /* answer */
+    struct problem why; /* answer */
+};
+void submit_start(struct submit *submit);
+/* Prepares a dispatch of a new job; the arena must be fresh for each. */
+enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,
+                        bool f2f, struct submit **ret_submit, struct problem *why);
+void submit_write(struct jsonw *w, const struct submit *submit); /* job_id, node_id, attempt_id */
+
+#endif

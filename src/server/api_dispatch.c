@@ -1,0 +1,419 @@
+/* Submitting work: one job, one task that may wait, or many at once. */
+#include <assert.h>
+#include <string.h>
+
+#include "sched/dispatch.h"
+#include "server/api.h"
+
+enum { IDEM_MAX = 255 };
+
+/* Of the body, for Idempotency-Key: the same in every process and on every day (FNV-1a). */
+static uint64_t fingerprint(struct str text)
+{
+    uint64_t hash = 1469598103934665603ull;
+
+    for (size_t i = 0; i < text.len; i++)
+        hash = (hash ^ (unsigned char)text.at[i]) * 1099511628211ull;
+    return hash;
+}
+
+static struct submit *submit_new(struct worker *worker, struct arena *arena,
+                                 const struct spec *spec)
+{
+    const struct sched_config *config = &worker->server->settings->sched;
+    struct submit *submit = arena_new(arena, struct submit);
+    struct dispatch *dispatch = arena_new(arena, struct dispatch);
+
+    submit->dispatch = dispatch;
+    dispatch->loop = worker->sched;
+    dispatch->arena = arena;
+    dispatch->spec = *spec;
+    dispatch->job = job_id_next(worker->loop.wall_ms, config->instance);
+    dispatch->attempt = 1;
+    dispatch->max_attempts =
+        (int)(spec->max_attempts != FIELD_OFF ? spec->max_attempts : config->max_attempts);
+    return submit;
+}
+
+enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,
+                        bool f2f, struct submit **ret_submit, struct problem *why)
+{
+    const struct strs *allowed = &worker->server->settings->allow_urls;
+    struct spec spec;
+    enum err err =
+        f2f ? spec_read_f2f(body, arena, &spec, why) : spec_read_task(body, arena, &spec, why);
+
+    if (err)
+        return err;
+    if (spec.callback_url.at && !client_url_allowed(spec.callback_url, allowed->at, allowed->count))
+        return problem_set(why, ERR_BAD_FIELD, "callback_url",
+                           "callback_url is not among the URLs this server may call (allow_urls).");
+    *ret_submit = submit_new(worker, arena, &spec);
+    return ERR_OK;
+}
+
+static void submit_over(struct submit *submit, enum err err)
+{
+    submit->err = err;
+    submit->done(submit);
+}
+
+static void waits(struct submit *submit, const struct store_record *record)
+{
+    struct sched *sched = submit->dispatch->loop->sched;
+    struct settle_note note = {.head = &submit->dispatch->head, .event = "queued"};
+
+    keeper_continue(sched->keeper, record, true);
+    sched->hooks->noted(submit->dispatch->loop, &note);
+    submit->queued = true;
+    submit_over(submit, ERR_OK);
+}
+
+static void put(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_record record = {.head = op->head, .spec = dispatch->spec.json};
+
+    dispatch->head = op->head;
+    if (!op->err && !op->u.put.duplicate) {
+        waits(submit, &record);
+        return;
+    }
+    atomic_fetch_sub(sched_lane(dispatch->loop->sched, dispatch->spec.type), 1);
+    if (op->err) {
+        enum err err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
+
+        submit_over(submit, problem_set(&submit->why, err, "", "%s.", err_title(err)));
+        return;
+    }
+    dispatch->duplicate = true;
+    submit->queued = op->head.state == JOB_NEW;
+    submit_over(submit, ERR_OK);
+}
+
+/* Makes it durable as a waiting job, if the queue has room. */
+static void enqueue(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct sched *sched = dispatch->loop->sched;
+    struct store_op *op = &submit->op;
+
+    if (atomic_fetch_add(sched_lane(sched, dispatch->spec.type), 1) >= sched->config.queue_max) {
+        atomic_fetch_sub(sched_lane(sched, dispatch->spec.type), 1);
+        submit_over(submit, problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                                        "%lld jobs of this type wait already (queue_max).",
+                                        (long long)sched->config.queue_max));
+        return;
+    }
+    if (dispatch->exists) { /* a send failed: it is in the store already */
+        struct store_record record = dispatch->record;
+
+        record.spec = dispatch->spec.json;
+        waits(submit, &record);
+        return;
+    }
+    *op = (struct store_op){.verb = STORE_PUT,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = put,
+                            .not_after_ms = sched_not_after(dispatch->loop),
+                            .job = dispatch->job,
+                            .attempt = 1,
+                            .arena = dispatch->arena};
+    op->u.put.spec = dispatch->spec.json;
+    op->u.put.idem = dispatch->idem;
+    op->u.put.fingerprint = dispatch->fingerprint;
+    op->u.put.max_attempts = dispatch->max_attempts;
+    op->u.put.timeout_ms = dispatch->spec.timeout_ms;
+    op->u.put.callback = dispatch->spec.callback_url.at != NULL;
+    op->u.put.owner = sched->config.instance;
+    op->u.put.hold_ms = SCHED_HOLD_MS;
+    enum err err = store_send(sched->store, op);
+    if (err) {
+        op->err = err;
+        put(op);
+    }
+}
+
+static void dispatched(struct dispatch *dispatch)
+{
+    struct submit *submit = dispatch->user;
+
+    if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0) {
+        enqueue(submit);
+        return;
+    }
+    submit->why = dispatch->why;
+    submit_over(submit, dispatch->err);
+}
+
+void submit_start(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    bool others_wait =
+        atomic_load_explicit(&dispatch->loop->sched->queue_depth, memory_order_relaxed) > 0;
+
+    dispatch->done = dispatched;
+    dispatch->user = submit;
+    /* Who may wait does not overtake those who wait already: the queue decides who is next. */
+    if (dispatch->spec.queue_ms > 0 && others_wait &&
+        snapshot_type_pool(dispatch->loop->snapshot, dispatch->spec.type))
+        enqueue(submit);
+    else
+        dispatch_start(dispatch);
+}
+
+void submit_write(struct jsonw *w, const struct submit *submit)
+{
+    const struct store_head *head = &submit->dispatch->head;
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(head->id, id);
+    jsonw_kstr(w, "job_id", str_of(id));
+    jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
+    jsonw_kint(w, "attempt_id", head->attempt);
+    if (submit->queued)
+        jsonw_kstr(w, "state", str_of(job_state_name(head->state)));
+    if (submit->dispatch->duplicate)
+        jsonw_kbool(w, "duplicate", true);
+}
+
+/* How many candidates were left out for which reason. */
+static void whys_write(struct jsonw *w, const struct dispatch *dispatch)
+{
+    jsonw_key(w, "reasons");
+    jsonw_obj(w);
+    for (int i = 0; i < WHY_COUNT; i++)
+        if (dispatch->whys[i])
+            jsonw_kint(w, dispatch_why_name((enum dispatch_why)i), dispatch->whys[i]);
+    jsonw_end_obj(w);
+}
+
+static bool shows_whys(enum err err)
+{
+    return err == ERR_ALL_FULL || err == ERR_PREFERRED_UNAVAILABLE || err == ERR_QUEUE_FULL;
+}
+
+static void answer(struct submit *submit)
+{
+    struct call *call = submit->user;
+    struct buf buf = {0};
+
+    if (submit->err) {
+        struct jsonw w = call_problem_begin(call, &buf, &submit->why);
+
+        if (shows_whys(submit->err))
+            whys_write(&w, submit->dispatch);
+        call_problem_end(call, &buf, &w, &submit->why);
+        return;
+    }
+    struct jsonw w = jsonw_to(&buf);
+    jsonw_obj(&w);
+    submit_write(&w, submit);
+    jsonw_end_obj(&w);
+    call_json(call, submit->queued ? 202 : 200, &buf);
+    buf_free(&buf);
+}
+
+/* Idempotency-Key: header, 1 to 255 visible characters. False: answered already. */
+static bool read_key(struct call *call, struct submit *submit)
+{
+    struct str key = str_trim(http_header_get(call->req, "Idempotency-Key"));
+
+    if (!http_header_get(call->req, "Idempotency-Key").at)
+        return true;
+    bool good = key.len > 0 && key.len <= IDEM_MAX;
+    for (size_t i = 0; good && i < key.len; i++)
+        good = key.at[i] > ' ' && key.at[i] <= '~';
+    if (!good) {
+        call_error(call, ERR_BAD_FIELD, "Idempotency-Key",
+                   "Idempotency-Key must be 1 to %d visible characters.", IDEM_MAX);
+        return false;
+    }
+    submit->dispatch->idem = key;
+    submit->dispatch->fingerprint = fingerprint(call->req->body);
+    return true;
+}
+
+static void dispatch_one(struct call *call, bool f2f)
+{
+    struct submit *submit;
+    struct problem why;
+
+    if (submit_prepare(call->worker, call->arena, call->body, f2f, &submit, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    if (!read_key(call, submit))
+        return;
+    submit->done = answer;
+    submit->user = call;
+    submit_start(submit);
+}
+
+void api_dispatch_f2f(struct call *call)
+{
+    dispatch_one(call, true);
+}
+
+void api_dispatch_task(struct call *call)
+{
+    dispatch_one(call, false);
+}
+
+/* Many jobs: each has an arena of its own, since all are under way at once. */
+struct batch {
+    struct call *call;
+    size_t count;
+    size_t open;
+    struct entry *entries;
+};
+
+struct entry {
+    struct batch *batch;
+    struct arena arena;
+    struct submit *submit; /* NULL: refused before it started */
+    struct problem why;
+};
+
+static void entry_write(struct jsonw *w, const struct entry *entry)
+{
+    const struct submit *submit = entry->submit;
+
+    jsonw_obj(w);
+    if (submit && !submit->err) {
+        jsonw_kint(w, "status", submit->queued ? 202 : 200);
+        submit_write(w, submit);
+    } else {
+        problem_write(w, submit ? &submit->why : &entry->why);
+        if (submit && shows_whys(submit->err))
+            whys_write(w, submit->dispatch);
+    }
+    jsonw_end_obj(w);
+}
+
+static void batch_answer(struct batch *batch)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_key(&w, "results");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < batch->count; i++) {
+        entry_write(&w, &batch->entries[i]);
+        arena_free(&batch->entries[i].arena);
+    }
+    jsonw_end_arr(&w);
+    jsonw_end_obj(&w);
+    call_json(batch->call, 200, &buf);
+    buf_free(&buf);
+}
+
+static void entry_over(struct submit *submit)
+{
+    struct entry *entry = submit->user;
+
+    assert(entry->batch->open > 0);
+    if (--entry->batch->open == 0)
+        batch_answer(entry->batch);
+}
+
+static bool is_f2f(const struct json *job)
+{
+    const struct json *type = json_get(job, "type");
+
+    return json_is_null(type) || json_str_is(type, "f2f");
+}
+
+static void entry_start(struct entry *entry, const struct json *job)
+{
+    struct worker *worker = entry->batch->call->worker;
+
+    if (json_type(job) != JSON_OBJ) {
+        problem_set(&entry->why, ERR_BAD_FIELD, "jobs", "jobs must hold objects.");
+        return;
+    }
+    if (submit_prepare(worker, &entry->arena, job, is_f2f(job), &entry->submit, &entry->why)) {
+        entry->submit = NULL;
+        return;
+    }
+    entry->submit->done = entry_over;
+    entry->submit->user = entry;
+    entry->batch->open++;
+    submit_start(entry->submit);
+}
+
+void api_dispatch_batch(struct call *call)
+{
+    const struct json *jobs = json_get(call->body, "jobs");
+    int64_t max = call->worker->server->settings->batch_max;
+    struct batch *batch = arena_new(call->arena, struct batch);
+
+    if (json_type(jobs) != JSON_ARR || jobs->count == 0 || jobs->count > max) {
+        call_error(call, ERR_BAD_FIELD, "jobs", "jobs must be a list of 1 to %lld jobs.",
+                   (long long)max);
+        return;
+    }
+    *batch = (struct batch){.call = call,
+                            .count = jobs->count,
+                            .open = 1, /* ours, until all have started */
+                            .entries = arena_array(call->arena, struct entry, jobs->count)};
+    const struct json *job = json_first(jobs);
+    for (size_t i = 0; i < batch->count; i++, job = json_next(job)) {
+        batch->entries[i].batch = batch;
+        entry_start(&batch->entries[i], job);
+    }
+    if (--batch->open == 0)
+        batch_answer(batch);
+}
+
+/* The same work again: read the old job, submit its spec under a new id. */
+struct again {
+    struct call *call;
+    struct store_op op;
+};
+
+static void again_read(struct store_op *op)
+{
+    struct again *again = container_of(op, struct again, op);
+    struct call *call = again->call;
+    struct spec spec;
+    struct problem why;
+
+    if (op->err) {
+        call_error(call, op->err, "job_id", "%s.",
+                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+        return;
+    }
+    if (!job_state_final(op->head.state)) {
+        call_error(call, ERR_CONFLICT, "job_id",
+                   "The job is %s: only one that ended is done again.",
+                   job_state_name(op->head.state));
+        return;
+    }
+    if (spec_again(op->record.spec, op->job, call->arena, &spec, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    struct submit *submit = submit_new(call->worker, call->arena, &spec);
+    submit->done = answer;
+    submit->user = call;
+    submit_start(submit);
+}
+
+void api_job_retry(struct call *call)
+{
+    struct again *again = arena_new(call->arena, struct again);
+
+    again->call = call;
+    again->op = (struct store_op){.verb = STORE_JOB_GET,
+                                  .reply_to = &call->worker->loop.inbox,
+                                  .done = again_read,
+                                  .arena = call->arena};
+    if (!call_job_id(call, call->params[0], &again->op.job))
+        return;
+    enum err err = store_send(call->worker->server->store, &again->op);
+    if (err)
+        call_error(call, err, "", "%s.", err_title(err));
+}

@@ -1,0 +1,441 @@
+/* Jobs: what nodes say of them, how they are shown, cancelled and done again. */
+#include <assert.h>
+#include <string.h>
+
+#include "sched/dispatch.h"
+#include "server/api.h"
+#include "server/hub.h"
+#include "server/waiters.h"
+
+enum { LIST_DEFAULT = 50, LIST_MAX = 1000 };
+
+struct message_fields {
+    struct str job_id, node_id, status, reason;
+    int64_t attempt_id;
+    const struct json *result;
+};
+
+#define AT(member) offsetof(struct message_fields, member)
+static const struct field fields[] = {
+    {.name = "job_id", .type = FIELD_STR, .offset = AT(job_id), .max = 64, .flags = FIELD_REQUIRED},
+    {.name = "attempt_id",
+     .type = FIELD_INT,
+     .offset = AT(attempt_id),
+     .min = 1,
+     .max = JOB_ATTEMPTS_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "node_id", .type = FIELD_ID, .offset = AT(node_id), .max = NODE_ID_MAX},
+    {.name = "status", .type = FIELD_STR, .offset = AT(status), .max = 64},
+    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 1024},
+    {.name = "result", .type = FIELD_JSON, .offset = AT(result)},
+};
+static const struct schema message_schema = {
+    .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
+
+enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,
+                      struct arena *arena, struct message *ret_message, struct problem *why)
+{
+    struct message_fields in = {0};
+    enum err err = schema_read(&message_schema, body, &in, arena, why);
+    struct message message = {.attempt = in.attempt_id, .node_id = in.node_id};
+
+    if (err)
+        return err;
+    if (!job_id_parse(in.job_id, &message.job))
+        return problem_set(why, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".",
+                           STR_ARG(in.job_id));
+    message.ok = !in.status.at || str_is(in.status, "ok");
+    message.reason = in.reason;
+    if (kind != SETTLE_ACK && !message.reason.at && (kind == SETTLE_FAIL || !message.ok))
+        message.reason = STR("FAILED");
+    if (message.reason.len > STORE_REASON_MAX)
+        message.reason.len = STORE_REASON_MAX;
+    if (!json_is_null(in.result)) {
+        message.result = json_raw(in.result);
+        if ((int64_t)message.result.len > result_bytes_max)
+            return problem_set(why, ERR_TOO_LARGE, "result",
+                               "result must be at most %lld bytes of JSON.",
+                               (long long)result_bytes_max);
+    }
+    *ret_message = message;
+    return ERR_OK;
+}
+
+void settle_problem(const struct settle *settle, struct problem *ret_why)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(settle->job, id);
+    if (settle->err == ERR_STALE)
+        problem_set(ret_why, ERR_STALE, "attempt_id",
+                    "Attempt %d on this node is over: job %s is %s in attempt %d.", settle->attempt,
+                    id, job_state_name(settle->head.state), settle->head.attempt);
+    else if (settle->err == ERR_NOT_FOUND)
+        problem_set(ret_why, ERR_NOT_FOUND, "job_id", "There is no job \"%s\".", id);
+    else
+        problem_set(ret_why, settle->err, "", "%s.", err_title(settle->err));
+}
+
+static void settle_answer(struct settle *settle)
+{
+    struct call *call = settle->user;
+    struct problem why;
+    struct buf buf = {0};
+
+    if (!settle->err) {
+        if (!settle->duplicate) {
+            call_ok(call);
+            return;
+        }
+        buf_str(&buf, STR("{\"ok\":true,\"duplicate\":true}"));
+        call_json(call, 200, &buf);
+        buf_free(&buf);
+        return;
+    }
+    settle_problem(settle, &why);
+    struct jsonw w = call_problem_begin(call, &buf, &why);
+    if (settle->head.id) {
+        jsonw_kint(&w, "attempt_id", settle->head.attempt);
+        jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
+        jsonw_kstr(&w, "node_id", settle->head.node[0] ? str_of(settle->head.node) : STR_NONE);
+    }
+    call_problem_end(call, &buf, &w, &why);
+}
+
+static void node_message(struct call *call, enum settle_kind kind)
+{
+    struct settle *settle = arena_new(call->arena, struct settle);
+    struct message message;
+    struct problem why;
+
+    if (message_read(call->body, kind, call->worker->server->settings->result_bytes_max,
+                     call->arena, &message, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    if (!message.node_id.at) {
+        call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
+        return;
+    }
+    if (kind == SETTLE_DONE && !message.ok)
+        kind = SETTLE_FAIL; /* a DONE with another status is a FAIL */
+    *settle = (struct settle){.loop = call->worker->sched,
+                              .arena = call->arena,
+                              .kind = kind,
+                              .job = message.job,
+                              .attempt = (int)message.attempt,
+                              .node = message.node_id,
+                              .reason = message.reason,
+                              .result = message.result,
+                              .done = settle_answer,
+                              .user = call};
+    settle_start(settle);
+}
+
+void api_job_ack(struct call *call)
+{
+    node_message(call, SETTLE_ACK);
+}
+
+void api_job_done(struct call *call)
+{
+    node_message(call, SETTLE_DONE);
+}
+
+void api_job_fail(struct call *call)
+{
+    node_message(call, SETTLE_FAIL);
+}
+
+static void raw_or_null(struct jsonw *w, const struct json *spec, const char *name)
+{
+    const struct json *value = json_get(spec, name);
+
+    jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
+}
+
+void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena)
+{
+    static const char *const always[] = {"session_id", "src",   "tgt",     "audio_ref",
+                                         "type",       "title", "priority"};
+    static const char *const sometimes[] = {"options",      "payload",    "command",
+                                            "requires",     "queue_ms",   "timeout_ms",
+                                            "retried_from", "interactive"};
+    static const char *const callbacks[] = {[CALLBACK_WANTED] = "wanted",
+                                            [CALLBACK_PENDING] = "pending",
+                                            [CALLBACK_SENT] = "sent",
+                                            [CALLBACK_GIVEN_UP] = "given_up"};
+    const struct store_head *head = &record->head;
+    const struct json *spec = NULL;
+    char id[JOB_ID_TEXT + 1];
+    enum err err = json_parse(record->spec, arena, &spec, NULL);
+
+    assert(!err); /* we wrote it */
+    (void)err;
+    job_id_text(head->id, id);
+    jsonw_obj(w);
+    jsonw_kstr(w, "job_id", str_of(id));
+    jsonw_kstr(w, "state", str_of(job_state_name(head->state)));
+    jsonw_kstr(w, "status", str_of(job_status_name(head->state)));
+    jsonw_kint(w, "attempt_id", head->attempt);
+    jsonw_kint(w, "max_attempts", head->max_attempts);
+    jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
+    for (size_t i = 0; i < COUNT_OF(always); i++)
+        raw_or_null(w, spec, always[i]);
+    jsonw_kstr(w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
+    jsonw_kint(w, "created_ms", head->created_ms);
+    jsonw_kint(w, "updated_ms", head->updated_ms);
+    const char *const times[] = {"dispatched_ms", "acked_ms", "ended_ms"};
+    const int64_t values[] = {head->dispatched_ms, head->acked_ms, head->ended_ms};
+    for (size_t i = 0; i < COUNT_OF(times); i++)
+        if (values[i])
+            jsonw_kint(w, times[i], values[i]);
+        else
+            jsonw_knull(w, times[i]);
+    for (size_t i = 0; i < COUNT_OF(sometimes); i++)
+        if (!json_is_null(json_get(spec, sometimes[i])))
+            raw_or_null(w, spec, sometimes[i]);
+    if (head->callback != CALLBACK_NONE)
+        jsonw_kstr(w, "callback", str_of(callbacks[head->callback]));
+    jsonw_kraw(w, "attempts", record->history.len ? record->history : STR("[]"));
+    jsonw_kraw(w, "result", record->result);
+    jsonw_end_obj(w);
+}
+
+/* GET of one job, once or after its end. */
+struct show {
+    struct call *call;
+    struct store_op op;
+    struct waiter *waiter; /* set while it may wait */
+    uint64_t job;
+    bool last;   /* answer whatever it is now */
+    bool busy;   /* a read is under way */
+    bool reread; /* it ended, or time ran out, during that read */
+};
+
+static void show_read(struct show *show);
+
+static void show_ready(struct call *call)
+{
+    struct show *show = call->req->user;
+
+    show->waiter = NULL; /* it is spent */
+    show->last = true;
+    show->reread = show->busy;
+    if (!show->busy)
+        show_read(show);
+}
+
+static void show_answer(struct show *show)
+{
+    const struct store_op *op = &show->op;
+    struct call *call = show->call;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (show->waiter)
+        waiters_del(call->worker->waiters, show->waiter);
+    if (op->err) {
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(show->job, id);
+        if (op->err == ERR_NOT_FOUND)
+            call_error(call, ERR_NOT_FOUND, "job_id", "There is no job \"%s\".", id);
+        else
+            call_error(call, op->err, "", "%s.", err_title(op->err));
+        return;
+    }
+    job_write(&w, &op->record, call->arena);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+static void show_got(struct store_op *op)
+{
+    struct show *show = container_of(op, struct show, op);
+
+    show->busy = false;
+    bool over = op->err || job_state_final(op->head.state);
+    if (!over && show->waiter)
+        return; /* show_ready comes when it ended, or when the time is over */
+    if (!over && show->reread)
+        show_read(show);
+    else
+        show_answer(show);
+}
+
+static void show_read(struct show *show)
+{
+    show->reread = false;
+    show->op = (struct store_op){.verb = STORE_JOB_GET,
+                                 .reply_to = &show->call->worker->loop.inbox,
+                                 .done = show_got,
+                                 .job = show->job,
+                                 .arena = show->call->arena};
+    show->busy = true;
+    enum err err = store_send(show->call->worker->server->store, &show->op);
+    if (err) {
+        show->op.err = err;
+        show->busy = false;
+        show_answer(show);
+    }
+}
+
+void api_job_show(struct call *call)
+{
+    struct show *show = arena_new(call->arena, struct show);
+    int64_t wait_ms = 0;
+
+    show->call = call;
+    call->req->user = show;
+    if (!call_job_id(call, call->params[0], &show->job) ||
+        !call_query_ms(call, "wait", call->worker->server->settings->poll_wait_max_ms, &wait_ms))
+        return;
+    /* Wait first, read then: an end in between is not missed. */
+    if (wait_ms > 0)
+        show->waiter = waiters_add(call->worker->waiters, call, show->job, wait_ms, show_ready);
+    show_read(show);
+}
+
+struct list {
+    struct call *call;
+    struct store_op op;
+};
+
+static void listed(struct store_op *op)
+{
+    struct list *list = container_of(op, struct list, op);
+    struct call *call = list->call;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    char cursor[JOB_ID_TEXT + 1];
+
+    if (op->err) {
+        call_error(call, op->err, "", "%s.", err_title(op->err));
+        return;
+    }
+    jsonw_obj(&w);
+    jsonw_key(&w, "jobs");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < op->u.list.count; i++)
+        job_write(&w, &op->u.list.items[i], call->arena);
+    jsonw_end_arr(&w);
+    job_id_text(op->u.list.next, cursor);
+    jsonw_kstr(&w, "next_cursor", op->u.list.next ? str_of(cursor) : STR_NONE);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* ?state=DONE,FAILED */
+static bool read_states(struct call *call, unsigned *ret_states)
+{
+    struct str rest = http_query(call->req, "state");
+
+    while (rest.len) {
+        enum job_state state;
+
+        if (!job_state_by_name(str_cut(&rest, ','), &state)) {
+            call_error(
+                call, ERR_BAD_FIELD, "state",
+                "state must be NEW, SELECTING, DISPATCHED, ACKED, RETRYING, DONE or FAILED.");
+            return false;
+        }
+        *ret_states |= 1u << state;
+    }
+    return true;
+}
+
+void api_job_list(struct call *call)
+{
+    struct list *list = arena_new(call->arena, struct list);
+    struct store_op *op = &list->op;
+    struct str cursor = http_query(call->req, "cursor");
+    int64_t limit = LIST_DEFAULT;
+
+    list->call = call;
+    *op = (struct store_op){.verb = STORE_JOB_LIST,
+                            .reply_to = &call->worker->loop.inbox,
+                            .done = listed,
+                            .arena = call->arena};
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+        !read_states(call, &op->u.list.states))
+        return;
+    if (cursor.at && !job_id_parse(cursor, &op->u.list.before)) {
+        call_error(call, ERR_BAD_FIELD, "cursor", "cursor must be a next_cursor of this list.");
+        return;
+    }
+    op->u.list.max = (size_t)limit;
+    op->u.list.type = http_query(call->req, "type");
+    op->u.list.session = http_query(call->req, "session_id");
+    op->u.list.node_id = http_query(call->req, "node_id");
+    enum err err = store_send(call->worker->server->store, op);
+    if (err)
+        call_error(call, err, "", "%s.", err_title(err));
+}
+
+/* The node is told to stop; its slot stays taken until it says it has. */
+static void tell_node(struct call *call, const struct store_head *head)
+{
+    const struct snap_node *known =
+        snapshot_node(call->worker->sched->snapshot, str_of(head->node));
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    char id[JOB_ID_TEXT + 1];
+
+    if (!known)
+        return;
+    job_id_text(head->id, id);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("cancel"));
+    jsonw_kstr(&w, "job_id", str_of(id));
+    jsonw_kint(&w, "attempt_id", head->attempt);
+    jsonw_kstr(&w, "reason", str_of(head->reason));
+    jsonw_end_obj(&w);
+    hub_tell(call->worker->server, known->node, buf_view(&buf));
+    buf_free(&buf);
+}
+
+static void cancelled(struct settle *settle)
+{
+    struct call *call = settle->user;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(settle->job, id);
+    if (settle->err == ERR_STALE || settle->err == ERR_CONFLICT) {
+        call_error(call, ERR_CONFLICT, "job_id", "Job %s is %s already.", id,
+                   job_state_name(settle->head.state));
+        return;
+    }
+    if (settle->err) {
+        settle_answer(settle);
+        return;
+    }
+    if (settle->head.node[0])
+        tell_node(call, &settle->head);
+    jsonw_obj(&w);
+    jsonw_kbool(&w, "ok", true);
+    jsonw_kstr(&w, "job_id", str_of(id));
+    jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
+    if (settle->duplicate)
+        jsonw_kbool(&w, "duplicate", true);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_job_cancel(struct call *call)
+{
+    struct settle *settle = arena_new(call->arena, struct settle);
+
+    *settle = (struct settle){.loop = call->worker->sched,
+                              .arena = call->arena,
+                              .kind = SETTLE_CANCEL,
+                              .reason = STR("CANCELLED"),
+                              .done = cancelled,
+                              .user = call};
+    if (call_job_id(call, call->params[0], &settle->job))
+        settle_start(settle);
+}

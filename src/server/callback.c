@@ -1,0 +1,223 @@
+/* Delivering callbacks: list what is pending, post each, mark it done; failed ones wait longer each
+ * time. What is in memory is only when to try again; the truth is in the store. */
+#include "server/callback.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/map.h"
+#include "base/metrics.h"
+#include "server/api.h"
+
+enum { BATCH = 64, LOOK_EVERY_MS = 2000, BACKOFF_MAX_MS = 60000, TIMEOUT_MS = 10000 };
+
+/* One pending callback this process knows of. */
+struct delivery {
+    struct callbacks *callbacks;
+    uint64_t job;
+    int tries;
+    int64_t next_ms;
+    bool busy;
+    char *url;
+    struct buf body;
+    struct client_call call;
+    struct store_op op;
+};
+
+struct callbacks {
+    struct worker *keeper;
+    struct idmap known; /* job -> struct delivery * */
+    struct store_op list_op;
+    struct arena arena;
+    bool listing;
+    uint64_t after; /* where the listing goes on */
+    int64_t next_look_ms;
+    struct msg kick;
+    _Atomic bool kicked;
+};
+
+static void kicked(struct msg *msg);
+
+struct callbacks *callbacks_new(struct worker *keeper)
+{
+    struct callbacks *callbacks = calloc(1, sizeof *callbacks);
+
+    assert(callbacks);
+    callbacks->keeper = keeper;
+    callbacks->kick.run = kicked;
+    return callbacks;
+}
+
+static void delivery_free(struct delivery *delivery)
+{
+    buf_free(&delivery->body);
+    buf_free(&delivery->call.reply);
+    free(delivery->url);
+    free(delivery);
+}
+
+void callbacks_free(struct callbacks *callbacks)
+{
+    struct delivery *delivery;
+
+    if (!callbacks)
+        return;
+    for (size_t i = 0; (delivery = idmap_next(&callbacks->known, &i));)
+        delivery_free(delivery);
+    idmap_free(&callbacks->known);
+    arena_free(&callbacks->arena);
+    free(callbacks);
+}
+
+static void marked(struct store_op *op)
+{
+    struct delivery *delivery = container_of(op, struct delivery, op);
+
+    if (op->err == ERR_STORE_DOWN || op->err == ERR_TOO_LATE || op->err == ERR_BUSY) {
+        delivery->busy = false; /* it is delivered once more: at least once */
+        delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms + LOOK_EVERY_MS;
+        return;
+    }
+    idmap_del(&delivery->callbacks->known, delivery->job);
+    delivery_free(delivery);
+}
+
+static void mark(struct delivery *delivery, bool given_up)
+{
+    delivery->op = (struct store_op){.verb = STORE_CALLBACK_DONE,
+                                     .reply_to = &delivery->callbacks->keeper->loop.inbox,
+                                     .done = marked,
+                                     .job = delivery->job};
+    delivery->op.u.callback.given_up = given_up;
+    enum err err = store_send(delivery->callbacks->keeper->server->store, &delivery->op);
+    if (err) {
+        delivery->op.err = err;
+        marked(&delivery->op);
+    }
+}
+
+static void delivered(struct client_call *call)
+{
+    struct delivery *delivery = container_of(call, struct delivery, call);
+    const struct settings *settings = delivery->callbacks->keeper->server->settings;
+    bool ok = !call->err && call->status >= 200 && call->status < 300;
+    char id[JOB_ID_TEXT + 1];
+
+    buf_free(&call->reply);
+    job_id_text(delivery->job, id);
+    metric_add_label(METRIC_CALLBACK, ok ? "ok" : "failed", 1);
+    delivery->tries++;
+    if (ok || delivery->tries >= settings->callback_tries_max) {
+        if (!ok)
+            log_event(LOG_ERROR, "callback.given_up", KC("job_id", id),
+                      KI("tries", delivery->tries));
+        mark(delivery, !ok);
+        return;
+    }
+    int shift = delivery->tries < 16 ? delivery->tries - 1 : 15;
+    int64_t pause_ms = settings->callback_retry_ms << shift;
+    delivery->busy = false;
+    delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms +
+                        (pause_ms < BACKOFF_MAX_MS ? pause_ms : BACKOFF_MAX_MS);
+    log_event(LOG_WARN, "callback.failed", KC("job_id", id), KI("tries", delivery->tries),
+              KI("status", call->status), KC("reason", err_name(call->err)));
+}
+
+static void deliver(struct delivery *delivery)
+{
+    delivery->busy = true;
+    delivery->call = (struct client_call){.method = "POST",
+                                          .url = delivery->url,
+                                          .body = buf_view(&delivery->body),
+                                          .content_type = "application/json",
+                                          .timeout_ms = TIMEOUT_MS,
+                                          .reply_bytes_max = 65536,
+                                          .done = delivered};
+    if (client_send(delivery->callbacks->keeper->client, &delivery->call)) {
+        delivery->call.err = ERR_IO;
+        delivered(&delivery->call);
+    }
+}
+
+static void add(struct callbacks *callbacks, const struct store_record *record)
+{
+    const struct json *spec;
+    struct delivery *delivery;
+
+    if (idmap_get(&callbacks->known, record->head.id) ||
+        json_parse(record->spec, &callbacks->arena, &spec, NULL))
+        return;
+    struct str url = json_str(json_get(spec, "callback_url"), &callbacks->arena);
+    delivery = calloc(1, sizeof *delivery);
+    assert(delivery);
+    delivery->callbacks = callbacks;
+    delivery->job = record->head.id;
+    delivery->url = strndup(url.at ? url.at : "", url.len);
+    struct jsonw w = jsonw_to(&delivery->body);
+    job_write(&w, record, &callbacks->arena);
+    idmap_put(&callbacks->known, delivery->job, delivery);
+    deliver(delivery);
+}
+
+static void listed(struct store_op *op)
+{
+    struct callbacks *callbacks = container_of(op, struct callbacks, list_op);
+
+    callbacks->listing = false;
+    if (op->err)
+        return;
+    for (size_t i = 0; i < op->u.list.count; i++)
+        add(callbacks, &op->u.list.items[i]);
+    /* A full page: there may be more behind it. */
+    callbacks->after = op->u.list.count == BATCH ? op->u.list.items[BATCH - 1].head.id : 0;
+    if (callbacks->after)
+        callbacks->next_look_ms = 0;
+}
+
+static void look(struct callbacks *callbacks)
+{
+    if (callbacks->listing)
+        return;
+    arena_reset(&callbacks->arena);
+    callbacks->list_op = (struct store_op){.verb = STORE_CALLBACKS,
+                                           .reply_to = &callbacks->keeper->loop.inbox,
+                                           .done = listed,
+                                           .arena = &callbacks->arena};
+    callbacks->list_op.u.list.max = BATCH;
+    callbacks->list_op.u.list.after = callbacks->after;
+    callbacks->listing =
+        store_send(callbacks->keeper->server->store, &callbacks->list_op) == ERR_OK;
+}
+
+static void kicked(struct msg *msg)
+{
+    struct callbacks *callbacks = container_of(msg, struct callbacks, kick);
+
+    atomic_store(&callbacks->kicked, false);
+    callbacks->next_look_ms = 0;
+    look(callbacks);
+}
+
+void callbacks_kick(struct callbacks *callbacks)
+{
+    if (!atomic_exchange(&callbacks->kicked, true))
+        inbox_post(&callbacks->keeper->loop.inbox, &callbacks->kick);
+}
+
+void callbacks_tick(struct callbacks *callbacks)
+{
+    int64_t now_ms = callbacks->keeper->loop.wall_ms;
+    struct delivery *delivery;
+
+    for (size_t i = 0; (delivery = idmap_next(&callbacks->known, &i));)
+        if (!delivery->busy && delivery->next_ms <= now_ms) {
+            deliver(delivery);
+            break; /* one a tick: a finished delivery changes the map */
+        }
+    if (now_ms >= callbacks->next_look_ms) {
+        callbacks->next_look_ms = now_ms + LOOK_EVERY_MS;
+        look(callbacks);
+    }
+}

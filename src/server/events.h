@@ -1,0 +1,20 @@
+/* What happens, told to whoever listens (GET /v1/events, server-sent events). Nothing is written
+ * while nobody listens. The keeper numbers the events; each loop passes them to its own streams. */
+#ifndef SERVER_EVENTS_H
+#define SERVER_EVENTS_H
+
+#include "server/route.h"
+
+struct events;
+
+struct events *events_new(struct worker *worker);
+void events_free(struct events *events);
+void events_subscribe(struct call *call); /* consumes the request */
+void events_tick(struct events *events);  /* keeps idle streams alive */
+
+/* Any loop. `name` is a literal: "job", "node". */
+bool events_wanted(const struct server *server);
+void events_job(struct server *server, const char *what, const struct store_head *head);
+void events_node(struct server *server, const char *what, struct str node_id);
+
+#endif

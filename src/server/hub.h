@@ -1,0 +1,28 @@
+/* How jobs reach nodes: over the node's WebSocket, by a POST to its endpoint, or through a box it
+ * polls. Each loop has one hub, with the sockets and boxes that live on that loop; a node's `link`
+ * says where its socket is, so no pointer crosses a thread. */
+#ifndef SERVER_HUB_H
+#define SERVER_HUB_H
+
+#include "sched/dispatch.h"
+#include "server/route.h"
+
+struct hub;
+
+struct hub *hub_new(struct worker *worker);
+void hub_free(struct hub *hub);
+void hub_tick(struct hub *hub); /* polls whose wait is over */
+int64_t hub_connections(const struct hub *hub);
+
+/* sched_hooks.send */
+void hub_send(struct sched_loop *from, struct send_op *send);
+/* Tells a node over its WebSocket, if it has one: `text` is a whole message. Any loop. */
+void hub_tell(struct server *server, struct node *node, struct str text);
+/* The node left: closes its socket, empties its box. */
+void hub_drop(struct server *server, struct node *node);
+/* Upgrades a request of a node; consumes it. */
+void hub_accept(struct call *call);
+/* Answers a poll with what is in the box, or when something comes, or after wait_ms. */
+void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max);
+
+#endif

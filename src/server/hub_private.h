@@ -1,0 +1,56 @@
+/* What hub.c and hub_ws.c share. */
+#ifndef SERVER_HUB_PRIVATE_H
+#define SERVER_HUB_PRIVATE_H
+
+#include "server/api.h"
+#include "server/hub.h"
+
+/* A job that waits for its node to poll. */
+struct boxed {
+    struct boxed *next;
+    int64_t deadline_ms;
+    size_t len;
+    char text[];
+};
+
+/* A poll under way; the request's loop owns `call`, the node's home loop the rest. */
+struct poll {
+    struct msg msg;
+    struct poll *next;
+    struct call *call;
+    struct node *node;
+    int64_t until_ms;
+    size_t max;
+    struct buf answer;
+};
+
+struct box {
+    struct node *node;
+    struct boxed *first, *last;
+    size_t count;
+    struct poll *polls;
+};
+
+/* One WebSocket of a node. */
+struct socket {
+    struct hub *hub;
+    struct ws *ws;
+    uint64_t incarnation;
+    struct node *node; /* NULL until its hello was taken */
+    bool greeted;      /* a hello is under way or taken */
+};
+
+struct hub {
+    struct worker *worker;
+    struct idmap boxes;   /* node number + 1 -> struct box * */
+    struct idmap sockets; /* incarnation -> struct socket * */
+    struct buf frame;     /* scratch */
+    struct wscall *spare; /* message contexts to use again */
+};
+
+uint64_t hub_link(int loop, uint64_t incarnation);
+uint64_t hub_link_incarnation(uint64_t link);
+void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
+void hub_ws_free(struct hub *hub);
+
+#endif

@@ -1,0 +1,389 @@
+/* The conversation with a node over its WebSocket: hello, heartbeats, and what becomes of its jobs.
+ * A message is handled in a context of its own, because its answer may come after the socket went.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "sched/registry.h"
+#include "server/hub_private.h"
+#include "server/renew.h"
+
+enum { HUB_PROTOCOL = 1 };
+
+/* One message of a node on its way through the scheduler. */
+struct wscall {
+    struct hub *hub;
+    uint64_t incarnation;
+    struct arena arena;
+    const struct json *body;
+    bool wants_reply;
+    int64_t id; /* of the node's message */
+    struct wscall *next;
+    struct change change;
+    struct settle settle;
+    struct renew renew;
+};
+
+static _Atomic uint64_t last_incarnation;
+
+static struct wscall *wscall_new(struct socket *socket)
+{
+    struct hub *hub = socket->hub;
+    struct wscall *call = hub->spare;
+
+    if (call)
+        hub->spare = call->next;
+    else
+        call = calloc(1, sizeof *call);
+    assert(call);
+    call->hub = hub;
+    call->incarnation = socket->incarnation;
+    return call;
+}
+
+static void wscall_over(struct wscall *call)
+{
+    struct hub *hub = call->hub;
+
+    arena_reset(&call->arena);
+    call->next = hub->spare;
+    hub->spare = call;
+}
+
+void hub_ws_free(struct hub *hub)
+{
+    struct wscall *call;
+
+    while ((call = hub->spare)) {
+        hub->spare = call->next;
+        arena_free(&call->arena);
+        free(call);
+    }
+    buf_free(&hub->frame);
+}
+
+/* The socket the message came by, if it is still there. */
+static struct socket *socket_of(const struct wscall *call)
+{
+    return idmap_get(&call->hub->sockets, call->incarnation);
+}
+
+static void reply_ok(struct wscall *call, bool duplicate)
+{
+    struct socket *socket = socket_of(call);
+    struct buf *frame = &call->hub->frame;
+
+    if (call->wants_reply && socket) {
+        buf_clear(frame);
+        buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
+        buf_int(frame, call->id);
+        buf_str(frame, duplicate ? STR(",\"ok\":true,\"duplicate\":true}") : STR(",\"ok\":true}"));
+        ws_send(socket->ws, buf_view(frame));
+    }
+    wscall_over(call);
+}
+
+/* attempt > 0: the job's current one, told with a 409. */
+static void reply_problem(struct wscall *call, const struct problem *why, int attempt)
+{
+    struct socket *socket = socket_of(call);
+    struct buf *frame = &call->hub->frame;
+
+    if (socket) {
+        struct jsonw w = jsonw_to(frame);
+
+        buf_clear(frame);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "msg", STR("reply"));
+        jsonw_key(&w, "re");
+        if (call->wants_reply)
+            jsonw_int(&w, call->id);
+        else
+            jsonw_null(&w);
+        problem_write(&w, why);
+        if (attempt > 0)
+            jsonw_kint(&w, "attempt_id", attempt);
+        jsonw_end_obj(&w);
+        ws_send(socket->ws, buf_view(frame));
+    }
+    wscall_over(call);
+}
+
+/* hello: the node is (now) known; its newest connection is the one that counts. */
+static void welcome(struct wscall *call, struct node *node)
+{
+    struct socket *socket = socket_of(call);
+    struct worker *worker = call->hub->worker;
+    struct buf *frame = &call->hub->frame;
+
+    if (!socket) {
+        wscall_over(call);
+        return;
+    }
+    uint64_t link = hub_link(worker->loop.index, socket->incarnation);
+    uint64_t old = atomic_exchange(&node->link, link);
+    if (old && old != link)
+        hub_close_link(worker->server, old);
+    socket->node = node;
+    struct jsonw w = jsonw_to(frame);
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("welcome"));
+    jsonw_kint(&w, "protocol", HUB_PROTOCOL);
+    jsonw_kstr(&w, "node_id", node->id);
+    jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
+    jsonw_kint(&w, "heartbeat_ms", worker->server->settings->sched.heartbeat_ms);
+    jsonw_end_obj(&w);
+    ws_send(socket->ws, buf_view(frame));
+    reply_ok(call, false);
+}
+
+static void refuse_hello(struct wscall *call, const struct problem *why)
+{
+    struct socket *socket = socket_of(call);
+
+    reply_problem(call, why, 0);
+    if (socket)
+        ws_close(socket->ws, 1008, "hello refused");
+}
+
+static void hello_registered(struct change *change)
+{
+    struct wscall *call = container_of(change, struct wscall, change);
+
+    if (change->err)
+        refuse_hello(call, &change->why);
+    else
+        welcome(call, change->node);
+}
+
+static enum err check_endpoint(struct worker *worker, const struct report *report,
+                               struct problem *why)
+{
+    const struct strs *allowed = &worker->server->settings->allow_urls;
+
+    if (!report->endpoint.len || client_url_allowed(report->endpoint, allowed->at, allowed->count))
+        return ERR_OK;
+    return problem_set(why, ERR_BAD_FIELD, "endpoint",
+                       "endpoint is not among the URLs this server may call (allow_urls).");
+}
+
+static void on_hello(struct wscall *call)
+{
+    struct worker *worker = call->hub->worker;
+    struct report report;
+    struct report_load load;
+    struct problem why;
+    int64_t protocol = HUB_PROTOCOL;
+
+    if (!json_is_null(json_get(call->body, "protocol")) &&
+        (!json_int(json_get(call->body, "protocol"), &protocol) || protocol != HUB_PROTOCOL)) {
+        problem_set(&why, ERR_BAD_FIELD, "protocol", "protocol must be %d.", HUB_PROTOCOL);
+        refuse_hello(call, &why);
+        return;
+    }
+    if (report_read(call->body, STR_NONE, &call->arena, &report, &why) ||
+        report_load(&report, &load, &why) || check_endpoint(worker, &report, &why)) {
+        refuse_hello(call, &why);
+        return;
+    }
+    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN) {
+        welcome(call, snapshot_node(worker->sched->snapshot, report.node_id)->node);
+        return;
+    }
+    if (registry_prepare(worker->sched, &report, &call->change, &why)) {
+        refuse_hello(call, &why);
+        return;
+    }
+    call->change.done = hello_registered;
+    registry_send(worker->sched, &call->change);
+}
+
+/* Runs the node listed that are not its own any more: it should end them. */
+static void renewed(struct renew *renew)
+{
+    struct wscall *call = container_of(renew, struct wscall, renew);
+    struct socket *socket = socket_of(call);
+    struct buf *frame = &call->hub->frame;
+
+    for (size_t i = 0; socket && i < renew->count; i++) {
+        char id[JOB_ID_TEXT + 1];
+
+        if (!renew->runs[i].unknown)
+            continue;
+        struct jsonw w = jsonw_to(frame);
+        buf_clear(frame);
+        job_id_text(renew->runs[i].id, id);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "msg", STR("drop"));
+        jsonw_kstr(&w, "job_id", str_of(id));
+        jsonw_kint(&w, "attempt_id", renew->runs[i].attempt);
+        jsonw_end_obj(&w);
+        ws_send(socket->ws, buf_view(frame));
+    }
+    reply_ok(call, false);
+}
+
+static void beat_registered(struct change *change)
+{
+    struct wscall *call = container_of(change, struct wscall, change);
+
+    if (change->err)
+        reply_problem(call, &change->why, 0);
+    else if (!renew_start(&call->renew, change->node, renewed))
+        reply_ok(call, false);
+}
+
+static void on_heartbeat(struct wscall *call, struct socket *socket)
+{
+    struct worker *worker = call->hub->worker;
+    struct report report;
+    struct report_load load;
+    struct problem why;
+
+    if (report_read(call->body, socket->node->id, &call->arena, &report, &why) ||
+        report_load(&report, &load, &why) ||
+        renew_read(&report, worker, &call->arena, &call->renew, &why)) {
+        atomic_fetch_add(&socket->node->bad_heartbeats, 1);
+        reply_problem(call, &why, 0);
+        return;
+    }
+    metric_add(METRIC_HEARTBEATS, 1);
+    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN) {
+        if (!renew_start(&call->renew, socket->node, renewed))
+            reply_ok(call, false);
+        return;
+    }
+    if (registry_prepare(worker->sched, &report, &call->change, &why)) {
+        reply_problem(call, &why, 0);
+        return;
+    }
+    call->change.done = beat_registered;
+    registry_send(worker->sched, &call->change);
+}
+
+static void settled(struct settle *settle)
+{
+    struct wscall *call = container_of(settle, struct wscall, settle);
+    struct problem why;
+
+    if (!settle->err) {
+        reply_ok(call, settle->duplicate);
+        return;
+    }
+    settle_problem(settle, &why);
+    reply_problem(call, &why, settle->err == ERR_STALE ? settle->head.attempt : 0);
+}
+
+static void on_job(struct wscall *call, struct socket *socket, enum settle_kind kind)
+{
+    struct worker *worker = call->hub->worker;
+    struct message message;
+    struct problem why;
+
+    if (message_read(call->body, kind, worker->server->settings->result_bytes_max, &call->arena,
+                     &message, &why)) {
+        reply_problem(call, &why, 0);
+        return;
+    }
+    if (kind == SETTLE_DONE && !message.ok)
+        kind = SETTLE_FAIL;
+    call->settle = (struct settle){.loop = worker->sched,
+                                   .arena = &call->arena,
+                                   .kind = kind,
+                                   .job = message.job,
+                                   .attempt = (int)message.attempt,
+                                   .node = socket->node->id, /* who it is, not who it says */
+                                   .reason = message.reason,
+                                   .result = message.result,
+                                   .done = settled};
+    settle_start(&call->settle);
+}
+
+static void on_known(struct wscall *call, struct socket *socket, struct str word)
+{
+    static const struct {
+        const char *word;
+        enum settle_kind kind;
+    } rows[] = {{"ack", SETTLE_ACK}, {"done", SETTLE_DONE}, {"fail", SETTLE_FAIL}};
+    struct problem why;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (str_is(word, rows[i].word)) {
+            on_job(call, socket, rows[i].kind);
+            return;
+        }
+    if (str_is(word, "heartbeat")) {
+        on_heartbeat(call, socket);
+        return;
+    }
+    problem_set(&why, ERR_BAD_FIELD, "msg", "msg must be heartbeat, ack, done or fail.");
+    reply_problem(call, &why, 0);
+}
+
+static void on_message(struct ws *ws, struct str text)
+{
+    struct socket *socket = ws->user;
+    struct wscall *call = wscall_new(socket);
+    struct problem why;
+
+    /* The text is the socket's read buffer: what outlives this call must be ours. */
+    enum err err = json_parse(arena_str(&call->arena, text), &call->arena, &call->body, &why);
+    if (!err && json_type(call->body) != JSON_OBJ)
+        err = problem_set(&why, ERR_BAD_JSON, "", "A message must be a JSON object.");
+    call->wants_reply = !err && json_int(json_get(call->body, "id"), &call->id);
+    if (err) {
+        reply_problem(call, &why, 0);
+        return;
+    }
+    struct str word = json_str(json_get(call->body, "msg"), &call->arena);
+    if (socket->node) {
+        on_known(call, socket, word);
+    } else if (str_is(word, "hello") && !socket->greeted) {
+        socket->greeted = true;
+        on_hello(call);
+    } else {
+        problem_set(&why, ERR_CONFLICT, "msg", "The first message must be hello, once.");
+        refuse_hello(call, &why);
+    }
+}
+
+static void on_closed(struct ws *ws, int code)
+{
+    struct socket *socket = ws->user;
+    struct hub *hub = socket->hub;
+    uint64_t link = hub_link(hub->worker->loop.index, socket->incarnation);
+
+    idmap_del(&hub->sockets, socket->incarnation);
+    /* A replaced socket's close must not evict the new one. */
+    if (socket->node) {
+        uint64_t current = atomic_load(&socket->node->link);
+
+        if (node_close_evicts(current, link) &&
+            atomic_compare_exchange_strong(&socket->node->link, &current, 0))
+            log_event(LOG_INFO, "node.disconnected", KS("node_id", socket->node->id),
+                      KI("code", code));
+    }
+    free(socket);
+}
+
+static const struct ws_handler handler = {.message = on_message, .closed = on_closed};
+
+void hub_accept(struct call *call)
+{
+    struct hub *hub = call->worker->hub;
+    struct socket *socket = calloc(1, sizeof *socket);
+
+    assert(socket);
+    socket->hub = hub;
+    socket->incarnation = atomic_fetch_add(&last_incarnation, 1) + 1;
+    idmap_put(&hub->sockets, socket->incarnation, socket);
+    socket->ws = ws_accept(call->req, &handler, &call->worker->server->settings->ws, socket);
+    if (!socket->ws) {
+        idmap_del(&hub->sockets, socket->incarnation);
+        free(socket);
+    }
+}

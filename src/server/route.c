@@ -1,0 +1,400 @@
+/* The route table and what happens to a request before and after its handler. */
+#include "server/route.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "server/api.h"
+
+static const struct route routes[] = {
+    {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true,
+     .help = "dispatch one face-to-face job"},
+    {HTTP_M_POST, "/v1/job/ack", api_job_ack, SCOPE_NODE, .body = true,
+     .help = "a node takes a job on"},
+    {HTTP_M_POST, "/v1/job/done", api_job_done, SCOPE_NODE, .body = true,
+     .help = "a node finished a job"},
+    {HTTP_M_POST, "/v1/job/fail", api_job_fail, SCOPE_NODE, .body = true,
+     .help = "a node could not do a job"},
+    {HTTP_M_POST, "/v1/node/heartbeat", api_node_heartbeat, SCOPE_NODE, .body = true,
+     .help = "a node is alive, and how it is"},
+    {HTTP_M_POST, "/v1/node/register", api_node_register, SCOPE_NODE, .body = true,
+     .help = "a node and what it can do"},
+    {HTTP_M_POST, "/v1/node/deregister", api_node_deregister, SCOPE_NODE, .body = true,
+     .help = "a node leaves"},
+    {HTTP_M_GET, "/v1/node/jobs", api_node_jobs, SCOPE_NODE, .help = "jobs for a node that polls"},
+    {HTTP_M_GET, "/v1/node/connect", api_connect, SCOPE_NODE, .help = "WebSocket of a node"},
+    {HTTP_M_POST, "/v1/dispatch/task", api_dispatch_task, SCOPE_SUBMIT, .body = true,
+     .help = "dispatch one task, which may wait"},
+    {HTTP_M_POST, "/v1/dispatch/batch", api_dispatch_batch, SCOPE_SUBMIT, .body = true,
+     .large = true, .help = "dispatch many jobs, each answered"},
+    {HTTP_M_GET, "/v1/jobs", api_job_list, SCOPE_READ, .help = "jobs, newest first"},
+    {HTTP_M_GET, "/v1/jobs/{id}", api_job_show, SCOPE_READ,
+     .help = "one job; ?wait=5s for its end"},
+    {HTTP_M_POST, "/v1/jobs/{id}/cancel", api_job_cancel, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .help = "end a job"},
+    {HTTP_M_POST, "/v1/jobs/{id}/retry", api_job_retry, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .help = "the same work again, as a new job"},
+    {HTTP_M_GET, "/v1/nodes", api_node_list, SCOPE_READ, .help = "nodes, by id"},
+    {HTTP_M_GET, "/v1/nodes/{id}", api_node_show, SCOPE_READ, .help = "one node"},
+    {HTTP_M_DELETE, "/v1/nodes/{id}", api_node_delete, SCOPE_OPERATE, .help = "a node leaves"},
+    {HTTP_M_POST, "/v1/nodes/{id}/drain", api_node_drain, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .help = "no new work; what runs ends"},
+    {HTTP_M_POST, "/v1/nodes/{id}/undrain", api_node_undrain, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .help = "takes work again"},
+    {HTTP_M_POST, "/v1/nodes/{id}/cordon", api_node_cordon, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .help = "no new work"},
+    {HTTP_M_GET, "/v1/pools", api_pools, SCOPE_READ, .help = "pools, by id"},
+    {HTTP_M_GET, "/v1/sessions/{id}", api_session, SCOPE_READ,
+     .help = "what is known of a session"},
+    {HTTP_M_GET, "/v1/events", api_events, SCOPE_READ,
+     .help = "what happens, as server-sent events"},
+    {HTTP_M_GET, "/healthz", api_healthz, SCOPE_NONE, .help = "the process lives"},
+    {HTTP_M_GET, "/readyz", api_readyz, SCOPE_NONE, .help = "it can take work"},
+    {HTTP_M_GET, "/metrics", api_metrics, SCOPE_READ, .help = "Prometheus text"},
+    {HTTP_M_GET, "/", api_root, SCOPE_NONE, .help = "what this is"},
+};
+
+const struct route *route_at(size_t index)
+{
+    return index < COUNT_OF(routes) ? &routes[index] : NULL;
+}
+
+/* "/v1/jobs/{id}" against a path; fills params. */
+static bool path_matches(const char *pattern, struct str path, struct str params[ROUTE_PARAMS_MAX])
+{
+    size_t at = 0, count = 0;
+
+    while (*pattern) {
+        if (*pattern == '{') {
+            size_t start = at;
+
+            while (at < path.len && path.at[at] != '/')
+                at++;
+            if (at == start || count == ROUTE_PARAMS_MAX)
+                return false;
+            params[count++] = (struct str){.at = path.at + start, .len = at - start};
+            pattern = strchr(pattern, '}') + 1;
+            continue;
+        }
+        if (at >= path.len || path.at[at] != *pattern)
+            return false;
+        at++;
+        pattern++;
+    }
+    return at == path.len;
+}
+
+static const struct route *find_route(struct http_request *req, struct str params[ROUTE_PARAMS_MAX],
+                                      bool *ret_known_path)
+{
+    enum http_method method = req->method == HTTP_M_HEAD ? HTTP_M_GET : req->method;
+
+    *ret_known_path = false;
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (path_matches(routes[i].path, req->path, params)) {
+            *ret_known_path = true;
+            if (routes[i].method == method)
+                return &routes[i];
+        }
+    return NULL;
+}
+
+static const char *reason_allow(struct http_request *req, struct arena *arena)
+{
+    static const char *const names[] = {
+        [HTTP_M_GET] = "GET, HEAD", [HTTP_M_HEAD] = "HEAD",   [HTTP_M_POST] = "POST",
+        [HTTP_M_PUT] = "PUT",       [HTTP_M_PATCH] = "PATCH", [HTTP_M_DELETE] = "DELETE"};
+    struct str params[ROUTE_PARAMS_MAX];
+    struct buf buf = {0};
+
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (path_matches(routes[i].path, req->path, params))
+            buf_fmt(&buf, "%s%s", buf.len ? ", " : "", names[routes[i].method]);
+    buf_fmt(&buf, "%sOPTIONS", buf.len ? ", " : "");
+    const char *text = arena_cstr(arena, buf_view(&buf));
+    buf_free(&buf);
+    return text;
+}
+
+/* The host of "name", "name:port", "[::1]:port". */
+static struct str host_only(struct str host)
+{
+    if (host.len && host.at[0] == '[') {
+        const char *end = memchr(host.at, ']', host.len);
+
+        return end ? (struct str){.at = host.at, .len = (size_t)(end - host.at) + 1} : host;
+    }
+    return str_cut(&host, ':');
+}
+
+static bool host_allowed(const struct settings *settings, struct str host)
+{
+    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
+    struct str name = host_only(host);
+
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        if (str_eq_nocase(name, str_of(own[i])))
+            return true;
+    for (size_t i = 0; i < settings->hosts.count; i++)
+        if (str_eq_nocase(name, settings->hosts.at[i]) ||
+            str_eq_nocase(host, settings->hosts.at[i]))
+            return true;
+    return false;
+}
+
+/* A web page elsewhere must not be able to talk to us through somebody's browser. */
+static enum err check_origin(const struct http_request *req, const struct settings *settings,
+                             struct problem *why)
+{
+    struct str host = http_header_get(req, "Host");
+    struct str origin = http_header_get(req, "Origin");
+
+    if (host.at && !host_allowed(settings, host))
+        return problem_set(why, ERR_FORBIDDEN, "Host",
+                           "Host is not this server's: use a loopback address, or list it in the "
+                           "setting hosts.");
+    if (!origin.at)
+        return ERR_OK;
+    struct str rest = origin;
+    if (str_starts(rest, STR("http://")))
+        rest = (struct str){.at = rest.at + 7, .len = rest.len - 7};
+    else if (str_starts(rest, STR("https://")))
+        rest = (struct str){.at = rest.at + 8, .len = rest.len - 8};
+    else
+        rest = STR_NONE;
+    /* The very host and port we were called by: another port on this machine is another program. */
+    if (!rest.at || !str_eq_nocase(rest, host))
+        return problem_set(why, ERR_FORBIDDEN, "Origin",
+                           "Requests from pages of another origin are not taken.");
+    return ERR_OK;
+}
+
+static struct call *call_new(struct http_request *req)
+{
+    struct call *call = arena_new(&req->arena, struct call);
+
+    call->req = req;
+    call->worker = worker_of(req->loop);
+    call->arena = &req->arena;
+    return call;
+}
+
+static int64_t body_limit(struct http_request *req, enum err *ret_err, struct problem *why)
+{
+    const struct settings *settings = worker_of(req->loop)->server->settings;
+    struct str params[ROUTE_PARAMS_MAX];
+    bool known;
+
+    *ret_err = ERR_OK;
+    req->route = (void *)find_route(req, params, &known);
+    const struct route *route = req->route;
+    int64_t limit = settings->http.body_bytes_max;
+    return route && route->large ? 8 * limit : limit;
+}
+
+static void answer_unrouted(struct call *call, bool known_path)
+{
+    struct http_header allow = {.name = STR("Allow")};
+    struct problem why;
+    struct buf buf = {0};
+
+    if (!known_path) {
+        call_error(call, ERR_NOT_FOUND, "", "There is no " STR_FMT " here.",
+                   STR_ARG(call->req->path));
+        return;
+    }
+    allow.value = str_of(reason_allow(call->req, call->arena));
+    struct http_reply reply = {.headers = &allow, .header_count = 1};
+    if (call->req->method == HTTP_M_OPTIONS) {
+        reply.status = 204;
+        http_reply(call->req, &reply);
+        return;
+    }
+    problem_set(&why, ERR_METHOD, "", "This route takes " STR_FMT ".", STR_ARG(allow.value));
+    struct jsonw w = jsonw_to(&buf);
+    jsonw_obj(&w);
+    problem_write(&w, &why);
+    jsonw_end_obj(&w);
+    reply.status = 405;
+    reply.content_type = "application/problem+json";
+    reply.body = buf_view(&buf);
+    http_reply(call->req, &reply);
+    buf_free(&buf);
+}
+
+static bool read_body(struct call *call)
+{
+    struct problem why;
+
+    if (!call->route->body)
+        return true;
+    if (!call->req->body.len && call->route->body_optional)
+        call->req->body = STR("{}");
+    if (json_parse(call->req->body, call->arena, &call->body, &why)) {
+        call_problem(call, &why);
+        return false;
+    }
+    if (json_type(call->body) != JSON_OBJ) {
+        call_error(call, ERR_BAD_JSON, "", "The body must be a JSON object.");
+        return false;
+    }
+    return true;
+}
+
+static void on_request(struct http_request *req)
+{
+    struct call *call = call_new(req);
+    bool known;
+    struct problem why;
+
+    if (check_origin(req, call->worker->server->settings, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    call->route = find_route(req, call->params, &known);
+    if (!call->route)
+        answer_unrouted(call, known);
+    else if (read_body(call))
+        call->route->handle(call);
+}
+
+static void on_problem(struct http_request *req, enum err err, const char *detail,
+                       struct buf *ret_body)
+{
+    struct jsonw w = jsonw_to(ret_body);
+    struct problem why;
+
+    problem_set(&why, err, "", "%s", detail && *detail ? detail : err_title(err));
+    jsonw_obj(&w);
+    problem_write(&w, &why);
+    jsonw_end_obj(&w);
+}
+
+const struct http_callbacks route_callbacks = {
+    .body_limit = body_limit, .request = on_request, .problem = on_problem};
+
+static void count_status(int status)
+{
+    static const char *const classes[] = {"1xx", "2xx", "3xx", "4xx", "5xx"};
+
+    assert(status >= 100 && status < 600);
+    metric_add_label(METRIC_HTTP, classes[status / 100 - 1], 1);
+}
+
+void call_json(struct call *call, int status, const struct buf *body)
+{
+    struct http_reply reply = {.status = status, .body = buf_view(body)};
+
+    count_status(status);
+    http_reply(call->req, &reply);
+}
+
+void call_ok(struct call *call)
+{
+    struct http_reply reply = {.status = 200, .body = STR("{\"ok\":true}")};
+
+    count_status(200);
+    http_reply(call->req, &reply);
+}
+
+void problem_write(struct jsonw *w, const struct problem *why)
+{
+    jsonw_kstr(w, "type", STR("about:blank"));
+    jsonw_kstr(w, "title", str_of(err_title(why->err)));
+    jsonw_kint(w, "status", err_http(why->err));
+    jsonw_kstr(w, "error", str_of(err_name(why->err)));
+    jsonw_kstr(w, "detail", str_of(why->detail));
+    if (why->field[0])
+        jsonw_kstr(w, "field", str_of(why->field));
+}
+
+struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why)
+{
+    struct jsonw w = jsonw_to(buf);
+
+    jsonw_obj(&w);
+    problem_write(&w, why);
+    return w;
+}
+
+void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
+                      const struct problem *why)
+{
+    struct http_header retry = {.name = STR("Retry-After"), .value = STR("1")};
+    int status = err_http(why->err);
+    bool later = status == 503 || status == 429;
+
+    jsonw_end_obj(w);
+    struct http_reply reply = {.status = status,
+                               .content_type = "application/problem+json",
+                               .body = buf_view(buf),
+                               .headers = &retry,
+                               .header_count = later ? 1 : 0};
+    count_status(status);
+    http_reply(call->req, &reply);
+    buf_free(buf);
+}
+
+void call_problem(struct call *call, const struct problem *why)
+{
+    struct buf buf = {0};
+    struct jsonw w = call_problem_begin(call, &buf, why);
+
+    call_problem_end(call, &buf, &w, why);
+}
+
+void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
+{
+    struct problem why;
+    char detail[sizeof why.detail];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(detail, sizeof detail, fmt, args);
+    va_end(args);
+    problem_set(&why, err, field, "%s", detail);
+    call_problem(call, &why);
+}
+
+bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value)
+{
+    struct str text = http_query(call->req, name);
+    int64_t number;
+
+    if (!text.at)
+        return true;
+    if (!str_int(text, &number) || number < min || number > max) {
+        call_error(call, ERR_BAD_FIELD, name, "%s must be a whole number from %lld to %lld.", name,
+                   (long long)min, (long long)max);
+        return false;
+    }
+    *value = number;
+    return true;
+}
+
+bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value)
+{
+    struct str text = http_query(call->req, name);
+    int64_t ms;
+
+    if (!text.at)
+        return true;
+    if (!str_duration_ms(text, &ms) || ms < 0) {
+        call_error(call, ERR_BAD_FIELD, name, "%s must be a time like 500ms, 5s or 1m.", name);
+        return false;
+    }
+    *value = ms < max ? ms : max;
+    return true;
+}
+
+bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)
+{
+    if (job_id_parse(text, ret_id))
+        return true;
+    call_error(call, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".", STR_ARG(text));
+    return false;
+}

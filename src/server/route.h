@@ -1,0 +1,55 @@
+/* Requests on their way to a handler: one table of routes, the Host and Origin check, and the ways
+ * a handler answers. */
+#ifndef SERVER_ROUTE_H
+#define SERVER_ROUTE_H
+
+#include "server/server.h"
+
+enum { ROUTE_PARAMS_MAX = 2 };
+
+/* Who may call it once tokens exist. */
+enum route_scope { SCOPE_NONE, SCOPE_READ, SCOPE_SUBMIT, SCOPE_NODE, SCOPE_OPERATE };
+
+/* A request as a handler sees it; stands in the request's arena. */
+struct call {
+    struct http_request *req;
+    struct worker *worker;
+    const struct route *route;
+    struct arena *arena;
+    struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
+    const struct json *body;             /* parsed, an object; NULL where the route takes none */
+};
+
+struct route {
+    enum http_method method;
+    const char *path; /* "/v1/jobs/{id}/cancel" */
+    void (*handle)(struct call *call);
+    enum route_scope scope;
+    bool body; /* takes a JSON object (an absent one reads as {} if body_optional) */
+    bool body_optional;
+    bool large; /* eight times the usual body */
+    const char *help;
+};
+
+extern const struct http_callbacks route_callbacks;
+const struct route *route_at(size_t index); /* NULL behind the last: for the tests and docs */
+
+/* Answers. Each ends the request. */
+void call_json(struct call *call, int status, const struct buf *body); /* frees nothing */
+void call_ok(struct call *call);                                       /* {"ok":true} */
+void call_problem(struct call *call, const struct problem *why);
+void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* A problem body with more members: begin, write, then end. */
+struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why);
+void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
+                      const struct problem *why);
+/* A problem as members of an object being written (batch answers, WebSocket replies). */
+void problem_write(struct jsonw *w, const struct problem *why);
+
+/* Query parameters. False: answered already with 400. */
+bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);
+bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value);
+bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 when it is none */
+
+#endif

@@ -1,0 +1,391 @@
+/* Wiring: settings, store, scheduler, one thread per loop, signals, a clean end. */
+#include "server/server.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/metrics.h"
+#include "sched/settle.h"
+#include "server/callback.h"
+#include "server/events.h"
+#include "server/hub.h"
+#include "server/route.h"
+#include "server/waiters.h"
+
+enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 5000 };
+
+/* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
+static void noted(struct sched_loop *from, const struct settle_note *note)
+{
+    struct server *server = container_of(from->sched, struct server, sched);
+
+    if (events_wanted(server))
+        events_job(server, note->event, note->head);
+    if (!job_state_final(note->head->state))
+        return;
+    waiters_tell(server, note->head->id);
+    if (note->head->callback == CALLBACK_PENDING)
+        callbacks_kick(server->callbacks);
+}
+
+static void node_changed(struct sched_loop *from, struct str node_id, const char *what)
+{
+    struct server *server = container_of(from->sched, struct server, sched);
+
+    log_event(LOG_DEBUG, "node.change", KS("node_id", node_id), KC("what", what));
+    if (events_wanted(server))
+        events_node(server, what, node_id);
+}
+
+static const struct sched_hooks hooks = {
+    .send = hub_send, .noted = noted, .node_changed = node_changed};
+
+static void loop_tick(struct loop *loop)
+{
+    struct worker *worker = worker_of(loop);
+
+    hub_tick(worker->hub);
+    waiters_tick(worker->waiters);
+    events_tick(worker->events);
+}
+
+static void keeper_tick_all(struct loop *loop)
+{
+    struct worker *worker = worker_of(loop);
+
+    keeper_tick(worker->server->sched.keeper);
+    callbacks_tick(worker->server->callbacks);
+    keeper_turn(worker->server->sched.keeper);
+}
+
+static void keeper_turned(struct loop *loop)
+{
+    keeper_turn(worker_of(loop)->server->sched.keeper);
+}
+
+static void name_thread(struct msg *msg);
+
+/* The first message of each loop: names its thread and gives it its counters. */
+struct hello {
+    struct msg msg;
+    struct worker *worker;
+};
+
+static void name_thread(struct msg *msg)
+{
+    struct hello *hello = container_of(msg, struct hello, msg);
+    struct worker *worker = hello->worker;
+    char name[16];
+
+    if (worker->serves)
+        snprintf(name, sizeof name, "berth-loop-%d", worker->loop.index);
+    else
+        snprintf(name, sizeof name, "berth-keeper");
+    pthread_setname_np(pthread_self(), name);
+    metrics_thread();
+    if (!worker->serves)
+        keeper_start(worker->server->sched.keeper);
+    free(hello);
+}
+
+static enum err worker_init(struct server *server, int index, struct problem *why)
+{
+    struct worker *worker = &server->workers[index];
+    enum err err = loop_init(&worker->loop, index);
+
+    worker->server = server;
+    worker->serves = index < server->loop_count;
+    worker->loop.owner = worker;
+    if (!err)
+        err = client_new(&worker->loop, PUSH_CONNECTIONS_MAX, &worker->client);
+    if (err)
+        return problem_set(why, err, "", "A loop cannot be made: %s.", err_title(err));
+    worker->hub = hub_new(worker);
+    worker->waiters = waiters_new(worker);
+    worker->events = events_new(worker);
+    worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
+    worker->loop.on_turn = worker->serves ? NULL : keeper_turned;
+    worker->sched = &server->sched.loops[index];
+    sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms);
+    struct hello *hello = calloc(1, sizeof *hello);
+    assert(hello);
+    *hello = (struct hello){.msg = {.run = name_thread}, .worker = worker};
+    inbox_post(&worker->loop.inbox, &hello->msg);
+    return ERR_OK;
+}
+
+/* The first listener may take a free port; the others join it there. */
+static enum err listen_all(struct server *server, struct problem *why)
+{
+    char addr[256];
+
+    str_copy(server->settings->listen, addr, sizeof addr);
+    for (int i = 0; i < server->loop_count; i++) {
+        struct worker *worker = &server->workers[i];
+
+        worker->http = (struct http_server){.loop = &worker->loop,
+                                            .limits = &server->settings->http,
+                                            .callbacks = &route_callbacks,
+                                            .owner = worker};
+        enum err err = http_serve(&worker->http, addr, why);
+        if (err)
+            return err;
+        server->port = http_port(&worker->http);
+        char *colon = strrchr(addr, ':');
+        assert(colon);
+        snprintf(colon, sizeof addr - (size_t)(colon - addr), ":%d", server->port);
+    }
+    log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
+              KI("loops", server->loop_count), KI("pid", getpid()));
+    return ERR_OK;
+}
+
+static int loop_count_of(const struct settings *settings)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (settings->loops > 0)
+        return (int)settings->loops;
+    return cores < 1 ? 1 : cores > LOOPS_MAX ? LOOPS_MAX : (int)cores;
+}
+
+static enum err check_listen(const struct settings *settings, struct problem *why)
+{
+    char addr[256];
+
+    if (!str_copy(settings->listen, addr, sizeof addr) || !strrchr(addr, ':'))
+        return problem_set(why, ERR_BAD_CONFIG, "listen",
+                           "listen must be an address and a port, like 127.0.0.1:7420.");
+    if (!net_addr_is_loopback(addr))
+        return problem_set(why, ERR_BAD_CONFIG, "listen",
+                           "%s is not a loopback address: without tokens the server is reachable "
+                           "from this machine only.",
+                           addr);
+    return ERR_OK;
+}
+
+static enum err open_store(struct server *server, struct problem *why)
+{
+    const struct settings *settings = server->settings;
+    struct arena arena = {0};
+    struct store_config config = {
+        .url = arena_cstr(&arena, settings->store),
+        .data_dir = arena_cstr(&arena, settings->data_dir),
+        .instance = settings->sched.instance,
+        .retention_ms = settings->retention_ms,
+        .retention_jobs_max = settings->retention_jobs_max,
+        .in_flight_max = settings->store_in_flight_max,
+        .running_ttl_ms = settings->sched.running_lease_ms,
+    };
+    enum err err = store_open(&config, &server->store, why);
+
+    arena_free(&arena);
+    return err;
+}
+
+static enum err server_init(struct server *server, struct settings *settings, struct problem *why)
+{
+    *server = (struct server){.settings = settings, .started_ms = clock_wall_ms()};
+    server->loop_count = loop_count_of(settings);
+    enum err err = check_listen(settings, why);
+    if (!err)
+        err = open_store(server, why);
+    if (!err)
+        err = sched_init(&server->sched, &settings->sched, server->store, server->loop_count,
+                         &hooks, why);
+    if (err)
+        return err;
+    server->workers = calloc((size_t)server->loop_count + 1, sizeof *server->workers);
+    assert(server->workers);
+    for (int i = 0; !err && i <= server->loop_count; i++)
+        err = worker_init(server, i, why);
+    if (err)
+        return err;
+    server->callbacks = callbacks_new(server_keeper(server));
+    return listen_all(server, why);
+}
+
+/* Waits for SIGTERM or SIGINT on the main thread; all others have them blocked. */
+static int wait_signal(void)
+{
+    sigset_t set;
+    int got = 0;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    while (sigwait(&set, &got) != 0)
+        ;
+    return got;
+}
+
+static void block_signals(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+struct drain {
+    struct msg msg;
+    struct worker *worker;
+    _Atomic bool done;
+};
+
+static void drain_worker(struct msg *msg)
+{
+    struct drain *drain = container_of(msg, struct drain, msg);
+
+    http_drain(&drain->worker->http);
+    atomic_store(&drain->done, true);
+}
+
+/* Stops accepting, lets requests under way be answered, then stops the threads. */
+static void server_stop(struct server *server)
+{
+    struct drain *drains = calloc((size_t)server->loop_count, sizeof *drains);
+    int64_t until_ms = clock_mono_ms() + DRAIN_MS;
+    int64_t open = 1;
+
+    assert(drains);
+    atomic_store(&server->draining, true);
+    for (int i = 0; i < server->loop_count; i++) {
+        drains[i] = (struct drain){.msg = {.run = drain_worker}, .worker = &server->workers[i]};
+        inbox_post(&server->workers[i].loop.inbox, &drains[i].msg);
+    }
+    while (open > 0 && clock_mono_ms() < until_ms) {
+        open = 0;
+        for (int i = 0; i < server->loop_count; i++)
+            open += !atomic_load(&drains[i].done);
+        usleep(5000);
+    }
+    for (int i = 0; i <= server->loop_count; i++)
+        loop_stop(&server->workers[i].loop);
+    for (int i = 0; i <= server->loop_count; i++)
+        loop_join(&server->workers[i].loop);
+    free(drains);
+}
+
+static void server_done(struct server *server)
+{
+    store_close(server->store); /* answers what is under way: into inboxes nobody reads any more */
+    for (int i = 0; server->workers && i <= server->loop_count; i++) {
+        struct worker *worker = &server->workers[i];
+
+        client_free(worker->client);
+        loop_done(&worker->loop);
+        waiters_free(worker->waiters);
+        events_free(worker->events);
+        hub_free(worker->hub);
+    }
+    callbacks_free(server->callbacks);
+    sched_done(&server->sched);
+    free(server->workers);
+}
+
+static int fail(const struct problem *why)
+{
+    fprintf(stderr, "berth: %s\n", why->detail);
+    return why->err == ERR_BAD_CONFIG || why->err == ERR_BAD_REQUEST || why->err == ERR_BAD_FIELD ||
+                   why->err == ERR_NOT_FOUND
+               ? 2
+               : 1;
+}
+
+static void print_help(bool dev)
+{
+    struct buf buf = {0};
+
+    buf_fmt(&buf,
+            "berth %s: %s\n\n"
+            "Usage: berth %s [flags]\n\n"
+            "Examples:\n"
+            "  berth %s\n"
+            "  berth %s --listen 127.0.0.1:7420 --data-dir ./berth-data\n"
+            "  BERTH_LOG_LEVEL=debug berth %s --config berth.yaml\n\n"
+            "Every flag is also an environment variable (--sample-k: BERTH_SAMPLE_K) and a key of\n"
+            "the file (sample_k). A flag wins over the environment, that over the file.\n\n"
+            "Flags:\n",
+            dev ? "dev" : "server",
+            dev ? "a server on this machine, nothing to configure"
+                : "one instance of the scheduler",
+            dev ? "dev" : "server", dev ? "dev" : "server", dev ? "dev" : "server",
+            dev ? "dev" : "server");
+    settings_help(&buf, dev);
+    fwrite(buf.at, 1, buf.len, stdout);
+    buf_free(&buf);
+}
+
+static bool wants_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+int server_main(int argc, char **argv, bool dev)
+{
+    static struct server server;
+    static struct settings_source source;
+    struct problem why = {0};
+
+    if (wants_help(argc, argv)) {
+        print_help(dev);
+        return 0;
+    }
+    block_signals();
+    if (settings_load(&source, argc, argv, dev, &why))
+        return fail(&why);
+    log_setup((enum log_level)source.settings.log_level,
+              (enum log_format)source.settings.log_format, STDERR_FILENO);
+    if (server_init(&server, &source.settings, &why))
+        return fail(&why);
+    for (int i = 0; i <= server.loop_count; i++)
+        if (loop_start(&server.workers[i].loop)) {
+            fprintf(stderr, "berth: a thread cannot be started\n");
+            return 1;
+        }
+    if (dev)
+        fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server.port);
+    int got = wait_signal();
+    log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
+    server_stop(&server);
+    server_done(&server);
+    settings_done(&source);
+    log_event(LOG_INFO, "server.stopped", KI("pid", getpid()));
+    return 0;
+}
+
+int server_config_main(int argc, char **argv)
+{
+    struct settings_source source;
+    struct problem why = {0};
+    struct buf buf = {0};
+
+    if (argc < 1 || strcmp(argv[0], "show") != 0 || wants_help(argc, argv)) {
+        bool help = argc < 1 || wants_help(argc, argv);
+
+        fprintf(help ? stdout : stderr,
+                "Usage: berth config show [flags]\n\n"
+                "Prints every setting and where its value came from.\n\n"
+                "Examples:\n  berth config show\n  berth config show --config berth.yaml\n");
+        return help ? 0 : 2;
+    }
+    if (settings_load(&source, argc - 1, argv + 1, false, &why))
+        return fail(&why);
+    conf_show(&source.conf, &buf);
+    fwrite(buf.at, 1, buf.len, stdout);
+    buf_free(&buf);
+    settings_done(&source);
+    return 0;
+}

@@ -1,0 +1,54 @@
+/* `berth server` and `berth dev`: threads, listeners, signals; and what the handlers share. */
+#ifndef SERVER_SERVER_H
+#define SERVER_SERVER_H
+
+#include "io/client.h"
+#include "sched/keeper.h"
+#include "server/settings.h"
+
+struct server;
+struct hub;
+struct waiters;
+struct events;
+
+/* What one loop thread owns. The keeper's has no listener. */
+struct worker {
+    struct server *server;
+    struct loop loop;
+    struct http_server http;
+    struct sched_loop *sched;
+    struct client *client; /* pushes and callbacks */
+    struct hub *hub;       /* nodes reached through this loop */
+    struct waiters *waiters;
+    struct events *events;
+    bool serves; /* false: the keeper's */
+};
+
+struct server {
+    struct settings *settings;
+    struct sched sched;
+    struct store *store;
+    struct worker *workers; /* loop_count of them, then the keeper's */
+    int loop_count;
+    struct callbacks *callbacks; /* the keeper's */
+    int port;
+    _Atomic bool draining;
+    int64_t started_ms;
+};
+
+static inline struct worker *server_keeper(struct server *server)
+{
+    return &server->workers[server->loop_count];
+}
+
+/* The worker whose loop this is. */
+static inline struct worker *worker_of(struct loop *loop)
+{
+    return loop->owner;
+}
+
+/* argv without the program's name and the verb. Returns the exit code. */
+int server_main(int argc, char **argv, bool dev);
+int server_config_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,434 @@
+/* The settings table. */
+#include "server/settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(member) offsetof(struct settings, member)
+#define SCHED(m)   offsetof(struct settings, sched.m)
+#define SECOND_MS  1000
+#define HOUR_MS    (3600LL * SECOND_MS)
+#define DAY_MS     (24 * HOUR_MS)
+#define MIB        (1024LL * 1024)
+
+static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
+static const char *const log_formats[] = {"logfmt", "json", NULL};
+
+static const struct field fields[] = {
+    {.name = "listen",
+     .type = FIELD_STR,
+     .offset = AT(listen),
+     .preset = "127.0.0.1:7420",
+     .help = "address and port to serve on"},
+    {.name = "store",
+     .type = FIELD_STR,
+     .offset = AT(store),
+     .preset = "embedded:",
+     .help = "where jobs and leases live: embedded:",
+     .flags = FIELD_SECRET},
+    {.name = "data_dir",
+     .type = FIELD_STR,
+     .offset = AT(data_dir),
+     .preset = "./berth-data",
+     .help = "directory of the embedded store"},
+    {.name = "loops",
+     .type = FIELD_INT,
+     .offset = AT(loops),
+     .min = 0,
+     .max = 64,
+     .preset = "0",
+     .help = "loop threads; 0 = one for each core, at most 8"},
+
+    {.name = "sample_k",
+     .type = FIELD_INT,
+     .offset = SCHED(sample_k),
+     .min = 1,
+     .max = POLICY_SAMPLE_MAX,
+     .preset = "20",
+     .help = "candidates sampled for a dispatch"},
+    {.name = "reservation_ttl_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(reservation_ttl_ms),
+     .min = 50,
+     .max = 600 * SECOND_MS,
+     .preset = "5000",
+     .help = "how long a node has for its ACK"},
+    {.name = "max_attempts",
+     .alias = "max_retry",
+     .type = FIELD_INT,
+     .offset = SCHED(max_attempts),
+     .min = 1,
+     .max = JOB_ATTEMPTS_MAX,
+     .preset = "2",
+     .help = "attempts of a job in all"},
+    {.name = "candidate_shuffle",
+     .type = FIELD_BOOL,
+     .offset = SCHED(candidate_shuffle),
+     .preset = "true",
+     .help = "try equal candidates in random order"},
+    {.name = "health_filter",
+     .type = FIELD_STR,
+     .offset = SCHED(health_filter),
+     .preset = "ready",
+     .help = "health a node must have to get work: ready"},
+    {.name = "policy",
+     .type = FIELD_STR,
+     .offset = SCHED(policy),
+     .preset = "least_loaded",
+     .help = "which candidate first: random, least_loaded, health"},
+    {.name = "heartbeat_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(heartbeat_ms),
+     .min = 1000,
+     .max = HOUR_MS,
+     .preset = "5000",
+     .help = "how often nodes send heartbeats"},
+    {.name = "heartbeat_stale_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(heartbeat_stale_ms),
+     .min = 1000,
+     .max = DAY_MS,
+     .preset = "15000",
+     .flags = FIELD_NULLABLE,
+     .help = "a node silent for longer gets no work; off = never"},
+    {.name = "view_drop_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(view_drop_ms),
+     .min = 1000,
+     .max = DAY_MS,
+     .preset = "30000",
+     .help = "a node silent for longer is gone from the view"},
+    {.name = "lost_grace_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(lost_grace_ms),
+     .min = 1000,
+     .max = DAY_MS,
+     .preset = "15000",
+     .help = "and lost after this much more"},
+    {.name = "forget_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(forget_ms),
+     .min = 1000,
+     .max = 365 * DAY_MS,
+     .preset = "1h",
+     .help = "a node silent for longer is forgotten"},
+    {.name = "running_lease_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(running_lease_ms),
+     .min = 1000,
+     .max = DAY_MS,
+     .preset = "45000",
+     .help = "a running job whose node is silent so long moves on"},
+    {.name = "stop_grace_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(stop_grace_ms),
+     .min = 0,
+     .max = HOUR_MS,
+     .preset = "15000",
+     .help = "time a node has beyond a job's timeout before the server steps in"},
+    {.name = "queue_max",
+     .type = FIELD_INT,
+     .offset = SCHED(queue_max),
+     .min = 1,
+     .max = 1000000,
+     .preset = "10000",
+     .help = "jobs that may wait, per type"},
+    {.name = "nodes_max",
+     .type = FIELD_INT,
+     .offset = SCHED(nodes_max),
+     .min = 1,
+     .max = 1000000,
+     .preset = "20000",
+     .help = "nodes that may be registered"},
+    {.name = "latency_target_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(latency_target_ms),
+     .min = 1,
+     .max = HOUR_MS,
+     .preset = "1000",
+     .help = "run time at which health_score counts latency full"},
+    {.name = "pools",
+     .type = FIELD_STRS,
+     .offset = SCHED(pools),
+     .help = "pairs (en:zh) that exist for nodes with nmt_pairs any"},
+    {.name = "store_timeout_ms",
+     .type = FIELD_MS,
+     .offset = SCHED(store_timeout_ms),
+     .min = 10,
+     .max = 60 * SECOND_MS,
+     .preset = "2000",
+     .help = "a store call that arrives later does nothing"},
+
+    {.name = "connections_max",
+     .type = FIELD_INT,
+     .offset = AT(http.net.connections_max),
+     .min = 1,
+     .max = 1000000,
+     .preset = "20000",
+     .help = "open connections per loop"},
+    {.name = "connections_per_peer_max",
+     .type = FIELD_INT,
+     .offset = AT(http.net.connections_per_peer_max),
+     .min = 0,
+     .max = 1000000,
+     .preset = "0",
+     .help = "and per remote address; 0 = no limit"},
+    {.name = "write_queue_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.net.write_queue_bytes_max),
+     .min = 65536,
+     .max = 1024 * MIB,
+     .preset = "8388608",
+     .help = "a reader slower than this is dropped"},
+    {.name = "header_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(http.net.header_timeout_ms),
+     .min = 10,
+     .max = HOUR_MS,
+     .preset = "10000",
+     .help = "for the whole request head"},
+    {.name = "body_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(http.net.body_timeout_ms),
+     .min = 10,
+     .max = HOUR_MS,
+     .preset = "30000",
+     .help = "for the whole body"},
+    {.name = "idle_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(http.net.idle_timeout_ms),
+     .min = 10,
+     .max = DAY_MS,
+     .preset = "75000",
+     .help = "between requests"},
+    {.name = "header_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.header_bytes_max),
+     .min = 1024,
+     .max = MIB,
+     .preset = "16384",
+     .help = "request line and headers"},
+    {.name = "header_count_max",
+     .type = FIELD_INT,
+     .offset = AT(http.header_count_max),
+     .min = 8,
+     .max = 1000,
+     .preset = "100",
+     .help = "headers of a request"},
+    {.name = "uri_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.uri_bytes_max),
+     .min = 256,
+     .max = 65536,
+     .preset = "8192",
+     .help = "request target"},
+    {.name = "body_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.body_bytes_max),
+     .min = 1024,
+     .max = 256 * MIB,
+     .preset = "1048576",
+     .help = "body of a request (a batch: eight times that)"},
+    {.name = "message_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(ws.message_bytes_max),
+     .min = 1024,
+     .max = 256 * MIB,
+     .preset = "1048576",
+     .help = "WebSocket message of a node"},
+    {.name = "message_queue_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(ws.queue_bytes_max),
+     .min = 65536,
+     .max = 1024 * MIB,
+     .preset = "8388608",
+     .help = "what may wait for a slow node; over it the node is disconnected"},
+    {.name = "ping_ms",
+     .type = FIELD_MS,
+     .offset = AT(ws.ping_ms),
+     .min = 100,
+     .max = HOUR_MS,
+     .preset = "15000",
+     .help = "a silent WebSocket is pinged after this, and dead after twice"},
+    {.name = "result_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(result_bytes_max),
+     .min = 0,
+     .max = 64 * MIB,
+     .preset = "65536",
+     .help = "result of a job"},
+    {.name = "batch_max",
+     .type = FIELD_INT,
+     .offset = AT(batch_max),
+     .min = 1,
+     .max = 10000,
+     .preset = "1000",
+     .help = "jobs of one batch request"},
+
+    {.name = "retention_ms",
+     .type = FIELD_MS,
+     .offset = AT(retention_ms),
+     .min = 1000,
+     .max = 365 * DAY_MS,
+     .preset = "1h",
+     .help = "how long finished jobs are kept"},
+    {.name = "retention_jobs_max",
+     .type = FIELD_INT,
+     .offset = AT(retention_jobs_max),
+     .min = 1000,
+     .max = 1000000000,
+     .preset = "5000000",
+     .help = "and how many of them at most"},
+    {.name = "store_in_flight_max",
+     .type = FIELD_INT,
+     .offset = AT(store_in_flight_max),
+     .min = 16,
+     .max = 1000000,
+     .preset = "65536",
+     .help = "store calls under way; more answer SCHEDULER_BUSY"},
+    {.name = "push_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(push_timeout_ms),
+     .min = 10,
+     .max = 600 * SECOND_MS,
+     .preset = "2000",
+     .help = "for a push to a node's endpoint"},
+    {.name = "callback_retry_ms",
+     .type = FIELD_MS,
+     .offset = AT(callback_retry_ms),
+     .min = 10,
+     .max = HOUR_MS,
+     .preset = "1000",
+     .help = "first pause after a failed callback; doubles"},
+    {.name = "callback_tries_max",
+     .type = FIELD_INT,
+     .offset = AT(callback_tries_max),
+     .min = 1,
+     .max = 1000,
+     .preset = "20",
+     .help = "then it is given up"},
+    {.name = "poll_wait_max_ms",
+     .type = FIELD_MS,
+     .offset = AT(poll_wait_max_ms),
+     .min = 0,
+     .max = HOUR_MS,
+     .preset = "60000",
+     .help = "the longest ?wait="},
+    {.name = "allow_urls",
+     .type = FIELD_STRS,
+     .offset = AT(allow_urls),
+     .preset = "loopback",
+     .help = "what endpoint and callback_url may point to"},
+    {.name = "hosts",
+     .type = FIELD_STRS,
+     .offset = AT(hosts),
+     .help = "names besides loopback that a request's Host may carry"},
+    {.name = "log_level",
+     .type = FIELD_ENUM,
+     .offset = AT(log_level),
+     .names = log_levels,
+     .preset = "info",
+     .help = "debug, info, warn, error"},
+    {.name = "log_format",
+     .type = FIELD_ENUM,
+     .offset = AT(log_format),
+     .names = log_formats,
+     .preset = "logfmt",
+     .help = "logfmt or json"},
+};
+
+static const struct schema settings_schema = {
+    .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
+
+/* --config is looked for first: flags win over the file it names. */
+static const char *config_path(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            return argv[i + 1];
+    }
+    return getenv("BERTH_CONFIG");
+}
+
+static enum err read_flags(struct conf *conf, int argc, char **argv, struct problem *why)
+{
+    for (int i = 0; i < argc;) {
+        if (strncmp(argv[i], "--config=", 9) == 0) {
+            i++;
+            continue;
+        }
+        if (strcmp(argv[i], "--config") == 0) {
+            i += 2;
+            continue;
+        }
+        if (strncmp(argv[i], "--", 2) != 0)
+            return problem_set(why, ERR_BAD_REQUEST, "", "Unexpected argument \"%s\".", argv[i]);
+        enum err err = conf_flag(conf, argc, argv, &i, why);
+        if (err)
+            return err;
+    }
+    return ERR_OK;
+}
+
+enum err settings_load(struct settings_source *source, int argc, char **argv, bool dev,
+                       struct problem *why)
+{
+    extern char **environ;
+    const char *path = config_path(argc, argv);
+    enum err err;
+
+    *source = (struct settings_source){.settings.http = http_limits_default,
+                                       .settings.ws = ws_limits_default};
+    err = conf_init(&source->conf, &settings_schema, &source->settings, &source->arena);
+    if (!err && path)
+        err = conf_file(&source->conf, path, why);
+    if (!err)
+        err = conf_env(&source->conf, environ, why);
+    if (!err)
+        err = read_flags(&source->conf, argc, argv, why);
+    if (!err)
+        err = settings_check(&source->settings, why);
+    return err;
+}
+
+void settings_done(struct settings_source *source)
+{
+    arena_free(&source->arena);
+}
+
+enum err settings_check(const struct settings *settings, struct problem *why)
+{
+    const struct sched_config *sched = &settings->sched;
+
+    if (sched->heartbeat_stale_ms != FIELD_OFF &&
+        sched->heartbeat_stale_ms < 3 * sched->heartbeat_ms)
+        return problem_set(why, ERR_BAD_CONFIG, "heartbeat_stale_ms",
+                           "heartbeat_stale_ms must be at least 3 x heartbeat_ms (%lld), or off.",
+                           (long long)(3 * sched->heartbeat_ms));
+    if (!str_is(sched->health_filter, "ready"))
+        return problem_set(why, ERR_BAD_CONFIG, "health_filter",
+                           "health_filter must be ready: only a node that says so gets work.");
+    if (!policy_by_name(sched->policy))
+        return problem_set(why, ERR_BAD_CONFIG, "policy",
+                           "policy must be random, least_loaded or health, not \"" STR_FMT "\".",
+                           STR_ARG(sched->policy));
+    return ERR_OK;
+}
+
+void settings_help(struct buf *out, bool dev)
+{
+    buf_fmt(out, "  --config FILE                     YAML file with any of the settings below\n");
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        char flag[64];
+        size_t n = 0;
+
+        for (const char *c = fields[i].name; *c && n + 1 < sizeof flag; c++)
+            flag[n++] = *c == '_' ? '-' : *c;
+        flag[n] = 0;
+        buf_fmt(out, "  --%-31s %s%s%s%s\n", flag, fields[i].help,
+                fields[i].preset ? " (default " : "", fields[i].preset ? fields[i].preset : "",
+                fields[i].preset ? ")" : "");
+    }
+}

@@ -1,0 +1,51 @@
+/* Everything an operator can set: one table, from which flags, environment, file keys, `config
+ * show` and --help follow. */
+#ifndef SERVER_SETTINGS_H
+#define SERVER_SETTINGS_H
+
+#include "base/log.h"
+#include "base/schema.h"
+#include "io/http.h"
+#include "io/ws.h"
+#include "sched/sched.h"
+
+struct settings {
+    struct str listen;
+    struct str store;
+    struct str data_dir;
+    int64_t loops;
+    struct sched_config sched;
+    struct http_limits http;
+    struct ws_limits ws;
+    int64_t result_bytes_max;
+    int64_t batch_max;
+    int64_t retention_ms;
+    int64_t retention_jobs_max;
+    int64_t store_in_flight_max;
+    int64_t push_timeout_ms;
+    int64_t callback_retry_ms;
+    int64_t callback_tries_max;
+    int64_t poll_wait_max_ms;
+    struct strs allow_urls;
+    struct strs hosts;
+    int log_level;
+    int log_format;
+    bool access_log;
+};
+
+struct settings_source {
+    struct conf conf;
+    struct settings settings;
+    struct arena arena;
+};
+
+/* Reads defaults, then the file of --config or BERTH_CONFIG, then the environment, then the flags.
+ * `dev` sets what `berth dev` sets. On an unknown flag or a bad value the problem says which. */
+enum err settings_load(struct settings_source *source, int argc, char **argv, bool dev,
+                       struct problem *why);
+void settings_done(struct settings_source *source);
+/* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
+enum err settings_check(const struct settings *settings, struct problem *why);
+void settings_help(struct buf *out, bool dev); /* the flags, one a line */
+
+#endif

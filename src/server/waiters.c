@@ -1,0 +1,144 @@
+/* Who waits for which job, per loop. */
+#include "server/waiters.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/map.h"
+
+struct waiter {
+    struct waiter *next; /* of the same job */
+    struct call *call;
+    uint64_t job;
+    int64_t until_ms;
+    void (*ready)(struct call *call);
+};
+
+struct waiters {
+    struct worker *worker;
+    struct idmap by_job; /* -> struct waiter *, linked */
+    _Atomic int64_t count;
+};
+
+struct word {
+    struct msg msg;
+    struct waiters *waiters;
+    uint64_t job;
+};
+
+struct waiters *waiters_new(struct worker *worker)
+{
+    struct waiters *waiters = calloc(1, sizeof *waiters);
+
+    assert(waiters);
+    waiters->worker = worker;
+    return waiters;
+}
+
+void waiters_free(struct waiters *waiters)
+{
+    struct waiter *waiter;
+
+    if (!waiters)
+        return;
+    for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
+        while (waiter) {
+            struct waiter *next = waiter->next;
+
+            free(waiter);
+            waiter = next;
+        }
+    idmap_free(&waiters->by_job);
+    free(waiters);
+}
+
+struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
+                           int64_t wait_ms, void (*ready)(struct call *call))
+{
+    struct waiter *waiter = calloc(1, sizeof *waiter);
+
+    assert(waiter && ready);
+    *waiter = (struct waiter){.next = idmap_get(&waiters->by_job, job),
+                              .call = call,
+                              .job = job,
+                              .until_ms = waiters->worker->loop.mono_ms + wait_ms,
+                              .ready = ready};
+    idmap_put(&waiters->by_job, job, waiter);
+    atomic_fetch_add(&waiters->count, 1);
+    return waiter;
+}
+
+void waiters_del(struct waiters *waiters, struct waiter *waiter)
+{
+    struct waiter *first = idmap_get(&waiters->by_job, waiter->job);
+    struct waiter **at = &first;
+
+    while (*at && *at != waiter)
+        at = &(*at)->next;
+    assert(*at);
+    *at = waiter->next;
+    if (first)
+        idmap_put(&waiters->by_job, waiter->job, first);
+    else
+        idmap_del(&waiters->by_job, waiter->job);
+    atomic_fetch_sub(&waiters->count, 1);
+    free(waiter);
+}
+
+static void wake(struct waiters *waiters, uint64_t job)
+{
+    struct waiter *waiter = idmap_del(&waiters->by_job, job);
+
+    while (waiter) {
+        struct waiter *next = waiter->next;
+
+        atomic_fetch_sub(&waiters->count, 1);
+        waiter->ready(waiter->call);
+        free(waiter);
+        waiter = next;
+    }
+}
+
+static void told(struct msg *msg)
+{
+    struct word *word = container_of(msg, struct word, msg);
+
+    wake(word->waiters, word->job);
+    free(word);
+}
+
+void waiters_tell(struct server *server, uint64_t job)
+{
+    for (int i = 0; i < server->loop_count; i++) {
+        struct waiters *waiters = server->workers[i].waiters;
+
+        if (atomic_load(&waiters->count) == 0)
+            continue;
+        struct word *word = calloc(1, sizeof *word);
+        assert(word);
+        *word = (struct word){.msg = {.run = told}, .waiters = waiters, .job = job};
+        inbox_post(&server->workers[i].loop.inbox, &word->msg);
+    }
+}
+
+void waiters_tick(struct waiters *waiters)
+{
+    int64_t now_ms = waiters->worker->loop.mono_ms;
+    struct waiter *waiter;
+    bool again = atomic_load(&waiters->count) > 0;
+
+    while (again) {
+        again = false;
+        for (size_t i = 0; !again && (waiter = idmap_next(&waiters->by_job, &i));)
+            for (; waiter && !again; waiter = waiter->next)
+                if (waiter->until_ms <= now_ms || waiter->call->req->gone) {
+                    struct call *call = waiter->call;
+                    void (*ready)(struct call *) = waiter->ready;
+
+                    waiters_del(waiters, waiter); /* the map changed: start over */
+                    ready(call);
+                    again = true;
+                    break;
+                }
+    }
+}

@@ -1,0 +1,22 @@
+/* Requests that wait for a job to end (?wait=5s). Each loop keeps its own; the loop that settles a
+ * job tells the loops that have any. */
+#ifndef SERVER_WAITERS_H
+#define SERVER_WAITERS_H
+
+#include "server/route.h"
+
+struct waiters;
+
+struct waiters *waiters_new(struct worker *worker);
+void waiters_free(struct waiters *waiters);
+void waiters_tick(struct waiters *waiters);
+/* Calls ready(call) once on this loop: when the job ended, or wait_ms later. Register first, then
+ * read the job: an end in between is not missed. */
+struct waiter;
+struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
+                           int64_t wait_ms, void (*ready)(struct call *call));
+void waiters_del(struct waiters *waiters, struct waiter *waiter);
+/* A job ended: any loop. */
+void waiters_tell(struct server *server, uint64_t job);
+
+#endif
