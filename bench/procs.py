@@ -1,0 +1,278 @@
+"""Processes of a benchmark: started in temporary directories on free ports, ended by their pid, and
+what they cost. Standard library only."""
+import atexit
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+_libc = ctypes.CDLL(None)
+_procs, _dirs = [], []
+
+
+def _die_with_parent():
+    _libc.prctl(1, signal.SIGKILL)
+
+
+def spawn(command, **options):
+    """Starts a process that ends with us, whatever happens to us."""
+    command = [str(word) for word in command]
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("stdout", subprocess.DEVNULL)
+    process = subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
+    _procs.append(process)
+    return process
+
+
+def stop(process, sig=signal.SIGKILL):
+    """By its pid; a store that is thrown away needs no farewell."""
+    if process.poll() is None:
+        process.send_signal(sig)
+    process.wait()
+    if process in _procs:
+        _procs.remove(process)
+
+
+def temp_dir():
+    path = tempfile.mkdtemp(prefix="berth-bench-")
+    _dirs.append(path)
+    return path
+
+
+def drop_dir(path):
+    shutil.rmtree(path, ignore_errors=True)
+    if path in _dirs:
+        _dirs.remove(path)
+
+
+def _end_all():
+    for process in reversed(list(_procs)):
+        with contextlib.suppress(Exception):
+            stop(process)
+    for path in list(_dirs):
+        drop_dir(path)
+
+
+atexit.register(_end_all)
+for _sig in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(_sig, lambda number, frame: os._exit(_end_all() or 128 + number))
+
+
+def raise_fd_limit():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+_given = set()
+
+
+def free_port():
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
+
+
+def wait_port(port, process, seconds=20, log=None):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            said = open(log).read()[-800:] if log else ""
+            raise RuntimeError(f"{process.args[0]} exited with {process.returncode}: {said}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"{process.args[0]} does not listen on port {port}")
+
+
+def threads(pid):
+    """{tid: name}"""
+    names = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            names[int(tid)] = open(f"/proc/{pid}/task/{tid}/comm").read().strip()
+    return names
+
+
+def cpu_s(pid):
+    """Seconds of CPU so far: the scheduler's own account in ns, not sampled ticks."""
+    total = 0
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            total += int(open(f"/proc/{pid}/task/{tid}/schedstat").read().split()[0])
+    return total / 1e9
+
+
+def cpu_by_thread(pid):
+    """{name without its number: seconds}"""
+    sums = {}
+    for tid, name in threads(pid).items():
+        name = re.sub(r"-?\d+$", "", name)
+        with contextlib.suppress(OSError):
+            ns = int(open(f"/proc/{pid}/task/{tid}/schedstat").read().split()[0])
+            sums[name] = sums.get(name, 0) + ns / 1e9
+    return sums
+
+
+def rss_kb(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise RuntimeError("no VmRSS")
+
+
+class Nginx:
+    """`return 200` with one worker: the cheapest answer a good HTTP server can give."""
+
+    def __init__(self):
+        self.dir, self.port = temp_dir(), free_port()
+        user = "user root;" if os.getuid() == 0 else ""
+        spots = " ".join(f"{kind}_temp_path {self.dir}/{kind};"
+                         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        conf = os.path.join(self.dir, "nginx.conf")
+        with open(conf, "w") as out:
+            out.write(f"""daemon off; {user} worker_processes 1; pid {self.dir}/pid; error_log {self.dir}/error crit;
+events {{ worker_connections 4096; }}
+http {{ access_log off; keepalive_requests 1000000000; {spots}
+  server {{ listen 127.0.0.1:{self.port} backlog=4096; location / {{ return 200 'ok'; }} }} }}
+""")
+        binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
+        if not binary:
+            raise RuntimeError("nginx is not installed (Debian: nginx-light)")
+        self.process = spawn([binary, "-c", conf, "-p", self.dir, "-e", f"{self.dir}/error"])
+        wait_port(self.port, self.process)
+        kids = open(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read().split()
+        self.pid = int(kids[0])
+
+    def stop(self):
+        stop(self.process, signal.SIGTERM)
+        drop_dir(self.dir)
+
+
+class Berth:
+    """A fresh server with its own durable store."""
+
+    def __init__(self, binary, data_root=None, **settings):
+        self.dir, self.port = temp_dir(), free_port()
+        data = tempfile.mkdtemp(prefix="berth-bench-", dir=data_root) if data_root else self.dir
+        if data_root:
+            _dirs.append(data)
+        self.data = data
+        settings = {"listen": f"127.0.0.1:{self.port}", "data_dir": os.path.join(data, "data"),
+                    "log_level": "warn", **settings}
+        command = [binary, "server"]
+        for name, value in settings.items():
+            command += ["--" + name.replace("_", "-"), str(value)]
+        self.log = os.path.join(self.dir, "log")
+        with open(self.log, "wb") as log:
+            self.process = spawn(command, stdout=log, stderr=log)
+        self.pid = self.process.pid
+        wait_port(self.port, self.process, log=self.log)
+
+    def register(self, count, slots=1000000, prefix="node"):
+        """Poll nodes in the pool en:zh, over 16 connections at a time."""
+        numbers, errors, lock = iter(range(count)), [], threading.Lock()
+
+        def work():
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            while not errors:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                body = json.dumps({"node_id": f"{prefix}-{number}", "health": "ready", "semantic_langs": ["en", "zh"],
+                                   "nmt_pairs": [["en", "zh"], ["zh", "en"]], "tts_langs": ["en", "zh"],
+                                   "max_concurrent_jobs": slots})
+                connection.request("POST", "/v1/node/register", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                text = answer.read()
+                if answer.status != 200:
+                    errors.append(f"{answer.status} {text[:200]}")
+
+        crew = [threading.Thread(target=work) for _ in range(min(16, count))]
+        for one in crew:
+            one.start()
+        for one in crew:
+            one.join()
+        if errors:
+            raise RuntimeError("a node could not be registered: " + errors[0])
+
+    def stop(self):
+        stop(self.process)
+        drop_dir(self.dir)
+        drop_dir(self.data)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Idle:
+    """Connected nodes that do nothing (`berth bench idle`); their heartbeats can be switched."""
+
+    def __init__(self, binary, port, conns, rate=0, **flags):
+        command = [binary, "bench", "idle", "--port", port, "--conns", conns, "--heartbeats-per-s", rate]
+        for name, value in flags.items():
+            command += ["--" + name, value]
+        self.process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"bench idle exited with {self.process.wait()}")
+        self.opened = json.loads(line)
+
+    def rate(self, per_s):
+        self.process.stdin.write(f"{per_s}\n")
+        self.process.stdin.flush()
+
+    def stop(self):
+        """How many heartbeats went out."""
+        self.process.stdin.close()
+        line = self.process.stdout.readline()
+        code = self.process.wait()
+        stop(self.process)
+        if code:
+            raise RuntimeError(f"bench idle exited with {code}: {line}")
+        return json.loads(line)
+
+
+def wrk(port, seconds, conns=64, stop_after=0):
+    """One window; raises when an answer was not 2xx, because then the figures mean nothing."""
+    lua = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dispatch.lua")
+    command = ["wrk", "-t1", f"-c{conns}", f"-d{seconds}s", "--timeout", "10s", "-s", lua,
+               f"http://127.0.0.1:{port}/v1/dispatch/f2f"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, preexec_fn=_die_with_parent,
+                          env=dict(os.environ, BENCH_STOP_AFTER=str(stop_after)))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise RuntimeError(f"wrk: {done.stderr or done.stdout}")
+    result = json.loads(lines[-1])
+    if result["refused"] or result["broken"]:
+        raise RuntimeError(f"of {result['requests']} dispatches {result['refused']} were refused and "
+                           f"{result['broken']} broke")
+    result["per_s"] = result["requests"] / result["secs"]
+    return result
+
+
+def run_json(command, timeout=120):
+    """Runs a bench to its end; its last line is JSON."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
+                          preexec_fn=_die_with_parent)
+    if done.returncode:
+        raise RuntimeError(f"{command[1:3]} exited with {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
