@@ -1,0 +1,548 @@
+/* `embedded:` - the store thread takes its whole inbox as one batch: applies it to the ledger,
+ * which writes through to the journal, commits once (one fsync for all), then answers. What queued
+ * up meanwhile is the next batch; there is no timer. The helper thread reads and makes checkpoints.
+ *
+ * A commit that fails answers its whole batch ERR_STORE_DOWN; memory is thrown away and both
+ * connections are closed; then memory is built anew by the same code that starts up. Until that
+ * works every new op is refused at the door. */
+#include "store/embedded.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/metrics.h"
+#include "store/desk.h"
+#include "store/journal.h"
+#include "store/purge.h"
+#include "store/reader.h"
+
+#include <assert.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    IN_FLIGHT_DEFAULT = 65536,
+    RUNNING_TTL_DEFAULT_MS = 45000,
+    IDLE_MS = 1000,
+    PURGE_IDLE_MS = 100, /* between two rounds while there is more to purge */
+    PURGE_IDLE_ROWS = 256,
+    PURGE_BATCH_ROWS = 16, /* and two for each new row, so that it catches up under any load */
+    AUDIT_MS = 10000,
+    REVIVE_MIN_MS = 100,
+    REVIVE_MAX_MS = 1000,
+    FAILURES_LOCAL_ONLY = 10,
+    /* Pages of 4 KiB. The helper copies each time the WAL grew by so many; at the bound the store
+     * thread copies the small rest itself between two batches, after which the WAL starts over. */
+    WAL_COPY_PAGES = 2048,
+    WAL_RESTART_PAGES = 8192,
+    WAL_REST_PAGES = 512, /* so little may be left for the store thread */
+    WAL_PASSES = 3,
+};
+
+struct embedded {
+    struct store store;
+    struct storefile file;
+    struct desk desk;   /* the store thread's */
+    struct desk helper; /* the reader's */
+    int64_t (*now_ms)(void);
+    int64_t running_ttl_ms;
+    int64_t retention_ms;
+    int64_t retention_jobs_max;
+    int64_t in_flight_max;
+
+    /* Any thread. */
+    _Alignas(64) _Atomic int64_t in_flight;
+    _Alignas(64) _Atomic bool up;
+    _Atomic bool check_always;
+    _Atomic int mode; /* enum store_mode */
+    _Atomic int64_t since_ms;
+    _Atomic int64_t errors;
+    _Atomic int64_t calls;
+    _Atomic int64_t batches;
+    _Atomic int64_t repairs;
+    _Atomic(const char *) fault_what;
+    _Atomic int fault_code;
+    _Atomic int fault_sys;
+
+    /* The store thread's. */
+    struct journal journal;
+    struct ledger ledger;
+    struct purge purge;
+    int failures;      /* in a row */
+    int64_t revive_ms; /* clock_mono_ms: when to try again */
+    int64_t audit_ms;
+    int64_t purge_ms;
+    bool copying; /* the helper was asked to and has not reported yet */
+    int copy_at_pages;
+    bool stopping;
+    sem_t reader_closed;
+
+    /* The helper's. */
+    struct reader reader;
+    bool helper_stopping;
+
+    /* How the two threads talk: each is under way at most once. */
+    struct msg stop;
+    struct msg copied;
+    struct msg helper_stop;
+    struct msg copy_wal;
+    struct msg close_reader;
+};
+
+static struct embedded *of(struct store *store)
+{
+    return container_of(store, struct embedded, store);
+}
+
+/* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
+static void answered(struct msg *msg)
+{
+    struct store_op *op = container_of(msg, struct store_op, msg);
+
+    op->done(op);
+}
+
+static enum err embedded_send(struct store *store, struct store_op *op)
+{
+    struct embedded *self = of(store);
+
+    assert(op->done && op->reply_to);
+    if (!atomic_load_explicit(&self->up, memory_order_relaxed))
+        return ERR_STORE_DOWN;
+    if (atomic_fetch_add_explicit(&self->in_flight, 1, memory_order_relaxed) >=
+        self->in_flight_max) {
+        atomic_fetch_sub_explicit(&self->in_flight, 1, memory_order_relaxed);
+        return ERR_BUSY;
+    }
+    op->msg.run = answered;
+    inbox_post(reader_answers(op->verb) ? &self->helper.inbox : &self->desk.inbox, &op->msg);
+    return ERR_OK;
+}
+
+/* Only the store thread and the helper count, each its own calls. */
+static void count(_Atomic int64_t *value, int64_t n)
+{
+    atomic_fetch_add_explicit(value, n, memory_order_relaxed);
+}
+
+static void set_mode(struct embedded *self, enum store_mode mode)
+{
+    if ((int)mode == atomic_load_explicit(&self->mode, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&self->mode, (int)mode, memory_order_relaxed);
+    atomic_store_explicit(&self->since_ms, clock_wall_ms(), memory_order_relaxed);
+    metric_set(METRIC_STORE_MODE, mode);
+}
+
+static void note_fault(struct embedded *self, const struct fault *fault)
+{
+    count(&self->errors, 1);
+    atomic_store_explicit(&self->fault_what, fault->what, memory_order_relaxed);
+    atomic_store_explicit(&self->fault_code, fault->code, memory_order_relaxed);
+    atomic_store_explicit(&self->fault_sys, fault->sys, memory_order_relaxed);
+}
+
+static void embedded_status(struct store *store, struct store_status *ret_status)
+{
+    struct embedded *self = of(store);
+    struct fault fault = {.what = atomic_load_explicit(&self->fault_what, memory_order_relaxed),
+                          .code = atomic_load_explicit(&self->fault_code, memory_order_relaxed),
+                          .sys = atomic_load_explicit(&self->fault_sys, memory_order_relaxed)};
+
+    *ret_status = (struct store_status){
+        .mode = (enum store_mode)atomic_load_explicit(&self->mode, memory_order_relaxed),
+        .since_ms = atomic_load_explicit(&self->since_ms, memory_order_relaxed),
+        .errors = atomic_load_explicit(&self->errors, memory_order_relaxed),
+        .calls = atomic_load_explicit(&self->calls, memory_order_relaxed),
+        .batches = atomic_load_explicit(&self->batches, memory_order_relaxed),
+    };
+    fault_text(&fault, ret_status->detail, sizeof ret_status->detail);
+}
+
+/* Posts every op of a batch to its sender. `down`: whatever they hold, they failed. */
+static void answer(struct embedded *self, struct msg *batch, bool down)
+{
+    int64_t total = 0;
+    int64_t refused = 0;
+
+    for (struct msg *msg = batch; msg; msg = msg->next)
+        total++;
+    atomic_fetch_sub_explicit(&self->in_flight, total, memory_order_relaxed);
+    count(&self->calls, total);
+    for (struct msg *next; batch; batch = next) {
+        struct store_op *op = container_of(batch, struct store_op, msg);
+
+        next = batch->next; /* once posted it is the sender's again */
+        if (down) {
+            op->err = ERR_STORE_DOWN;
+            op->head = (struct store_head){0};
+            op->record = (struct store_record){0};
+        }
+        refused += op->err != ERR_OK;
+        inbox_post(op->reply_to, &op->msg);
+    }
+    if (total > refused)
+        metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
+    if (refused)
+        metric_add_label(METRIC_STORE_CALLS, down ? "down" : "refused", refused);
+}
+
+/* Takes an inbox: the ops in their order, and apart from them our own messages. */
+static struct msg *take(struct desk *desk, struct msg **ret_own)
+{
+    struct msg *ops = inbox_take(&desk->inbox);
+
+    *ret_own = NULL;
+    for (struct msg **at = &ops; *at;) {
+        struct msg *msg = *at;
+
+        if (msg->run == answered) {
+            at = &msg->next;
+        } else {
+            *at = msg->next;
+            msg->next = *ret_own;
+            *ret_own = msg;
+        }
+    }
+    return ops;
+}
+
+static void run_own(struct msg *own)
+{
+    for (struct msg *next; own; own = next) {
+        next = own->next; /* it may be posted again at once */
+        own->run(own);
+    }
+}
+
+/* Both connections are closed, so that what is opened next sees the file and nothing else. */
+static void throw_away(struct embedded *self)
+{
+    inbox_post(&self->helper.inbox, &self->close_reader);
+    while (sem_wait(&self->reader_closed))
+        ;
+    ledger_free(&self->ledger);
+    journal_close(&self->journal);
+}
+
+static void go_down(struct embedded *self)
+{
+    atomic_store_explicit(&self->up, false, memory_order_relaxed);
+    self->failures++;
+    note_fault(self, &self->journal.fault);
+    set_mode(self, self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
+}
+
+/* Opens the file and builds memory from it: at the start, and after every failure. */
+static bool bring_up(struct embedded *self)
+{
+    struct ledger_config config = {.journal = &self->journal,
+                                   .now_ms = self->now_ms(),
+                                   .running_ttl_ms = self->running_ttl_ms,
+                                   .retention_ms = self->retention_ms};
+
+    if (!journal_open(&self->journal, &self->file))
+        return false;
+    if (!ledger_load(&self->ledger, &config)) {
+        journal_close(&self->journal);
+        return false;
+    }
+    purge_init(&self->purge, self->retention_ms, self->retention_jobs_max);
+    self->copy_at_pages = WAL_COPY_PAGES;
+    self->audit_ms = clock_mono_ms() + AUDIT_MS;
+    self->purge_ms = 0;
+    self->failures = 0;
+    set_mode(self, STORE_NORMAL);
+    atomic_store_explicit(&self->up, true, memory_order_relaxed);
+    return true;
+}
+
+static void revive(struct embedded *self)
+{
+    int64_t wait_ms = REVIVE_MIN_MS;
+
+    if (clock_mono_ms() < self->revive_ms || bring_up(self))
+        return;
+    go_down(self);
+    for (int i = 1; i < self->failures && wait_ms < REVIVE_MAX_MS; i++)
+        wait_ms *= 2;
+    self->revive_ms = clock_mono_ms() + (wait_ms < REVIVE_MAX_MS ? wait_ms : REVIVE_MAX_MS);
+}
+
+static void run_batch(struct embedded *self, struct msg *batch)
+{
+    int64_t now_ms = self->now_ms();
+
+    ledger_begin(&self->ledger, now_ms);
+    for (struct msg *msg = batch; msg; msg = msg->next)
+        ledger_apply(&self->ledger, container_of(msg, struct store_op, msg), now_ms);
+    if (self->journal.writing)
+        purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
+                   PURGE_BATCH_ROWS + 2 * self->journal.added);
+    if (!journal_commit(&self->journal)) {
+        go_down(self); /* first, so that nobody sends more */
+        answer(self, batch, true);
+        throw_away(self);
+        return;
+    }
+    if (atomic_load_explicit(&self->check_always, memory_order_relaxed))
+        ledger_check(&self->ledger);
+    count(&self->batches, 1);
+    metric_add(METRIC_STORE_BATCHES, 1);
+    answer(self, batch, false);
+}
+
+static void audit(struct embedded *self, int64_t mono_ms)
+{
+    int repairs = ledger_audit(&self->ledger);
+
+    self->audit_ms = mono_ms + AUDIT_MS;
+    count(&self->repairs, repairs);
+    if (repairs)
+        metric_add(METRIC_AUDIT_REPAIRS, repairs);
+}
+
+/* Rows that are too old go also when nothing else is written. */
+static void purge(struct embedded *self, int64_t mono_ms)
+{
+    bool more = purge_step(&self->purge, &self->journal, self->ledger.active_count, self->now_ms(),
+                           PURGE_IDLE_ROWS);
+
+    self->purge_ms = mono_ms + (more ? PURGE_IDLE_MS : IDLE_MS);
+    if (journal_commit(&self->journal))
+        return;
+    go_down(self);
+    throw_away(self);
+}
+
+/* What nobody waits for, between two batches. */
+static void do_chores(struct embedded *self)
+{
+    int64_t mono_ms = clock_mono_ms();
+
+    if (self->journal.wal_pages >= self->copy_at_pages && !self->copying) {
+        self->copying = true;
+        inbox_post(&self->helper.inbox, &self->copy_wal);
+    }
+    if (mono_ms >= self->audit_ms)
+        audit(self, mono_ms);
+    if (mono_ms >= self->purge_ms)
+        purge(self, mono_ms);
+}
+
+static bool is_up(const struct embedded *self)
+{
+    return atomic_load_explicit(&self->up, memory_order_relaxed);
+}
+
+static int64_t time_to_wait(const struct embedded *self)
+{
+    int64_t left_ms = (is_up(self) ? self->purge_ms : self->revive_ms) - clock_mono_ms();
+
+    return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
+}
+
+static void *store_thread(void *arg)
+{
+    struct embedded *self = arg;
+
+    metrics_thread();
+    while (!self->stopping || atomic_load(&self->desk.inbox.head)) {
+        struct msg *own;
+        struct msg *batch;
+
+        desk_wait(&self->desk, time_to_wait(self));
+        batch = take(&self->desk, &own);
+        if (!is_up(self))
+            answer(self, batch, true);
+        else if (batch)
+            run_batch(self, batch);
+        run_own(own);
+        if (is_up(self))
+            do_chores(self);
+        else if (!self->stopping)
+            revive(self);
+    }
+    return NULL;
+}
+
+/* The helper copied what it could. While much is written it never gets all of it, so at the bound
+ * the store thread copies the rest, which is little by now: with nobody writing meanwhile the WAL
+ * then starts over instead of growing. */
+static void wal_copied(struct msg *msg)
+{
+    struct embedded *self = container_of(msg, struct embedded, copied);
+
+    self->copying = false;
+    if (!is_up(self))
+        return;
+    self->copy_at_pages = self->journal.wal_pages + WAL_COPY_PAGES;
+    if (self->journal.wal_pages >= WAL_RESTART_PAGES && journal_checkpoint(&self->journal))
+        self->copy_at_pages = WAL_COPY_PAGES;
+}
+
+static void stop_store(struct msg *msg)
+{
+    container_of(msg, struct embedded, stop)->stopping = true;
+}
+
+/* The helper thread. */
+
+static void *helper_thread(void *arg)
+{
+    struct embedded *self = arg;
+
+    metrics_thread();
+    while (!self->helper_stopping || atomic_load(&self->helper.inbox.head)) {
+        struct msg *own;
+        struct msg *ops;
+
+        desk_wait(&self->helper, IDLE_MS);
+        ops = take(&self->helper, &own);
+        for (struct msg *next; ops; ops = next) {
+            struct store_op *op = container_of(ops, struct store_op, msg);
+
+            next = ops->next;
+            ops->next = NULL;
+            if (is_up(self))
+                reader_run(&self->reader, op, self->now_ms());
+            else
+                op->err = ERR_STORE_DOWN;
+            if (op->err == ERR_STORE_DOWN && is_up(self))
+                note_fault(self, &self->reader.fault);
+            answer(self, ops, op->err == ERR_STORE_DOWN);
+        }
+        run_own(own);
+    }
+    return NULL;
+}
+
+/* A second and third pass copy what was written during the one before, so that little is left. */
+static void copy_wal(struct msg *msg)
+{
+    struct embedded *self = container_of(msg, struct embedded, copy_wal);
+    int pages = 0;
+    int copied = 0;
+
+    for (int i = 0; i < WAL_PASSES && (i == 0 || pages - copied > WAL_REST_PAGES); i++)
+        if (!reader_checkpoint(&self->reader, &pages, &copied)) {
+            note_fault(self, &self->reader.fault);
+            break;
+        }
+    inbox_post(&self->desk.inbox, &self->copied);
+}
+
+static void close_reader(struct msg *msg)
+{
+    struct embedded *self = container_of(msg, struct embedded, close_reader);
+
+    reader_close(&self->reader, true);
+    sem_post(&self->reader_closed);
+}
+
+static void stop_helper(struct msg *msg)
+{
+    container_of(msg, struct embedded, helper_stop)->helper_stopping = true;
+}
+
+/* Opening and closing. */
+
+static void free_all(struct embedded *self)
+{
+    reader_close(&self->reader, false);
+    ledger_free(&self->ledger);
+    journal_close(&self->journal);
+    storefile_release(&self->file);
+    sem_destroy(&self->reader_closed);
+    free(self);
+}
+
+static struct embedded *embedded_new(const struct store_config *config)
+{
+    struct embedded *self = mem_aligned(_Alignof(struct embedded), sizeof *self);
+
+    self->store.backend = &embedded_backend;
+    self->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
+    self->running_ttl_ms =
+        config->running_ttl_ms > 0 ? config->running_ttl_ms : RUNNING_TTL_DEFAULT_MS;
+    self->retention_ms = config->retention_ms;
+    self->retention_jobs_max = config->retention_jobs_max;
+    self->in_flight_max = config->in_flight_max > 0 ? config->in_flight_max : IN_FLIGHT_DEFAULT;
+    self->since_ms = clock_wall_ms();
+    desk_init(&self->desk);
+    desk_init(&self->helper);
+    sem_init(&self->reader_closed, 0, 0);
+    self->stop.run = stop_store;
+    self->copied.run = wal_copied;
+    self->helper_stop.run = stop_helper;
+    self->copy_wal.run = copy_wal;
+    self->close_reader.run = close_reader;
+    return self;
+}
+
+static void stop_desk(struct desk *desk, struct msg *stop)
+{
+    inbox_post(&desk->inbox, stop);
+    desk_join(desk);
+}
+
+static enum err embedded_open(const struct store_config *config, struct store **ret_store,
+                              struct problem *why)
+{
+    struct embedded *self = embedded_new(config);
+    enum err err = storefile_claim(&self->file, config->data_dir, why);
+    char detail[160];
+
+    if (err) {
+        sem_destroy(&self->reader_closed);
+        free(self);
+        return err;
+    }
+    reader_init(&self->reader, &self->file);
+    if (!bring_up(self)) {
+        fault_text(&self->journal.fault, detail, sizeof detail);
+        err = problem_set(why, ERR_IO, "data_dir", "The store file %s cannot be used: %s.",
+                          self->file.path, detail);
+        free_all(self);
+        return err;
+    }
+    if (!desk_start(&self->helper, "berth-reader", helper_thread, self)) {
+        free_all(self);
+        return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
+    }
+    if (!desk_start(&self->desk, "berth-store", store_thread, self)) {
+        stop_desk(&self->helper, &self->helper_stop);
+        free_all(self);
+        return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
+    }
+    *ret_store = &self->store;
+    return ERR_OK;
+}
+
+static void embedded_close(struct store *store)
+{
+    struct embedded *self = of(store);
+
+    stop_desk(&self->desk, &self->stop); /* it may still need the helper */
+    stop_desk(&self->helper, &self->helper_stop);
+    assert(atomic_load(&self->in_flight) == 0);
+    free_all(self);
+}
+
+void embedded_check_always(struct store *store)
+{
+    atomic_store_explicit(&of(store)->check_always, true, memory_order_relaxed);
+}
+
+int64_t embedded_repairs(struct store *store)
+{
+    return atomic_load_explicit(&of(store)->repairs, memory_order_relaxed);
+}
+
+const struct store_backend embedded_backend = {
+    .scheme = "embedded",
+    .open = embedded_open,
+    .send = embedded_send,
+    .status = embedded_status,
+    .close = embedded_close,
+};

@@ -1,0 +1,21 @@
+/* Why the disk part of the store failed: small enough to be kept in atomics, so that a status can
+ * be read from any thread. */
+#ifndef STORE_FAULT_H
+#define STORE_FAULT_H
+
+#include <stddef.h>
+
+enum {
+    FAULT_NEWER = -1, /* instead of an SQLite code: the file was written by a newer berth */
+};
+
+struct fault {
+    const char *what; /* a literal: what we were doing; NULL: nothing is wrong */
+    int code;         /* SQLite's extended result code, or one of the above */
+    int sys;          /* errno where it matters, else 0 */
+};
+
+void fault_text(const struct fault *fault, char *to,
+                size_t size); /* "commit: disk I/O error ..." */
+
+#endif

@@ -1,0 +1,26 @@
+/* One row of the job table as it is read: shared by the writer's connection and the reader's. */
+#ifndef STORE_JOBROW_H
+#define STORE_JOBROW_H
+
+#include "store/store.h"
+
+#include <sqlite3.h>
+
+/* The columns of a head, in the order jobrow_head() reads them. */
+#define JOBROW_HEAD                                                                                \
+    "id, state, lease, callback, attempt, max_attempts, epoch, owner, node, reason, created_ms, "  \
+    "updated_ms, dispatched_ms, acked_ms, ended_ms, due_ms, timeout_ms, run_until_ms"
+/* And what follows it when the whole record is wanted. */
+#define JOBROW_RECORD                                                                              \
+    JOBROW_HEAD ", attempts, result,"                                                              \
+                " coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
+
+enum { JOBROW_AFTER_HEAD = 18, JOBROW_SPEC = 20 };
+
+/* False: the row holds values no berth writes. */
+bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms);
+/* Borrowed until the statement moves on; at == NULL for NULL. */
+struct str jobrow_text(sqlite3_stmt *stmt, int column);
+bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record);
+
+#endif

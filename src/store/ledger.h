@@ -1,0 +1,123 @@
+/* The ledger: memory is the authority for active jobs (not final, or still with a lease), leases
+ * and the counters of nodes. Every verb is applied here and written through to the journal; what
+ * became final leaves memory after a while and is found in the journal again.
+ *
+ * The store thread alone touches it. After a failed commit it is thrown away, not repaired. */
+#ifndef STORE_LEDGER_H
+#define STORE_LEDGER_H
+
+#include "base/heap.h"
+#include "base/map.h"
+#include "store/chain.h"
+#include "store/sessions.h"
+#include "store/store.h"
+
+struct journal;
+
+enum {
+    LEDGER_CLEAR_MAX = 16,    /* run-out leases one reserve clears */
+    LEDGER_RECENT_MAX = 4096, /* finished jobs kept, for messages that come twice */
+    LEDGER_AWAY_MS = 5000, /* not called for so long: the process was frozen or the machine slept */
+    LEDGER_AWAY_GRACE_MS = 15000,
+};
+
+/* A node, and the leases that count on it. */
+struct holder {
+    struct str id; /* its text is in `text` */
+    struct lease_node counts;
+    enum node_health own;
+    enum node_admin admin;
+    struct buf admin_reason;
+    struct buf facts;
+    int64_t registered_ms;
+    int64_t version;
+    bool known;          /* false: dropped, and only here until its last lease ended */
+    struct chain leases; /* of entry.in_holder */
+    char text[NODE_ID_MAX + 1];
+};
+
+/* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
+ * what ran out and waits for the sweep, or among the finished ones. */
+struct entry {
+    struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
+    struct lease lease;     /* as it is: NONE with head.lease set means it ran out */
+    int64_t run_until_ms;   /* a running lease is not renewed beyond this; 0 = no bound */
+    struct holder *holder;  /* NULL: it has no lease */
+    struct heap_node due;
+    struct chain in_list;
+    struct chain in_holder;
+    struct buf attempts; /* JSON array of ended attempts; empty: none yet */
+    bool keyed;          /* its row has an Idempotency-Key and was made by a reserve */
+};
+
+struct ledger {
+    struct journal *journal;
+    struct idmap jobs;
+    struct map nodes;
+    struct heap due;
+    struct chain lapsed; /* oldest first */
+    struct chain recent; /* oldest first */
+    size_t recent_count;
+    size_t active_count;
+    uint64_t evicted_max; /* a larger id that is not in memory is new */
+    int64_t now_ms;       /* store time of the last batch */
+    int64_t running_ttl_ms;
+    int64_t retention_ms; /* for sessions: when to refresh one that does not change */
+    struct sessions sessions;
+    int64_t repairs; /* differences the audits found */
+};
+
+struct ledger_config {
+    struct journal *journal;
+    int64_t now_ms;
+    int64_t running_ttl_ms;
+    int64_t retention_ms;
+};
+
+/* Builds everything from the active rows. False: the journal failed. */
+bool ledger_load(struct ledger *ledger, const struct ledger_config *config);
+void ledger_free(struct ledger *ledger);
+
+/* Once per batch, before its ops: what the passing of time alone changes. */
+void ledger_begin(struct ledger *ledger, int64_t now_ms);
+void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
+
+/* The auditor: recounts every node from the leases, repairs differences and returns how many there
+ * were; also finds the smallest active id for the journal. */
+int ledger_audit(struct ledger *ledger);
+/* For tests: aborts if any list, map, heap or count contradicts another. */
+void ledger_check(const struct ledger *ledger);
+
+/* For the verbs (ledger_*.c) only. */
+typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
+ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_hold,
+    ledger_adopt, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes, ledger_counts,
+    ledger_callback_done;
+
+struct entry *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
+struct entry *ledger_add(struct ledger *ledger, uint64_t id);
+struct holder *ledger_holder_add(struct ledger *ledger, struct str id);
+void ledger_holder_drop(struct ledger *ledger, struct holder *holder); /* frees it without leases */
+/* The lease in entry->lease now counts on this node, or ended. */
+void ledger_bind(struct entry *entry, struct holder *holder);
+void ledger_unbind(struct ledger *ledger, struct entry *entry);
+/* Puts it where its state and lease say it belongs. */
+void ledger_place(struct ledger *ledger, struct entry *entry);
+/* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */
+size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
+void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms);
+bool ledger_waiting(const struct entry *entry); /* NEW, SELECTING, RETRYING */
+bool ledger_over(const struct entry *entry);    /* nothing will happen to it any more */
+struct job_facts ledger_facts(const struct entry *entry);
+/* Fills the answer about a job. */
+void ledger_answer(struct store_op *op, const struct entry *entry);
+bool ledger_answer_record(struct ledger *ledger, struct store_op *op, const struct entry *entry);
+
+static inline int64_t ledger_later(int64_t now_ms, int64_t ms)
+{
+    int64_t sum;
+
+    return __builtin_add_overflow(now_ms, ms, &sum) ? LEASE_FOREVER : sum;
+}
+
+#endif

@@ -1,0 +1,318 @@
+/* How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE. Which event fits which state is
+ * job_step's to say; what is still alive is the lease's. */
+#include "store/ledger.h"
+
+#include "store/attempts.h"
+#include "store/journal.h"
+
+#include <assert.h>
+
+static bool alive(const struct entry *entry, int64_t now_ms)
+{
+    return entry->lease.kind != LEASE_NONE && now_ms < entry->lease.until_ms;
+}
+
+static bool from_here(const struct entry *entry, const struct store_op *op)
+{
+    return op->attempt == entry->head.attempt && op->node.at && str_is(op->node, entry->head.node);
+}
+
+void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct entry *entry = ledger_find(ledger, op->job);
+    int64_t until = ledger_later(now_ms, op->u.settle.running_ttl_ms);
+    int64_t run_until = 0;
+    struct job_facts facts;
+    struct job_step step;
+
+    op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    if (!entry) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
+    ledger_lapse_one(ledger, entry, now_ms);
+    facts = ledger_facts(entry);
+    step = job_step(
+        &facts, &(struct job_input){.event = JOB_EV_ACK, .attempt = op->attempt, .node = op->node});
+    if (entry->head.timeout_ms > 0) {
+        run_until = ledger_later(now_ms, entry->head.timeout_ms);
+        run_until = ledger_later(run_until, op->u.settle.stop_grace_ms);
+    }
+    if (run_until && until > run_until)
+        until = run_until;
+    if (step.accepted && entry->holder &&
+        lease_commit(&entry->holder->counts, &entry->lease, op->job, now_ms, until)) {
+        assert(step.effect == JOB_EFFECT_COMMIT);
+        entry->head.state = step.state;
+        entry->head.lease = entry->lease.kind;
+        entry->head.acked_ms = now_ms;
+        entry->head.updated_ms = now_ms;
+        entry->run_until_ms = run_until;
+        ledger_place(ledger, entry);
+        journal_job_step(ledger->journal, entry);
+    } else if (entry->head.state == JOB_ACKED && alive(entry, now_ms) && from_here(entry, op)) {
+        op->u.settle.duplicate = true;
+    } else {
+        op->err = ERR_STALE;
+    }
+    if (entry->holder)
+        op->counts = entry->holder->counts;
+    ledger_answer(op, entry);
+}
+
+/* What each outcome is to the job machine, and the reason it leaves when none is given. */
+static const struct ending {
+    enum job_event event;
+    const char *reason;
+    bool of_attempt; /* about an attempt that must still be alive; else about the job as a whole */
+} endings[STORE_OUTCOME_COUNT] = {
+    [STORE_DONE] = {JOB_EV_DONE, "", true},
+    [STORE_FAIL] = {JOB_EV_FAIL, "FAILED", true},
+    [STORE_REFUSED] = {JOB_EV_REFUSED, "NODE_REFUSED", true},
+    [STORE_SEND_FAILED] = {JOB_EV_SEND_FAILED, "SEND_FAILED", true},
+    [STORE_EXPIRE] = {JOB_EV_ACK_TIMEOUT, "ACK_TIMEOUT", true}, /* or RUN_TIMEOUT: verdict_of() */
+    [STORE_CANCEL] = {JOB_EV_CANCEL, "CANCELLED", false},
+    [STORE_QUEUE_TIMEOUT] = {JOB_EV_QUEUE_TIMEOUT, "QUEUE_TIMEOUT", false},
+    [STORE_NO_CANDIDATE] = {JOB_EV_NO_CANDIDATE, "NO_CANDIDATE", false},
+};
+
+/* What FINISH is about to do to a job. */
+struct verdict {
+    enum job_event event;
+    struct str reason;
+    bool of_attempt;
+    bool
+        in_time; /* the lease is as the outcome needs it: run out for EXPIRE, alive for a message */
+};
+
+static struct verdict verdict_of(const struct entry *entry, const struct store_op *op,
+                                 int64_t now_ms)
+{
+    const struct ending *ending = &endings[op->u.settle.outcome];
+    bool running = entry->head.lease == LEASE_RUNNING;
+    bool timed_out = entry->run_until_ms && now_ms >= entry->run_until_ms;
+    struct verdict verdict = {.event = ending->event,
+                              .reason = op->u.settle.reason,
+                              .of_attempt = ending->of_attempt,
+                              .in_time = alive(entry, now_ms)};
+
+    if (verdict.reason.len == 0 || op->u.settle.outcome == STORE_DONE)
+        verdict.reason = str_of(ending->reason);
+    if (op->u.settle.outcome == STORE_EXPIRE) {
+        verdict.in_time = !verdict.in_time;
+        verdict.reason = str_of(ending->reason);
+        if (running) {
+            verdict.event = JOB_EV_RUN_TIMEOUT;
+            verdict.reason = timed_out ? STR("RUN_TIMEOUT") : STR("NODE_LOST");
+        }
+    }
+    if (!verdict.of_attempt)
+        verdict.in_time = true;
+    if (verdict.reason.len > STORE_REASON_MAX)
+        verdict.reason.len = STORE_REASON_MAX;
+    return verdict;
+}
+
+/* Asks the job machine. The record says DISPATCHED before the send, so a failed send is judged as
+ * RESERVED; a job that waits is looked at as SELECTING when nobody can take it. */
+static struct job_step ask(const struct entry *entry, const struct store_op *op,
+                           const struct verdict *verdict)
+{
+    struct job_facts facts = ledger_facts(entry);
+    struct job_input in = {.event = verdict->event,
+                           .attempt = op->attempt,
+                           .node = op->node,
+                           .candidates_left = op->u.settle.candidates_left};
+    struct job_step step;
+
+    if (verdict->event == JOB_EV_SEND_FAILED && facts.state == JOB_DISPATCHED)
+        facts.state = JOB_RESERVED;
+    if (verdict->of_attempt)
+        return job_step(&facts, &in);
+
+    /* Who speaks of a retry may name the attempt that ended or the one that would start. */
+    if (facts.state == JOB_RETRYING && in.attempt == facts.attempt + 1)
+        in.attempt = facts.attempt;
+    if (in.attempt && in.attempt != facts.attempt)
+        return (struct job_step){.accepted = false};
+    in.attempt = 0;
+    in.node = STR_NONE;
+    if (verdict->event == JOB_EV_NO_CANDIDATE && facts.state != JOB_SELECTING) {
+        step = job_step(&facts, &(struct job_input){.event = JOB_EV_SELECT});
+        facts.state = step.state;
+        facts.attempt = step.attempt;
+    }
+    return job_step(&facts, &in);
+}
+
+static void end_lease(struct ledger *ledger, struct store_op *op, struct entry *entry,
+                      enum job_effect effect)
+{
+    struct holder *holder = entry->holder;
+
+    /* Of an older epoch it moves no counter, but it ends all the same. */
+    if (effect == JOB_EFFECT_RELEASE_RESERVED)
+        lease_release(&holder->counts, &entry->lease);
+    else
+        lease_finish(&holder->counts, &entry->lease);
+    assert(entry->lease.kind == LEASE_NONE);
+    op->counts = holder->counts;
+    op->u.settle.ended_lease = true;
+    ledger_unbind(ledger, entry);
+}
+
+/* The attempt is over: into the list it goes, and its lease with it. */
+static void end_attempt(struct ledger *ledger, struct store_op *op, struct entry *entry,
+                        const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
+{
+    if (entry->holder)
+        end_lease(ledger, op, entry, effect);
+    else if (entry->head.lease != LEASE_NONE)
+        op->u.settle.ended_lease = true; /* it ran out and was cleared; now that is settled */
+    attempts_add(&entry->attempts, &entry->head, verdict->event, verdict->reason, now_ms);
+    entry->head.lease = LEASE_NONE;
+}
+
+static void become_final(struct ledger *ledger, struct entry *entry, const struct verdict *verdict,
+                         int64_t now_ms)
+{
+    struct store_head *head = &entry->head;
+
+    head->ended_ms = now_ms;
+    if (head->lease == LEASE_NONE)
+        head->due_ms = 0;
+    if (head->callback == CALLBACK_WANTED) {
+        head->callback = CALLBACK_PENDING;
+        journal_job_callback(ledger->journal, entry);
+    }
+    /* A dispatch that never left answered with an error: the same key may try again. */
+    if (verdict->event == JOB_EV_SEND_FAILED && entry->keyed && head->attempt == 1)
+        journal_job_drop_key(ledger->journal, head->id);
+}
+
+static void become_waiting(struct store_op *op, struct entry *entry, int64_t now_ms)
+{
+    struct store_head *head = &entry->head;
+
+    head->owner = op->u.settle.owner;
+    head->due_ms = ledger_later(now_ms, op->u.settle.hold_ms);
+    if (head->state != JOB_SELECTING)
+        return;
+    head->node[0] = '\0'; /* the same attempt, but on none */
+    head->dispatched_ms = 0;
+    head->acked_ms = 0;
+}
+
+static void take(struct ledger *ledger, struct store_op *op, struct entry *entry,
+                 const struct verdict *verdict, const struct job_step *step, int64_t now_ms)
+{
+    struct store_head *head = &entry->head;
+    bool ran_out = head->lease != LEASE_NONE && !entry->holder;
+    struct str result = STR_NONE;
+
+    assert(!job_state_final(head->state));
+    if (step->effect != JOB_EFFECT_NONE || ran_out)
+        end_attempt(ledger, op, entry, verdict, step->effect, now_ms);
+    head->state = step->state;
+    head->attempt = step->attempt;
+    head->updated_ms = now_ms;
+    str_copy(verdict->reason, head->reason, sizeof head->reason);
+    if (job_state_final(step->state))
+        become_final(ledger, entry, verdict, now_ms);
+    else
+        become_waiting(op, entry, now_ms);
+    if (job_state_final(step->state) &&
+        (verdict->event == JOB_EV_DONE || verdict->event == JOB_EV_FAIL))
+        result = op->u.settle.result;
+    assert(entry->holder || head->lease == LEASE_NONE);
+    ledger_place(ledger, entry);
+    journal_job_end(ledger->journal, entry, result);
+}
+
+/* The job was cancelled while it ran: this is the node's word that it stopped, or the end of its
+ * lease. The job stays as the cancel left it. */
+static bool ends_cancelled(const struct entry *entry, const struct store_op *op,
+                           const struct verdict *verdict)
+{
+    if (!job_state_final(entry->head.state) || entry->head.lease == LEASE_NONE || !verdict->in_time)
+        return false;
+    if (op->u.settle.outcome == STORE_EXPIRE)
+        return op->attempt == 0 || op->attempt == entry->head.attempt;
+    return (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL) &&
+           from_here(entry, op);
+}
+
+static void end_cancelled(struct ledger *ledger, struct store_op *op, struct entry *entry,
+                          const struct verdict *verdict, int64_t now_ms)
+{
+    end_attempt(ledger, op, entry, verdict, JOB_EFFECT_DEC_RUNNING, now_ms);
+    entry->head.due_ms = 0;
+    entry->head.updated_ms = now_ms;
+    ledger_place(ledger, entry);
+    journal_job_end(ledger->journal, entry, STR_NONE);
+}
+
+/* Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only
+ * its reason. */
+static bool is_repeated(const struct entry *entry, const struct store_op *op,
+                        const struct verdict *verdict)
+{
+    const struct buf *attempts = &entry->attempts;
+
+    if (!verdict->of_attempt)
+        return entry->head.state == JOB_FAILED &&
+               str_eq(verdict->reason, str_of(entry->head.reason));
+    if (op->u.settle.outcome == STORE_EXPIRE)
+        return attempts_has(attempts, op->attempt, op->node, JOB_EV_ACK_TIMEOUT) ||
+               attempts_has(attempts, op->attempt, op->node, JOB_EV_RUN_TIMEOUT);
+    return attempts_has(attempts, op->attempt, op->node, verdict->event);
+}
+
+void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct entry *entry = ledger_find(ledger, op->job);
+    struct verdict verdict;
+    struct job_step step;
+
+    assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
+    op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    op->record = (struct store_record){0};
+    if (!entry) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
+    ledger_lapse_one(ledger, entry, now_ms);
+    verdict = verdict_of(entry, op, now_ms);
+    step = ask(entry, op, &verdict);
+    if (step.accepted && verdict.in_time)
+        take(ledger, op, entry, &verdict, &step, now_ms);
+    else if (ends_cancelled(entry, op, &verdict))
+        end_cancelled(ledger, op, entry, &verdict, now_ms);
+    else if (is_repeated(entry, op, &verdict))
+        op->u.settle.duplicate = true;
+    else
+        op->err = ERR_STALE;
+    ledger_answer(op, entry);
+    if (op->err)
+        return;
+    if (op->u.settle.want_record || (ledger_waiting(entry) && !op->u.settle.duplicate))
+        ledger_answer_record(ledger, op, entry);
+}
+
+void ledger_callback_done(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct entry *entry = ledger_find(ledger, op->job);
+
+    if (!entry) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
+    if (entry->head.callback == CALLBACK_PENDING) {
+        entry->head.callback = op->u.callback.given_up ? CALLBACK_GIVEN_UP : CALLBACK_SENT;
+        entry->head.updated_ms = now_ms;
+        journal_job_callback(ledger->journal, entry);
+    } else if (entry->head.callback < CALLBACK_PENDING) {
+        op->err = ERR_CONFLICT; /* none was asked for, or the job still runs */
+    }
+    ledger_answer(op, entry);
+}

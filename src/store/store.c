@@ -1,0 +1,60 @@
+/* The table of stores, and the names. What a store does is its backend's. */
+#include "store/store.h"
+
+#include "store/embedded.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+static const struct store_backend *const backends[] = {
+    &embedded_backend,
+};
+
+static const char *const mode_names[] = {
+    [STORE_NORMAL] = "NORMAL",
+    [STORE_L2_ONLY] = "L2_ONLY",
+    [STORE_LOCAL_ONLY] = "LOCAL_ONLY",
+};
+
+const char *store_mode_name(enum store_mode mode)
+{
+    assert(mode <= STORE_LOCAL_ONLY);
+    return mode_names[mode];
+}
+
+enum err store_open(const struct store_config *config, struct store **ret_store,
+                    struct problem *why)
+{
+    struct str rest = str_of(config->url ? config->url : "embedded:");
+    struct str scheme = str_cut(&rest, ':');
+    char known[128] = "";
+    size_t len = 0;
+
+    assert(config->data_dir);
+    for (size_t i = 0; i < COUNT_OF(backends); i++) {
+        if (str_is(scheme, backends[i]->scheme))
+            return backends[i]->open(config, ret_store, why);
+        len += (size_t)snprintf(known + len, sizeof known - len, "%s%s:", i ? ", " : "",
+                                backends[i]->scheme);
+        assert(len < sizeof known);
+    }
+    return problem_set(why, ERR_BAD_CONFIG, "store",
+                       "There is no store of the kind \"" STR_FMT "\"; known are %s.",
+                       STR_ARG(scheme), known);
+}
+
+enum err store_send(struct store *store, struct store_op *op)
+{
+    return store->backend->send(store, op);
+}
+
+void store_status(struct store *store, struct store_status *ret_status)
+{
+    store->backend->status(store, ret_status);
+}
+
+void store_close(struct store *store)
+{
+    if (store)
+        store->backend->close(store);
+}

@@ -1,0 +1,262 @@
+/* Opens, locks and migrates store.db. What stands in its tables is journal.c's and reader.c's. */
+#include "store/storefile.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUSY_TIMEOUT_MS = 50 }; /* somebody outside holds the file: then it counts as a failure */
+
+/* Forward only: row n leads from version n to n + 1. A row that was ever released is not changed.
+ */
+static const char *const migrations[] = {
+    "CREATE TABLE job("
+    " id INTEGER PRIMARY KEY, state INT, lease INT, callback INT, attempt INT, max_attempts INT,"
+    " epoch INT, owner INT, node TEXT, reason TEXT, created_ms INT, updated_ms INT,"
+    " dispatched_ms INT, acked_ms INT, ended_ms INT, due_ms INT, timeout_ms INT, run_until_ms INT,"
+    " attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT, spec TEXT);"
+    /* Both are empty in the normal case, so that an insert touches one tree only. */
+    "CREATE UNIQUE INDEX job_idem ON job(idem) WHERE idem IS NOT NULL;"
+    "CREATE INDEX job_callback ON job(callback) WHERE callback = 2;"
+    /* Specs too long to be rewritten with every change of their row. */
+    "CREATE TABLE bulk(id INTEGER PRIMARY KEY, spec TEXT);"
+    "CREATE TABLE node("
+    " id TEXT PRIMARY KEY, own INT, health INT, max INT, epoch INT, admin INT, admin_reason TEXT,"
+    " registered_ms INT, version INT, facts TEXT) WITHOUT ROWID;"
+    /* A changed session gets a new seq, so the smallest is always the oldest. */
+    "CREATE TABLE session("
+    " seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, preferred_pool TEXT, lang_pair TEXT,"
+    " version INT, updated_ms INT);"
+    "CREATE TABLE meta(id INTEGER PRIMARY KEY CHECK(id = 1), floor INT, row_count INT, max_id INT);"
+    "INSERT INTO meta VALUES(1, 0, 0, 0);",
+};
+
+enum { VERSION_KNOWN = COUNT_OF(migrations) };
+
+void fault_text(const struct fault *fault, char *to, size_t size)
+{
+    if (!fault->what)
+        snprintf(to, size, "%s", "");
+    else if (fault->code == FAULT_NEWER)
+        snprintf(
+            to, size,
+            "%s: written by a newer berth (its tables have version %d, this one knows up to %d)",
+            fault->what, fault->sys, VERSION_KNOWN);
+    else if (fault->sys)
+        snprintf(to, size, "%s: %s (%d, %s)", fault->what, sqlite3_errstr(fault->code), fault->code,
+                 strerrorname_np(fault->sys) ? strerrorname_np(fault->sys) : "?");
+    else
+        snprintf(to, size, "%s: %s (%d)", fault->what, sqlite3_errstr(fault->code), fault->code);
+}
+
+static bool set_fault(struct fault *fault, const char *what, sqlite3 *db, int code)
+{
+    *fault = (struct fault){.what = what, .code = code};
+    if (db) {
+        fault->code = sqlite3_extended_errcode(db);
+        fault->sys = sqlite3_system_errno(db);
+    }
+    return false;
+}
+
+/* mkdir -p; what is made is ours alone. */
+static bool make_dirs(const char *dir)
+{
+    char path[4096];
+
+    if (!str_copy(str_of(dir), path, sizeof path)) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    for (char *at = path + 1; *at; at++) {
+        if (*at != '/')
+            continue;
+        *at = '\0';
+        if (mkdir(path, 0700) && errno != EEXIST)
+            return false;
+        *at = '/';
+    }
+    return mkdir(path, 0700) == 0 || errno == EEXIST;
+}
+
+static enum err in_use(int lock, const char *data_dir, struct problem *why)
+{
+    char text[32] = "";
+    ssize_t len = pread(lock, text, sizeof text - 1, 0);
+    long pid = len > 0 ? strtol(text, NULL, 10) : 0;
+
+    close(lock);
+    return problem_set(why, ERR_IO, "data_dir", "The data directory %s is in use by process %ld.",
+                       data_dir, pid);
+}
+
+enum err storefile_claim(struct storefile *file, const char *data_dir, struct problem *why)
+{
+    char path[4096 + 16];
+    int lock;
+
+    if (!make_dirs(data_dir))
+        return problem_set(why, ERR_IO, "data_dir", "The data directory %s cannot be made: %s.",
+                           data_dir, strerror(errno));
+    snprintf(path, sizeof path, "%s/lock", data_dir);
+    lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock < 0)
+        return problem_set(why, ERR_IO, "data_dir", "%s cannot be opened: %s.", path,
+                           strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB))
+        return in_use(lock, data_dir, why);
+    snprintf(path, sizeof path, "%ld\n", (long)getpid());
+    /* Only a help for people: the lock itself is what counts, also on a full disk. */
+    if (ftruncate(lock, 0) == 0 && pwrite(lock, path, strlen(path), 0) < 0)
+        errno = 0;
+    snprintf(path, sizeof path, "%s/store.db", data_dir);
+    file->path = strdup(path);
+    file->lock = lock;
+    assert(file->path);
+    return ERR_OK;
+}
+
+void storefile_release(struct storefile *file)
+{
+    free(file->path);
+    close(file->lock); /* lets the lock go; the file stays, or two could hold two of them */
+}
+
+bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault)
+{
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        return set_fault(fault, "prepare the file", db, 0);
+    return true;
+}
+
+/* The one value a pragma answers, as text. */
+static bool ask(sqlite3 *db, const char *sql, char *to, size_t size, struct fault *fault)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) == SQLITE_OK &&
+              sqlite3_step(stmt) == SQLITE_ROW;
+
+    if (ok)
+        snprintf(to, size, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    else
+        set_fault(fault, "prepare the file", db, 0);
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+/* A file system without shared memory leaves SQLite silently in another mode. */
+static bool use_wal(sqlite3 *db, struct fault *fault)
+{
+    char mode[16];
+
+    if (!ask(db, "PRAGMA journal_mode = WAL", mode, sizeof mode, fault))
+        return false;
+    return strcmp(mode, "wal") == 0 || set_fault(fault, "turn on WAL", NULL, SQLITE_CANTOPEN);
+}
+
+static bool migrate(sqlite3 *db, struct fault *fault)
+{
+    char text[16];
+    int version;
+
+    if (!ask(db, "PRAGMA user_version", text, sizeof text, fault))
+        return false;
+    version = atoi(text);
+    if (version > VERSION_KNOWN) {
+        *fault = (struct fault){.what = "open", .code = FAULT_NEWER, .sys = version};
+        return false;
+    }
+    for (; version < VERSION_KNOWN; version++) {
+        char mark[64];
+
+        snprintf(mark, sizeof mark, "PRAGMA user_version = %d; COMMIT", version + 1);
+        if (!storefile_exec(db, "BEGIN IMMEDIATE", fault) ||
+            !storefile_exec(db, migrations[version], fault) || !storefile_exec(db, mark, fault))
+            return false;
+    }
+    return true;
+}
+
+static bool connect(const struct storefile *file, int flags, sqlite3 **ret_db, struct fault *fault)
+{
+    int code = sqlite3_open_v2(file->path, ret_db, flags | SQLITE_OPEN_NOMUTEX, NULL);
+
+    if (code != SQLITE_OK) {
+        set_fault(fault, "open", *ret_db, code);
+        sqlite3_close(*ret_db);
+        *ret_db = NULL;
+        return false;
+    }
+    sqlite3_extended_result_codes(*ret_db, 1);
+    sqlite3_busy_timeout(*ret_db, BUSY_TIMEOUT_MS);
+    return true;
+}
+
+/* All of the WAL goes into the main file. A reader in the way is an error here: nobody reads yet.
+ */
+static bool empty_wal(sqlite3 *db, struct fault *fault)
+{
+    if (sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK)
+        return set_fault(fault, "checkpoint", db, 0);
+    return true;
+}
+
+bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
+{
+    sqlite3 *db;
+
+    if (!connect(file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, fault))
+        return false;
+    if (!use_wal(db, fault) ||
+        !storefile_exec(db,
+                        "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"
+                        "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -65536;"
+                        "PRAGMA trusted_schema = OFF",
+                        fault) ||
+        !migrate(db, fault) || !empty_wal(db, fault)) {
+        storefile_disconnect(db, true);
+        return false;
+    }
+    *ret_db = db;
+    return true;
+}
+
+bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
+{
+    sqlite3 *db;
+
+    /* Not read-only: it also makes the checkpoints, and those write the main file. */
+    if (!connect(file, SQLITE_OPEN_READWRITE, &db, fault))
+        return false;
+    if (!storefile_exec(db,
+                        "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"
+                        "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192",
+                        fault)) {
+        storefile_disconnect(db, true);
+        return false;
+    }
+    *ret_db = db;
+    return true;
+}
+
+void storefile_disconnect(sqlite3 *db, bool after_fault)
+{
+    int code;
+
+    if (!db)
+        return;
+    if (after_fault)
+        sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    code = sqlite3_close(db);
+    assert(code == SQLITE_OK); /* a statement was not finalised */
+    (void)code;
+}

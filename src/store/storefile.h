@@ -1,0 +1,29 @@
+/* The file store.db: its directory and lock, connections to it, and the version of its tables. */
+#ifndef STORE_STOREFILE_H
+#define STORE_STOREFILE_H
+
+#include "base/err.h"
+#include "store/fault.h"
+
+#include <sqlite3.h>
+#include <stdbool.h>
+
+struct storefile {
+    char *path; /* DIR/store.db */
+    int lock;   /* DIR/lock, flock'ed while we live */
+};
+
+/* Makes the directory if needed (0700) and locks it: a second server on it is refused with our pid.
+ */
+enum err storefile_claim(struct storefile *file, const char *data_dir, struct problem *why);
+void storefile_release(struct storefile *file);
+
+/* A connection for one thread. The writer's makes or migrates the tables and empties the WAL: what
+ * it then reads is in the main file, synced, whatever an earlier fsync may have lost. */
+bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
+bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
+bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault);
+/* Closes without a checkpoint after a fault, so that nothing unsure is copied. NULL is fine. */
+void storefile_disconnect(sqlite3 *db, bool after_fault);
+
+#endif

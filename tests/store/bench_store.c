@@ -1,0 +1,217 @@
+/* How fast the embedded store is on this machine:
+ *     bench_store DIR [reserve|life] [in_flight] [ops] [spec_bytes]
+ * One producer keeps `in_flight` ops under way. `reserve` makes a new job with each op; `life`
+ * takes each job through reserve, commit and done. Prints verbs a second, latency, and CPU of the
+ * store thread for each verb. Build only: it is not a test. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "store/desk.h"
+#include "store/store.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NODES = 1000, LATENCIES = 1 << 20 };
+
+struct slot {
+    struct store_op op;
+    int step;
+    int64_t sent_us;
+};
+
+static struct {
+    struct desk desk;
+    struct store *store;
+    bool life;
+    long want;
+    long sent;
+    long done;
+    char spec[65536];
+    size_t spec_len;
+    char names[NODES][16];
+    uint32_t latency_us[LATENCIES];
+} bench;
+
+static void finished(struct store_op *op);
+
+static void send_next(struct slot *slot)
+{
+    struct store_op *op = &slot->op;
+    uint64_t job = op->job;
+    struct str node = str_of(op->head.node);
+    static char kept[256][NODE_ID_MAX + 1];
+    static unsigned turn;
+
+    if (bench.sent >= bench.want)
+        return;
+    if (slot->step > 0) {
+        char *copy = kept[turn++ % 256];
+
+        str_copy(node, copy, NODE_ID_MAX + 1);
+        node = str_of(copy);
+    }
+    *op = (struct store_op){.reply_to = &bench.desk.inbox, .done = finished, .attempt = 1};
+    if (slot->step == 0) {
+        op->verb = STORE_RESERVE;
+        op->job = job_id_next(clock_wall_ms(), 1);
+        op->u.put.spec = (struct str){bench.spec, bench.spec_len};
+        op->u.put.max_attempts = 2;
+        op->u.put.ttl_ms = 5000;
+        op->u.put.candidate_count = 4;
+        for (int i = 0; i < 4; i++) {
+            struct str name = str_of(bench.names[rand() % NODES]);
+
+            op->u.put.candidates[i] =
+                (struct store_candidate){.node = name, .hash = str_hash(name)};
+        }
+    } else {
+        op->job = job;
+        op->node = node;
+        op->verb = slot->step == 1 ? STORE_COMMIT : STORE_FINISH;
+        op->u.settle.running_ttl_ms = 45000;
+        op->u.settle.outcome = STORE_DONE;
+        if (slot->step == 2)
+            op->u.settle.result = STR("{\"text\":\"hello\"}");
+    }
+    slot->sent_us = clock_mono_us();
+    bench.sent++;
+    if (store_send(bench.store, op))
+        abort();
+}
+
+static void finished(struct store_op *op)
+{
+    struct slot *slot = container_of(op, struct slot, op);
+
+    if (op->err) {
+        printf("verb %d: %s\n", op->verb, err_name(op->err));
+        abort();
+    }
+    if (op->verb != STORE_NODE_PUT)
+        bench.latency_us[bench.done % LATENCIES] = (uint32_t)(clock_mono_us() - slot->sent_us);
+    bench.done++;
+    slot->step = bench.life ? (slot->step + 1) % 3 : 0;
+    send_next(slot);
+}
+
+static void run_until_done(void)
+{
+    while (bench.done < bench.want) {
+        desk_wait(&bench.desk, 1000);
+        inbox_run(&bench.desk.inbox);
+    }
+}
+
+/* CPU nanoseconds of the thread of that name. */
+static int64_t cpu_ns(const char *name)
+{
+    DIR *dir = opendir("/proc/self/task");
+    int64_t ns = 0;
+
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[300];
+        char comm[32] = "";
+        FILE *file;
+
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        if (!(file = fopen(path, "r")))
+            continue;
+        if (!fgets(comm, sizeof comm, file))
+            comm[0] = '\0';
+        fclose(file);
+        comm[strcspn(comm, "\n")] = '\0';
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", entry->d_name);
+        if (strcmp(comm, name) || !(file = fopen(path, "r")))
+            continue;
+        if (fscanf(file, "%ld", &ns) != 1)
+            ns = 0;
+        fclose(file);
+    }
+    closedir(dir);
+    return ns;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static void register_nodes(int32_t max)
+{
+    struct slot *slots = mem_array(struct slot, NODES);
+
+    for (int i = 0; i < NODES; i++) {
+        snprintf(bench.names[i], sizeof bench.names[i], "node-%04d", i);
+        slots[i].op = (struct store_op){.reply_to = &bench.desk.inbox,
+                                        .done = finished,
+                                        .verb = STORE_NODE_PUT,
+                                        .node = str_of(bench.names[i])};
+        slots[i].op.u.node_put.own = slots[i].op.u.node_put.health = NODE_READY;
+        slots[i].op.u.node_put.max = max;
+        slots[i].op.u.node_put.facts = STR("{}");
+        if (store_send(bench.store, &slots[i].op))
+            abort();
+    }
+    bench.want = NODES;
+    bench.sent = NODES;
+    run_until_done();
+    free(slots);
+}
+
+int main(int argc, char **argv)
+{
+    const char *dir = argc > 1 ? argv[1] : "bench-data";
+    long flight = argc > 3 ? atol(argv[3]) : 100;
+    long ops = argc > 4 ? atol(argv[4]) : 200000;
+    struct store_config config = {.url = "embedded:", .data_dir = dir, .in_flight_max = 100000};
+    struct slot *slots = mem_array(struct slot, (size_t)flight);
+    struct problem why;
+    struct store_status status;
+    int64_t wall_us;
+    int64_t store_ns;
+    int64_t helper_ns;
+
+    bench.life = argc > 2 && strcmp(argv[2], "life") == 0;
+    bench.spec_len = argc > 5 ? (size_t)atol(argv[5]) : 250;
+    assert(bench.spec_len < sizeof bench.spec);
+    memset(bench.spec, 'x', bench.spec_len);
+    desk_init(&bench.desk);
+    wall_us = clock_mono_us();
+    if (store_open(&config, &bench.store, &why)) {
+        printf("%s\n", why.detail);
+        return 1;
+    }
+    printf("open %.1f ms\n", (double)(clock_mono_us() - wall_us) / 1000);
+    register_nodes(bench.life ? 1000000 : 100000000);
+    store_ns = cpu_ns("berth-store");
+    helper_ns = cpu_ns("berth-reader");
+    bench.done = bench.sent = 0;
+    bench.want = ops;
+    wall_us = clock_mono_us();
+    for (long i = 0; i < flight; i++)
+        send_next(&slots[i]);
+    run_until_done();
+    wall_us = clock_mono_us() - wall_us;
+    store_ns = cpu_ns("berth-store") - store_ns;
+    helper_ns = cpu_ns("berth-reader") - helper_ns;
+    store_status(bench.store, &status);
+    size_t count = (size_t)(ops < LATENCIES ? ops : LATENCIES);
+    qsort(bench.latency_us, count, sizeof bench.latency_us[0], by_value);
+    printf("%s, %ld in flight: %.0f verbs/s, batch %.1f, store thread %.2f us/verb, helper %.2f, "
+           "latency p50 %u p99 %u p99.9 %u max %u us\n",
+           bench.life ? "life" : "reserve", flight, (double)ops * 1e6 / (double)wall_us,
+           (double)status.calls / (double)status.batches, (double)store_ns / 1000 / (double)ops,
+           (double)helper_ns / 1000 / (double)ops, bench.latency_us[count / 2],
+           bench.latency_us[count * 99 / 100], bench.latency_us[count * 999 / 1000],
+           bench.latency_us[count - 1]);
+    store_close(bench.store);
+    free(slots);
+    return 0;
+}
