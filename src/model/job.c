@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <string.h>
 
 static const struct {
     const char *state;
@@ -293,14 +294,6 @@ void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1])
     assert(id == 0);
 }
 
-static int digit_value(char c)
-{
-    for (int i = 0; i < 32; i++)
-        if (digits[i] == c)
-            return i;
-    return -1;
-}
-
 bool job_id_parse(struct str text, uint64_t *ret_id)
 {
     uint64_t id = 0;
@@ -308,11 +301,11 @@ bool job_id_parse(struct str text, uint64_t *ret_id)
     if (text.len != JOB_ID_TEXT || text.at[0] != ID_TEXT_FIRST)
         return false;
     for (size_t i = 1; i < JOB_ID_TEXT; i++) {
-        int value = digit_value(text.at[i]);
+        const char *digit = memchr(digits, text.at[i], sizeof digits - 1);
 
-        if (value < 0 || id > ID_MAX >> 5)
+        if (!digit || id > ID_MAX >> 5)
             return false;
-        id = id << 5 | (uint64_t)value;
+        id = id << 5 | (uint64_t)(digit - digits);
     }
     if (id == 0)
         return false;

@@ -16,8 +16,8 @@ enum job_state {
     JOB_STATE_COUNT
 };
 
-const char *job_state_name(enum job_state state);   /* R001: "NEW" */
-const char *job_status_name(enum job_state state);  /* R004: "Created" */
+const char *job_state_name(enum job_state state);  /* R001: "NEW" */
+const char *job_status_name(enum job_state state); /* R004: "Created" */
 bool job_state_by_name(struct str name, enum job_state *ret_state);
 bool job_state_final(enum job_state state); /* DONE, FAILED */
 
@@ -33,7 +33,8 @@ enum job_event {
     JOB_EV_DONE,
     JOB_EV_FAIL,
     JOB_EV_RUN_TIMEOUT, /* also: its node is lost */
-    JOB_EV_CANCEL,      /* any state that is not final -> FAILED; a running lease stays until its node ends it */
+    JOB_EV_CANCEL, /* any state that is not final -> FAILED; a running lease stays until its node
+                      ends it */
     JOB_EV_QUEUE_TIMEOUT, /* NEW, SELECTING, RETRYING -> FAILED */
     JOB_EVENT_COUNT
 };
@@ -57,17 +58,17 @@ const char *job_effect_name(enum job_effect effect); /* "release_reserved" */
 struct job_facts {
     enum job_state state;
     int attempt;
-    int max_attempts;       /* the seed's max_retry: attempts in all */
-    struct str node;        /* at == NULL: none */
+    int max_attempts; /* the seed's max_retry: attempts in all */
+    struct str node;  /* at == NULL: none */
 };
 
 /* ACK, DONE and FAIL are a node's words: both attempt and node must be given and be the job's. For
- * the others they may be left out; what is given must be the job's (RESERVED names its new node). */
+ * the others they may be left out; what is given must be the job's (RESERVED: its new node). */
 struct job_input {
     enum job_event event;
-    int attempt;            /* 0: does not come from a node */
-    struct str node;        /* at == NULL: does not come from a node */
-    bool candidates_left;   /* SEND_FAILED, REFUSED */
+    int attempt;          /* 0: does not come from a node */
+    struct str node;      /* at == NULL: does not come from a node */
+    bool candidates_left; /* SEND_FAILED, REFUSED */
 };
 
 struct job_step {
@@ -84,9 +85,9 @@ struct job_step job_step(const struct job_facts *job, const struct job_input *in
 /* Reasons that are refusals of a node, not failures of the work (ruling 12). */
 bool job_reason_is_refusal(struct str reason);
 
-/* Job ids: 63 bits, time-ordered: ms since 2024 (41) | sequence (13) | instance (9). On the wire 'j'
- * and 13 base32 characters. One atomic counter per process makes them; no lock. Texts sort
- * as their ids do. 0 is never an id. */
+/* Job ids: 63 bits, time-ordered: ms since 2024 (41) | sequence (13) | instance (9). On the wire
+ * 'j' and 13 base32 characters. One atomic counter per process makes them; no lock. Texts sort as
+ * their ids do. 0 is never an id. */
 enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9, JOB_ATTEMPTS_DEFAULT = 2 };
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance);

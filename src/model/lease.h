@@ -35,7 +35,7 @@ struct lease_node {
 
 struct lease {
     enum lease_kind kind;
-    uint32_t epoch;   /* the node's when it was taken */
+    uint32_t epoch; /* the node's when it was taken */
     uint64_t job;
     int64_t until_ms; /* ends when now >= until_ms */
 };

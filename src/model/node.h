@@ -16,21 +16,21 @@ enum node_health {
     NODE_HEALTH_COUNT
 };
 
-const char *node_health_name(enum node_health health);      /* "ready"; NONE is "unknown" */
-enum node_health node_health_by_name(struct str name);       /* NODE_HEALTH_NONE when unknown */
+const char *node_health_name(enum node_health health); /* "ready"; NONE is "unknown" */
+enum node_health node_health_by_name(struct str name); /* NODE_HEALTH_NONE when unknown */
 
 /* The server's own view of a node's liveness (contract: vectors node_health_fsm). */
 struct node_watch {
     enum node_health status;
-    int ok_count;             /* consecutive, while registering */
-    int bad_count;            /* consecutive, while ready */
+    int ok_count;  /* consecutive, while registering */
+    int bad_count; /* consecutive, while ready */
     int64_t registered_ms;
     int64_t last_heartbeat_ms;
 };
 
 struct node_watch_rules {
-    int health_check_count;      /* default 1: a registration counts */
-    int bad_count_max;           /* 3 */
+    int health_check_count;       /* default 1: a registration counts */
+    int bad_count_max;            /* 3 */
     int64_t heartbeat_timeout_ms; /* 45000 */
     int64_t warmup_timeout_ms;    /* 60000 */
 };
@@ -42,14 +42,16 @@ extern const struct node_watch_rules node_watch_defaults;
 void node_watch_init(struct node_watch *watch, int64_t now_ms);
 void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
                           int64_t now_ms);
-void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms);
+void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules,
+                     int64_t now_ms);
 
 /* What a reserve sees: the node's own health, the watch and the operator's word together.
  * Offline, from either side, shows first; an operator's cordon or drain shows as draining; a watch
  * that says degraded wins over a node that says ready; otherwise the node's own health counts at
  * once. */
 enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
-enum node_health node_effective(enum node_health own, enum node_health watch, enum node_admin admin);
+enum node_health node_effective(enum node_health own, enum node_health watch,
+                                enum node_admin admin);
 
 /* health_score, ruling 29 and vectors health_score: 0..100, higher is better. Inputs in 1/1000 of
  * full use; gpu < 0 = unknown (its weight is spread over the rest). Integer arithmetic. */

@@ -10,7 +10,7 @@ enum outcome_phase { OUTCOME_PREFERRED, OUTCOME_WALK, OUTCOME_PLACED, OUTCOME_RE
 
 struct outcome {
     enum outcome_phase phase;
-    enum err err;        /* when REFUSED */
+    enum err err; /* when REFUSED */
     bool strict;
     bool preferred_given;
 };

@@ -11,7 +11,7 @@ enum { POLICY_SAMPLE_MAX = 64 };
 
 /* A candidate as a rule sees it: figures copied from the node's atomics. */
 struct policy_candidate {
-    void *node;  /* the caller's */
+    void *node; /* the caller's */
     enum node_health health;
     int32_t load; /* running + reserved */
     int32_t max;
@@ -22,8 +22,9 @@ struct policy_candidate {
 
 struct policy_rules {
     int64_t now_ms;
-    int64_t stale_ms;             /* POLICY_STALE_OFF: no staleness filter */
-    int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the seed's exact order */
+    int64_t stale_ms; /* POLICY_STALE_OFF: no staleness filter */
+    int64_t
+        heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the seed's exact order */
 };
 
 struct policy {
@@ -40,8 +41,8 @@ const struct policy *policy_by_name(struct str name);
 const struct policy *policy_at(size_t index); /* NULL behind the last */
 
 /* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
- * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection), beyond
- * it grows with n. Returns how many. */
+ * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection),
+ * beyond it grows with n. Returns how many. */
 size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
 
 /* Why a candidate is left out before any reserve is tried. */

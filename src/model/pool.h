@@ -26,8 +26,8 @@ struct pool_facts {
     bool asr, nmt, tts, tone, semantic;
 };
 
-/* The capabilities as the lists imply them: semantic, nmt and tts where a list is not empty, asr and
- * tone off. What capability_by_type says goes on top of it. */
+/* The capabilities as the lists imply them: semantic, nmt and tts where a list is not empty, asr
+ * and tone off. What capability_by_type says goes on top of it. */
 void pool_derive(struct pool_facts *facts);
 
 /* What a request may ask for beyond its pool; a bit each, so that a pool can keep one member list

@@ -106,6 +106,17 @@ static void test_late_ack_is_refused_and_frees_the_slot(void **state)
     assert_false(lease_release(&node, &lease));
 }
 
+static void test_a_run_out_lease_is_no_replay(void **state)
+{
+    struct lease_node node = ready_node(1);
+    struct lease lease = {0};
+
+    lease_reserve(&node, &lease, 41, 0, 5000);
+    assert_int_equal(lease_reserve(&node, &lease, 41, 5000, 5000), LEASE_OK);
+    assert_int_equal(node.reserved, 1); /* its own slot came back first */
+    assert_int_equal(lease.until_ms, 10000);
+}
+
 static void test_another_job_cannot_commit(void **state)
 {
     struct lease_node node = ready_node(2);
@@ -272,6 +283,7 @@ int main(void)
         cmocka_unit_test(test_a_life),
         cmocka_unit_test(test_replay_changes_nothing),
         cmocka_unit_test(test_late_ack_is_refused_and_frees_the_slot),
+        cmocka_unit_test(test_a_run_out_lease_is_no_replay),
         cmocka_unit_test(test_another_job_cannot_commit),
         cmocka_unit_test(test_running_lease_runs_out_and_for_ever_does_not),
         cmocka_unit_test(test_a_new_epoch_ends_all_leases_at_once),

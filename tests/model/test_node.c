@@ -52,6 +52,26 @@ static void test_good_ones_in_a_row(void **state)
     assert_int_equal(watch.status, NODE_READY);
 }
 
+static void test_back_from_silence_is_a_new_registration(void **state)
+{
+    struct node_watch watch;
+
+    node_watch_init(&watch, 0);
+    node_watch_scan(&watch, &node_watch_defaults, 200000);
+    assert_int_equal(watch.status, NODE_OFFLINE);
+    node_watch_heartbeat(&watch, &node_watch_defaults, false, 300000);
+    assert_int_equal(watch.status, NODE_OFFLINE);
+    node_watch_heartbeat(&watch, &node_watch_defaults, true, 300001);
+    assert_int_equal(watch.status, NODE_REGISTERING);
+    node_watch_heartbeat(&watch, &node_watch_defaults, false, 340000);
+    node_watch_scan(&watch, &node_watch_defaults, 360001); /* exactly its warm-up */
+    assert_int_equal(watch.status, NODE_REGISTERING);
+    node_watch_scan(&watch, &node_watch_defaults, 360002);
+    assert_int_equal(watch.status, NODE_DEGRADED);
+    node_watch_heartbeat(&watch, &node_watch_defaults, true, 360003);
+    assert_int_equal(watch.status, NODE_READY);
+}
+
 static void test_ready_never_counts_bad_ones_that_are_not_in_a_row(void **state)
 {
     struct node_watch watch;
@@ -189,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_health_names),
         cmocka_unit_test(test_a_registration_counts_with_the_default_rules),
         cmocka_unit_test(test_good_ones_in_a_row),
+        cmocka_unit_test(test_back_from_silence_is_a_new_registration),
         cmocka_unit_test(test_ready_never_counts_bad_ones_that_are_not_in_a_row),
         cmocka_unit_test(test_effective),
         cmocka_unit_test(test_nobody_is_made_ready),

@@ -25,6 +25,7 @@ static const struct vec_area areas[] = {
     {.name = "node_health_fsm", .run = area_node_health_fsm},
     {.name = "membership_events", .run = area_membership_events},
     {.name = "health_score", .run = area_health_score},
+    {.name = "snapshot", .run = area_snapshot},
 };
 
 struct tally {
