@@ -1,20 +1,9 @@
 -- wrk: POSTs the same dispatch again and again; at the end one line of JSON.
--- BENCH_STOP_AFTER: stop after so many answers (0: when the time is up).
-local limit = tonumber(os.getenv("BENCH_STOP_AFTER") or "0")
-local answers, first_refusal = 0, nil
 
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{"session_id":"bench","src_lang":"en","tgt_lang":"zh","audio_ref":"blob://bench",' ..
   '"options":{"require_tts":false,"preferred_node_id":null}}'
-
--- A response function makes wrk slower, so it exists only where it is needed.
-if limit > 0 then
-  function response(status)
-    answers = answers + 1
-    if answers >= limit then wrk.thread:stop() end
-  end
-end
 
 function done(summary, latency, requests)
   local errors = summary.errors

@@ -251,13 +251,12 @@ class Idle:
         return json.loads(line)
 
 
-def wrk(port, seconds, conns=64, stop_after=0):
+def wrk(port, seconds, conns=64):
     """One window; raises when an answer was not 2xx, because then the figures mean nothing."""
     lua = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dispatch.lua")
     command = ["wrk", "-t1", f"-c{conns}", f"-d{seconds}s", "--timeout", "10s", "-s", lua,
                f"http://127.0.0.1:{port}/v1/dispatch/f2f"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, preexec_fn=_die_with_parent,
-                          env=dict(os.environ, BENCH_STOP_AFTER=str(stop_after)))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, preexec_fn=_die_with_parent)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         raise RuntimeError(f"wrk: {done.stderr or done.stdout}")
