@@ -232,7 +232,7 @@ static int run_host(struct cli *cli, int argc, char **argv)
             return print_help(cli);
     assert(cli->host != NULL);
     if (cli->command->verb)
-        return cli->host->config(argc, argv);
+        return cli->host->config(argc + 1, argv - 1); /* with the verb */
     return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);
 }
 

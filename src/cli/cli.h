@@ -23,7 +23,7 @@ enum cli_exit {
  * below the server and may not know it. Arguments: without the program's name and the verb. */
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);
-    int (*config)(int argc, char **argv);
+    int (*config)(int argc, char **argv);     /* with the verb: show */
     void (*flags)(struct buf *out, bool dev); /* the flags they take, a line each; NULL: none */
 };
 

@@ -104,8 +104,9 @@ static int fake_serve(int argc, char **argv, bool dev)
 
 static int fake_config(int argc, char **argv)
 {
+    assert_string_equal(argv[0], "show");
     served_argc = argc;
-    served_first = argc > 0 ? argv[0] : NULL;
+    served_first = argv[1];
     return 42;
 }
 
@@ -140,7 +141,7 @@ static void host_commands_get_their_flags_unread(void **state)
     } host_rows[] = {
         {"berth dev --made-up 1", 41, 2, true},
         {"berth server --made-up", 41, 1, false},
-        {"berth config show --made-up=1", 42, 1, false},
+        {"berth config show --made-up=1", 42, 2, false},
     };
     static const struct cli_host host = {.serve = fake_serve, .config = fake_config};
 
