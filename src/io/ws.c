@@ -362,6 +362,7 @@ void ws_read(struct ws_private *p, struct str bytes)
     struct wslay_frame_iocb frame;
 
     p->heard_ms = p->ws.loop->mono_ms;
+    p->pinged = false;
     if (!p->reader)
         p->reader = reader_take(ws_loop(p->ws.loop));
     p->reader->input = bytes;
@@ -421,20 +422,20 @@ static void on_expired(struct net_conn *net)
 {
     struct ws_private *p = net->user;
     int64_t ping_ms = p->limits->ping_ms;
-    int64_t silent_ms = net->loop->mono_ms - p->heard_ms;
+    int64_t due_ms = p->heard_ms + ping_ms;
 
-    if (p->state != WS_OPEN || silent_ms >= 2 * ping_ms) {
+    if (p->state != WS_OPEN || p->pinged) {
         if (!net->error)
             net->error = "the peer is silent";
         net_close(net);
         return;
     }
-    if (silent_ms >= ping_ms) {
+    if (due_ms <= net->loop->mono_ms) {
+        p->pinged = true;
         send_frame(p, WSLAY_PING, STR(""));
-        net_conn_deadline(net, p->heard_ms + 2 * ping_ms);
-    } else {
-        net_conn_deadline(net, p->heard_ms + ping_ms);
+        due_ms = net->loop->mono_ms + ping_ms;
     }
+    net_conn_deadline(net, due_ms);
 }
 
 static void on_closed(struct net_conn *net)
