@@ -42,7 +42,7 @@ const struct policy *policy_at(size_t index); /* NULL behind the last */
 
 /* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
  * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection),
- * beyond it grows with n. Returns how many. */
+ * beyond it grows with n. `out` has room for min(k, n). Returns how many. */
 size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
 
 /* Why a candidate is left out before any reserve is tried. */
