@@ -97,6 +97,22 @@ void *arena_alloc(struct arena *arena, size_t size)
     return memset(arena_raw(arena, size), 0, size);
 }
 
+/* The newest chunk holds one piece only: grows both, so that no copy of the piece stays behind. */
+static void *grow_chunk(struct arena *arena, size_t size)
+{
+    struct arena_chunk *chunk = arena->chunk;
+
+    assert(padded(size) > chunk->size);
+    ASAN_UNPOISON_MEMORY_REGION(chunk->data, chunk->size);
+    chunk->size = padded(size);
+    chunk = mem_resize(chunk, sizeof *chunk + chunk->size);
+    ASAN_POISON_MEMORY_REGION(chunk->data, chunk->size);
+    ASAN_UNPOISON_MEMORY_REGION(chunk->data, size);
+    arena->chunk = chunk;
+    arena->used = chunk->size;
+    return chunk->data;
+}
+
 void *arena_resize(struct arena *arena, void *mem, size_t old_size, size_t size)
 {
     size_t old_need = padded(old_size);
@@ -105,6 +121,7 @@ void *arena_resize(struct arena *arena, void *mem, size_t old_size, size_t size)
                 (char *)mem == arena->chunk->data + arena->used - old_need;
     void *copy;
 
+    assert(mem && (uintptr_t)mem % ARENA_ALIGN == 0);
     if (last && arena->chunk->size - (arena->used - old_need) >= need) {
         arena->used = arena->used - old_need + need;
         ASAN_POISON_MEMORY_REGION(mem, old_size);
@@ -113,6 +130,8 @@ void *arena_resize(struct arena *arena, void *mem, size_t old_size, size_t size)
     }
     if (size <= old_size)
         return mem;
+    if (last && arena->used == old_need)
+        return grow_chunk(arena, size);
     copy = arena_raw(arena, size);
     return memcpy(copy, mem, old_size);
 }

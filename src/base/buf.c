@@ -15,7 +15,7 @@ void buf_reserve(struct buf *buf, size_t more)
     size_t need = buf->len + more;
     size_t cap = buf->cap ? buf->cap : BUF_CAP_MIN;
 
-    assert(need >= more && buf->len <= buf->cap);
+    assert(buf->len <= buf->cap && need >= more);
     if (need <= buf->cap)
         return;
     while (cap < need)

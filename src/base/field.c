@@ -237,6 +237,7 @@ static void enum_tell(const struct field *field, struct buf *text)
 
 static void enum_show(const struct field *field, const void *from, struct jsonw *w)
 {
+    assert(*(const int *)from >= 0);
     jsonw_str(w, str_of(field->names[*(const int *)from]));
 }
 

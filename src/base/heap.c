@@ -20,6 +20,7 @@ static void place(struct heap *heap, struct heap_node *node, size_t at)
 
 static void sift(struct heap *heap, struct heap_node *node, size_t at)
 {
+    assert(at < heap->count);
     while (at > 0 && before(node, heap->nodes[(at - 1) / 2])) {
         place(heap, heap->nodes[(at - 1) / 2], at);
         at = (at - 1) / 2;

@@ -4,6 +4,7 @@
 #include "base/map.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <string.h>
 
 enum { KEYS_FEW = 16 }; /* up to here comparing each with each is cheaper than hashing */
@@ -44,8 +45,11 @@ static struct json *add_token(struct parse *p, enum json_type type)
 
 static void skip_space(struct parse *p)
 {
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t'))
-        p->at++;
+    const char *at = p->at;
+
+    while (at < p->end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+        at++;
+    p->at = at;
 }
 
 static int hex_value(char c)
@@ -83,6 +87,7 @@ static bool skip_escape(struct parse *p)
     int unit;
     int low;
 
+    assert(*p->at == '\\');
     if (c != 'u') {
         if (c == '\0' || !strchr("\"\\/bfnrt", c))
             return fail(p, "one of \" \\ / b f n r t u behind the backslash");
@@ -109,35 +114,70 @@ static bool skip_escape(struct parse *p)
 static const bool special[256] = {
     [0 ... 0x1f] = true, ['"'] = true, ['\\'] = true, [0x80 ... 0xff] = true};
 
+#define EACH_BYTE(value) (0x0101010101010101u * (value))
+
+/* The top bit of the first byte that is special, and perhaps of some behind it; 0 when none is.
+ * x - 1 borrows into the top bit just when x is 0, and likewise for bytes below 0x20. */
+static uint64_t special_bits(uint64_t word)
+{
+    uint64_t quote = word ^ EACH_BYTE('"');
+    uint64_t slash = word ^ EACH_BYTE('\\');
+    uint64_t hit = (word - EACH_BYTE(0x20)) | (quote - EACH_BYTE(1)) | (slash - EACH_BYTE(1));
+
+    return (hit | word) & EACH_BYTE(0x80);
+}
+
+/* The first special byte from `at` on, eight at a time while there are eight. */
+static const char *skip_plain(const char *at, const char *end)
+{
+    while (end - at >= 8) {
+        uint64_t word;
+        uint64_t bits;
+
+        memcpy(&word, at, sizeof word);
+        bits = special_bits(le64toh(word));
+        if (bits)
+            return at + __builtin_ctzll(bits) / 8;
+        at += 8;
+    }
+    while (at < end && !special[(unsigned char)*at])
+        at++;
+    return at;
+}
+
+/* A character that is not plain, at p->at: an escape, or one beyond ASCII. */
+static bool skip_special(struct parse *p, struct json *token)
+{
+    unsigned char c = (unsigned char)*p->at;
+    size_t len;
+
+    assert(p->at < p->end && special[c] && c != '"');
+    if (c == '\\') {
+        token->escaped = true;
+        return skip_escape(p);
+    }
+    if (c < 0x20)
+        return fail(p, "an escape instead of a control character");
+    len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
+    if (len == 0)
+        return fail(p, "valid UTF-8");
+    p->at += len;
+    return true;
+}
+
 /* p->at stands behind the opening quote; leaves it behind the closing one. */
 static bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);
 
     for (;;) {
-        unsigned char c;
-
-        while (p->at < p->end && !special[(unsigned char)*p->at])
-            p->at++;
+        p->at = skip_plain(p->at, p->end);
         if (p->at == p->end)
             return fail(p, "the closing quote of a string");
-        c = (unsigned char)*p->at;
-        if (c == '"')
+        if (*p->at == '"')
             break;
-        if (c == '\\') {
-            token->escaped = true;
-            if (!skip_escape(p))
-                return false;
-        } else {
-            size_t len = 0;
-
-            if (c >= 0x80)
-                len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
-            if (len == 0)
-                return fail(p,
-                            c < 0x20 ? "an escape instead of a control character" : "valid UTF-8");
-            p->at += len;
-        }
+        if (!skip_special(p, token))
+            return false;
     }
     token->len = (uint32_t)(p->at - token->at);
     p->at++;
@@ -227,18 +267,23 @@ static bool read_key(struct parse *p)
     return true;
 }
 
-/* The first key that occurs twice, NULL when there is none. Few and plain keys are compared with
- * each other, but only with those before them that share a bit; 64 bits keep most apart. */
-static const struct json *duplicate_of_few(const struct json *obj)
+/* The first of a few keys that occurs twice, NULL when there is none. A key is compared only with
+ * those before it that share a bit; 64 bits keep most apart. `ret_plain` turns false, and the
+ * answer means nothing, when a key is escaped. */
+static const struct json *duplicate_of_few(const struct json *obj, bool *ret_plain)
 {
     const struct json *keys[KEYS_FEW];
     const struct json *key = obj + 1;
     uint64_t seen = 0;
 
-    for (uint32_t i = 0; i < obj->count; i++) {
+    assert(obj->type == JSON_OBJ && obj->count <= KEYS_FEW);
+    *ret_plain = true;
+    for (uint32_t i = 0; i < obj->count; i++, key += 1 + key[1].span) {
         uint32_t print = key->len;
         uint64_t bit;
 
+        if (key->escaped)
+            *ret_plain = false;
         if (key->len)
             print += 7 * (unsigned char)key->at[0] + 13 * (unsigned char)key->at[key->len - 1];
         bit = (uint64_t)1 << (print & 63);
@@ -247,7 +292,6 @@ static const struct json *duplicate_of_few(const struct json *obj)
                 return key;
         seen |= bit;
         keys[i] = key;
-        key = json_next(key + 1);
     }
     return NULL;
 }
@@ -275,15 +319,12 @@ static const struct json *duplicate_of_many(const struct json *obj)
 
 static bool check_keys(struct parse *p, const struct json *obj)
 {
-    const struct json *key = obj + 1;
-    const struct json *twice;
-    bool plain = true;
+    const struct json *twice = NULL;
+    bool done = false;
 
-    for (uint32_t i = 0; i < obj->count && i < KEYS_FEW && plain; i++, key = json_next(key + 1))
-        plain = !key->escaped;
-    if (plain && obj->count <= KEYS_FEW)
-        twice = duplicate_of_few(obj);
-    else
+    if (obj->count <= KEYS_FEW)
+        twice = duplicate_of_few(obj, &done);
+    if (!done)
         twice = duplicate_of_many(obj);
     if (!twice)
         return true;
@@ -297,6 +338,7 @@ static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
     uint32_t index = p->count;
     struct json *token;
 
+    assert(p->depth <= JSON_DEPTH_MAX);
     if (p->depth == JSON_DEPTH_MAX)
         return fail(p, "fewer levels");
     token = add_token(p, type);
@@ -358,6 +400,7 @@ static bool read_tail(struct parse *p)
             return fail(p, is_obj ? "',' or '}'" : "',' or ']'");
         p->at++;
         p->depth--;
+        assert(parent->count > 0 && p->count > p->open[p->depth]);
         parent->len = (uint32_t)(p->at - parent->at);
         parent->span = p->count - p->open[p->depth];
         if (is_obj && !check_keys(p, parent))
@@ -383,10 +426,13 @@ static bool read_text(struct parse *p)
 enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
                     struct problem *why)
 {
-    struct parse p = {.arena = arena};
+    struct parse p; /* not zeroed as a whole: `open` is large and needs none */
 
     if (text.len > UINT32_MAX / 2)
         return problem_set(why, ERR_TOO_LARGE, "", "The JSON text is longer than 2 GiB.");
+    p.arena = arena;
+    p.count = 0;
+    p.depth = 0;
     p.start = text.at ? text.at : "";
     p.at = p.start;
     p.end = p.start + text.len;

@@ -45,11 +45,14 @@ bool json_bool(const struct json *value, bool *ret);
 const char *json_type_name(enum json_type type); /* "null", "boolean", "number", ... */
 bool json_is_number(struct str text);            /* the whole text is one JSON number */
 
-/* Writing appends to a buf and sets the commas itself. */
+/* Writing appends to a buf and sets the commas itself. A value without a key in an object, a key
+ * outside of one, or a wrong closing bracket is our mistake and aborts. */
 struct jsonw {
     struct buf *buf;
     uint8_t depth;
+    bool keyed;    /* a key stands there, its value is due */
     uint64_t some; /* bit d: level d has an element already */
+    uint64_t objs; /* bit d: level d is an object */
 };
 
 struct jsonw jsonw_to(struct buf *buf);

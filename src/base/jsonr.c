@@ -151,8 +151,8 @@ const struct json *json_get(const struct json *obj, const char *name)
     if (json_type(obj) != JSON_OBJ)
         return NULL;
     key = json_first(obj);
-    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1))
-        if (text_is(key, name, len))
+    for (uint32_t i = 0; i < obj->count; i++, key += 1 + key[1].span)
+        if ((key->len == len || key->escaped) && text_is(key, name, len))
             return key + 1;
     return NULL;
 }

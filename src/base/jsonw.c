@@ -1,4 +1,5 @@
-/* Writing JSON. The writer keeps one bit for each open level: whether a comma is due. */
+/* Writing JSON. The writer keeps two bits for each open level: whether it is an object, and whether
+ * a comma is due. */
 #include "base/json.h"
 
 #include <assert.h>
@@ -15,79 +16,104 @@ struct jsonw jsonw_to(struct buf *buf)
     return (struct jsonw){.buf = buf};
 }
 
-/* The comma before an element or a key. A value behind its key gets none: jsonw_key clears the
- * level's bit, and this sets it again. */
-static void comma(struct jsonw *w)
+static uint64_t level_bit(const struct jsonw *w)
 {
-    uint64_t bit = (uint64_t)1 << w->depth;
+    return (uint64_t)1 << w->depth;
+}
 
-    if (w->some & bit)
+/* Before a value: the comma of an array, or the end of waiting behind a key. */
+static void start_value(struct jsonw *w)
+{
+    uint64_t bit = level_bit(w);
+
+    if (w->objs & bit) {
+        assert(w->keyed);
+        w->keyed = false;
+        return;
+    }
+    if (w->some & bit) {
+        assert(w->depth > 0); /* a text is one value */
         buf_char(w->buf, ',');
+    }
     w->some |= bit;
 }
 
-static void open_level(struct jsonw *w, char bracket)
+static void open_level(struct jsonw *w, bool is_obj)
 {
+    uint64_t bit;
+
     assert(w->depth < JSONW_DEPTH_MAX);
-    comma(w);
-    buf_char(w->buf, bracket);
+    start_value(w);
+    buf_char(w->buf, is_obj ? '{' : '[');
     w->depth++;
-    w->some &= ~((uint64_t)1 << w->depth);
+    bit = level_bit(w);
+    w->some &= ~bit;
+    w->objs = is_obj ? w->objs | bit : w->objs & ~bit;
 }
 
-static void close_level(struct jsonw *w, char bracket)
+static void close_level(struct jsonw *w, bool is_obj)
 {
-    assert(w->depth > 0);
+    assert(w->depth > 0 && !w->keyed);
+    assert(is_obj == ((w->objs & level_bit(w)) != 0));
     w->depth--;
-    buf_char(w->buf, bracket);
+    buf_char(w->buf, is_obj ? '}' : ']');
 }
 
 void jsonw_obj(struct jsonw *w)
 {
-    open_level(w, '{');
+    open_level(w, true);
 }
 
 void jsonw_arr(struct jsonw *w)
 {
-    open_level(w, '[');
+    open_level(w, false);
 }
 
 void jsonw_end_obj(struct jsonw *w)
 {
-    close_level(w, '}');
+    close_level(w, true);
 }
 
 void jsonw_end_arr(struct jsonw *w)
 {
-    close_level(w, ']');
+    close_level(w, false);
 }
 
-/* Behind a key the value must come without a comma. */
-static void after_key(struct jsonw *w)
+/* Before a key; returns whether it needs a comma. */
+static bool start_key(struct jsonw *w)
 {
-    buf_char(w->buf, ':');
-    w->some &= ~((uint64_t)1 << w->depth);
+    uint64_t bit = level_bit(w);
+    bool comma = (w->some & bit) != 0;
+
+    assert((w->objs & bit) && !w->keyed);
+    w->some |= bit;
+    w->keyed = true;
+    return comma;
 }
 
 void jsonw_key(struct jsonw *w, const char *name)
 {
     size_t len = strlen(name);
+    char *to;
 
-    assert(w->depth > 0);
-    comma(w);
-    buf_reserve(w->buf, len + 3);
-    buf_char(w->buf, '"');
-    buf_add(w->buf, name, len);
-    buf_char(w->buf, '"');
-    after_key(w);
+    buf_reserve(w->buf, len + 4);
+    to = w->buf->at + w->buf->len;
+    if (start_key(w))
+        *to++ = ',';
+    *to++ = '"';
+    memcpy(to, name, len);
+    to += len;
+    *to++ = '"';
+    *to++ = ':';
+    w->buf->len = (size_t)(to - w->buf->at);
 }
 
 void jsonw_key_str(struct jsonw *w, struct str name)
 {
-    assert(w->depth > 0);
-    comma(w);
+    if (start_key(w))
+        buf_char(w->buf, ',');
     json_quote(w->buf, name);
-    after_key(w);
+    buf_char(w->buf, ':');
 }
 
 /* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that stands behind
@@ -136,13 +162,13 @@ void json_quote(struct buf *buf, struct str text)
 
 void jsonw_str(struct jsonw *w, struct str text)
 {
-    comma(w);
+    start_value(w);
     json_quote(w->buf, text);
 }
 
 void jsonw_int(struct jsonw *w, int64_t value)
 {
-    comma(w);
+    start_value(w);
     buf_int(w->buf, value);
 }
 
@@ -178,7 +204,7 @@ void jsonw_double(struct jsonw *w, double value)
 {
     char text[40];
 
-    comma(w);
+    start_value(w);
     if (!isfinite(value)) { /* JSON has no word for it */
         buf_str(w->buf, STR("null"));
         return;
@@ -194,19 +220,19 @@ void jsonw_double(struct jsonw *w, double value)
 
 void jsonw_bool(struct jsonw *w, bool value)
 {
-    comma(w);
+    start_value(w);
     buf_str(w->buf, value ? STR("true") : STR("false"));
 }
 
 void jsonw_null(struct jsonw *w)
 {
-    comma(w);
+    start_value(w);
     buf_str(w->buf, STR("null"));
 }
 
 void jsonw_raw(struct jsonw *w, struct str json)
 {
-    comma(w);
+    start_value(w);
     buf_str(w->buf, json.len ? json : STR("null"));
 }
 

@@ -161,6 +161,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
 {
     size_t before = line->len;
 
+    assert(str_is_id(str_of(key), VALUE_MAX_BYTES)); /* keys are ours and need no quotes */
     if (line_format == LOG_JSON) {
         put_c(line, ",\"");
         put_c(line, key);

@@ -19,7 +19,7 @@ static size_t map_find(const struct map *map, struct str key, uint64_t hash)
     size_t mask = map->cap - 1;
     size_t at = hash & mask;
 
-    assert(map->cap > 0);
+    assert(map->cap > 0 && (map->cap & mask) == 0);
     while (map->slots[at].value) {
         if (map->slots[at].hash == hash && str_eq(map->slots[at].key, key))
             break;
@@ -61,6 +61,7 @@ void map_put(struct map *map, struct str key, void *value)
     at = map_find(map, key, hash);
     if (!map->slots[at].value)
         map->count++;
+    assert(map->count < map->cap); /* a free slot ends every search */
     map->slots[at] = (struct map_slot){.key = key, .hash = hash, .value = value};
 }
 
@@ -126,7 +127,7 @@ static size_t idmap_find(const struct idmap *map, uint64_t key)
     size_t mask = map->cap - 1;
     size_t at = mix(key) & mask;
 
-    assert(map->cap > 0);
+    assert(map->cap > 0 && (map->cap & mask) == 0);
     while (map->slots[at].value && map->slots[at].key != key)
         at = (at + 1) & mask;
     return at;
@@ -159,6 +160,7 @@ void idmap_put(struct idmap *map, uint64_t key, void *value)
     at = idmap_find(map, key);
     if (!map->slots[at].value)
         map->count++;
+    assert(map->count < map->cap);
     map->slots[at] = (struct idmap_slot){.key = key, .value = value};
 }
 

@@ -98,12 +98,12 @@ static struct cell *find_cell(struct cell *cells, const char *label)
             break;
     }
     for (int i = 0; i < METRIC_LABELS_MAX; i++) {
-        const char *name = NULL;
+        const char *name = atomic_load_explicit(&cells[i].label, memory_order_acquire);
 
-        if (atomic_compare_exchange_strong_explicit(&cells[i].label, &name, label,
-                                                    memory_order_acq_rel, memory_order_acquire))
+        if (!name && atomic_compare_exchange_strong_explicit(
+                         &cells[i].label, &name, label, memory_order_acq_rel, memory_order_acquire))
             return &cells[i];
-        if (same_label(name, label))
+        if (same_label(name, label)) /* perhaps another thread was faster with the same one */
             return &cells[i];
     }
     return &cells[METRIC_LABELS_MAX];

@@ -15,7 +15,8 @@ enum {
 /* Where a field stands: "options.require_tts". */
 struct path {
     const struct path *up;
-    struct str name;
+    const char *name;
+    struct str key; /* instead, when no field has it */
 };
 
 struct reader {
@@ -49,12 +50,15 @@ static void add_path(struct buf *text, const struct path *path)
     add_path(text, path->up);
     if (path->up)
         buf_char(text, '.');
-    add_name(text, path->name);
+    add_name(text, path->name ? str_of(path->name) : path->key);
 }
 
 static int line_of(const struct reader *r, const struct json *token)
 {
-    return r->lines ? r->lines->lines[token - r->lines->root] : 0;
+    if (!r->lines)
+        return 0;
+    assert(token >= r->lines->root && token < r->lines->root + r->lines->root->span);
+    return r->lines->lines[token - r->lines->root];
 }
 
 /* The sentence, behind "Line 7: " when it is about a file. */
@@ -164,8 +168,8 @@ const char *schema_nearest(const struct field *fields, size_t count, struct str 
 static enum err unknown_key(const struct reader *r, const struct json *key, const struct path *up,
                             const struct field *fields, size_t count)
 {
-    struct path path = {.up = up, .name = json_str(key, r->arena)};
-    const char *near = schema_nearest(fields, count, path.name);
+    struct path path = {.up = up, .key = json_str(key, r->arena)};
+    const char *near = schema_nearest(fields, count, path.key);
     struct buf sentence = {0};
 
     buf_str(&sentence, line_of(r, key) > 0 ? STR("unknown setting \"") : STR("Unknown setting \""));
@@ -174,12 +178,11 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
     if (!near) {
         buf_char(&sentence, '.');
     } else {
-        path.name = str_of(near);
         buf_str(&sentence, STR("; did you mean \""));
-        add_path(&sentence, &path);
+        add_path(&sentence, &(struct path){.up = up, .name = near});
         buf_str(&sentence, STR("\"?"));
     }
-    return tell(r, key, &(struct path){.up = up, .name = json_str(key, r->arena)}, &sentence);
+    return tell(r, key, &path, &sentence);
 }
 
 static bool is_name(const char *name, struct str key)
@@ -204,7 +207,7 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
 static enum err read_member(const struct reader *r, const struct field *field,
                             const struct json *value, void *out, const struct path *up)
 {
-    struct path path = {.up = up, .name = str_of(field->name)};
+    struct path path = {.up = up, .name = field->name};
 
     if (field->type == FIELD_OBJ && json_type(value) == JSON_OBJ)
         return read_fields(r, field->fields, field->field_count, value, (char *)out + field->offset,
@@ -233,7 +236,7 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
         if (!field || (json_is_null(value) && !field_takes_null(field)))
             continue;
         if (seen[at / 64] >> at % 64 & 1)
-            return given_twice(r, key, &(struct path){up, str_of(field->name)}, field);
+            return given_twice(r, key, &(struct path){.up = up, .name = field->name}, field);
         seen[at / 64] |= (uint64_t)1 << at % 64;
         err = read_member(r, field, value, out, up);
         if (err)
@@ -241,7 +244,7 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
     }
     for (size_t i = 0; i < count && !partial; i++)
         if ((fields[i].flags & FIELD_REQUIRED) && !(seen[i / 64] >> i % 64 & 1))
-            return missing(r, obj, &(struct path){up, str_of(fields[i].name)});
+            return missing(r, obj, &(struct path){.up = up, .name = fields[i].name});
     return ERR_OK;
 }
 
@@ -251,6 +254,7 @@ enum err schema_read_lines(const struct schema *schema, const struct json *obj,
 {
     struct reader r = {.schema = schema, .lines = lines, .arena = arena, .why = why};
 
+    assert(schema->what[0] >= 'a' && schema->what[0] <= 'z'); /* becomes a capital below */
     if (json_type(obj) == JSON_OBJ)
         return read_fields(&r, schema->fields, schema->count, obj, out, NULL);
     return problem_set(why, ERR_BAD_FIELD, "", "%c%s must be an object with named values.",

@@ -205,18 +205,17 @@ bool str_copy(struct str a, char *to, size_t size)
     return true;
 }
 
-static bool is_id_char(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == ':' || c == '@' || c == '-';
-}
+static const bool id_chars[256] = {
+    ['a' ... 'z'] = true, ['A' ... 'Z'] = true, ['0' ... '9'] = true, ['.'] = true,
+    ['_'] = true,         [':'] = true,         ['@'] = true,         ['-'] = true,
+};
 
 bool str_is_id(struct str a, size_t max)
 {
     if (a.len == 0 || a.len > max || a.at[0] == '.')
         return false;
     for (size_t i = 0; i < a.len; i++)
-        if (!is_id_char(a.at[i]))
+        if (!id_chars[(unsigned char)a.at[i]])
             return false;
     return true;
 }

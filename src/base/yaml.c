@@ -228,6 +228,7 @@ static void finish(struct reader *r, struct str *ret_json, const int **ret_lines
         add_line(r, 0);
         jsonw_null(&r->w);
     }
+    assert(r->depth == 0 && r->json.len > 0);
     lines = arena_array(r->arena, int, r->line_count);
     memcpy(lines, r->lines, r->line_count * sizeof lines[0]);
     *ret_lines = lines;

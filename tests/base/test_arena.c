@@ -85,6 +85,29 @@ static void test_resize(void **state)
     arena_free(&arena);
 }
 
+/* A list that doubles, as the JSON reader's does, must not leave all its smaller copies behind. */
+static void test_growing_alone_keeps_one_copy(void **state)
+{
+    struct arena arena = {0};
+    size_t size = 5000;
+    char *mem;
+
+    arena_alloc(&arena, 100);
+    mem = arena_raw(&arena, size);
+    memset(mem, 'a', size);
+    for (; size < 1000000; size *= 2) {
+        mem = arena_resize(&arena, mem, size, 2 * size);
+        assert_int_equal(mem[0], 'a');
+        assert_int_equal(mem[size - 1], 'a');
+        memset(mem, 'a', 2 * size);
+    }
+    assert_true(arena.used >= size && arena.used < size + 64);
+    arena_reset(&arena);
+    assert_non_null(arena.chunk); /* the first one, which was never moved */
+    assert_non_null(arena_alloc(&arena, 10));
+    arena_free(&arena);
+}
+
 static void test_texts(void **state)
 {
     struct arena arena = {0};
@@ -107,6 +130,7 @@ int main(void)
         cmocka_unit_test(test_memory_is_zeroed_again_after_a_reset),
         cmocka_unit_test(test_reset_keeps_a_small_chunk_only),
         cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_growing_alone_keeps_one_copy),
         cmocka_unit_test(test_texts),
     };
 

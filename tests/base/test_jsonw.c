@@ -4,7 +4,10 @@
 #include "unit.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static struct buf out;
 static struct jsonw w;
@@ -149,6 +152,76 @@ static void test_doubles_read_back(void **state)
     arena_free(&arena);
 }
 
+static void key_outside_an_object(void)
+{
+    jsonw_arr(&w);
+    jsonw_key(&w, "a");
+}
+
+static void value_without_a_key(void)
+{
+    jsonw_obj(&w);
+    jsonw_int(&w, 1);
+}
+
+static void two_keys_in_a_row(void)
+{
+    jsonw_obj(&w);
+    jsonw_key(&w, "a");
+    jsonw_key(&w, "b");
+}
+
+static void key_without_its_value(void)
+{
+    jsonw_obj(&w);
+    jsonw_key(&w, "a");
+    jsonw_end_obj(&w);
+}
+
+static void wrong_bracket(void)
+{
+    jsonw_obj(&w);
+    jsonw_end_arr(&w);
+}
+
+static void one_bracket_too_many(void)
+{
+    jsonw_arr(&w);
+    jsonw_end_arr(&w);
+    jsonw_end_arr(&w);
+}
+
+static void two_values(void)
+{
+    jsonw_int(&w, 1);
+    jsonw_int(&w, 2);
+}
+
+/* What would be broken JSON stops the program that tries, in a process of its own. */
+static void test_misuse_aborts(void **state)
+{
+    static void (*const mistakes[])(void) = {
+        key_outside_an_object, value_without_a_key,  two_keys_in_a_row, key_without_its_value,
+        wrong_bracket,         one_bracket_too_many, two_values,
+    };
+
+    for (size_t i = 0; i < COUNT_OF(mistakes); i++) {
+        pid_t pid = fork();
+        int status = 0;
+
+        if (pid == 0) {
+            signal(SIGABRT, SIG_DFL);
+            close(STDERR_FILENO);
+            start(NULL);
+            mistakes[i]();
+            _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+            fail_msg("mistake %zu went through", i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +229,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_strings, start, end),
         cmocka_unit_test_setup_teardown(test_doubles_are_short, start, end),
         cmocka_unit_test_setup_teardown(test_doubles_read_back, start, end),
+        cmocka_unit_test_setup_teardown(test_misuse_aborts, start, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
