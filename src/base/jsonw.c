@@ -3,6 +3,7 @@
 #include "base/json.h"
 
 #include <assert.h>
+#include <fenv.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -172,15 +173,30 @@ void jsonw_int(struct jsonw *w, int64_t value)
     buf_int(w->buf, value);
 }
 
+static bool reads_back(const char *text, double value)
+{
+    return strtod(text, NULL) == value;
+}
+
 /* Fifteen digits tell all decimals of that length apart, so if they read back the same they are,
- * with their trailing zeros gone, the shortest. Below DBL_MIN doubles are sparser than that. */
+ * with their trailing zeros gone, the shortest; below DBL_MIN doubles are sparser than that. Above
+ * a power of two the gap is twice the one below: there the next decimal away from zero may do with
+ * sixteen digits although it is not the nearest. */
 static void format_double(char *text, size_t size, double value)
 {
     int digits = fabs(value) < DBL_MIN ? 1 : DBL_DIG;
+    int mode = fegetround();
 
-    do
+    for (; digits < DBL_DECIMAL_DIG; digits++) {
         snprintf(text, size, "%.*g", digits, value);
-    while (strtod(text, NULL) != value && digits++ < DBL_DECIMAL_DIG);
+        if (reads_back(text, value))
+            return;
+    }
+    fesetround(value > 0 ? FE_UPWARD : FE_DOWNWARD);
+    snprintf(text, size, "%.*g", digits - 1, value);
+    fesetround(mode);
+    if (!reads_back(text, value))
+        snprintf(text, size, "%.*g", digits, value);
 }
 
 /* "1e+20" and "1e-07" to "1e20" and "1e-7". */
