@@ -217,15 +217,15 @@ class Server:
         self.process.wait()
         live.discard(self.process)
 
-    def stop(self, seconds=15):
-        """SIGTERM; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, seconds=15, number=signal.SIGTERM):
+        """SIGTERM, or another signal; the exit code."""
+        self.process.send_signal(number)
         try:
             return self.process.wait(seconds * SLOW)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"SIGTERM did not end it in {seconds * SLOW:g} s:\n{self.log[-2000:]}")
+            raise AssertionError(f"the signal did not end it in {seconds * SLOW:g} s:\n{self.log[-2000:]}")
         finally:
             live.discard(self.process)
 

@@ -1,10 +1,11 @@
 """Settings: flag > env > file > default; what is wrong is named. Starting and stopping."""
 import json
 import re
+import signal
 import socket
 import subprocess
 
-from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually
+from harness import BINARY, SLOW, Case, Events, Node, WsNode, berth, clean_env, eventually
 
 
 class Config(Case):
@@ -172,7 +173,6 @@ class StartStop(Case):
 
     def test_sigterm_with_work_open_exits_0(self):
         """Waiters, pollers and WebSockets are let go, nothing is lost."""
-        from harness import Events, WsNode
         server = self.start(loops=2)
         node = Node(server, "n1", max_concurrent_jobs=50)
         socket_node = WsNode(server, "w1", semantic_langs=["fr"], nmt_pairs=[["fr", "de"]])
@@ -193,10 +193,7 @@ class StartStop(Case):
         self.assertEqual(len(again.all_jobs()), 20)
 
     def test_sigint_exits_0(self):
-        import signal
-        server = self.start()
-        server.process.send_signal(signal.SIGINT)
-        self.assertEqual(server.process.wait(15 * SLOW), 0)
+        self.assertEqual(self.start().stop(number=signal.SIGINT), 0)
 
     def test_log_formats_and_levels(self):
         server = self.start(log_level="debug")

@@ -1,6 +1,7 @@
 """HTTP as seen from outside: who may call, what is refused, limits, framing."""
 import http.client
 import json
+import re
 import socket
 import time
 
@@ -25,7 +26,7 @@ def talk(port, data, seconds=5, until_close=True):
 
 
 def statuses(data):
-    return [int(line.split()[1]) for line in data.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", data)]
 
 
 class Doors(Case):

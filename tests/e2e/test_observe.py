@@ -115,10 +115,14 @@ class Health(Case):
 
 
 class Metrics(Case):
-    NAMES = """berth_reserve_total berth_dispatch_total berth_dispatch_seconds_count berth_dispatch_seconds_sum
-        berth_pool_empty_total berth_ack_timeout_total berth_node_overload_total berth_store_calls_total
-        berth_cache_requests_total berth_pool_consistency_delay_seconds_count berth_instance_version_lag
-        berth_audit_repairs_total berth_queue_depth berth_nodes berth_build_info""".split()
+    KINDS = {
+        "berth_reserve_total": "counter", "berth_dispatch_total": "counter", "berth_dispatch_seconds": "histogram",
+        "berth_pool_empty_total": "counter", "berth_ack_timeout_total": "counter",
+        "berth_node_overload_total": "counter", "berth_cache_requests_total": "counter",
+        "berth_store_calls_total": "counter", "berth_pool_consistency_delay_seconds": "histogram",
+        "berth_instance_version_lag": "gauge", "berth_audit_repairs_total": "counter",
+        "berth_invariant_violations_total": "counter", "berth_queue_depth": "gauge", "berth_nodes": "gauge",
+        "berth_build_info": "gauge"}
 
     def test_text_and_names(self):
         server = self.start()
@@ -128,9 +132,9 @@ class Metrics(Case):
         answer = server.get("/metrics")
         self.assertTrue(answer.headers["Content-Type"].startswith("text/plain"))
         values = server.metrics()
-        bare = {re.sub(r"\{.*", "", name) for name in values}
-        for name in self.NAMES:
-            self.assertIn(name, bare)
+        typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", answer.body.decode(), re.M))
+        for name, kind in self.KINDS.items():
+            self.assertEqual(typed.get(name), kind, name)
         self.assertNotIn(job["job_id"], answer.body.decode(), "no job ids in labels")
         self.assertEqual(sum(value for name, value in values.items()
                              if name.startswith("berth_invariant_violations_total")), 0)
@@ -149,7 +153,7 @@ class Metrics(Case):
         self.assertEqual(values["berth_pool_empty_total"], 1)
         self.assertEqual(values['berth_jobs_total{state="DONE"}'], 1)
         self.assertEqual(values["berth_dispatch_seconds_count"], 3)
-        self.assertEqual(values['berth_nodes{health="ready"}'], 1)
+        eventually("the node is counted", lambda: server.metrics().get('berth_nodes{health="ready"}') == 1)
 
     def test_histogram_is_cumulative(self):
         server = self.start()

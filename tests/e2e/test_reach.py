@@ -6,8 +6,8 @@ import time
 import wsclient
 from harness import SLOW, Case, Listener, Node, WsNode, eventually, tags
 
-FIELDS = ("job_id attempt_id session_id src tgt audio_ref options type title priority payload command "
-          "timeout_ms deadline_ms").split()
+# Of a face-to-face job; what a job does not have (payload, command...) may be left out.
+FIELDS = "job_id attempt_id session_id src tgt audio_ref options type priority deadline_ms".split()
 
 
 class Poll(Case):
@@ -26,6 +26,17 @@ class Poll(Case):
         self.assertEqual(node.poll(wait="1ms"), [])
         self.ok(node.ack(message))
         self.ok(node.done(message))
+
+    def test_a_task_carries_everything_it_was_given(self):
+        server = self.start()
+        node = Node(server, "n1", allowed_types=["dev"])
+        given = {"title": "a title", "priority": 3, "payload": {"a": [1]}, "command": ["make", "-j2"],
+                 "timeout_ms": 60000, "options": {"x": "y"}, "session_id": "room-1"}
+        self.ok(self.task(server, **given, callback_url="http://127.0.0.1:1/secret"))
+        message = node.poll()[0]
+        for name, value in {**given, "type": "dev", "attempt_id": 1}.items():
+            self.assertEqual(message[name], value, name)
+        self.assertNotIn("secret", str(message), "where the result goes is not the node's business")
 
     def test_deadline_is_the_end_of_the_reservation(self):
         server = self.start(reservation_ttl_ms=5000)
