@@ -260,6 +260,11 @@ static bool set_up(struct flight *flight)
            curl_easy_setopt(easy, CURLOPT_URL, call->url) == CURLE_OK;
 }
 
+static bool is_http(const struct url *url)
+{
+    return str_eq_nocase(url->scheme, STR("http")) || str_eq_nocase(url->scheme, STR("https"));
+}
+
 enum err client_send(struct client *client, struct client_call *call)
 {
     struct flight *flight;
@@ -269,7 +274,7 @@ enum err client_send(struct client *client, struct client_call *call)
     assert(call->timeout_ms > 0 || call->piece);
     if (client->closing || client->loop->stopping)
         return ERR_CLOSED;
-    if (!url_parse(str_of(call->url), &url) || url.port_number < 0)
+    if (!url_parse(str_of(call->url), &url) || url.port_number < 0 || !is_http(&url))
         return ERR_BAD_FIELD;
     flight = mem_new(struct flight);
     flight->client = client;
@@ -400,9 +405,8 @@ bool client_url_allowed(struct str text, const struct str *patterns, size_t coun
 {
     struct url url;
 
-    if (!url_parse(text, &url) || url.port_number < 0 || !is_plain_path(url.target))
-        return false;
-    if (!str_eq_nocase(url.scheme, STR("http")) && !str_eq_nocase(url.scheme, STR("https")))
+    if (!url_parse(text, &url) || url.port_number < 0 || !is_http(&url) ||
+        !is_plain_path(url.target))
         return false;
     for (size_t i = 0; i < count; i++)
         if (matches(&url, patterns[i]))

@@ -42,7 +42,7 @@ struct ws_private {
     bool frame_fin;
     bool in_frame;
     bool in_message; /* its first fragment was seen */
-    bool pinged; /* and nothing came since */
+    bool pinged;     /* and nothing came since */
     bool client;
 };
 

@@ -122,6 +122,14 @@ static void do_ws(struct site *site, struct http_request *req)
     happened(site, &site->ws_opened);
 }
 
+static void do_moved(struct site *site, struct http_request *req)
+{
+    const struct http_header headers[] = {{STR("Location"), STR("/echo\r\nInjected: yes")}};
+
+    http_reply(req, &(struct http_reply){
+                        .status = 302, .headers = headers, .header_count = COUNT_OF(headers)});
+}
+
 static const struct {
     const char *path;
     void (*run)(struct site *site, struct http_request *req);
@@ -129,6 +137,7 @@ static const struct {
     {"/later", do_later},
     {"/stream", do_stream},
     {"/ws", do_ws},
+    {"/moved", do_moved},
 };
 
 static void on_request(struct http_request *req)
