@@ -30,6 +30,42 @@ int64_t clock_mono_us(void)
     return read_us(CLOCK_MONOTONIC);
 }
 
+/* `count` decimal digits of `value`; returns what stands behind them. */
+static char *put_digits(char *to, int64_t value, int count, char behind)
+{
+    for (int i = count; i > 0; i--, value /= 10)
+        to[i - 1] = (char)('0' + value % 10);
+    assert(value == 0);
+    to[count] = behind;
+    return to + count + 1;
+}
+
+/* Years start in March here, so that the leap day is a year's last; eras of 400 years all have the
+ * same days. */
+void clock_iso(int64_t wall_ms, char text[CLOCK_ISO_BYTES])
+{
+    int64_t day = wall_ms / 86400000 + 719468; /* since 0000-03-01 */
+    int64_t sec = wall_ms / 1000 % 86400;
+    int64_t era = day / 146097;
+    int64_t year;
+    int64_t month;
+
+    assert(wall_ms >= 0 && wall_ms < 253402300800000);
+    day %= 146097;
+    year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    day -= 365 * year + year / 4 - year / 100;
+    month = (5 * day + 2) / 153; /* from March */
+    day -= (153 * month + 2) / 5;
+    text = put_digits(text, era * 400 + year + (month >= 10), 4, '-');
+    text = put_digits(text, month >= 10 ? month - 9 : month + 3, 2, '-');
+    text = put_digits(text, day + 1, 2, 'T');
+    text = put_digits(text, sec / 3600, 2, ':');
+    text = put_digits(text, sec / 60 % 60, 2, ':');
+    text = put_digits(text, sec % 60, 2, '.');
+    text = put_digits(text, wall_ms % 1000, 3, 'Z');
+    *text = '\0';
+}
+
 void rnd_seed(struct rnd *rnd, uint64_t seed)
 {
     for (int i = 0; i < 4; i++) {

@@ -60,47 +60,27 @@ static void put_c(struct line *line, const char *text)
     put(line, text, strlen(text));
 }
 
-static void put_num(struct line *line, int64_t value, int digits_min)
+static void put_num(struct line *line, int64_t value)
 {
     char digits[20];
     size_t at = sizeof digits;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
 
-    for (; left > 0 || digits_min > 0; digits_min--, left /= 10)
+    do {
         digits[--at] = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
     if (value < 0)
         digits[--at] = '-';
     put(line, digits + at, sizeof digits - at);
 }
 
-/* Not gmtime_r, which takes the lock of the time zone. Years start in March here, so that the leap
- * day is a year's last; eras of 400 years all have the same days. */
-static void put_time(struct line *line, int64_t wall_ms)
+static void put_time(struct line *line)
 {
-    int64_t days = wall_ms / 86400000 + 719468; /* since 0000-03-01 */
-    int64_t era = days / 146097;
-    int64_t day = days % 146097;
-    int64_t year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
-    int64_t month;
-    int64_t sec = wall_ms / 1000 % 86400;
+    char text[CLOCK_ISO_BYTES];
 
-    day -= 365 * year + year / 4 - year / 100;
-    month = (5 * day + 2) / 153; /* from March */
-    day -= (153 * month + 2) / 5;
-    put_num(line, era * 400 + year + (month >= 10), 4);
-    put_c(line, "-");
-    put_num(line, month >= 10 ? month - 9 : month + 3, 2);
-    put_c(line, "-");
-    put_num(line, day + 1, 2);
-    put_c(line, "T");
-    put_num(line, sec / 3600, 2);
-    put_c(line, ":");
-    put_num(line, sec / 60 % 60, 2);
-    put_c(line, ":");
-    put_num(line, sec % 60, 2);
-    put_c(line, ".");
-    put_num(line, wall_ms % 1000, 3);
-    put_c(line, "Z");
+    clock_iso(clock_wall_ms(), text);
+    put_c(line, text);
 }
 
 /* One character, escaped as JSON does; a control character must reach no terminal, a newline start
@@ -172,7 +152,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
         put_c(line, "=");
     }
     if (kv->is_num)
-        put_num(line, kv->num, 1);
+        put_num(line, kv->num);
     else if (line_format == LOG_LOGFMT && is_bare(kv->text))
         put(line, kv->text.at, kv->text.len);
     else
@@ -201,7 +181,7 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     line.len = 0;
     line.cut = false;
     put_c(&line, json ? "{\"ts\":\"" : "ts=");
-    put_time(&line, clock_wall_ms());
+    put_time(&line);
     put_c(&line, json ? "\"" : "");
     put_pair(&line, "level", &KC("level", level_names[level]));
     put_pair(&line, "event", &KC("event", event));

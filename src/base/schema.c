@@ -146,7 +146,7 @@ static size_t distance(struct str a, struct str b)
 const char *schema_nearest(const struct field *fields, size_t count, struct str name)
 {
     const char *best = NULL;
-    size_t best_distance = name.len / 3 + 1; /* further than this is no slip of the finger */
+    size_t best_distance = name.len < 6 ? 1 : name.len / 3; /* further is no slip of the finger */
 
     if (name.len > NAME_BYTES_MAX)
         return NULL;

@@ -48,7 +48,7 @@ static void test_ints(void **state)
 /* Text that does not fit at first must come out whole. */
 static void test_format_longer_than_the_room(void **state)
 {
-    for (int len = 0; len < 700; len += 13) {
+    for (int len = 0; len < 700; len++) {
         struct buf buf = {0};
 
         buf_str(&buf, STR("ab"));

@@ -3,6 +3,7 @@
 #include "unit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -19,6 +20,28 @@ static void test_clocks(void **state)
     }
     assert_true(clock_mono_ms() >= last_us / 1000);
     assert_in_range(clock_wall_ms() / 1000, wall_s, wall_s + 10);
+}
+
+/* Every day from 1970 to 2110, and the ends. */
+static void test_iso(void **state)
+{
+    char text[CLOCK_ISO_BYTES];
+    char want[CLOCK_ISO_BYTES];
+
+    for (int64_t ms = 0; ms < (int64_t)140 * 366 * 86400000; ms += 86400000 - 1234567) {
+        time_t sec = (time_t)(ms / 1000);
+        struct tm tm;
+
+        gmtime_r(&sec, &tm);
+        strftime(want, sizeof want, "%Y-%m-%dT%H:%M:%S", &tm);
+        sprintf(want + 19, ".%03dZ", (int)(ms % 1000));
+        clock_iso(ms, text);
+        assert_string_equal(text, want);
+    }
+    clock_iso(0, text);
+    assert_string_equal(text, "1970-01-01T00:00:00.000Z");
+    clock_iso(253402300799999, text);
+    assert_string_equal(text, "9999-12-31T23:59:59.999Z");
 }
 
 static void test_a_seed_replays(void **state)
@@ -86,6 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_clocks),
+        cmocka_unit_test(test_iso),
         cmocka_unit_test(test_a_seed_replays),
         cmocka_unit_test(test_dice_are_fair),
         cmocka_unit_test(test_a_large_bound_is_fair),

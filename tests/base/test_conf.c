@@ -12,6 +12,10 @@ struct tls {
     struct str key;
 };
 
+struct quota {
+    int64_t max;
+};
+
 struct settings {
     struct str listen;
     int64_t sample_k;
@@ -22,6 +26,7 @@ struct settings {
     int mode;
     struct strs servers;
     struct tls tls;
+    struct quota quota;
     struct str password;
     const struct json *routes;
     struct str node_id;
@@ -33,6 +38,10 @@ static const char *const modes[] = {"normal", "seed", NULL};
 static const struct field tls_fields[] = {
     {.name = "cert", .type = FIELD_STR, .offset = offsetof(struct tls, cert), .preset = "none"},
     {.name = "key", .type = FIELD_STR, .offset = offsetof(struct tls, key), .flags = FIELD_SECRET},
+};
+
+static const struct field quota_fields[] = {
+    {.name = "max", .type = FIELD_INT, .flags = FIELD_REQUIRED},
 };
 
 static const struct field fields[] = {
@@ -68,6 +77,11 @@ static const struct field fields[] = {
      .offset = offsetof(struct settings, tls),
      .fields = tls_fields,
      .field_count = COUNT_OF(tls_fields)},
+    {.name = "quota",
+     .type = FIELD_OBJ,
+     .offset = offsetof(struct settings, quota),
+     .fields = quota_fields,
+     .field_count = COUNT_OF(quota_fields)},
     {.name = "password",
      .type = FIELD_STR,
      .offset = offsetof(struct settings, password),
@@ -210,6 +224,7 @@ static const struct {
      "Line 2: servers must be a list of texts without control characters."},
     {"heartbeat_ms: 1s\ninterval_ms: 2s\n", 2,
      "Line 2: heartbeat_ms is given twice, as heartbeat_ms and as interval_ms."},
+    {"mode: seed\nquota: {}\n", 2, "Line 2: quota.max is required."},
     {"sample_k: 3\nsample_k: 4\n", 2,
      "Line 2: the key \"sample_k\" stands here for the second time."},
     {"- a\n", 0, "The configuration must be an object with named values."},
@@ -320,6 +335,7 @@ static void test_show(void **state)
                                 "mode: \"normal\"  # default\n"
                                 "servers: [\"a\",\"b\"]  # env\n"
                                 "tls: {\"cert\":\"none\",\"key\":\"***\"}  # file, line 2\n"
+                                "quota: {\"max\":0}  # default\n"
                                 "password: \"***\"  # file, line 1\n"
                                 "routes: {\"a\":[1]}  # file, line 4\n"
                                 "node_id: null  # default\n"

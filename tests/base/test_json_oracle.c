@@ -153,6 +153,24 @@ static void test_duplicates_in_objects_of_any_size(void **state)
     buf_free(&text);
 }
 
+/* Any byte at any place of a string that is longer than the words it is scanned in. */
+static void test_every_byte_at_every_place(void **state)
+{
+    char text[] = "\"abcdefghijklmnopqrstuvwx\"";
+    struct buf why = {0};
+
+    for (size_t at = 1; at < sizeof text - 2; at++) {
+        char before = text[at];
+
+        for (int byte = 0; byte < 256; byte++) {
+            text[at] = (char)byte;
+            if (oracle_judge(str_of(text), &why) == THEY_DIFFER)
+                fail_msg("byte 0x%02x at %zu: " STR_FMT, byte, at, STR_ARG(buf_view(&why)));
+        }
+        text[at] = before;
+    }
+}
+
 static const char *const good[] = {
     "{\"session_id\":\"s-1\",\"src\":\"zh\",\"tgt\":\"en\",\"audio_ref\":\"s3://a/b.wav\","
     "\"options\":{\"require_tts\":true,\"preferred_node_id\":null}}",
@@ -234,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_duplicates_in_objects_of_any_size),
+        cmocka_unit_test(test_every_byte_at_every_place),
         cmocka_unit_test(test_mutations),
     };
 

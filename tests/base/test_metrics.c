@@ -76,6 +76,26 @@ static void test_gauges(void **state)
     assert_true(has("\nberth_nodes{health=\"ready\"} 8\n"));
 }
 
+static void *move_gauge(void *arg)
+{
+    metrics_thread();
+    metric_add(METRIC_STORE_MODE, 5);
+    return NULL;
+}
+
+/* A gauge is one number, whichever threads add to it or set it. */
+static void test_gauge_of_several_threads(void **state)
+{
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, move_gauge, NULL);
+    pthread_join(thread, NULL);
+    assert_int_equal(metric_value(METRIC_STORE_MODE, NULL), 5);
+    metric_set(METRIC_STORE_MODE, 1);
+    assert_int_equal(metric_value(METRIC_STORE_MODE, NULL), 1);
+    metric_set(METRIC_STORE_MODE, 0);
+}
+
 static void test_histogram(void **state)
 {
     static const int64_t us[] = {-5, 0, 50, 51, 1000, 1001, 10000000, 10000001, 3600000000};
@@ -109,7 +129,9 @@ static void test_too_many_labels_become_other(void **state)
     assert_int_equal(metric_value(METRIC_JOBS, "other"), 68);
 }
 
-enum { THREADS = 6, ROUNDS = 20000 };
+enum { THREADS = 6, ROUNDS = 60000 };
+
+static pthread_barrier_t ready; /* so that they really count at the same time */
 
 static void *count(void *arg)
 {
@@ -117,6 +139,7 @@ static void *count(void *arg)
 
     if (*(int *)arg % 2) /* the others share the slow slot */
         metrics_thread();
+    pthread_barrier_wait(&ready);
     for (int i = 0; i < ROUNDS; i++) {
         metric_add(METRIC_HEARTBEATS, 1);
         metric_add_label(METRIC_STORE_CALLS, labels[i % 3], 1);
@@ -134,6 +157,7 @@ static void test_threads_add_up(void **state)
     int numbers[THREADS];
     int64_t last = 0;
 
+    pthread_barrier_init(&ready, NULL, THREADS);
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i;
         pthread_create(&threads[i], NULL, count, &numbers[i]);
@@ -152,6 +176,7 @@ static void test_threads_add_up(void **state)
     assert_int_equal(metric_value(METRIC_STORE_CALLS, "hit"), THREADS * ((ROUNDS + 2) / 3));
     assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, NULL), THREADS * ROUNDS);
     assert_int_equal(metric_value(METRIC_VERSION_LAG, NULL), 0);
+    pthread_barrier_destroy(&ready);
 }
 
 static bool is_name(struct str name)
@@ -206,6 +231,7 @@ int main(void)
         cmocka_unit_test(test_zeros_from_the_start),
         cmocka_unit_test(test_labels),
         cmocka_unit_test(test_gauges),
+        cmocka_unit_test(test_gauge_of_several_threads),
         cmocka_unit_test(test_histogram),
         cmocka_unit_test(test_too_many_labels_become_other),
         cmocka_unit_test(test_threads_add_up),

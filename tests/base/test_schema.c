@@ -290,6 +290,9 @@ static const struct {
 } unknown[] = {
     {"priorty", "Unknown setting \"priorty\"; did you mean \"priority\"?"},
     {"pirority", "Unknown setting \"pirority\"; did you mean \"priority\"?"},
+    {"moed", "Unknown setting \"moed\"; did you mean \"mode\"?"},
+    {"made", "Unknown setting \"made\"; did you mean \"mode\"?"},
+    {"mad", "Unknown setting \"mad\"."},
     {"Mode", "Unknown setting \"Mode\"; did you mean \"mode\"?"},
     {"xyzzy", "Unknown setting \"xyzzy\"."},
     {"", "Unknown setting \"\"."},
