@@ -109,16 +109,12 @@ def threads(pid):
 
 
 def cpu_s(pid):
-    """Seconds of CPU so far: the scheduler's own account in ns, not sampled ticks."""
-    total = 0
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):
-            total += int(open(f"/proc/{pid}/task/{tid}/schedstat").read().split()[0])
-    return total / 1e9
+    """Seconds of CPU so far."""
+    return sum(cpu_by_thread(pid).values())
 
 
 def cpu_by_thread(pid):
-    """{name without its number: seconds}"""
+    """{name without its number: seconds}, from the scheduler's own account, not sampled ticks."""
     sums = {}
     for tid, name in threads(pid).items():
         name = re.sub(r"-?\d+$", "", name)
@@ -126,6 +122,18 @@ def cpu_by_thread(pid):
             ns = int(open(f"/proc/{pid}/task/{tid}/schedstat").read().split()[0])
             sums[name] = sums.get(name, 0) + ns / 1e9
     return sums
+
+
+def background(seconds=0.5):
+    """Share of the machine that is busy while we do nothing."""
+    def read():
+        values = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
+        return sum(values) - values[3] - values[4], sum(values)
+
+    busy, total = read()
+    time.sleep(seconds)
+    busy_after, total_after = read()
+    return (busy_after - busy) / max(1, total_after - total)
 
 
 def rss_kb(pid):
