@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,11 @@ enum { TOKEN_BYTES_MAX = 4096, COMMAND_NAME_MAX = 64 };
 
 static void say(struct cli *cli, const char *fmt, va_list args)
 {
+    int saved = errno; /* the text may hold %m */
+
     fflush(cli->out);
     fputs("berth: ", cli->err);
+    errno = saved;
     vfprintf(cli->err, fmt, args);
     fputc('\n', cli->err);
 }

@@ -21,7 +21,7 @@ static struct str count_text(struct cli *cli, const struct json *value)
 
 int cmd_pool_ls(struct cli *cli)
 {
-    static const char *const titles[] = {"POOL_ID", "SRC", "TGT", ">READY", ">MEMBERS", ">VERSION"};
+    static const char *const titles[] = {"POOL ID", "SRC", "TGT", ">READY", ">MEMBERS", ">VERSION"};
     const struct json *json, *list, *pool;
     struct table table;
     struct str reply;

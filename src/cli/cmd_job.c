@@ -111,7 +111,7 @@ static void job_row(struct cli *cli, struct table *table, const struct json *job
 
 int cmd_job_ls(struct cli *cli)
 {
-    static const char *const titles[] = {"JOB_ID", "STATE", "TYPE",  "NODE",  ">TRY",
+    static const char *const titles[] = {"JOB ID", "STATE", "TYPE",  "NODE",  ">TRY",
                                          ">PRIO",  ">AGE",  "TITLE", "REASON"};
     const struct json *json, *list, *job, *cursor;
     struct table table;

@@ -7,7 +7,7 @@
 
 int cmd_node_ls(struct cli *cli)
 {
-    static const char *const titles[] = {"NODE_ID", "HEALTH", ">LOAD",    ">MAX", ">SCORE",
+    static const char *const titles[] = {"NODE ID", "HEALTH", ">LOAD",    ">MAX", ">SCORE",
                                          ">SEEN",   "LEVEL",  "SEMANTIC", "NMT",  "TYPES"};
     const struct json *json, *list, *node;
     struct table table;

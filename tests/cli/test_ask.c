@@ -100,7 +100,7 @@ static const struct row rows[] = {
      CLI_OK,
      "GET /v1/nodes ",
      NULL,
-     "NODE_ID  HEALTH  LOAD  MAX  SCORE  SEEN  LEVEL  SEMANTIC  NMT          TYPES\n"
+     "NODE ID  HEALTH  LOAD  MAX  SCORE  SEEN  LEVEL  SEMANTIC  NMT          TYPES\n"
      "n1       ready      3    4     90     -  -      en,zh     en:zh,zh:en  -\n",
      NULL},
     {"berth pool ls",
@@ -110,7 +110,7 @@ static const struct row rows[] = {
      CLI_OK,
      "GET /v1/pools ",
      NULL,
-     "POOL_ID  SRC  TGT  READY  MEMBERS  VERSION\n"
+     "POOL ID  SRC  TGT  READY  MEMBERS  VERSION\n"
      "en:zh    en   zh       1        2        7\n",
      NULL},
     {"berth job ls --state DONE,FAILED --state NEW --node n/1 --session s --type t --limit 3",
@@ -120,7 +120,7 @@ static const struct row rows[] = {
      CLI_OK,
      "GET /v1/jobs?limit=3&state=DONE,FAILED,NEW&type=t&session_id=s&node_id=n%2F1 ",
      NULL,
-     "JOB_ID  STATE  TYPE  NODE  TRY  PRIO  AGE  TITLE  REASON\n"
+     "JOB ID  STATE  TYPE  NODE  TRY  PRIO  AGE  TITLE  REASON\n"
      "j1      DONE   f2f   n1      1     7    -  s      -\n",
      "more: --cursor c1\n"},
 
