@@ -222,6 +222,9 @@ bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret)
             return false;
         lang[i] = c;
     }
+    /* A pool "type:NAME" is one of tasks: no language may look like it. */
+    if (str_is((struct str){.at = lang, .len = trimmed.len}, "type"))
+        return false;
     *ret = arena_str(arena, (struct str){.at = lang, .len = trimmed.len});
     return true;
 }

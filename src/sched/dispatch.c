@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "model/selector.h"
+#include "sched/counts.h"
 
 static const char *const why_names[WHY_COUNT] = {
     [WHY_NOT_READY] = "NOT_READY",     [WHY_STALE] = "STALE",
@@ -59,8 +60,12 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
                                           (spec->options.require_tts ? POOL_WANT_TTS : 0) |
                                               (spec->options.require_asr ? POOL_WANT_ASR : 0),
                                           dispatch->arena)
-                           : arena_fmt(dispatch->arena, "No node takes tasks of type " STR_FMT ".",
-                                       STR_ARG(spec->type));
+                           : spec->requires
+        .at ? arena_fmt(dispatch->arena,
+                        "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
+                        STR_ARG(spec->type), STR_ARG(spec->requires))
+            : arena_fmt(dispatch->arena, "No node takes tasks of type " STR_FMT ".",
+                        STR_ARG(spec->type));
         return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
     case ERR_PREFERRED_NOT_CAPABLE:
     case ERR_PREFERRED_UNAVAILABLE:
@@ -84,7 +89,21 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
     }
 }
 
-/* Where it was before: refused in this attempt, or failed in an earlier one. */
+static bool was_tried(const struct dispatch *dispatch, struct str node)
+{
+    for (size_t i = 0; i < dispatch->tried_count; i++)
+        if (str_eq(dispatch->tried[i], node))
+            return true;
+    return false;
+}
+
+static void add_tried(struct dispatch *dispatch, struct str node)
+{
+    if (dispatch->tried_count < SCHED_TRIED_MAX && !was_tried(dispatch, node))
+        dispatch->tried[dispatch->tried_count++] = node;
+}
+
+/* Where it was before: a node that failed is avoided, one that refused only in that attempt. */
 static void read_history(struct dispatch *dispatch)
 {
     const struct json *list;
@@ -93,24 +112,15 @@ static void read_history(struct dispatch *dispatch)
         json_type(list) != JSON_ARR)
         return;
     const struct json *entry = json_first(list);
-    for (uint32_t i = 0; i < list->count && dispatch->tried_count < SCHED_TRIED_MAX;
-         i++, entry = json_next(entry))
-        dispatch->tried[dispatch->tried_count++] =
-            json_str(json_get(entry, "node_id"), dispatch->arena);
-}
+    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
+        const struct json *outcome = json_get(entry, "outcome");
+        bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
+        int64_t attempt = 0;
 
-static bool was_tried(const struct dispatch *dispatch, const struct node *node)
-{
-    for (size_t i = 0; i < dispatch->tried_count; i++)
-        if (str_eq(dispatch->tried[i], node->id))
-            return true;
-    return false;
-}
-
-static void add_tried(struct dispatch *dispatch, const struct node *node)
-{
-    if (dispatch->tried_count < SCHED_TRIED_MAX)
-        dispatch->tried[dispatch->tried_count++] = node->id;
+        json_int(json_get(entry, "attempt_id"), &attempt);
+        if (!refused || attempt == dispatch->attempt)
+            add_tried(dispatch, json_str(json_get(entry, "node_id"), dispatch->arena));
+    }
 }
 
 static unsigned wants_of(const struct spec *spec)
@@ -130,14 +140,10 @@ static const struct snap_pool *find_pool(const struct dispatch *dispatch)
 
 static struct policy_candidate look_at(struct node *node)
 {
-    int32_t reserved_now = atomic_load_explicit(&node->reserved, memory_order_relaxed);
-    int32_t running = atomic_load_explicit(&node->running, memory_order_relaxed);
-    int32_t pending = atomic_load_explicit(&node->pending, memory_order_relaxed);
-
     return (struct policy_candidate){
         .node = node,
         .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
-        .load = reserved_now + running + pending,
+        .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
         .score = atomic_load_explicit(&node->score, memory_order_relaxed),
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
@@ -162,7 +168,7 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
 
     if (member->node == dispatch->preferred)
         return false; /* it had its turn */
-    if (!again_ok && was_tried(dispatch, member->node)) {
+    if (!again_ok && was_tried(dispatch, member->node->id)) {
         dispatch->whys[WHY_TRIED]++;
         return false;
     }
@@ -258,6 +264,15 @@ static struct str endpoint_of(const struct dispatch *dispatch, const struct node
     return arena_str(dispatch->arena, member->facts->endpoint);
 }
 
+/* No member has the labels: to wait or to try again would not help. */
+static bool nobody_fits(const struct dispatch *dispatch)
+{
+    const struct snap_pool *pool = find_pool(dispatch);
+
+    return dispatch->spec.requires.at && pool &&
+           dispatch->whys[WHY_REQUIRES] == pool->counts[wants_of(&dispatch->spec)];
+}
+
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
@@ -286,6 +301,10 @@ static void exhausted(struct dispatch *dispatch)
         outcome_exhausted(&dispatch->outcome);
     }
     assert(dispatch->outcome.phase == OUTCOME_REFUSED);
+    if (nobody_fits(dispatch)) {
+        give_up(dispatch, refuse(dispatch, ERR_NO_CAPABLE_NODE));
+        return;
+    }
     give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
 }
 
@@ -395,13 +414,8 @@ static void note_candidates(struct dispatch *dispatch)
         if (candidate->why == LEASE_OK)
             continue;
         dispatch->whys[why_of_reason[candidate->why]]++;
-        if (candidate->why == LEASE_FULL) {
-            int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
-            int32_t running = atomic_load_explicit(&node->running, memory_order_relaxed);
-
-            if (running < max)
-                atomic_store_explicit(&node->reserved, max - running, memory_order_relaxed);
-        }
+        if (candidate->why == LEASE_FULL)
+            counts_full(node);
     }
 }
 
@@ -453,7 +467,7 @@ static void reserved(struct store_op *op)
     dispatch->exists = true;
     /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
     dispatch->next = first + (size_t)op->u.put.chosen + 1;
-    sched_counts(dispatch->node, &op->counts);
+    counts_take(dispatch->node, &op->counts, op->order, false);
     send_job(dispatch);
 }
 
@@ -476,7 +490,7 @@ static void sent(struct send_op *send)
         return;
     }
     dispatch->whys[WHY_SEND_FAILED]++;
-    add_tried(dispatch, dispatch->node);
+    add_tried(dispatch, dispatch->node->id);
     char id[JOB_ID_TEXT + 1];
     job_id_text(dispatch->job, id);
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
@@ -511,7 +525,7 @@ static void released(struct store_op *op)
         finish(dispatch, refuse(dispatch, op->err == ERR_STALE ? ERR_ALL_FULL : op->err));
         return;
     }
-    sched_counts(dispatch->node, &op->counts);
+    counts_take(dispatch->node, &op->counts, op->order, false);
     dispatch->record = op->record;
     reserve_next(dispatch);
 }

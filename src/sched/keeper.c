@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "sched/counts.h"
 #include "sched/queue.h"
 #include "sched/sweep.h"
 
@@ -44,6 +45,7 @@ struct keeper {
     bool load_busy;
     int64_t next_sweep_ms, next_scan_ms;
     bool kick_wanted;
+    enum store_mode store_mode; /* as last logged */
 };
 
 /* A job that goes on, posted by any thread. */
@@ -177,7 +179,7 @@ static void take_figures(struct node *node, const struct change *change)
     atomic_store(&node->max, op->u.node_put.max);
     if (change->kind == CHANGE_ADMIN)
         atomic_store(&node->admin, change->admin);
-    sched_counts(node, &op->counts);
+    counts_take(node, &op->counts, op->order, false);
 }
 
 static void apply_put(struct keeper *keeper, struct change *change)
@@ -366,7 +368,7 @@ static void scan(struct keeper *keeper)
         metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), by_health[i]);
 }
 
-static void load_node(struct keeper *keeper, const struct store_node *record)
+static void load_node(struct keeper *keeper, const struct store_node *record, uint64_t order)
 {
     struct problem why;
     struct facts *facts;
@@ -385,7 +387,7 @@ static void load_node(struct keeper *keeper, const struct store_node *record)
     atomic_store(&node->admin, record->admin);
     atomic_store(&node->max, record->counts.max);
     atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
-    sched_counts(node, &record->counts);
+    counts_take(node, &record->counts, order, true);
     node_watch_init(&node->watch, now_ms);
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
 }
@@ -400,9 +402,9 @@ static void loaded(struct store_op *op)
         struct node *node = map_get(&keeper->members->nodes, record->id);
 
         if (op->verb == STORE_NODES)
-            load_node(keeper, record);
+            load_node(keeper, record, op->order);
         else if (node)
-            sched_counts(node, &record->counts);
+            counts_take(node, &record->counts, op->order, true);
     }
     if (op->verb == STORE_NODES && !op->err)
         keeper->members->dirty =
@@ -426,9 +428,27 @@ void keeper_start(struct keeper *keeper)
     load(keeper, STORE_NODES);
 }
 
+/* A store that takes no writes, and one that does again, is told once. */
+static void watch_store(struct keeper *keeper)
+{
+    struct store_status status;
+
+    store_status(keeper->sched->store, &status);
+    if (status.mode == keeper->store_mode)
+        return;
+    keeper->store_mode = status.mode;
+    if (status.mode == STORE_NORMAL)
+        log_event(LOG_INFO, "store.up", KI("errors", status.errors));
+    else
+        log_event(LOG_ERROR, "store.down", KC("mode", store_mode_name(status.mode)),
+                  KC("reason", status.detail));
+}
+
 void keeper_tick(struct keeper *keeper)
 {
     int64_t now_ms = *loop_of(keeper)->wall_ms;
+
+    watch_store(keeper);
 
     if (!keeper->current) {
         load(keeper, STORE_NODES);

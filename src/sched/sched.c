@@ -75,13 +75,6 @@ int64_t sched_not_after(const struct sched_loop *loop)
     return *loop->wall_ms + loop->sched->config.store_timeout_ms;
 }
 
-void sched_counts(struct node *node, const struct lease_node *counts)
-{
-    atomic_store_explicit(&node->reserved, counts->reserved, memory_order_relaxed);
-    atomic_store_explicit(&node->running, counts->running, memory_order_relaxed);
-    atomic_store_explicit(&node->epoch, counts->epoch, memory_order_relaxed);
-}
-
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed)
 {
     uint32_t at = atomic_fetch_add_explicit(&node->ring_at, 1, memory_order_relaxed);

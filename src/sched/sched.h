@@ -54,6 +54,9 @@ struct sched_hooks {
     /* Something happened to a job (after it became true). Cheap when nobody listens. */
     void (*noted)(struct sched_loop *from, const struct settle_note *note);
     void (*node_changed)(struct sched_loop *from, struct str node_id, const char *what);
+    /* The node should end this run: nobody waits for it any more. */
+    void (*stop)(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+                 const char *reason);
 };
 
 struct sched {
@@ -110,8 +113,6 @@ static inline _Atomic int32_t *sched_lane(struct sched *sched, struct str type)
 
 /* not_after for a call made now on this loop. */
 int64_t sched_not_after(const struct sched_loop *loop);
-/* The store told a node's counters: take them over into the live figures. */
-void sched_counts(struct node *node, const struct lease_node *counts);
 /* A finished job of a node, for its health_score. */
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed);
 int sched_score(const struct node *node, int64_t latency_target_ms);

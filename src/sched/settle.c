@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "sched/counts.h"
 #include "sched/keeper.h"
 #include "sched/registry.h"
 
@@ -117,7 +118,7 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
 
     if (!member)
         return;
-    sched_counts(member->node, &op->counts);
+    counts_take(member->node, &op->counts, op->order, false);
     if (op->node.at)
         registry_alive(loop, member->node);
     if (op->verb != STORE_FINISH)

@@ -27,8 +27,7 @@ struct node {
     _Atomic int32_t own;    /* what it last said of itself */
     _Atomic int32_t admin;  /* enum node_admin */
     _Atomic int32_t max;
-    _Atomic int32_t reserved; /* as the store last told */
-    _Atomic int32_t running;
+    _Atomic uint64_t counts; /* reserved and running as the store last told, see counts.h */
     _Atomic int32_t pending; /* reserves of this instance under way */
     _Atomic int32_t score;
     _Atomic uint32_t epoch;

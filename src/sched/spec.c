@@ -34,12 +34,12 @@ static const struct field fields[] = {
      .max = TEXT_MAX},
     {.name = "src",
      .alias = "src_lang",
-     .type = FIELD_ID,
+     .type = FIELD_STR,
      .offset = SPEC_AT(src),
      .max = POOL_LANG_MAX},
     {.name = "tgt",
      .alias = "tgt_lang",
-     .type = FIELD_ID,
+     .type = FIELD_STR,
      .offset = SPEC_AT(tgt),
      .max = POOL_LANG_MAX},
     {.name = "audio_ref", .type = FIELD_STR, .offset = SPEC_AT(audio_ref), .max = REF_MAX},
@@ -144,6 +144,12 @@ static enum err missing(struct problem *why, const char *name)
     return problem_set(why, ERR_BAD_FIELD, name, "%s is required.", name);
 }
 
+static enum err bad_lang(struct problem *why, const char *name)
+{
+    return problem_set(why, ERR_BAD_FIELD, name,
+                       "%s must be a language code like \"en\" or \"zh-tw\".", name);
+}
+
 enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec *ret_spec,
                        struct problem *why)
 {
@@ -156,6 +162,10 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
         return missing(why, "src_lang");
     if (!spec.tgt.at)
         return missing(why, "tgt_lang");
+    if (!pool_lang_normalise(spec.src, arena, &spec.src))
+        return bad_lang(why, "src_lang");
+    if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
+        return bad_lang(why, "tgt_lang");
     spec.type = STR("f2f");
     spec.queue_ms = 0; /* face to face is refused at once when all are full */
     write_spec(&spec, arena);

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/metrics.h"
 #include "sched/settle.h"
@@ -14,6 +15,7 @@ struct sweep_item {
     struct store_op op;
     struct arena arena;
     struct sweep *sweep;
+    char node[NODE_ID_MAX + 1]; /* whose lease it was */
 };
 
 struct sweep {
@@ -72,12 +74,16 @@ static void item_over(struct sweep_item *item)
 static void expired(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
+    struct sched *sched = item->sweep->sched;
 
     if (!op->err) {
         bool unacked = str_is(str_of(op->head.reason), "ACK_TIMEOUT");
 
         metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);
-        settle_applied(sched_keeper_loop(item->sweep->sched), op);
+        settle_applied(sched_keeper_loop(sched), op);
+        if (item->node[0])
+            sched->hooks->stop(sched_keeper_loop(sched), str_of(item->node), op->job, op->attempt,
+                               op->head.reason);
     }
     item_over(item);
 }
@@ -100,6 +106,7 @@ static void take(struct sweep *sweep, size_t i)
         (due->state == JOB_NEW || due->state == JOB_SELECTING || due->state == JOB_RETRYING);
 
     item->sweep = sweep;
+    memcpy(item->node, due->node, sizeof item->node);
     item->op = (struct store_op){.verb = waits ? STORE_ADOPT : STORE_FINISH,
                                  .reply_to = sched_keeper_loop(sweep->sched)->inbox,
                                  .done = waits ? adopted : expired,

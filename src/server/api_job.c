@@ -374,28 +374,6 @@ void api_job_list(struct call *call)
         call_error(call, err, "", "%s.", err_title(err));
 }
 
-/* The node is told to stop; its slot stays taken until it says it has. */
-static void tell_node(struct call *call, const struct store_head *head)
-{
-    const struct snap_node *known =
-        snapshot_node(call->worker->sched->snapshot, str_of(head->node));
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    char id[JOB_ID_TEXT + 1];
-
-    if (!known)
-        return;
-    job_id_text(head->id, id);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("cancel"));
-    jsonw_kstr(&w, "job_id", str_of(id));
-    jsonw_kint(&w, "attempt_id", head->attempt);
-    jsonw_kstr(&w, "reason", str_of(head->reason));
-    jsonw_end_obj(&w);
-    hub_tell(call->worker->server, known->node, buf_view(&buf));
-    buf_free(&buf);
-}
-
 static void cancelled(struct settle *settle)
 {
     struct call *call = settle->user;
@@ -413,8 +391,10 @@ static void cancelled(struct settle *settle)
         settle_answer(settle);
         return;
     }
+    /* The node is told to stop; its slot stays taken until it says it has. */
     if (settle->head.node[0])
-        tell_node(call, &settle->head);
+        hub_stop(call->worker->sched, str_of(settle->head.node), settle->job, settle->head.attempt,
+                 settle->head.reason);
     jsonw_obj(&w);
     jsonw_kbool(&w, "ok", true);
     jsonw_kstr(&w, "job_id", str_of(id));

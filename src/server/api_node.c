@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/metrics.h"
+#include "sched/counts.h"
 #include "sched/registry.h"
 #include "server/api.h"
 #include "server/hub.h"
@@ -278,8 +279,8 @@ void node_write(struct jsonw *w, const struct snap_node *member, const struct sc
                str_of(node_health_name((enum node_health)atomic_load(&node->own))));
     jsonw_kstr(w, "admin", word == NODE_ADMIN_NONE ? STR_NONE : str_of(admins[word]));
     jsonw_kint(w, "max", atomic_load(&node->max));
-    jsonw_kint(w, "running", atomic_load(&node->running));
-    jsonw_kint(w, "reserved", atomic_load(&node->reserved));
+    jsonw_kint(w, "running", counts_running(node));
+    jsonw_kint(w, "reserved", counts_reserved(node));
     jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
     jsonw_knull(w, "level");
     jsonw_kraw(w, "labels", facts->labels);

@@ -315,12 +315,27 @@ static void tell_link(struct server *server, uint64_t link, bool close, struct s
     inbox_post(&server->workers[link_loop(link)].loop.inbox, &tell->msg);
 }
 
-void hub_tell(struct server *server, struct node *node, struct str text)
+void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+              const char *reason)
 {
-    uint64_t link = atomic_load(&node->link);
+    struct server *server = container_of(from->sched, struct server, sched);
+    const struct snap_node *known = snapshot_node(from->snapshot, node_id);
+    uint64_t link = known ? atomic_load(&known->node->link) : 0;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    char id[JOB_ID_TEXT + 1];
 
-    if (link)
-        tell_link(server, link, false, text);
+    if (!link)
+        return;
+    job_id_text(job, id);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("cancel"));
+    jsonw_kstr(&w, "job_id", str_of(id));
+    jsonw_kint(&w, "attempt_id", attempt);
+    jsonw_kstr(&w, "reason", str_of(reason));
+    jsonw_end_obj(&w);
+    tell_link(server, link, false, buf_view(&buf));
+    buf_free(&buf);
 }
 
 void hub_close_link(struct server *server, uint64_t link)

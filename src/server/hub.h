@@ -16,8 +16,9 @@ int64_t hub_connections(const struct hub *hub);
 
 /* sched_hooks.send */
 void hub_send(struct sched_loop *from, struct send_op *send);
-/* Tells a node over its WebSocket, if it has one: `text` is a whole message. Any loop. */
-void hub_tell(struct server *server, struct node *node, struct str text);
+/* sched_hooks.stop: a cancel message, if the node has a WebSocket. Any loop. */
+void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+              const char *reason);
 /* The node left: closes its socket, empties its box. */
 void hub_drop(struct server *server, struct node *node);
 /* Upgrades a request of a node; consumes it. */

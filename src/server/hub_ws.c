@@ -112,6 +112,8 @@ static void reply_problem(struct wscall *call, const struct problem *why, int at
     wscall_over(call);
 }
 
+static void renewed(struct renew *renew);
+
 /* hello: the node is (now) known; its newest connection is the one that counts. */
 static void welcome(struct wscall *call, struct node *node)
 {
@@ -138,7 +140,8 @@ static void welcome(struct wscall *call, struct node *node)
     jsonw_kint(&w, "heartbeat_ms", worker->server->settings->sched.heartbeat_ms);
     jsonw_end_obj(&w);
     ws_send(socket->ws, buf_view(frame));
-    reply_ok(call, false);
+    if (!renew_start(&call->renew, node, renewed))
+        reply_ok(call, false);
 }
 
 static void refuse_hello(struct wscall *call, const struct problem *why)
@@ -186,7 +189,8 @@ static void on_hello(struct wscall *call)
         return;
     }
     if (report_read(call->body, STR_NONE, &call->arena, &report, &why) ||
-        report_load(&report, &load, &why) || check_endpoint(worker, &report, &why)) {
+        report_load(&report, &load, &why) || check_endpoint(worker, &report, &why) ||
+        renew_read(&report, worker, &call->arena, &call->renew, &why)) {
         refuse_hello(call, &why);
         return;
     }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/metrics.h"
@@ -43,7 +44,7 @@ static void node_changed(struct sched_loop *from, struct str node_id, const char
 }
 
 static const struct sched_hooks hooks = {
-    .send = hub_send, .noted = noted, .node_changed = node_changed};
+    .send = hub_send, .noted = noted, .node_changed = node_changed, .stop = hub_stop};
 
 static void loop_tick(struct loop *loop)
 {
@@ -343,6 +344,7 @@ int server_main(int argc, char **argv, bool dev)
         print_help(dev);
         return 0;
     }
+    umask(077); /* payloads and results are nobody else's business */
     block_signals();
     if (settings_load(&source, argc, argv, dev, &why))
         return fail(&why);

@@ -1,6 +1,8 @@
 /* The settings table. */
 #include "server/settings.h"
 
+#include "base/schema_lines.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -352,6 +354,22 @@ static const char *config_path(int argc, char **argv)
     return getenv("BERTH_CONFIG");
 }
 
+static enum err unknown_flag(const char *flag, struct problem *why)
+{
+    char name[64] = {0};
+
+    for (size_t i = 0; flag[2 + i] && flag[2 + i] != '=' && i + 1 < sizeof name; i++)
+        name[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
+    const char *nearest = schema_nearest(fields, COUNT_OF(fields), str_of(name));
+    char guess[64] = {0};
+    for (size_t i = 0; nearest && nearest[i] && i + 1 < sizeof guess; i++)
+        guess[i] = nearest[i] == '_' ? '-' : nearest[i];
+    if (!nearest)
+        return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; --help lists them.", flag);
+    return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; did you mean --%s?", flag,
+                       guess);
+}
+
 static enum err read_flags(struct conf *conf, int argc, char **argv, struct problem *why)
 {
     for (int i = 0; i < argc;) {
@@ -366,6 +384,8 @@ static enum err read_flags(struct conf *conf, int argc, char **argv, struct prob
         if (strncmp(argv[i], "--", 2) != 0)
             return problem_set(why, ERR_BAD_REQUEST, "", "Unexpected argument \"%s\".", argv[i]);
         enum err err = conf_flag(conf, argc, argv, &i, why);
+        if (err == ERR_NOT_FOUND)
+            return unknown_flag(argv[i], why);
         if (err)
             return err;
     }

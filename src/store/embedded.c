@@ -68,6 +68,7 @@ struct embedded {
     struct journal journal;
     struct ledger ledger;
     struct purge purge;
+    uint64_t order;    /* of the last op applied */
     int failures;      /* in a row */
     int64_t revive_ms; /* clock_mono_ms: when to try again */
     int64_t audit_ms;
@@ -107,7 +108,8 @@ static enum err embedded_send(struct store *store, struct store_op *op)
     struct embedded *self = of(store);
 
     assert(op->done && op->reply_to);
-    if (!atomic_load_explicit(&self->up, memory_order_relaxed))
+    /* What is in the file can be read also while it takes no writes. */
+    if (!atomic_load_explicit(&self->up, memory_order_relaxed) && !reader_answers(op->verb))
         return ERR_STORE_DOWN;
     if (atomic_fetch_add_explicit(&self->in_flight, 1, memory_order_relaxed) >=
         self->in_flight_max) {
@@ -215,12 +217,17 @@ static void run_own(struct msg *own)
     }
 }
 
-/* Both connections are closed, so that what is opened next sees the file and nothing else. */
-static void throw_away(struct embedded *self)
+static void wait_reader_closed(struct embedded *self)
 {
     inbox_post(&self->helper.inbox, &self->close_reader);
     while (sem_wait(&self->reader_closed))
         ;
+}
+
+/* Both connections are closed, so that what is opened next sees the file and nothing else. */
+static void throw_away(struct embedded *self)
+{
+    wait_reader_closed(self);
     ledger_free(&self->ledger);
     journal_close(&self->journal);
 }
@@ -247,6 +254,12 @@ static bool bring_up(struct embedded *self)
         journal_close(&self->journal);
         return false;
     }
+    /* A file that opens may still take no writes: only one that worked makes us well again. */
+    if (self->failures && !journal_probe(&self->journal)) {
+        ledger_free(&self->ledger);
+        journal_close(&self->journal);
+        return false;
+    }
     purge_init(&self->purge, self->retention_ms, self->retention_jobs_max);
     self->copy_at_pages = WAL_COPY_PAGES;
     self->audit_ms = clock_mono_ms() + AUDIT_MS;
@@ -261,7 +274,10 @@ static void revive(struct embedded *self)
 {
     int64_t wait_ms = REVIVE_MIN_MS;
 
-    if (clock_mono_ms() < self->revive_ms || bring_up(self))
+    if (clock_mono_ms() < self->revive_ms)
+        return;
+    wait_reader_closed(self); /* it may have read meanwhile */
+    if (bring_up(self))
         return;
     go_down(self);
     for (int i = 1; i < self->failures && wait_ms < REVIVE_MAX_MS; i++)
@@ -274,8 +290,12 @@ static void run_batch(struct embedded *self, struct msg *batch)
     int64_t now_ms = self->now_ms();
 
     ledger_begin(&self->ledger, now_ms);
-    for (struct msg *msg = batch; msg; msg = msg->next)
-        ledger_apply(&self->ledger, container_of(msg, struct store_op, msg), now_ms);
+    for (struct msg *msg = batch; msg; msg = msg->next) {
+        struct store_op *op = container_of(msg, struct store_op, msg);
+
+        op->order = ++self->order;
+        ledger_apply(&self->ledger, op, now_ms);
+    }
     if (self->journal.writing)
         purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
                    PURGE_BATCH_ROWS + 2 * self->journal.added);
@@ -404,10 +424,7 @@ static void *helper_thread(void *arg)
 
             next = ops->next;
             ops->next = NULL;
-            if (is_up(self))
-                reader_run(&self->reader, op, self->now_ms());
-            else
-                op->err = ERR_STORE_DOWN;
+            reader_run(&self->reader, op, self->now_ms());
             if (op->err == ERR_STORE_DOWN && is_up(self))
                 note_fault(self, &self->reader.fault);
             answer(self, ops, op->err == ERR_STORE_DOWN);

@@ -139,6 +139,12 @@ sqlite3_stmt *journal_write(struct journal *journal, enum journal_sql which)
     return journal_failed(journal) ? NULL : journal->sql[which];
 }
 
+bool journal_probe(struct journal *journal)
+{
+    assert(!journal->writing);
+    return storefile_exec(journal->db, "UPDATE meta SET floor = floor", &journal->fault);
+}
+
 bool journal_commit(struct journal *journal)
 {
     if (journal->writing && !journal_failed(journal))

@@ -78,6 +78,8 @@ bool journal_open(struct journal *journal, const struct storefile *file);
 void journal_close(struct journal *journal);
 /* True: everything since the last one is on disk (also when there was nothing). */
 bool journal_commit(struct journal *journal);
+/* Writes and syncs something that changes nothing. */
+bool journal_probe(struct journal *journal);
 bool journal_failed(const struct journal *journal);
 
 void journal_job_add(struct journal *journal, const struct entry *entry, const struct store_op *op);

@@ -64,6 +64,19 @@ static struct holder *put_target(struct ledger *ledger, struct store_op *op, int
     return holder;
 }
 
+/* The node is lost, or back without its runs: its jobs need not wait for their leases to run out.
+ */
+static void end_leases(struct ledger *ledger, struct holder *holder, int64_t now_ms)
+{
+    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
+        struct entry *entry = container_of(at, struct entry, in_holder);
+
+        entry->lease.until_ms = now_ms;
+        entry->head.due_ms = now_ms;
+        ledger_place(ledger, entry);
+    }
+}
+
 void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct holder *holder;
@@ -85,6 +98,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         changed = take_facts(holder, op) || op->u.node_put.created;
         if (op->u.node_put.new_epoch && !old_epoch && !is_fresh) {
             lease_new_epoch(&holder->counts);
+            end_leases(ledger, holder, now_ms);
             changed = true;
         }
         if (changed) {

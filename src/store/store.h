@@ -128,6 +128,7 @@ struct store_op {
     enum store_verb verb;
     int64_t not_after_ms; /* store time; 0 = no bound */
     enum err err;         /* answer */
+    uint64_t order;       /* answer: of two answers with counts the larger is the newer */
 
     /* the job it is about: PUT, RESERVE, COMMIT, FINISH, ADOPT, JOB_GET, CALLBACK_DONE */
     uint64_t job;

@@ -1,0 +1,38 @@
+/* A node's counters as the store last told them, in one word: reserved (20 bits), running (20 bits)
+ * and the low bits of the answer's order (24). Answers of the store reach several loops, and may be
+ * taken over in another order than the store gave them: an older one must not win. */
+#ifndef SCHED_COUNTS_H
+#define SCHED_COUNTS_H
+
+#include "sched/snapshot.h"
+
+enum { COUNTS_BITS = 20, COUNTS_ORDER_BITS = 24 };
+
+static inline int32_t counts_reserved(const struct node *node)
+{
+    uint64_t word = atomic_load_explicit(&node->counts, memory_order_relaxed);
+
+    return (int32_t)(word & ((1u << COUNTS_BITS) - 1));
+}
+
+static inline int32_t counts_running(const struct node *node)
+{
+    uint64_t word = atomic_load_explicit(&node->counts, memory_order_relaxed);
+
+    return (int32_t)(word >> COUNTS_BITS & ((1u << COUNTS_BITS) - 1));
+}
+
+static inline int32_t counts_load(const struct node *node)
+{
+    return counts_reserved(node) + counts_running(node) +
+           atomic_load_explicit(&node->pending, memory_order_relaxed);
+}
+
+/* Takes over an answer's counters unless newer ones are known. The once-a-second reading of all
+ * counters is taken in any case (`all`): it also resets the order of nodes that were idle so long
+ * that 24 bits no longer tell. */
+void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool all);
+/* The store said FULL: show it as full until it tells more. */
+void counts_full(struct node *node);
+
+#endif
