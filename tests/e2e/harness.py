@@ -231,8 +231,13 @@ class Server:
 
     def check_log(self):
         """What must never be in a log."""
-        for line in self.log.splitlines():
-            assert not REPORTS.search(line), f"the server reported:\n{self.log[-6000:]}"
+        lines = self.log.splitlines()
+        reports = [number for number, line in enumerate(lines) if REPORTS.search(line)]
+        if reports:
+            summaries = sorted({line for line in lines if line.startswith("SUMMARY")})
+            raise AssertionError("\n".join(["the server reported:", *summaries,
+                                            *lines[reports[0] - 1:reports[0] + 50]]))
+        for line in lines:
             assert "invariant" not in line, f"an invariant was broken: {line}"
             for secret in self.secrets:
                 assert secret not in line, f"a secret stands in the log: {line}"
@@ -482,7 +487,9 @@ class Case(unittest.TestCase):
                 broken = {name: value for name, value in server.metrics().items()
                           if name.startswith("berth_invariant_violations_total") and value}
                 self.assertEqual(broken, {}, "invariants were broken")
-                self.assertEqual(server.stop(), 0, server.log[-4000:])
+                code = server.stop()
+                server.check_log()
+                self.assertEqual(code, 0, "SIGTERM")
             server.check_log()
 
     # What answers look like, said once.
