@@ -12,8 +12,9 @@ static const char *const texts[READER_SQL_COUNT] = {
     [READ_FLOOR] = "SELECT floor FROM meta",
     [READ_CALLBACKS] = "SELECT " JOBROW_RECORD " FROM job WHERE callback = 2 AND id > ?1"
                        " ORDER BY id LIMIT ?2",
-    [READ_SESSION] = "SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
-                     " WHERE id = ?1",
+    /* Bracketed: clang takes two literals at the end of a table for a forgotten comma. */
+    [READ_SESSION] = ("SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
+                      " WHERE id = ?1"),
 };
 static_assert(CALLBACK_PENDING == 2, "the index and the query name it");
 

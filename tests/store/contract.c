@@ -1,0 +1,67 @@
+/* Puts the contract together and runs it for one backend. */
+#include "contract.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct contract_backend *contract_backend;
+
+int contract_setup(void **state)
+{
+    struct rig *rig = mem_new(struct rig);
+
+    contract_backend->init(rig);
+    contract_backend->open(rig);
+    *state = rig;
+    return rig_node(rig, "n1", 2, NODE_READY) || rig_node(rig, "n2", 2, NODE_READY) ||
+           rig_node(rig, "n3", 1, NODE_DRAINING);
+}
+
+int contract_teardown(void **state)
+{
+    struct rig *rig = *state;
+
+    contract_backend->done(rig);
+    free(rig);
+    return 0;
+}
+
+/* Stories get the number of their story before the rig is made: it waits in initial_state. */
+static int story_setup(void **state)
+{
+    size_t at = (size_t)(uintptr_t)*state;
+
+    if (contract_setup(state))
+        return 1;
+    ((struct rig *)*state)->story = at;
+    return 0;
+}
+
+static size_t add_all(struct CMUnitTest *to, const struct CMUnitTest *from, size_t count)
+{
+    memcpy(to, from, count * sizeof *from);
+    return count;
+}
+
+int contract_run(const struct contract_backend *backend)
+{
+    size_t total = contract_story_count + contract_jobs_count + contract_nodes_count;
+    struct CMUnitTest *tests = mem_array(struct CMUnitTest, total);
+    size_t count = 0;
+    int failed;
+
+    contract_backend = backend;
+    for (; count < contract_story_count; count++)
+        tests[count] = (struct CMUnitTest){.name = contract_story_name(count),
+                                           .test_func = contract_story,
+                                           .setup_func = story_setup,
+                                           .teardown_func = contract_teardown,
+                                           .initial_state = (void *)(uintptr_t)count};
+    count += add_all(tests + count, contract_jobs, contract_jobs_count);
+    count += add_all(tests + count, contract_nodes, contract_nodes_count);
+    failed = _cmocka_run_group_tests(backend->name, tests, count, NULL, NULL);
+    free(tests);
+    return failed;
+}

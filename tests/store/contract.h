@@ -1,0 +1,43 @@
+/* The contract every kind of store must keep, as tests that take the store from outside. */
+#ifndef TESTS_STORE_CONTRACT_H
+#define TESTS_STORE_CONTRACT_H
+
+#include "rig.h"
+
+/* cmocka wants these before it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+/* How a kind of store comes into being for one test, and goes. `open` may be called again after a
+ * `close`, and then finds what was there. */
+struct contract_backend {
+    const char *name;
+    void (*init)(struct rig *rig);
+    void (*open)(struct rig *rig);
+    void (*close)(struct rig *rig);
+    void (*done)(struct rig *rig);
+};
+
+/* Runs all of it; the number of failures. */
+int contract_run(const struct contract_backend *backend);
+/* The backend under test. */
+extern const struct contract_backend *contract_backend;
+
+/* A story is a list of steps told in a table (contract_stories.c). */
+extern const size_t contract_story_count;
+const char *contract_story_name(size_t at);
+void contract_story(void **state);
+/* And what no table can tell (contract_jobs.c, contract_nodes.c). */
+extern const struct CMUnitTest contract_jobs[];
+extern const size_t contract_jobs_count;
+extern const struct CMUnitTest contract_nodes[];
+extern const size_t contract_nodes_count;
+
+/* Fixtures: a rig with nodes n1 and n2 (max 2, ready) and n3 (max 1, draining). */
+int contract_setup(void **state);
+int contract_teardown(void **state);
+
+#endif

@@ -1,0 +1,552 @@
+/* Jobs: keys, records, lists, callbacks, sessions, terms. */
+#include "contract.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void reopen(struct rig *rig)
+{
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+}
+
+static struct store_op reserve_op(uint64_t job, const char *node)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{\"type\":\"f2f\",\"session_id\":\"s9\"}");
+    op.u.put.max_attempts = 2;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = str_of(node);
+    op.u.put.candidates[0].hash = str_hash(str_of(node));
+    return op;
+}
+
+static enum err reserve_keyed(struct rig *rig, uint64_t job, const char *node, const char *key,
+                              uint64_t fingerprint)
+{
+    rig->op = reserve_op(job, node);
+    rig->op.u.put.idem = str_of(key);
+    rig->op.u.put.fingerprint = fingerprint;
+    return rig_call(rig, &rig->op);
+}
+
+static void assert_first_answer(const struct store_op *op, uint64_t job, enum job_state state,
+                                const char *node)
+{
+    assert_int_equal(op->err, ERR_OK);
+    assert_true(op->u.put.duplicate);
+    assert_int_equal(op->head.id, job);
+    assert_int_equal(op->head.state, state);
+    assert_int_equal(op->head.attempt, 1);
+    assert_string_equal(op->head.node, node);
+}
+
+static void test_key_gives_the_first_answer(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    reserve_keyed(rig, 2, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_counts(rig, "n2").reserved, 0);
+
+    /* However far the job has come, and across a restart. */
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 2, "n2"), ERR_OK);
+    reserve_keyed(rig, 3, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 2, "n2", NULL), ERR_OK);
+    reopen(rig);
+    reserve_keyed(rig, 4, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_get(rig, 4), ERR_NOT_FOUND);
+}
+
+static void test_key_with_another_body_is_refused(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_IDEMPOTENCY);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k2", 78), ERR_OK);
+}
+
+static void test_key_of_a_job_that_was_put(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->op = reserve_op(1, "n1");
+    rig->op.verb = STORE_PUT;
+    rig->op.u.put.idem = STR("k");
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    reserve_keyed(rig, 2, "n1", "k", 0);
+    assert_first_answer(&rig->op, 1, JOB_NEW, "");
+}
+
+/* No candidate took it: the key is not used up, the next try is a new one. */
+static void test_key_of_a_refused_reserve_is_free(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n3", "k", 77), ERR_ALL_FULL);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+}
+
+/* The next candidate in the same attempt is what the client is told, so it is the first answer. */
+static void test_key_after_a_failed_send(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 1, "n2", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    reserve_keyed(rig, 2, "n1", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n2");
+}
+
+/* The dispatch was answered with an error: nothing ran, the same key may try again. */
+static void test_key_is_free_after_a_send_that_failed_for_good(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_FINISH, .job = 1, .attempt = 1, .node = STR("n1")};
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    op.u.settle.outcome = STORE_SEND_FAILED;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.head.state, JOB_FAILED);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    assert_int_equal(rig->op.head.id, 2);
+}
+
+static void test_not_after(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = reserve_op(1, "n1");
+
+    op.not_after_ms = rig_now_ms() - 1;
+    assert_int_equal(rig_call(rig, &op), ERR_TOO_LATE);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+    assert_int_equal(rig_get(rig, 1), ERR_NOT_FOUND);
+    op = reserve_op(1, "n1");
+    op.not_after_ms = rig_now_ms();
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    op = (struct store_op){.verb = STORE_JOB_GET, .job = 1, .not_after_ms = rig_now_ms() - 1};
+    assert_int_equal(rig_call(rig, &op), ERR_TOO_LATE);
+}
+
+static void test_what_the_candidates_said(void **state)
+{
+    struct rig *rig = *state;
+    const struct store_candidate *candidates = rig->op.u.put.candidates;
+
+    rig_node(rig, "full", 1, NODE_READY);
+    rig_node(rig, "none", 0, NODE_READY);
+    assert_int_equal(rig_reserve(rig, 1, 1, "full"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n3 nowhere none full"), ERR_ALL_FULL);
+    assert_int_equal(rig->op.u.put.chosen, -1);
+    assert_int_equal(candidates[0].why, LEASE_NOT_READY);
+    assert_int_equal(candidates[1].why, LEASE_NOT_READY);
+    assert_int_equal(candidates[2].why, LEASE_NO_CAPACITY);
+    assert_int_equal(candidates[3].why, LEASE_FULL);
+    assert_true(candidates[3].tried);
+    assert_int_equal(rig_reserve(rig, 2, 1, "full n1 n2"), ERR_OK);
+    assert_int_equal(rig->op.u.put.chosen, 1);
+    assert_int_equal(candidates[1].why, LEASE_OK);
+    assert_false(candidates[2].tried);
+    assert_int_equal(rig->op.counts.reserved, 1);
+    assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_TTL_MS);
+    assert_int_equal(rig->op.head.lease, LEASE_RESERVED);
+}
+
+static void test_record_of_a_whole_life(void **state)
+{
+    struct rig *rig = *state;
+    struct store_head *head = &rig->op.record.head;
+    int64_t start = rig_now_ms();
+    char want[1024];
+
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    rig_pass(rig, 10);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    rig_pass(rig, 10);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "MODEL_\"LOAD\"_FAILED"), ERR_OK);
+    /* It goes on, so its record comes with the answer. */
+    assert_int_equal(head->state, JOB_RETRYING);
+    assert_true(str_is(rig->op.record.spec, "{\"type\":\"talk\",\"session_id\":\"s1\"}"));
+    assert_int_equal(rig->op.head.due_ms, rig_now_ms() + 15000);
+    assert_int_equal(rig_reserve(rig, 1, 2, "n2"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 2, "n2", "ignored"), ERR_OK);
+    assert_true(rig->op.u.settle.ended_lease);
+    assert_null(rig->op.record.spec.at);
+
+    assert_int_equal(rig_get(rig, 1), ERR_OK);
+    assert_int_equal(head->state, JOB_DONE);
+    assert_int_equal(head->attempt, 2);
+    assert_int_equal(head->max_attempts, 2);
+    assert_int_equal(head->lease, LEASE_NONE);
+    assert_string_equal(head->node, "n2");
+    assert_string_equal(head->reason, "");
+    assert_int_equal(head->created_ms, start);
+    assert_int_equal(head->dispatched_ms, start + 20);
+    assert_int_equal(head->acked_ms, 0);
+    assert_int_equal(head->ended_ms, start + 20);
+    assert_int_equal(head->updated_ms, start + 20);
+    assert_int_equal(head->due_ms, 0);
+    assert_true(str_is(rig->op.record.result, "{\"ok\":1}"));
+    snprintf(
+        want, sizeof want,
+        "[{\"attempt_id\":1,\"node_id\":\"n1\",\"outcome\":\"fail\",\"reason\":\"MODEL_\\\"LOAD"
+        "\\\"_FAILED\",\"dispatched_ms\":%lld,\"acked_ms\":%lld,\"ended_ms\":%lld},"
+        "{\"attempt_id\":2,\"node_id\":\"n2\",\"outcome\":\"done\",\"reason\":null,"
+        "\"dispatched_ms\":%lld,\"acked_ms\":null,\"ended_ms\":%lld}]",
+        (long long)start, (long long)start + 10, (long long)start + 20, (long long)start + 20,
+        (long long)start + 20);
+    assert_string_equal(arena_cstr(&rig->arena, rig->op.record.history), want);
+}
+
+static void test_reasons(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_node(rig, "n1", 9, NODE_READY);
+    rig_reserve(rig, 1, 1, "n1");
+    rig_pass(rig, RIG_TTL_MS);
+    rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL);
+    assert_string_equal(rig->op.head.reason, "ACK_TIMEOUT");
+    rig_reserve(rig, 2, 1, "n1");
+    rig_commit(rig, 2, 1, "n1");
+    rig_pass(rig, RIG_RUN_MS);
+    rig_finish(rig, STORE_EXPIRE, 2, 1, NULL, NULL);
+    assert_string_equal(rig->op.head.reason, "NODE_LOST");
+    rig_put(rig, 3);
+    rig_finish(rig, STORE_CANCEL, 3, 0, NULL, NULL);
+    assert_string_equal(rig->op.head.reason, "CANCELLED");
+    rig_put(rig, 4);
+    rig_finish(rig, STORE_CANCEL, 4, 0, NULL, "tired of it");
+    assert_string_equal(rig->op.head.reason, "tired of it");
+    rig_put(rig, 5);
+    rig_finish(rig, STORE_QUEUE_TIMEOUT, 5, 0, NULL, NULL);
+    assert_string_equal(rig->op.head.reason, "QUEUE_TIMEOUT");
+    rig_put(rig, 6);
+    rig_finish(rig, STORE_NO_CANDIDATE, 6, 0, NULL, "NO_CAPABLE_NODE");
+    assert_string_equal(rig->op.head.reason, "NO_CAPABLE_NODE");
+    rig_reserve(rig, 7, 1, "n1");
+    rig_finish(rig, STORE_REFUSED, 7, 1, "n1", "NODE_OVERLOADED");
+    assert_string_equal(rig->op.head.reason, "NODE_OVERLOADED");
+    rig_reserve(rig, 7, 1, "n1");
+    assert_string_equal(rig->op.head.reason, "");
+}
+
+/* A job with a time-out is not renewed beyond it. */
+static void test_time_out_bounds_the_lease(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = reserve_op(1, "n1");
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+
+    op.u.put.timeout_ms = 60000;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_RUN_MS);
+    renew.u.renew.ttl_ms = RIG_RUN_MS;
+    for (int i = 0; i < 6; i++) {
+        rig_pass(rig, 10000);
+        assert_int_equal(rig_call(rig, &renew), ERR_OK);
+    }
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_STALE);
+    rig_pass(rig, 1000); /* the grace for stopping */
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_OK);
+    assert_string_equal(rig->op.head.reason, "RUN_TIMEOUT");
+}
+
+static void test_long_texts(void **state)
+{
+    static char reason[500];
+    struct rig *rig = *state;
+    static char spec[300000];
+    struct store_op op = reserve_op(1, "n1");
+
+    memset(reason, 'r', sizeof reason - 1);
+    memset(spec, ' ', sizeof spec);
+    spec[0] = '{';
+    spec[sizeof spec - 1] = '}';
+    op.u.put.spec = (struct str){spec, sizeof spec};
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", reason), ERR_OK);
+    assert_int_equal(strlen(rig->op.head.reason), STORE_REASON_MAX);
+    assert_true(str_eq(rig->op.record.spec, op.u.put.spec));
+    reopen(rig);
+    assert_int_equal(rig_get(rig, 1), ERR_OK);
+    assert_true(str_eq(rig->op.record.spec, op.u.put.spec));
+}
+
+/* Refusals do not use up attempts, so their list could grow for ever. */
+static void test_history_is_bounded(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int i = 0; i < 60; i++) {
+        assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_finish(rig, STORE_REFUSED, 1, 1, "n1", "NODE_OVERLOADED"), ERR_OK);
+    }
+    assert_int_equal(rig_get(rig, 1), ERR_OK);
+    assert_true(rig->op.record.history.len <= STORE_HISTORY_MAX);
+    assert_true(rig->op.record.history.len > STORE_HISTORY_MAX / 2);
+    assert_true(str_starts(rig->op.record.history, STR("[{\"attempt_id\":1,\"node_id\":\"n1\"")));
+    assert_memory_equal(rig->op.record.history.at + rig->op.record.history.len - 2, "}]", 2);
+}
+
+static size_t list(struct rig *rig, struct store_op op)
+{
+    op.verb = STORE_JOB_LIST;
+    if (!op.u.list.max)
+        op.u.list.max = 100;
+    rig->op = op;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    return rig->op.u.list.count;
+}
+
+static void test_list(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {0};
+
+    assert_int_equal(list(rig, op), 0);
+    for (uint64_t job = 1; job <= 4; job++)
+        assert_int_equal(rig_reserve(rig, job, 1, "n1 n2"), ERR_OK);
+    op = reserve_op(5, "n3");
+    op.verb = STORE_PUT;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL);
+
+    op = (struct store_op){0};
+    assert_int_equal(list(rig, op), 5);
+    for (uint64_t i = 0; i < 5; i++)
+        assert_int_equal(rig->op.u.list.items[i].head.id, 5 - i);
+    assert_int_equal(rig->op.u.list.next, 0);
+    assert_true(str_is(rig->op.u.list.items[4].result, "{\"ok\":1}"));
+
+    /* Page by page. */
+    op.u.list.max = 2;
+    for (uint64_t newest = 5; newest > 1; newest -= 2) {
+        assert_int_equal(list(rig, op), 2);
+        assert_int_equal(rig->op.u.list.items[0].head.id, newest);
+        op.u.list.before = rig->op.u.list.next;
+        assert_int_equal(op.u.list.before, newest - 1);
+    }
+    assert_int_equal(list(rig, op), 1);
+    assert_int_equal(rig->op.u.list.next, 0);
+
+    op = (struct store_op){.u.list.states = 1u << JOB_DONE};
+    assert_int_equal(list(rig, op), 1);
+    op = (struct store_op){.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_NEW};
+    assert_int_equal(list(rig, op), 4);
+    op = (struct store_op){.u.list.node_id = STR("n2")};
+    assert_int_equal(list(rig, op), 2);
+    op = (struct store_op){.u.list.type = STR("f2f")};
+    assert_int_equal(list(rig, op), 1);
+    op = (struct store_op){.u.list.session = STR("s1"), .u.list.node_id = STR("n1")};
+    assert_int_equal(list(rig, op), 2);
+    op = (struct store_op){.u.list.session = STR("s1"), .u.list.type = STR("f2f")};
+    assert_int_equal(list(rig, op), 0);
+}
+
+static size_t pending(struct rig *rig, uint64_t after)
+{
+    struct store_op op = {.verb = STORE_CALLBACKS};
+
+    op.u.list.after = after;
+    op.u.list.max = 10;
+    rig->op = op;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    return rig->op.u.list.count;
+}
+
+static enum err called_back(struct rig *rig, uint64_t job, bool given_up)
+{
+    rig->op = (struct store_op){.verb = STORE_CALLBACK_DONE, .job = job};
+    rig->op.u.callback.given_up = given_up;
+    return rig_call(rig, &rig->op);
+}
+
+static void test_callbacks(void **state)
+{
+    struct rig *rig = *state;
+
+    for (uint64_t job = 1; job <= 2; job++) {
+        rig->op = reserve_op(job, "n1");
+        rig->op.u.put.callback = true;
+        assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+        assert_int_equal(rig->op.head.callback, CALLBACK_WANTED);
+    }
+    assert_int_equal(pending(rig, 0), 0);
+    assert_int_equal(called_back(rig, 1, false), ERR_CONFLICT);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig->op.head.callback, CALLBACK_PENDING);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, 2, 0, NULL, NULL), ERR_OK);
+    reopen(rig);
+    assert_int_equal(pending(rig, 0), 2);
+    assert_int_equal(rig->op.u.list.items[0].head.id, 1);
+    assert_true(str_is(rig->op.u.list.items[0].result, "{\"ok\":1}"));
+    assert_int_equal(pending(rig, 1), 1);
+
+    assert_int_equal(called_back(rig, 1, false), ERR_OK);
+    assert_int_equal(called_back(rig, 1, false), ERR_OK);
+    assert_int_equal(rig->op.head.callback, CALLBACK_SENT);
+    assert_int_equal(called_back(rig, 2, true), ERR_OK);
+    assert_int_equal(rig->op.head.callback, CALLBACK_GIVEN_UP);
+    assert_int_equal(called_back(rig, 3, false), ERR_NOT_FOUND);
+    assert_int_equal(pending(rig, 0), 0);
+}
+
+static enum err use_session(struct rig *rig, uint64_t job, const char *pool, const char *pair)
+{
+    rig->op = reserve_op(job, "n1");
+    rig->op.u.put.session = STR("s1");
+    rig->op.u.put.pool = str_of(pool);
+    rig->op.u.put.lang_pair = str_of(pair);
+    return rig_call(rig, &rig->op);
+}
+
+static enum err session(struct rig *rig, const char *key)
+{
+    rig->op = (struct store_op){.verb = STORE_SESSION_GET};
+    rig->op.u.session.key = str_of(key);
+    return rig_call(rig, &rig->op);
+}
+
+static void test_sessions(void **state)
+{
+    struct rig *rig = *state;
+    int64_t start = rig_now_ms();
+
+    rig_node(rig, "n1", 3, NODE_READY);
+    assert_int_equal(session(rig, "s1"), ERR_NOT_FOUND);
+    assert_int_equal(use_session(rig, 1, "en:zh", "en->zh"), ERR_OK);
+    rig_pass(rig, 1000);
+    assert_int_equal(use_session(rig, 2, "en:zh", "en->zh"), ERR_OK);
+    assert_int_equal(session(rig, "s1"), ERR_OK);
+    assert_true(str_is(rig->op.u.session.preferred_pool, "en:zh"));
+    assert_true(str_is(rig->op.u.session.lang_pair, "en->zh"));
+    assert_int_equal(rig->op.u.session.version, 1);
+    assert_int_equal(rig->op.u.session.updated_ms, start);
+    assert_int_equal(use_session(rig, 3, "zh:en", "zh->en"), ERR_OK);
+    assert_int_equal(use_session(rig, 4, "de:en", "de->en"), ERR_ALL_FULL);
+    reopen(rig);
+    assert_int_equal(session(rig, "s1"), ERR_OK);
+    assert_true(str_is(rig->op.u.session.preferred_pool, "zh:en"));
+    assert_int_equal(rig->op.u.session.version, 2);
+    assert_int_equal(rig->op.u.session.updated_ms, start + 1000);
+}
+
+static void test_due(void **state)
+{
+    struct rig *rig = *state;
+    struct store_due due[8];
+
+    rig_put(rig, 1);
+    rig_reserve(rig, 2, 1, "n1");
+    rig_reserve(rig, 3, 1, "n1");
+    rig_commit(rig, 3, 1, "n1");
+    assert_int_equal(rig_due(rig, due, 8), 0);
+    rig_pass(rig, RIG_TTL_MS);
+    assert_int_equal(rig_due(rig, due, 8), 1);
+    assert_int_equal(due[0].id, 2);
+    assert_int_equal(due[0].attempt, 1);
+    assert_int_equal(due[0].state, JOB_DISPATCHED);
+    assert_string_equal(due[0].node, "n1");
+    rig_pass(rig, 10000);
+    assert_int_equal(rig_due(rig, due, 8), 2); /* and the hold of 1 */
+    assert_int_equal(rig_due(rig, due, 1), 1);
+    rig_pass(rig, 30000);
+    assert_int_equal(rig_due(rig, due, 8), 3);
+    assert_int_equal(due[2].id, 3);
+    assert_int_equal(due[2].state, JOB_ACKED);
+    /* They stay due until somebody decides. */
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 2, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 3, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_due(rig, due, 8), 1);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, 1, 0, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_due(rig, due, 8), 0);
+}
+
+static void test_hold(void **state)
+{
+    struct rig *rig = *state;
+    const uint64_t ids[] = {1, 2, 99};
+    struct store_op op = {.verb = STORE_HOLD};
+    struct store_due due[4];
+
+    rig_put(rig, 1);
+    rig_put(rig, 2);
+    op.u.hold.ids = ids;
+    op.u.hold.count = 3;
+    op.u.hold.owner = 1;
+    op.u.hold.hold_ms = 15000;
+    rig_pass(rig, 14000);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    rig_pass(rig, 14999);
+    assert_int_equal(rig_due(rig, due, 4), 0);
+    op.u.hold.owner = 2; /* not its own: no effect */
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    rig_pass(rig, 1);
+    assert_int_equal(rig_due(rig, due, 4), 2);
+    op.u.hold.owner = 1; /* late, but nobody took them */
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_due(rig, due, 4), 0);
+}
+
+static void test_adopt_gives_the_record(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_ADOPT, .job = 1};
+
+    rig_put(rig, 1);
+    rig_pass(rig, 15000);
+    op.u.hold.owner = 7;
+    op.u.hold.hold_ms = 15000;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.record.head.owner, 7);
+    assert_int_equal(op.record.head.due_ms, rig_now_ms() + 15000);
+    assert_true(str_is(op.record.spec, "{\"type\":\"talk\",\"session_id\":\"s1\"}"));
+    assert_true(str_is(op.record.history, "[]"));
+    op = (struct store_op){.verb = STORE_ADOPT, .job = 2};
+    assert_int_equal(rig_call(rig, &op), ERR_NOT_FOUND);
+}
+
+#define TEST(name)                                                                                 \
+    {                                                                                              \
+#name, name, contract_setup, contract_teardown, NULL                                       \
+    }
+
+const struct CMUnitTest contract_jobs[] = {
+    TEST(test_key_gives_the_first_answer),
+    TEST(test_key_with_another_body_is_refused),
+    TEST(test_key_of_a_job_that_was_put),
+    TEST(test_key_of_a_refused_reserve_is_free),
+    TEST(test_key_after_a_failed_send),
+    TEST(test_key_is_free_after_a_send_that_failed_for_good),
+    TEST(test_not_after),
+    TEST(test_what_the_candidates_said),
+    TEST(test_record_of_a_whole_life),
+    TEST(test_reasons),
+    TEST(test_time_out_bounds_the_lease),
+    TEST(test_long_texts),
+    TEST(test_history_is_bounded),
+    TEST(test_list),
+    TEST(test_callbacks),
+    TEST(test_sessions),
+    TEST(test_due),
+    TEST(test_hold),
+    TEST(test_adopt_gives_the_record),
+};
+const size_t contract_jobs_count = COUNT_OF(contract_jobs);

@@ -1,0 +1,204 @@
+/* Nodes: registration, versions, epochs, leaving, heartbeats with a list. */
+#include "contract.h"
+
+#include <string.h>
+
+static struct store_op put(const char *node, const char *facts)
+{
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = str_of(node)};
+
+    op.u.node_put.own = op.u.node_put.health = NODE_READY;
+    op.u.node_put.max = 2;
+    op.u.node_put.facts = str_of(facts);
+    return op;
+}
+
+static const struct store_node *find(struct rig *rig, const char *node)
+{
+    struct store_op op = {.verb = STORE_NODES};
+
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    for (size_t i = 0; i < op.u.nodes.count; i++)
+        if (str_is(op.u.nodes.items[i].id, node))
+            return &op.u.nodes.items[i];
+    return NULL;
+}
+
+static void test_register_and_change(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = put("x", "{\"a\":1}");
+    int64_t start = rig_now_ms();
+
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_true(op.u.node_put.created);
+    assert_int_equal(op.u.node_put.version, 1);
+    assert_int_equal(op.counts.epoch, 1);
+    rig_pass(rig, 1000);
+    op = put("x", "{\"a\":1}"); /* the same again: nothing is new */
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_false(op.u.node_put.created);
+    assert_int_equal(op.u.node_put.version, 1);
+    op = put("x", NULL); /* facts unchanged, less room */
+    op.u.node_put.max = 1;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.u.node_put.version, 2);
+    op = put("x", NULL);
+    op.u.node_put.max = 1;
+    op.u.node_put.health = NODE_DRAINING;
+    op.u.node_put.set_admin = true;
+    op.u.node_put.admin = NODE_ADMIN_CORDONED;
+    op.u.node_put.admin_reason = STR("disk swap");
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.u.node_put.version, 3);
+
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+    const struct store_node *node = find(rig, "x");
+    assert_non_null(node);
+    assert_true(str_is(node->facts, "{\"a\":1}"));
+    assert_int_equal(node->counts.max, 1);
+    assert_int_equal(node->counts.health, NODE_DRAINING);
+    assert_int_equal(node->own, NODE_READY);
+    assert_int_equal(node->admin, NODE_ADMIN_CORDONED);
+    assert_true(str_is(node->admin_reason, "disk swap"));
+    assert_int_equal(node->version, 3);
+    assert_int_equal(node->registered_ms, start);
+    assert_int_equal(rig_reserve(rig, 1, 1, "x"), ERR_ALL_FULL);
+}
+
+static void test_put_of_nobody(void **state)
+{
+    static char name[NODE_ID_MAX + 2];
+    struct rig *rig = *state;
+    struct store_op op = put("x", NULL);
+
+    assert_int_equal(rig_call(rig, &op), ERR_NOT_FOUND);
+    memset(name, 'n', sizeof name - 1);
+    op = put(name, "{}");
+    assert_int_equal(rig_call(rig, &op), ERR_BAD_FIELD);
+    name[NODE_ID_MAX] = '\0';
+    op = put(name, "{}");
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 1, name), ERR_OK);
+    assert_string_equal(rig->op.head.node, name);
+}
+
+/* Two who find a node lost: one bump. And a finding about an epoch that is over changes nothing. */
+static void test_epoch_is_guarded(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op lost = put("n1", NULL);
+    struct store_op again;
+
+    lost.u.node_put.health = NODE_OFFLINE;
+    lost.u.node_put.new_epoch = true;
+    lost.u.node_put.if_epoch = 1;
+    again = lost;
+    assert_int_equal(rig_call(rig, &lost), ERR_OK);
+    assert_int_equal(lost.counts.epoch, 2);
+    assert_int_equal(rig_node(rig, "n1", 2, NODE_READY), ERR_OK);
+    assert_int_equal(rig_call(rig, &again), ERR_STALE);
+    assert_int_equal(again.counts.epoch, 2);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+
+    /* A registration after a reboot is the node's own word: it counts, without a second bump. */
+    struct store_op back = put("n1", "{\"boot\":2}");
+    back.u.node_put.new_epoch = true;
+    back.u.node_put.if_epoch = 1;
+    assert_int_equal(rig_call(rig, &back), ERR_OK);
+    assert_int_equal(back.counts.epoch, 2);
+    assert_true(str_is(find(rig, "n1")->facts, "{\"boot\":2}"));
+}
+
+static void test_drop(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_NODE_DROP, .node = STR("n1")};
+    struct store_op again = op;
+
+    rig_reserve(rig, 1, 1, "n1");
+    rig_commit(rig, 1, 1, "n1");
+    rig_reserve(rig, 2, 1, "n1");
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_call(rig, &again), ERR_NOT_FOUND);
+    assert_null(find(rig, "n1"));
+    assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_ALL_FULL);
+    /* What it still had ends as ever. */
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+    assert_null(find(rig, "n1"));
+    /* Back before its last lease ended: that one counts. */
+    assert_int_equal(rig_node(rig, "n1", 2, NODE_READY), ERR_OK);
+    assert_true(rig->op.u.node_put.created);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    rig_pass(rig, RIG_TTL_MS);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 2, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+}
+
+/* A heartbeat that lists its runs renews exactly those, and learns which are not its own. */
+static void test_renew_list(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
+    struct store_run runs[] = {
+        {.id = 1, .attempt = 1}, /* its own */
+        {.id = 2, .attempt = 1}, /* only reserved */
+        {.id = 3, .attempt = 1}, /* of n2 */
+        {.id = 4, .attempt = 1}, /* of nobody */
+        {.id = 1, .attempt = 2}, /* another attempt */
+    };
+
+    rig_node(rig, "n1", 3, NODE_READY);
+    rig_reserve(rig, 1, 1, "n1");
+    rig_commit(rig, 1, 1, "n1");
+    rig_reserve(rig, 5, 1, "n1");
+    rig_commit(rig, 5, 1, "n1");
+    rig_reserve(rig, 3, 1, "n2");
+    rig_commit(rig, 3, 1, "n2");
+    rig_pass(rig, 44000);
+    rig_reserve(rig, 2, 1, "n1");
+    op.u.renew.runs = runs;
+    op.u.renew.count = 5;
+    op.u.renew.ttl_ms = RIG_RUN_MS;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_false(runs[0].unknown);
+    for (int i = 1; i < 5; i++)
+        assert_true(runs[i].unknown);
+    assert_int_equal(op.counts.running, 2);
+    rig_pass(rig, 1000);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_STALE);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 5, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 3, 1, NULL, NULL), ERR_OK);
+
+    op = (struct store_op){.verb = STORE_RENEW, .node = STR("nobody")};
+    op.u.renew.runs = runs;
+    op.u.renew.count = 1;
+    assert_int_equal(rig_call(rig, &op), ERR_NOT_FOUND);
+    assert_true(runs[0].unknown);
+}
+
+static void test_counts_without_facts(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_COUNTS};
+
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.u.nodes.count, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(op.u.nodes.items[i].facts.len, 0);
+}
+
+#define TEST(name)                                                                                 \
+    {                                                                                              \
+#name, name, contract_setup, contract_teardown, NULL                                       \
+    }
+
+const struct CMUnitTest contract_nodes[] = {
+    TEST(test_register_and_change), TEST(test_put_of_nobody),
+    TEST(test_epoch_is_guarded),    TEST(test_drop),
+    TEST(test_renew_list),          TEST(test_counts_without_facts),
+};
+const size_t contract_nodes_count = COUNT_OF(contract_nodes);
