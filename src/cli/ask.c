@@ -27,6 +27,7 @@ static bool exchange_piece(struct client_call *client_call, struct str bytes)
 {
     struct exchange *exchange = container_of(client_call, struct exchange, client_call);
 
+    assert(!exchange->ended);
     exchange->ended = !exchange->ask->piece(exchange->ask->user, bytes);
     return !exchange->ended;
 }
@@ -81,6 +82,7 @@ static int judge_refusal(struct cli *cli, const struct ask *ask)
 
 static int judge(struct cli *cli, const struct ask *ask, enum err err)
 {
+    assert(ask->method && ask->path);
     if (err == ERR_TIMEOUT)
         return cli_fail(cli, CLI_TIMEOUT, "%s did not answer in time", cli->addr);
     if (err == ERR_TOO_LARGE)
@@ -92,7 +94,7 @@ static int judge(struct cli *cli, const struct ask *ask, enum err err)
     if (err)
         return cli_fail(cli, CLI_UNAVAILABLE,
                         "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
-    if (ask->status < 200 || ask->status > 299)
+    if ((ask->status < 200 || ask->status > 299) && !(ask->any_status && ask->json))
         return judge_refusal(cli, ask);
     if (!ask->json && !ask->piece)
         return cli_fail(cli, CLI_FAILED, "%s%s did not answer JSON. Is it a berth server?",

@@ -11,6 +11,7 @@ struct ask {
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
     int64_t timeout_ms; /* 0: ASK_TIMEOUT_MS */
+    bool any_status;    /* JSON with another status than 2xx is an answer too */
     /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
     bool (*piece)(void *user, struct str bytes);
     void *user;

@@ -70,6 +70,7 @@ static int crew_start(struct cli *cli, const struct bench_target *target, int jo
 {
     pid_t parent = getpid();
 
+    assert(jobs > 0 && target->addr_len > 0);
     crew->shared_len = sizeof *crew->shared + (size_t)jobs * sizeof crew->shared->slots[0];
     crew->shared =
         mmap(NULL, crew->shared_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -176,6 +177,7 @@ static void print_sat(const struct bench_load *load, double submit_cpu)
 {
     int64_t ns = atomic_load(&load->shared->last_ns) - load->begun_ns;
 
+    assert(ns > 0 && atomic_load(&load->shared->done) == load->jobs);
     fprintf(load->cli->out,
             "{\"jobs\":%d,\"elapsed_s\":%.6f,\"submit_cpu_s\":%.3f,\"worker_cpu_s\":%.3f}\n",
             load->jobs, (double)ns / 1e9, submit_cpu, cpu_seconds(RUSAGE_CHILDREN));
@@ -185,6 +187,7 @@ static void print_low(const struct bench_load *load, double submit_cpu)
 {
     FILE *out = load->cli->out;
 
+    assert(atomic_load(&load->shared->done) == load->jobs);
     fputs("{\"start_us\":[", out);
     for (int i = 0; i < load->jobs; i++)
         fprintf(out, "%s%.1f", i ? "," : "",

@@ -115,6 +115,7 @@ int bench_http_answer(struct str in, size_t *ret_len)
 
     if (!end)
         return 0;
+    assert(end >= in.at && (size_t)(end - in.at) + 4 <= in.len);
     head = (struct str){.at = in.at, .len = (size_t)(end - in.at) + 2};
     if (head.len < 12 || !str_int((struct str){.at = in.at + 9, .len = 3}, &status) || status < 100)
         return -1;

@@ -44,6 +44,7 @@ struct idle {
 
 static void send_text(struct idle *idle, struct bench_conn *conn, const char *msg)
 {
+    assert(idle->text.len == 0 && conn->index < idle->count);
     buf_fmt(&idle->text, "{\"msg\":\"%s\",", msg);
     if (strcmp(msg, "hello") == 0)
         buf_fmt(&idle->text, "\"protocol\":1,");
@@ -83,6 +84,7 @@ static bool take_input(struct idle *idle, struct bench_conn *conn)
 {
     const char *end;
 
+    assert(conn->fd >= 0 && conn->stage <= STAGE_READY);
     if (!bench_conn_read(conn))
         return false;
     if (conn->stage == STAGE_HANDSHAKE) {
@@ -105,6 +107,7 @@ static void flush_or_drop(struct idle *idle, struct bench_conn *conn, bool alive
             buf_free(&conn->out);
         return;
     }
+    assert(idle->ready <= idle->opened && idle->lost < idle->count);
     idle->ready -= conn->stage == STAGE_READY;
     idle->lost++;
     bench_conn_close(conn);
@@ -144,6 +147,7 @@ static void turn(struct idle *idle, int64_t wait_ns)
             take_word(idle);
             continue;
         }
+        assert(events[i].data.u32 < idle->opened);
         conn = &idle->conns[events[i].data.u32];
         if (conn->fd >= 0)
             flush_or_drop(idle, conn, !(events[i].events & ~EPOLLOUT) || take_input(idle, conn));
@@ -184,6 +188,7 @@ static void beat(struct idle *idle)
     for (int64_t i = 0; i < due && i < BURST_MAX && idle->ready > 0; i++) {
         struct bench_conn *conn = &idle->conns[idle->next];
 
+        assert(idle->next < idle->count && idle->rate > 0);
         idle->next = (idle->next + 1) % idle->count;
         idle->sent++;
         idle->rate_sent++;
@@ -202,6 +207,7 @@ static int serve(struct idle *idle, double secs)
     if (secs <= 0 && epoll_ctl(idle->epoll, EPOLL_CTL_ADD, STDIN_FILENO, &input) != 0)
         return cli_fail(idle->cli, CLI_USAGE,
                         "bench: standard input cannot be watched; give --secs");
+    assert(idle->ready == idle->count);
     idle->beat_ns = begun_ns;
     while (!idle->ended && idle->lost == 0 && (secs <= 0 || bench_now_ns() < until_ns)) {
         turn(idle, idle->rate ? TICK_NS : 100000000);
@@ -251,6 +257,7 @@ int bench_idle_run(struct cli *cli, const struct bench_target *target, double se
 
     if (!read_pair(&idle))
         return cli_misuse(cli, "--pair takes two languages like en:zh");
+    assert(idle.count > 0 && idle.slots > 0 && idle.rate >= 0);
     raise_fd_limit();
     idle.conns = mem_array(struct bench_conn, idle.count);
     err = open_all(&idle);

@@ -38,11 +38,13 @@ static bool finished(const struct submitter *s)
 
 static int64_t due_ns(const struct submitter *s)
 {
+    assert(s->load->period_ns > 0 && s->load->begun_ns > 0);
     return s->load->begun_ns + (int64_t)s->submitted * s->load->period_ns;
 }
 
 static bool may_submit(const struct submitter *s)
 {
+    assert(s->answered <= s->submitted && s->submitted <= s->load->jobs);
     if (s->submitted == s->load->jobs || s->idle_count == 0 || outstanding(s) >= s->load->conc)
         return false;
     return s->load->period_ns == 0 || bench_now_ns() >= due_ns(s);
@@ -99,6 +101,7 @@ static enum err take_answer(struct submitter *s, struct bench_conn *conn)
         err = note_refusal(s, (struct str){.at = in.at, .len = len});
     buf_drop(&conn->in, len);
     s->answered++;
+    assert(s->idle_count < s->conn_count);
     s->idle[s->idle_count++] = (int)conn->index;
     return err;
 }
@@ -107,6 +110,7 @@ static enum err take_event(struct submitter *s, const struct epoll_event *event)
 {
     uint64_t wakes;
 
+    assert(event->data.u32 <= TAG_LIFE);
     if (event->data.u32 == TAG_LIFE)
         return ERR_CLOSED;
     if (event->data.u32 != TAG_WAKE)
@@ -114,6 +118,7 @@ static enum err take_event(struct submitter *s, const struct epoll_event *event)
     if (read(s->load->wake, &wakes, sizeof wakes) < 0 && errno != EAGAIN)
         return ERR_IO;
     s->done = atomic_load(&s->load->shared->done);
+    assert(s->done <= s->submitted);
     return ERR_OK;
 }
 
@@ -195,6 +200,7 @@ enum err bench_load_run(struct bench_load *load)
     struct submitter *s = mem_new(struct submitter);
     enum err err;
 
+    assert(load->jobs > 0 && load->conc > 0 && load->submit_ns && load->shared);
     s->load = load;
     err = connect_all(s);
     if (err)

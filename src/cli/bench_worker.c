@@ -46,6 +46,7 @@ _Noreturn __attribute__((format(printf, 2, 3))) static void give_up(struct worke
 void bench_node_fields(struct buf *out, const char *prefix, uint32_t index, int slots,
                        const char *src, const char *tgt)
 {
+    assert(slots > 0 && src[0] && tgt[0]);
     buf_fmt(out,
             "\"node_id\":\"%s-%u\",\"health\":\"ready\",\"semantic_langs\":[\"%s\"],"
             "\"nmt_pairs\":[[\"%s\",\"%s\"]],\"tts_langs\":[],\"max_concurrent_jobs\":%d",
@@ -54,6 +55,7 @@ void bench_node_fields(struct buf *out, const char *prefix, uint32_t index, int 
 
 static void send_text(struct worker *worker, struct bench_conn *conn)
 {
+    assert(worker->text.len > 0 && conn->stage == STAGE_NODE);
     bench_ws_put(&conn->out, BENCH_WS_TEXT, buf_view(&worker->text));
     buf_clear(&worker->text);
 }
@@ -73,6 +75,7 @@ static void send_done(struct worker *worker, struct bench_conn *conn, int number
 {
     const struct run *run = &worker->runs[number];
 
+    assert(run->job_id[0] && worker->shared->slots[number].start_ns > 0);
     buf_fmt(&worker->text,
             "{\"msg\":\"done\",\"id\":%d,\"job_id\":\"%s\",\"attempt_id\":%" PRId64
             ",\"status\":\"ok\",\"result\":{\"start_us\":%" PRId64 "}}",
@@ -104,7 +107,8 @@ static void take_reply(struct worker *worker, struct bench_conn *conn, const str
     int64_t re, now_ns = bench_now_ns();
     bool ok = false;
 
-    if (!json_int(json_get(msg, "re"), &re) || re < 0 || re / 2 >= worker->jobs)
+    if (!json_int(json_get(msg, "re"), &re) || re < 0 || re / 2 >= worker->jobs ||
+        !worker->runs[re / 2].job_id[0])
         give_up(worker, "the server refused a node: " STR_FMT, STR_ARG(json_raw(msg)));
     if (!json_bool(json_get(msg, "ok"), &ok) || !ok) {
         if (atomic_fetch_add(&worker->shared->refused, 1) == 0)
@@ -207,6 +211,7 @@ static void tell_submitter(struct worker *worker)
         return;
     atomic_fetch_add(&worker->shared->done, worker->ended);
     worker->ended = 0;
+    assert(atomic_load(&worker->shared->done) <= worker->jobs);
     if (write(worker->wake, &one, sizeof one) != sizeof one)
         give_up(worker, "the submitter cannot be told: %m");
 }
@@ -218,6 +223,7 @@ _Noreturn void bench_worker_main(const struct bench_target *target, struct bench
     struct epoll_event events[EVENTS_MAX];
     int epoll = epoll_create1(EPOLL_CLOEXEC);
 
+    assert(jobs > 0 && wake >= 0);
     worker = (struct worker){.target = target, .shared = shared, .jobs = jobs, .wake = wake};
     worker.runs = mem_array(struct run, (size_t)jobs);
     worker.heartbeat_ns = bench_now_ns() + HEARTBEAT_NS;

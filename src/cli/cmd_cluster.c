@@ -65,19 +65,22 @@ int cmd_session_show(struct cli *cli)
     return CLI_OK;
 }
 
+/* A server that is up but not ready says so with 503 and the reason. */
 int cmd_health(struct cli *cli)
 {
-    const struct json *json;
-    struct str reply;
-    int code = ask_get(cli, "/readyz", &json, &reply);
+    struct ask ask = {.method = "GET", .path = "/readyz", .any_status = true};
+    int code = ask_run(cli, &ask);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, reply);
-    else
-        show_object(cli, json);
-    return CLI_OK;
+        show_raw(cli, ask.reply);
+    else if (json_type(ask.json) == JSON_OBJ)
+        show_object(cli, ask.json);
+    if (ask.status == 200)
+        return CLI_OK;
+    return cli_fail(cli, CLI_UNAVAILABLE, "the server is not ready: " STR_FMT,
+                    STR_ARG(show_member(cli, ask.json, "reason")));
 }
 
 /* Server-sent events: "event: NAME" and "data: JSON" lines, an empty line ends one. */
@@ -93,6 +96,7 @@ static void print_event(struct event_reader *reader)
 {
     FILE *out = reader->cli->out;
 
+    assert(reader->left != 0);
     if (reader->data.len > 0) {
         if (!reader->cli->json)
             fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
@@ -130,6 +134,7 @@ static bool take_piece(void *user, struct str bytes)
 {
     struct event_reader *reader = user;
 
+    assert(reader->cli != NULL);
     for (size_t i = 0; i < bytes.len && reader->left != 0; i++) {
         if (bytes.at[i] != '\n') {
             if (bytes.at[i] != '\r')

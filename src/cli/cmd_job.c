@@ -82,6 +82,7 @@ static const char *job_ls_path(struct cli *cli)
     size_t state_count = cli_list(cli, "state", &states);
     const char *text;
 
+    assert(cli->arg_count == 0);
     buf_fmt(&path, "/v1/jobs?limit=%" PRId64, cli_num(cli, "limit", JOB_LS_LIMIT));
     for (size_t i = 0; i < state_count; i++)
         buf_fmt(&path, "%s%s", i ? "," : "&state=", ask_escape(cli, states[i]));

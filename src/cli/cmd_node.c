@@ -148,6 +148,7 @@ static const char *put_registration(struct cli *cli, struct jsonw *w)
 {
     const char *endpoint = cli_text(cli, "endpoint");
 
+    assert(cli->arg_count == 1);
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", str_of(cli->args[0]));
     jsonw_kstr(w, "health", STR("ready"));

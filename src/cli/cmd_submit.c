@@ -22,6 +22,7 @@ static const char *kind_of(const struct cli *cli, const char **ret_one, const ch
     for (size_t i = 0; i < cli->given_count; i++) {
         const struct flag *flag = cli->given[i].flag;
 
+        assert(!flag->group || strcmp(flag->group, "f2f") == 0 || strcmp(flag->group, "task") == 0);
         if (!flag->group)
             continue;
         if (!kind) {
@@ -48,6 +49,7 @@ static void put_num(struct cli *cli, struct jsonw *w, const char *key, const cha
 
 static void put_f2f(struct cli *cli, struct jsonw *w)
 {
+    assert(cli->rest_count == 0);
     put_text(cli, w, "session_id", "session");
     put_text(cli, w, "src_lang", "src");
     put_text(cli, w, "tgt_lang", "tgt");
@@ -124,6 +126,7 @@ static int put_task(struct cli *cli, struct jsonw *w)
     struct str json;
     int code = CLI_OK;
 
+    assert(cli_given(cli, "type") || cli->rest_count > 0);
     if (payload)
         code = read_payload(cli, payload, &json);
     if (code != CLI_OK)
@@ -198,6 +201,7 @@ int cmd_job_submit(struct cli *cli)
     if (code != CLI_OK)
         return code;
     ask.path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
+    assert(kind != NULL);
     jsonw_obj(&w);
     if (strcmp(kind, "f2f") == 0)
         put_f2f(cli, &w);

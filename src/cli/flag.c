@@ -125,6 +125,7 @@ static enum err read_flag(struct reader *r, struct flag_line *line)
                 return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s was given twice",
                                    given->flag->name);
     line->given_count++;
+    assert(line->given_count <= (size_t)r->argc);
     return read_value(r, given, inline_value);
 }
 
@@ -157,6 +158,7 @@ enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, cha
         if (err)
             return err;
     }
+    assert(line.arg_count + line.rest_count <= argc);
     *ret_line = line;
     return ERR_OK;
 }

@@ -50,6 +50,7 @@ static struct str join(struct cli *cli, const struct json *list, char sep)
     struct buf text = {0};
     struct str joined;
 
+    assert(json_type(list) == JSON_ARR);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
         if (i > 0)
             buf_char(&text, sep);

@@ -40,6 +40,7 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
 
         if (timeout_ms != WAIT_FOREVER && timeout_ms - passed_ms < poll_ms)
             poll_ms = timeout_ms > passed_ms ? timeout_ms - passed_ms : 0;
+        assert(poll_ms >= 0 && poll_ms <= POLL_MS);
         ask.path = arena_fmt(&cli->arena, "/v1/jobs/%s?wait=%" PRId64 "ms", id, poll_ms).at;
         ask.timeout_ms = poll_ms + ANSWER_MS;
         code = ask_run(cli, &ask);

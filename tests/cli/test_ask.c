@@ -133,6 +133,21 @@ static const struct row rows[] = {
      "FIELD       VALUE\nsession_id  a b\ntimeout_ms  5\nx           [{\"y\":1}]\n",
      NULL},
 
+    {"berth health",
+     {"200 {\"ready\":true}"},
+     CLI_OK,
+     "GET /readyz ",
+     NULL,
+     "FIELD  VALUE\nready  true\n",
+     NULL},
+    {"berth health",
+     {"503 {\"ready\":false,\"reason\":\"draining\"}"},
+     CLI_UNAVAILABLE,
+     "GET /readyz ",
+     NULL,
+     "FIELD   VALUE\nready   false\nreason  draining\n",
+     "the server is not ready: draining"},
+
     /* what is sent */
     {"berth node register n1 --semantic en,zh --nmt en:zh,zh:en --tts en --max 2 --label a=b=c",
      {"200 {\"ok\":true}"},
