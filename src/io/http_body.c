@@ -3,6 +3,7 @@
 #include "io/http_body.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum state {
     SIZED,     /* `left` bytes of body */
@@ -13,7 +14,8 @@ enum state {
     DATA_CR,
     DATA_LF,
     TRAILER,      /* at the start of a line */
-    TRAILER_LINE, /* inside one, thrown away */
+    TRAILER_NAME, /* a trailer is a header like any other, but thrown away */
+    TRAILER_VALUE,
     TRAILER_LF,
     END_LF,
     DONE,
@@ -50,6 +52,12 @@ static bool is_text(char c)
     return c == '\t' || ((unsigned char)c >= 0x20 && c != 0x7f);
 }
 
+static bool is_token(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
+}
+
 static bool step_size(struct http_body *body, char c)
 {
     int digit = hex(c);
@@ -81,13 +89,17 @@ static bool step_size_lf(struct http_body *body, char c)
 
 static bool step_trailer(struct http_body *body, char c)
 {
-    if (c == '\r') {
-        body->state = END_LF;
-        return true;
-    }
-    body->state = TRAILER_LINE;
+    body->state = c == '\r' ? END_LF : TRAILER_NAME;
     body->overhead++;
-    return is_text(c) && c != ' ' && c != '\t' && c != ':';
+    return c == '\r' || is_token(c);
+}
+
+static bool step_trailer_name(struct http_body *body, char c)
+{
+    if (c == ':')
+        body->state = TRAILER_VALUE;
+    body->overhead++;
+    return c == ':' || is_token(c);
 }
 
 static bool expect(struct http_body *body, char c, char wanted, enum state next)
@@ -111,7 +123,9 @@ static bool step(struct http_body *body, char c)
         return expect(body, c, '\n', SIZE);
     case TRAILER:
         return step_trailer(body, c);
-    case TRAILER_LINE:
+    case TRAILER_NAME:
+        return step_trailer_name(body, c);
+    case TRAILER_VALUE:
         return step_line(body, c, TRAILER_LF);
     case TRAILER_LF:
         return expect(body, c, '\n', TRAILER);

@@ -101,6 +101,10 @@ static const struct row rows[] = {
         "400 close"),
     ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\nT: a\nb\r\n\r\n",
         "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\nno colon\r\n\r\n",
+        "400 close"),
+    ROW("POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\nT : x\r\n\r\n",
+        "400 close"),
     /* lines */
     ROW("GET / HTTP/1.1\n" H "\r\n", "400 close"),
     ROW("GET / HTTP/1.1\r\nHost: a\n\r\n", "400 close"),
