@@ -2,6 +2,7 @@
 #include "base/arena.h"
 #include "unit.h"
 
+#include <malloc.h>
 #include <string.h>
 
 static void test_pieces_are_zeroed_aligned_and_apart(void **state)
@@ -89,6 +90,8 @@ static void test_resize(void **state)
 static void test_growing_alone_keeps_one_copy(void **state)
 {
     struct arena arena = {0};
+    struct mallinfo2 before = mallinfo2();
+    struct mallinfo2 now;
     size_t size = 5000;
     char *mem;
 
@@ -102,6 +105,8 @@ static void test_growing_alone_keeps_one_copy(void **state)
         memset(mem, 'a', 2 * size);
     }
     assert_true(arena.used >= size && arena.used < size + 64);
+    now = mallinfo2(); /* all zeros under a sanitiser */
+    assert_true(now.uordblks + now.hblkhd < before.uordblks + before.hblkhd + size + size / 2);
     arena_reset(&arena);
     assert_non_null(arena.chunk); /* the first one, which was never moved */
     assert_non_null(arena_alloc(&arena, 10));

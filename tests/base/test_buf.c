@@ -55,6 +55,7 @@ static void test_format_longer_than_the_room(void **state)
         buf_fmt(&buf, "%0*d", len, 0);
         assert_int_equal(buf.len, len ? 2 + len : 3);
         assert_memory_equal(buf.at, "ab0", 3);
+        assert_int_equal(buf.at[buf.len - 1], '0');
         buf_free(&buf);
     }
 }

@@ -155,6 +155,9 @@ static void test_each_source_beats_the_one_before(void **state)
     assert_int_equal(conf.sources[6], CONF_FILE);
     assert_int_equal(conf.lines[6], 3);
     assert_int_equal(conf.lines[1], 0);
+    assert_int_equal(conf_yaml(&conf, STR("heartbeat_ms: null\nstale_ms: null\n"), &why), ERR_OK);
+    assert_int_equal(conf.sources[2], CONF_DEFAULT); /* null is absent */
+    assert_int_equal(conf.sources[3], CONF_FILE);    /* but here it means off */
 }
 
 static void test_every_type_from_a_file(void **state)
@@ -251,7 +254,8 @@ static void test_mistakes_in_flags_and_env(void **state)
     assert_string_equal(why.field, "sample_k");
     assert_int_equal(FLAGS("--sample-k"), ERR_BAD_CONFIG);
     assert_string_equal(why.detail, "--sample-k needs a value.");
-    assert_int_equal(FLAGS("--sample-k", "--verbose"), ERR_BAD_CONFIG);
+    assert_int_equal(FLAGS("--listen", "--verbose"), ERR_BAD_CONFIG);
+    assert_string_equal(why.detail, "--listen needs a value.");
     assert_int_equal(FLAGS("--servers", "a,,b"), ERR_BAD_CONFIG);
     assert_int_equal(FLAGS("--listen", "a\nb"), ERR_BAD_CONFIG);
     assert_int_equal(FLAGS("--verbose=maybe"), ERR_BAD_CONFIG);

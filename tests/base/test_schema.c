@@ -17,6 +17,7 @@ struct job {
     int64_t wait_ms;
     int64_t stale_ms;
     int64_t at_least;
+    int64_t delta;
     int mode;
     double share;
     bool dry;
@@ -72,6 +73,10 @@ static const struct field job_fields[] = {
      .type = FIELD_INT,
      .offset = offsetof(struct job, at_least),
      .min = 3,
+     .flags = FIELD_NULLABLE},
+    {.name = "delta",
+     .type = FIELD_INT,
+     .offset = offsetof(struct job, delta),
      .flags = FIELD_NULLABLE},
     {.name = "mode",
      .type = FIELD_ENUM,
@@ -187,6 +192,8 @@ static const struct {
     {"\"at_least\":-9223372036854775808", "at_least",
      "at_least must be a whole number of at least 3, or off."},
     {"\"at_least\":9223372036854775807", "", NULL},
+    {"\"delta\":-9223372036854775807", "", NULL},
+    {"\"delta\":-9223372036854775808", "delta", "delta must be a whole number, or off."},
     {"\"wait_ms\":-1", "wait_ms", "wait_ms must be a time such as 250ms, 5s or 2m."},
     {"\"wait_ms\":\"off\"", "wait_ms", "wait_ms must be a time such as 250ms, 5s or 2m."},
     {"\"wait_ms\":1.5", "wait_ms", "wait_ms must be a time such as 250ms, 5s or 2m."},

@@ -235,6 +235,9 @@ static void test_hash(void **state)
         }
     for (int i = 0; i < 64; i++) /* about half of the time each; 5 % is beyond five sigma here */
         assert_in_range(flipped[i], trials * 45 / 100, trials * 55 / 100);
+    /* Neither the order of whole steps nor the length goes unnoticed. */
+    assert_true(str_hash(STR("aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbc")) !=
+                str_hash(STR("bbbbbbbbbbbbbbbbaaaaaaaaaaaaaaaac")));
     assert_true(str_hash(STR("ab")) != str_hash(STR("a")));
     assert_true(str_hash(STR("\0")) != str_hash(STR("\0\0")));
 }
