@@ -522,6 +522,10 @@ class Case(unittest.TestCase):
     def assertSlots(self, server, node_id, reserved, running):
         self.assertEqual(server.slots(node_id), (reserved, running), f"(reserved, running) of {node_id}")
 
+    def assertQueue(self, server, depth):
+        """The gauge is set now and then, so it is waited for."""
+        eventually(f"{depth} jobs wait", lambda: server.metrics()["berth_queue_depth"] == depth)
+
     def state_of(self, server, job, state, seconds=10):
         """Waits until the job is in that state; the job."""
         def there():

@@ -197,9 +197,11 @@ class StartStop(Case):
 
     def test_log_formats_and_levels(self):
         server = self.start(log_level="debug")
-        Node(server, "n1")
+        node = Node(server, "n1")
         job = self.placed(server)
-        eventually("a line about the job", lambda: job["job_id"] in server.log)
+        self.ok(node.done(job))
+        line = eventually("a line about the job", lambda: re.search(rf"^.*job_id={job['job_id']}.*$", server.log, re.M))
+        self.assertIn("node_id=n1", line.group())
         server.stop()
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", BINARY, "server", "--listen", "127.0.0.1:0",
                                     "--data-dir", str(self.dir / "json"), "--log-format", "json"],

@@ -53,7 +53,7 @@ class Idempotency(Case):
         again = self.task(server, queue_ms=60000, headers=key)
         self.assertIn(again.status, (200, 202))
         self.assertEqual(again["job_id"], first["job_id"])
-        self.assertEqual(server.metrics()["berth_queue_depth"], 1)
+        self.assertQueue(server, 1)
 
     def test_a_key_that_is_no_key_is_400(self):
         server = self.start()
@@ -142,10 +142,10 @@ class Queue(Case):
         waiting = self.wait_in_line(server)
         shown = server.job(waiting["job_id"])
         self.assertEqual((shown["state"], shown["status"], shown["node_id"]), ("NEW", "Created", None))
-        self.assertEqual(server.metrics()["berth_queue_depth"], 1)
+        self.assertQueue(server, 1)
         self.ok(node.done(first))
         self.state_of(server, waiting, "DISPATCHED", seconds=2)
-        self.assertEqual(server.metrics()["berth_queue_depth"], 0)
+        self.assertQueue(server, 0)
 
     def test_starts_on_a_node_that_registers_later(self):
         """A task may wait for a node that has room; for one nobody can do there is no queue."""
@@ -209,7 +209,7 @@ class Queue(Case):
         waiting = self.ok(self.task(server, queue_ms=300), 202)
         shown = self.state_of(server, waiting, "FAILED")
         self.assertEqual(shown["reason"], "QUEUE_TIMEOUT")
-        self.assertEqual(server.metrics()["berth_queue_depth"], 0)
+        self.assertQueue(server, 0)
         self.assertSlots(server, "n1", 1, 0)
 
     def test_full_queue_is_429(self):
@@ -218,7 +218,7 @@ class Queue(Case):
         answer = self.task(server, queue_ms=60000)
         self.problem(answer, 429, "QUEUE_FULL")
         self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
-        self.assertEqual(server.metrics()["berth_queue_depth"], 3)
+        self.assertQueue(server, 3)
         self.ok(server.post(f"/v1/jobs/{waiting[0]['job_id']}/cancel"))
         eventually("a place is free", lambda: self.task(server, queue_ms=60000).status == 202)
 
@@ -243,7 +243,7 @@ class Queue(Case):
         node.facts["health"] = "draining"
         self.ok(node.heartbeat())
         self.ok(node.fail(job))
-        eventually("it waits", lambda: server.metrics()["berth_queue_depth"] == 1)
+        self.assertQueue(server, 1)
         node.facts["health"] = "ready"
         self.ok(node.heartbeat())
         shown = self.state_of(server, job, "DISPATCHED", seconds=3)

@@ -151,18 +151,31 @@ class KillNine(Case):
         return None
 
     def serve(self, node_id):
-        def some(client):
-            answer = client.get(f"/v1/node/jobs?node_id={node_id}&wait=100ms&max=64")
-            if answer.status != 200:
-                return
-            for job in answer["jobs"]:
+        """A worker as it should be: what it has to say is kept until the server has taken it."""
+        unsaid = collections.deque() # (what, job): ack, then done
+
+        def say(client):
+            while unsaid:
+                what, job = unsaid[0]
                 body = {"job_id": job["job_id"], "attempt_id": job["attempt_id"], "node_id": node_id}
-                if client.post("/v1/job/ack", body).status != 200:
-                    continue
-                if client.post("/v1/job/done", {**body, "status": "ok", "result": {"by": node_id}}).status == 200:
+                if what == "done":
+                    body.update(status="ok", result={"by": node_id})
+                status = client.post(f"/v1/job/{what}", body).status
+                if status == 503:
+                    return
+                unsaid.popleft()
+                if what == "ack" and status == 200:
+                    unsaid.appendleft(("done", job))
+                elif what == "done" and status == 200:
                     with self.lock:
                         self.finished.add(job["job_id"])
                         self.lock.notify()
+
+        def some(client):
+            say(client)
+            answer = client.get(f"/v1/node/jobs?node_id={node_id}&wait=100ms&max=64")
+            if answer.status == 200:
+                unsaid.extend(("ack", job) for job in answer["jobs"])
 
         self.connected(some)
 

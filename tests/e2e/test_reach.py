@@ -306,7 +306,7 @@ class WebSocketNode(Case):
 
     def test_a_closed_connection_is_not_chosen(self):
         """A node whose connection closed is out of reach until it is back; it is not lost yet."""
-        server = self.start()
+        server = self.start(reservation_ttl_ms=300)
         gone = WsNode(server, "w1", max_concurrent_jobs=9)
         gone.close()
         eventually("it is not chosen", lambda: self.dispatch(server).status == 503)

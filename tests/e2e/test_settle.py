@@ -256,7 +256,7 @@ class Cancel(Case):
         self.ok(node.done(first))
         self.ok(self.task(server))
         self.assertEqual(server.job(waiting["job_id"])["state"], "FAILED")
-        self.assertEqual(server.metrics()["berth_queue_depth"], 0)
+        self.assertQueue(server, 0)
 
     def test_before_its_ack(self):
         server = self.start()
