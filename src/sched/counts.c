@@ -18,7 +18,7 @@ static bool is_older(uint64_t a, uint64_t b)
     return a != b && ((b - a) & ORDER_MASK) < 1ull << (COUNTS_ORDER_BITS - 1);
 }
 
-void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool all)
+void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool first)
 {
     uint64_t old = atomic_load_explicit(&node->counts, memory_order_relaxed);
     uint64_t word = pack((uint64_t)counts->reserved, (uint64_t)counts->running, order);
@@ -26,7 +26,7 @@ void counts_take(struct node *node, const struct lease_node *counts, uint64_t or
     if (counts->health == NODE_HEALTH_NONE)
         return; /* the answer was not about a node */
     do
-        if (!all && is_older(order & ORDER_MASK, old >> (2 * COUNTS_BITS)))
+        if (!first && is_older(order & ORDER_MASK, old >> (2 * COUNTS_BITS)))
             return;
     while (!atomic_compare_exchange_weak_explicit(&node->counts, &old, word, memory_order_relaxed,
                                                   memory_order_relaxed));

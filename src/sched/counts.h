@@ -28,10 +28,9 @@ static inline int32_t counts_load(const struct node *node)
            atomic_load_explicit(&node->pending, memory_order_relaxed);
 }
 
-/* Takes over an answer's counters unless newer ones are known. The once-a-second reading of all
- * counters is taken in any case (`all`): it also resets the order of nodes that were idle so long
- * that 24 bits no longer tell. */
-void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool all);
+/* Takes over an answer's counters unless newer ones are known; the first ones of a node (`first`)
+ * in any case. All counters are read once a second, so 24 bits always tell which is newer. */
+void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool first);
 /* The store said FULL: show it as full until it tells more. */
 void counts_full(struct node *node);
 

@@ -125,8 +125,10 @@ static void all_confirmed(struct keeper *keeper)
     snapshot_free(keeper->before);
     keeper->before = NULL;
     metric_observe_us(METRIC_POOL_DELAY, clock_mono_us() - keeper->published_us);
-    if (!atomic_exchange(&keeper->sched->ready, true))
-        log_event(LOG_INFO, "server.ready", KI("nodes", (int64_t)keeper->current->count));
+    if (!atomic_exchange(&keeper->sched->ready, true)) {
+        log_event(LOG_INFO, "nodes.loaded", KI("nodes", (int64_t)keeper->current->count));
+        keeper->sched->hooks->loaded(keeper->sched);
+    }
     keeper->kick_wanted = true;
 }
 
@@ -179,7 +181,7 @@ static void take_figures(struct node *node, const struct change *change)
     atomic_store(&node->max, op->u.node_put.max);
     if (change->kind == CHANGE_ADMIN)
         atomic_store(&node->admin, change->admin);
-    counts_take(node, &op->counts, op->order, false);
+    counts_take(node, &op->counts, op->order, change->op.u.node_put.created);
 }
 
 static void apply_put(struct keeper *keeper, struct change *change)
@@ -404,7 +406,7 @@ static void loaded(struct store_op *op)
         if (op->verb == STORE_NODES)
             load_node(keeper, record, op->order);
         else if (node)
-            counts_take(node, &record->counts, op->order, true);
+            counts_take(node, &record->counts, op->order, false);
     }
     if (op->verb == STORE_NODES && !op->err)
         keeper->members->dirty =

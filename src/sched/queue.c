@@ -8,7 +8,6 @@
 
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/metrics.h"
 #include "sched/dispatch.h"
 #include "sched/settle.h"
 
@@ -134,11 +133,8 @@ static void drop(struct waiting *waiting)
     struct queue *queue = waiting->queue;
 
     leave_heaps(waiting);
-    if (idmap_del(&queue->jobs, waiting->job)) {
-        atomic_fetch_sub(&queue->sched->queue_depth, 1);
-        atomic_fetch_sub(sched_lane(queue->sched, waiting->spec.type), 1);
-    }
-    metric_set(METRIC_QUEUE_DEPTH, (int64_t)queue->jobs.count);
+    if (idmap_del(&queue->jobs, waiting->job))
+        sched_queue_leave(queue->sched, waiting->spec.type);
     waiting_free(waiting);
 }
 
@@ -240,13 +236,13 @@ void queue_continue(struct queue *queue, const struct store_record *record, bool
     if (job_state_final(head->state) || idmap_get(&queue->jobs, head->id) ||
         spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
         if (counted)
-            atomic_fetch_sub(sched_lane(queue->sched, waiting->spec.type), 1);
+            sched_queue_leave(queue->sched, waiting->spec.type);
         waiting_free(waiting);
         return;
     }
     waiting->queue = queue;
     if (!counted)
-        atomic_fetch_add(sched_lane(queue->sched, waiting->spec.type), 1);
+        sched_queue_enter(queue->sched, waiting->spec.type);
     waiting->job = head->id;
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
     waiting->max_attempts = head->max_attempts;
@@ -258,8 +254,6 @@ void queue_continue(struct queue *queue, const struct store_record *record, bool
     int64_t may_wait_ms = waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS;
     waiting->deadline = (struct heap_node){.key = from_ms + may_wait_ms, .tie = head->id};
     idmap_put(&queue->jobs, waiting->job, waiting);
-    atomic_fetch_add(&queue->sched->queue_depth, 1);
-    metric_set(METRIC_QUEUE_DEPTH, (int64_t)queue->jobs.count);
     if (head->state == JOB_NEW)
         wait_on(waiting);
     else

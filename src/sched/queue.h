@@ -11,7 +11,7 @@ struct queue;
 struct queue *queue_new(struct sched *sched);
 void queue_free(struct queue *queue);
 /* A record that is NEW (waits), SELECTING or RETRYING (tried at once, then waits if it may).
- * Copies. counted: whoever put it into the store has counted it in sched_lane() already. */
+ * Copies. counted: whoever put it into the store has called sched_queue_enter() already. */
 void queue_continue(struct queue *queue, const struct store_record *record, bool counted);
 void queue_kick(struct queue *queue);                 /* place what can be placed */
 void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */

@@ -75,6 +75,21 @@ int64_t sched_not_after(const struct sched_loop *loop)
     return *loop->wall_ms + loop->sched->config.store_timeout_ms;
 }
 
+int32_t sched_queue_enter(struct sched *sched, struct str type)
+{
+    atomic_fetch_add(&sched->queue_depth, 1);
+    return atomic_fetch_add(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
+}
+
+void sched_queue_leave(struct sched *sched, struct str type)
+{
+    int64_t before = atomic_fetch_sub(&sched->queue_depth, 1);
+
+    assert(before > 0);
+    (void)before;
+    atomic_fetch_sub(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
+}
+
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed)
 {
     uint32_t at = atomic_fetch_add_explicit(&node->ring_at, 1, memory_order_relaxed);

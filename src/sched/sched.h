@@ -57,6 +57,7 @@ struct sched_hooks {
     /* The node should end this run: nobody waits for it any more. */
     void (*stop)(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
                  const char *reason);
+    void (*loaded)(struct sched *sched); /* once: the nodes are there, requests can be served */
 };
 
 struct sched {
@@ -106,10 +107,9 @@ static inline struct sched_loop *sched_keeper_loop(struct sched *sched)
     return &sched->loops[sched->loop_count];
 }
 
-static inline _Atomic int32_t *sched_lane(struct sched *sched, struct str type)
-{
-    return &sched->lanes[str_hash(type) % SCHED_LANES];
-}
+/* A job begins or ends to wait. Entering answers how many of its type waited before. */
+int32_t sched_queue_enter(struct sched *sched, struct str type);
+void sched_queue_leave(struct sched *sched, struct str type);
 
 /* not_after for a call made now on this loop. */
 int64_t sched_not_after(const struct sched_loop *loop);

@@ -80,7 +80,7 @@ static void put(struct store_op *op)
         waits(submit, &record);
         return;
     }
-    atomic_fetch_sub(sched_lane(dispatch->loop->sched, dispatch->spec.type), 1);
+    sched_queue_leave(dispatch->loop->sched, dispatch->spec.type);
     if (op->err) {
         enum err err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
 
@@ -99,8 +99,8 @@ static void enqueue(struct submit *submit)
     struct sched *sched = dispatch->loop->sched;
     struct store_op *op = &submit->op;
 
-    if (atomic_fetch_add(sched_lane(sched, dispatch->spec.type), 1) >= sched->config.queue_max) {
-        atomic_fetch_sub(sched_lane(sched, dispatch->spec.type), 1);
+    if (sched_queue_enter(sched, dispatch->spec.type) >= sched->config.queue_max) {
+        sched_queue_leave(sched, dispatch->spec.type);
         submit_over(submit, problem_set(&submit->why, ERR_QUEUE_FULL, "",
                                         "%lld jobs of this type wait already (queue_max).",
                                         (long long)sched->config.queue_max));

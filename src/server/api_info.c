@@ -156,8 +156,9 @@ void api_metrics(struct call *call)
     store_status(server->store, &status);
     metric_set(METRIC_STORE_MODE, status.mode);
     for (int i = 0; i < server->loop_count; i++)
-        connections += http_connections(&server->workers[i].http);
+        connections += atomic_load(&server->workers[i].connections);
     metric_set(METRIC_CONNECTIONS, connections);
+    metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
     metrics_render(&buf, BERTH_VERSION);
     struct http_reply reply = {.status = 200,
                                .content_type = "text/plain; version=0.0.4; charset=utf-8",

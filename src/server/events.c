@@ -190,3 +190,13 @@ void events_tick(struct events *events)
         http_stream_send(stream->http, STR(": alive\n\n"));
     }
 }
+
+void events_drain(struct events *events)
+{
+    struct stream *next;
+
+    for (struct stream *stream = events->streams; stream; stream = next) {
+        next = stream->next;
+        http_stream_close(stream->http);
+    }
+}

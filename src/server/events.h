@@ -11,6 +11,7 @@ struct events *events_new(struct worker *worker);
 void events_free(struct events *events);
 void events_subscribe(struct call *call); /* consumes the request */
 void events_tick(struct events *events);  /* keeps idle streams alive */
+void events_drain(struct events *events); /* the server goes: streams end */
 
 /* Any loop. `name` is a literal: "job", "node". */
 bool events_wanted(const struct server *server);

@@ -45,6 +45,12 @@ static void box_free(struct box *box)
         box->first = boxed->next;
         free(boxed);
     }
+    while (box->polls) { /* their requests go with the connections */
+        struct poll *poll = box->polls;
+
+        box->polls = poll->next;
+        free(poll);
+    }
     free(box);
 }
 
@@ -385,9 +391,9 @@ void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
                &poll->msg);
 }
 
-void hub_tick(struct hub *hub)
+/* Answers, empty-handed, those whose wait is over. */
+static void end_polls(struct hub *hub, int64_t now_ms)
 {
-    int64_t now_ms = hub->worker->loop.wall_ms;
     struct box *box;
 
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
@@ -406,4 +412,18 @@ void hub_tick(struct hub *hub)
             poll_answer(NULL, poll, now_ms);
         }
     }
+}
+
+void hub_drain(struct hub *hub)
+{
+    struct socket *socket;
+
+    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+        ws_close(socket->ws, 1001, "the server stops");
+    end_polls(hub, INT64_MAX);
+}
+
+void hub_tick(struct hub *hub)
+{
+    end_polls(hub, hub->worker->loop.wall_ms);
 }

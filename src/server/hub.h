@@ -11,7 +11,8 @@ struct hub;
 
 struct hub *hub_new(struct worker *worker);
 void hub_free(struct hub *hub);
-void hub_tick(struct hub *hub); /* polls whose wait is over */
+void hub_tick(struct hub *hub);  /* polls whose wait is over */
+void hub_drain(struct hub *hub); /* the server goes: sockets close with 1001, polls are answered */
 int64_t hub_connections(const struct hub *hub);
 
 /* sched_hooks.send */

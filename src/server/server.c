@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 #include "server/route.h"
 #include "server/waiters.h"
 
-enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 5000 };
+enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000 };
 
 /* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
 static void noted(struct sched_loop *from, const struct settle_note *note)
@@ -43,13 +44,23 @@ static void node_changed(struct sched_loop *from, struct str node_id, const char
         events_node(server, what, node_id);
 }
 
-static const struct sched_hooks hooks = {
-    .send = hub_send, .noted = noted, .node_changed = node_changed, .stop = hub_stop};
+static void loaded(struct sched *sched)
+{
+    sem_post(&container_of(sched, struct server, sched)->loaded);
+}
+
+static const struct sched_hooks hooks = {.send = hub_send,
+                                         .noted = noted,
+                                         .node_changed = node_changed,
+                                         .stop = hub_stop,
+                                         .loaded = loaded};
 
 static void loop_tick(struct loop *loop)
 {
     struct worker *worker = worker_of(loop);
 
+    if (worker->http.listener)
+        atomic_store(&worker->connections, http_connections(&worker->http));
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
     events_tick(worker->events);
@@ -120,6 +131,43 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     return ERR_OK;
 }
 
+/* One loop begins to serve, on its own thread; the main thread waits for the outcome. */
+struct serve {
+    struct msg msg;
+    struct worker *worker;
+    const char *addr;
+    enum err err;
+    struct problem why;
+    sem_t over;
+};
+
+static void serve_here(struct msg *msg)
+{
+    struct serve *serve = container_of(msg, struct serve, msg);
+    struct worker *worker = serve->worker;
+
+    worker->http = (struct http_server){.loop = &worker->loop,
+                                        .limits = &worker->server->settings->http,
+                                        .callbacks = &route_callbacks,
+                                        .owner = worker};
+    serve->err = http_serve(&worker->http, serve->addr, &serve->why);
+    sem_post(&serve->over);
+}
+
+static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)
+{
+    struct serve serve = {.msg = {.run = serve_here}, .worker = worker, .addr = addr};
+
+    sem_init(&serve.over, 0, 0);
+    inbox_post(&worker->loop.inbox, &serve.msg);
+    while (sem_wait(&serve.over))
+        ;
+    sem_destroy(&serve.over);
+    if (serve.err)
+        *why = serve.why;
+    return serve.err;
+}
+
 /* The first listener may take a free port; the others join it there. */
 static enum err listen_all(struct server *server, struct problem *why)
 {
@@ -127,16 +175,11 @@ static enum err listen_all(struct server *server, struct problem *why)
 
     str_copy(server->settings->listen, addr, sizeof addr);
     for (int i = 0; i < server->loop_count; i++) {
-        struct worker *worker = &server->workers[i];
+        enum err err = serve_one(&server->workers[i], addr, why);
 
-        worker->http = (struct http_server){.loop = &worker->loop,
-                                            .limits = &server->settings->http,
-                                            .callbacks = &route_callbacks,
-                                            .owner = worker};
-        enum err err = http_serve(&worker->http, addr, why);
         if (err)
             return err;
-        server->port = http_port(&worker->http);
+        server->port = http_port(&server->workers[i].http);
         char *colon = strrchr(addr, ':');
         assert(colon);
         snprintf(colon, sizeof addr - (size_t)(colon - addr), ":%d", server->port);
@@ -144,6 +187,17 @@ static enum err listen_all(struct server *server, struct problem *why)
     log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
               KI("loops", server->loop_count), KI("pid", getpid()));
     return ERR_OK;
+}
+
+/* Nobody is served before the nodes are loaded: a reader would miss them. */
+static enum err start_all(struct server *server, struct problem *why)
+{
+    for (int i = 0; i <= server->loop_count; i++)
+        if (loop_start(&server->workers[i].loop))
+            return problem_set(why, ERR_IO, "", "A thread cannot be started.");
+    while (sem_wait(&server->loaded))
+        ;
+    return listen_all(server, why);
 }
 
 static int loop_count_of(const struct settings *settings)
@@ -192,6 +246,7 @@ static enum err open_store(struct server *server, struct problem *why)
 static enum err server_init(struct server *server, struct settings *settings, struct problem *why)
 {
     *server = (struct server){.settings = settings, .started_ms = clock_wall_ms()};
+    sem_init(&server->loaded, 0, 0);
     server->loop_count = loop_count_of(settings);
     enum err err = check_listen(settings, why);
     if (!err)
@@ -208,7 +263,7 @@ static enum err server_init(struct server *server, struct settings *settings, st
     if (err)
         return err;
     server->callbacks = callbacks_new(server_keeper(server));
-    return listen_all(server, why);
+    return ERR_OK;
 }
 
 /* Waits for SIGTERM or SIGINT on the main thread; all others have them blocked. */
@@ -239,15 +294,23 @@ static void block_signals(void)
 struct drain {
     struct msg msg;
     struct worker *worker;
-    _Atomic bool done;
+    _Atomic bool begun;
 };
 
+/* On its loop: no new connections; whoever waits is answered, whoever listens is let go. */
 static void drain_worker(struct msg *msg)
 {
     struct drain *drain = container_of(msg, struct drain, msg);
+    struct worker *worker = drain->worker;
 
-    http_drain(&drain->worker->http);
-    atomic_store(&drain->done, true);
+    if (worker->http.listener) {
+        http_drain(&worker->http);
+        hub_drain(worker->hub);
+        waiters_drain(worker->waiters);
+        events_drain(worker->events);
+        atomic_store(&worker->connections, http_connections(&worker->http));
+    }
+    atomic_store(&drain->begun, true);
 }
 
 /* Stops accepting, lets requests under way be answered, then stops the threads. */
@@ -264,10 +327,10 @@ static void server_stop(struct server *server)
         inbox_post(&server->workers[i].loop.inbox, &drains[i].msg);
     }
     while (open > 0 && clock_mono_ms() < until_ms) {
+        usleep(5000);
         open = 0;
         for (int i = 0; i < server->loop_count; i++)
-            open += !atomic_load(&drains[i].done);
-        usleep(5000);
+            open += !atomic_load(&drains[i].begun) + atomic_load(&server->workers[i].connections);
     }
     for (int i = 0; i <= server->loop_count; i++)
         loop_stop(&server->workers[i].loop);
@@ -334,11 +397,32 @@ static bool wants_help(int argc, char **argv)
     return false;
 }
 
+static int serve_until_signal(struct server *server, bool dev)
+{
+    struct problem why = {0};
+    bool up = start_all(server, &why) == ERR_OK;
+
+    if (up && dev)
+        fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server->port);
+    if (up) {
+        int got = wait_signal();
+
+        log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
+    }
+    server_stop(server);
+    server_done(server);
+    if (!up)
+        return fail(&why);
+    log_event(LOG_INFO, "server.stopped", KI("pid", getpid()));
+    return 0;
+}
+
 int server_main(int argc, char **argv, bool dev)
 {
     static struct server server;
     static struct settings_source source;
     struct problem why = {0};
+    int code;
 
     if (wants_help(argc, argv)) {
         print_help(dev);
@@ -346,26 +430,30 @@ int server_main(int argc, char **argv, bool dev)
     }
     umask(077); /* payloads and results are nobody else's business */
     block_signals();
-    if (settings_load(&source, argc, argv, dev, &why))
+    if (settings_load(&source, argc, argv, dev, &why)) {
+        settings_done(&source);
         return fail(&why);
+    }
     log_setup((enum log_level)source.settings.log_level,
               (enum log_format)source.settings.log_format, STDERR_FILENO);
     if (server_init(&server, &source.settings, &why))
-        return fail(&why);
-    for (int i = 0; i <= server.loop_count; i++)
-        if (loop_start(&server.workers[i].loop)) {
-            fprintf(stderr, "berth: a thread cannot be started\n");
-            return 1;
-        }
-    if (dev)
-        fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server.port);
-    int got = wait_signal();
-    log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
-    server_stop(&server);
-    server_done(&server);
+        code = fail(&why);
+    else
+        code = serve_until_signal(&server, dev);
     settings_done(&source);
-    log_event(LOG_INFO, "server.stopped", KI("pid", getpid()));
-    return 0;
+    return code;
+}
+
+/* `-o json` is of the command, not a setting: taken out of argv. */
+static bool take_json_flag(int *argc, char **argv)
+{
+    for (int i = 0; i + 1 < *argc; i++)
+        if (strcmp(argv[i], "-o") == 0 && strcmp(argv[i + 1], "json") == 0) {
+            memmove(argv + i, argv + i + 2, sizeof *argv * (size_t)(*argc - i - 2));
+            *argc -= 2;
+            return true;
+        }
+    return false;
 }
 
 int server_config_main(int argc, char **argv)
@@ -378,14 +466,24 @@ int server_config_main(int argc, char **argv)
         bool help = argc < 1 || wants_help(argc, argv);
 
         fprintf(help ? stdout : stderr,
-                "Usage: berth config show [flags]\n\n"
+                "Usage: berth config show [-o json] [flags]\n\n"
                 "Prints every setting and where its value came from.\n\n"
                 "Examples:\n  berth config show\n  berth config show --config berth.yaml\n");
         return help ? 0 : 2;
     }
-    if (settings_load(&source, argc - 1, argv + 1, false, &why))
+    bool json = take_json_flag(&argc, argv);
+    if (settings_load(&source, argc - 1, argv + 1, false, &why)) {
+        settings_done(&source);
         return fail(&why);
-    conf_show(&source.conf, &buf);
+    }
+    if (json) {
+        struct jsonw w = jsonw_to(&buf);
+
+        conf_show_json(&source.conf, &w);
+        buf_char(&buf, '\n');
+    } else {
+        conf_show(&source.conf, &buf);
+    }
     fwrite(buf.at, 1, buf.len, stdout);
     buf_free(&buf);
     settings_done(&source);

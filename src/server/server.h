@@ -2,6 +2,8 @@
 #ifndef SERVER_SERVER_H
 #define SERVER_SERVER_H
 
+#include <semaphore.h>
+
 #include "io/client.h"
 #include "sched/keeper.h"
 #include "server/settings.h"
@@ -21,7 +23,8 @@ struct worker {
     struct hub *hub;       /* nodes reached through this loop */
     struct waiters *waiters;
     struct events *events;
-    bool serves; /* false: the keeper's */
+    bool serves;                 /* false: the keeper's */
+    _Atomic int64_t connections; /* as of the last tick, for others to read */
 };
 
 struct server {
@@ -32,6 +35,7 @@ struct server {
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */
     int port;
+    sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
 };

@@ -121,9 +121,8 @@ void waiters_tell(struct server *server, uint64_t job)
     }
 }
 
-void waiters_tick(struct waiters *waiters)
+static void end_waits(struct waiters *waiters, int64_t now_ms)
 {
-    int64_t now_ms = waiters->worker->loop.mono_ms;
     struct waiter *waiter;
     bool again = atomic_load(&waiters->count) > 0;
 
@@ -141,4 +140,14 @@ void waiters_tick(struct waiters *waiters)
                     break;
                 }
     }
+}
+
+void waiters_tick(struct waiters *waiters)
+{
+    end_waits(waiters, waiters->worker->loop.mono_ms);
+}
+
+void waiters_drain(struct waiters *waiters)
+{
+    end_waits(waiters, INT64_MAX);
 }

@@ -10,6 +10,7 @@ struct waiters;
 struct waiters *waiters_new(struct worker *worker);
 void waiters_free(struct waiters *waiters);
 void waiters_tick(struct waiters *waiters);
+void waiters_drain(struct waiters *waiters); /* the server goes: nobody waits any longer */
 /* Calls ready(call) once on this loop: when the job ended, or wait_ms later. Register first, then
  * read the job: an end in between is not missed. */
 struct waiter;

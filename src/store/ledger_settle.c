@@ -6,6 +6,7 @@
 #include "store/journal.h"
 
 #include <assert.h>
+#include <string.h>
 
 static bool alive(const struct entry *entry, int64_t now_ms)
 {
@@ -99,7 +100,7 @@ static struct verdict verdict_of(const struct entry *entry, const struct store_o
     if (verdict.reason.len == 0 || op->u.settle.outcome == STORE_DONE)
         verdict.reason = str_of(ending->reason);
     if (op->u.settle.outcome == STORE_EXPIRE) {
-        verdict.in_time = !verdict.in_time;
+        verdict.in_time = !verdict.in_time || ledger_orphaned(entry);
         verdict.reason = str_of(ending->reason);
         if (running) {
             verdict.event = JOB_EV_RUN_TIMEOUT;
@@ -268,11 +269,21 @@ static bool is_repeated(const struct entry *entry, const struct store_op *op,
     return attempts_has(attempts, op->attempt, op->node, verdict->event);
 }
 
+/* The counters of the node it was on: also when its slot was given back by a reserve before. */
+static void answer_counts(const struct ledger *ledger, struct store_op *op, struct str node)
+{
+    const struct holder *holder = node.len ? map_get(&ledger->nodes, node) : NULL;
+
+    if (holder)
+        op->counts = holder->counts;
+}
+
 void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct entry *entry = ledger_find(ledger, op->job);
     struct verdict verdict;
     struct job_step step;
+    char node[NODE_ID_MAX + 1];
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
     op->u.settle.duplicate = op->u.settle.ended_lease = false;
@@ -281,6 +292,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_NOT_FOUND;
         return;
     }
+    memcpy(node, entry->head.node, sizeof node);
     ledger_lapse_one(ledger, entry, now_ms);
     verdict = verdict_of(entry, op, now_ms);
     step = ask(entry, op, &verdict);
@@ -293,6 +305,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     else
         op->err = ERR_STALE;
     ledger_answer(op, entry);
+    answer_counts(ledger, op, str_of(node));
     if (op->err)
         return;
     if (op->u.settle.want_record || (ledger_waiting(entry) && !op->u.settle.duplicate))
