@@ -224,10 +224,15 @@ static void wait_reader_closed(struct embedded *self)
         ;
 }
 
-/* Both connections are closed, so that what is opened next sees the file and nothing else. */
+/* Both connections are closed. The anchor stays, so that what was refused stays refused, unless the
+ * file itself cannot be trusted. */
 static void throw_away(struct embedded *self)
 {
+    int code = self->journal.fault.code & 0xff;
+
     wait_reader_closed(self);
+    if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
+        storefile_lift_anchor(&self->file);
     ledger_free(&self->ledger);
     journal_close(&self->journal);
 }
@@ -255,7 +260,8 @@ static bool bring_up(struct embedded *self)
         return false;
     }
     /* A file that opens may still take no writes: only one that worked makes us well again. */
-    if (self->failures && !journal_probe(&self->journal)) {
+    if ((self->failures && !journal_probe(&self->journal)) ||
+        !storefile_anchor(&self->file, &self->journal.fault)) {
         ledger_free(&self->ledger);
         journal_close(&self->journal);
         return false;
@@ -467,6 +473,7 @@ static void stop_helper(struct msg *msg)
 static void free_all(struct embedded *self)
 {
     reader_close(&self->reader, false);
+    storefile_lift_anchor(&self->file); /* the journal's goes last and empties the WAL */
     ledger_free(&self->ledger);
     journal_close(&self->journal);
     storefile_release(&self->file);

@@ -158,12 +158,21 @@ bool ledger_over(const struct entry *entry)
     return job_state_final(entry->head.state) && entry->head.lease == LEASE_NONE;
 }
 
+bool ledger_orphaned(const struct entry *entry)
+{
+    return entry->holder && entry->lease.epoch != entry->holder->counts.epoch;
+}
+
 void ledger_place(struct ledger *ledger, struct entry *entry)
 {
     chain_del(&entry->in_list);
     assert((entry->lease.kind != LEASE_NONE) == (entry->holder != NULL));
-    if (entry->holder) {
+    if (entry->holder)
         entry->head.due_ms = entry->lease.until_ms;
+    if (ledger_orphaned(entry)) {
+        heap_del(&ledger->due, &entry->due);
+        chain_add_last(&ledger->lapsed, &entry->in_list);
+    } else if (entry->holder) {
         heap_move(&ledger->due, &entry->due, entry->lease.until_ms);
     } else if (ledger_waiting(entry)) {
         heap_move(&ledger->due, &entry->due, entry->head.due_ms);

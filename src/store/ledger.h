@@ -108,6 +108,9 @@ size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
 void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms);
 bool ledger_waiting(const struct entry *entry); /* NEW, SELECTING, RETRYING */
 bool ledger_over(const struct entry *entry);    /* nothing will happen to it any more */
+/* Its lease is of an epoch that is over: it counts nowhere and is due for the sweep, but until its
+ * time its node may still tell how it ended. */
+bool ledger_orphaned(const struct entry *entry);
 struct job_facts ledger_facts(const struct entry *entry);
 /* Fills the answer about a job. */
 void ledger_answer(struct store_op *op, const struct entry *entry);

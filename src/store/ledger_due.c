@@ -30,7 +30,7 @@ static void shift(struct ledger *ledger, int64_t back_ms)
     struct entry *entry;
 
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
-        if (!entry->due.at)
+        if (!entry->due.at && !ledger_orphaned(entry))
             continue;
         if (entry->holder && entry->lease.until_ms != LEASE_FOREVER)
             entry->lease.until_ms -= back_ms;
@@ -140,7 +140,7 @@ void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         const struct entry *entry = container_of(at, struct entry, in_list);
         struct store_due *due = &op->u.due.items[count++];
 
-        assert(!entry->holder);
+        assert(!entry->holder || ledger_orphaned(entry));
         *due = (struct store_due){.id = entry->head.id,
                                   .attempt = entry->head.attempt,
                                   .state = entry->head.state,

@@ -64,15 +64,14 @@ static struct holder *put_target(struct ledger *ledger, struct store_op *op, int
     return holder;
 }
 
-/* The node is lost, or back without its runs: its jobs need not wait for their leases to run out.
- */
-static void end_leases(struct ledger *ledger, struct holder *holder, int64_t now_ms)
+/* The node is lost, or back without its runs: its jobs need not wait for their leases to run out,
+ * the sweep may take them at once. Until it does, a late word of the node still ends them. */
+static void orphan_leases(struct ledger *ledger, struct holder *holder)
 {
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
         struct entry *entry = container_of(at, struct entry, in_holder);
 
-        entry->lease.until_ms = now_ms;
-        entry->head.due_ms = now_ms;
+        assert(ledger_orphaned(entry));
         ledger_place(ledger, entry);
     }
 }
@@ -98,7 +97,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         changed = take_facts(holder, op) || op->u.node_put.created;
         if (op->u.node_put.new_epoch && !old_epoch && !is_fresh) {
             lease_new_epoch(&holder->counts);
-            end_leases(ledger, holder, now_ms);
+            orphan_leases(ledger, holder);
             changed = true;
         }
         if (changed) {
@@ -204,7 +203,8 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
     assert(entry->lease.job == entry->head.id && entry->due.tie == entry->head.id);
     assert((entry->holder != NULL) == (entry->lease.kind != LEASE_NONE));
     assert((entry->holder != NULL) == !chain_alone(&entry->in_holder));
-    assert(!entry->holder || entry->due.key == entry->lease.until_ms);
+    assert(!entry->holder || ledger_orphaned(entry) == !entry->due.at);
+    assert(!entry->holder || !entry->due.at || entry->due.key == entry->lease.until_ms);
     assert(!entry->holder || entry->head.lease == entry->lease.kind);
     assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
     assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);

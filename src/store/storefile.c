@@ -248,6 +248,29 @@ bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, st
     return true;
 }
 
+bool storefile_anchor(struct storefile *file, struct fault *fault)
+{
+    char rows[16];
+    sqlite3 *db;
+
+    if (!storefile_connect_reader(file, &db, fault))
+        return false;
+    /* The index is opened by the first read; no lock is kept after it. */
+    if (!ask(db, "SELECT count(*) FROM meta", rows, sizeof rows, fault)) {
+        storefile_disconnect(db, true);
+        return false;
+    }
+    storefile_lift_anchor(file);
+    file->anchor = db;
+    return true;
+}
+
+void storefile_lift_anchor(struct storefile *file)
+{
+    storefile_disconnect(file->anchor, true);
+    file->anchor = NULL;
+}
+
 void storefile_disconnect(sqlite3 *db, bool after_fault)
 {
     int code;

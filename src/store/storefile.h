@@ -11,6 +11,7 @@
 struct storefile {
     char *path; /* DIR/store.db */
     int lock;   /* DIR/lock, flock'ed while we live */
+    sqlite3 *anchor;
 };
 
 /* Makes the directory if needed (0700) and locks it: a second server on it is refused with our pid.
@@ -22,6 +23,11 @@ void storefile_release(struct storefile *file);
  * it then reads is in the main file, synced, whatever an earlier fsync may have lost. */
 bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
 bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
+/* A third connection that does nothing but hold the WAL's index while the others are closed after a
+ * failure. Without it SQLite would read the WAL anew, and a transaction whose fsync failed, and
+ * which was refused for that, would be there after all. Made anew with every good start. */
+bool storefile_anchor(struct storefile *file, struct fault *fault);
+void storefile_lift_anchor(struct storefile *file); /* the file itself is in doubt */
 bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault);
 /* Closes without a checkpoint after a fault, so that nothing unsure is copied. NULL is fine. */
 void storefile_disconnect(sqlite3 *db, bool after_fault);

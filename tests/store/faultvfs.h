@@ -1,0 +1,23 @@
+/* An SQLite VFS that fails when told to. It stands in front of the real one and becomes the
+ * default, so that the store knows nothing of it. */
+#ifndef TESTS_STORE_FAULTVFS_H
+#define TESTS_STORE_FAULTVFS_H
+
+enum faultvfs_kind {
+    FAULT_WRITE, /* EIO on any write */
+    FAULT_FULL,  /* no room left */
+    FAULT_SYNC,  /* fsync fails; what was written is there, or not */
+    FAULT_OPEN,  /* files cannot be opened */
+    FAULT_KINDS
+};
+
+void faultvfs_install(void);
+/* The next `times` calls of the kind fail; -1: until told otherwise. */
+void faultvfs_set(enum faultvfs_kind kind, int times);
+/* So many calls of the kind go well first, then one fails. */
+void faultvfs_after(enum faultvfs_kind kind, int good);
+void faultvfs_clear(void);
+int faultvfs_hits(void);  /* failures dealt out since the last clear */
+int faultvfs_syncs(void); /* syncs of a WAL since the start, good or bad */
+
+#endif

@@ -1,0 +1,437 @@
+/* The disk fails, fills up, is locked, is somebody else's: the embedded store refuses at once,
+ * loses nothing it said yes to, and comes back by itself. */
+#include "contract.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "faultvfs.h"
+#include "store/embedded.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 20000 };
+
+static int setup(void **state)
+{
+    struct rig *rig = mem_new(struct rig);
+
+    faultvfs_clear();
+    rig_init(rig);
+    rig_open(rig);
+    embedded_check_always(rig->store);
+    *state = rig;
+    return rig_node(rig, "n1", 100000, NODE_READY);
+}
+
+static int teardown(void **state)
+{
+    struct rig *rig = *state;
+
+    faultvfs_clear();
+    rig_done(rig);
+    free(rig);
+    return 0;
+}
+
+static enum store_mode mode(struct rig *rig)
+{
+    struct store_status status;
+
+    store_status(rig->store, &status);
+    return status.mode;
+}
+
+/* Asks until the store is as it should be; bounded, in case it never is. */
+static void wait_for_mode(struct rig *rig, enum store_mode want)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (mode(rig) != want && clock_mono_ms() < end_ms)
+        sched_yield();
+    assert_string_equal(store_mode_name(mode(rig)), store_mode_name(want));
+}
+
+static void wait_for_hits(int want)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (faultvfs_hits() < want && clock_mono_ms() < end_ms)
+        sched_yield();
+    assert_true(faultvfs_hits() >= want);
+}
+
+/* A few jobs in different states, to be found again. */
+static void some_work(struct rig *rig)
+{
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 3, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_put(rig, 4), ERR_OK);
+}
+
+static void assert_work(struct rig *rig)
+{
+    const enum job_state want[] = {JOB_DISPATCHED, JOB_ACKED, JOB_DONE, JOB_NEW};
+
+    for (uint64_t job = 1; job <= 4; job++) {
+        assert_int_equal(rig_get(rig, job), ERR_OK);
+        assert_int_equal(rig->op.record.head.state, want[job - 1]);
+    }
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    assert_int_equal(rig_counts(rig, "n1").running, 1);
+}
+
+/* One commit fails: its op is told so, memory forgets it, the next one works. */
+static void fail_once(void **state, enum faultvfs_kind kind)
+{
+    struct rig *rig = *state;
+    struct store_status status;
+
+    some_work(rig);
+    faultvfs_set(kind, 1);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN);
+    assert_int_equal(faultvfs_hits(), 1);
+    assert_int_equal(rig->op.head.id, 0);
+    wait_for_mode(rig, STORE_NORMAL);
+    assert_work(rig);
+    store_status(rig->store, &status);
+    assert_int_equal(status.errors, 1);
+    assert_string_not_equal(status.detail, "");
+    /* It was refused, so it must not run later by itself (ruling 2). */
+    assert_int_equal(rig_get(rig, 5), ERR_NOT_FOUND);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 2);
+}
+
+static void test_write_fails_once(void **state)
+{
+    fail_once(state, FAULT_WRITE);
+}
+
+static void test_disk_full_once(void **state)
+{
+    fail_once(state, FAULT_FULL);
+}
+
+static void test_sync_fails_once(void **state)
+{
+    fail_once(state, FAULT_SYNC);
+}
+
+/* However many calls go well before the one that fails: what was answered OK is there, what was
+ * refused is not, and the counters fit. */
+static void fail_at_every_call(void **state, enum faultvfs_kind kind)
+{
+    struct rig *rig = *state;
+    uint64_t job = 100;
+
+    for (int good = 0; good < 12; good++) {
+        faultvfs_clear();
+        faultvfs_after(kind, good);
+        uint64_t first = job;
+        bool accepted[64] = {0};
+        for (int i = 0; i < 64 && faultvfs_hits() == 0; i++, job++)
+            accepted[job - first] = rig_reserve(rig, job, 1, "n1") == ERR_OK;
+        assert_int_equal(faultvfs_hits(), 1);
+        wait_for_mode(rig, STORE_NORMAL);
+        for (uint64_t id = first; id < job; id++)
+            assert_int_equal(rig_get(rig, id), accepted[id - first] ? ERR_OK : ERR_NOT_FOUND);
+    }
+}
+
+static void test_write_fails_anywhere(void **state)
+{
+    fail_at_every_call(state, FAULT_WRITE);
+}
+
+static void test_sync_fails_anywhere(void **state)
+{
+    fail_at_every_call(state, FAULT_SYNC);
+}
+
+/* A disk that stays broken: refused at the door within the time a caller has, then worse, and well
+ * again when the disk is. */
+static void stays_broken(void **state, enum faultvfs_kind kind, enum store_mode worst)
+{
+    struct rig *rig = *state;
+    struct store_status status;
+    int64_t start_us;
+
+    some_work(rig);
+    faultvfs_set(kind, -1);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN);
+    wait_for_mode(rig, STORE_L2_ONLY);
+    start_us = clock_mono_us();
+    assert_int_equal(rig_reserve(rig, 6, 1, "n1"), ERR_STORE_DOWN);
+    assert_true(clock_mono_us() - start_us < 100000);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_STORE_DOWN);
+    wait_for_mode(rig, worst);
+    store_status(rig->store, &status);
+    assert_true(status.errors >= (worst == STORE_LOCAL_ONLY ? 10 : 1));
+    faultvfs_clear();
+    wait_for_mode(rig, STORE_NORMAL);
+    assert_work(rig);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_OK);
+}
+
+static void test_writes_stay_broken(void **state)
+{
+    stays_broken(state, FAULT_WRITE, STORE_L2_ONLY);
+}
+
+static void test_disk_stays_full(void **state)
+{
+    stays_broken(state, FAULT_FULL, STORE_LOCAL_ONLY); /* takes its ten tries */
+}
+
+static void test_syncs_stay_broken(void **state)
+{
+    stays_broken(state, FAULT_SYNC, STORE_L2_ONLY);
+}
+
+/* The file cannot even be opened again. */
+static void test_open_stays_broken(void **state)
+{
+    struct rig *rig = *state;
+
+    some_work(rig);
+    faultvfs_set(FAULT_OPEN, -1);
+    faultvfs_set(FAULT_SYNC, 1);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN);
+    wait_for_hits(5);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN);
+    faultvfs_clear();
+    wait_for_mode(rig, STORE_NORMAL);
+    assert_work(rig);
+}
+
+struct waiting {
+    struct store_op op;
+    int *left;
+    int *down;
+};
+
+static void counted(struct store_op *op)
+{
+    struct waiting *waiting = container_of(op, struct waiting, op);
+
+    --*waiting->left;
+    *waiting->down += op->err == ERR_STORE_DOWN;
+}
+
+/* Closing answers what is under way, also when the disk is broken. */
+static void test_close_while_down(void **state)
+{
+    enum { OPS = 50 };
+    struct rig *rig = *state;
+    static struct waiting waiting[OPS];
+    int left = 0;
+    int down = 0;
+
+    faultvfs_set(FAULT_SYNC, -1);
+    for (int i = 0; i < OPS; i++) {
+        waiting[i] = (struct waiting){.left = &left, .down = &down};
+        waiting[i].op = (struct store_op){.verb = STORE_NODE_PUT,
+                                          .reply_to = &rig->desk.inbox,
+                                          .done = counted,
+                                          .node = STR("n2")};
+        waiting[i].op.u.node_put.facts = STR("{}");
+        waiting[i].op.u.node_put.max = i;
+        left += store_send(rig->store, &waiting[i].op) == ERR_OK;
+    }
+    assert_true(left > 0);
+    int sent = left;
+    rig_close(rig);
+    inbox_run(&rig->desk.inbox);
+    assert_int_equal(left, 0);
+    assert_int_equal(down, sent);
+    faultvfs_clear();
+    rig_open(rig);
+    assert_int_equal(rig_counts(rig, "n1").max, 100000);
+}
+
+/* Somebody outside holds the write lock. */
+static void test_outside_lock(void **state)
+{
+    struct rig *rig = *state;
+    char path[128];
+    sqlite3 *db;
+    int64_t start_us;
+
+    some_work(rig);
+    snprintf(path, sizeof path, "%s/store.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    start_us = clock_mono_us();
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN);
+    assert_true(clock_mono_us() - start_us < 1000000); /* 50 ms, and room for a loaded machine */
+    wait_for_mode(rig, STORE_L2_ONLY);
+    assert_int_equal(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    wait_for_mode(rig, STORE_NORMAL);
+    assert_work(rig);
+    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_OK);
+}
+
+/* What changes no row costs no fsync. */
+static void test_no_sync_without_a_change(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+    struct store_due due[4];
+    int before;
+
+    some_work(rig);
+    before = faultvfs_syncs();
+    renew.u.renew.ttl_ms = RIG_RUN_MS;
+    assert_int_equal(rig_call(rig, &renew), ERR_OK);
+    rig_pass(rig, 4000); /* HOLD */
+    assert_int_equal(rig_due(rig, due, 4), 0);
+    rig_counts(rig, "n1");
+    assert_int_equal(rig_reserve(rig, 9, 1, "nowhere"), ERR_ALL_FULL);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 3, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_node(rig, "n1", 100000, NODE_READY), ERR_OK);
+    assert_int_equal(faultvfs_syncs(), before);
+    assert_int_equal(rig_reserve(rig, 10, 1, "n1"), ERR_OK);
+    assert_int_equal(faultvfs_syncs(), before + 1);
+}
+
+static void test_directory_in_use(void **state)
+{
+    struct rig *rig = *state;
+    struct store *second = NULL;
+    struct problem why = {0};
+    char want[128];
+    struct stat stat_buf;
+
+    assert_int_not_equal(store_open(&rig->config, &second, &why), ERR_OK);
+    snprintf(want, sizeof want, "The data directory %s is in use by process %ld.", rig->dir,
+             (long)getpid());
+    assert_string_equal(why.detail, want);
+    assert_null(second);
+    /* A directory that is missing is made, with its parents, for us alone. */
+    struct store_config config = rig->config;
+    char path[128];
+    snprintf(path, sizeof path, "%s/a/b", rig->dir);
+    config.data_dir = path;
+    assert_int_equal(store_open(&config, &second, &why), ERR_OK);
+    store_close(second);
+    assert_int_equal(stat(path, &stat_buf), 0);
+    assert_int_equal(stat_buf.st_mode & 0777, 0700);
+    rig_remove_dir(path);
+    snprintf(path, sizeof path, "%s/a", rig->dir);
+    rig_remove_dir(path);
+}
+
+static void test_newer_file(void **state)
+{
+    struct rig *rig = *state;
+    struct problem why = {0};
+    struct store *store;
+    char path[128];
+    sqlite3 *db;
+
+    rig_close(rig);
+    snprintf(path, sizeof path, "%s/store.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 999", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_not_equal(store_open(&rig->config, &store, &why), ERR_OK);
+    assert_non_null(strstr(why.detail, "newer berth"));
+    assert_non_null(strstr(why.detail, "999"));
+    assert_non_null(strstr(why.detail, path));
+}
+
+static void test_not_a_database(void **state)
+{
+    struct rig *rig = *state;
+    struct problem why = {0};
+    struct store *store;
+    char path[128];
+    int fd;
+
+    rig_close(rig);
+    snprintf(path, sizeof path, "%s/store.db", rig->dir);
+    fd = open(path, O_WRONLY | O_TRUNC);
+    assert_int_equal(write(fd, "nonsense, and more of it than a header has.........", 50), 50);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(write(fd, "nonsense, and more of it than a header has.........", 50), 50);
+    close(fd);
+    assert_int_not_equal(store_open(&rig->config, &store, &why), ERR_OK);
+    assert_non_null(strstr(why.detail, "not a database"));
+}
+
+static void test_unknown_kind(void **state)
+{
+    struct rig *rig = *state;
+    struct store_config config = rig->config;
+    struct problem why = {0};
+    struct store *store;
+
+    config.url = "nosuch://host";
+    assert_int_equal(store_open(&config, &store, &why), ERR_BAD_CONFIG);
+    assert_non_null(strstr(why.detail, "\"nosuch\""));
+    assert_non_null(strstr(why.detail, "embedded:"));
+}
+
+static void test_too_much_in_flight(void **state)
+{
+    struct rig *rig = *state;
+    struct waiting waiting[3];
+    int left = 0;
+    int down = 0;
+    enum err errs[3];
+
+    rig_close(rig);
+    rig->config.in_flight_max = 2;
+    rig_open(rig);
+    /* Nobody runs our inbox meanwhile, but the store may be quick: what matters is that it never
+     * takes more than two and takes more again afterwards. */
+    faultvfs_clear();
+    for (int i = 0; i < 3; i++) {
+        waiting[i] = (struct waiting){.left = &left, .down = &down};
+        waiting[i].op =
+            (struct store_op){.verb = STORE_HOLD, .reply_to = &rig->desk.inbox, .done = counted};
+        errs[i] = store_send(rig->store, &waiting[i].op);
+        left += errs[i] == ERR_OK;
+        assert_true(errs[i] == ERR_OK || errs[i] == ERR_BUSY);
+    }
+    assert_int_equal(errs[0], ERR_OK);
+    assert_int_equal(errs[1], ERR_OK);
+    while (left > 0) {
+        desk_wait(&rig->desk, 1000);
+        inbox_run(&rig->desk.inbox);
+    }
+    assert_int_equal(rig_counts(rig, "n1").max, 100000);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_write_fails_once),    TEST(test_disk_full_once),
+        TEST(test_sync_fails_once),     TEST(test_write_fails_anywhere),
+        TEST(test_sync_fails_anywhere), TEST(test_writes_stay_broken),
+        TEST(test_disk_stays_full),     TEST(test_syncs_stay_broken),
+        TEST(test_open_stays_broken),   TEST(test_close_while_down),
+        TEST(test_outside_lock),        TEST(test_no_sync_without_a_change),
+        TEST(test_directory_in_use),    TEST(test_newer_file),
+        TEST(test_not_a_database),      TEST(test_unknown_kind),
+        TEST(test_too_much_in_flight),
+    };
+
+    faultvfs_install();
+    return cmocka_run_group_tests_name("store/faults", tests, NULL, NULL);
+}
