@@ -104,7 +104,8 @@ static bool step_trailer_name(struct http_body *body, char c)
 
 static bool expect(struct http_body *body, char c, char wanted, enum state next)
 {
-    body->state = (uint8_t)next;
+    if (c == wanted)
+        body->state = (uint8_t)next;
     return c == wanted;
 }
 

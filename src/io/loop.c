@@ -26,6 +26,9 @@ void loop_enter(struct loop *loop)
 
 void loop_turn(struct loop *loop)
 {
+    for (struct loop_part *part = loop->parts; part; part = part->next)
+        if (part->ready)
+            part->ready(part);
     if (loop->on_turn)
         loop->on_turn(loop);
     for (struct loop_part *part = loop->parts; part; part = part->next)

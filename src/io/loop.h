@@ -17,7 +17,8 @@ struct loop;
  * Parts are told in the order they came. All calls on the loop's thread. */
 struct loop_part {
     struct loop_part *next;
-    void (*turn)(struct loop_part *part);  /* see loop->on_turn, which runs first; may be NULL */
+    void (*ready)(struct loop_part *part); /* before loop->on_turn: deliver what was put aside */
+    void (*turn)(struct loop_part *part);  /* behind it: flush; both may be NULL */
     void (*tick)(struct loop_part *part);  /* every LOOP_TICK_MS; may be NULL */
     void (*close)(struct loop_part *part); /* loop_done: begin closing handles; may be NULL */
     void (*free)(struct loop_part *part);  /* loop_done: every handle is closed */

@@ -459,13 +459,20 @@ void net_close_after(struct net_conn *conn)
 
 /* --- per loop --- */
 
-static void turn(struct loop_part *part)
+static void ready(struct loop_part *part)
 {
     struct net_loop *net = container_of(part, struct net_loop, part);
     struct net_private *p;
 
     while ((p = TAILQ_FIRST(&net->unread)))
         read_again(p);
+}
+
+static void turn(struct loop_part *part)
+{
+    struct net_loop *net = container_of(part, struct net_loop, part);
+    struct net_private *p;
+
     while ((p = TAILQ_FIRST(&net->dirty)))
         net_flush(&p->conn);
 }
@@ -510,8 +517,8 @@ struct net_loop *net_loop(struct loop *loop)
     if (net)
         return net;
     net = mem_new(struct net_loop);
-    net->part =
-        (struct loop_part){.turn = turn, .tick = tick, .close = close_all, .free = free_part};
+    net->part = (struct loop_part){
+        .ready = ready, .turn = turn, .tick = tick, .close = close_all, .free = free_part};
     net->loop = loop;
     LIST_INIT(&net->conns);
     LIST_INIT(&net->listeners);

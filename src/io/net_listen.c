@@ -241,12 +241,8 @@ static int bind_and_listen(struct net_listener *listener, const struct sockaddr 
 {
     struct sockaddr_storage bound;
     int len = sizeof bound;
-    int err = uv_tcp_init_ex(&listener->net->loop->uv, &listener->tcp, addr->sa_family);
+    int err = set_options(&listener->tcp);
 
-    assert(err == 0 || err == UV_EMFILE || err == UV_ENFILE || err == UV_EAFNOSUPPORT);
-    listener->tcp.data = listener;
-    if (err == 0)
-        err = set_options(&listener->tcp);
     if (err == 0)
         err = uv_tcp_bind(&listener->tcp, addr, 0);
     if (err == 0)
@@ -301,6 +297,13 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
     listener->limits = limits;
     listener->handler = handler;
     listener->user = user;
+    err = uv_tcp_init_ex(&loop->uv, &listener->tcp, sockaddr.ss_family);
+    if (err != 0) { /* no descriptor, or no IPv6 here: libuv has kept nothing */
+        free(listener);
+        return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                           uv_strerror(err));
+    }
+    listener->tcp.data = listener;
     LIST_INSERT_HEAD(&listener->net->listeners, listener, link);
     err = bind_and_listen(listener, (struct sockaddr *)&sockaddr);
     if (err != 0) {
