@@ -155,7 +155,8 @@ bool ledger_waiting(const struct entry *entry)
 
 bool ledger_over(const struct entry *entry)
 {
-    return job_state_final(entry->head.state) && entry->head.lease == LEASE_NONE;
+    return job_state_final(entry->head.state) && entry->head.lease == LEASE_NONE &&
+           entry->ran_out == LEASE_NONE;
 }
 
 bool ledger_orphaned(const struct entry *entry)
@@ -185,14 +186,20 @@ void ledger_place(struct ledger *ledger, struct entry *entry)
     }
 }
 
-/* It ran out: a lease gives its slot back, and whatever it is now waits for the sweep. The row
- * still tells of the lease; it is written when the sweep decides what becomes of the job. */
+/* It ran out: a lease gives its slot back, and whatever it is now waits for the sweep. That alone
+ * is not worth a write: until somebody takes the slot, the row may go on telling of the lease. */
 static void lapse(struct ledger *ledger, struct entry *entry, int64_t now_ms)
 {
     assert(entry->due.at && entry->due.key <= now_ms);
     heap_del(&ledger->due, &entry->due);
-    if (entry->holder && lease_expire(&entry->holder->counts, &entry->lease, now_ms))
+    if (entry->holder) {
+        entry->ran_out = entry->lease.kind;
+        lease_expire(&entry->holder->counts, &entry->lease, now_ms);
+        entry->head.lease = LEASE_NONE;
+        entry->unwritten = true;
+        ledger->unwritten_count++;
         ledger_unbind(ledger, entry);
+    }
     assert(!entry->holder);
     chain_add_last(&ledger->lapsed, &entry->in_list);
 }
@@ -213,6 +220,29 @@ void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms
         lapse(ledger, entry, now_ms);
 }
 
+void ledger_settled(struct ledger *ledger, struct entry *entry)
+{
+    assert(!entry->unwritten || ledger->unwritten_count > 0);
+    ledger->unwritten_count -= entry->unwritten;
+    entry->unwritten = false;
+    entry->ran_out = LEASE_NONE;
+}
+
+void ledger_write_lapsed(struct ledger *ledger)
+{
+    for (struct chain *at = ledger->lapsed.next; ledger->unwritten_count && at != &ledger->lapsed;
+         at = at->next) {
+        struct entry *entry = container_of(at, struct entry, in_list);
+
+        if (!entry->unwritten)
+            continue;
+        entry->unwritten = false;
+        ledger->unwritten_count--;
+        journal_job_step(ledger->journal, entry);
+    }
+    assert(ledger->unwritten_count == 0);
+}
+
 /* Answers. */
 
 struct job_facts ledger_facts(const struct entry *entry)
@@ -228,7 +258,6 @@ struct job_facts ledger_facts(const struct entry *entry)
 void ledger_answer(struct store_op *op, const struct entry *entry)
 {
     op->head = entry->head;
-    op->head.lease = entry->lease.kind;
 }
 
 bool ledger_answer_record(struct ledger *ledger, struct store_op *op, const struct entry *entry)

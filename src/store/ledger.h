@@ -40,9 +40,11 @@ struct holder {
  * what ran out and waits for the sweep, or among the finished ones. */
 struct entry {
     struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
-    struct lease lease;     /* as it is: NONE with head.lease set means it ran out */
-    int64_t run_until_ms;   /* a running lease is not renewed beyond this; 0 = no bound */
-    struct holder *holder;  /* NULL: it has no lease */
+    struct lease lease;
+    enum lease_kind ran_out; /* what it had until it ran out; the sweep has not settled that yet */
+    bool unwritten;          /* its row still tells of the lease that ran out */
+    int64_t run_until_ms;    /* a running lease is not renewed beyond this; 0 = no bound */
+    struct holder *holder;   /* NULL: it has no lease */
     struct heap_node due;
     struct chain in_list;
     struct chain in_holder;
@@ -59,6 +61,7 @@ struct ledger {
     struct chain recent; /* oldest first */
     size_t recent_count;
     size_t active_count;
+    size_t unwritten_count;
     uint64_t evicted_max; /* a larger id that is not in memory is new */
     int64_t now_ms;       /* store time of the last batch */
     int64_t running_ttl_ms;
@@ -106,8 +109,12 @@ void ledger_place(struct ledger *ledger, struct entry *entry);
 /* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */
 size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
 void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms);
-bool ledger_waiting(const struct entry *entry); /* NEW, SELECTING, RETRYING */
-bool ledger_over(const struct entry *entry);    /* nothing will happen to it any more */
+/* Writes what ledger_lapse left to the sweep. Whoever takes a slot that was given back does it in
+ * the same commit, or a restart would give the slot to both. */
+void ledger_write_lapsed(struct ledger *ledger);
+void ledger_settled(struct ledger *ledger, struct entry *entry); /* its row is being written */
+bool ledger_waiting(const struct entry *entry);                  /* NEW, SELECTING, RETRYING */
+bool ledger_over(const struct entry *entry); /* nothing will happen to it any more */
 /* Its lease is of an epoch that is over: it counts nowhere and is due for the sweep, but until its
  * time its node may still tell how it ended. */
 bool ledger_orphaned(const struct entry *entry);

@@ -144,7 +144,7 @@ void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         *due = (struct store_due){.id = entry->head.id,
                                   .attempt = entry->head.attempt,
                                   .state = entry->head.state,
-                                  .lease = entry->head.lease};
+                                  .lease = entry->holder ? entry->head.lease : entry->ran_out};
         str_copy(str_of(entry->head.node), due->node, sizeof due->node);
     }
     op->u.due.count = count;

@@ -205,7 +205,9 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
     assert((entry->holder != NULL) == !chain_alone(&entry->in_holder));
     assert(!entry->holder || ledger_orphaned(entry) == !entry->due.at);
     assert(!entry->holder || !entry->due.at || entry->due.key == entry->lease.until_ms);
-    assert(!entry->holder || entry->head.lease == entry->lease.kind);
+    assert(entry->head.lease == entry->lease.kind);
+    assert(!entry->unwritten || entry->ran_out != LEASE_NONE);
+    assert(entry->ran_out == LEASE_NONE || (!entry->holder && !entry->due.at));
     assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
     assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
@@ -215,6 +217,7 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
 void ledger_check(const struct ledger *ledger)
 {
     size_t active = 0;
+    size_t unwritten = 0;
     size_t total = 0;
     struct holder *holder;
     struct entry *entry;
@@ -229,7 +232,9 @@ void ledger_check(const struct ledger *ledger)
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at)); total++) {
         check_entry(ledger, entry);
         active += !ledger_over(entry);
+        unwritten += entry->unwritten;
     }
+    assert(unwritten == ledger->unwritten_count);
     assert(active == ledger->active_count);
     assert(total == active + ledger->recent_count);
     assert(ledger->recent_count <= LEDGER_RECENT_MAX);

@@ -238,6 +238,7 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->keyed = op->u.put.idem.at != NULL;
     }
     start(ledger, entry, holder, &lease, now_ms);
+    ledger_write_lapsed(ledger);
     if (created)
         journal_job_add(ledger->journal, entry, op);
     else

@@ -90,7 +90,8 @@ static struct verdict verdict_of(const struct entry *entry, const struct store_o
                                  int64_t now_ms)
 {
     const struct ending *ending = &endings[op->u.settle.outcome];
-    bool running = entry->head.lease == LEASE_RUNNING;
+    bool running = entry->head.state == JOB_ACKED || entry->lease.kind == LEASE_RUNNING ||
+                   entry->ran_out == LEASE_RUNNING;
     bool timed_out = entry->run_until_ms && now_ms >= entry->run_until_ms;
     struct verdict verdict = {.event = ending->event,
                               .reason = op->u.settle.reason,
@@ -168,8 +169,9 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct entry
 {
     if (entry->holder)
         end_lease(ledger, op, entry, effect);
-    else if (entry->head.lease != LEASE_NONE)
-        op->u.settle.ended_lease = true; /* it ran out and was cleared; now that is settled */
+    else if (entry->ran_out != LEASE_NONE)
+        op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
+    ledger_settled(ledger, entry);
     attempts_add(&entry->attempts, &entry->head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
 }
@@ -208,7 +210,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct entry *entry
                  const struct verdict *verdict, const struct job_step *step, int64_t now_ms)
 {
     struct store_head *head = &entry->head;
-    bool ran_out = head->lease != LEASE_NONE && !entry->holder;
+    bool ran_out = !entry->holder && !ledger_waiting(entry);
     struct str result = STR_NONE;
 
     assert(!job_state_final(head->state));
@@ -235,7 +237,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct entry *entry
 static bool ends_cancelled(const struct entry *entry, const struct store_op *op,
                            const struct verdict *verdict)
 {
-    if (!job_state_final(entry->head.state) || entry->head.lease == LEASE_NONE || !verdict->in_time)
+    if (!job_state_final(entry->head.state) || ledger_over(entry) || !verdict->in_time)
         return false;
     if (op->u.settle.outcome == STORE_EXPIRE)
         return op->attempt == 0 || op->attempt == entry->head.attempt;
