@@ -48,17 +48,36 @@ def pattern_of(expected, known):
     return re.compile("".join(parts))
 
 
-def run(shell, port, known, cwd):
-    """What the block prints."""
-    for name, value in known.items():
-        shell = shell.replace(f"<{name}>", value)
-    shell = shell.replace(":7420", f":{port}")
-    path = f"{os.path.dirname(BINARY)}:{os.environ['PATH']}"
-    shell = shell.replace("build/berth", "berth")
-    done = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          cwd=cwd, timeout=60 * SLOW,
-                          env=dict(clean_env(), PATH=path, BERTH_ADDR=f"http://127.0.0.1:{port}"))
-    return done.stdout
+class Shell:
+    """One bash for the whole tour, so that a variable set in one block is there in the next."""
+
+    MARK = "--end-of-block--"
+
+    def __init__(self, port, cwd):
+        self.port = port
+        path = f"{os.path.dirname(BINARY)}:{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd,
+            env=dict(clean_env(), PATH=path, BERTH_ADDR=f"http://127.0.0.1:{port}"))
+
+    def run(self, block, known):
+        """What the block prints."""
+        for name, value in known.items():
+            block = block.replace(f"<{name}>", value)
+        block = block.replace(":7420", f":{self.port}").replace("build/berth", "berth")
+        self.process.stdin.write(f"{block}\nprintf '\\n%s\\n' {self.MARK}\n")
+        self.process.stdin.flush()
+        lines = []
+        for line in self.process.stdout:
+            if line.strip() == self.MARK:
+                break
+            lines.append(line)
+        return "".join(lines)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(20 * SLOW)
+        self.process.stdout.close()
 
 
 def readme():

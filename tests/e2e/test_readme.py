@@ -10,8 +10,10 @@ class Readme(Case):
         self.assertGreater(len(found), 3, "README.md has no tour")
         server = self.start(verb="dev")
         known = {}
+        bash = readme.Shell(server.port, self.dir)
+        self.addCleanup(bash.close)
         for line, shell, expected in found:
-            got = readme.run(shell, server.port, known, cwd=self.dir)
+            got = bash.run(shell, known)
             if expected is None:
                 continue
             match = readme.pattern_of(expected, known).fullmatch(got.strip())
