@@ -326,8 +326,8 @@ static void give_up(struct dispatch *dispatch, enum err err)
                             .arena = dispatch->arena};
     op->u.settle.outcome = STORE_NO_CANDIDATE;
     op->u.settle.reason = str_of(err_name(err));
-    if (store_send(dispatch->loop->sched->store, op))
-        finish(dispatch, err); /* the store is away: the sweep finds it by its lapsed hold */
+    sched_send(dispatch->loop,
+               op); /* should the store be away, the sweep finds it by its lapsed hold */
 }
 
 static void gave_up(struct store_op *op)
@@ -342,6 +342,25 @@ static void gave_up(struct store_op *op)
         dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
     }
     finish(dispatch, dispatch->why.err);
+}
+
+/* R004-7: what is kept of the session. */
+static void fill_session(struct dispatch *dispatch)
+{
+    const struct spec *spec = &dispatch->spec;
+    struct store_op *op = &dispatch->op;
+    size_t room = spec->src.len + spec->tgt.len + 2;
+    char *pool = arena_raw(dispatch->arena, 2 * room);
+    char *pair = pool + room;
+
+    memcpy(pool, spec->src.at, spec->src.len);
+    pool[spec->src.len] = ':';
+    memcpy(pool + spec->src.len + 1, spec->tgt.at, spec->tgt.len);
+    memcpy(pair, spec->src.at, spec->src.len);
+    memcpy(pair + spec->src.len, "->", 2);
+    memcpy(pair + spec->src.len + 2, spec->tgt.at, spec->tgt.len);
+    op->u.put.pool = (struct str){.at = pool, .len = room - 1};
+    op->u.put.lang_pair = (struct str){.at = pair, .len = room};
 }
 
 static void fill_reserve(struct dispatch *dispatch)
@@ -366,12 +385,8 @@ static void fill_reserve(struct dispatch *dispatch)
         op->u.put.fingerprint = dispatch->fingerprint;
         op->u.put.callback = spec->callback_url.at != NULL;
         op->u.put.session = spec->f2f ? spec->session_id : STR_NONE;
-        if (op->u.put.session.at) {
-            op->u.put.pool = arena_fmt(dispatch->arena, STR_FMT ":" STR_FMT, STR_ARG(spec->src),
-                                       STR_ARG(spec->tgt));
-            op->u.put.lang_pair = arena_fmt(dispatch->arena, STR_FMT "->" STR_FMT,
-                                            STR_ARG(spec->src), STR_ARG(spec->tgt));
-        }
+        if (op->u.put.session.at)
+            fill_session(dispatch);
     }
     while (op->u.put.candidate_count < STORE_CANDIDATES_MAX && dispatch->next < dispatch->count) {
         const struct node *node = dispatch->list[dispatch->next++].node;
@@ -391,11 +406,7 @@ static void reserve_next(struct dispatch *dispatch)
     dispatch->expected = dispatch->list[dispatch->next].node;
     atomic_fetch_add_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
     fill_reserve(dispatch);
-    enum err err = store_send(dispatch->loop->sched->store, &dispatch->op);
-    if (err) {
-        dispatch->op.err = err;
-        reserved(&dispatch->op);
-    }
+    sched_send(dispatch->loop, &dispatch->op);
 }
 
 /* The answers of the candidates that were asked go into counts and into the local view. */
@@ -508,11 +519,7 @@ static void sent(struct send_op *send)
     op->u.settle.candidates_left = more_candidates(dispatch);
     op->u.settle.owner = dispatch->loop->sched->config.instance;
     op->u.settle.hold_ms = SCHED_HOLD_MS;
-    enum err err = store_send(dispatch->loop->sched->store, op);
-    if (err) {
-        op->err = err;
-        released(op);
-    }
+    sched_send(dispatch->loop, op);
 }
 
 /* The reservation was given back; or the lease ran out first, then the sweep moves the job on. */

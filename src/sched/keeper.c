@@ -422,7 +422,8 @@ static void load(struct keeper *keeper, enum store_verb verb)
                                         .reply_to = loop_of(keeper)->inbox,
                                         .done = loaded,
                                         .arena = &keeper->load_arena};
-    keeper->load_busy = store_send(keeper->sched->store, &keeper->load_op) == ERR_OK;
+    keeper->load_busy = true;
+    sched_send(loop_of(keeper), &keeper->load_op);
 }
 
 void keeper_start(struct keeper *keeper)

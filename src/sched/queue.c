@@ -304,8 +304,7 @@ static void send_hold(struct queue *queue, struct hold *hold, size_t count)
     hold->op.u.hold.count = count;
     hold->op.u.hold.owner = queue->sched->config.instance;
     hold->op.u.hold.hold_ms = SCHED_HOLD_MS;
-    if (store_send(queue->sched->store, &hold->op))
-        free(hold); /* the next one comes well before the hold lapses */
+    sched_send(sched_keeper_loop(queue->sched), &hold->op);
 }
 
 static void hold_all(struct queue *queue)

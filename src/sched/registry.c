@@ -76,11 +76,7 @@ void registry_send(struct sched_loop *loop, struct change *change)
         return;
     }
     fill_op(change);
-    enum err err = store_send(loop->sched->store, &change->op);
-    if (err) {
-        change->op.err = err;
-        stored(&change->op);
-    }
+    sched_send(loop, &change->op);
 }
 
 static void stored(struct store_op *op)

@@ -70,6 +70,35 @@ void sched_done(struct sched *sched)
     sched->loops = NULL;
 }
 
+void sched_send(struct sched_loop *loop, struct store_op *op)
+{
+    assert(op->done && op->reply_to == loop->inbox);
+    op->msg.next = NULL;
+    if (loop->out_last)
+        loop->out_last->msg.next = &op->msg;
+    else
+        loop->out_first = op;
+    loop->out_last = op;
+}
+
+void sched_flush(struct sched_loop *loop)
+{
+    struct store_op *op;
+
+    while ((op = loop->out_first)) {
+        struct msg *next = op->msg.next;
+
+        loop->out_first = next ? container_of(next, struct store_op, msg) : NULL;
+        if (!next)
+            loop->out_last = NULL;
+        enum err err = store_send(loop->sched->store, op);
+        if (err) {
+            op->err = err;
+            op->done(op); /* may send more: behind the others */
+        }
+    }
+}
+
 int64_t sched_not_after(const struct sched_loop *loop)
 {
     return *loop->wall_ms + loop->sched->config.store_timeout_ms;

@@ -45,6 +45,7 @@ struct sched_loop {
     int index;              /* the keeper's is sched->loop_count */
     const struct snapshot *snapshot;
     struct rnd rnd;
+    struct store_op *out_first, *out_last; /* of this turn, not sent yet */
 };
 
 /* What sched needs from the layer above it. */
@@ -110,6 +111,12 @@ static inline struct sched_loop *sched_keeper_loop(struct sched *sched)
 /* A job begins or ends to wait. Entering answers how many of its type waited before. */
 int32_t sched_queue_enter(struct sched *sched, struct str type);
 void sched_queue_leave(struct sched *sched, struct str type);
+
+/* Sends a store call at the end of this loop's turn, so that all of a turn travel as one batch.
+ * done() is called once in any case; a store that refuses at once answers ERR_BUSY or
+ * ERR_STORE_DOWN that way. */
+void sched_send(struct sched_loop *loop, struct store_op *op);
+void sched_flush(struct sched_loop *loop); /* the end of a turn */
 
 /* not_after for a call made now on this loop. */
 int64_t sched_not_after(const struct sched_loop *loop);

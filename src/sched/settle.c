@@ -42,11 +42,7 @@ void settle_start(struct settle *settle)
         op->u.settle.outcome = refusal ? STORE_REFUSED : outcomes[settle->kind];
         op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
     }
-    enum err err = store_send(settle->loop->sched->store, op);
-    if (err) {
-        op->err = err;
-        settled(op);
-    }
+    sched_send(settle->loop, op);
 }
 
 /* A node that says NODE_OVERLOADED after its ACK failed, it did not refuse. */
@@ -60,7 +56,8 @@ static bool fail_instead(struct settle *settle)
         return false;
     op->u.settle.outcome = STORE_FAIL;
     op->err = ERR_OK;
-    return store_send(settle->loop->sched->store, op) == ERR_OK;
+    sched_send(settle->loop, op);
+    return true;
 }
 
 static void settled(struct store_op *op)

@@ -55,7 +55,8 @@ static void look(struct sweep *sweep)
         .verb = STORE_DUE, .reply_to = sched_keeper_loop(sweep->sched)->inbox, .done = looked};
     sweep->op.u.due.items = sweep->due;
     sweep->op.u.due.max = SWEEP_BATCH;
-    sweep->busy = store_send(sweep->sched->store, &sweep->op) == ERR_OK;
+    sweep->busy = true;
+    sched_send(sched_keeper_loop(sweep->sched), &sweep->op);
 }
 
 static void item_over(struct sweep_item *item)
@@ -122,8 +123,7 @@ static void take(struct sweep *sweep, size_t i)
         item->op.u.settle.hold_ms = SCHED_HOLD_MS;
     }
     sweep->open++;
-    if (store_send(sweep->sched->store, &item->op))
-        item_over(item);
+    sched_send(sched_keeper_loop(sweep->sched), &item->op);
 }
 
 static void looked(struct store_op *op)
@@ -135,11 +135,8 @@ static void looked(struct store_op *op)
         sweep->busy = false;
         return;
     }
-    sweep->open = 1; /* held by ourselves until all are sent */
     for (size_t i = 0; i < op->u.due.count; i++)
         take(sweep, i);
-    if (--sweep->open == 0)
-        sweep->busy = false; /* every send was refused: the next tick looks again */
 }
 
 void sweep_tick(struct sweep *sweep)

@@ -128,11 +128,7 @@ static void enqueue(struct submit *submit)
     op->u.put.callback = dispatch->spec.callback_url.at != NULL;
     op->u.put.owner = sched->config.instance;
     op->u.put.hold_ms = SCHED_HOLD_MS;
-    enum err err = store_send(sched->store, op);
-    if (err) {
-        op->err = err;
-        put(op);
-    }
+    sched_send(dispatch->loop, op);
 }
 
 static void dispatched(struct dispatch *dispatch)
@@ -413,7 +409,5 @@ void api_job_retry(struct call *call)
                                   .arena = call->arena};
     if (!call_job_id(call, call->params[0], &again->op.job))
         return;
-    enum err err = store_send(call->worker->server->store, &again->op);
-    if (err)
-        call_error(call, err, "", "%s.", err_title(err));
+    sched_send(call->worker->sched, &again->op);
 }

@@ -95,9 +95,7 @@ void api_session(struct call *call)
                                 .done = session_read,
                                 .arena = call->arena};
     own->op.u.session.key = call->params[0];
-    enum err err = store_send(call->worker->server->store, &own->op);
-    if (err)
-        call_error(call, err, "", "%s.", err_title(err));
+    sched_send(call->worker->sched, &own->op);
 }
 
 void api_events(struct call *call)

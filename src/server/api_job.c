@@ -273,12 +273,7 @@ static void show_read(struct show *show)
                                  .job = show->job,
                                  .arena = show->call->arena};
     show->busy = true;
-    enum err err = store_send(show->call->worker->server->store, &show->op);
-    if (err) {
-        show->op.err = err;
-        show->busy = false;
-        show_answer(show);
-    }
+    sched_send(show->call->worker->sched, &show->op);
 }
 
 void api_job_show(struct call *call)
@@ -369,9 +364,7 @@ void api_job_list(struct call *call)
     op->u.list.type = http_query(call->req, "type");
     op->u.list.session = http_query(call->req, "session_id");
     op->u.list.node_id = http_query(call->req, "node_id");
-    enum err err = store_send(call->worker->server->store, op);
-    if (err)
-        call_error(call, err, "", "%s.", err_title(err));
+    sched_send(call->worker->sched, op);
 }
 
 static void cancelled(struct settle *settle)

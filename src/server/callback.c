@@ -91,11 +91,7 @@ static void mark(struct delivery *delivery, bool given_up)
                                      .done = marked,
                                      .job = delivery->job};
     delivery->op.u.callback.given_up = given_up;
-    enum err err = store_send(delivery->callbacks->keeper->server->store, &delivery->op);
-    if (err) {
-        delivery->op.err = err;
-        marked(&delivery->op);
-    }
+    sched_send(delivery->callbacks->keeper->sched, &delivery->op);
 }
 
 static void delivered(struct client_call *call)
@@ -187,8 +183,8 @@ static void look(struct callbacks *callbacks)
                                            .arena = &callbacks->arena};
     callbacks->list_op.u.list.max = BATCH;
     callbacks->list_op.u.list.after = callbacks->after;
-    callbacks->listing =
-        store_send(callbacks->keeper->server->store, &callbacks->list_op) == ERR_OK;
+    callbacks->listing = true;
+    sched_send(callbacks->keeper->sched, &callbacks->list_op);
 }
 
 static void kicked(struct msg *msg)

@@ -12,6 +12,8 @@
 #define LINK_SOCKET     (1ull << 63)
 #define LINK_LOOP_SHIFT 54
 
+enum { BOX_KEEP_BYTES = 65536 }; /* an empty box keeps no more than this */
+
 uint64_t hub_link(int loop, uint64_t incarnation)
 {
     assert(loop >= 0 && loop < 256 && incarnation < 1ull << LINK_LOOP_SHIFT);
@@ -39,12 +41,7 @@ struct hub *hub_new(struct worker *worker)
 
 static void box_free(struct box *box)
 {
-    struct boxed *boxed;
-
-    while ((boxed = box->first)) {
-        box->first = boxed->next;
-        free(boxed);
-    }
+    buf_free(&box->jobs);
     while (box->polls) { /* their requests go with the connections */
         struct poll *poll = box->polls;
 
@@ -107,18 +104,40 @@ static struct box *box_of(struct hub *hub, struct node *node)
     return box;
 }
 
+static struct boxed *box_first(const struct box *box)
+{
+    assert(box->taken <= box->jobs.len);
+    return box->taken < box->jobs.len ? (struct boxed *)(void *)(box->jobs.at + box->taken) : NULL;
+}
+
+/* Entries stay aligned. */
+static size_t boxed_bytes(size_t len)
+{
+    return (sizeof(struct boxed) + len + 15) / 16 * 16;
+}
+
+static void box_take(struct box *box)
+{
+    box->taken += boxed_bytes(box_first(box)->len);
+    if (box->taken == box->jobs.len) {
+        box->taken = 0;
+        if (box->jobs.cap > BOX_KEEP_BYTES)
+            buf_free(&box->jobs);
+        else
+            buf_clear(&box->jobs);
+    } else if (box->taken > BOX_KEEP_BYTES && box->taken > box->jobs.len / 2) {
+        buf_drop(&box->jobs, box->taken);
+        box->taken = 0;
+    }
+}
+
 /* Those whose reservation ended are worth nothing to the node: its ACK would be refused. */
 static void box_expire(struct box *box, int64_t now_ms)
 {
     struct boxed *boxed;
 
-    while ((boxed = box->first) && boxed->deadline_ms <= now_ms) {
-        box->first = boxed->next;
-        box->count--;
-        free(boxed);
-    }
-    if (!box->first)
-        box->last = NULL;
+    while ((boxed = box_first(box)) && boxed->deadline_ms <= now_ms)
+        box_take(box);
 }
 
 static void poll_answered(struct msg *msg)
@@ -141,14 +160,10 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
     jsonw_obj(&w);
     jsonw_key(&w, "jobs");
     jsonw_arr(&w);
-    for (size_t i = 0; box && i < poll->max && (boxed = box->first); i++) {
-        jsonw_raw(&w, (struct str){.at = boxed->text, .len = boxed->len});
-        box->first = boxed->next;
-        box->count--;
-        free(boxed);
+    for (size_t i = 0; box && i < poll->max && (boxed = box_first(box)); i++) {
+        jsonw_raw(&w, (struct str){.at = (char *)(boxed + 1), .len = boxed->len});
+        box_take(box);
     }
-    if (box && !box->first)
-        box->last = NULL;
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     poll->msg.run = poll_answered;
@@ -158,19 +173,15 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
 static void box_add(struct hub *hub, struct send_op *send)
 {
     struct box *box = box_of(hub, send->node);
-    struct boxed *boxed = malloc(sizeof *boxed + send->message.len);
+    struct boxed head = {.deadline_ms = send->deadline_ms, .len = send->message.len};
     int64_t now_ms = hub->worker->loop.wall_ms;
+    size_t bytes = boxed_bytes(head.len);
 
-    assert(boxed);
     box_expire(box, now_ms);
-    *boxed = (struct boxed){.deadline_ms = send->deadline_ms, .len = send->message.len};
-    memcpy(boxed->text, send->message.at, send->message.len);
-    if (box->last)
-        box->last->next = boxed;
-    else
-        box->first = boxed;
-    box->last = boxed;
-    box->count++;
+    buf_reserve(&box->jobs, bytes);
+    memcpy(box->jobs.at + box->jobs.len, &head, sizeof head);
+    memcpy(box->jobs.at + box->jobs.len + sizeof head, send->message.at, send->message.len);
+    box->jobs.len += bytes;
     if (box->polls) {
         struct poll *poll = box->polls;
 
@@ -366,7 +377,7 @@ static void poll_arrived(struct msg *msg)
     int64_t now_ms = hub->worker->loop.wall_ms;
 
     box_expire(box, now_ms);
-    if (box->first || poll->until_ms <= now_ms) {
+    if (box_first(box) || poll->until_ms <= now_ms) {
         poll_answer(box, poll, now_ms);
         return;
     }

@@ -5,12 +5,10 @@
 #include "server/api.h"
 #include "server/hub.h"
 
-/* A job that waits for its node to poll. */
+/* A job that waits for its node to poll; its text follows. */
 struct boxed {
-    struct boxed *next;
     int64_t deadline_ms;
     size_t len;
-    char text[];
 };
 
 /* A poll under way; the request's loop owns `call`, the node's home loop the rest. */
@@ -26,8 +24,8 @@ struct poll {
 
 struct box {
     struct node *node;
-    struct boxed *first, *last;
-    size_t count;
+    struct buf jobs; /* one behind the other: struct boxed, text, padding */
+    size_t taken;    /* bytes of `jobs` that are gone */
     struct poll *polls;
 };
 

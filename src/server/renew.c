@@ -24,7 +24,7 @@ static void renewed_all(struct store_op *op)
     free(container_of(op, struct renew, op));
 }
 
-static enum err send_renew(struct renew *renew, struct node *node, store_done *done)
+static void send_renew(struct renew *renew, struct node *node, store_done *done)
 {
     struct sched *sched = &renew->worker->server->sched;
 
@@ -35,7 +35,7 @@ static enum err send_renew(struct renew *renew, struct node *node, store_done *d
     renew->op.u.renew.runs = renew->listed ? renew->runs : NULL;
     renew->op.u.renew.count = renew->count;
     renew->op.u.renew.ttl_ms = sched->config.running_lease_ms;
-    return store_send(sched->store, &renew->op);
+    sched_send(renew->worker->sched, &renew->op);
 }
 
 /* All of the node's: often enough that a lease outlives several lost heartbeats. */
@@ -50,10 +50,8 @@ static void renew_all(struct renew *renew, struct node *node)
     struct renew *own = calloc(1, sizeof *own);
     assert(own);
     *own = *renew;
-    if (send_renew(own, node, renewed_all))
-        free(own);
-    else
-        atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);
+    send_renew(own, node, renewed_all);
+    atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);
 }
 
 bool renew_start(struct renew *renew, struct node *node, void (*done)(struct renew *renew))
@@ -65,5 +63,6 @@ bool renew_start(struct renew *renew, struct node *node, void (*done)(struct ren
     if (!renew->count)
         return false;
     renew->done = done;
-    return send_renew(renew, node, renewed) == ERR_OK;
+    send_renew(renew, node, renewed);
+    return true;
 }

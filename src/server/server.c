@@ -2,6 +2,7 @@
 #include "server/server.h"
 
 #include <assert.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -75,9 +76,15 @@ static void keeper_tick_all(struct loop *loop)
     keeper_turn(worker->server->sched.keeper);
 }
 
+static void loop_turned(struct loop *loop)
+{
+    sched_flush(worker_of(loop)->sched);
+}
+
 static void keeper_turned(struct loop *loop)
 {
     keeper_turn(worker_of(loop)->server->sched.keeper);
+    sched_flush(worker_of(loop)->sched);
 }
 
 static void name_thread(struct msg *msg);
@@ -121,7 +128,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->waiters = waiters_new(worker);
     worker->events = events_new(worker);
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
-    worker->loop.on_turn = worker->serves ? NULL : keeper_turned;
+    worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];
     sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms);
     struct hello *hello = calloc(1, sizeof *hello);
@@ -428,6 +435,8 @@ int server_main(int argc, char **argv, bool dev)
         print_help(dev);
         return 0;
     }
+    /* A thread's heap grows by whole megabytes, not by one page and one system call at a time. */
+    mallopt(M_TOP_PAD, 1 << 20);
     umask(077); /* payloads and results are nobody else's business */
     block_signals();
     if (settings_load(&source, argc, argv, dev, &why)) {
