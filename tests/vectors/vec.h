@@ -29,6 +29,9 @@ vec_run area_job_fsm, area_job_state_map;
 vec_run area_selection_order, area_random_sample, area_dispatch_outcome;
 vec_run area_node_health_fsm, area_membership_events, area_health_score;
 vec_run area_snapshot;
+vec_run area_slot_formula, area_danger_level, area_emergency_kill, area_resource_score;
+vec_run area_circuit_breaker, area_breaker_attribution;
+vec_run area_server_routing, area_cluster_status;
 
 /* A member by name. Absent and null read as the fallback; a wrong type does too. */
 struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */

@@ -26,6 +26,14 @@ static const struct vec_area areas[] = {
     {.name = "membership_events", .run = area_membership_events},
     {.name = "health_score", .run = area_health_score},
     {.name = "snapshot", .run = area_snapshot},
+    {.name = "slot_formula", .run = area_slot_formula},
+    {.name = "danger_level", .run = area_danger_level},
+    {.name = "emergency_kill", .run = area_emergency_kill},
+    {.name = "resource_score", .run = area_resource_score},
+    {.name = "circuit_breaker", .run = area_circuit_breaker},
+    {.name = "breaker_attribution", .run = area_breaker_attribution},
+    {.name = "server_routing", .run = area_server_routing},
+    {.name = "cluster_status", .run = area_cluster_status},
 };
 
 struct tally {

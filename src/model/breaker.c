@@ -1,0 +1,206 @@
+/* The breaker's rules and whose failures it counts. Where breakers live is the store's. */
+#include "model/breaker.h"
+
+#include <assert.h>
+
+static const char *const state_names[BREAKER_STATE_COUNT] = {
+    [BREAKER_CLOSED] = "CLOSED",
+    [BREAKER_OPEN] = "OPEN",
+    [BREAKER_HALF_OPEN] = "HALF_OPEN",
+};
+
+static const char *const event_names[] = {
+    [BREAKER_NO_EVENT] = NULL,
+    [BREAKER_TRIPPED] = "circuit_open:failure_threshold_reached",
+    [BREAKER_PROBE_FAILED] = "circuit_open:half_open_probe_failed",
+    [BREAKER_RECOVERED] = "circuit_closed",
+};
+
+const struct breaker_rules breaker_defaults = {
+    .threshold = 3,
+    .cooldown_ms = 300000,
+    .probe_ms = 300000,
+};
+
+const char *breaker_state_name(enum breaker_state state)
+{
+    assert(state >= BREAKER_CLOSED && state < BREAKER_STATE_COUNT);
+    return state_names[state];
+}
+
+const char *breaker_event_name(enum breaker_event event)
+{
+    assert(event >= BREAKER_NO_EVENT && (size_t)event < COUNT_OF(event_names));
+    return event_names[event];
+}
+
+enum breaker_state breaker_state(struct breaker *breaker, const struct breaker_rules *rules,
+                                 int64_t now_ms)
+{
+    assert(rules->threshold >= 1 && rules->cooldown_ms >= 0);
+    if (breaker->state != BREAKER_OPEN)
+        return breaker->state;
+    if (breaker->opened_ms > now_ms)
+        breaker->opened_ms = now_ms; /* the clock was set back: the pause must still end */
+    if (now_ms - breaker->opened_ms >= rules->cooldown_ms) {
+        breaker->state = BREAKER_HALF_OPEN;
+        breaker->probe_until_ms = 0;
+    }
+    return breaker->state;
+}
+
+static bool probe_is_out(const struct breaker *breaker, const struct breaker_rules *rules,
+                         int64_t now_ms)
+{
+    int64_t left_ms = breaker->probe_until_ms - now_ms;
+
+    /* One that ends later than any could was begun before the clock was set back. */
+    return breaker->probe_until_ms != 0 && left_ms > 0 && left_ms <= rules->probe_ms;
+}
+
+bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms)
+{
+    enum breaker_state state = breaker_state(breaker, rules, now_ms);
+
+    assert(rules->probe_ms > 0);
+    if (state != BREAKER_HALF_OPEN)
+        return state == BREAKER_CLOSED;
+    if (probe_is_out(breaker, rules, now_ms))
+        return false;
+    breaker->probe_until_ms = now_ms + rules->probe_ms;
+    return true;
+}
+
+bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *rules,
+                    int64_t now_ms)
+{
+    struct breaker copy = *breaker;
+
+    return breaker_allowed(&copy, rules, now_ms);
+}
+
+static void open_at(struct breaker *breaker, int64_t now_ms)
+{
+    breaker->state = BREAKER_OPEN;
+    breaker->opened_ms = now_ms;
+    breaker->probe_until_ms = 0;
+}
+
+enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
+                                int64_t now_ms)
+{
+    enum breaker_state state = breaker_state(breaker, rules, now_ms);
+
+    if (breaker->failures < INT32_MAX)
+        breaker->failures++;
+    if (state == BREAKER_HALF_OPEN) {
+        if (breaker->failures / 2 >= rules->threshold)
+            breaker->failures = rules->threshold * 2;
+        open_at(breaker, now_ms);
+        return BREAKER_PROBE_FAILED;
+    }
+    if (state == BREAKER_OPEN || breaker->failures < rules->threshold)
+        return BREAKER_NO_EVENT;
+    open_at(breaker, now_ms);
+    return BREAKER_TRIPPED;
+}
+
+enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,
+                              int64_t now_ms)
+{
+    enum breaker_state state = breaker_state(breaker, rules, now_ms);
+
+    if (state == BREAKER_OPEN) /* begun before it opened; only a probe closes it */
+        return BREAKER_NO_EVENT;
+    breaker_reset(breaker);
+    return state == BREAKER_HALF_OPEN ? BREAKER_RECOVERED : BREAKER_NO_EVENT;
+}
+
+void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms)
+{
+    if (breaker->state == BREAKER_HALF_OPEN && probe_is_out(breaker, rules, now_ms))
+        breaker->probe_until_ms = now_ms + rules->probe_ms;
+}
+
+void breaker_probe_ended(struct breaker *breaker)
+{
+    breaker->probe_until_ms = 0;
+}
+
+void breaker_reset(struct breaker *breaker)
+{
+    *breaker = (struct breaker){.state = BREAKER_CLOSED};
+}
+
+void breaker_write(const struct breaker *breaker, struct jsonw *w)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "state", str_of(breaker_state_name(breaker->state)));
+    jsonw_kint(w, "failures", breaker->failures);
+    jsonw_kint(w, "opened_ms", breaker->opened_ms);
+    jsonw_kint(w, "probe_until_ms", breaker->probe_until_ms);
+    jsonw_end_obj(w);
+}
+
+static bool read_state(const struct json *value, enum breaker_state *ret_state)
+{
+    for (int i = 0; i < BREAKER_STATE_COUNT; i++) {
+        if (!json_str_is(value, state_names[i]))
+            continue;
+        *ret_state = (enum breaker_state)i;
+        return true;
+    }
+    return false;
+}
+
+bool breaker_read(const struct json *value, struct breaker *ret_breaker)
+{
+    struct breaker breaker = {.state = BREAKER_CLOSED};
+    int64_t failures;
+
+    if (!read_state(json_get(value, "state"), &breaker.state) ||
+        !json_int(json_get(value, "failures"), &failures) || failures < 0 || failures > INT32_MAX ||
+        !json_int(json_get(value, "opened_ms"), &breaker.opened_ms) ||
+        !json_int(json_get(value, "probe_until_ms"), &breaker.probe_until_ms))
+        return false;
+    breaker.failures = (int32_t)failures;
+    *ret_breaker = breaker;
+    return true;
+}
+
+static const struct {
+    const char *name;
+    bool counts;
+} classes[] = {
+    {"task_error", true},      {"executor_timeout", true},       {"rate_limit", false},
+    {"network", false},        {"billing_cap", false},           {"auth", false},
+    {"other_executor", false}, {"emergency_degradation", false}, {"cancelled", false},
+    {"refused", false},
+};
+
+bool breaker_counts(struct str failure_class)
+{
+    for (size_t i = 0; i < COUNT_OF(classes); i++)
+        if (str_is(failure_class, classes[i].name))
+            return classes[i].counts;
+    return false; /* an executor must not be shut for what nobody can name */
+}
+
+static const struct {
+    const char *reason;
+    const char *class;
+} reasons[] = {
+    {"EXITED", "task_error"},        {"SIGNALLED", "task_error"},
+    {"OOM", "task_error"},           {"START_FAILED", "task_error"},
+    {"TIMEOUT", "executor_timeout"}, {"STOPPED", "cancelled"},
+    {"CANCELLED", "cancelled"},      {"EMERGENCY", "emergency_degradation"},
+    {"NODE_OVERLOADED", "refused"},  {"TYPE_NOT_ALLOWED", "refused"},
+};
+
+struct str breaker_class(struct str reason)
+{
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        if (str_is(reason, reasons[i].reason))
+            return str_of(reasons[i].class);
+    return reason;
+}

@@ -1,0 +1,63 @@
+/* A breaker keeps work away from an executor (node x type) that keeps failing: three failures in a
+ * row open it, after a pause one probe decides (R002-9, ruling 22). Pure: the store keeps the
+ * struct, shared and durable, and hands in its own time. */
+#ifndef MODEL_BREAKER_H
+#define MODEL_BREAKER_H
+
+#include "base/json.h"
+
+enum breaker_state { BREAKER_CLOSED, BREAKER_OPEN, BREAKER_HALF_OPEN, BREAKER_STATE_COUNT };
+
+const char *breaker_state_name(enum breaker_state state); /* "CLOSED", "OPEN", "HALF_OPEN" */
+
+/* Zero-initialised is closed without a failure: such a record need not be kept. */
+struct breaker {
+    enum breaker_state state;
+    int32_t failures;       /* in a row */
+    int64_t opened_ms;      /* when open or half open */
+    int64_t probe_until_ms; /* half open: a probe is out until then; 0 = none */
+};
+
+struct breaker_rules {
+    int32_t threshold;   /* 3 */
+    int64_t cooldown_ms; /* 300000 */
+    int64_t probe_ms;    /* 300000: a probe's lease; who never hears of it again may send another */
+};
+
+extern const struct breaker_rules breaker_defaults;
+
+/* What the call changed, for the log. */
+enum breaker_event { BREAKER_NO_EVENT, BREAKER_TRIPPED, BREAKER_PROBE_FAILED, BREAKER_RECOVERED };
+
+/* "circuit_open:failure_threshold_reached", ...; NULL for BREAKER_NO_EVENT. */
+const char *breaker_event_name(enum breaker_event event);
+
+/* Its state now: a pause that has passed makes it half open. */
+enum breaker_state breaker_state(struct breaker *breaker, const struct breaker_rules *rules,
+                                 int64_t now_ms);
+/* Would a task get through now? Changes nothing: for a filter and for people. */
+bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *rules,
+                    int64_t now_ms);
+/* May a task go? Half open: yes to the first, which is the probe; no to others until it ends. */
+bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms);
+enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
+                                int64_t now_ms);
+enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,
+                              int64_t now_ms);
+/* Its node says it still runs: probe_ms from now. */
+void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules,
+                         int64_t now_ms);
+void breaker_probe_ended(struct breaker *breaker); /* without an outcome that counts */
+void breaker_reset(struct breaker *breaker);       /* an operator's word */
+
+/* As it is stored. Reading is strict: false (and nothing written) for what is no breaker. */
+void breaker_write(const struct breaker *breaker, struct jsonw *w); /* an object */
+bool breaker_read(const struct json *value, struct breaker *ret_breaker);
+
+/* Whose failure was it? Only the executor's own count: "task_error", "executor_timeout". */
+bool breaker_counts(struct str failure_class);
+/* The class of the reason a run or a refusal ended with ("TIMEOUT" -> "executor_timeout"); a reason
+ * nobody knows is its own class and so does not count. */
+struct str breaker_class(struct str reason);
+
+#endif

@@ -1,0 +1,151 @@
+/* The fleet's sums and its sentence. */
+#include "model/fleet.h"
+
+#include <assert.h>
+
+static const char *const status_names[FLEET_STATUS_COUNT] = {
+    [FLEET_HEALTHY] = "healthy",
+    [FLEET_PARTIAL] = "partial",
+    [FLEET_DEGRADED] = "degraded",
+};
+
+const char *fleet_status_name(enum fleet_status status)
+{
+    assert(status >= FLEET_HEALTHY && status < FLEET_STATUS_COUNT);
+    return status_names[status];
+}
+
+static bool has_room(const struct fleet_server *server)
+{
+    return server->online && server->slots_available > 0;
+}
+
+static bool is_full(const struct fleet_server *server)
+{
+    return server->online && server->slots_available <= 0;
+}
+
+static bool is_offline(const struct fleet_server *server)
+{
+    return !server->online;
+}
+
+struct fleet fleet_sum(const struct fleet_server *servers, size_t count)
+{
+    struct fleet fleet = {.status = FLEET_DEGRADED};
+    size_t roomy = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        fleet.total_slots += servers[i].slots_max;
+        if (servers[i].online && servers[i].slots_available > 0)
+            fleet.available_slots += servers[i].slots_available;
+        roomy += has_room(&servers[i]);
+    }
+    if (roomy > 0)
+        fleet.status = roomy == count ? FLEET_HEALTHY : FLEET_PARTIAL;
+    assert((fleet.available_slots > 0) == (roomy > 0));
+    return fleet;
+}
+
+/* Appends the names of those that fit, and `word` behind them; returns how many there were. */
+static size_t add_names(const struct fleet_server *servers, size_t count,
+                        bool (*fits)(const struct fleet_server *server), const char *word,
+                        struct buf *text)
+{
+    size_t named = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (!fits(&servers[i]))
+            continue;
+        if (named++ > 0)
+            buf_str(text, STR(", "));
+        buf_str(text, servers[i].name.len ? servers[i].name : servers[i].id);
+    }
+    if (named > 0)
+        buf_str(text, str_of(word));
+    return named;
+}
+
+/* The type stands in the list of a server with room before this place. */
+static bool seen_before(const struct fleet_server *servers, size_t server, size_t at)
+{
+    struct str type = servers[server].available_for.at[at];
+
+    for (size_t i = 0; i <= server; i++) {
+        size_t end = i < server ? servers[i].available_for.count : at;
+
+        for (size_t j = 0; has_room(&servers[i]) && j < end; j++)
+            if (str_eq(servers[i].available_for.at[j], type))
+                return true;
+    }
+    return false;
+}
+
+static bool takes_anything(const struct fleet_server *servers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; has_room(&servers[i]) && j < servers[i].available_for.count; j++)
+            if (str_is(servers[i].available_for.at[j], "*"))
+                return true;
+    return false;
+}
+
+static size_t add_types(const struct fleet_server *servers, size_t count, struct buf *text)
+{
+    size_t named = 0;
+
+    if (takes_anything(servers, count)) {
+        buf_str(text, STR("all types"));
+        return 1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; has_room(&servers[i]) && j < servers[i].available_for.count; j++) {
+            if (seen_before(servers, i, j))
+                continue;
+            if (named++ > 0)
+                buf_str(text, STR(", "));
+            buf_str(text, servers[i].available_for.at[j]);
+        }
+    }
+    return named;
+}
+
+static void add_partial(const struct fleet_server *servers, size_t count, struct buf *text)
+{
+    size_t before = text->len, ahead;
+
+    add_names(servers, count, is_full, " full", text);
+    ahead = text->len;
+    if (ahead > before)
+        buf_str(text, STR(", "));
+    if (add_names(servers, count, is_offline, " offline", text) == 0)
+        text->len = ahead;
+    ahead = text->len;
+    assert(ahead > before); /* else it would be healthy */
+    buf_str(text, STR("; "));
+    if (add_types(servers, count, text) == 0) { /* a slot, but no type may have it now */
+        text->len = ahead;
+        return;
+    }
+    buf_str(text, STR(" can go to "));
+    add_names(servers, count, has_room, "", text);
+}
+
+void fleet_recommend(const struct fleet_server *servers, size_t count, struct buf *ret_text)
+{
+    size_t online = 0;
+
+    for (size_t i = 0; i < count; i++)
+        online += servers[i].online;
+    switch (fleet_sum(servers, count).status) {
+    case FLEET_HEALTHY:
+        buf_str(ret_text, STR("All servers have room"));
+        break;
+    case FLEET_PARTIAL:
+        add_partial(servers, count, ret_text);
+        break;
+    default:
+        buf_str(ret_text,
+                online ? STR("No server has room; work waits") : STR("No server is online"));
+    }
+}

@@ -1,0 +1,193 @@
+/* The danger levels. Owns what trips and how slowly; who measures and what follows from a level is
+ * the caller's. */
+#include "model/level.h"
+
+#include <assert.h>
+
+enum { CENTI_PPM = 100 }; /* 1/100 percent in millionths */
+
+static const struct {
+    const char *name;
+    const char *dispatch;
+} levels[LEVEL_COUNT] = {
+    [LEVEL_NORMAL] = {"normal", "all"},
+    [LEVEL_WARNING] = {"warning", "high_priority_only"},
+    [LEVEL_DANGER] = {"danger", "none"},
+    [LEVEL_CRITICAL] = {"critical", "none"},
+};
+
+static const struct {
+    const char *name;
+    bool falls; /* less of it is worse */
+} signals[LEVEL_SIGNAL_COUNT] = {
+    [LEVEL_MEMORY] = {"memory", true},
+    [LEVEL_CPU] = {"cpu", false},
+    [LEVEL_SWAP] = {"swap", false},
+    [LEVEL_PRESSURE] = {"pressure", false},
+};
+
+const struct level_rules level_defaults = {
+    .bounds =
+        {
+            [LEVEL_MEMORY] = {3000, 2000, 1000},
+            [LEVEL_CPU] = {6000, 8000, 9000},
+            [LEVEL_SWAP] = {3000, 5000, 7000},
+            /* Tightens only: nobody is killed because of it alone. */
+            [LEVEL_PRESSURE] = {1000, 2500, LEVEL_NEVER},
+        },
+    .margin_centi = 300,
+    .rise_samples = 3,
+    .rise_ms = 2000,
+    .calm_ms = 10000,
+    .hold_ms = 60000,
+};
+
+const char *level_name(enum level level)
+{
+    assert(level >= LEVEL_NORMAL && level < LEVEL_COUNT);
+    return levels[level].name;
+}
+
+bool level_by_name(struct str name, enum level *ret_level)
+{
+    for (int i = LEVEL_NORMAL; i < LEVEL_COUNT; i++) {
+        if (!str_is(name, levels[i].name))
+            continue;
+        *ret_level = (enum level)i;
+        return true;
+    }
+    return false;
+}
+
+const char *level_signal_name(enum level_signal signal)
+{
+    assert(signal >= LEVEL_MEMORY && signal < LEVEL_SIGNAL_COUNT);
+    return signals[signal].name;
+}
+
+const char *level_dispatch(enum level level)
+{
+    assert(level >= LEVEL_NORMAL && level < LEVEL_COUNT);
+    return levels[level].dispatch;
+}
+
+/* `nearer_ppm` makes the figure worse than it is by that much. */
+static enum level level_by(enum level_signal signal, int64_t ppm, const struct level_bounds *bounds,
+                           int64_t nearer_ppm)
+{
+    const int64_t centi[LEVEL_COUNT] = {
+        [LEVEL_WARNING] = bounds->warning_centi,
+        [LEVEL_DANGER] = bounds->danger_centi,
+        [LEVEL_CRITICAL] = bounds->critical_centi,
+    };
+
+    if (ppm == LEVEL_UNKNOWN)
+        return LEVEL_NORMAL;
+    for (int level = LEVEL_CRITICAL; level > LEVEL_NORMAL; level--) {
+        int64_t over;
+
+        if (centi[level] == LEVEL_NEVER)
+            continue;
+        over = ppm - centi[level] * CENTI_PPM;
+        if (signals[signal].falls)
+            over = -over;
+        over += nearer_ppm;
+        if (over > 0 || (over == 0 && level == LEVEL_WARNING))
+            return (enum level)level;
+    }
+    return LEVEL_NORMAL;
+}
+
+static struct level_verdict judge(const struct level_figures *figures,
+                                  const struct level_rules *rules, int64_t nearer_ppm)
+{
+    struct level_verdict verdict = {.level = LEVEL_NORMAL};
+
+    for (int i = 0; i < LEVEL_SIGNAL_COUNT; i++) {
+        verdict.of[i] =
+            level_by((enum level_signal)i, figures->ppm[i], &rules->bounds[i], nearer_ppm);
+        if (verdict.of[i] <= verdict.level)
+            continue;
+        verdict.level = verdict.of[i];
+        verdict.by = (enum level_signal)i;
+    }
+    return verdict;
+}
+
+struct level_verdict level_of(const struct level_figures *figures, const struct level_rules *rules)
+{
+    return judge(figures, rules, 0);
+}
+
+static void remember(struct level_state *state, enum level near, int64_t now_ms)
+{
+    assert(near >= state->now.level); /* a margin never makes it better */
+    for (int level = LEVEL_WARNING; level < LEVEL_COUNT; level++) {
+        bool there = state->now.level >= (enum level)level;
+
+        if (there && state->row[level] == 0)
+            state->since_ms[level] = now_ms;
+        state->row[level] = there ? state->row[level] + 1 : 0;
+        if (near >= (enum level)level)
+            state->near_ms[level] = now_ms;
+    }
+}
+
+/* The worst level that lasted. Memory that runs out leaves no time for a second look. */
+static enum level risen(const struct level_state *state, const struct level_rules *rules,
+                        int64_t now_ms)
+{
+    enum level risen = state->level;
+
+    if (!state->sampled || state->now.of[LEVEL_MEMORY] == LEVEL_CRITICAL)
+        return state->now.level > risen ? state->now.level : risen;
+    for (int level = LEVEL_WARNING; level < LEVEL_COUNT; level++)
+        if ((enum level)level > risen && state->row[level] > 0 &&
+            (state->row[level] >= rules->rise_samples ||
+             now_ms - state->since_ms[level] >= rules->rise_ms))
+            risen = (enum level)level;
+    return risen;
+}
+
+/* The worst level that was seen, or nearly so, within calm_ms. */
+static enum level calmed(const struct level_state *state, const struct level_rules *rules,
+                         int64_t now_ms)
+{
+    for (int level = state->level; level > LEVEL_NORMAL; level--)
+        if (now_ms - state->near_ms[level] < rules->calm_ms)
+            return (enum level)level;
+    return LEVEL_NORMAL;
+}
+
+bool level_step(struct level_state *state, const struct level_rules *rules,
+                const struct level_figures *figures, int64_t now_ms)
+{
+    enum level before = state->level;
+
+    assert(rules->margin_centi >= 0 && rules->rise_samples >= 1);
+    assert(!state->sampled || now_ms >= state->changed_ms);
+    state->now = level_of(figures, rules);
+    remember(state, judge(figures, rules, rules->margin_centi * CENTI_PPM).level, now_ms);
+    state->level = risen(state, rules, now_ms);
+    if (state->level > before) {
+        state->raised_ms = now_ms;
+        state->by = state->now.by;
+    } else if (before > LEVEL_NORMAL && now_ms - state->raised_ms >= rules->hold_ms) {
+        state->level = calmed(state, rules, now_ms);
+    }
+    if (!state->sampled || state->level != before)
+        state->changed_ms = now_ms;
+    state->sampled = true;
+    return state->level != before;
+}
+
+enum level level_gate(const struct level_state *state)
+{
+    return state->now.level > state->level ? state->now.level : state->level;
+}
+
+bool level_admits(enum level level, int64_t priority, int64_t high_priority_min)
+{
+    assert(level >= LEVEL_NORMAL && level < LEVEL_COUNT);
+    return level == LEVEL_NORMAL || (level == LEVEL_WARNING && priority >= high_priority_min);
+}

@@ -1,0 +1,25 @@
+/* The resource score of the claim policy resource_usage (R000-22..26): smaller is better. Pure. */
+#ifndef MODEL_SCORE_H
+#define MODEL_SCORE_H
+
+#include "base/str.h"
+
+/* One node's usage as NodeUnit/InspectResourceUsage answers it. */
+struct score_usage {
+    double cpu_percent; /* of the node's total capacity; above 100 is legal */
+    double memory_mb;
+};
+
+struct score_weights {
+    double cpu;
+    double memory;
+};
+
+extern const struct score_weights score_defaults; /* 0.5, 0.5 */
+
+/* cpu_percent and GB, weighed; the weights are divided by their sum, a sum that is not positive
+ * gives the defaults. No usage (NULL): 0, which is the seed's rule; who wants ruling 11 does not
+ * ask. */
+double score_resource(const struct score_usage *usage, const struct score_weights *weights);
+
+#endif

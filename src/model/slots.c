@@ -1,0 +1,198 @@
+/* The slot formula and its clamps. Owns the arithmetic and the words; measuring is the agent's. */
+#include "model/slots.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { GIB_KIB = 1024 * 1024 };
+
+static const char *const step_names[SLOTS_STEP_COUNT] = {
+    [SLOTS_CPU] = "cpu",       [SLOTS_MEMORY] = "memory",
+    [SLOTS_RAW] = "raw",       [SLOTS_BUFFER] = "safety_buffer",
+    [SLOTS_MAX] = "max_slots", [SLOTS_FIXED] = "slots_fixed",
+    [SLOTS_IN_USE] = "in_use", [SLOTS_JOBS] = "max_concurrent_jobs",
+    [SLOTS_LEVEL] = "level",   [SLOTS_RESERVED] = "reserved_slots",
+};
+
+const struct slots_rules slots_defaults = {
+    .cpu_per_process_centi = 120,
+    .mem_per_process_centi_gb = 150,
+    .mem_reserve_centi_gb = 200,
+    .safety_buffer = 1,
+    .max_slots = SLOTS_NONE,
+    .reserved_slots = 0,
+    .max_concurrent_jobs = SLOTS_NONE,
+    .slots_fixed = SLOTS_NONE,
+};
+
+const char *slots_step_name(enum slots_step step)
+{
+    assert(step >= SLOTS_CPU && step < SLOTS_STEP_COUNT);
+    return step_names[step];
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t not_negative(int64_t value)
+{
+    return value > 0 ? value : 0;
+}
+
+__attribute__((format(printf, 5, 6))) static void
+step(struct slots *slots, enum slots_step name, int64_t value, bool bites, const char *fmt, ...)
+{
+    struct slots_clamp *clamp = &slots->chain[slots->count];
+    va_list args;
+
+    assert(slots->count < SLOTS_STEP_COUNT && value >= 0);
+    *clamp = (struct slots_clamp){.step = name, .value = value, .bites = bites};
+    va_start(args, fmt);
+    vsnprintf(clamp->reason, sizeof clamp->reason, fmt, args);
+    va_end(args);
+    slots->count++;
+}
+
+/* For a person: "6.00" of 600. */
+#define CENTI_FMT    "%" PRId64 ".%02d"
+#define CENTI_ARG(v) (v) / 100, (int)((v) % 100)
+
+static int64_t cpu_allowed(const struct slots_rules *rules, int64_t cores_milli, int64_t load_centi)
+{
+    return not_negative(cores_milli - load_centi * 10) / (rules->cpu_per_process_centi * 10);
+}
+
+/* In 1/100 KiB, so that neither a bound of 1.55 GB nor a figure in KiB is rounded. */
+static int64_t mem_allowed(const struct slots_rules *rules, int64_t free_kib)
+{
+    return not_negative(free_kib * 100 - rules->mem_reserve_centi_gb * GIB_KIB) /
+           (rules->mem_per_process_centi_gb * GIB_KIB);
+}
+
+static void apply_cpu(struct slots *slots, const struct slots_rules *rules,
+                      const struct slots_input *input)
+{
+    if (input->cores_milli == SLOTS_UNKNOWN || input->load_1m_centi == SLOTS_UNKNOWN) {
+        step(slots, SLOTS_CPU, 0, true, "cores or load are not known");
+        return;
+    }
+    slots->cpu_allowed = cpu_allowed(rules, input->cores_milli, input->load_1m_centi);
+    step(slots, SLOTS_CPU, slots->cpu_allowed, false,
+         "(" CENTI_FMT " cores - load " CENTI_FMT ") / " CENTI_FMT,
+         CENTI_ARG(input->cores_milli / 10), CENTI_ARG(input->load_1m_centi),
+         CENTI_ARG(rules->cpu_per_process_centi));
+}
+
+static void apply_memory(struct slots *slots, const struct slots_rules *rules,
+                         const struct slots_input *input)
+{
+    if (input->mem_free_kib == SLOTS_UNKNOWN) {
+        step(slots, SLOTS_MEMORY, 0, true, "free memory is not known");
+        return;
+    }
+    slots->mem_allowed = mem_allowed(rules, input->mem_free_kib);
+    step(slots, SLOTS_MEMORY, slots->mem_allowed, slots->mem_allowed < slots->cpu_allowed,
+         "(" CENTI_FMT " GB free - " CENTI_FMT ") / " CENTI_FMT,
+         CENTI_ARG(input->mem_free_kib * 100 / GIB_KIB), CENTI_ARG(rules->mem_reserve_centi_gb),
+         CENTI_ARG(rules->mem_per_process_centi_gb));
+}
+
+/* What the formula would say with nothing running: more than that at once is never right, however
+ * far the load average lags behind a burst. */
+static int64_t idle_max(const struct slots_rules *rules, const struct slots_input *input)
+{
+    if (input->cores_milli == SLOTS_UNKNOWN || input->mem_total_kib == SLOTS_UNKNOWN)
+        return 0;
+    return not_negative(
+        least(cpu_allowed(rules, input->cores_milli, 0), mem_allowed(rules, input->mem_total_kib)) -
+        rules->safety_buffer);
+}
+
+static void apply_max(struct slots *slots, const struct slots_rules *rules,
+                      const struct slots_input *input)
+{
+    bool set = rules->max_slots != SLOTS_NONE;
+
+    slots->max = set ? rules->max_slots : idle_max(rules, input);
+    slots->formula = least(slots->safe, slots->max);
+    step(slots, SLOTS_MAX, slots->formula, slots->formula < slots->safe,
+         set ? "at most %" PRId64 " (max_slots)"
+             : "at most %" PRId64 ", what this machine carries when idle",
+         slots->max);
+}
+
+/* R002-4, and where slots_fixed replaces it the number that does. */
+static int64_t apply_formula(struct slots *slots, const struct slots_rules *rules,
+                             const struct slots_input *input)
+{
+    apply_cpu(slots, rules, input);
+    apply_memory(slots, rules, input);
+    slots->raw = least(slots->cpu_allowed, slots->mem_allowed);
+    step(slots, SLOTS_RAW, slots->raw, false, "the smaller of cpu and memory");
+    slots->safe = not_negative(slots->raw - rules->safety_buffer);
+    step(slots, SLOTS_BUFFER, slots->safe, slots->safe < slots->raw,
+         "less %" PRId64 " (safety_buffer)", rules->safety_buffer);
+    apply_max(slots, rules, input);
+    if (rules->slots_fixed == SLOTS_NONE)
+        return slots->formula;
+    slots->max = rules->slots_fixed;
+    step(slots, SLOTS_FIXED, slots->max, slots->max < slots->formula,
+         "%" PRId64 " in all, whatever the formula says (slots_fixed)", slots->max);
+    return slots->max;
+}
+
+static int64_t apply_jobs(struct slots *slots, const struct slots_rules *rules, int64_t left,
+                          int64_t in_use)
+{
+    int64_t room;
+
+    if (rules->max_concurrent_jobs == SLOTS_NONE)
+        return left;
+    room = not_negative(rules->max_concurrent_jobs - in_use);
+    step(slots, SLOTS_JOBS, least(left, room), room < left,
+         "%" PRId64 " of %" PRId64 " jobs run (max_concurrent_jobs)", in_use,
+         rules->max_concurrent_jobs);
+    return least(left, room);
+}
+
+static int64_t apply_level(struct slots *slots, enum level level, int64_t left)
+{
+    bool closed = level >= LEVEL_DANGER;
+    int64_t after = closed ? 0 : left;
+
+    step(slots, SLOTS_LEVEL, after, after < left, "%s: %s", level_name(level),
+         closed                   ? "nothing starts"
+         : level == LEVEL_WARNING ? "only high priority starts"
+                                  : "everything may start");
+    return after;
+}
+
+void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
+                   const struct slots_input *input)
+{
+    struct slots slots = {.count = 0};
+    int64_t left, room;
+
+    assert(rules->cpu_per_process_centi > 0 && rules->mem_per_process_centi_gb > 0);
+    assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0 && input->in_use >= 0);
+    left = apply_formula(&slots, rules, input);
+    room = not_negative(slots.max - input->in_use);
+    step(&slots, SLOTS_IN_USE, least(left, room), room < left, "%" PRId64 " of %" PRId64 " in use",
+         input->in_use, slots.max);
+    left = apply_jobs(&slots, rules, least(left, room), input->in_use);
+    left = apply_level(&slots, input->level, left);
+    slots.additional = left;
+    slots.max_to_send = input->in_use + left;
+    if (rules->max_concurrent_jobs != SLOTS_NONE)
+        slots.max_to_send = least(slots.max_to_send, rules->max_concurrent_jobs);
+    slots.additional_noninteractive = not_negative(left - rules->reserved_slots);
+    step(&slots, SLOTS_RESERVED, slots.additional_noninteractive,
+         slots.additional_noninteractive < left,
+         "%" PRId64 " kept for interactive work (reserved_slots)", rules->reserved_slots);
+    assert(slots.additional >= 0 && slots.additional_noninteractive <= slots.additional);
+    *ret_slots = slots;
+}
