@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 
 from harness import BINARY, SLOW, Case, Events, Node, WsNode, berth, clean_env, eventually
 
@@ -194,6 +195,15 @@ class StartStop(Case):
 
     def test_sigint_exits_0(self):
         self.assertEqual(self.start().stop(number=signal.SIGINT), 0)
+
+    def test_sigterm_with_nobody_there_is_quick(self):
+        """There is nothing to wait for, so nothing is waited for."""
+        for turn in range(10):
+            server = self.start(data_dir=f"d{turn}")
+            server.get("/healthz")
+            begun = time.monotonic()
+            self.assertEqual(server.stop(), 0)
+            self.assertLess(time.monotonic() - begun, 2 * SLOW, f"turn {turn}")
 
     def test_log_formats_and_levels(self):
         server = self.start(log_level="debug")

@@ -112,6 +112,20 @@ class Batch(Case):
         self.assertEqual({result["error"] for result in full}, {"ALL_CANDIDATES_FULL_OR_FAILED"})
         self.assertSlots(server, "n1", 30, 0)
 
+    def test_more_than_the_store_may_have_under_way_is_busy(self):
+        """What is refused took no slot, and what was counted on the way is counted back."""
+        server = self.start(store_in_flight_max=16)
+        node = Node(server, "n1", max_concurrent_jobs=5000)
+        results = self.ok(self.batch(server, [self.F2F] * 500))["results"]
+        placed = [result for result in results if result["status"] == 200]
+        refused = {(result["status"], result["error"]) for result in results if result["status"] != 200}
+        self.assertEqual(refused, {(503, "SCHEDULER_BUSY")})
+        self.assertGreater(len(placed), 0)
+        self.assertSlots(server, "n1", len(placed), 0)
+        for job in placed:
+            self.ok(node.done(job))
+        self.assertSlots(server, "n1", 0, 0)
+
     def test_too_many_and_none(self):
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=5000)

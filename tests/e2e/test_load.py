@@ -3,6 +3,8 @@ import collections
 import http.client
 import os
 import random
+import resource
+import socket
 import threading
 import time
 
@@ -105,6 +107,72 @@ class Parallel(Case):
         self.assertEqual({job["state"] for job in server.all_jobs()} - {"DONE", "FAILED"}, set())
         for node in nodes:
             self.assertSlots(server, node.id, 0, 0)
+
+
+class Stopped(Case):
+    @tags("threads")
+    def test_sigterm_under_load_loses_nothing(self):
+        """Every answer is whole; what was answered 200 is there afterwards."""
+        server = self.start(loops=2, reservation_ttl_ms=60000)
+        Node(server, "n1", max_concurrent_jobs=100000)
+        accepted, broken = [], []
+        enough = threading.Semaphore(0)
+
+        def work(_):
+            with server.client() as client:
+                while True:
+                    try:
+                        answer = client.post("/v1/dispatch/f2f", F2F)
+                    except (ConnectionError, http.client.RemoteDisconnected):
+                        return # closed between two requests, or refused: nothing was promised
+                    except (http.client.HTTPException, OSError) as error:
+                        broken.append(repr(error)) # half an answer
+                        return
+                    if answer.status == 200:
+                        accepted.append(answer["job_id"])
+                        enough.release()
+                    elif answer.status != 503:
+                        broken.append(str(answer))
+                        return
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            enough.acquire()
+        self.assertEqual(server.stop(), 0)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(broken, [])
+        again = self.start(loops=2, reservation_ttl_ms=60000)
+        self.assertEqual(set(accepted) - {job["job_id"] for job in again.all_jobs()}, set())
+
+
+class Exhausted(Case):
+    def test_no_descriptors_left(self):
+        """Connections beyond the limit wait or are refused; the loops do not spin, and recover."""
+        server = self.start(loops=1)
+        client = server.client()
+        self.assertEqual(client.get("/healthz").status, 200)
+        Node(server, "n1")
+        used = len(os.listdir(f"/proc/{server.pid}/fd"))
+        hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 8, hard))
+        many = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+        before = self.cpu(server)
+        self.assertEqual(client.get("/v1/node/jobs?node_id=n1&wait=1s").status, 200)
+        self.assertLess(self.cpu(server) - before, 0.5 * SLOW, "CPU seconds in one second of doing nothing")
+        for sock in many:
+            sock.close()
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        client.close()
+        eventually("it serves again", lambda: server.get("/healthz").status == 200)
+        self.placed(server)
+
+    @staticmethod
+    def cpu(server):
+        fields = open(f"/proc/{server.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class KillNine(Case):

@@ -4,7 +4,7 @@ import threading
 import time
 
 import wsclient
-from harness import SLOW, Case, Listener, Node, WsNode, eventually, tags
+from harness import SLOW, Case, Listener, Node, WsNode, eventually, in_parallel, tags
 
 # Of a face-to-face job; what a job does not have (payload, command...) may be left out.
 FIELDS = "job_id attempt_id session_id src tgt audio_ref options type priority deadline_ms".split()
@@ -70,6 +70,24 @@ class Poll(Case):
         first, second = node.poll(most=3), node.poll(most=3)
         self.assertEqual([job["job_id"] for job in first + second], placed, "oldest first")
         self.assertEqual((len(first), len(second)), (3, 2))
+
+    @tags("threads")
+    def test_two_pollers_of_one_node_share_its_jobs(self):
+        server = self.start(loops=2)
+        node = Node(server, "n1", max_concurrent_jobs=200)
+        got = []
+
+        def work(number):
+            if number == 0:
+                for _ in range(100):
+                    self.placed(server)
+                return
+            deadline = time.monotonic() + 20 * SLOW
+            while len(got) < 100 and time.monotonic() < deadline:
+                got.extend(job["job_id"] for job in node.poll(wait="100ms", most=3))
+
+        in_parallel(4, work)
+        self.assertEqual((len(got), len(set(got))), (100, 100), "each job once")
 
     def test_a_poll_is_a_sign_of_life(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000)
@@ -452,6 +470,35 @@ class WebSocketNode(Case):
             with self.assertRaises(wsclient.Refused) as refused:
                 WsNode(server, "w1", headers=headers)
             self.assertEqual(refused.exception.status, 403, headers)
+
+    def test_a_node_that_does_not_read_is_disconnected(self):
+        """What waits for it is bounded; the jobs go to others or back, nobody else notices."""
+        server = self.start(message_queue_bytes_max=65536, reservation_ttl_ms=1000)
+        deaf = WsNode(server, "deaf", allowed_types=["dev"], max_concurrent_jobs=10000)
+        bulk = {"type": "dev", "payload": "x" * 60000, "max_attempts": 1}
+
+        def disconnected():
+            self.ok(server.post("/v1/dispatch/batch", {"jobs": [bulk] * 20}))
+            return "event=node.disconnected node_id=deaf" in server.log
+
+        eventually("it is disconnected", disconnected, 30)
+        self.assertIn(deaf.closed(), (1013, 1006))
+        eventually("its slots are free", lambda: server.slots("deaf") == (0, 0), 30)
+
+    @tags("threads")
+    def test_all_come_back_at_once_after_a_restart(self):
+        server = self.start(loops=2)
+        for node in in_parallel(60, lambda i: WsNode(server, f"w{i}")):
+            node.socket.drop()
+        server.kill()
+        server = self.start(loops=2)
+        nodes = {node.id: node for node in in_parallel(60, lambda i: WsNode(server, f"w{i}"))}
+        self.assertEqual(len(server.get("/v1/nodes?limit=100").json["nodes"]), 60)
+        for _ in range(60):
+            job = self.placed(server)
+            nodes[job["node_id"]].expect("job", job_id=job["job_id"])
+        for node in nodes.values():
+            node.close()
 
     @tags("threads")
     def test_many_nodes_and_jobs_at_once(self):

@@ -90,6 +90,12 @@ class SeedRoutes(Case):
         self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
         self.assertEqual(body["reasons"], {"FULL": 2, "NOT_READY": 1})
 
+    def test_a_node_without_slots_is_counted_as_such(self):
+        server = self.start()
+        Node(server, "n1", max_concurrent_jobs=0)
+        body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(body["reasons"], {"NO_CAPACITY": 1})
+
     def test_fail_of_the_last_attempt_fails_the_job(self):
         server = self.start(max_retry=1)
         node = Node(server, "n1")
