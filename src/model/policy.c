@@ -136,6 +136,14 @@ enum policy_skip policy_filter(const struct policy_candidate *candidate,
 }
 
 /* By insertion: stable, and for twenty candidates faster than anything cleverer. */
+static bool goes_behind(const struct policy *policy, const struct policy_candidate *a,
+                        const struct policy_candidate *b, const struct policy_rules *rules)
+{
+    if (a->rank != b->rank)
+        return a->rank > b->rank;
+    return policy->compare && policy->compare(a, b, rules) > 0;
+}
+
 static void sort_stable(const struct policy *policy, struct policy_candidate *candidates,
                         size_t count, const struct policy_rules *rules)
 {
@@ -143,7 +151,7 @@ static void sort_stable(const struct policy *policy, struct policy_candidate *ca
         struct policy_candidate moved = candidates[i];
         size_t at = i;
 
-        for (; at > 0 && policy->compare(&candidates[at - 1], &moved, rules) > 0; at--)
+        for (; at > 0 && goes_behind(policy, &candidates[at - 1], &moved, rules); at--)
             candidates[at] = candidates[at - 1];
         if (at != i)
             candidates[at] = moved;
@@ -165,8 +173,7 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
             age_steps(age_ms(&candidates[i], rules), rules->heartbeat_interval_ms);
         kept++;
     }
-    if (policy->compare)
-        sort_stable(policy, candidates, kept, rules);
+    sort_stable(policy, candidates, kept, rules);
     assert(kept <= count);
     return kept;
 }

@@ -16,6 +16,8 @@ struct policy_candidate {
     int32_t load; /* running + reserved */
     int32_t max;
     int32_t score; /* health_score 0..100 */
+    int32_t spare; /* of its slots, not for this job */
+    int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
     int64_t heartbeat_ms;
     int64_t age_steps; /* policy_rank's own: the heartbeat's age in intervals, divided once */
 };

@@ -6,13 +6,13 @@
 #include "base/schema.h"
 
 /* An entry of `servers` is a server's id, a label selector (it has a '='), or "*" for any. */
-struct route {
+struct routing_route {
     struct str type;
     struct strs servers; /* in order of preference */
 };
 
 struct routing {
-    const struct route *routes;
+    const struct routing_route *routes;
     size_t count;
     struct strs default_route; /* for types no route names; none: any server that allows the type */
 };

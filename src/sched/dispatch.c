@@ -8,14 +8,20 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "model/level.h"
 #include "model/selector.h"
 #include "sched/counts.h"
 
-static const char *const why_names[WHY_COUNT] = {
-    [WHY_NOT_READY] = "NOT_READY",     [WHY_STALE] = "STALE",
-    [WHY_NO_CAPACITY] = "NO_CAPACITY", [WHY_FULL] = "FULL",
-    [WHY_SEND_FAILED] = "SEND_FAILED", [WHY_TRIED] = "TRIED_BEFORE",
-    [WHY_REQUIRES] = "REQUIRES"};
+static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
+                                                 [WHY_STALE] = "STALE",
+                                                 [WHY_NO_CAPACITY] = "NO_CAPACITY",
+                                                 [WHY_FULL] = "FULL",
+                                                 [WHY_SEND_FAILED] = "SEND_FAILED",
+                                                 [WHY_TRIED] = "TRIED_BEFORE",
+                                                 [WHY_REQUIRES] = "REQUIRES",
+                                                 [WHY_LEVEL] = "LEVEL",
+                                                 [WHY_ROUTE] = "ROUTE",
+                                                 [WHY_BREAKER] = "BREAKER_OPEN"};
 
 static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
     [LEASE_OK] = WHY_FULL,
@@ -23,6 +29,8 @@ static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
     [LEASE_NOT_READY] = WHY_NOT_READY,
     [LEASE_NO_CAPACITY] = WHY_NO_CAPACITY,
     [LEASE_FULL] = WHY_FULL};
+
+enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
 static void reserve_next(struct dispatch *dispatch);
 static void reserved(struct store_op *op);
@@ -138,10 +146,14 @@ static const struct snap_pool *find_pool(const struct dispatch *dispatch)
                      : snapshot_type_pool(snapshot, spec->type);
 }
 
-static struct policy_candidate look_at(struct node *node)
+static struct policy_candidate look_at(const struct dispatch *dispatch,
+                                       const struct snap_node *member)
 {
+    struct node *node = member->node;
+
     return (struct policy_candidate){
         .node = node,
+        .spare = dispatch->spec.interactive ? 0 : member->facts->reserved_slots,
         .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
@@ -156,6 +168,33 @@ static struct policy_rules rules_of(const struct dispatch *dispatch)
     return (struct policy_rules){.now_ms = *dispatch->loop->wall_ms,
                                  .stale_ms = config->heartbeat_stale_ms,
                                  .heartbeat_interval_ms = config->heartbeat_ms};
+}
+
+static bool is_routed(const struct sched *sched)
+{
+    return sched->config.routing.count > 0 || sched->config.routing.default_route.count > 0;
+}
+
+/* Its place in the type's order of servers. */
+static bool on_route(const struct dispatch *dispatch, const struct snap_node *member,
+                     struct policy_candidate *candidate)
+{
+    const struct routing *routing = &dispatch->loop->sched->config.routing;
+    struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
+    struct routing_server server = {.id = member->node->id,
+                                    .labels = member->facts->label_values,
+                                    .types = &types,
+                                    .priority = member->facts->priority,
+                                    .slots = 1,
+                                    .online = true};
+
+    candidate->rank =
+        is_routed(dispatch->loop->sched) ? routing_rank(routing, dispatch->spec.type, &server) : 0;
+    if (candidate->rank == ROUTING_REFUSED)
+        return false;
+    /* Within one place of a route, or without routes, the server's own priority decides. */
+    candidate->rank = candidate->rank * RANK_STEP + (int32_t)member->facts->priority;
+    return true;
 }
 
 /* Whether this member may be a candidate at all; counts why not. */
@@ -177,7 +216,17 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
         dispatch->whys[WHY_REQUIRES]++;
         return false;
     }
-    *ret_candidate = look_at(member->node);
+    *ret_candidate = look_at(dispatch, member);
+    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate)) {
+        dispatch->whys[WHY_ROUTE]++;
+        return false;
+    }
+    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
+    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
+                                   dispatch->loop->sched->config.high_priority_min)) {
+        dispatch->whys[WHY_LEVEL]++;
+        return false;
+    }
     enum policy_skip skip = policy_filter(ret_candidate, rules);
     if (skip != POLICY_KEEP)
         dispatch->whys[skips[skip]]++;
@@ -197,7 +246,7 @@ static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, u
 
         if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
             continue;
-        if (candidate.load >= candidate.max) {
+        if (candidate.load >= candidate.max - candidate.spare) {
             dispatch->whys[WHY_FULL]++;
             continue;
         }
@@ -247,7 +296,8 @@ static void choose(struct dispatch *dispatch)
     /* A retry goes to another node if the pool has one, else to the same. */
     bool again_ok = count <= dispatch->tried_count && dispatch->attempt > 1;
     /* Few nodes may fit a selector: a sample could miss them all. */
-    if (dispatch->scan || dispatch->spec.requires.at)
+    if (dispatch->scan || dispatch->spec.requires.at ||
+        (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
         choose_by_scan(dispatch, members, count, again_ok, &rules);
     else
         choose_by_sample(dispatch, members, count, again_ok, &rules);
@@ -389,10 +439,11 @@ static void fill_reserve(struct dispatch *dispatch)
             fill_session(dispatch);
     }
     while (op->u.put.candidate_count < STORE_CANDIDATES_MAX && dispatch->next < dispatch->count) {
-        const struct node *node = dispatch->list[dispatch->next++].node;
+        const struct policy_candidate *candidate = &dispatch->list[dispatch->next++];
+        const struct node *node = candidate->node;
 
-        op->u.put.candidates[op->u.put.candidate_count++] =
-            (struct store_candidate){.node = node->id, .hash = node->hash};
+        op->u.put.candidates[op->u.put.candidate_count++] = (struct store_candidate){
+            .node = node->id, .hash = node->hash, .spare = candidate->spare};
     }
 }
 
@@ -567,7 +618,7 @@ void dispatch_start(struct dispatch *dispatch)
     }
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
         dispatch->preferred = preferred->node;
-        dispatch->list[0] = look_at(preferred->node);
+        dispatch->list[0] = look_at(dispatch, preferred);
         dispatch->count = 1;
     } else {
         choose(dispatch);

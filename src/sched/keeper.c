@@ -213,6 +213,7 @@ static void apply(struct msg *msg)
     struct change *change = container_of(msg, struct change, msg);
     struct keeper *keeper = change->from->sched->keeper;
     static const char *const words[] = {[CHANGE_PUT] = "changed",
+                                        [CHANGE_MAX] = "max",
                                         [CHANGE_ADMIN] = "admin",
                                         [CHANGE_DROP] = "left",
                                         [CHANGE_WATCH] = "health"};

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "sched/blackboard.h"
 #include "sched/keeper.h"
 
 static void stored(struct store_op *op);
@@ -26,11 +27,32 @@ enum err registry_prepare(struct sched_loop *loop, const struct report *report,
         : known ? (enum node_health)atomic_load_explicit(&known->node->own, memory_order_relaxed)
                 : NODE_READY;
     *ret_change = (struct change){.kind = CHANGE_PUT,
+                                  .node = known ? known->node : NULL,
                                   .node_id = report->node_id,
                                   .facts = facts,
                                   .own = own,
                                   .report = *report};
     return ERR_OK;
+}
+
+void registry_prepare_max(const struct report *report, struct node *node, struct change *ret_change)
+{
+    *ret_change = (struct change){.kind = CHANGE_MAX,
+                                  .node = node,
+                                  .node_id = node->id,
+                                  .own = (enum node_health)atomic_load(&node->own),
+                                  .report = *report};
+}
+
+/* How many jobs it may have: what it said it would run now, never more than it registered. */
+static int32_t max_of(const struct change *change, const struct node *node)
+{
+    int32_t bound = change->facts ? change->facts->max_concurrent_jobs : INT32_MAX;
+
+    if (change->report.max != FIELD_OFF && change->kind != CHANGE_ADMIN &&
+        change->kind != CHANGE_WATCH)
+        return change->report.max < bound ? (int32_t)change->report.max : bound;
+    return change->facts ? bound : atomic_load(&node->max);
 }
 
 /* What the store needs to know: one NODE_PUT for everything but a drop. */
@@ -48,7 +70,7 @@ static void fill_op(struct change *change)
                             .node = change->node_id};
     if (change->kind == CHANGE_DROP)
         return;
-    if (change->kind != CHANGE_PUT)
+    if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
         change->own = (enum node_health)atomic_load(&node->own);
     if (change->kind == CHANGE_ADMIN)
         admin = change->admin;
@@ -56,8 +78,7 @@ static void fill_op(struct change *change)
     bool lost = watch == NODE_OFFLINE;
     op->u.node_put.own = change->own;
     op->u.node_put.health = node_effective(change->own, watch, admin);
-    op->u.node_put.max =
-        change->facts ? change->facts->max_concurrent_jobs : atomic_load(&node->max);
+    op->u.node_put.max = max_of(change, node);
     op->u.node_put.facts = change->facts ? change->facts->json : STR_NONE;
     op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
     op->u.node_put.admin = change->admin;
@@ -79,11 +100,26 @@ void registry_send(struct sched_loop *loop, struct change *change)
     sched_send(loop, &change->op);
 }
 
+/* No membership changes with it: no new snapshot is needed. */
+static void take_max(struct change *change)
+{
+    struct node *node = change->node;
+    int32_t before = atomic_exchange(&node->max, change->op.u.node_put.max);
+
+    if (change->op.u.node_put.max > before)
+        keeper_kick(change->from->sched->keeper);
+    change->done(change);
+}
+
 static void stored(struct store_op *op)
 {
     struct change *change = container_of(op, struct change, op);
 
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
+    if (!change->err && change->kind == CHANGE_MAX) {
+        take_max(change);
+        return;
+    }
     if (!change->err) {
         keeper_apply(change->from->sched->keeper, change);
         return;
@@ -104,6 +140,23 @@ void registry_alive(struct sched_loop *loop, struct node *node)
         atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
 }
 
+static void take_usage(struct node *node, const struct report *report)
+{
+    struct blackboard *board = atomic_load(&node->usage);
+
+    if (json_is_null(report->usage))
+        return;
+    if (!board) {
+        struct blackboard *fresh = blackboard_new();
+
+        if (atomic_compare_exchange_strong(&node->usage, &board, fresh))
+            board = fresh;
+        else
+            blackboard_free(fresh); /* another loop was first */
+    }
+    blackboard_write(board, json_raw(report->usage));
+}
+
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
                                       const struct report_load *load)
 {
@@ -119,11 +172,17 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
         atomic_store_explicit(&node->gpu_pm, load->gpu_pm, memory_order_relaxed);
     if (load->mem_pm >= 0)
         atomic_store_explicit(&node->mem_pm, load->mem_pm, memory_order_relaxed);
+    if (report->level >= 0)
+        atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
+    take_usage(node, report);
     /* One we held for lost or degraded is taken back by the store before it gets work again. */
     enum node_health own = (enum node_health)atomic_load_explicit(&node->own, memory_order_relaxed);
     enum node_admin admin =
         (enum node_admin)atomic_load_explicit(&node->admin, memory_order_relaxed);
     bool back = atomic_load_explicit(&node->health, memory_order_relaxed) !=
                 (int32_t)node_effective(own, NODE_READY, admin);
-    return back || report_is_news(report, node) ? BEAT_NEWS : BEAT_TAKEN;
+    if (back || report_is_news(report, node))
+        return BEAT_NEWS;
+    return report->max != FIELD_OFF && report->max != atomic_load(&node->max) ? BEAT_MAX
+                                                                              : BEAT_TAKEN;
 }

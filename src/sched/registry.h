@@ -9,6 +9,7 @@
 
 enum change_kind {
     CHANGE_PUT,   /* register, or a heartbeat with news */
+    CHANGE_MAX,   /* what it would run right now */
     CHANGE_ADMIN, /* drain, undrain, cordon */
     CHANGE_DROP,  /* deregister, forgotten */
     CHANGE_WATCH, /* what the keeper makes of its silence; offline = lost = a new epoch */
@@ -36,12 +37,15 @@ struct change {
 /* Fills the change from a report; checks it against what is known. Nothing is sent yet. */
 enum err registry_prepare(struct sched_loop *loop, const struct report *report,
                           struct change *ret_change, struct problem *why);
+void registry_prepare_max(const struct report *report, struct node *node,
+                          struct change *ret_change);
 /* Sends it; done() is called once, whatever happens. */
 void registry_send(struct sched_loop *loop, struct change *change);
 
 enum registry_beat {
     BEAT_TAKEN,   /* nothing new: done */
     BEAT_NEWS,    /* prepare and send a change */
+    BEAT_MAX,     /* only what it would run now differs: prepare_max and send */
     BEAT_UNKNOWN, /* no such node */
 };
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,

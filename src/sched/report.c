@@ -7,13 +7,18 @@
 #include <string.h>
 
 #include "base/schema.h"
+#include "model/level.h"
+#include "sched/blackboard.h"
 #include "store/store.h"
 
-enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000 };
+enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000, PRIORITY_DEFAULT = 100 };
 
 static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
                                            "draining", "offline",     NULL};
 _Static_assert(COUNT_OF(health_names) == NODE_HEALTH_COUNT + 1, "names follow enum node_health");
+
+static const char *const level_names[] = {"normal", "warning", "danger", "critical", NULL};
+_Static_assert(COUNT_OF(level_names) == LEVEL_COUNT + 1, "names follow enum level");
 
 static const struct field fields[] = {
     {.name = "node_id",
@@ -49,6 +54,26 @@ static const struct field fields[] = {
      .max = 64},
     {.name = "name", .type = FIELD_STR, .offset = offsetof(struct report, name), .max = 128},
     {.name = "role", .type = FIELD_STR, .offset = offsetof(struct report, role), .max = 128},
+    {.name = "reserved_slots",
+     .type = FIELD_INT,
+     .offset = offsetof(struct report, reserved_slots),
+     .min = 0,
+     .max = MAX_JOBS_BOUND},
+    {.name = "priority",
+     .type = FIELD_INT,
+     .offset = offsetof(struct report, priority),
+     .min = 0,
+     .max = 1000},
+    {.name = "max",
+     .type = FIELD_INT,
+     .offset = offsetof(struct report, max),
+     .min = 0,
+     .max = MAX_JOBS_BOUND},
+    {.name = "level",
+     .type = FIELD_ENUM,
+     .offset = offsetof(struct report, level),
+     .names = level_names},
+    {.name = "usage", .type = FIELD_JSON, .offset = offsetof(struct report, usage)},
     {.name = "current_load", .type = FIELD_JSON, .offset = offsetof(struct report, current_load)},
     {.name = "running_jobs", .type = FIELD_JSON, .offset = offsetof(struct report, running_jobs)},
 };
@@ -59,8 +84,13 @@ static const struct schema report_schema = {
 enum err report_read(const struct json *body, struct str who, struct arena *arena,
                      struct report *ret_report, struct problem *why)
 {
-    struct report report = {
-        .node_id = who, .health = NODE_HEALTH_NONE, .max_concurrent_jobs = FIELD_OFF};
+    struct report report = {.node_id = who,
+                            .health = NODE_HEALTH_NONE,
+                            .max_concurrent_jobs = FIELD_OFF,
+                            .reserved_slots = FIELD_OFF,
+                            .priority = FIELD_OFF,
+                            .max = FIELD_OFF,
+                            .level = -1};
     enum err err = schema_read(&report_schema, body, &report, arena, why);
 
     if (err)
@@ -70,7 +100,13 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
     if (who.at && !str_eq(who, report.node_id))
         return problem_set(why, ERR_FORBIDDEN, "node_id", "This connection is " STR_FMT "'s.",
                            STR_ARG(who));
+    if (!json_is_null(report.usage) &&
+        (json_type(report.usage) != JSON_OBJ || report.usage->len > BLACKBOARD_BYTES_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "usage",
+                           "usage must be an object of at most %d bytes.", BLACKBOARD_BYTES_MAX);
     report.raw_max = json_get(body, "max_concurrent_jobs");
+    report.raw_reserved = json_get(body, "reserved_slots");
+    report.raw_priority = json_get(body, "priority");
     *ret_report = report;
     return ERR_OK;
 }
@@ -104,7 +140,9 @@ static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
                             mark_str(report->endpoint),
                             mark_str(report->agent_version),
                             mark_str(report->name),
-                            mark_str(report->role)};
+                            mark_str(report->role),
+                            mark_json(report->raw_reserved),
+                            mark_json(report->raw_priority)};
 
     _Static_assert(COUNT_OF(all) == NODE_MARKS, "one mark for each fact");
     memcpy(marks, all, sizeof all);
@@ -305,6 +343,8 @@ static void write_facts(struct facts *facts, struct str id)
     jsonw_end_obj(&w);
     jsonw_kraw(&w, "labels", facts->labels);
     jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);
+    jsonw_kint(&w, "reserved_slots", facts->reserved_slots);
+    jsonw_kint(&w, "priority", facts->priority);
     jsonw_kstr(&w, "endpoint", facts->endpoint);
     jsonw_kstr(&w, "agent_version", facts->agent_version);
     jsonw_kstr(&w, "name", facts->name);
@@ -365,6 +405,12 @@ static enum err fill_facts(const struct report *report, const struct facts *befo
                                      ? (int32_t)report->max_concurrent_jobs
                                  : before ? before->max_concurrent_jobs
                                           : MAX_JOBS_DEFAULT;
+    facts->reserved_slots = report->reserved_slots != FIELD_OFF ? (int32_t)report->reserved_slots
+                            : before                            ? before->reserved_slots
+                                                                : 0;
+    facts->priority = report->priority != FIELD_OFF ? report->priority
+                      : before                      ? before->priority
+                                                    : PRIORITY_DEFAULT;
     facts->endpoint =
         text_or(report->endpoint, before ? before->endpoint : STR_NONE, &facts->arena);
     facts->agent_version =

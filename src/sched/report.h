@@ -24,9 +24,14 @@ struct report {
     const struct json *labels;
     int64_t max_concurrent_jobs;                    /* FIELD_OFF: not sent */
     struct str endpoint, agent_version, name, role; /* at == NULL: not sent */
+    int64_t reserved_slots, priority;               /* FIELD_OFF: not sent */
+    int64_t max; /* what it would run right now; FIELD_OFF: max_concurrent_jobs */
+    int level;   /* enum level; -1: not sent */
+    const struct json *usage;
     const struct json *current_load;
     const struct json *running_jobs;
-    const struct json *raw_max; /* the fields as they were sent, for their marks */
+    /* The fields as they were sent, for their marks. */
+    const struct json *raw_max, *raw_reserved, *raw_priority;
 };
 
 struct report_load {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/schema.h"
 #include "model/policy.h"
+#include "model/routing.h"
 #include "sched/snapshot.h"
 #include "store/store.h"
 
@@ -27,7 +28,9 @@ struct sched_config {
     int64_t nodes_max;
     int64_t latency_target_ms; /* of health_score */
     struct str policy;
-    struct strs pools; /* "en:zh": pools that exist for `any` nodes */
+    struct strs pools;         /* "en:zh": pools that exist for `any` nodes */
+    struct routing routing;    /* which servers a type of task may go to, in which order */
+    int64_t high_priority_min; /* what a machine at level warning still takes */
     unsigned instance;
 };
 

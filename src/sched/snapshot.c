@@ -2,6 +2,8 @@
  * lives, so that a pointer to one stays good) and the sharing of facts between versions. */
 #include "sched/snapshot.h"
 
+#include "sched/blackboard.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +123,7 @@ void members_free(struct members *members)
     }
     for (size_t i = 0; (node = map_next(&members->nodes, &i));) {
         free((void *)node->id.at);
+        blackboard_free(atomic_load(&node->usage));
         free(node);
     }
     map_free(&members->by_id);
@@ -148,6 +151,7 @@ struct node *members_node(struct members *members, struct str id)
     atomic_init(&node->gpu_pm, -1);
     atomic_init(&node->mem_pm, -1);
     atomic_init(&node->score, 100);
+    atomic_init(&node->level, -1);
     map_put(&members->nodes, node->id, node);
     return node;
 }

@@ -15,7 +15,7 @@
 
 enum {
     NODE_RING = 100, /* the last jobs health_score looks at */
-    NODE_MARKS = 11, /* fields of a registration, see report.c */
+    NODE_MARKS = 13, /* fields of a registration, see report.c */
 };
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
@@ -35,6 +35,8 @@ struct node {
     _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent */
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
+    _Atomic int32_t level;              /* enum level as its agent sent it; -1 = it has no agent */
+    _Atomic(struct blackboard *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
@@ -54,7 +56,9 @@ struct facts {
     struct str name, role;
     const struct json *label_values; /* parsed `labels` */
     int32_t max_concurrent_jobs;
-    int64_t version; /* of the record in the store */
+    int32_t reserved_slots; /* of its slots, kept for interactive jobs */
+    int64_t priority;       /* of the server: lower is asked first where a route does not say */
+    int64_t version;        /* of the record in the store */
     int64_t registered_ms;
     _Atomic int refs;
 };

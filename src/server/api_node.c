@@ -156,7 +156,10 @@ void api_node_heartbeat(struct call *call)
                    "There is no node \"" STR_FMT "\": register it first.", STR_ARG(report.node_id));
         return;
     }
-    if (registry_prepare(loop, &report, &own->change, &why)) {
+    if (beat == BEAT_MAX) {
+        registry_prepare_max(&report, snapshot_node(loop->snapshot, report.node_id)->node,
+                             &own->change);
+    } else if (registry_prepare(loop, &report, &own->change, &why)) {
         call_problem(call, &why);
         return;
     }

@@ -256,12 +256,15 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
         return;
     }
     metric_add(METRIC_HEARTBEATS, 1);
-    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN) {
+    enum registry_beat beat = registry_heartbeat(worker->sched, &report, &load);
+    if (beat == BEAT_TAKEN) {
         if (!renew_start(&call->renew, socket->node, renewed))
             reply_ok(call, false);
         return;
     }
-    if (registry_prepare(worker->sched, &report, &call->change, &why)) {
+    if (beat == BEAT_MAX) {
+        registry_prepare_max(&report, socket->node, &call->change);
+    } else if (registry_prepare(worker->sched, &report, &call->change, &why)) {
         reply_problem(call, &why, 0);
         return;
     }

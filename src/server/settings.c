@@ -153,6 +153,22 @@ static const struct field fields[] = {
      .type = FIELD_STRS,
      .offset = SCHED(pools),
      .help = "pairs (en:zh) that exist for nodes with nmt_pairs any"},
+    {.name = "routes",
+     .type = FIELD_JSON,
+     .offset = AT(routes),
+     .flags = FIELD_NO_FLAG,
+     .help = "file only: servers a type of task may go to, in order (talk: [hk, us])"},
+    {.name = "default_route",
+     .type = FIELD_STRS,
+     .offset = SCHED(routing.default_route),
+     .help = "the same for types no route names; none = any server that allows the type"},
+    {.name = "high_priority_min",
+     .type = FIELD_INT,
+     .offset = SCHED(high_priority_min),
+     .min = 0,
+     .max = 10,
+     .preset = "7",
+     .help = "priority a machine at level warning still takes"},
     {.name = "store_timeout_ms",
      .type = FIELD_MS,
      .offset = SCHED(store_timeout_ms),
@@ -392,6 +408,49 @@ static enum err read_flags(struct conf *conf, int argc, char **argv, struct prob
     return ERR_OK;
 }
 
+static enum err bad_routes(struct problem *why)
+{
+    return problem_set(why, ERR_BAD_CONFIG, "routes",
+                       "routes must map task types to lists of servers, like talk: [hk, us].");
+}
+
+/* One type and its servers in order. */
+static bool read_route(const struct json *key, struct arena *arena, struct routing_route *ret_route)
+{
+    const struct json *list = key + 1;
+
+    if (json_type(list) != JSON_ARR)
+        return false;
+    *ret_route = (struct routing_route){
+        .type = json_str(key, arena),
+        .servers = {.at = arena_array(arena, struct str, list->count + 1), .count = list->count}};
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        if (json_type(item) != JSON_STR)
+            return false;
+        ret_route->servers.at[i] = json_str(item, arena);
+    }
+    return true;
+}
+
+static enum err read_routes(struct settings *settings, struct arena *arena, struct problem *why)
+{
+    const struct json *map = settings->routes;
+
+    if (json_is_null(map))
+        return ERR_OK;
+    if (json_type(map) != JSON_OBJ)
+        return bad_routes(why);
+    struct routing_route *routes = arena_array(arena, struct routing_route, map->count + 1);
+    const struct json *key = json_first(map);
+    for (uint32_t i = 0; i < map->count; i++, key = json_next(key + 1))
+        if (!read_route(key, arena, &routes[i]))
+            return bad_routes(why);
+    settings->sched.routing.routes = routes;
+    settings->sched.routing.count = map->count;
+    return ERR_OK;
+}
+
 enum err settings_load(struct settings_source *source, int argc, char **argv, bool dev,
                        struct problem *why)
 {
@@ -408,6 +467,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, bo
         err = conf_env(&source->conf, environ, why);
     if (!err)
         err = read_flags(&source->conf, argc, argv, why);
+    if (!err)
+        err = read_routes(&source->settings, &source->arena, why);
     if (!err)
         err = settings_check(&source->settings, why);
     return err;

@@ -30,7 +30,7 @@ struct settings {
     struct strs hosts;
     int log_level;
     int log_format;
-    bool access_log;
+    const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
 };
 
 struct settings_source {

@@ -142,6 +142,19 @@ static void answer_replay(struct store_op *op, const struct entry *entry)
         op->counts = entry->holder->counts;
 }
 
+/* A slot of this node, as if it had `spare` fewer: those are for others. */
+static enum lease_reason take_slot(struct holder *holder, struct lease *lease,
+                                   const struct store_op *op, int32_t spare, int64_t now_ms)
+{
+    enum lease_reason why;
+
+    assert(spare >= 0);
+    holder->counts.max -= spare;
+    why = lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
+    holder->counts.max += spare;
+    return why == LEASE_NO_CAPACITY && holder->counts.max > 0 ? LEASE_FULL : why;
+}
+
 static struct holder *first_fit(struct ledger *ledger, struct store_op *op, struct lease *lease,
                                 int64_t now_ms)
 {
@@ -152,8 +165,7 @@ static struct holder *first_fit(struct ledger *ledger, struct store_op *op, stru
         candidate->tried = true;
         candidate->why = LEASE_NOT_READY;
         if (holder && holder->known)
-            candidate->why =
-                lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
+            candidate->why = take_slot(holder, lease, op, candidate->spare, now_ms);
         assert(candidate->why != LEASE_RESV_EXISTS);
         if (candidate->why != LEASE_OK)
             continue;

@@ -98,6 +98,7 @@ struct store_node {
 struct store_candidate {
     struct str node;
     uint64_t hash;           /* str_hash(node), computed once */
+    int32_t spare;           /* of its max, so many slots are not for this job */
     enum lease_reason why;   /* answer: LEASE_OK for the one chosen; what was tried before it */
     bool tried;              /* answer */
 };

@@ -11,7 +11,7 @@
 static struct str us_only[] = {S("us")};
 static struct str hk_first[] = {S("hk"), S("us")};
 static struct str near_first[] = {S("zone=near"), S("*")};
-static const struct route routes[] = {
+static const struct routing_route routes[] = {
     {.type = S("dev"), .servers = {us_only, 1}},
     {.type = S("talk"), .servers = {hk_first, 2}},
     {.type = S("batch"), .servers = {near_first, 2}},

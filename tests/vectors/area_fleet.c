@@ -11,7 +11,7 @@ static struct str hk_first[] = {{.at = "hk", .len = 2}, {.at = "us", .len = 2}};
     {                                                                                              \
         .type = {.at = (name), .len = sizeof(name) - 1}, .servers = {(list), COUNT_OF(list) }      \
     }
-static const struct route routes[] = {
+static const struct routing_route routes[] = {
     ROUTE("dev", us_only),   ROUTE("review", us_only),    ROUTE("automation", hk_first),
     ROUTE("talk", hk_first), ROUTE("research", hk_first),
 };

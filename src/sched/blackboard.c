@@ -1,0 +1,68 @@
+/* A sequence lock over relaxed atomic words: odd while it is written. */
+#include "sched/blackboard.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS = BLACKBOARD_BYTES_MAX / sizeof(uint64_t) };
+
+struct blackboard {
+    _Atomic uint32_t turn;
+    _Atomic uint32_t len;
+    _Atomic uint64_t words[WORDS];
+};
+
+struct blackboard *blackboard_new(void)
+{
+    struct blackboard *board = calloc(1, sizeof *board);
+
+    assert(board);
+    return board;
+}
+
+void blackboard_free(struct blackboard *board)
+{
+    free(board);
+}
+
+bool blackboard_write(struct blackboard *board, struct str text)
+{
+    uint32_t turn = atomic_load_explicit(&board->turn, memory_order_relaxed);
+
+    if (text.len > BLACKBOARD_BYTES_MAX || turn % 2 ||
+        !atomic_compare_exchange_strong_explicit(&board->turn, &turn, turn + 1,
+                                                 memory_order_acquire, memory_order_relaxed))
+        return false;
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&board->len, (uint32_t)text.len, memory_order_relaxed);
+    for (size_t i = 0; i * sizeof(uint64_t) < text.len; i++) {
+        size_t left = text.len - i * sizeof(uint64_t);
+        uint64_t word = 0;
+
+        memcpy(&word, text.at + i * sizeof word, left < sizeof word ? left : sizeof word);
+        atomic_store_explicit(&board->words[i], word, memory_order_relaxed);
+    }
+    atomic_store_explicit(&board->turn, turn + 2, memory_order_release);
+    return true;
+}
+
+bool blackboard_read(struct blackboard *board, struct buf *out)
+{
+    uint64_t words[WORDS];
+    uint32_t before, len;
+
+    do {
+        before = atomic_load_explicit(&board->turn, memory_order_acquire);
+        len = atomic_load_explicit(&board->len, memory_order_relaxed);
+        for (size_t i = 0; i * sizeof(uint64_t) < len; i++)
+            words[i] = atomic_load_explicit(&board->words[i], memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+    } while (before % 2 || before != atomic_load_explicit(&board->turn, memory_order_relaxed));
+    assert(len <= BLACKBOARD_BYTES_MAX);
+    if (!before)
+        return false;
+    buf_add(out, words, len);
+    return true;
+}
