@@ -41,7 +41,8 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (run_until && until > run_until)
         until = run_until;
-    if (step.accepted && entry->holder &&
+    /* An orphan is not asked: the rule would end it here if it ran out, behind our back. */
+    if (step.accepted && entry->holder && !ledger_orphaned(entry) &&
         lease_commit(&entry->holder->counts, &entry->lease, op->job, now_ms, until)) {
         assert(step.effect == JOB_EFFECT_COMMIT);
         entry->head.state = step.state;
@@ -210,7 +211,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct entry *entry
                  const struct verdict *verdict, const struct job_step *step, int64_t now_ms)
 {
     struct store_head *head = &entry->head;
-    bool ran_out = !entry->holder && !ledger_waiting(entry);
+    bool ran_out = !ledger_waiting(entry) && !alive(entry, now_ms);
     struct str result = STR_NONE;
 
     assert(!job_state_final(head->state));

@@ -1,0 +1,348 @@
+/* The rules, said a second time. Nothing here calls job_step or lease_*. */
+#include "model.h"
+
+#include <assert.h>
+
+enum { GRACE_MS = 15000, AWAY_MS = 5000 };
+
+bool model_alive(const struct model *model, const struct model_job *job)
+{
+    return job->kind != LEASE_NONE && model->now_ms < job->until_ms;
+}
+
+static bool orphaned(const struct model *model, const struct model_job *job)
+{
+    return job->kind != LEASE_NONE && !job->lapsed && job->epoch != model->nodes[job->node].epoch;
+}
+
+int model_count(const struct model *model, int node, enum lease_kind kind)
+{
+    int count = 0;
+
+    for (size_t i = 0; i < model->job_count; i++) {
+        const struct model_job *job = &model->jobs[i];
+
+        count += job->id && job->kind == kind && job->node == node && model_alive(model, job) &&
+                 !orphaned(model, job);
+    }
+    return count;
+}
+
+static bool waiting(const struct model_job *job)
+{
+    return job->state == JOB_NEW || job->state == JOB_SELECTING || job->state == JOB_RETRYING;
+}
+
+static bool on_node(const struct model_job *job)
+{
+    return job->state == JOB_DISPATCHED || job->state == JOB_ACKED;
+}
+
+static bool final(const struct model_job *job)
+{
+    return job->state == JOB_DONE || job->state == JOB_FAILED;
+}
+
+static struct model_answer answer(enum err err)
+{
+    return (struct model_answer){.err = err, .chosen = -1};
+}
+
+static struct model_answer duplicate(void)
+{
+    return (struct model_answer){.duplicate = true, .chosen = -1};
+}
+
+static void create(struct model_job *job, uint64_t id)
+{
+    int max_attempts = job->max_attempts;
+    int64_t timeout_ms = job->timeout_ms;
+
+    *job = (struct model_job){.id = id,
+                              .state = JOB_NEW,
+                              .attempt = 1,
+                              .max_attempts = max_attempts,
+                              .timeout_ms = timeout_ms,
+                              .node = -1,
+                              .owner = 1};
+}
+
+struct model_answer model_put(struct model *model, struct model_job *job, uint64_t id,
+                              int64_t hold_ms)
+{
+    if (job->id)
+        return duplicate();
+    create(job, id);
+    job->hold_ms = model->now_ms + hold_ms;
+    return answer(ERR_OK);
+}
+
+/* What ran out is given up for good as soon as somebody takes a slot. */
+static void forget_lapsed(struct model *model)
+{
+    for (size_t i = 0; i < model->job_count; i++) {
+        struct model_job *job = &model->jobs[i];
+
+        if (job->id && job->lapsed) {
+            job->kind = LEASE_NONE;
+            job->lapsed = false;
+            job->given_up = true;
+        }
+    }
+}
+
+struct model_answer model_reserve(struct model *model, struct model_job *job, uint64_t id,
+                                  int attempt, const int *candidates, int count)
+{
+    if (!job->id && attempt != 1)
+        return answer(ERR_NOT_FOUND);
+    if (job->id && on_node(job) && attempt == job->attempt)
+        return duplicate();
+    if (job->id && (!waiting(job) || attempt != job->attempt + (job->state == JOB_RETRYING)))
+        return answer(ERR_STALE);
+    for (int i = 0; i < count; i++) {
+        const struct model_node *node = &model->nodes[candidates[i]];
+
+        if (model_count(model, candidates[i], LEASE_RESERVED) +
+                model_count(model, candidates[i], LEASE_RUNNING) >=
+            node->max)
+            continue;
+        forget_lapsed(model);
+        if (!job->id)
+            create(job, id);
+        job->state = JOB_DISPATCHED;
+        job->attempt = attempt;
+        job->node = candidates[i];
+        job->kind = LEASE_RESERVED;
+        job->epoch = node->epoch;
+        job->until_ms = model->now_ms + MODEL_TTL_MS;
+        job->run_until_ms = 0;
+        return (struct model_answer){.chosen = candidates[i]};
+    }
+    return answer(ERR_ALL_FULL);
+}
+
+struct model_answer model_commit(struct model *model, struct model_job *job, int attempt, int node,
+                                 int64_t stop_grace_ms)
+{
+    bool here = on_node(job) && attempt == job->attempt && node == job->node;
+
+    if (!job->id)
+        return answer(ERR_NOT_FOUND);
+    if (!here || !model_alive(model, job))
+        return answer(ERR_STALE);
+    if (job->state == JOB_ACKED)
+        return duplicate();
+    if (orphaned(model, job))
+        return answer(ERR_STALE);
+    job->state = JOB_ACKED;
+    job->kind = LEASE_RUNNING;
+    job->until_ms = model->now_ms + MODEL_RUN_MS;
+    if (job->timeout_ms) {
+        job->run_until_ms = model->now_ms + job->timeout_ms + stop_grace_ms;
+        if (job->until_ms > job->run_until_ms)
+            job->until_ms = job->run_until_ms;
+    }
+    job->run_until_written_ms = job->run_until_ms;
+    return answer(ERR_OK);
+}
+
+static void end_attempt(struct model_job *job, enum job_event how)
+{
+    assert(job->ended_count < MODEL_ENDED);
+    job->ended[job->ended_count].attempt = job->attempt;
+    job->ended[job->ended_count].node = job->node;
+    job->ended[job->ended_count++].how = how;
+    job->kind = LEASE_NONE;
+    job->lapsed = false;
+    job->given_up = false;
+}
+
+static bool ended_so(const struct model_job *job, int attempt, int node, enum job_event how)
+{
+    for (int i = 0; i < job->ended_count; i++)
+        if (job->ended[i].attempt == attempt && job->ended[i].how == how &&
+            (node < 0 || job->ended[i].node == node))
+            return true;
+    return false;
+}
+
+static void wait_again(struct model *model, struct model_job *job, enum job_state state,
+                       int64_t hold_ms)
+{
+    job->state = state;
+    job->owner = 1;
+    job->hold_ms = model->now_ms + hold_ms;
+    if (state == JOB_SELECTING)
+        job->node = -1;
+}
+
+static void retry_or_fail(struct model *model, struct model_job *job, enum store_outcome outcome,
+                          int64_t hold_ms)
+{
+    if (job->attempt < job->max_attempts) {
+        wait_again(model, job, JOB_RETRYING, hold_ms);
+    } else {
+        job->state = JOB_FAILED;
+        job->ended_by = outcome;
+    }
+}
+
+static struct model_answer finish_by_node(struct model *model, struct model_job *job,
+                                          enum store_outcome outcome, int attempt, int node,
+                                          bool left, int64_t hold_ms)
+{
+    static const enum job_event events[] = {[STORE_DONE] = JOB_EV_DONE,
+                                            [STORE_FAIL] = JOB_EV_FAIL,
+                                            [STORE_REFUSED] = JOB_EV_REFUSED,
+                                            [STORE_SEND_FAILED] = JOB_EV_SEND_FAILED};
+    enum job_event how = events[outcome];
+    bool here = attempt == job->attempt && node == job->node && model_alive(model, job);
+    bool gives_up = outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED;
+
+    if (here && final(job) && !gives_up) {
+        end_attempt(job, how); /* it was cancelled; this is its end */
+        return answer(ERR_OK);
+    }
+    if (!here || final(job) || (gives_up && job->state != JOB_DISPATCHED))
+        return ended_so(job, attempt, node, how) ? duplicate() : answer(ERR_STALE);
+    end_attempt(job, how);
+    if (outcome == STORE_FAIL) {
+        retry_or_fail(model, job, outcome, hold_ms);
+    } else if (gives_up && left) {
+        wait_again(model, job, JOB_SELECTING, hold_ms);
+    } else {
+        job->state = outcome == STORE_DONE ? JOB_DONE : JOB_FAILED;
+        job->ended_by = outcome;
+    }
+    return answer(ERR_OK);
+}
+
+static struct model_answer expire(struct model *model, struct model_job *job, int attempt,
+                                  int64_t hold_ms)
+{
+    bool due = !model_alive(model, job) || orphaned(model, job);
+    enum job_event how = job->state == JOB_DISPATCHED ? JOB_EV_ACK_TIMEOUT : JOB_EV_RUN_TIMEOUT;
+
+    if (attempt == job->attempt && due && on_node(job)) {
+        end_attempt(job, how);
+        retry_or_fail(model, job, STORE_EXPIRE, hold_ms);
+        return answer(ERR_OK);
+    }
+    if (attempt == job->attempt && due && final(job) &&
+        (job->kind != LEASE_NONE || job->given_up)) {
+        end_attempt(job, how);
+        return answer(ERR_OK);
+    }
+    if (ended_so(job, attempt, -1, JOB_EV_ACK_TIMEOUT) ||
+        ended_so(job, attempt, -1, JOB_EV_RUN_TIMEOUT))
+        return duplicate();
+    return answer(ERR_STALE);
+}
+
+static struct model_answer end_job(struct model *model, struct model_job *job,
+                                   enum store_outcome outcome)
+{
+    if (final(job))
+        return job->state == JOB_FAILED && job->ended_by == (int)outcome ? duplicate()
+                                                                         : answer(ERR_STALE);
+    if (outcome != STORE_CANCEL && !waiting(job))
+        return answer(ERR_STALE);
+    if (on_node(job) && (job->state == JOB_DISPATCHED || !model_alive(model, job)))
+        end_attempt(job, JOB_EV_CANCEL);
+    if (outcome == STORE_NO_CANDIDATE && job->state == JOB_RETRYING)
+        job->attempt++;
+    job->state = JOB_FAILED;
+    job->ended_by = outcome;
+    job->run_until_written_ms = job->run_until_ms;
+    return answer(ERR_OK);
+}
+
+struct model_answer model_finish(struct model *model, struct model_job *job,
+                                 enum store_outcome outcome, int attempt, int node, bool left,
+                                 int64_t hold_ms)
+{
+    if (!job->id)
+        return answer(ERR_NOT_FOUND);
+    if (outcome == STORE_EXPIRE)
+        return expire(model, job, attempt, hold_ms);
+    if (outcome <= STORE_SEND_FAILED)
+        return finish_by_node(model, job, outcome, attempt, node, left, hold_ms);
+    return end_job(model, job, outcome);
+}
+
+struct model_answer model_adopt(struct model *model, struct model_job *job, unsigned owner,
+                                int64_t hold_ms)
+{
+    if (!job->id)
+        return answer(ERR_NOT_FOUND);
+    if (!waiting(job) || (job->hold_ms > model->now_ms && job->owner != owner))
+        return answer(ERR_STALE);
+    job->owner = owner;
+    job->hold_ms = model->now_ms + hold_ms;
+    return answer(ERR_OK);
+}
+
+void model_renew(struct model *model, int node)
+{
+    for (size_t i = 0; i < model->job_count; i++) {
+        struct model_job *job = &model->jobs[i];
+        int64_t until_ms = model->now_ms + MODEL_RUN_MS;
+
+        if (!job->id || job->kind != LEASE_RUNNING || job->node != node ||
+            !model_alive(model, job) || orphaned(model, job))
+            continue;
+        if (job->run_until_ms && until_ms > job->run_until_ms)
+            until_ms = job->run_until_ms;
+        if (until_ms > job->until_ms)
+            job->until_ms = until_ms;
+    }
+}
+
+void model_pass(struct model *model, int64_t ms)
+{
+    int64_t before_ms = model->now_ms;
+
+    model->now_ms += ms;
+    for (size_t i = 0; i < model->job_count && ms > AWAY_MS; i++) {
+        struct model_job *job = &model->jobs[i];
+
+        if (!job->id || job->kind != LEASE_RUNNING || job->until_ms <= before_ms)
+            continue;
+        if (job->until_ms < model->now_ms)
+            job->until_ms = model->now_ms;
+        job->until_ms += GRACE_MS;
+        if (job->run_until_ms && job->run_until_ms < job->until_ms)
+            job->run_until_ms = job->until_ms;
+    }
+}
+
+void model_lapse(struct model *model)
+{
+    for (size_t i = 0; i < model->job_count; i++) {
+        struct model_job *job = &model->jobs[i];
+
+        if (job->id && job->kind != LEASE_NONE && !model_alive(model, job) && !orphaned(model, job))
+            job->lapsed = true;
+    }
+}
+
+void model_restart(struct model *model)
+{
+    for (size_t i = 0; i < model->job_count; i++) {
+        struct model_job *job = &model->jobs[i];
+
+        job->given_up = false;
+        job->lapsed = false;
+        job->run_until_ms = job->run_until_written_ms;
+        if (waiting(job))
+            job->hold_ms = model->now_ms;
+        if (!job->id || job->kind != LEASE_RUNNING)
+            continue;
+        job->until_ms = model->now_ms + MODEL_RUN_MS;
+        if (job->run_until_ms && job->run_until_ms < model->now_ms + GRACE_MS)
+            job->run_until_ms = model->now_ms + GRACE_MS;
+        if (job->run_until_ms && job->until_ms > job->run_until_ms)
+            job->until_ms = job->run_until_ms;
+    }
+}

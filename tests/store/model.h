@@ -1,0 +1,76 @@
+/* A second opinion on the store: the rules once more, as plainly as they can be written, with
+ * arrays instead of maps and counting instead of counters. */
+#ifndef TESTS_STORE_MODEL_H
+#define TESTS_STORE_MODEL_H
+
+#include "store/store.h"
+
+enum { MODEL_NODES = 6, MODEL_ENDED = 24, MODEL_RUN_MS = 45000, MODEL_TTL_MS = 5000 };
+
+struct model_job {
+    uint64_t id; /* 0: does not exist */
+    enum job_state state;
+    int attempt;
+    int max_attempts;
+    int node;             /* -1: none */
+    enum lease_kind kind; /* it may have run out all the same */
+    uint32_t epoch;
+    int64_t until_ms;
+    bool lapsed;   /* it ran out and its slot was given back; its row does not tell */
+    bool given_up; /* and now it does: somebody took a slot; the sweep has not been there yet */
+    int64_t timeout_ms;
+    int64_t run_until_ms;
+    int64_t run_until_written_ms; /* without the graces since: what a restart finds */
+    int64_t hold_ms;              /* until when */
+    unsigned owner;
+    int ended_by; /* enum store_outcome of the call that made it final */
+    struct {
+        int attempt;
+        int node;
+        enum job_event how;
+    } ended[MODEL_ENDED];
+    int ended_count;
+};
+
+struct model_node {
+    int32_t max;
+    uint32_t epoch;
+};
+
+struct model {
+    struct model_job *jobs;
+    size_t job_count;
+    struct model_node nodes[MODEL_NODES];
+    int64_t now_ms;
+};
+
+struct model_answer {
+    enum err err;
+    bool duplicate;
+    int chosen; /* node, -1: none */
+};
+
+/* What the store must answer, and what it then holds true. */
+struct model_answer model_put(struct model *model, struct model_job *job, uint64_t id,
+                              int64_t hold_ms);
+struct model_answer model_reserve(struct model *model, struct model_job *job, uint64_t id,
+                                  int attempt, const int *candidates, int count);
+struct model_answer model_commit(struct model *model, struct model_job *job, int attempt, int node,
+                                 int64_t stop_grace_ms);
+struct model_answer model_finish(struct model *model, struct model_job *job,
+                                 enum store_outcome outcome, int attempt, int node, bool left,
+                                 int64_t hold_ms);
+struct model_answer model_adopt(struct model *model, struct model_job *job, unsigned owner,
+                                int64_t hold_ms);
+void model_renew(struct model *model, int node);
+/* Time goes on. More than five seconds in one step is a store that was away. */
+void model_pass(struct model *model, int64_t ms);
+/* What ran out by now is cleared, as DUE does. */
+void model_lapse(struct model *model);
+/* Closed and opened again. */
+void model_restart(struct model *model);
+/* How many leases of this kind count on the node now. */
+int model_count(const struct model *model, int node, enum lease_kind kind);
+bool model_alive(const struct model *model, const struct model_job *job);
+
+#endif
