@@ -60,6 +60,7 @@ static void finish(struct flight *flight, enum err err)
     struct client_call *call = flight->call;
     long status = 0;
 
+    assert(call->priv == flight);
     curl_easy_getinfo(flight->easy, CURLINFO_RESPONSE_CODE, &status);
     curl_multi_remove_handle(flight->client->multi, flight->easy);
     curl_easy_cleanup(flight->easy);
@@ -334,6 +335,7 @@ enum err client_new(struct loop *loop, int64_t connections_max, struct client **
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct client *client = mem_new(struct client);
 
+    assert(connections_max > 0);
     pthread_once(&once, init_curl);
     client->multi = curl_multi_init();
     if (!client->multi) {

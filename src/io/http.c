@@ -24,111 +24,13 @@ const struct http_limits http_limits_default = {
     .requests_per_connection_max = 0,
 };
 
-/* --- requests and their memory --- */
-
-struct http_private *http_request_new(struct http_conn *conn)
-{
-    struct http_server_private *srv = conn->srv;
-    struct http_private *p = LIST_FIRST(&srv->spare);
-    struct arena arena = {0};
-
-    if (p) {
-        LIST_REMOVE(p, link);
-        srv->spare_count--;
-        arena = p->req.arena;
-    } else {
-        p = mem_alloc(sizeof *p);
-    }
-    *p = (struct http_private){.conn = conn};
-    p->req = (struct http_request){.server = srv->server,
-                                   .loop = conn->net->loop,
-                                   .method = HTTP_M_OTHER,
-                                   .path = STR(""),
-                                   .query = STR(""),
-                                   .body = STR(""),
-                                   .peer = conn->net->peer,
-                                   .arena = arena,
-                                   .begun_us = conn->begun_us,
-                                   .priv = p};
-    LIST_INSERT_HEAD(&srv->requests, p, link);
-    assert(!conn->req);
-    conn->req = p;
-    return p;
-}
-
-void http_request_free(struct http_private *p)
-{
-    struct http_server_private *srv = p->req.server->priv;
-
-    if (p->conn) {
-        assert(p->conn->req == p);
-        p->conn->req = NULL;
-    }
-    LIST_REMOVE(p, link);
-    buf_free(&p->body);
-    if (srv->spare_count < HTTP_SPARE_REQUESTS) {
-        arena_reset(&p->req.arena);
-        LIST_INSERT_HEAD(&srv->spare, p, link);
-        srv->spare_count++;
-        return;
-    }
-    arena_free(&p->req.arena);
-    free(p);
-}
-
-/* A slice of the text that was read becomes the same slice of its copy; others stand in constants.
- */
-static struct str moved(struct str slice, struct str text, const char *copy)
-{
-    if (slice.at >= text.at && slice.at + slice.len <= text.at + text.len)
-        slice.at = copy + (slice.at - text.at);
-    return slice;
-}
-
-/* The read buffer is used again before the reply: what the request needs is copied in one go. */
-static void keep_head(struct http_private *p, const struct http_head *head, struct str text)
-{
-    struct http_request *req = &p->req;
-    size_t bytes = head->header_count * sizeof(struct http_header);
-    struct http_header *headers = arena_raw(&req->arena, bytes);
-    char *copy = arena_raw(&req->arena, text.len);
-
-    memcpy(copy, text.at, text.len);
-    for (size_t i = 0; i < head->header_count; i++) {
-        headers[i].name = moved(head->headers[i].name, text, copy);
-        headers[i].value = moved(head->headers[i].value, text, copy);
-    }
-    req->headers = headers;
-    req->header_count = head->header_count;
-    req->method = head->method;
-    req->path = moved(head->path, text, copy);
-    req->query = moved(head->query, text, copy);
-    req->begun_us = p->conn->begun_us;
-    p->keep_alive = head->keep_alive;
-    p->upgrade = head->upgrade;
-    p->minor = head->minor;
-}
-
-static bool decode_path(struct http_request *req)
-{
-    char *decoded;
-    size_t len;
-
-    if (!memchr(req->path.at, '%', req->path.len))
-        return true; /* ASCII already, see http_head.c */
-    decoded = arena_raw(&req->arena, req->path.len);
-    if (!http_percent_decode(req->path, false, decoded, &len))
-        return false;
-    req->path = (struct str){.at = decoded, .len = len};
-    return !memchr(decoded, '\0', len) && str_is_utf8(req->path);
-}
-
 /* --- from bytes to a request --- */
 
 static void ask_handler(struct http_conn *conn)
 {
     struct http_private *p = conn->req;
 
+    assert(p && !p->answerable && http_body_done(&conn->body));
     conn->state = HTTP_WAIT;
     conn->requests++;
     net_conn_deadline(conn->net, 0);
@@ -143,6 +45,7 @@ static void refuse_body(struct http_conn *conn, const struct http_head *head, en
     struct http_private *p = conn->req;
     bool has_body = head->chunked || head->content_length > 0;
 
+    assert(err != ERR_OK);
     if (head->content_length > HTTP_SKIP_BYTES_MAX || (has_body && head->expect_continue))
         p->keep_alive = false;
     if (has_body && p->keep_alive) {
@@ -165,6 +68,7 @@ static enum err bound_body(struct http_private *p, const struct http_head *head,
     if (server->callbacks->body_limit) {
         int64_t max = server->callbacks->body_limit(&p->req, &err, why);
 
+        assert(max >= 0);
         if (max < p->body_bytes_max)
             p->body_bytes_max = max;
     }
@@ -192,12 +96,12 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
         http_refuse(p, err, head.detail);
         return 0;
     }
-    keep_head(p, &head, text);
+    http_request_keep(p, &head, text);
     if (head.chunked)
         http_body_chunked(&conn->body);
     else
         http_body_sized(&conn->body, head.content_length > 0 ? (uint64_t)head.content_length : 0);
-    if (!decode_path(&p->req)) {
+    if (!http_request_decode(&p->req)) {
         refuse_body(conn, &head, ERR_BAD_REQUEST, "The path is not valid percent-encoded UTF-8.");
         return 0;
     }
@@ -213,6 +117,7 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
     if (!head.chunked && rest.len >= (size_t)head.content_length) {
         p->req.body = arena_str(&p->req.arena,
                                 (struct str){.at = rest.at, .len = (size_t)head.content_length});
+        http_body_sized(&conn->body, 0); /* it is here already */
         ask_handler(conn);
         return (size_t)head.content_length;
     }
@@ -235,6 +140,7 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
     enum http_scan_result result;
     size_t len = 0;
 
+    assert(!conn->req && bytes.len > 0);
     if (conn->scan.at == 0) {
         conn->begun_us = clock_mono_us();
         net_conn_deadline(conn->net, conn->net->loop->mono_ms + limits->net.header_timeout_ms);
@@ -385,10 +291,12 @@ static void on_data(struct net_conn *net, struct str bytes)
         hold_back(conn);
 }
 
+/* The reply is out: what was pipelined behind its request is next. */
 static void go_on(struct http_conn *conn)
 {
     size_t used = consume(conn, buf_view(&conn->held));
 
+    assert(used <= conn->held.len);
     if (conn->state == HTTP_TAKEN) {
         buf_drop(&conn->held, used);
         net_unread(conn->net, buf_view(&conn->held));
@@ -403,6 +311,7 @@ static void go_on(struct http_conn *conn)
 
 void http_conn_replied(struct http_conn *conn, bool keep_alive)
 {
+    assert(!conn->req);
     if (conn->net->closing)
         return;
     if (!keep_alive) {
@@ -457,6 +366,7 @@ static void on_expired(struct net_conn *net)
 {
     struct http_conn *conn = net->user;
 
+    assert(conn->state != HTTP_WAIT && conn->state != HTTP_STREAM); /* these may take for ever */
     if (conn->state == HTTP_HEAD && conn->held.len > 0) {
         refuse_head(conn, ERR_REQUEST_TIMEOUT, "The headers did not come in time.");
     } else if (conn->state == HTTP_BODY) {
@@ -579,35 +489,4 @@ int64_t http_connections(const struct http_server *server)
         count++;
     }
     return count;
-}
-
-struct str http_header_get(const struct http_request *req, const char *name)
-{
-    struct str wanted = str_of(name);
-
-    for (size_t i = 0; i < req->header_count; i++)
-        if (str_eq_nocase(req->headers[i].name, wanted))
-            return req->headers[i].value;
-    return STR_NONE;
-}
-
-struct str http_query(struct http_request *req, const char *name)
-{
-    struct str rest = req->query;
-
-    while (rest.len > 0) {
-        struct str value = str_cut(&rest, '&');
-        struct str key = str_cut(&value, '=');
-        char *decoded;
-        size_t len;
-
-        if (!str_is(key, name))
-            continue;
-        decoded = arena_raw(&req->arena, value.len + 1);
-        if (!http_percent_decode(value, true, decoded, &len))
-            return STR_NONE;
-        decoded[len] = '\0';
-        return (struct str){.at = decoded, .len = len};
-    }
-    return STR_NONE;
 }

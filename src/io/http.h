@@ -1,5 +1,5 @@
-/* HTTP/1.1 server on net.h and http-parser. Every limit is enforced before a handler sees a
- * request; a reply may come now or later, on the same loop, also after the peer left. */
+/* HTTP/1.1 server on net.h. Every limit is enforced before a handler sees a request; a reply may
+ * come now or later, on the same loop, also after the peer left. */
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
@@ -35,7 +35,7 @@ struct http_header {
 
 struct http_server;
 
-/* A complete request. It lives until http_reply (or http_upgrade, http_stream) and everything it
+/* A complete request. It lives until http_reply (or ws_accept, http_stream) and everything it
  * points to lives with it: strings stand in its arena. */
 struct http_request {
     struct http_server *server;
@@ -50,10 +50,10 @@ struct http_request {
     struct arena arena; /* the request's memory: handlers allocate here */
     int64_t begun_us;   /* monotonic, when its first byte was parsed */
     void *user;         /* for the handler */
-    void *route;        /* set by find_body_limit, read by the handler */
+    void *route;        /* set by body_limit, read by the handler */
     bool gone;          /* the peer left; a reply is still required and goes nowhere */
-    void (*on_gone)(
-        struct http_request *req); /* told once when the peer leaves early; may be NULL */
+    /* Told once when the peer leaves before the reply; may be NULL. */
+    void (*on_gone)(struct http_request *req);
     struct http_private *priv;
 };
 
@@ -104,8 +104,9 @@ struct http_stream {
     struct net_conn *conn;
     void *user;
     void (*closed)(struct http_stream *stream); /* once; then the memory goes */
-    struct http_stream_private *priv;
 };
+/* Answers 200 without a length; consumes the request. NULL when there is nobody to stream to: the
+ * peer left, or only asked for the headers (HEAD). */
 struct http_stream *http_stream(struct http_request *req, const char *content_type);
 /* false when the reader is too slow and the piece was dropped (the stream then closes). */
 bool http_stream_send(struct http_stream *stream, struct str bytes);

@@ -87,19 +87,39 @@ static bool step_size_lf(struct http_body *body, char c)
     return c == '\n';
 }
 
-static bool step_trailer(struct http_body *body, char c)
+/* A trailer may not say anew what the head has said: another reader could believe it. */
+static bool is_harmless(struct str name)
 {
-    body->state = c == '\r' ? END_LF : TRAILER_NAME;
-    body->overhead++;
-    return c == '\r' || is_token(c);
+    static const struct str framing[] = {
+        {"content-length", 14}, {"transfer-encoding", 17}, {"host", 4}, {"connection", 10}};
+
+    for (size_t i = 0; i < COUNT_OF(framing); i++)
+        if (str_eq_nocase(name, framing[i]))
+            return false;
+    return true;
 }
 
 static bool step_trailer_name(struct http_body *body, char c)
 {
-    if (c == ':')
-        body->state = TRAILER_VALUE;
     body->overhead++;
-    return c == ':' || is_token(c);
+    if (c == ':') {
+        body->state = TRAILER_VALUE;
+        return is_harmless((struct str){.at = body->name, .len = body->name_len});
+    }
+    if (body->name_len < sizeof body->name) /* no longer name is forbidden */
+        body->name[body->name_len++] = c;
+    return is_token(c);
+}
+
+static bool step_trailer(struct http_body *body, char c)
+{
+    body->name_len = 0;
+    if (c == '\r') {
+        body->state = END_LF;
+        return true;
+    }
+    body->state = TRAILER_NAME;
+    return c != ':' && step_trailer_name(body, c);
 }
 
 static bool expect(struct http_body *body, char c, char wanted, enum state next)
@@ -145,6 +165,7 @@ static void take_piece(struct http_body *body, struct str bytes, struct str *ret
 {
     size_t len = bytes.len < body->left ? bytes.len : (size_t)body->left;
 
+    assert(len > 0);
     *ret_piece = (struct str){.at = bytes.at, .len = len};
     body->left -= len;
     if (body->left == 0)

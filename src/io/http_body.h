@@ -6,14 +6,16 @@
 #include "base/err.h"
 #include "base/str.h"
 
+enum { HTTP_BODY_OVERHEAD_MAX = 8192, HTTP_BODY_NAME_BYTES = 18 };
+
 struct http_body {
     uint64_t left;     /* of the body, or of the chunk */
     uint32_t overhead; /* bytes of extensions and trailers so far */
     uint8_t state;     /* enum in http_body.c */
     uint8_t digits;    /* of a chunk's size */
+    uint8_t name_len;  /* of the trailer being read; its begin stands in name */
+    char name[HTTP_BODY_NAME_BYTES];
 };
-
-enum { HTTP_BODY_OVERHEAD_MAX = 8192 };
 
 void http_body_sized(struct http_body *body, uint64_t length);
 void http_body_chunked(struct http_body *body);

@@ -71,9 +71,14 @@ struct http_server_private {
     bool draining;
 };
 
-/* http.c */
+/* http_request.c */
 struct http_private *http_request_new(struct http_conn *conn);
 void http_request_free(struct http_private *p);
+/* The read buffer is used again before the reply: what the request needs of it is copied. */
+void http_request_keep(struct http_private *p, const struct http_head *head, struct str text);
+bool http_request_decode(struct http_request *req); /* its path; false: not percent-encoded UTF-8 */
+
+/* http.c */
 void http_conn_replied(struct http_conn *conn, bool keep_alive); /* the request is freed already */
 /* Hands the connection over: the request is consumed, what was read too far goes to `handler`. */
 struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user);

@@ -176,6 +176,7 @@ void http_refuse(struct http_private *p, enum err err, const char *detail)
     const struct http_callbacks *callbacks = p->req.server->callbacks;
     struct buf body = {0};
 
+    assert(err > ERR_OK && err < ERR_COUNT && !p->answerable);
     if (!detail || !*detail)
         detail = err_title(err);
     if (callbacks->problem)

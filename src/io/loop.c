@@ -99,6 +99,7 @@ static void on_check(uv_check_t *check)
 
 enum err loop_init(struct loop *loop, int index)
 {
+    assert(index >= 0);
     *loop = (struct loop){.index = index};
     signal(SIGPIPE, SIG_IGN);
     if (uv_loop_init(&loop->uv) != 0)

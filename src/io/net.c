@@ -36,7 +36,7 @@ static void unmark_dirty(struct net_private *p)
 
 static void spare_take(struct net_loop *net, struct buf *buf)
 {
-    assert(!buf->at);
+    assert(!buf->at && net->spare_count >= 0);
     if (net->spare_count > 0)
         *buf = net->spare[--net->spare_count];
 }
@@ -342,6 +342,7 @@ void net_read_resume(struct net_conn *conn)
 
 void net_unread(struct net_conn *conn, struct str bytes)
 {
+    assert(conn->priv->opened);
     if (bytes.len == 0 || conn->closing)
         return;
     buf_str(&conn->priv->unread, bytes);
@@ -389,6 +390,7 @@ void net_conn_begin(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;
 
+    assert(!p->opened && !p->dial);
     if (!p->tls) {
         open_to_handler(p);
     } else {

@@ -81,6 +81,7 @@ static void on_connected(uv_connect_t *connect, int status)
         uv_close((uv_handle_t *)&p->tcp, on_socket_closed);
         return;
     }
+    assert(p->dial == dial);
     set_options(&p->tcp);
     p->dial = NULL;
     dial_free(dial);
@@ -93,6 +94,7 @@ static void try_next(struct net_dial *dial)
     struct addrinfo *addr = dial->next;
     int err;
 
+    assert(p->dial == dial && !p->conn.closing);
     if (!addr) {
         net_conn_fail(&p->conn, uv_strerror(dial->error));
         return;

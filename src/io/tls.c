@@ -211,6 +211,7 @@ struct tls *tls_new(struct net_tls *config, const char *host)
     struct tls *tls = mem_new(struct tls);
     BIO *bio = BIO_new(bio_method);
 
+    assert(bio_method && config->owners > 0);
     tls->ssl = SSL_new(config->ctx);
     if (!tls->ssl || !bio)
         abort(); /* out of memory */
@@ -238,6 +239,7 @@ void tls_free(struct tls *tls)
 
 void tls_feed(struct tls *tls, struct str cipher)
 {
+    assert(tls->fed.len == 0); /* tls_keep comes between two of these */
     if (tls->kept.len > 0) {
         buf_str(&tls->kept, cipher);
         cipher = buf_view(&tls->kept);
@@ -250,6 +252,7 @@ void tls_keep(struct tls *tls)
     if (tls->fed.len == 0) {
         buf_free(&tls->kept);
     } else if (tls->kept.len > 0) {
+        assert(tls->fed.len <= tls->kept.len);
         buf_drop(&tls->kept, tls->kept.len - tls->fed.len);
     } else {
         buf_str(&tls->kept, tls->fed);

@@ -127,6 +127,7 @@ static struct ws_reader *reader_take(struct ws_loop *wsl)
     struct ws_reader *reader = wsl->spare;
 
     if (reader) {
+        assert(reader->inside == 0 && wsl->spare_count > 0);
         wsl->spare = reader->next;
         wsl->spare_count--;
         return reader;
@@ -179,6 +180,7 @@ static void send_close(struct ws_private *p, int code, struct str reason)
     char payload[WS_CONTROL_MAX];
     size_t len = 0;
 
+    assert(p->state == WS_OPEN && code >= 1000 && code <= 4999);
     if (code != WS_NO_CODE) {
         payload[len++] = (char)(code >> 8);
         payload[len++] = (char)code;
@@ -361,6 +363,7 @@ void ws_read(struct ws_private *p, struct str bytes)
 {
     struct wslay_frame_iocb frame;
 
+    assert(p->state != WS_OPENING);
     p->heard_ms = p->ws.loop->mono_ms;
     p->pinged = false;
     if (!p->reader)
@@ -397,6 +400,7 @@ struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
 
 void ws_begin(struct ws_private *p)
 {
+    assert(p->net && p->state == WS_OPENING && !p->opening);
     p->state = WS_OPEN;
     p->heard_ms = p->ws.loop->mono_ms;
     net_conn_deadline(p->net, p->limits->ping_ms > 0 ? p->heard_ms + p->limits->ping_ms : 0);

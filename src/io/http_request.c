@@ -1,0 +1,135 @@
+/* A request's memory: taken from the last ones, filled in one go, and what handlers ask of it. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "io/http_private.h"
+
+struct http_private *http_request_new(struct http_conn *conn)
+{
+    struct http_server_private *srv = conn->srv;
+    struct http_private *p = LIST_FIRST(&srv->spare);
+    struct arena arena = {0};
+
+    if (p) {
+        LIST_REMOVE(p, link);
+        srv->spare_count--;
+        arena = p->req.arena;
+    } else {
+        p = mem_alloc(sizeof *p);
+    }
+    *p = (struct http_private){.conn = conn};
+    p->req = (struct http_request){.server = srv->server,
+                                   .loop = conn->net->loop,
+                                   .method = HTTP_M_OTHER,
+                                   .path = STR(""),
+                                   .query = STR(""),
+                                   .body = STR(""),
+                                   .peer = conn->net->peer,
+                                   .arena = arena,
+                                   .begun_us = conn->begun_us,
+                                   .priv = p};
+    LIST_INSERT_HEAD(&srv->requests, p, link);
+    assert(!conn->req);
+    conn->req = p;
+    return p;
+}
+
+void http_request_free(struct http_private *p)
+{
+    struct http_server_private *srv = p->req.server->priv;
+
+    if (p->conn) {
+        assert(p->conn->req == p);
+        p->conn->req = NULL;
+    }
+    LIST_REMOVE(p, link);
+    buf_free(&p->body);
+    if (srv->spare_count < HTTP_SPARE_REQUESTS) {
+        arena_reset(&p->req.arena);
+        LIST_INSERT_HEAD(&srv->spare, p, link);
+        srv->spare_count++;
+        return;
+    }
+    arena_free(&p->req.arena);
+    free(p);
+}
+
+/* A slice of the text that was read becomes the same slice of its copy; others stand in constants.
+ */
+static struct str moved(struct str slice, struct str text, const char *copy)
+{
+    if (slice.at >= text.at && slice.at + slice.len <= text.at + text.len)
+        slice.at = copy + (slice.at - text.at);
+    return slice;
+}
+
+/* The read buffer is used again before the reply: what the request needs is copied in one go. */
+void http_request_keep(struct http_private *p, const struct http_head *head, struct str text)
+{
+    struct http_request *req = &p->req;
+    size_t bytes = head->header_count * sizeof(struct http_header);
+    struct http_header *headers = arena_raw(&req->arena, bytes);
+    char *copy = arena_raw(&req->arena, text.len);
+
+    memcpy(copy, text.at, text.len);
+    for (size_t i = 0; i < head->header_count; i++) {
+        headers[i].name = moved(head->headers[i].name, text, copy);
+        headers[i].value = moved(head->headers[i].value, text, copy);
+    }
+    req->headers = headers;
+    req->header_count = head->header_count;
+    req->method = head->method;
+    req->path = moved(head->path, text, copy);
+    req->query = moved(head->query, text, copy);
+    req->begun_us = p->conn->begun_us;
+    p->keep_alive = head->keep_alive;
+    p->upgrade = head->upgrade;
+    p->minor = head->minor;
+}
+
+bool http_request_decode(struct http_request *req)
+{
+    char *decoded;
+    size_t len;
+
+    if (!memchr(req->path.at, '%', req->path.len))
+        return true; /* ASCII already, see http_head.c */
+    decoded = arena_raw(&req->arena, req->path.len);
+    if (!http_percent_decode(req->path, false, decoded, &len))
+        return false;
+    req->path = (struct str){.at = decoded, .len = len};
+    return !memchr(decoded, '\0', len) && str_is_utf8(req->path);
+}
+
+struct str http_header_get(const struct http_request *req, const char *name)
+{
+    struct str wanted = str_of(name);
+
+    for (size_t i = 0; i < req->header_count; i++)
+        if (str_eq_nocase(req->headers[i].name, wanted))
+            return req->headers[i].value;
+    return STR_NONE;
+}
+
+struct str http_query(struct http_request *req, const char *name)
+{
+    struct str rest = req->query;
+
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&');
+        struct str key = str_cut(&value, '=');
+        char *decoded;
+        size_t len;
+
+        if (!str_is(key, name))
+            continue;
+        decoded = arena_raw(&req->arena, value.len + 1);
+        if (!http_percent_decode(value, true, decoded, &len))
+            return STR_NONE;
+        decoded[len] = '\0';
+        return (struct str){.at = decoded, .len = len};
+    }
+    return STR_NONE;
+}
