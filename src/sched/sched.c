@@ -134,6 +134,15 @@ static int by_int(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
+/* In steps of a hundredth of the target: a millisecond more or less is chance, and must not decide
+ * who is healthier. */
+static int64_t in_steps(int64_t ms, int64_t target_ms)
+{
+    int64_t step = target_ms / 100;
+
+    return step > 1 ? ms - ms % step : ms;
+}
+
 int sched_score(const struct node *node, int64_t latency_target_ms)
 {
     uint32_t seen = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
@@ -153,7 +162,7 @@ int sched_score(const struct node *node, int64_t latency_target_ms)
         .gpu_pm = atomic_load_explicit(&node->gpu_pm, memory_order_relaxed),
         .mem_pm = atomic_load_explicit(&node->mem_pm, memory_order_relaxed),
         .fail_pm = count ? failed * 1000 / (int64_t)count : 0,
-        .p95_ms = count ? run_ms[(count * 95 + 99) / 100 - 1] : 0,
+        .p95_ms = count ? in_steps(run_ms[(count * 95 + 99) / 100 - 1], latency_target_ms) : 0,
         .target_ms = latency_target_ms,
     };
     if (figures.cpu_pm < 0)

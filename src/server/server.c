@@ -60,7 +60,7 @@ static void loop_tick(struct loop *loop)
 {
     struct worker *worker = worker_of(loop);
 
-    if (worker->http.listener)
+    if (worker->http.priv)
         atomic_store(&worker->connections, http_connections(&worker->http));
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
@@ -310,7 +310,7 @@ static void drain_worker(struct msg *msg)
     struct drain *drain = container_of(msg, struct drain, msg);
     struct worker *worker = drain->worker;
 
-    if (worker->http.listener) {
+    if (worker->http.priv) {
         http_drain(&worker->http);
         hub_drain(worker->hub);
         waiters_drain(worker->waiters);
