@@ -1,5 +1,5 @@
-/* The HTTP server over real sockets: exchanges, late replies, limits, streams, many connections. What
- * it makes of malformed bytes is in test_http_raw.c. */
+/* The HTTP server over real sockets: exchanges, late replies, limits, streams, many connections.
+ * What it makes of malformed bytes is in test_http_raw.c. */
 #include "io/http.h"
 
 #include <stdio.h>
@@ -312,7 +312,7 @@ static void test_deadlines(void **state)
     struct peer peers[COUNT_OF(cases)];
 
     site = (struct site){
-        .limits.net = {.header_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 20}};
+        .limits.net = {.header_timeout_ms = 200, .body_timeout_ms = 200, .idle_timeout_ms = 200}};
     site_start(&site);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         peer_dial(&peers[i], site_port(&site));
@@ -336,7 +336,7 @@ static void test_a_pending_reply_has_no_deadline(void **state)
     struct peer idle;
 
     site = (struct site){
-        .limits.net = {.header_timeout_ms = 20, .body_timeout_ms = 20, .idle_timeout_ms = 20}};
+        .limits.net = {.header_timeout_ms = 200, .body_timeout_ms = 200, .idle_timeout_ms = 200}};
     site_start(&site);
     peer_dial(&pending, site_port(&site));
     peer_send(&pending, STR("GET /later HTTP/1.1\r\n" H "\r\n"));

@@ -58,7 +58,7 @@ static void serve(struct site *site, int which, const char *client_ca)
     struct net_tls *tls = NULL;
     struct problem why = {.detail = ""};
 
-    *site = (struct site){.limits.net.header_timeout_ms = 300};
+    *site = (struct site){.limits.net.header_timeout_ms = 1500};
     site_open(site);
     if (net_tls_server(certs.cert[which], certs.key[which], client_ca, &tls, &why) != ERR_OK)
         fail_msg("%s", why.detail);
