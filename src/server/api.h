@@ -31,6 +31,13 @@ void api_job_show(struct call *call);
 void api_job_cancel(struct call *call);
 void api_job_retry(struct call *call);
 
+/* api_rpc.c */
+void api_node_rpc(struct call *call);
+void api_job_logs(struct call *call);
+
+/* api_status.c */
+void api_cluster_status(struct call *call);
+
 /* api_info.c */
 void api_pools(struct call *call);
 void api_session(struct call *call);

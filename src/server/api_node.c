@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/metrics.h"
+#include "model/level.h"
 #include "sched/counts.h"
 #include "sched/registry.h"
 #include "server/api.h"
@@ -285,7 +286,8 @@ void node_write(struct jsonw *w, const struct snap_node *member, const struct sc
     jsonw_kint(w, "running", counts_running(node));
     jsonw_kint(w, "reserved", counts_reserved(node));
     jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
-    jsonw_knull(w, "level");
+    int32_t level = atomic_load(&node->level);
+    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     jsonw_kraw(w, "labels", facts->labels);
     const char *const lists[] = {"semantic_langs", "tts_langs", "allowed_types"};
     const struct str *values[] = {pool->semantic_langs, pool->tts_langs, pool->types};

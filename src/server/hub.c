@@ -7,6 +7,7 @@
 
 #include "base/metrics.h"
 #include "server/hub_private.h"
+#include "server/rpc.h"
 
 /* A link: kind, loop and incarnation in one word, so that reading it needs no lock. */
 #define LINK_SOCKET     (1ull << 63)
@@ -20,7 +21,7 @@ uint64_t hub_link(int loop, uint64_t incarnation)
     return LINK_SOCKET | (uint64_t)loop << LINK_LOOP_SHIFT | incarnation;
 }
 
-static int link_loop(uint64_t link)
+int hub_link_loop(uint64_t link)
 {
     return (int)(link >> LINK_LOOP_SHIFT & 0xff);
 }
@@ -61,6 +62,7 @@ void hub_free(struct hub *hub)
         box_free(box);
     idmap_free(&hub->boxes);
     idmap_free(&hub->sockets);
+    idmap_free(&hub->rpcs);
     hub_ws_free(hub);
     free(hub);
 }
@@ -216,7 +218,7 @@ static void deliver_here(struct hub *hub, struct send_op *send)
 
     if (!link)
         box_add(hub, send);
-    else if (link_loop(link) == hub->worker->loop.index)
+    else if (hub_link_loop(link) == hub->worker->loop.index)
         socket_send(hub, send, link);
     else
         send_over(send, false, "MOVED"); /* reconnected to another loop this instant */
@@ -227,7 +229,8 @@ static void deliver_msg(struct msg *msg)
     struct send_op *send = container_of(msg, struct send_op, msg);
     struct server *server = send->server;
     uint64_t link = atomic_load(&send->node->link);
-    int home = link ? link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
+    int home =
+        link ? hub_link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
 
     deliver_here(server->workers[home].hub, send);
     answer_send(send);
@@ -285,7 +288,8 @@ void hub_send(struct sched_loop *from, struct send_op *send)
         push_job(worker, send);
         return;
     }
-    int home = link ? link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
+    int home =
+        link ? hub_link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
     if (home == from->index) {
         deliver_here(worker->hub, send);
         send->done(send);
@@ -307,7 +311,7 @@ struct tell {
 static void tell_msg(struct msg *msg)
 {
     struct tell *tell = container_of(msg, struct tell, msg);
-    struct hub *hub = tell->server->workers[link_loop(tell->link)].hub;
+    struct hub *hub = tell->server->workers[hub_link_loop(tell->link)].hub;
     struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(tell->link));
 
     if (socket && tell->close)
@@ -329,7 +333,7 @@ static void tell_link(struct server *server, uint64_t link, bool close, struct s
     tell->len = text.len;
     if (text.len)
         memcpy(tell->text, text.at, text.len);
-    inbox_post(&server->workers[link_loop(link)].loop.inbox, &tell->msg);
+    inbox_post(&server->workers[hub_link_loop(link)].loop.inbox, &tell->msg);
 }
 
 void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
@@ -436,5 +440,6 @@ void hub_drain(struct hub *hub)
 
 void hub_tick(struct hub *hub)
 {
+    rpc_tick(hub);
     end_polls(hub, hub->worker->loop.wall_ms);
 }

@@ -42,12 +42,15 @@ struct hub {
     struct worker *worker;
     struct idmap boxes;   /* node number + 1 -> struct box * */
     struct idmap sockets; /* incarnation -> struct socket * */
+    struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
+    uint64_t last_rpc;
     struct buf frame;     /* scratch */
     struct wscall *spare; /* message contexts to use again */
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);
 uint64_t hub_link_incarnation(uint64_t link);
+int hub_link_loop(uint64_t link);
 void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
 void hub_ws_free(struct hub *hub);
 

@@ -10,6 +10,7 @@
 #include "sched/registry.h"
 #include "server/hub_private.h"
 #include "server/renew.h"
+#include "server/rpc.h"
 
 enum { HUB_PROTOCOL = 1 };
 
@@ -323,6 +324,11 @@ static void on_known(struct wscall *call, struct socket *socket, struct str word
             on_job(call, socket, rows[i].kind);
             return;
         }
+    if (str_is(word, "rpc_reply")) {
+        rpc_reply(call->hub, call->incarnation, call->body, &call->arena);
+        wscall_over(call);
+        return;
+    }
     if (str_is(word, "heartbeat")) {
         on_heartbeat(call, socket);
         return;
@@ -365,6 +371,7 @@ static void on_closed(struct ws *ws, int code)
     uint64_t link = hub_link(hub->worker->loop.index, socket->incarnation);
 
     idmap_del(&hub->sockets, socket->incarnation);
+    rpc_gone(hub, socket->incarnation);
     /* A replaced socket's close must not evict the new one. */
     if (socket->node) {
         uint64_t current = atomic_load(&socket->node->link);

@@ -5,7 +5,7 @@
 
 #include "server/server.h"
 
-enum { ROUTE_PARAMS_MAX = 2 };
+enum { ROUTE_PARAMS_MAX = 3 };
 
 /* Who may call it once tokens exist. */
 enum route_scope { SCOPE_NONE, SCOPE_READ, SCOPE_SUBMIT, SCOPE_NODE, SCOPE_OPERATE };

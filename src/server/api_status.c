@@ -1,0 +1,199 @@
+/* The whole cluster on one page: GET /api/brain/cluster/status (R002-15). Figures a server did not
+ * send are null, with the reason; nothing is invented. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/fleet.h"
+#include "model/level.h"
+#include "sched/blackboard.h"
+#include "sched/counts.h"
+#include "server/api.h"
+
+enum { TASKS_MAX = 1000 };
+
+/* One server as it is shown. */
+struct card {
+    const struct snap_node *member;
+    const struct json *usage; /* NULL: it has no agent */
+    struct fleet_server fleet;
+    const char *offline_reason; /* NULL: online */
+    int64_t in_use;
+};
+
+struct status_call {
+    struct call *call;
+    struct store_op op;
+};
+
+static const struct json *read_usage(const struct node *node, struct arena *arena)
+{
+    struct blackboard *board = atomic_load(&node->usage);
+    const struct json *usage = NULL;
+    struct buf buf = {0};
+
+    if (board && blackboard_read(board, &buf) &&
+        json_parse(arena_str(arena, buf_view(&buf)), arena, &usage, NULL))
+        usage = NULL;
+    buf_free(&buf);
+    return usage;
+}
+
+static const char *why_offline(const struct node *node, const struct sched_config *config,
+                               int64_t now_ms)
+{
+    int64_t silent_ms = now_ms - atomic_load(&node->heartbeat_ms);
+
+    if (atomic_load(&node->health) == NODE_OFFLINE)
+        return atomic_load(&node->own) == NODE_OFFLINE ? "it said it is offline"
+                                                       : "no heartbeat: lost";
+    if (config->heartbeat_stale_ms != FIELD_OFF && silent_ms > config->heartbeat_stale_ms)
+        return "no heartbeat lately";
+    return NULL;
+}
+
+static int64_t figure(const struct json *usage, const char *name, int64_t otherwise)
+{
+    int64_t value;
+
+    return json_int(json_get(usage, name), &value) ? value : otherwise;
+}
+
+static struct card card_of(const struct snap_node *member, const struct sched_config *config,
+                           int64_t now_ms, struct arena *arena)
+{
+    struct node *node = member->node;
+    int32_t level = atomic_load(&node->level);
+    int64_t max = atomic_load(&node->max);
+    struct card card = {.member = member,
+                        .usage = read_usage(node, arena),
+                        .offline_reason = why_offline(node, config, now_ms),
+                        .in_use = counts_reserved(node) + counts_running(node)};
+    int64_t room = max > card.in_use ? max - card.in_use : 0;
+
+    if (atomic_load(&node->health) != NODE_READY || level >= LEVEL_DANGER)
+        room = 0;
+    card.fleet = (struct fleet_server){
+        .id = node->id,
+        .name = member->facts->name,
+        .online = !card.offline_reason,
+        .slots_max = figure(card.usage, "slots_max", member->facts->max_concurrent_jobs),
+        .slots_available = card.offline_reason ? 0 : room};
+    if (card.fleet.slots_available > 0)
+        card.fleet.available_for =
+            (struct strs){.at = member->facts->pool.types, .count = member->facts->pool.type_count};
+    return card;
+}
+
+static void copy_figure(struct jsonw *w, const struct card *card, const char *name)
+{
+    const struct json *value = json_get(card->usage, name);
+
+    jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
+}
+
+static void write_tasks(struct jsonw *w, const struct card *card, const struct store_op *op,
+                        struct arena *arena)
+{
+    jsonw_key(w, "tasks_running");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.list.count; i++) {
+        const struct store_record *record = &op->u.list.items[i];
+        const struct json *spec;
+        char id[JOB_ID_TEXT + 1];
+
+        if (!str_is(card->member->node->id, record->head.node) ||
+            json_parse(record->spec, arena, &spec, NULL))
+            continue;
+        job_id_text(record->head.id, id);
+        jsonw_obj(w);
+        jsonw_kstr(w, "job_id", str_of(id));
+        jsonw_kstr(w, "type", json_str(json_get(spec, "type"), arena));
+        jsonw_kstr(w, "title", json_str(json_get(spec, "title"), arena));
+        jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void write_card(struct jsonw *w, const struct card *card, const struct store_op *op,
+                       struct arena *arena)
+{
+    static const char *const figures[] = {"cpu_cores",   "cpu_load",      "cpu_pct", "mem_total_gb",
+                                          "mem_free_gb", "swap_used_pct", "gpu_pct", "tripped"};
+    const struct node *node = card->member->node;
+    int32_t level = atomic_load(&node->level);
+
+    jsonw_key_str(w, node->id);
+    jsonw_obj(w);
+    jsonw_kstr(w, "name", card->member->facts->name.at ? card->member->facts->name : node->id);
+    jsonw_kstr(w, "role", card->member->facts->role);
+    jsonw_kbool(w, "online", card->fleet.online);
+    jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
+    jsonw_kint(w, "last_seen_ms", atomic_load(&node->heartbeat_ms));
+    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
+    for (size_t i = 0; i < COUNT_OF(figures); i++)
+        copy_figure(w, card, figures[i]);
+    jsonw_kstr(w, "figures_reason",
+               card->usage ? STR_NONE : STR("no agent on this server: nothing is measured there"));
+    jsonw_kint(w, "slots_max", card->fleet.slots_max);
+    jsonw_kint(w, "slots_available", card->fleet.slots_available);
+    jsonw_kint(w, "slots_in_use", card->in_use);
+    copy_figure(w, card, "clamps");
+    write_tasks(w, card, op, arena);
+    jsonw_key(w, "available_for");
+    jsonw_arr(w);
+    for (size_t i = 0; i < card->fleet.available_for.count; i++)
+        jsonw_str(w, card->fleet.available_for.at[i]);
+    jsonw_end_arr(w);
+    jsonw_end_obj(w);
+}
+
+static void tasks_listed(struct store_op *op)
+{
+    struct status_call *own = container_of(op, struct status_call, op);
+    struct call *call = own->call;
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
+    const struct sched_config *config = &call->worker->server->sched.config;
+    size_t count = snapshot->count;
+    struct card *cards = arena_array(call->arena, struct card, count + 1);
+    struct fleet_server *servers = arena_array(call->arena, struct fleet_server, count + 1);
+    struct buf buf = {0}, text = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (op->err)
+        op->u.list.count = 0; /* the store is away: the servers can be shown all the same */
+    jsonw_obj(&w);
+    jsonw_key(&w, "servers");
+    jsonw_obj(&w);
+    for (size_t i = 0; i < count; i++) {
+        cards[i] = card_of(&snapshot->nodes[i], config, call->worker->loop.wall_ms, call->arena);
+        servers[i] = cards[i].fleet;
+        write_card(&w, &cards[i], op, call->arena);
+    }
+    jsonw_end_obj(&w);
+    struct fleet fleet = fleet_sum(servers, count);
+    fleet_recommend(servers, count, &text);
+    jsonw_kstr(&w, "cluster_status", str_of(fleet_status_name(fleet.status)));
+    jsonw_kint(&w, "total_slots", fleet.total_slots);
+    jsonw_kint(&w, "available_slots", fleet.available_slots);
+    jsonw_kstr(&w, "recommendation", buf_view(&text));
+    jsonw_kbool(&w, "stale", op->err != ERR_OK);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+    buf_free(&text);
+}
+
+void api_cluster_status(struct call *call)
+{
+    struct status_call *own = arena_new(call->arena, struct status_call);
+
+    own->call = call;
+    own->op = (struct store_op){.verb = STORE_JOB_LIST,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = tasks_listed,
+                                .arena = call->arena};
+    own->op.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_ACKED;
+    own->op.u.list.max = TASKS_MAX;
+    sched_send(call->worker->sched, &own->op);
+}

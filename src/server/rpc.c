@@ -1,0 +1,101 @@
+/* Calls to nodes. Under way they are kept by the hub of the loop that has the socket. */
+#include "server/rpc.h"
+
+#include <assert.h>
+
+#include "server/hub_private.h"
+
+static void answered(struct msg *msg)
+{
+    struct rpc *rpc = container_of(msg, struct rpc, msg);
+
+    rpc->done(rpc);
+}
+
+static void answer(struct rpc *rpc, enum err err)
+{
+    rpc->err = err;
+    rpc->msg.run = answered;
+    inbox_post(&rpc->from->loop.inbox, &rpc->msg);
+}
+
+static void ask(struct msg *msg)
+{
+    struct rpc *rpc = container_of(msg, struct rpc, msg);
+    struct hub *hub = rpc->from->server->workers[hub_link_loop(rpc->link)].hub;
+    struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(rpc->link));
+    struct buf *frame = &hub->frame;
+
+    if (!socket) {
+        answer(rpc, ERR_CONFLICT);
+        return;
+    }
+    rpc->id = ++hub->last_rpc;
+    rpc->until_ms = hub->worker->loop.mono_ms + RPC_TIMEOUT_MS;
+    idmap_put(&hub->rpcs, rpc->id, rpc);
+    struct jsonw w = jsonw_to(frame);
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("rpc"));
+    jsonw_kint(&w, "id", (int64_t)rpc->id);
+    jsonw_kstr(&w, "method", str_of(rpc->method));
+    jsonw_kraw(&w, "params", rpc->params.len ? rpc->params : STR("{}"));
+    jsonw_end_obj(&w);
+    ws_send(socket->ws, buf_view(frame));
+}
+
+void rpc_send(struct rpc *rpc, struct node *node)
+{
+    rpc->link = atomic_load(&node->link);
+    assert(rpc->from && rpc->done);
+    if (!rpc->link) {
+        answer(rpc, ERR_CONFLICT);
+        return;
+    }
+    rpc->msg.run = ask;
+    inbox_post(&rpc->from->server->workers[hub_link_loop(rpc->link)].loop.inbox, &rpc->msg);
+}
+
+void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena)
+{
+    const struct json *result = json_get(body, "result");
+    int64_t re = 0;
+
+    json_int(json_get(body, "re"), &re);
+    struct rpc *rpc = idmap_get(&hub->rpcs, (uint64_t)re);
+    if (!rpc || hub_link_incarnation(rpc->link) != incarnation)
+        return; /* too late, or somebody else's */
+    idmap_del(&hub->rpcs, rpc->id);
+    if (json_is_null(result))
+        buf_str(&rpc->answer, json_str(json_get(body, "detail"), arena));
+    else
+        buf_str(&rpc->answer, json_raw(result));
+    answer(rpc, json_is_null(result) ? ERR_BAD_REQUEST : ERR_OK);
+}
+
+/* Ends those of one socket (incarnation > 0), or those whose time is over. */
+static void end_some(struct hub *hub, uint64_t incarnation)
+{
+    int64_t now_ms = hub->worker->loop.mono_ms;
+    struct rpc *rpc;
+
+    for (size_t i = 0; (rpc = idmap_next(&hub->rpcs, &i));) {
+        bool gone = incarnation && hub_link_incarnation(rpc->link) == incarnation;
+
+        if (!gone && rpc->until_ms > now_ms)
+            continue;
+        idmap_del(&hub->rpcs, rpc->id);
+        answer(rpc, gone ? ERR_CONFLICT : ERR_TIMEOUT);
+        i = 0; /* the map changed */
+    }
+}
+
+void rpc_tick(struct hub *hub)
+{
+    end_some(hub, 0);
+}
+
+void rpc_gone(struct hub *hub, uint64_t incarnation)
+{
+    end_some(hub, incarnation);
+}

@@ -1,0 +1,33 @@
+/* Asking a node something over its WebSocket and waiting for its answer, with a deadline. The asker
+ * may be on another loop than the socket. */
+#ifndef SERVER_RPC_H
+#define SERVER_RPC_H
+
+#include "server/hub.h"
+
+enum { RPC_METHOD_MAX = 96, RPC_TIMEOUT_MS = 5000 };
+
+struct rpc {
+    struct msg msg;
+    struct worker *from;
+    uint64_t link; /* where the node's socket was when it was asked */
+    uint64_t id;   /* on the socket's loop */
+    int64_t until_ms;
+    char method[RPC_METHOD_MAX];
+    struct str params; /* JSON object; the asker's memory until done */
+    /* the answer */
+    enum err
+        err; /* ERR_OK, ERR_TIMEOUT, ERR_CONFLICT (not connected), ERR_BAD_REQUEST (it said no) */
+    struct buf answer; /* the result as JSON, or the node's sentence; freed by the asker */
+    void (*done)(struct rpc *rpc); /* on the asker's loop */
+    void *user;
+};
+
+/* from, method, params, done and user are set. */
+void rpc_send(struct rpc *rpc, struct node *node);
+/* The socket's side. */
+void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena);
+void rpc_tick(struct hub *hub);
+void rpc_gone(struct hub *hub, uint64_t incarnation); /* its socket closed */
+
+#endif
