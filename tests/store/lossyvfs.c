@@ -1,0 +1,287 @@
+/* Pending writes are listed per file name, because two connections have the same file open. */
+#include "lossyvfs.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FILES = 4 };
+
+struct write {
+    struct write *next;
+    sqlite3_int64 at;
+    int len;
+    char bytes[];
+};
+
+struct shared { /* what all who have it open see */
+    char name[256];
+    struct write *oldest;
+    struct write **end;
+};
+
+struct file {
+    sqlite3_file base;
+    struct shared *shared;
+    sqlite3_file *real;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct shared files[FILES];
+static sqlite3_vfs *real_vfs;
+static sqlite3_vfs vfs;
+static sqlite3_io_methods methods;
+static struct rnd rnd;
+static int calls_left = -1; /* negative: not armed */
+
+static int flush(struct file *file, bool in_part)
+{
+    struct shared *shared = file->shared;
+    int code = SQLITE_OK;
+
+    for (struct write *next, *write = shared->oldest; write; write = next) {
+        int len = write->len;
+
+        next = write->next;
+        if (in_part && rnd_below(&rnd, 3) == 0)
+            len = (int)rnd_below(&rnd, (uint32_t)len + 1); /* torn */
+        if ((!in_part || rnd_below(&rnd, 2)) && len && code == SQLITE_OK)
+            code = file->real->pMethods->xWrite(file->real, write->bytes, len, write->at);
+        free(write);
+    }
+    shared->oldest = NULL;
+    shared->end = &shared->oldest;
+    return code;
+}
+
+/* Under the lock. The power goes: some of what waits got there, the rest never did. */
+static void maybe_die(struct file *file)
+{
+    if (calls_left < 0 || calls_left-- > 0)
+        return;
+    flush(file, true);
+    _exit(LOSSY_DIED);
+}
+
+static int lossy_close(sqlite3_file *base)
+{
+    struct file *file = (struct file *)base;
+    int code;
+
+    pthread_mutex_lock(&lock);
+    if (file->shared)
+        flush(file, false);
+    code = file->real->pMethods->xClose(file->real);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static int lossy_size(sqlite3_file *base, sqlite3_int64 *ret_size)
+{
+    struct file *file = (struct file *)base;
+    int code = file->real->pMethods->xFileSize(file->real, ret_size);
+
+    pthread_mutex_lock(&lock);
+    for (struct write *write = file->shared ? file->shared->oldest : NULL; write;
+         write = write->next)
+        if (write->at + write->len > *ret_size)
+            *ret_size = write->at + write->len;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+/* What is in the file, and over it what waits, oldest first. */
+static int lossy_read(sqlite3_file *base, void *to, int len, sqlite3_int64 at)
+{
+    struct file *file = (struct file *)base;
+    int code = file->real->pMethods->xRead(file->real, to, len, at);
+    sqlite3_int64 size;
+
+    if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ)
+        return code;
+    pthread_mutex_lock(&lock);
+    for (struct write *write = file->shared ? file->shared->oldest : NULL; write;
+         write = write->next) {
+        sqlite3_int64 from = write->at > at ? write->at : at;
+        sqlite3_int64 end = write->at + write->len < at + len ? write->at + write->len : at + len;
+
+        if (from < end)
+            memcpy((char *)to + (from - at), write->bytes + (from - write->at),
+                   (size_t)(end - from));
+    }
+    pthread_mutex_unlock(&lock);
+    lossy_size(base, &size);
+    return size >= at + len ? SQLITE_OK : SQLITE_IOERR_SHORT_READ;
+}
+
+static int lossy_write(sqlite3_file *base, const void *from, int len, sqlite3_int64 at)
+{
+    struct file *file = (struct file *)base;
+    struct write *write;
+
+    if (!file->shared)
+        return file->real->pMethods->xWrite(file->real, from, len, at);
+    write = mem_alloc(sizeof *write + (size_t)len);
+    *write = (struct write){.at = at, .len = len};
+    memcpy(write->bytes, from, (size_t)len);
+    pthread_mutex_lock(&lock);
+    *file->shared->end = write;
+    file->shared->end = &write->next;
+    maybe_die(file);
+    pthread_mutex_unlock(&lock);
+    return SQLITE_OK;
+}
+
+static int lossy_sync(sqlite3_file *base, int flags)
+{
+    struct file *file = (struct file *)base;
+    int code = SQLITE_OK;
+
+    pthread_mutex_lock(&lock);
+    if (file->shared) {
+        maybe_die(file);
+        code = flush(file, false);
+    }
+    pthread_mutex_unlock(&lock);
+    return code == SQLITE_OK ? file->real->pMethods->xSync(file->real, flags) : code;
+}
+
+static int lossy_truncate(sqlite3_file *base, sqlite3_int64 size)
+{
+    struct file *file = (struct file *)base;
+    int code;
+
+    pthread_mutex_lock(&lock);
+    if (file->shared)
+        flush(file, false);
+    code = file->real->pMethods->xTruncate(file->real, size);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+#define REAL(base) (((struct file *)(base))->real)
+
+static int lossy_lock(sqlite3_file *base, int level)
+{
+    return REAL(base)->pMethods->xLock(REAL(base), level);
+}
+
+static int lossy_unlock(sqlite3_file *base, int level)
+{
+    return REAL(base)->pMethods->xUnlock(REAL(base), level);
+}
+
+static int lossy_check_lock(sqlite3_file *base, int *reserved)
+{
+    return REAL(base)->pMethods->xCheckReservedLock(REAL(base), reserved);
+}
+
+static int lossy_control(sqlite3_file *base, int op, void *arg)
+{
+    return REAL(base)->pMethods->xFileControl(REAL(base), op, arg);
+}
+
+static int lossy_sector(sqlite3_file *base)
+{
+    return REAL(base)->pMethods->xSectorSize(REAL(base));
+}
+
+static int lossy_device(sqlite3_file *base)
+{
+    return REAL(base)->pMethods->xDeviceCharacteristics(REAL(base));
+}
+
+static int lossy_shm_map(sqlite3_file *base, int page, int size, int extend, void volatile **ret)
+{
+    return REAL(base)->pMethods->xShmMap(REAL(base), page, size, extend, ret);
+}
+
+static int lossy_shm_lock(sqlite3_file *base, int at, int count, int flags)
+{
+    return REAL(base)->pMethods->xShmLock(REAL(base), at, count, flags);
+}
+
+static void lossy_shm_barrier(sqlite3_file *base)
+{
+    REAL(base)->pMethods->xShmBarrier(REAL(base));
+}
+
+static int lossy_shm_unmap(sqlite3_file *base, int del)
+{
+    return REAL(base)->pMethods->xShmUnmap(REAL(base), del);
+}
+
+static struct shared *shared_of(const char *name)
+{
+    for (int i = 0; i < FILES; i++) {
+        if (files[i].name[0] == '\0') {
+            strncpy(files[i].name, name, sizeof files[i].name - 1);
+            files[i].end = &files[i].oldest;
+        }
+        if (strcmp(files[i].name, name) == 0)
+            return &files[i];
+    }
+    abort();
+}
+
+static int lossy_open(sqlite3_vfs *self, const char *name, sqlite3_file *base, int flags,
+                      int *ret_flags)
+{
+    struct file *file = (struct file *)base;
+    int code;
+
+    memset(file, 0, sizeof *file);
+    file->real = (sqlite3_file *)(file + 1);
+    code = real_vfs->xOpen(real_vfs, name, file->real, flags, ret_flags);
+    pthread_mutex_lock(&lock);
+    if (code == SQLITE_OK && flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_WAL))
+        file->shared = shared_of(name);
+    pthread_mutex_unlock(&lock);
+    if (file->real->pMethods)
+        file->base.pMethods = &methods;
+    return code;
+}
+
+void lossyvfs_install(uint64_t seed)
+{
+    rnd_seed(&rnd, seed);
+    real_vfs = sqlite3_vfs_find(NULL);
+    methods = (sqlite3_io_methods){
+        .iVersion = 2,
+        .xClose = lossy_close,
+        .xRead = lossy_read,
+        .xWrite = lossy_write,
+        .xTruncate = lossy_truncate,
+        .xSync = lossy_sync,
+        .xFileSize = lossy_size,
+        .xLock = lossy_lock,
+        .xUnlock = lossy_unlock,
+        .xCheckReservedLock = lossy_check_lock,
+        .xFileControl = lossy_control,
+        .xSectorSize = lossy_sector,
+        .xDeviceCharacteristics = lossy_device,
+        .xShmMap = lossy_shm_map,
+        .xShmLock = lossy_shm_lock,
+        .xShmBarrier = lossy_shm_barrier,
+        .xShmUnmap = lossy_shm_unmap,
+    };
+    vfs = *real_vfs;
+    vfs.pNext = NULL;
+    vfs.zName = "lossy";
+    vfs.szOsFile = (int)sizeof(struct file) + real_vfs->szOsFile;
+    vfs.xOpen = lossy_open;
+    sqlite3_vfs_register(&vfs, 1);
+}
+
+void lossyvfs_arm(int calls)
+{
+    pthread_mutex_lock(&lock);
+    calls_left = calls;
+    pthread_mutex_unlock(&lock);
+}

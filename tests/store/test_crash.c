@@ -1,0 +1,316 @@
+/* A child works and dies, killed from outside or with the power; what it was told is there when the
+ * parent opens the same file. And a disk with no room left, which gets some again. */
+#include "contract.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "lossyvfs.h"
+#include "store/embedded.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    JOBS = 1 << 16,
+    FLIGHT = 24,
+    KILLS = 60,
+    POWER_CUTS = 120,
+    MAX = 1000000,
+};
+
+/* What the child was told, in memory it shares with the parent. */
+static struct told {
+    _Atomic uint64_t next;       /* job */
+    _Atomic uint8_t state[JOBS]; /* enum job_state + 1; 0: nothing was said OK to */
+} * told;
+
+struct worker {
+    struct store_op op;
+    struct rig *rig;
+    uint64_t job;
+    int step;
+};
+
+static void go_on(struct worker *worker);
+
+static void heard(struct store_op *op)
+{
+    struct worker *worker = container_of(op, struct worker, op);
+
+    if (op->err)
+        _exit(1);
+    atomic_store(&told->state[op->job], (uint8_t)(op->head.state + 1));
+    worker->step = (worker->step + 1) % 4;
+    go_on(worker);
+}
+
+/* Each worker takes one job after the other through its life; every fourth is left half done. */
+static void go_on(struct worker *worker)
+{
+    struct store_op *op = &worker->op;
+
+    if (worker->step == 2 && worker->job % 4 == 0)
+        worker->step = 0;
+    if (worker->step == 0 || worker->step == 3) {
+        worker->step = 0;
+        worker->job = atomic_fetch_add(&told->next, 1);
+        if (worker->job >= JOBS)
+            _exit(2);
+    }
+    *op = (struct store_op){.reply_to = &worker->rig->desk.inbox,
+                            .done = heard,
+                            .job = worker->job,
+                            .attempt = 1,
+                            .node = STR("n1")};
+    op->verb = worker->step == 0 ? STORE_RESERVE : worker->step == 1 ? STORE_COMMIT : STORE_FINISH;
+    if (worker->step == 0) {
+        op->u.put.spec = STR("{\"text\":\"some words that take a little room in the file\"}");
+        op->u.put.max_attempts = 2;
+        op->u.put.ttl_ms = RIG_TTL_MS;
+        op->u.put.candidate_count = 1;
+        op->u.put.candidates[0] =
+            (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1"))};
+    } else {
+        op->u.settle.running_ttl_ms = RIG_RUN_MS;
+        op->u.settle.outcome = STORE_DONE;
+    }
+    if (store_send(worker->rig->store, op))
+        _exit(3);
+}
+
+static void work_until_death(struct rig *rig, int calls)
+{
+    static struct worker workers[FLIGHT];
+
+    rig_open(rig);
+    if (rig_node(rig, "n1", MAX, NODE_READY))
+        _exit(4);
+    lossyvfs_arm(calls);
+    for (int i = 0; i < FLIGHT; i++) {
+        workers[i] = (struct worker){.rig = rig};
+        go_on(&workers[i]);
+    }
+    for (;;) {
+        desk_wait(&rig->desk, 1000);
+        inbox_run(&rig->desk.inbox);
+    }
+}
+
+/* Everything the child was told is true, or went on from there; and the counters fit the jobs. */
+static void check_told(struct rig *rig)
+{
+    uint64_t end = atomic_load(&told->next);
+    int reserved = 0;
+    int running = 0;
+
+    rig_open(rig);
+    embedded_check_always(rig->store);
+    for (uint64_t job = 1; job < end; job++) {
+        int was = atomic_load(&told->state[job]) - 1;
+        enum err err = rig_get(rig, job);
+
+        if (was >= 0 && err)
+            fail_msg("job %llu was told %s and is gone", (unsigned long long)job,
+                     job_state_name((enum job_state)was));
+        if (!err && (int)rig->op.record.head.state < was)
+            fail_msg("job %llu was told %s and is %s", (unsigned long long)job,
+                     job_state_name((enum job_state)was),
+                     job_state_name(rig->op.record.head.state));
+        reserved += !err && rig->op.record.head.state == JOB_DISPATCHED;
+        running += !err && rig->op.record.head.state == JOB_ACKED;
+        arena_reset(&rig->arena);
+    }
+    assert_int_equal(rig_counts(rig, "n1").reserved, reserved);
+    assert_int_equal(rig_counts(rig, "n1").running, running);
+    rig_close(rig);
+}
+
+static void start_telling(void)
+{
+    told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(told != MAP_FAILED);
+    atomic_store(&told->next, 1);
+}
+
+static void test_killed_at_any_moment(void **state)
+{
+    struct rig rig;
+    struct rnd rnd;
+
+    rig_init(&rig);
+    rnd_seed(&rnd, 7);
+    start_telling();
+    for (int i = 0; i < KILLS; i++) {
+        uint64_t before = atomic_load(&told->next);
+        pid_t child = fork();
+        int status;
+
+        if (child == 0)
+            work_until_death(&rig, -1);
+        /* Some work first, then a moment of chance. */
+        while (atomic_load(&told->next) < before + FLIGHT + rnd_below(&rnd, 400) &&
+               waitpid(child, &status, WNOHANG) == 0)
+            sched_yield();
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        if (i % 10 == 9)
+            check_told(&rig);
+    }
+    check_told(&rig);
+    assert_true(atomic_load(&told->next) > KILLS * FLIGHT);
+    munmap(told, sizeof *told);
+    rig_done(&rig);
+}
+
+/* The power goes at the n-th write or sync, for many n; what was not synced is lost in part. */
+static void test_power_cut_at_any_call(void **state)
+{
+    struct rig rig;
+
+    rig_init(&rig);
+    start_telling();
+    for (int i = 0; i < POWER_CUTS; i++) {
+        pid_t child = fork();
+        int status;
+
+        if (child == 0) {
+            lossyvfs_install((uint64_t)i + 1);
+            work_until_death(&rig, i < 60 ? i : i * 7);
+        }
+        waitpid(child, &status, 0);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), LOSSY_DIED);
+        if (i < 60 || i % 10 == 9)
+            check_told(&rig);
+    }
+    assert_true(atomic_load(&told->next) > POWER_CUTS);
+    munmap(told, sizeof *told);
+    rig_done(&rig);
+}
+
+/* A disk with little room: ways to have one, and to give it more. */
+
+static void limit_file_size(const char *dir, bool enough)
+{
+    struct rlimit limit;
+
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = enough ? limit.rlim_max : 1 << 20;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+static void mount_small(const char *dir, bool enough)
+{
+    if (mount("none", dir, "tmpfs", enough ? MS_REMOUNT : 0, enough ? "size=64m" : "size=2m"))
+        _exit(LOSSY_DIED);
+}
+
+static enum store_mode mode(struct rig *rig)
+{
+    struct store_status status;
+
+    store_status(rig->store, &status);
+    return status.mode;
+}
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);                             \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* In a child. Fills the disk, sees that it is refused at once, makes room, sees it come back. */
+static void fill_up(struct rig *rig, void (*disk)(const char *dir, bool enough))
+{
+    static char spec[4000];
+    uint64_t job = 1;
+    int64_t start_us;
+    enum err err;
+
+    memset(spec, ' ', sizeof spec);
+    disk(rig->dir, false);
+    rig_open(rig);
+    embedded_check_always(rig->store);
+    CHECK(rig_node(rig, "n1", MAX, NODE_READY) == ERR_OK);
+    do {
+        struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+        op.u.put.spec = (struct str){spec, sizeof spec};
+        op.u.put.max_attempts = 1;
+        op.u.put.hold_ms = 15000;
+        err = rig_call(rig, &op);
+        CHECK(job < 20000);
+    } while (err == ERR_OK && ++job);
+    CHECK(err == ERR_STORE_DOWN);
+    while (mode(rig) == STORE_NORMAL)
+        CHECK(rig_put(rig, job) != ERR_BUSY); /* until it has noticed */
+    start_us = clock_mono_us();
+    CHECK(rig_put(rig, job) == ERR_STORE_DOWN);
+    CHECK(clock_mono_us() - start_us < 100000);
+    disk(rig->dir, true);
+    start_us = clock_mono_us();
+    while (mode(rig) != STORE_NORMAL)
+        CHECK(clock_mono_us() - start_us < 20000000);
+    for (uint64_t id = 1; id < job; id++)
+        CHECK(rig_get(rig, id) == ERR_OK);
+    CHECK(rig_put(rig, job + 1) == ERR_OK);
+    rig_close(rig);
+    arena_free(&rig->arena);
+    _exit(0);
+}
+
+static void run_full(void (*disk)(const char *dir, bool enough), bool private_mounts)
+{
+    struct rig rig;
+    int status;
+    pid_t child;
+
+    rig_init(&rig);
+    child = fork();
+    if (child == 0) {
+        if (private_mounts &&
+            (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL)))
+            _exit(LOSSY_DIED);
+        fill_up(&rig, disk);
+    }
+    waitpid(child, &status, 0);
+    rig_remove_dir(rig.dir);
+    assert_true(WIFEXITED(status));
+    if (private_mounts && WEXITSTATUS(status) == LOSSY_DIED)
+        skip(); /* not allowed to mount here */
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void test_no_room_by_limit(void **state)
+{
+    run_full(limit_file_size, false);
+}
+
+static void test_no_room_on_tmpfs(void **state)
+{
+    run_full(mount_small, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_at_any_moment),
+        cmocka_unit_test(test_power_cut_at_any_call),
+        cmocka_unit_test(test_no_room_by_limit),
+        cmocka_unit_test(test_no_room_on_tmpfs),
+    };
+
+    return cmocka_run_group_tests_name("store/crash", tests, NULL, NULL);
+}
