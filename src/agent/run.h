@@ -1,6 +1,6 @@
 /* Runs: the processes of jobs (and later of deployments). Each run has a directory and a shim, a
- * process of its own that outlives the agent: an agent that dies touches no work. The agent talks to
- * shims over sockets and adopts those it finds when it starts. */
+ * process of its own that outlives the agent: an agent that dies touches no work. The agent talks
+ * to shims over sockets and adopts those it finds when it starts. */
 #ifndef AGENT_RUN_H
 #define AGENT_RUN_H
 
@@ -8,22 +8,32 @@
 #include "base/err.h"
 #include "io/loop.h"
 
-/* What to run. Strings are copied. */
+enum {
+    RUN_KEY_MAX = 128,
+    RUN_TAIL_BYTES = 4096,
+    RUN_LOG_BYTES_DEFAULT = 4 << 20, /* when log_bytes_max is 0 */
+    RUN_LOG_BYTES_MIN = 4096,
+    RUN_DEADLINE_GRACE_MS = 10000, /* a passed deadline gives at most this much time to end */
+};
+
+/* What to run. Strings are copied; all are valid UTF-8 without NUL, except `input`. */
 struct run_spec {
     struct str key;  /* names the run and its directory: "j0ahx2vbjw0000.1"; str_is_id() */
     struct str meta; /* the agent's own words about it (JSON), kept with the run across restarts */
-    const struct str *argv; /* argv[0] is looked up in PATH */
+    const struct str *argv; /* argv[0] is looked up in the run's PATH */
     size_t argc;
     const struct str *env; /* "NAME=value", beside a small clean environment */
     size_t env_count;
-    struct str cwd;   /* at == NULL: the run's directory */
-    struct str user;  /* at == NULL: as the agent */
-    struct str input; /* goes to stdin, and to a file whose path is in BERTH_PAYLOAD_FILE */
-    int64_t timeout_ms;    /* 0 = none; then it is stopped with reason TIMEOUT */
-    int64_t stop_grace_ms; /* between TERM and KILL */
-    int64_t memory_bytes_max; /* 0 = none; needs a cgroup */
-    int64_t pids_max;
-    int64_t log_bytes_max; /* of one file; one older file is kept */
+    struct str cwd;           /* absolute; at == NULL: `work` in the run's directory */
+    struct str user;          /* at == NULL: as the agent; another needs an agent that is root */
+    struct str input;         /* goes to stdin, and to a file whose path is in BERTH_PAYLOAD_FILE;
+                               * at == NULL: stdin is empty and there is no such file */
+    int64_t timeout_ms;       /* 0 = none; then it is stopped with reason TIMEOUT */
+    int64_t stop_grace_ms;    /* between TERM and KILL */
+    int64_t deadline_mono_ms; /* 0 = none; see run_deadline() */
+    int64_t memory_bytes_max; /* 0 = none; without a cgroup (runs_offered) it is not enforced */
+    int64_t pids_max;         /* likewise */
+    int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
 };
 
 enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };
@@ -32,71 +42,82 @@ enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };
 struct run_exit {
     int exit_code;
     int signal;
-    const char *reason; /* "EXITED", "SIGNALLED", "TIMEOUT", "STOPPED", "OOM", "START_FAILED", "SHIM_LOST" */
-    char detail[160];   /* for a person */
-    int64_t started_ms, ended_ms; /* wall */
+    /* "EXITED", "SIGNALLED", "TIMEOUT", "DEADLINE", "OOM", "START_FAILED", "SHIM_LOST", or what
+     * run_stop was given. */
+    char reason[32];
+    char detail[160];             /* for a person */
+    int64_t started_ms, ended_ms; /* wall; started_ms is 0 when it never ran */
     int64_t user_ms, system_ms;   /* CPU of the whole tree, as far as it was reaped */
     int64_t rss_kb_max;
-    struct str tail;    /* last lines of output, valid UTF-8, at most RUN_TAIL_BYTES; the run's memory */
-    int64_t output_dropped; /* bytes the limits threw away */
+    struct str tail; /* last lines of output, valid UTF-8, at most RUN_TAIL_BYTES; run's memory */
+    int64_t output_bytes;   /* all it ever wrote */
+    int64_t output_dropped; /* of these, what the limits threw away */
 };
-
-enum { RUN_TAIL_BYTES = 4096 };
 
 struct run {
     struct runs *runs;
     struct str key, meta;
     enum run_state state;
-    int64_t started_ms;
-    bool adopted; /* found when the agent started */
+    int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
+    bool adopted;         /* found when the agent started */
     struct run_exit exit; /* when ENDED */
-    void *user;
+    void *user;           /* the caller's, to set and read */
     struct run_private *priv;
 };
 
-struct run_limits_offered { /* what this machine's cgroups give; for the status */
+struct run_limits_offered {       /* what this machine's cgroups give; for the status */
     bool memory, pids, cpu, kill; /* kill: whole-tree kill by cgroup */
     char missing[160];            /* what is not there and why, "" when all is */
 };
 
 struct runs_handler {
-    void (*started)(struct run *run);  /* the process runs */
-    void (*ended)(struct run *run);    /* once; the record is on disk until run_forget */
+    void (*started)(struct run *run); /* the process runs */
+    void (*ended)(struct run *run);   /* once; the record is on disk until run_forget */
 };
 
-/* dir is made (0700). shim_path: the program to start as `PATH shim DIR`; usually this binary. */
+/* dir is made (0700) and locked: a second agent on it gets ERR_CONFLICT. shim_path is the program
+ * that becomes the shims, usually this binary: it is started once as `PATH shim -`, a nursery that
+ * forks a shim for each run, because an exec of it costs ten times a fork. The nursery ends with
+ * the agent, shims do not. */
 enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
                   const struct runs_handler *handler, void *user, struct runs **ret_runs,
                   struct problem *why);
 void *runs_user(const struct runs *runs);
-/* Finds what was left by an earlier agent: calls found(run) for each (RUNNING, or ENDED with its
- * record), before any started/ended of it. Runs whose shim is gone without a record end as
- * SHIM_LOST after whatever is left of their tree was killed. */
+/* Finds what was left by an earlier agent: calls found(run) for each, once, before any call of the
+ * handler about it. RUNNING: `ended` follows, `started` does not. ENDED with its record: nothing
+ * follows. STOPPING: its shim is gone without a record; it ends as SHIM_LOST after whatever is left
+ * of its tree was killed. To be called once, before the first runs_start. */
 void runs_adopt(struct runs *runs, void (*found)(struct run *run));
-enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user, struct run **ret_run,
-                    struct problem *why);
-/* TERM to the whole tree, KILL after grace_ms (-1: the run's own). Idempotent; a later call may only
- * shorten it. reason lands in exit.reason ("STOPPED", "CANCELLED", "EMERGENCY"): a literal or id. */
+/* What cannot work is refused at once; what fails later (no such program, no such user) ends the
+ * run as START_FAILED without a `started`. Never calls the handler itself. */
+enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
+                    struct run **ret_run, struct problem *why);
+/* TERM to the whole tree, KILL after grace_ms (-1: the run's own). Idempotent; a later call may
+ * only shorten it, and the first reason stays. reason lands in exit.reason ("STOPPED", "CANCELLED",
+ * "EMERGENCY"): an id of at most 31 characters. A shim that does not react is killed itself. */
 void run_stop(struct run *run, const char *reason, int64_t grace_ms);
 /* The shim itself stops the tree when this moment passes, also if the agent is dead or frozen
  * (CLOCK_MONOTONIC ms; 0 = no deadline). Used by leases. */
 void run_deadline(struct run *run, int64_t mono_ms);
-/* Its outcome is settled: the directory goes. Only when ENDED. */
+/* Its outcome is settled: the directory goes, `run` too. Only when ENDED; allowed in `ended`. */
 void run_forget(struct run *run);
 struct run *runs_find(struct runs *runs, struct str key);
 size_t runs_count(const struct runs *runs); /* not ENDED */
 /* The next run; NULL after the last. for (run = NULL; (run = runs_next(runs, run));) */
 struct run *runs_next(struct runs *runs, struct run *run);
-/* Output from byte `offset` of everything it ever wrote (as far as it is kept): up to `max` bytes into
- * `out`; *ret_offset is where those begin (later than asked when older output is gone). */
+/* Output from byte `offset` of everything it ever wrote (as far as it is kept): up to `max` bytes
+ * into `out`; *ret_offset is where those begin (later than asked when older output is gone). */
 enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
                  int64_t *ret_total);
 /* CPU time (ms, monotone) and memory (bytes) of its tree now; exited children count in CPU. */
 bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes);
+/* The process whose descendants are the run's tree; 0 while it is not known. */
+int run_shim_pid(const struct run *run);
 void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered);
 void runs_free(struct runs *runs); /* leaves the shims and their work alone */
 
-/* `berth shim DIR`: the other side. */
+/* `berth shim DIR`: the other side, in the foreground; `berth shim -`: the nursery, which takes its
+ * orders from the socket that is its stdin. argv are the words behind `shim`. */
 int shim_main(int argc, char **argv);
 
 #endif

@@ -1,4 +1,8 @@
-/* The program: the command line, and the server behind the commands that become one. */
+/* The program: the command line, the server behind the commands that become one, and the shims,
+ * which are no command for people and must start quickly. */
+#include <string.h>
+
+#include "agent/run.h"
 #include "cli/cli.h"
 #include "server/server.h"
 
@@ -7,5 +11,7 @@ int main(int argc, char **argv)
     static const struct cli_host host = {
         .serve = server_main, .config = server_config_main, .flags = settings_help};
 
+    if (argc >= 2 && strcmp(argv[1], "shim") == 0)
+        return shim_main(argc - 2, argv + 2);
     return cli_main(argc, argv, &host);
 }

@@ -1,0 +1,494 @@
+/* The table of runs and the calls of run.h. */
+#include "agent/run.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/run_private.h"
+#include "agent/run_tree.h"
+#include "agent/runlog.h"
+#include "base/mem.h"
+
+/* --- one run --- */
+
+struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
+{
+    struct run_private *priv = mem_new(struct run_private);
+
+    assert(!map_get(&runs->by_key, key));
+    priv->order_dir_fd = priv->order_fd = priv->fd = -1;
+    priv->run = (struct run){.runs = runs,
+                             .key = arena_str(&priv->arena, key),
+                             .meta = arena_str(&priv->arena, meta),
+                             .priv = priv};
+    priv->prev = runs->last;
+    if (runs->last)
+        runs->last->next = priv;
+    else
+        runs->first = priv;
+    runs->last = priv;
+    runs->alive++;
+    map_put(&runs->by_key, priv->run.key, priv);
+    return priv;
+}
+
+static void free_run(struct run_private *priv)
+{
+    assert(priv->pins == 0 && priv->fd < 0 && priv->order_dir_fd < 0);
+    arena_free(&priv->arena);
+    free(priv);
+}
+
+void run_drop(struct run_private *priv)
+{
+    struct runs *runs = priv->run.runs;
+
+    assert(!priv->gone);
+    if (priv->prev)
+        priv->prev->next = priv->next;
+    else
+        runs->first = priv->next;
+    if (priv->next)
+        priv->next->prev = priv->prev;
+    else
+        runs->last = priv->prev;
+    if (priv->run.state != RUN_ENDED)
+        runs->alive--;
+    map_del(&runs->by_key, priv->run.key);
+    run_nursery_cancel(priv);
+    run_link_close(priv);
+    priv->gone = true;
+    if (priv->pins == 0)
+        free_run(priv);
+}
+
+void run_unpin(struct run_private *priv)
+{
+    struct runs *runs = priv->run.runs;
+
+    assert(priv->pins > 0);
+    if (--priv->pins == 0 && priv->gone)
+        free_run(priv);
+    runs_unpin(runs);
+}
+
+void run_set_ended(struct run_private *priv, const struct run_exit *exit)
+{
+    struct run *run = &priv->run;
+
+    assert(run->state != RUN_ENDED && priv->fd < 0 && exit->reason[0]);
+    run->exit = *exit;
+    if (exit->started_ms)
+        run->started_ms = exit->started_ms;
+    run->state = RUN_ENDED;
+    run->runs->alive--;
+    if (!priv->untold)
+        run->runs->handler.ended(run);
+}
+
+int run_open_dir(const struct runs *runs, struct str key)
+{
+    char name[RUN_KEY_MAX + 1];
+
+    assert(str_is_id(key, RUN_KEY_MAX));
+    str_copy(key, name, sizeof name);
+    return openat(runs->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* --- all runs --- */
+
+/* The next run without a connection that this tick has not looked after. */
+static struct run_private *next_unlinked(const struct runs *runs)
+{
+    for (struct run_private *priv = runs->first; priv; priv = priv->next)
+        if (priv->run.state != RUN_ENDED && !priv->lost && priv->fd < 0 && priv->pins == 0 &&
+            priv->sought_tick != runs->ticks)
+            return priv;
+    return NULL;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct runs *runs = timer->data;
+    struct run_private *priv;
+    int64_t now_ms = clock_mono_ms();
+
+    runs->ticks++;
+    run_nursery_tick(runs);
+    for (priv = runs->first; priv; priv = priv->next)
+        if (priv->fd >= 0)
+            run_link_watch(priv, now_ms);
+    /* From the start each time: an `ended` may forget any of them, or free all. */
+    while (!runs->freed && (priv = next_unlinked(runs))) {
+        priv->sought_tick = runs->ticks;
+        run_link_seek(priv);
+    }
+}
+
+static int open_dir(const char *dir)
+{
+    int fd;
+
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return -1;
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        fchmod(fd, 0700);
+    return fd;
+}
+
+static enum err take_dir(struct runs *runs, const char *dir, struct problem *why)
+{
+    char path[PATH_MAX];
+
+    runs->dir_fd = open_dir(dir);
+    if (runs->dir_fd < 0 || !realpath(dir, path))
+        return problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
+                           strerror(errno));
+    if (flock(runs->dir_fd, LOCK_EX | LOCK_NB) != 0)
+        return problem_set(why, ERR_CONFLICT, "", "Another agent uses the directory %s.", path);
+    runs->dir = arena_cstr(&runs->arena, str_of(path));
+    return ERR_OK;
+}
+
+static void free_runs(struct runs *runs)
+{
+    if (runs->dir_fd >= 0)
+        close(runs->dir_fd);
+    map_free(&runs->by_key);
+    arena_free(&runs->arena);
+    free(runs);
+}
+
+void runs_unpin(struct runs *runs)
+{
+    assert(runs->pins > 0);
+    if (--runs->pins == 0) {
+        assert(runs->freed);
+        free_runs(runs);
+    }
+}
+
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
+                  const struct runs_handler *handler, void *user, struct runs **ret_runs,
+                  struct problem *why)
+{
+    struct runs *runs = mem_new(struct runs);
+    char name[32];
+    enum err err;
+
+    assert(handler->ended);
+    *runs = (struct runs){.loop = loop, .handler = *handler, .user = user, .dir_fd = -1};
+    runs->nursery.fd = -1;
+    runs->patience_ms = RUN_PATIENCE_MS;
+    runs->shim_path = arena_cstr(&runs->arena, str_of(shim_path));
+    runs->boot_id = runfile_boot_id(&runs->arena);
+    rnd_seed_os(&runs->rnd);
+    runs->trash_number = (int64_t)(rnd_next(&runs->rnd) >> 8);
+    err = take_dir(runs, dir, why);
+    if (!err) {
+        snprintf(name, sizeof name, "berth-%08x", (unsigned)str_hash(str_of(runs->dir)));
+        cgroup_probe(name, &runs->places); /* before the nursery: it may move us */
+        err = run_nursery_open(runs, why);
+        if (err)
+            cgroup_unprobe(&runs->places);
+    }
+    if (err) {
+        assert(runs->pins == 0);
+        free_runs(runs);
+        return err;
+    }
+    uv_timer_init(&loop->uv, &runs->tick);
+    runs->tick.data = runs;
+    runs->pins++;
+    uv_timer_start(&runs->tick, on_tick, RUN_TICK_MS, RUN_TICK_MS);
+    *ret_runs = runs;
+    return ERR_OK;
+}
+
+static void tick_closed(uv_handle_t *handle)
+{
+    runs_unpin(handle->data);
+}
+
+void runs_free(struct runs *runs)
+{
+    if (!runs)
+        return;
+    assert(!runs->freed);
+    runs->freed = true;
+    while (runs->first)
+        run_drop(runs->first);
+    run_nursery_close(runs);
+    cgroup_unprobe(&runs->places); /* stays while somebody is in it */
+    flock(runs->dir_fd, LOCK_UN);  /* the next agent need not wait for our loop to turn */
+    uv_close((uv_handle_t *)&runs->tick, tick_closed);
+}
+
+void *runs_user(const struct runs *runs)
+{
+    return runs->user;
+}
+
+struct run *runs_find(struct runs *runs, struct str key)
+{
+    struct run_private *priv = map_get(&runs->by_key, key);
+
+    return priv ? &priv->run : NULL;
+}
+
+size_t runs_count(const struct runs *runs)
+{
+    return runs->alive;
+}
+
+struct run *runs_next(struct runs *runs, struct run *run)
+{
+    struct run_private *next = run ? run->priv->next : runs->first;
+
+    return next ? &next->run : NULL;
+}
+
+void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered)
+{
+    const struct cgroup_place *part = runs->places.part;
+
+    *ret_offered = (struct run_limits_offered){.memory = part[CGROUP_MEMORY].version != 0,
+                                               .pids = part[CGROUP_PIDS].version != 0,
+                                               .cpu = part[CGROUP_CPU].version != 0,
+                                               .kill = part[CGROUP_KILL].version != 0};
+    str_copy(str_of(runs->places.missing), ret_offered->missing, sizeof ret_offered->missing);
+}
+
+/* --- starting --- */
+
+static bool is_clean(struct str text)
+{
+    return str_is_utf8(text) && (text.len == 0 || !memchr(text.at, '\0', text.len));
+}
+
+static bool is_env(struct str entry)
+{
+    struct str rest = entry, name = str_cut(&rest, '=');
+
+    return is_clean(entry) && name.len > 0 && rest.at;
+}
+
+static enum err check_user(struct str user, struct problem *why)
+{
+    struct passwd *own = geteuid() != 0 ? getpwuid(geteuid()) : NULL;
+
+    if (geteuid() == 0 || (own && str_is(user, own->pw_name)))
+        return ERR_OK;
+    return problem_set(why, ERR_FORBIDDEN, "user",
+                       "Only an agent that is root can run work as " STR_FMT ".", STR_ARG(user));
+}
+
+static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
+                           struct problem *why)
+{
+    if (!str_is_id(spec->key, RUN_KEY_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "key", "The key of a run must be an id.");
+    if (map_get(&runs->by_key, spec->key))
+        return problem_set(why, ERR_CONFLICT, "key", "There is a run " STR_FMT " already.",
+                           STR_ARG(spec->key));
+    if (spec->argc == 0 || spec->argv[0].len == 0)
+        return problem_set(why, ERR_BAD_FIELD, "command", "There is no program to run.");
+    for (size_t i = 0; i < spec->argc; i++)
+        if (!is_clean(spec->argv[i]))
+            return problem_set(why, ERR_BAD_FIELD, "command",
+                               "Word %zu of the command is not text.", i + 1);
+    for (size_t i = 0; i < spec->env_count; i++)
+        if (!is_env(spec->env[i]))
+            return problem_set(why, ERR_BAD_FIELD, "env",
+                               "Entry %zu of the environment is not NAME=value.", i + 1);
+    if (spec->cwd.at && (!is_clean(spec->cwd) || !str_starts(spec->cwd, STR("/"))))
+        return problem_set(why, ERR_BAD_FIELD, "cwd",
+                           "The working directory must be an absolute path.");
+    if (spec->user.at && !str_is_id(spec->user, 64))
+        return problem_set(why, ERR_BAD_FIELD, "user", "That is no name of a user.");
+    if (spec->timeout_ms < 0 || spec->stop_grace_ms < 0 || spec->deadline_mono_ms < 0 ||
+        spec->memory_bytes_max < 0 || spec->pids_max < 0 || spec->log_bytes_max < 0)
+        return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
+    return spec->user.at ? check_user(spec->user, why) : ERR_OK;
+}
+
+/* The run's directory with all the shim needs, locked. */
+static enum err write_run(struct runs *runs, struct run_private *priv, const struct run_spec *spec,
+                          int *ret_dir_fd, struct problem *why)
+{
+    struct arena arena = {0};
+    struct runfile file = {.spec = *spec,
+                           .dir = arena_fmt(&arena, "%s/" STR_FMT, runs->dir, STR_ARG(spec->key)),
+                           .boot_id = runs->boot_id,
+                           .mark = arena_fmt(&arena, "BERTH_RUN=" STR_FMT "/%016" PRIx64,
+                                             STR_ARG(spec->key), rnd_next(&runs->rnd)),
+                           .created_ms = clock_wall_ms(),
+                           .places = runs->places};
+    int dir_fd = -1;
+    enum err err = ERR_OK;
+
+    if (mkdirat(runs->dir_fd, arena_cstr(&arena, spec->key), 0700) != 0 ||
+        (dir_fd = run_open_dir(runs, spec->key)) < 0 || flock(dir_fd, LOCK_EX | LOCK_NB) != 0)
+        err = problem_set(why, ERR_IO, "", "The run's directory cannot be made: %s.",
+                          strerror(errno));
+    if (!err)
+        err = runfile_put(dir_fd, &file, why);
+    if (!err && spec->input.at)
+        err = runfile_put_input(dir_fd, spec->input, why);
+    run_take_file(priv, &file);
+    arena_free(&arena);
+    if (err && dir_fd >= 0) {
+        run_trash(runs, spec->key);
+        close(dir_fd);
+    }
+    *ret_dir_fd = dir_fd;
+    return err;
+}
+
+/* A job of another user must be able to reach its own files by their paths. */
+static void open_to_users(struct runs *runs)
+{
+    if (!runs->opened_to_users)
+        runs->opened_to_users = fchmod(runs->dir_fd, 0711) == 0;
+}
+
+static enum err order_shim(struct run_private *priv, int dir_fd, struct problem *why)
+{
+    int fds[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+        problem_set(why, ERR_IO, "", "No socket can be had for a run: %s.", strerror(errno));
+        run_trash(priv->run.runs, priv->run.key);
+        close(dir_fd);
+        return ERR_IO;
+    }
+    run_link_open(priv, fds[0]);
+    if (run_nursery_order(priv, dir_fd, fds[1], why)) {
+        run_trash(priv->run.runs, priv->run.key);
+        return ERR_IO;
+    }
+    return ERR_OK;
+}
+
+enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
+                    struct run **ret_run, struct problem *why)
+{
+    struct run_private *priv;
+    int dir_fd;
+    enum err err = check_spec(runs, spec, why);
+
+    if (err)
+        return err;
+    if (spec->user.at)
+        open_to_users(runs);
+    priv = run_new(runs, spec->key, spec->meta);
+    priv->run.user = user;
+    priv->created_mono_ms = clock_mono_ms();
+    err = write_run(runs, priv, spec, &dir_fd, why);
+    if (!err)
+        err = order_shim(priv, dir_fd, why);
+    if (err) {
+        run_drop(priv);
+        return err;
+    }
+    *ret_run = &priv->run;
+    return ERR_OK;
+}
+
+/* --- one run, as others see it --- */
+
+void run_stop(struct run *run, const char *reason, int64_t grace_ms)
+{
+    struct run_private *priv = run->priv;
+    int64_t kill_ms = clock_mono_ms() + (grace_ms < 0 ? priv->grace_ms : grace_ms);
+
+    assert(str_is_id(str_of(reason), sizeof priv->stop_reason - 1));
+    if (run->state == RUN_ENDED || (priv->stop_kill_ms && priv->stop_kill_ms <= kill_ms))
+        return;
+    if (!priv->stop_kill_ms)
+        str_copy(str_of(reason), priv->stop_reason, sizeof priv->stop_reason);
+    priv->stop_kill_ms = kill_ms;
+    if (run->state != RUN_STARTING) /* else its shim tells */
+        run->state = RUN_STOPPING;
+    priv->todo |= RUN_TODO_STOP;
+    run_link_flush(priv);
+}
+
+void run_deadline(struct run *run, int64_t mono_ms)
+{
+    struct run_private *priv = run->priv;
+    int dir_fd;
+
+    assert(mono_ms >= 0);
+    if (run->state == RUN_ENDED || priv->deadline_ms == mono_ms)
+        return;
+    priv->deadline_ms = mono_ms;
+    dir_fd = run_open_dir(run->runs, run->key);
+    if (dir_fd >= 0) {
+        runfile_put_deadline(dir_fd, mono_ms); /* a full disk: the shim is told all the same */
+        close(dir_fd);
+    }
+    priv->todo |= RUN_TODO_DEADLINE;
+    run_link_flush(priv);
+}
+
+void run_forget(struct run *run)
+{
+    struct runs *runs = run->runs;
+
+    assert(run->state == RUN_ENDED);
+    run_trash(runs, run->key);
+    run_drop(run->priv);
+}
+
+enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
+                 int64_t *ret_total)
+{
+    int dir_fd = run_open_dir(run->runs, run->key);
+    enum err err;
+
+    if (dir_fd < 0)
+        return ERR_IO;
+    err = runlog_read(dir_fd, offset < 0 ? 0 : offset, max, out, ret_offset, ret_total);
+    close(dir_fd);
+    if (!err && run->state == RUN_ENDED && *ret_total < run->exit.output_bytes)
+        *ret_total = run->exit.output_bytes; /* its last bytes found no room */
+    return err;
+}
+
+bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
+{
+    struct run_private *priv = run->priv;
+    struct cgroup group;
+    int64_t cpu_ms = 0, memory_bytes = 0;
+
+    if (run->state == RUN_ENDED || !priv->shim_pid)
+        return false;
+    run_tree_usage(priv->shim_pid, &cpu_ms, &memory_bytes);
+    cgroup_open(&group, &priv->places, run->key);
+    cgroup_cpu_ms(&group, &cpu_ms); /* these know better, where they know */
+    cgroup_memory_bytes(&group, &memory_bytes);
+    cgroup_close(&group);
+    if (cpu_ms > priv->cpu_ms_max)
+        priv->cpu_ms_max = cpu_ms;
+    *ret_cpu_ms = priv->cpu_ms_max;
+    *ret_memory_bytes = memory_bytes;
+    return true;
+}
+
+int run_shim_pid(const struct run *run)
+{
+    return run->state == RUN_ENDED ? 0 : run->priv->shim_pid;
+}

@@ -1,0 +1,121 @@
+/* What the files of run.h share. Everything on the loop's thread, except what is said to be work.
+ *   run.c          the table of runs and the calls of run.h
+ *   run_link.c     the connection to one shim, and what it means when it ends
+ *   run_nursery.c  where shims come from
+ *   run_adopt.c    what an earlier agent left, and runs that lost their shim
+ *   run_trash.c    directories that go */
+#ifndef AGENT_RUN_PRIVATE_H
+#define AGENT_RUN_PRIVATE_H
+
+#include "agent/runfile.h"
+#include "base/clock.h"
+#include "base/map.h"
+
+enum { RUN_TICK_MS = 100, RUN_PATIENCE_MS = 5000, RUN_LOST_MS_MAX = 10000 };
+
+#define RUN_TRASH ".gone"
+
+struct run_nursery {
+    int fd; /* -1: none */
+    int pid;
+    int old_pid; /* ended, not reaped yet; 0: none */
+    uv_poll_t *poll;
+    struct run_private *first, *last; /* runs whose order is not sent yet */
+};
+
+struct runs {
+    struct loop *loop;
+    struct runs_handler handler;
+    void *user;
+    struct arena arena;
+    const char *dir; /* absolute */
+    int dir_fd;      /* flock'ed: one agent a directory */
+    const char *shim_path;
+    struct str boot_id;
+    struct rnd rnd;
+    struct cgroup_places places;
+    bool opened_to_users; /* others may pass through our directory */
+    struct map by_key;
+    struct run_private *first, *last;
+    size_t alive; /* not ENDED */
+    struct run_nursery nursery;
+    uv_timer_t tick;
+    int64_t ticks;
+    uv_work_t trash_work;
+    bool trash_busy, trash_again;
+    int64_t trash_number;
+    int64_t patience_ms; /* RUN_PATIENCE_MS; tests have less */
+    int pins;            /* handles and works that still point here */
+    bool freed;          /* nothing is told any more; gone with the last pin */
+};
+
+enum run_todo { RUN_TODO_STOP = 1, RUN_TODO_DEADLINE = 2, RUN_TODO_PING = 4 };
+
+struct run_private {
+    struct run run;
+    struct run_private *prev, *next;
+    struct arena arena; /* key, meta, places, mark, and the tail once it ended */
+    struct run_private *next_unsent;
+    int order_dir_fd; /* -1: the order was sent, or there was none */
+    int order_fd;     /* the shim's end of the connection, likewise */
+    int fd;           /* to the shim; -1: not connected */
+    uv_poll_t poll;   /* open while fd is */
+    bool greeted;     /* its shim has said hello */
+    bool lost;        /* its end is being made: see run_lost() */
+    bool untold;      /* being adopted: nobody knows it yet */
+    bool gone;        /* forgotten: memory goes when its handles are closed */
+    int pins;         /* handles and works that still point here */
+    int shim_pid;     /* 0: not known */
+    uint64_t shim_start;
+    unsigned todo; /* enum run_todo bits to be told to the shim */
+    char stop_reason[32];
+    int64_t stop_kill_ms; /* CLOCK_MONOTONIC; 0: not asked to stop */
+    int64_t deadline_ms;  /* likewise */
+    int64_t timeout_ms, grace_ms;
+    int64_t created_mono_ms; /* 0: adopted */
+    int64_t sought_tick;     /* the last tick that looked for its shim */
+    int64_t pinged_ms;       /* 0: no ping is out */
+    int64_t patience_ms;     /* its shim answered: do not ask again before */
+    int64_t cpu_ms_max;      /* what run_usage said last */
+    struct cgroup_places places;
+    struct str mark, boot_id;
+    uv_work_t lost_work;
+    bool lost_kill; /* there may be processes */
+};
+
+/* run.c */
+struct run_private *run_new(struct runs *runs, struct str key, struct str meta);
+void run_drop(struct run_private *priv); /* out of the table; freed with its last pin */
+void run_unpin(struct run_private *priv);
+void runs_unpin(struct runs *runs);
+int run_open_dir(const struct runs *runs, struct str key); /* -1 and errno */
+void run_set_ended(struct run_private *priv, const struct run_exit *exit);
+
+/* run_link.c */
+void run_link_open(struct run_private *priv, int fd); /* takes fd */
+void run_link_close(struct run_private *priv);
+void run_link_flush(struct run_private *priv);
+/* Not connected: finds out what became of it, and connects if its shim lives. To be called until it
+ * is connected, ended or lost. May end it. */
+void run_link_seek(struct run_private *priv);
+void run_link_watch(struct run_private *priv, int64_t now_ms); /* every tick */
+
+/* run_nursery.c */
+enum err run_nursery_open(struct runs *runs, struct problem *why);
+/* The order leaves now or when there is room. Takes both descriptors. */
+enum err run_nursery_order(struct run_private *priv, int dir_fd, int shim_fd, struct problem *why);
+void run_nursery_tick(struct runs *runs);
+void run_nursery_cancel(struct run_private *priv);
+void run_nursery_close(struct runs *runs);
+
+/* run_adopt.c */
+/* Its shim is gone without a record: kills what is left of its tree and ends it. `kill` is false
+ * when no process can be left. */
+void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill);
+void run_take_file(struct run_private *priv, const struct runfile *file);
+
+/* run_trash.c */
+void run_trash(struct runs *runs, struct str key); /* its directory goes, some time soon */
+void run_trash_empty(struct runs *runs);
+
+#endif

@@ -1,0 +1,297 @@
+/* Trees of processes: see run_tree.h. */
+#include "agent/run_tree.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent/cgroup_file.h"
+#include "base/mem.h"
+
+enum { STOP_PASSES = 16 };
+
+/* Fields of /proc/PID/stat, counted from the one behind the name in brackets. */
+enum {
+    STAT_STATE,
+    STAT_PARENT,
+    STAT_UTIME = 11,
+    STAT_STIME,
+    STAT_CUTIME,
+    STAT_CSTIME,
+    STAT_START = 19,
+    STAT_RSS = 21,
+    STAT_FIELDS
+};
+
+static bool read_stat(int pid, char *text, size_t size)
+{
+    char path[48];
+    ssize_t got;
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    got = read(fd, text, size - 1);
+    close(fd);
+    if (got <= 0)
+        return false;
+    text[got] = '\0';
+    return true;
+}
+
+bool run_tree_proc(int pid, struct run_proc *ret_proc)
+{
+    char text[1024];
+    const char *close_bracket;
+    struct str rest;
+    int64_t field[STAT_FIELDS] = {0};
+    char state = '?';
+
+    if (!read_stat(pid, text, sizeof text))
+        return false;
+    close_bracket = strrchr(text, ')'); /* the name may hold anything, brackets too */
+    if (!close_bracket || close_bracket[1] != ' ')
+        return false;
+    rest = str_of(close_bracket + 2);
+    for (int i = 0; i < STAT_FIELDS && rest.at; i++) {
+        struct str word = str_cut(&rest, ' ');
+
+        if (i == STAT_STATE && word.len > 0)
+            state = word.at[0];
+        else if (!str_int(word, &field[i]))
+            field[i] = 0; /* some that we do not read are larger than we can say */
+    }
+    *ret_proc = (struct run_proc){
+        .pid = pid,
+        .parent = (int)field[STAT_PARENT],
+        .start = (uint64_t)field[STAT_START],
+        .cpu_ms =
+            (field[STAT_UTIME] + field[STAT_STIME] + field[STAT_CUTIME] + field[STAT_CSTIME]) *
+            1000 / sysconf(_SC_CLK_TCK),
+        .rss_bytes = field[STAT_RSS] * sysconf(_SC_PAGESIZE),
+        .state = state,
+    };
+    return true;
+}
+
+/* --- lists --- */
+
+struct list {
+    struct run_proc *procs;
+    size_t count, cap;
+};
+
+static void list_add(struct list *list, const struct run_proc *proc)
+{
+    if (list->count == list->cap) {
+        list->cap = list->cap ? list->cap * 2 : 16;
+        list->procs = mem_resize(list->procs, list->cap * sizeof *list->procs);
+    }
+    list->procs[list->count++] = *proc;
+}
+
+static void add_children_of_task(int pid, const char *task, struct list *list)
+{
+    char path[80];
+    struct buf text = {0};
+    struct str rest;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", pid, task);
+    if (cgroup_file_get(AT_FDCWD, path, &text) == 0)
+        for (rest = buf_view(&text); rest.at;) {
+            struct run_proc proc;
+            int64_t child;
+
+            /* Its parent is checked: the number may be another's by now. */
+            if (str_int(str_cut(&rest, ' '), &child) && run_tree_proc((int)child, &proc) &&
+                proc.parent == pid)
+                list_add(list, &proc);
+        }
+    buf_free(&text);
+}
+
+/* A child is listed with the thread that made it. */
+static void add_children(int pid, struct list *list)
+{
+    char path[48];
+    DIR *tasks;
+
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    tasks = opendir(path);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+        if (entry->d_name[0] != '.')
+            add_children_of_task(pid, entry->d_name, list);
+    if (tasks)
+        closedir(tasks);
+}
+
+static void add_everybody(struct list *list)
+{
+    DIR *all = opendir("/proc");
+
+    for (struct dirent *entry; all && (entry = readdir(all));) {
+        struct run_proc proc;
+        int64_t pid;
+
+        if (str_int(str_of(entry->d_name), &pid) && run_tree_proc((int)pid, &proc))
+            list_add(list, &proc);
+    }
+    if (all)
+        closedir(all);
+}
+
+/* A kernel without the children files: everybody is read once and sorted out. */
+static void list_by_parents(int root, struct list *list)
+{
+    struct list all = {0};
+    size_t done = 0;
+    int parent = root;
+
+    add_everybody(&all);
+    for (;;) {
+        for (size_t i = 0; i < all.count; i++)
+            if (all.procs[i].parent == parent)
+                list_add(list, &all.procs[i]);
+        if (done == list->count)
+            break;
+        parent = list->procs[done++].pid;
+    }
+    free(all.procs);
+}
+
+static bool has_children_files(void)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)syscall(SYS_gettid));
+    return access(path, R_OK) == 0;
+}
+
+size_t run_tree_list(int root, struct run_proc **ret_procs)
+{
+    struct list list = {0};
+
+    assert(root > 0);
+    if (has_children_files()) {
+        add_children(root, &list);
+        for (size_t i = 0; i < list.count; i++)
+            add_children(list.procs[i].pid, &list);
+    } else
+        list_by_parents(root, &list);
+    *ret_procs = list.procs;
+    return list.count;
+}
+
+/* --- signals --- */
+
+bool run_tree_kill_one(int pid, uint64_t start, int signal)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct run_proc now;
+    bool sent;
+
+    assert(pid > 1);
+    /* The descriptor holds on to one process; whether it is the right one is asked after. */
+    if (fd < 0 && errno != ENOSYS && errno != EPERM)
+        return false;
+    if (!run_tree_proc(pid, &now) || now.start != start)
+        sent = false;
+    else if (fd >= 0)
+        sent = syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0) == 0;
+    else
+        sent = kill(pid, signal) == 0;
+    if (fd >= 0)
+        close(fd);
+    return sent;
+}
+
+void run_tree_signal(int root, int signal)
+{
+    struct run_proc *procs;
+    size_t count = run_tree_list(root, &procs);
+
+    for (size_t i = 0; i < count; i++)
+        if (procs[i].state != 'Z')
+            run_tree_kill_one(procs[i].pid, procs[i].start, signal);
+    free(procs);
+}
+
+void run_tree_kill(int root)
+{
+    size_t before = 0;
+
+    for (int i = 0; i < STOP_PASSES; i++) {
+        struct run_proc *procs;
+        size_t count = run_tree_list(root, &procs);
+
+        for (size_t k = 0; k < count; k++)
+            if (procs[k].state != 'T' && procs[k].state != 'Z')
+                run_tree_kill_one(procs[k].pid, procs[k].start, SIGSTOP);
+        free(procs);
+        if (count == before)
+            break; /* nobody came: all are stopped, or as good as */
+        before = count;
+    }
+    run_tree_signal(root, SIGKILL);
+}
+
+static bool is_marked(const char *pid, struct str mark)
+{
+    char path[48];
+    struct buf env = {0};
+    struct str rest;
+    bool found = false;
+
+    snprintf(path, sizeof path, "/proc/%.16s/environ", pid);
+    if (cgroup_file_get(AT_FDCWD, path, &env) == 0)
+        for (rest = buf_view(&env); rest.at && !found;)
+            found = str_eq(str_cut(&rest, '\0'), mark);
+    buf_free(&env);
+    return found;
+}
+
+size_t run_tree_kill_marked(struct str mark)
+{
+    DIR *all = opendir("/proc");
+    size_t killed = 0;
+
+    assert(mark.len > 0);
+    for (struct dirent *entry; all && (entry = readdir(all));) {
+        struct run_proc proc;
+        int64_t pid;
+
+        if (!str_int(str_of(entry->d_name), &pid) || pid == getpid() ||
+            !run_tree_proc((int)pid, &proc) || proc.state == 'Z')
+            continue;
+        /* Read after its start: if the number changes hands between, the start tells. */
+        if (is_marked(entry->d_name, mark) && run_tree_kill_one((int)pid, proc.start, SIGKILL))
+            killed++;
+    }
+    if (all)
+        closedir(all);
+    return killed;
+}
+
+void run_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
+{
+    struct run_proc *procs, shim;
+    size_t count = run_tree_list(root, &procs);
+
+    *ret_cpu_ms = *ret_memory_bytes = 0;
+    if (run_tree_proc(root, &shim)) /* what it reaped is in its own figures */
+        *ret_cpu_ms = shim.cpu_ms;
+    for (size_t i = 0; i < count; i++) {
+        *ret_cpu_ms += procs[i].cpu_ms;
+        *ret_memory_bytes += procs[i].rss_bytes;
+    }
+    free(procs);
+}

@@ -1,0 +1,34 @@
+/* Processes by their place in the tree, read from /proc: what stands below a shim. A process is
+ * known by its number and the moment it started, never by the number alone. */
+#ifndef AGENT_RUN_TREE_H
+#define AGENT_RUN_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+
+struct run_proc {
+    int pid, parent;
+    uint64_t start; /* clock ticks since boot */
+    int64_t cpu_ms; /* itself and the children it waited for */
+    int64_t rss_bytes;
+    char state; /* 'R', 'S', 'Z', … */
+};
+
+bool run_tree_proc(int pid, struct run_proc *ret_proc);
+/* Everything below `root`, without it, parents first. *ret_procs is the caller's to free. */
+size_t run_tree_list(int root, struct run_proc **ret_procs);
+/* To all below `root`. What is started meanwhile may be missed: for an end, repeat it until nothing
+ * is left. */
+void run_tree_signal(int root, int signal);
+/* Stops first, so that nobody can fork away, then kills. Repeat it likewise. */
+void run_tree_kill(int root);
+/* KILL to every process whose environment holds exactly `mark` ("NAME=value"); how many. */
+size_t run_tree_kill_marked(struct str mark);
+/* Only if it is still the one that started then. False: it is gone. */
+bool run_tree_kill_one(int pid, uint64_t start, int signal);
+void run_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes);
+
+#endif

@@ -1,0 +1,358 @@
+/* Spec, exit record and deadline as files: see runfile.h. */
+#include "agent/runfile.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/cgroup_file.h"
+#include "base/json.h"
+
+#define EXIT_NEW     RUNFILE_EXIT ".new"
+#define DEADLINE_NEW RUNFILE_DEADLINE ".new"
+
+enum { FILE_BYTES_MAX = 16 << 20, READ_STEP = 16384, NEW_FILE = O_WRONLY | O_CREAT | O_TRUNC };
+
+/* Integers of the spec and of the exit record: where they stand and what they are called. */
+struct int_field {
+    const char *name;
+    size_t at;
+};
+
+#define SPEC_INT(name)                                                                             \
+    {                                                                                              \
+#name, offsetof(struct run_spec, name)                                                     \
+    }
+static const struct int_field spec_ints[] = {
+    SPEC_INT(timeout_ms),       SPEC_INT(stop_grace_ms), SPEC_INT(deadline_mono_ms),
+    SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),      SPEC_INT(log_bytes_max),
+};
+
+#define EXIT_INT(name)                                                                             \
+    {                                                                                              \
+#name, offsetof(struct run_exit, name)                                                     \
+    }
+static const struct int_field exit_ints[] = {
+    EXIT_INT(started_ms), EXIT_INT(ended_ms),     EXIT_INT(user_ms),        EXIT_INT(system_ms),
+    EXIT_INT(rss_kb_max), EXIT_INT(output_bytes), EXIT_INT(output_dropped),
+};
+
+static void put_ints(struct jsonw *w, const void *from, const struct int_field *fields,
+                     size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int64_t value;
+
+        memcpy(&value, (const char *)from + fields[i].at, sizeof value);
+        jsonw_kint(w, fields[i].name, value);
+    }
+}
+
+static bool get_ints(const struct json *obj, void *to, const struct int_field *fields, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct json *value = json_get(obj, fields[i].name);
+        int64_t number = 0;
+
+        if (value && !json_int(value, &number))
+            return false;
+        memcpy((char *)to + fields[i].at, &number, sizeof number);
+    }
+    return true;
+}
+
+/* --- bytes --- */
+
+static int write_all(int fd, struct str text)
+{
+    while (text.len > 0) {
+        ssize_t done = write(fd, text.at, text.len);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? errno : EIO;
+        text.at += done;
+        text.len -= (size_t)done;
+    }
+    return 0;
+}
+
+static enum err put_file(int dir_fd, const char *name, struct str text, struct problem *why)
+{
+    int fd = openat(dir_fd, name, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = fd < 0 ? errno : write_all(fd, text);
+
+    if (fd >= 0)
+        close(fd);
+    if (error == 0)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "", "The file %s of the run cannot be written: %s.", name,
+                       strerror(error));
+}
+
+static enum err get_file(int dir_fd, const char *name, struct arena *arena, struct str *ret_text)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+    char *text;
+    size_t len = 0;
+    ssize_t got = -1;
+
+    if (fd < 0)
+        return errno == ENOENT ? ERR_NOT_FOUND : ERR_IO;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > FILE_BYTES_MAX) {
+        close(fd);
+        return ERR_IO;
+    }
+    text = arena_raw(arena, (size_t)info.st_size + 1);
+    while (len < (size_t)info.st_size &&
+           (got = read(fd, text + len, (size_t)info.st_size - len)) > 0)
+        len += (size_t)got;
+    close(fd);
+    *ret_text = (struct str){.at = text, .len = len};
+    return ERR_OK;
+}
+
+/* --- the spec --- */
+
+static void put_list(struct jsonw *w, const char *name, const struct str *list, size_t count)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, list[i]);
+    jsonw_end_arr(w);
+}
+
+static void put_places(struct jsonw *w, const struct cgroup_places *places)
+{
+    jsonw_key(w, "cgroups");
+    jsonw_obj(w);
+    for (int i = 0; i < CGROUP_PARTS; i++) {
+        const struct cgroup_place *place = &places->part[i];
+
+        if (place->version == 0)
+            continue;
+        jsonw_key(w, cgroup_part_name((enum cgroup_part)i));
+        jsonw_obj(w);
+        jsonw_kint(w, "version", place->version);
+        jsonw_kstr(w, "parent", str_of(place->parent));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_obj(w);
+}
+
+enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why)
+{
+    const struct run_spec *spec = &file->spec;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    enum err err;
+
+    assert(spec->key.len > 0 && spec->argc > 0 && file->mark.len > 0);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "key", spec->key);
+    jsonw_kstr(&w, "meta", spec->meta);
+    put_list(&w, "argv", spec->argv, spec->argc);
+    put_list(&w, "env", spec->env, spec->env_count);
+    jsonw_kstr(&w, "cwd", spec->cwd);
+    jsonw_kstr(&w, "user", spec->user);
+    jsonw_kbool(&w, "input", spec->input.at != NULL);
+    put_ints(&w, spec, spec_ints, COUNT_OF(spec_ints));
+    jsonw_kstr(&w, "dir", file->dir);
+    jsonw_kstr(&w, "boot_id", file->boot_id);
+    jsonw_kstr(&w, "mark", file->mark);
+    jsonw_kint(&w, "created_ms", file->created_ms);
+    put_places(&w, &file->places);
+    jsonw_end_obj(&w);
+    err = put_file(dir_fd, RUNFILE_SPEC, buf_view(&text), why);
+    buf_free(&text);
+    return err;
+}
+
+enum err runfile_put_input(int dir_fd, struct str input, struct problem *why)
+{
+    return put_file(dir_fd, RUNFILE_INPUT, input, why);
+}
+
+static struct str get_str(const struct json *obj, const char *name, struct arena *arena)
+{
+    const struct json *value = json_get(obj, name);
+
+    return json_type(value) == JSON_STR ? json_str(value, arena) : STR_NONE;
+}
+
+static bool get_list(const struct json *list, struct arena *arena, const struct str **ret_list,
+                     size_t *ret_count)
+{
+    const struct json *item = json_first(list);
+    struct str *words;
+
+    if (json_type(list) != JSON_ARR)
+        return false;
+    words = list->count ? arena_array(arena, struct str, list->count) : NULL;
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        if (json_type(item) != JSON_STR)
+            return false;
+        words[i] = json_str(item, arena);
+    }
+    *ret_list = words;
+    *ret_count = list->count;
+    return true;
+}
+
+static void get_places(const struct json *obj, struct arena *arena, struct cgroup_places *places)
+{
+    for (int i = 0; i < CGROUP_PARTS; i++) {
+        const struct json *place = json_get(obj, cgroup_part_name((enum cgroup_part)i));
+        int64_t version = 0;
+
+        if (json_int(json_get(place, "version"), &version) && (version == 1 || version == 2) &&
+            str_copy(get_str(place, "parent", arena), places->part[i].parent, CGROUP_PATH_MAX))
+            places->part[i].version = (int)version;
+    }
+}
+
+enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, struct problem *why)
+{
+    struct runfile file = {0};
+    struct run_spec *spec = &file.spec;
+    const struct json *root;
+    struct str text;
+    bool input = false;
+    enum err err = get_file(dir_fd, RUNFILE_SPEC, arena, &text);
+
+    if (err)
+        return problem_set(why, err, "", "The run has no readable spec.");
+    err = json_parse(text, arena, &root, why);
+    if (err)
+        return err;
+    spec->key = get_str(root, "key", arena);
+    spec->meta = get_str(root, "meta", arena);
+    spec->cwd = get_str(root, "cwd", arena);
+    spec->user = get_str(root, "user", arena);
+    file.dir = get_str(root, "dir", arena);
+    file.boot_id = get_str(root, "boot_id", arena);
+    file.mark = get_str(root, "mark", arena);
+    if (!str_is_id(spec->key, RUN_KEY_MAX) || file.mark.len == 0 || file.dir.len == 0 ||
+        !get_list(json_get(root, "argv"), arena, &spec->argv, &spec->argc) || spec->argc == 0 ||
+        !get_list(json_get(root, "env"), arena, &spec->env, &spec->env_count) ||
+        !json_bool(json_get(root, "input"), &input) ||
+        !get_ints(root, spec, spec_ints, COUNT_OF(spec_ints)) ||
+        !json_int(json_get(root, "created_ms"), &file.created_ms))
+        return problem_set(why, ERR_BAD_REQUEST, "", "The spec of the run is not complete.");
+    spec->input = input ? STR("") : STR_NONE;
+    get_places(json_get(root, "cgroups"), arena, &file.places);
+    *ret_file = file;
+    return ERR_OK;
+}
+
+/* --- the exit record --- */
+
+/* The rename comes before the fsyncs: they then cost one journal commit, not two. A record that a
+ * power failure left empty or torn does not parse, which reads the same as none; and it is only
+ * read once the shim has told of it or is gone. */
+static int put_durable(int dir_fd, struct str text)
+{
+    int fd = openat(dir_fd, EXIT_NEW, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = fd < 0 ? errno : write_all(fd, text);
+
+    if (error == 0 && renameat(dir_fd, EXIT_NEW, dir_fd, RUNFILE_EXIT) != 0)
+        error = errno;
+    if (error == 0 && (fdatasync(fd) != 0 || fsync(dir_fd) != 0)) {
+        error = errno;
+        unlinkat(dir_fd, RUNFILE_EXIT, 0); /* not to be believed */
+    }
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
+                          struct problem *why)
+{
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    int error;
+
+    assert(exit->reason[0] && exit->tail.len <= RUN_TAIL_BYTES);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "key", key);
+    jsonw_kstr(&w, "meta", meta);
+    jsonw_kstr(&w, "reason", str_of(exit->reason));
+    jsonw_kstr(&w, "detail", str_of(exit->detail));
+    jsonw_kint(&w, "exit_code", exit->exit_code);
+    jsonw_kint(&w, "signal", exit->signal);
+    put_ints(&w, exit, exit_ints, COUNT_OF(exit_ints));
+    jsonw_kstr(&w, "tail", exit->tail.at ? exit->tail : STR(""));
+    jsonw_end_obj(&w);
+    error = put_durable(dir_fd, buf_view(&text));
+    buf_free(&text);
+    if (error == 0)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "", "The exit record cannot be written: %s.", strerror(error));
+}
+
+enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
+                          struct str *ret_key, struct str *ret_meta)
+{
+    struct run_exit exit = {0};
+    const struct json *root;
+    struct str text;
+    int64_t code, signal;
+
+    if (get_file(dir_fd, RUNFILE_EXIT, arena, &text) || json_parse(text, arena, &root, NULL))
+        return ERR_NOT_FOUND;
+    if (!json_int(json_get(root, "exit_code"), &code) ||
+        !json_int(json_get(root, "signal"), &signal) ||
+        !get_ints(root, &exit, exit_ints, COUNT_OF(exit_ints)) ||
+        !str_copy(get_str(root, "reason", arena), exit.reason, sizeof exit.reason) ||
+        exit.reason[0] == '\0')
+        return ERR_NOT_FOUND;
+    str_copy(get_str(root, "detail", arena), exit.detail, sizeof exit.detail);
+    exit.exit_code = (int)code;
+    exit.signal = (int)signal;
+    exit.tail = get_str(root, "tail", arena);
+    if (exit.tail.len > RUN_TAIL_BYTES)
+        exit.tail.len = 0;
+    *ret_exit = exit;
+    *ret_key = get_str(root, "key", arena);
+    *ret_meta = get_str(root, "meta", arena);
+    return ERR_OK;
+}
+
+/* --- the deadline --- */
+
+enum err runfile_put_deadline(int dir_fd, int64_t mono_ms)
+{
+    char text[24];
+    enum err err;
+
+    snprintf(text, sizeof text, "%" PRId64, mono_ms);
+    err = put_file(dir_fd, DEADLINE_NEW, str_of(text), NULL);
+    if (err)
+        return err;
+    return renameat(dir_fd, DEADLINE_NEW, dir_fd, RUNFILE_DEADLINE) == 0 ? ERR_OK : ERR_IO;
+}
+
+bool runfile_get_deadline(int dir_fd, int64_t *ret_mono_ms)
+{
+    return cgroup_file_int(dir_fd, RUNFILE_DEADLINE, NULL, ret_mono_ms);
+}
+
+struct str runfile_boot_id(struct arena *arena)
+{
+    struct buf text = {0};
+    struct str id = STR("");
+
+    if (cgroup_file_get(AT_FDCWD, "/proc/sys/kernel/random/boot_id", &text) == 0)
+        id = arena_str(arena, str_trim(str_cut(&(struct str){text.at, text.len}, '\n')));
+    buf_free(&text);
+    return id;
+}

@@ -1,0 +1,53 @@
+/* What stands in a run's directory beside its log:
+ *   spec      what to run, by the agent, before the shim is asked for
+ *   input     the payload, likewise
+ *   work/     where the job runs unless it was told another place
+ *   sock      the shim listens here for an agent that adopts it
+ *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
+ *   exit      how it ended, by the shim, durable before anybody is told
+ * The directory itself is flock'ed by the shim for as long as it lives (the agent takes the lock
+ * and hands the descriptor over), so whether there is a shim is never a matter of process numbers.
+ */
+#ifndef AGENT_RUNFILE_H
+#define AGENT_RUNFILE_H
+
+#include "agent/cgroup.h"
+#include "agent/run.h"
+
+#define RUNFILE_SPEC     "spec"
+#define RUNFILE_INPUT    "input"
+#define RUNFILE_WORK     "work"
+#define RUNFILE_SOCK     "sock"
+#define RUNFILE_DEADLINE "deadline"
+#define RUNFILE_EXIT     "exit"
+
+struct runfile {
+    struct run_spec spec; /* `input` is only STR_NONE or not: the bytes are in the file */
+    struct str dir;       /* absolute path of the run's directory */
+    struct str boot_id;   /* of the kernel under which it was started */
+    struct str mark;      /* "BERTH_RUN=…", in the environment of every process of the run */
+    int64_t created_ms;   /* wall */
+    struct cgroup_places places;
+};
+
+/* Files are made new (0600) and never followed through links. */
+enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why);
+enum err runfile_put_input(int dir_fd, struct str input, struct problem *why);
+/* Strings live in the arena. */
+enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file,
+                     struct problem *why);
+
+/* Durable when it returns. Carries key and meta, so that the outcome can be told even if the spec
+ * did not survive a power failure. */
+enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
+                          struct problem *why);
+/* ERR_NOT_FOUND: there is none, or only half of one. */
+enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
+                          struct str *ret_key, struct str *ret_meta);
+
+enum err runfile_put_deadline(int dir_fd, int64_t mono_ms);
+bool runfile_get_deadline(int dir_fd, int64_t *ret_mono_ms); /* false: none was ever written */
+
+struct str runfile_boot_id(struct arena *arena); /* of the running kernel; "" when not known */
+
+#endif

@@ -1,0 +1,297 @@
+/* Writing and reading a run's output: see runlog.h. */
+#include "agent/runlog.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PREFIX "log."
+
+enum { NAME_SIZE = 32, FILES_MAX = 4, READ_TRIES = 4 };
+
+static const struct runlog_file no_file = {.base = -1};
+
+static void file_name(int64_t base, char name[NAME_SIZE])
+{
+    snprintf(name, NAME_SIZE, PREFIX "%" PRId64, base);
+}
+
+/* --- writing --- */
+
+void runlog_init(struct runlog *log, int dir_fd, int64_t file_bytes_max)
+{
+    assert(dir_fd >= 0 && file_bytes_max >= RUN_LOG_BYTES_MIN);
+    *log = (struct runlog){.dir_fd = dir_fd,
+                           .fd = -1,
+                           .file_bytes_max = file_bytes_max,
+                           .newest = no_file,
+                           .older = no_file};
+}
+
+static void drop_file(struct runlog *log, struct runlog_file *file)
+{
+    char name[NAME_SIZE];
+
+    if (file->base < 0)
+        return;
+    file_name(file->base, name);
+    unlinkat(log->dir_fd, name, 0);
+    log->dropped += file->size;
+    *file = no_file;
+}
+
+/* The newest file is complete, or a gap follows it. An empty one leaves no trace. */
+static void end_file(struct runlog *log)
+{
+    if (log->fd < 0)
+        return;
+    close(log->fd);
+    log->fd = -1;
+    if (log->newest.size == 0)
+        drop_file(log, &log->newest);
+    else {
+        drop_file(log, &log->older);
+        log->older = log->newest;
+        log->newest = no_file;
+    }
+}
+
+static bool begin_file(struct runlog *log)
+{
+    char name[NAME_SIZE];
+
+    assert(log->fd < 0 && log->newest.base < 0);
+    file_name(log->total, name);
+    log->fd = openat(log->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (log->fd >= 0)
+        log->newest = (struct runlog_file){.base = log->total};
+    return log->fd >= 0;
+}
+
+static void keep_tail(struct runlog *log, struct str bytes)
+{
+    if (bytes.len > RUN_TAIL_BYTES) {
+        bytes.at += bytes.len - RUN_TAIL_BYTES;
+        bytes.len = RUN_TAIL_BYTES;
+    }
+    while (bytes.len > 0) {
+        size_t room = RUN_TAIL_BYTES - log->tail_at;
+        size_t part = bytes.len < room ? bytes.len : room;
+
+        memcpy(log->tail + log->tail_at, bytes.at, part);
+        log->tail_at = (log->tail_at + part) % RUN_TAIL_BYTES;
+        bytes.at += part;
+        bytes.len -= part;
+    }
+}
+
+/* How many bytes went into the newest file; 0 when the disk takes none. */
+static size_t store_some(struct runlog *log, struct str bytes)
+{
+    int64_t room;
+    ssize_t done;
+
+    if (log->fd >= 0 && log->newest.size >= log->file_bytes_max)
+        end_file(log);
+    if (log->fd < 0 && !begin_file(log))
+        return 0;
+    room = log->file_bytes_max - log->newest.size;
+    assert(room > 0 && log->newest.base + log->newest.size == log->total);
+    do
+        done = write(log->fd, bytes.at, (int64_t)bytes.len < room ? bytes.len : (size_t)room);
+    while (done < 0 && errno == EINTR);
+    if (done <= 0)
+        return 0;
+    log->newest.size += done;
+    log->total += done;
+    return (size_t)done;
+}
+
+void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms)
+{
+    keep_tail(log, bytes);
+    while (bytes.len > 0 && now_mono_ms >= log->retry_ms) {
+        size_t done = store_some(log, bytes);
+
+        bytes.at += done;
+        bytes.len -= done;
+        if (done > 0)
+            continue;
+        if (log->older.base >= 0)
+            drop_file(log, &log->older); /* the newer output is worth more; then once again */
+        else
+            log->retry_ms = now_mono_ms + RUNLOG_RETRY_MS;
+    }
+    if (bytes.len == 0)
+        return;
+    end_file(log); /* what comes after the gap has another offset */
+    log->total += (int64_t)bytes.len;
+    log->dropped += (int64_t)bytes.len;
+}
+
+void runlog_shrink(struct runlog *log)
+{
+    drop_file(log, &log->older);
+}
+
+void runlog_done(struct runlog *log)
+{
+    if (log->fd >= 0)
+        close(log->fd);
+    log->fd = -1;
+}
+
+/* Appends one character of `text` in a form that any reader takes; its length in `text`. */
+static size_t add_clean(struct buf *out, struct str text)
+{
+    size_t len = str_utf8_len(text);
+
+    if (len == 0 || text.at[0] == '\0')
+        buf_str(out, STR("\xEF\xBF\xBD")); /* U+FFFD */
+    else
+        buf_add(out, text.at, len);
+    return len == 0 ? 1 : len;
+}
+
+void runlog_tail(const struct runlog *log, struct buf *out)
+{
+    bool cut = log->total > RUN_TAIL_BYTES;
+    size_t len = cut ? RUN_TAIL_BYTES : (size_t)log->total, start = cut ? log->tail_at : 0;
+    struct buf raw = {0}, clean = {0};
+    struct str rest;
+    size_t skip;
+    const char *line;
+
+    for (size_t i = 0; i < len; i++)
+        buf_char(&raw, log->tail[(start + i) % RUN_TAIL_BYTES]);
+    for (rest = buf_view(&raw); rest.len > 0;) {
+        size_t step = add_clean(&clean, rest);
+
+        rest.at += step;
+        rest.len -= step;
+    }
+    skip = clean.len > RUN_TAIL_BYTES ? clean.len - RUN_TAIL_BYTES : 0;
+    while (skip < clean.len && ((unsigned char)clean.at[skip] & 0xC0) == 0x80)
+        skip++; /* not inside a character */
+    line = cut || skip > 0 ? memchr(clean.at + skip, '\n', clean.len - skip) : NULL;
+    if (line && (size_t)(line - clean.at) + 1 < clean.len)
+        skip = (size_t)(line - clean.at) + 1; /* begin with a whole line, unless it is the only */
+    if (clean.len > skip)
+        buf_add(out, clean.at + skip, clean.len - skip);
+    buf_free(&raw);
+    buf_free(&clean);
+}
+
+/* --- reading --- */
+
+/* The files there are, lowest offset first. A fourth can only be one that is being removed. */
+static size_t list_files(int dir_fd, int64_t bases[FILES_MAX])
+{
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    size_t count = 0;
+
+    if (!dir && fd >= 0)
+        close(fd);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct str name = str_of(entry->d_name);
+        int64_t base;
+        size_t at;
+
+        if (!str_starts(name, STR(PREFIX)) || count == FILES_MAX)
+            continue;
+        name.at += sizeof PREFIX - 1;
+        name.len -= sizeof PREFIX - 1;
+        if (!str_int(name, &base) || base < 0)
+            continue;
+        for (at = count++; at > 0 && bases[at - 1] > base; at--)
+            bases[at] = bases[at - 1];
+        bases[at] = base;
+    }
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+struct reading {
+    int64_t offset; /* wanted next */
+    int64_t first;  /* where the bytes that were read begin; -1 before the first */
+    int64_t total;
+    size_t left; /* bytes still wanted */
+};
+
+/* Adds what this file has from reading->offset on. False: it went away meanwhile. */
+static bool read_file(int dir_fd, int64_t base, struct reading *reading, struct buf *out)
+{
+    char name[NAME_SIZE];
+    struct stat info;
+    int fd;
+
+    file_name(base, name);
+    fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return errno == ELOOP; /* a link is not ours: as if it were not there */
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return true;
+    }
+    reading->total = base + info.st_size;
+    if (reading->offset < base && reading->first < 0)
+        reading->offset = base; /* older output is gone */
+    while (reading->left > 0 && reading->offset >= base && reading->offset < reading->total) {
+        int64_t there = reading->total - reading->offset;
+        size_t want = there < (int64_t)reading->left ? (size_t)there : reading->left;
+        ssize_t got;
+
+        buf_reserve(out, want);
+        got = pread(fd, out->at + out->len, want, reading->offset - base);
+        if (got <= 0)
+            break;
+        if (reading->first < 0)
+            reading->first = reading->offset;
+        out->len += (size_t)got;
+        reading->offset += got;
+        reading->left -= (size_t)got;
+    }
+    close(fd);
+    return true;
+}
+
+static bool read_all(int dir_fd, struct reading *reading, struct buf *out)
+{
+    int64_t bases[FILES_MAX];
+    size_t count = list_files(dir_fd, bases);
+
+    for (size_t i = 0; i < count; i++)
+        if (!read_file(dir_fd, bases[i], reading, out))
+            return false;
+    return true;
+}
+
+enum err runlog_read(int dir_fd, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
+                     int64_t *ret_total)
+{
+    size_t had = out->len;
+
+    assert(offset >= 0);
+    for (int i = 0; i < READ_TRIES; i++) { /* files come and go while the run writes */
+        struct reading reading = {.offset = offset, .first = -1, .left = max};
+
+        out->len = had;
+        if (!read_all(dir_fd, &reading, out))
+            continue;
+        /* Nothing read: the place to go on from is the end, or what was asked beyond it. */
+        *ret_offset = reading.first >= 0 ? reading.first : reading.offset;
+        *ret_total = reading.total;
+        assert(out->len - had <= max);
+        return ERR_OK;
+    }
+    out->len = had;
+    return ERR_BUSY;
+}

@@ -1,0 +1,62 @@
+/* The shim: the process between the agent and a job's tree. It is the tree's parent and subreaper,
+ * owns its output and its times, and writes down how it ended. One thread, no libuv: it sleeps in
+ * one poll and should cost next to nothing.
+ *
+ * Agent and shim talk in packets of plain words, and an unknown word is no error, because either
+ * may be of a newer version than the other:
+ *   to the shim    stop REASON KILL_AT · deadline AT · ping           (CLOCK_MONOTONIC ms)
+ *   to the agent   hello PID START · started WALL_MS · stopping · pong · ended · failed SENTENCE */
+#ifndef AGENT_SHIM_H
+#define AGENT_SHIM_H
+
+#include <sys/types.h>
+
+#include "agent/runfile.h"
+#include "agent/runlog.h"
+
+enum { SHIM_PACKET_MAX = 512 };
+
+/* --- starting the job (shim_job.c) --- */
+
+struct shim_job {
+    const struct runfile *file;
+    const struct cgroup *group;
+    int dir_fd;   /* of the run */
+    mode_t umask; /* what the job gets */
+    int oom_adj;  /* the shim's own; below 0 the job goes back to 0 */
+    pid_t pid;    /* of the main process, once it runs */
+    int out_fd;   /* its stdout and stderr, non-blocking */
+};
+
+/* The job's program runs when this returns ERR_OK. */
+enum err shim_job_start(struct shim_job *job, struct problem *why);
+
+/* Its environment (shim_env.c): a small clean base from `base`, then the spec's, then ours. home
+ * and user are NULL when it runs as the agent. NULL-terminated, in the arena. */
+char **shim_env(struct arena *arena, const struct runfile *file, char *const *base,
+                const char *home, const char *user);
+const char *shim_env_get(char *const *env, const char *name); /* NULL when it is not there */
+
+/* --- its end (shim_end.c) --- */
+
+struct shim_end {
+    int status;              /* of the main process, as from waitpid */
+    const char *stop_reason; /* "" when it ended by itself */
+    bool killed;             /* TERM was not enough */
+    int64_t oom_kills;
+    const struct run_spec *spec;
+};
+
+/* Fills reason, detail, exit_code and signal. */
+void shim_end_judge(const struct shim_end *end, struct run_exit *exit);
+void shim_end_unstarted(const struct problem *why, struct run_exit *exit);
+/* Fills the rest, except started_ms; exit->tail is `tail`. After all children were reaped. */
+void shim_end_figures(const struct runlog *log, struct buf *tail, struct run_exit *exit);
+
+/* --- its life (shim_watch.c) --- */
+
+/* Runs what dir_fd describes to its end; the exit record is durable when it returns. agent_fd is
+ * the agent's socket, or -1. Takes both descriptors. */
+void shim_run(int dir_fd, int agent_fd, int oom_adj);
+
+#endif

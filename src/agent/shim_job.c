@@ -1,0 +1,301 @@
+/* Starting a job: a pipe for its output, a new process in its groups, user and directory, and the
+ * program. What goes wrong on the way is told step by step. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/shim.h"
+
+extern char **environ;
+
+enum step { STEP_NONE, STEP_GROUP, STEP_USER, STEP_DIR, STEP_EXEC };
+
+static const char *const step_names[] = {
+    [STEP_GROUP] = "enter its control group",
+    [STEP_USER] = "become its user",
+    [STEP_DIR] = "enter its directory",
+    [STEP_EXEC] = "run it",
+};
+
+/* How far the new process came; in memory that both see. */
+struct report {
+    enum step step;
+    int error;
+};
+
+struct user {
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[256];
+    int group_count;
+    const char *name, *home;
+};
+
+/* All that the new process needs, prepared before it exists. */
+struct plan {
+    const struct shim_job *job;
+    struct report *report;
+    struct user *user; /* NULL: stay who we are */
+    int in_fd, out_fd, work_fd;
+    char **argv, **env;
+    const char *cwd; /* NULL: work_fd */
+    const char *path;
+    bool cloned_into;
+    pid_t shim;
+};
+
+/* --- the new process --- */
+
+static _Noreturn void give_up(const struct plan *plan, enum step step)
+{
+    plan->report->step = step;
+    plan->report->error = errno;
+    _exit(127);
+}
+
+static void reset_signals(void)
+{
+    sigset_t none;
+
+    for (int i = 1; i < SIGRTMIN; i++)
+        if (i != SIGKILL && i != SIGSTOP)
+            signal(i, SIG_DFL); /* what was ignored would stay so across the exec */
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void become_user(const struct plan *plan)
+{
+    const struct user *user = plan->user;
+
+    if (user && (setgroups((size_t)user->group_count, user->groups) != 0 ||
+                 setgid(user->gid) != 0 || setuid(user->uid) != 0))
+        give_up(plan, STEP_USER);
+}
+
+/* Like execvpe, but with the job's own PATH. Returns with errno set. */
+static void exec_found(const struct plan *plan)
+{
+    struct str rest = str_of(plan->path);
+    int error = ENOENT;
+    char file[4096];
+
+    if (strchr(plan->argv[0], '/')) {
+        execve(plan->argv[0], plan->argv, plan->env);
+        return;
+    }
+    while (rest.at) {
+        struct str dir = str_cut(&rest, ':');
+        int len = snprintf(file, sizeof file, STR_FMT "/%s", STR_ARG(dir.len ? dir : STR(".")),
+                           plan->argv[0]);
+
+        if (len < 0 || (size_t)len >= sizeof file)
+            continue;
+        execve(file, plan->argv, plan->env);
+        if (errno == EACCES)
+            error = errno; /* perhaps the next directory has one that may be run */
+        else if (errno != ENOENT && errno != ENOTDIR)
+            return;
+    }
+    errno = error;
+}
+
+static _Noreturn void become_job(const struct plan *plan)
+{
+    int oom_fd;
+
+    errno = cgroup_enter(plan->job->group, plan->cloned_into);
+    if (errno != 0)
+        give_up(plan, STEP_GROUP);
+    reset_signals();
+    setsid();
+    dup2(plan->in_fd, STDIN_FILENO);
+    dup2(plan->out_fd, STDOUT_FILENO);
+    dup2(plan->out_fd, STDERR_FILENO);
+    if (plan->job->oom_adj < 0 && (oom_fd = open("/proc/self/oom_score_adj", O_WRONLY)) >= 0) {
+        ssize_t ignored = write(oom_fd, "0", 1); /* the job is not as precious as the agent */
+
+        (void)ignored;
+        close(oom_fd);
+    }
+    umask(plan->job->umask);
+    if (!plan->cwd && fchdir(plan->work_fd) != 0) /* before the user: the way there is ours only */
+        give_up(plan, STEP_DIR);
+    become_user(plan);
+    if (plan->cwd && chdir(plan->cwd) != 0)
+        give_up(plan, STEP_DIR);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* without a shim nobody would know how it ended */
+    if (getppid() != plan->shim)
+        _exit(127);
+    close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* should somebody have forgotten it */
+    exec_found(plan);
+    give_up(plan, STEP_EXEC);
+}
+
+/* --- the shim's side --- */
+
+/* A fork that returns here only after the child's exec or end, straight into the v2 group if there
+ * is one: moving a process between groups costs far more. */
+static pid_t clone_job(struct plan *plan)
+{
+    int into = cgroup_clone_fd(plan->job->group);
+    struct clone_args args = {
+        .flags = CLONE_VFORK | CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (uint64_t)into};
+    pid_t pid;
+
+    if (into >= 0) {
+        plan->cloned_into = true;
+        pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+        if (pid >= 0)
+            return pid;
+        plan->cloned_into = false; /* an old kernel, or a filter that does not know the call */
+    }
+    return (pid_t)syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+}
+
+static enum err find_user(struct str name, struct arena *arena, struct user **ret_user,
+                          struct problem *why)
+{
+    struct user *user = arena_new(arena, struct user);
+    struct passwd *entry;
+
+    user->name = arena_cstr(arena, name);
+    entry = getpwnam(user->name);
+    if (!entry)
+        return problem_set(why, ERR_NOT_FOUND, "user", "There is no user %s here.", user->name);
+    user->uid = entry->pw_uid;
+    user->gid = entry->pw_gid;
+    user->home = arena_cstr(arena, str_of(entry->pw_dir));
+    user->group_count = (int)COUNT_OF(user->groups);
+    if (getgrouplist(user->name, user->gid, user->groups, &user->group_count) < 0)
+        user->group_count = (int)COUNT_OF(user->groups); /* as many as fit */
+    *ret_user = user;
+    return ERR_OK;
+}
+
+/* The job's user gets its directory and its input, and may pass through ours. */
+static int hand_over(const struct shim_job *job, int work_fd, int in_fd, const struct user *user)
+{
+    if (fchown(work_fd, user->uid, user->gid) != 0)
+        return errno;
+    if (job->file->spec.input.at && fchown(in_fd, user->uid, user->gid) != 0)
+        return errno;
+    if (fchown(job->dir_fd, (uid_t)-1, user->gid) != 0 || fchmod(job->dir_fd, 0710) != 0)
+        return errno;
+    return 0;
+}
+
+static enum err open_files(struct shim_job *job, struct plan *plan, struct problem *why)
+{
+    bool input = job->file->spec.input.at != NULL;
+    int pipe_fds[2], error = 0;
+
+    if (mkdirat(job->dir_fd, RUNFILE_WORK, 0700) != 0 && errno != EEXIST)
+        return problem_set(why, ERR_IO, "", "Its directory cannot be made: %s.", strerror(errno));
+    plan->work_fd =
+        openat(job->dir_fd, RUNFILE_WORK, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    plan->in_fd = input ? openat(job->dir_fd, RUNFILE_INPUT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+                        : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (plan->work_fd < 0 || plan->in_fd < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0)
+        return problem_set(why, ERR_IO, "", "Its files cannot be opened: %s.", strerror(errno));
+    job->out_fd = pipe_fds[0];
+    plan->out_fd = pipe_fds[1];
+    if (fcntl(job->out_fd, F_SETFL, O_NONBLOCK) != 0)
+        error = errno;
+    if (error == 0 && plan->user)
+        error = hand_over(job, plan->work_fd, plan->in_fd, plan->user);
+    if (error == 0)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "", "Its files cannot be handed over: %s.", strerror(error));
+}
+
+static enum err make_plan(struct shim_job *job, struct arena *arena, struct plan *plan,
+                          struct problem *why)
+{
+    const struct run_spec *spec = &job->file->spec;
+    enum err err = ERR_OK;
+
+    if (spec->user.at)
+        err = find_user(spec->user, arena, &plan->user, why);
+    if (!err)
+        err = open_files(job, plan, why);
+    if (err)
+        return err;
+    plan->env = shim_env(arena, job->file, environ, plan->user ? plan->user->home : NULL,
+                         plan->user ? plan->user->name : NULL);
+    plan->path = shim_env_get(plan->env, "PATH");
+    plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
+    plan->argv = arena_array(arena, char *, spec->argc + 1);
+    for (size_t i = 0; i < spec->argc; i++)
+        plan->argv[i] = arena_cstr(arena, spec->argv[i]);
+    plan->report =
+        mmap(NULL, sizeof *plan->report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (plan->report == MAP_FAILED) {
+        plan->report = NULL;
+        return problem_set(why, ERR_IO, "", "There is no memory to start it.");
+    }
+    return ERR_OK;
+}
+
+static enum err launch(struct shim_job *job, struct plan *plan, struct problem *why)
+{
+    pid_t pid = clone_job(plan);
+
+    if (pid == 0)
+        become_job(plan);
+    if (pid < 0)
+        return problem_set(why, ERR_IO, "", "No process can be made for it: %s.", strerror(errno));
+    if (plan->report->step != STEP_NONE) {
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        return problem_set(why, ERR_IO, "", "Cannot %s (%s): %s.", step_names[plan->report->step],
+                           plan->report->step == STEP_DIR && plan->cwd ? plan->cwd : plan->argv[0],
+                           strerror(plan->report->error));
+    }
+    job->pid = pid;
+    return ERR_OK;
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+enum err shim_job_start(struct shim_job *job, struct problem *why)
+{
+    struct arena arena = {0};
+    struct plan plan = {.job = job, .in_fd = -1, .out_fd = -1, .work_fd = -1, .shim = getpid()};
+    enum err err;
+
+    assert(job->pid == 0 && job->dir_fd >= 0);
+    job->out_fd = -1;
+    err = make_plan(job, &arena, &plan, why);
+    if (!err)
+        err = launch(job, &plan, why);
+    close_fd(plan.in_fd);
+    close_fd(plan.out_fd);
+    close_fd(plan.work_fd);
+    if (plan.report)
+        munmap(plan.report, sizeof *plan.report);
+    if (err) {
+        close_fd(job->out_fd);
+        job->out_fd = -1;
+    }
+    arena_free(&arena);
+    assert((err == ERR_OK) == (job->pid > 0));
+    return err;
+}
