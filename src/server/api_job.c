@@ -117,6 +117,8 @@ static void node_message(struct call *call, enum settle_kind kind)
         call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
         return;
     }
+    if (!call_speaks_for(call, message.node_id))
+        return;
     if (kind == SETTLE_DONE && !message.ok)
         kind = SETTLE_FAIL; /* a DONE with another status is a FAIL */
     *settle = (struct settle){.loop = call->worker->sched,

@@ -70,6 +70,8 @@ void api_node_register(struct call *call)
         call_problem(call, &why);
         return;
     }
+    if (!call_speaks_for(call, report.node_id))
+        return;
     /* A repeated registration that says nothing new is a heartbeat. */
     if (registry_heartbeat(call->worker->sched, &report, &load) == BEAT_TAKEN) {
         call_ok(call);
@@ -143,6 +145,8 @@ void api_node_heartbeat(struct call *call)
         call_problem(call, &why);
         return;
     }
+    if (!call_speaks_for(call, report.node_id))
+        return;
     metric_add(METRIC_HEARTBEATS, 1);
     enum registry_beat beat = registry_heartbeat(loop, &report, &load);
     if (beat == BEAT_TAKEN) {
@@ -194,7 +198,7 @@ void api_node_deregister(struct call *call)
 
     if (report_read(call->body, STR_NONE, call->arena, &report, &why))
         call_problem(call, &why);
-    else
+    else if (call_speaks_for(call, report.node_id))
         leave(call, report.node_id);
 }
 
@@ -238,6 +242,8 @@ void api_node_jobs(struct call *call)
         call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
         return;
     }
+    if (!call_speaks_for(call, id))
+        return;
     const struct snap_node *known = snapshot_node(loop->snapshot, id);
     if (!known) {
         call_error(call, ERR_NOT_FOUND, "node_id",

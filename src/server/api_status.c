@@ -91,18 +91,32 @@ static void copy_figure(struct jsonw *w, const struct card *card, const char *na
     jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
 }
 
+static bool runs_here(const struct card *card, const struct store_record *record)
+{
+    return str_is(card->member->node->id, record->head.node);
+}
+
+/* tasks_running has the ids, as the seed's answer; tasks tells more of each. */
 static void write_tasks(struct jsonw *w, const struct card *card, const struct store_op *op,
                         struct arena *arena)
 {
+    char id[JOB_ID_TEXT + 1];
+
     jsonw_key(w, "tasks_running");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.list.count; i++)
+        if (runs_here(card, &op->u.list.items[i])) {
+            job_id_text(op->u.list.items[i].head.id, id);
+            jsonw_str(w, str_of(id));
+        }
+    jsonw_end_arr(w);
+    jsonw_key(w, "tasks");
     jsonw_arr(w);
     for (size_t i = 0; i < op->u.list.count; i++) {
         const struct store_record *record = &op->u.list.items[i];
         const struct json *spec;
-        char id[JOB_ID_TEXT + 1];
 
-        if (!str_is(card->member->node->id, record->head.node) ||
-            json_parse(record->spec, arena, &spec, NULL))
+        if (!runs_here(card, record) || json_parse(record->spec, arena, &spec, NULL))
             continue;
         job_id_text(record->head.id, id);
         jsonw_obj(w);

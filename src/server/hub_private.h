@@ -34,8 +34,9 @@ struct socket {
     struct hub *hub;
     struct ws *ws;
     uint64_t incarnation;
-    struct node *node; /* NULL until its hello was taken */
-    bool greeted;      /* a hello is under way or taken */
+    const struct auth_token *token; /* whom it may speak for; NULL: there are no tokens */
+    struct node *node;              /* NULL until its hello was taken */
+    bool greeted;                   /* a hello is under way or taken */
 };
 
 struct hub {

@@ -195,6 +195,13 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
+    const struct socket *socket = socket_of(call);
+    if (!auth_speaks_for(socket->token, report.node_id)) {
+        problem_set(&why, ERR_FORBIDDEN, "node_id", "The token is for the node " STR_FMT ".",
+                    STR_ARG(socket->token->node_id));
+        refuse_hello(call, &why);
+        return;
+    }
     if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN) {
         welcome(call, snapshot_node(worker->sched->snapshot, report.node_id)->node);
         return;
@@ -393,6 +400,7 @@ void hub_accept(struct call *call)
 
     assert(socket);
     socket->hub = hub;
+    socket->token = call->token;
     socket->incarnation = atomic_fetch_add(&last_incarnation, 1) + 1;
     idmap_put(&hub->sockets, socket->incarnation, socket);
     socket->ws = ws_accept(call->req, &handler, &call->worker->server->settings->ws, socket);

@@ -146,6 +146,8 @@ static bool host_allowed(const struct settings *settings, struct str host)
     for (size_t i = 0; i < COUNT_OF(own); i++)
         if (str_eq_nocase(name, str_of(own[i])))
             return true;
+    if (str_eq_nocase(name, host_only(settings->listen)))
+        return true;
     for (size_t i = 0; i < settings->hosts.count; i++)
         if (str_eq_nocase(name, settings->hosts.at[i]) ||
             str_eq_nocase(host, settings->hosts.at[i]))
@@ -265,6 +267,9 @@ static void on_request(struct http_request *req)
     call->route = find_route(req, call->params, &known);
     if (!call->route)
         answer_unrouted(call, known);
+    else if (auth_check(&call->worker->server->settings->auth, req, call->route->scope,
+                        &call->token, &why))
+        call_problem(call, &why);
     else if (read_body(call))
         call->route->handle(call);
 }
@@ -332,6 +337,7 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                       const struct problem *why)
 {
     struct http_header retry = {.name = STR("Retry-After"), .value = STR("1")};
+    struct http_header who = {.name = STR("WWW-Authenticate"), .value = STR("Bearer")};
     int status = err_http(why->err);
     bool later = status == 503 || status == 429;
 
@@ -339,8 +345,8 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
     struct http_reply reply = {.status = status,
                                .content_type = "application/problem+json",
                                .body = buf_view(buf),
-                               .headers = &retry,
-                               .header_count = later ? 1 : 0};
+                               .headers = later ? &retry : &who,
+                               .header_count = later || status == 401 ? 1 : 0};
     count_status(status);
     http_reply(call->req, &reply);
     buf_free(buf);
@@ -396,6 +402,15 @@ bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *va
     }
     *value = ms < max ? ms : max;
     return true;
+}
+
+bool call_speaks_for(struct call *call, struct str node_id)
+{
+    if (auth_speaks_for(call->token, node_id))
+        return true;
+    call_error(call, ERR_FORBIDDEN, "node_id", "The token is for the node " STR_FMT ".",
+               STR_ARG(call->token->node_id));
+    return false;
 }
 
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)

@@ -3,12 +3,10 @@
 #ifndef SERVER_ROUTE_H
 #define SERVER_ROUTE_H
 
+#include "server/auth.h"
 #include "server/server.h"
 
 enum { ROUTE_PARAMS_MAX = 3 };
-
-/* Who may call it once tokens exist. */
-enum route_scope { SCOPE_NONE, SCOPE_READ, SCOPE_SUBMIT, SCOPE_NODE, SCOPE_OPERATE };
 
 /* A request as a handler sees it; stands in the request's arena. */
 struct call {
@@ -17,6 +15,7 @@ struct call {
     const struct route *route;
     struct arena *arena;
     struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
+    const struct auth_token *token;      /* who calls; NULL: there are no tokens */
     const struct json *body;             /* parsed, an object; NULL where the route takes none */
 };
 
@@ -24,8 +23,8 @@ struct route {
     enum http_method method;
     const char *path; /* "/v1/jobs/{id}/cancel" */
     void (*handle)(struct call *call);
-    enum route_scope scope;
-    bool body; /* takes a JSON object (an absent one reads as {} if body_optional) */
+    enum auth_scope scope; /* who may call it once tokens exist */
+    bool body;             /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
     bool large; /* eight times the usual body */
     const char *help;
@@ -50,6 +49,8 @@ void problem_write(struct jsonw *w, const struct problem *why);
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);
 bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value);
+/* False: the token may not speak for this node; answered with 403. */
+bool call_speaks_for(struct call *call, struct str node_id);
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 when it is none */
 
 #endif

@@ -148,6 +148,27 @@ struct serve {
     sem_t over;
 };
 
+static enum err speak_tls(struct worker *worker, struct problem *why)
+{
+    const struct settings *settings = worker->server->settings;
+    struct arena arena = {0};
+    struct net_tls *tls = NULL;
+    enum err err = ERR_OK;
+
+    if (!settings->tls_cert.len)
+        return ERR_OK;
+    err = net_tls_server(
+        arena_cstr(&arena, settings->tls_cert), arena_cstr(&arena, settings->tls_key),
+        settings->tls_client_ca.len ? arena_cstr(&arena, settings->tls_client_ca) : NULL, &tls,
+        why);
+    arena_free(&arena);
+    if (err)
+        return err;
+    net_listener_tls(worker->http.listener, tls);
+    net_tls_free(tls); /* the listener keeps it */
+    return ERR_OK;
+}
+
 static void serve_here(struct msg *msg)
 {
     struct serve *serve = container_of(msg, struct serve, msg);
@@ -158,6 +179,8 @@ static void serve_here(struct msg *msg)
                                         .callbacks = &route_callbacks,
                                         .owner = worker};
     serve->err = http_serve(&worker->http, serve->addr, &serve->why);
+    if (!serve->err)
+        serve->err = speak_tls(worker, &serve->why);
     sem_post(&serve->over);
 }
 
@@ -223,7 +246,7 @@ static enum err check_listen(const struct settings *settings, struct problem *wh
     if (!str_copy(settings->listen, addr, sizeof addr) || !strrchr(addr, ':'))
         return problem_set(why, ERR_BAD_CONFIG, "listen",
                            "listen must be an address and a port, like 127.0.0.1:7420.");
-    if (!net_addr_is_loopback(addr))
+    if (!net_addr_is_loopback(addr) && !settings->auth.count)
         return problem_set(why, ERR_BAD_CONFIG, "listen",
                            "%s is not a loopback address: without tokens the server is reachable "
                            "from this machine only.",

@@ -341,6 +341,21 @@ static const struct field fields[] = {
      .type = FIELD_STRS,
      .offset = AT(hosts),
      .help = "names besides loopback that a request's Host may carry"},
+    {.name = "tokens",
+     .type = FIELD_JSON,
+     .offset = AT(tokens),
+     .flags = FIELD_NO_FLAG | FIELD_SECRET,
+     .help =
+         "file only: who may call ({name, sha256, scopes, node_id} each); none = loopback only"},
+    {.name = "tls_cert",
+     .type = FIELD_STR,
+     .offset = AT(tls_cert),
+     .help = "certificate file (PEM); with it the server speaks TLS only"},
+    {.name = "tls_key", .type = FIELD_STR, .offset = AT(tls_key), .help = "its key file"},
+    {.name = "tls_client_ca",
+     .type = FIELD_STR,
+     .offset = AT(tls_client_ca),
+     .help = "ask for client certificates of this authority"},
     {.name = "log_level",
      .type = FIELD_ENUM,
      .offset = AT(log_level),
@@ -468,6 +483,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, bo
     if (!err)
         err = read_flags(&source->conf, argc, argv, why);
     if (!err)
+        err = auth_read(source->settings.tokens, &source->arena, &source->settings.auth, why);
+    if (!err)
         err = read_routes(&source->settings, &source->arena, why);
     if (!err)
         err = settings_check(&source->settings, why);
@@ -488,6 +505,9 @@ enum err settings_check(const struct settings *settings, struct problem *why)
         return problem_set(why, ERR_BAD_CONFIG, "heartbeat_stale_ms",
                            "heartbeat_stale_ms must be at least 3 x heartbeat_ms (%lld), or off.",
                            (long long)(3 * sched->heartbeat_ms));
+    if ((settings->tls_cert.len > 0) != (settings->tls_key.len > 0))
+        return problem_set(why, ERR_BAD_CONFIG, "tls_key",
+                           "tls_cert and tls_key must be given together.");
     if (!str_is(sched->health_filter, "ready"))
         return problem_set(why, ERR_BAD_CONFIG, "health_filter",
                            "health_filter must be ready: only a node that says so gets work.");

@@ -8,6 +8,7 @@
 #include "io/http.h"
 #include "io/ws.h"
 #include "sched/sched.h"
+#include "server/auth.h"
 
 struct settings {
     struct str listen;
@@ -30,6 +31,9 @@ struct settings {
     struct strs hosts;
     int log_level;
     int log_format;
+    const struct json *tokens; /* becomes auth */
+    struct auth auth;
+    struct str tls_cert, tls_key, tls_client_ca;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
 };
 

@@ -1,0 +1,13 @@
+/* SHA-256, for tokens: they are kept as digests only. */
+#ifndef IO_DIGEST_H
+#define IO_DIGEST_H
+
+#include "base/str.h"
+
+enum { DIGEST_HEX = 64 };
+
+void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1]);
+/* Takes the same time wherever they differ. Both are DIGEST_HEX long. */
+bool digest_equal(const char *a, const char *b);
+
+#endif
