@@ -469,7 +469,6 @@ void http_drain(struct http_server *server)
         return;
     server->priv->draining = true;
     net_listener_close(server->listener);
-    server->listener = NULL;
     LIST_FOREACH(conn, &server->priv->conns, link)
     {
         if (conn->state == HTTP_HEAD && conn->held.len == 0)
@@ -479,14 +478,5 @@ void http_drain(struct http_server *server)
 
 int64_t http_connections(const struct http_server *server)
 {
-    const struct http_conn *conn;
-    int64_t count = 0;
-
-    if (server->listener)
-        return net_listener_connections(server->listener);
-    LIST_FOREACH(conn, &server->priv->conns, link)
-    {
-        count++;
-    }
-    return count;
+    return net_listener_connections(server->listener);
 }

@@ -81,7 +81,7 @@ enum err http_serve(struct http_server *server, const char *addr, struct problem
 int http_port(const struct http_server *server);
 /* Stops accepting; idle connections close, the others after their reply. */
 void http_drain(struct http_server *server);
-int64_t http_connections(const struct http_server *server);
+int64_t http_connections(const struct http_server *server); /* WebSockets and streams included */
 
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
 /* A decoded query parameter, in the arena; at==NULL: absent. */

@@ -492,8 +492,10 @@ static void close_all(struct loop_part *part)
     struct net_private *p;
     struct net_listener *listener;
 
-    while ((listener = LIST_FIRST(&net->listeners)))
+    LIST_FOREACH(listener, &net->listeners, link)
+    {
         net_listener_close(listener);
+    }
     LIST_FOREACH(p, &net->conns, link)
     {
         net_close(&p->conn);
@@ -504,7 +506,9 @@ static void free_part(struct loop_part *part)
 {
     struct net_loop *net = container_of(part, struct net_loop, part);
 
-    assert(LIST_EMPTY(&net->conns) && LIST_EMPTY(&net->listeners));
+    assert(LIST_EMPTY(&net->conns));
+    while (!LIST_EMPTY(&net->listeners))
+        net_listener_free(LIST_FIRST(&net->listeners));
     while (net->spare_count > 0)
         buf_free(&net->spare[--net->spare_count]);
     free(net->plain);

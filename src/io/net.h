@@ -60,7 +60,8 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
 int net_listener_port(const struct net_listener *listener);
 /* From now on accepted connections speak TLS with this one; NULL: plain. On the loop's thread. */
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
-void net_listener_close(struct net_listener *listener); /* stops accepting; connections live on */
+/* Stops accepting; connections live on, and so does the listener, until loop_done. */
+void net_listener_close(struct net_listener *listener);
 int64_t net_listener_connections(const struct net_listener *listener);
 
 /* Tries the host's addresses in turn. `opened` comes when it stands, `closed` when none answered;

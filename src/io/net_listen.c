@@ -118,14 +118,6 @@ static bool has_room(const struct net_listener *listener, uint64_t peer_id)
 
 /* --- accepting --- */
 
-static void listener_unref(struct net_listener *listener)
-{
-    if (!listener->closed || listener->connections > 0 || listener->refused > 0)
-        return;
-    idmap_free(&listener->peers);
-    free(listener);
-}
-
 void net_listener_left(struct net_private *p)
 {
     struct net_listener *listener = p->listener;
@@ -137,7 +129,6 @@ void net_listener_left(struct net_private *p)
     if (p->peer_id)
         peer_add(listener, p->peer_id, -1);
     assert(listener->connections >= 0 && listener->refused >= 0);
-    listener_unref(listener);
 }
 
 /* Cheap: no TLS, no handler, a few bytes, and only so many at a time. */
@@ -272,14 +263,6 @@ static bool addr_parse(const char *addr, struct sockaddr_storage *ret_addr)
            uv_ip6_addr(text, port, (struct sockaddr_in6 *)ret_addr) == 0;
 }
 
-static void on_listener_closed(uv_handle_t *handle)
-{
-    struct net_listener *listener = handle->data;
-
-    listener->closed = true;
-    listener_unref(listener);
-}
-
 enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
                     const struct net_handler *handler, void *user,
                     struct net_listener **ret_listener, struct problem *why)
@@ -332,9 +315,16 @@ void net_listener_close(struct net_listener *listener)
 {
     if (uv_is_closing((uv_handle_t *)&listener->tcp))
         return;
-    LIST_REMOVE(listener, link);
     net_listener_tls(listener, NULL);
-    uv_close((uv_handle_t *)&listener->tcp, on_listener_closed);
+    uv_close((uv_handle_t *)&listener->tcp, NULL);
+}
+
+void net_listener_free(struct net_listener *listener)
+{
+    assert(listener->connections == 0 && listener->refused == 0);
+    LIST_REMOVE(listener, link);
+    idmap_free(&listener->peers);
+    free(listener);
 }
 
 int64_t net_listener_connections(const struct net_listener *listener)

@@ -80,7 +80,6 @@ struct net_listener {
     int64_t connections;
     int64_t refused;    /* of NET_REFUSED_MAX */
     struct idmap peers; /* address -> number of connections, as a pointer */
-    bool closed;        /* freed when its last connection goes */
     LIST_ENTRY(net_listener) link;
 };
 
@@ -99,6 +98,7 @@ uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, size_t s
 bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port);
 
 void net_listener_left(struct net_private *p); /* a connection of its listener is gone */
-void net_dial_closed(struct net_private *p);   /* a connection that still dials is gone */
+void net_listener_free(struct net_listener *listener);
+void net_dial_closed(struct net_private *p); /* a connection that still dials is gone */
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "frames.h"
 #include "peer.h"
 #include "site.h"
 #include "unit.h"
@@ -506,11 +507,22 @@ static void drain(struct site *site, int unused)
     http_drain(&site->server);
 }
 
+static void check_connections(struct site *site, int count)
+{
+    assert_int_equal(http_connections(&site->server), count);
+}
+
+static void check_open_socket(struct site *site, int least)
+{
+    assert_true(http_connections(&site->server) >= least && site->ws_closed == 0);
+}
+
 static void test_drain(void **state)
 {
     static struct site site;
     struct peer idle;
     struct peer busy;
+    struct peer socket;
 
     site = (struct site){0};
     site_start(&site);
@@ -519,7 +531,10 @@ static void test_drain(void **state)
     peer_dial(&busy, site_port(&site));
     peer_send(&busy, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
     site_await(&site, &site.later, 1);
+    frame_open(&socket, site_port(&site));
+    site_do(&site, check_connections, 3);
     site_do(&site, drain, 0);
+    site_do(&site, drain, 0); /* once more does nothing */
     assert_true(peer_ended(&idle));
     site_answer(&site, 0, "last words");
     assert_true(peer_reply(&busy, &reply, false));
@@ -528,6 +543,9 @@ static void test_drain(void **state)
     assert_true(peer_ended(&busy));
     peer_close(&idle);
     peer_close(&busy);
+    site_await(&site, &site.ws_opened, 1);
+    site_do(&site, check_open_socket, 1); /* a WebSocket is not the drain's to close */
+    peer_close(&socket);
     site_stop(&site);
 }
 
