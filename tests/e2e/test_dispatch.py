@@ -103,6 +103,13 @@ class Batch(Case):
         self.assertEqual(len(ids), 400)
         self.assertSlots(server, "n1", 400, 0)
 
+    def test_a_thousand_of_2_kb_each(self):
+        """A batch may be eight times as large as another body."""
+        server = self.start()
+        Node(server, "n1", max_concurrent_jobs=1000, allowed_types=["dev"])
+        results = self.ok(self.batch(server, [{"type": "dev", "payload": "x" * 2000}] * 1000))["results"]
+        self.assertEqual({result["status"] for result in results}, {200})
+
     def test_stops_at_what_fits(self):
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=30)

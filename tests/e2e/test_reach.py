@@ -433,13 +433,13 @@ class WebSocketNode(Case):
             ("invalid UTF-8", wsclient.frame(wsclient.TEXT, b"\xff\xfe"), (1007,)),
             ("binary", wsclient.frame(wsclient.BINARY, b"{}"), (1003,)),
             ("2^63 bytes", b"\x81\xff" + b"\xff" * 8 + b"mask", (1002, 1009)),
-            ("too long", b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask", (1009,)),
+            ("too long", b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask" + b"x", (1009,)),
         ]
         for name, data, codes in rows:
             with self.subTest(name):
                 node = WsNode(server, "w1")
                 node.socket.send_bytes(data)
-                self.assertIn(node.closed(), codes + (1006,), name)
+                self.assertIn(node.closed(), codes, name)
         self.ok(server.get("/healthz"))
 
     def test_ping_is_answered(self):
@@ -478,7 +478,7 @@ class WebSocketNode(Case):
         bulk = {"type": "dev", "payload": "x" * 60000, "max_attempts": 1}
 
         def disconnected():
-            self.ok(server.post("/v1/dispatch/batch", {"jobs": [bulk] * 20}))
+            self.ok(server.post("/v1/dispatch/batch", {"jobs": [bulk] * 15}))
             return "event=node.disconnected node_id=deaf" in server.log
 
         eventually("it is disconnected", disconnected, 30)
