@@ -540,6 +540,15 @@ static bool more_candidates(const struct dispatch *dispatch)
            dispatch->spec.queue_ms > 0;
 }
 
+static void log_dispatched(const struct dispatch *dispatch)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(dispatch->job, id);
+    log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id), KS("node_id", dispatch->node->id),
+              KI("attempt_id", dispatch->attempt));
+}
+
 static void sent(struct send_op *send)
 {
     struct dispatch *dispatch = container_of(send, struct dispatch, send);
@@ -548,6 +557,8 @@ static void sent(struct send_op *send)
         outcome_placed(&dispatch->outcome);
         struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
         dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
+        if (log_on(LOG_DEBUG))
+            log_dispatched(dispatch);
         finish(dispatch, ERR_OK);
         return;
     }

@@ -202,7 +202,7 @@ static int64_t body_limit(struct http_request *req, enum err *ret_err, struct pr
     req->route = (void *)find_route(req, params, &known);
     const struct route *route = req->route;
     int64_t limit = settings->http.body_bytes_max;
-    return route && route->large ? 8 * limit : limit;
+    return route && route->large ? ROUTE_LARGE * limit : limit;
 }
 
 static void answer_unrouted(struct call *call, bool known_path)

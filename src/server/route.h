@@ -6,7 +6,10 @@
 #include "server/auth.h"
 #include "server/server.h"
 
-enum { ROUTE_PARAMS_MAX = 3 };
+enum {
+    ROUTE_PARAMS_MAX = 3,
+    ROUTE_LARGE = 8, /* a large route takes so many times the usual body */
+};
 
 /* A request as a handler sees it; stands in the request's arena. */
 struct call {

@@ -175,7 +175,7 @@ static void serve_here(struct msg *msg)
     struct worker *worker = serve->worker;
 
     worker->http = (struct http_server){.loop = &worker->loop,
-                                        .limits = &worker->server->settings->http,
+                                        .limits = &worker->server->limits,
                                         .callbacks = &route_callbacks,
                                         .owner = worker};
     serve->err = http_serve(&worker->http, serve->addr, &serve->why);
@@ -277,6 +277,8 @@ static enum err server_init(struct server *server, struct settings *settings, st
 {
     *server = (struct server){.settings = settings, .started_ms = clock_wall_ms()};
     sem_init(&server->loaded, 0, 0);
+    server->limits = settings->http;
+    server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
     server->loop_count = loop_count_of(settings);
     enum err err = check_listen(settings, why);
     if (!err)

@@ -34,6 +34,7 @@ struct server {
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */
+    struct http_limits limits;   /* the settings', with room for the largest route */
     int port;
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
