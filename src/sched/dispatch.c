@@ -45,6 +45,15 @@ const char *dispatch_why_name(enum dispatch_why why)
     return why_names[why];
 }
 
+struct dispatch *dispatch_new(struct arena *arena)
+{
+    struct dispatch *dispatch = arena_raw(arena, sizeof *dispatch);
+
+    memset(dispatch, 0, offsetof(struct dispatch, list));
+    dispatch->arena = arena;
+    return dispatch;
+}
+
 static void finish(struct dispatch *dispatch, enum err err)
 {
     int64_t us = clock_mono_us() - dispatch->begun_us;
@@ -483,22 +492,16 @@ static void note_candidates(struct dispatch *dispatch)
 
 static void send_job(struct dispatch *dispatch)
 {
-    struct buf text = {0};
-    const struct json *spec;
-    enum err err = json_parse(dispatch->spec.json, dispatch->arena, &spec, NULL);
-
-    assert(!err); /* we wrote it */
-    (void)err;
-    spec_message(&text, dispatch->job, dispatch->attempt, dispatch->op.head.due_ms, spec);
-    dispatch->send = (struct send_op){.reply_to = dispatch->loop->inbox,
-                                      .done = sent,
-                                      .node = dispatch->node,
-                                      .endpoint = endpoint_of(dispatch, dispatch->node),
-                                      .message = arena_str(dispatch->arena, buf_view(&text)),
-                                      .job = dispatch->job,
-                                      .attempt = dispatch->attempt,
-                                      .deadline_ms = dispatch->op.head.due_ms};
-    buf_free(&text);
+    dispatch->send =
+        (struct send_op){.reply_to = dispatch->loop->inbox,
+                         .done = sent,
+                         .node = dispatch->node,
+                         .endpoint = endpoint_of(dispatch, dispatch->node),
+                         .message = spec_message(&dispatch->spec, dispatch->job, dispatch->attempt,
+                                                 dispatch->op.head.due_ms, dispatch->arena),
+                         .job = dispatch->job,
+                         .attempt = dispatch->attempt,
+                         .deadline_ms = dispatch->op.head.due_ms};
     dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send);
 }
 

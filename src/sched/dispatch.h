@@ -51,16 +51,20 @@ struct dispatch {
     /* private to dispatch.c */
     struct outcome outcome;
     struct node *preferred;
-    struct policy_candidate list[POLICY_SAMPLE_MAX];
     size_t count, next;
     struct node *expected; /* whose pending count was raised */
-    struct str tried[SCHED_TRIED_MAX];
     size_t tried_count;
     struct node *node; /* reserved on */
     struct store_op op;
     struct send_op send;
     int64_t begun_us;
+    /* From here on not cleared by dispatch_new. */
+    struct policy_candidate list[POLICY_SAMPLE_MAX];
+    struct str tried[SCHED_TRIED_MAX];
 };
+
+/* Cleared, in the arena; the caller fills in its part. */
+struct dispatch *dispatch_new(struct arena *arena);
 
 void dispatch_start(struct dispatch *dispatch);
 

@@ -3,12 +3,13 @@
 #include "sched/spec.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/pool.h"
 #include "model/selector.h"
 
-enum { TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
+enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
 
 static const struct field option_fields[] = {
     {.name = "require_tts",
@@ -73,9 +74,6 @@ static const struct field fields[] = {
 
 static const struct schema spec_schema = {
     .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
-
-/* What is for the server alone, never sent to a node or shown as part of the work. */
-static const char *const private_fields[] = {"callback_url", NULL};
 
 static void write_spec(struct spec *spec, struct arena *arena)
 {
@@ -208,6 +206,15 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
     return ERR_OK;
 }
 
+static struct str without_callback(const struct spec *spec, struct arena *arena)
+{
+    struct spec shown = *spec;
+
+    shown.callback_url = STR_NONE;
+    write_spec(&shown, arena);
+    return shown.json;
+}
+
 enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
                     struct spec *ret_spec, struct problem *why)
 {
@@ -222,38 +229,21 @@ enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
     return ERR_OK;
 }
 
-static bool is_private(const struct json *key)
+struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,
+                        struct arena *arena)
 {
-    for (size_t i = 0; private_fields[i]; i++)
-        if (key->len == strlen(private_fields[i]) &&
-            memcmp(key->at, private_fields[i], key->len) == 0)
-            return true;
-    return false;
-}
-
-void spec_show(struct jsonw *w, const struct json *spec)
-{
-    const struct json *key = json_first(spec);
-
-    for (uint32_t i = 0; i < spec->count; i++, key = json_next(key + 1))
-        if (!is_private(key)) {
-            jsonw_key_str(w, (struct str){.at = key->at, .len = key->len});
-            jsonw_raw(w, json_raw(key + 1));
-        }
-}
-
-void spec_message(struct buf *out, uint64_t job, int attempt, int64_t deadline_ms,
-                  const struct json *spec)
-{
+    struct str rest = spec->json;
+    char *text, *at;
     char id[JOB_ID_TEXT + 1];
-    struct jsonw w = jsonw_to(out);
 
-    assert(json_type(spec) == JSON_OBJ);
+    assert(spec->json.len > 2 && spec->json.at[0] == '{');
+    if (spec->callback_url.at)
+        rest = without_callback(spec, arena);
     job_id_text(job, id);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "job_id", str_of(id));
-    jsonw_kint(&w, "attempt_id", attempt);
-    jsonw_kint(&w, "deadline_ms", deadline_ms);
-    spec_show(&w, spec);
-    jsonw_end_obj(&w);
+    text = arena_raw(arena, HEAD_MAX + rest.len);
+    at = text + snprintf(text, HEAD_MAX,
+                         "{\"job_id\":\"%s\",\"attempt_id\":%d,\"deadline_ms\":%lld,", id, attempt,
+                         (long long)deadline_ms);
+    memcpy(at, rest.at + 1, rest.len - 1); /* behind its brace */
+    return (struct str){.at = text, .len = (size_t)(at - text) + rest.len - 1};
 }

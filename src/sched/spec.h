@@ -41,10 +41,8 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
 /* The same work again under a new id, for an operator's retry. */
 enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
                     struct spec *ret_spec, struct problem *why);
-/* The message to the node; leaves out what is not its business (callback_url). */
-void spec_message(struct buf *out, uint64_t job, int attempt, int64_t deadline_ms,
-                  const struct json *spec);
-/* Appends the job's public fields (session_id, src, ... payload) to an object being written. */
-void spec_show(struct jsonw *w, const struct json *spec);
+/* The message to the node, in the arena; leaves out what is not its business (callback_url). */
+struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,
+                        struct arena *arena);
 
 #endif

@@ -22,11 +22,10 @@ static struct submit *submit_new(struct worker *worker, struct arena *arena,
 {
     const struct sched_config *config = &worker->server->settings->sched;
     struct submit *submit = arena_new(arena, struct submit);
-    struct dispatch *dispatch = arena_new(arena, struct dispatch);
+    struct dispatch *dispatch = dispatch_new(arena);
 
     submit->dispatch = dispatch;
     dispatch->loop = worker->sched;
-    dispatch->arena = arena;
     dispatch->spec = *spec;
     dispatch->job = job_id_next(worker->loop.wall_ms, config->instance);
     dispatch->attempt = 1;
