@@ -162,6 +162,17 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
     return ERR_OK;
 }
 
+/* The same for every agent on this directory: str_hash() is not, and the next agent must find the
+ * groups of the last. FNV-1a. */
+static uint32_t dir_number(const char *dir)
+{
+    uint32_t hash = 2166136261u;
+
+    for (; *dir; dir++)
+        hash = (hash ^ (unsigned char)*dir) * 16777619u;
+    return hash;
+}
+
 static void free_runs(struct runs *runs)
 {
     if (runs->dir_fd >= 0)
@@ -198,7 +209,7 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
     runs->trash_number = (int64_t)(rnd_next(&runs->rnd) >> 8);
     err = take_dir(runs, dir, why);
     if (!err) {
-        snprintf(name, sizeof name, "berth-%08x", (unsigned)str_hash(str_of(runs->dir)));
+        snprintf(name, sizeof name, "berth-%08" PRIx32, dir_number(runs->dir));
         cgroup_probe(name, &runs->places); /* before the nursery: it may move us */
         err = run_nursery_open(runs, why);
         if (err)

@@ -53,7 +53,8 @@ void assert_exit(struct run *run, const char *reason, int exit_code, int signal)
 bool rig_alive(int64_t pid);            /* there is such a process, and it is no zombie */
 int64_t rig_read_pid(const char *path); /* the number in a file; 0 when it is not there yet */
 /* A path in the rig's directory, in static memory. */
-const char *rig_path(const struct rig *rig, const char *name);
+__attribute__((format(printf, 2, 3))) const char *rig_path(const struct rig *rig, const char *fmt,
+                                                           ...);
 int rig_fds(void);     /* descriptors of this process */
 int rig_zombies(void); /* children of this process that nobody reaped */
 int64_t rig_rss_kb(int pid);

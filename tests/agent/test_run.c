@@ -1,9 +1,13 @@
-/* Runs with real processes. */
+/* Runs with real processes: what they are given, how they end, how they are ended. */
+#include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "run_rig.h"
@@ -22,8 +26,8 @@ static void test_ends(void **state)
         {"e.255", "exit 255", "EXITED", 255, -1, ""},
         {"e.segv", "kill -SEGV $$", "SIGNALLED", -1, SIGSEGV, ""},
         {"e.kill", "printf half; kill -KILL $$", "SIGNALLED", -1, SIGKILL, "half"},
-        {"e.utf8", "printf 'a\\377b\\303\\244'", "EXITED", 0, -1,
-         "a\xEF\xBF\xBD"
+        {"e.utf8", "printf 'a\\377\\000b\\303\\244'", "EXITED", 0, -1,
+         "a\xEF\xBF\xBD\xEF\xBF\xBD"
          "b\xC3\xA4"},
     };
     struct rig *rig = *state;
@@ -31,6 +35,7 @@ static void test_ends(void **state)
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         runs[i] = rig_sh(rig, rows[i].key, rows[i].script, NULL);
+    assert_int_equal(runs_count(rig->runs), COUNT_OF(rows));
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         rig_await_end(rig, runs[i]);
         assert_exit(runs[i], rows[i].reason, rows[i].exit_code, rows[i].signal);
@@ -43,12 +48,535 @@ static void test_ends(void **state)
     }
     assert_int_equal(rig->started, COUNT_OF(rows));
     assert_int_equal(rig->ended, COUNT_OF(rows));
+    assert_int_equal(runs_count(rig->runs), 0);
+}
+
+static void test_cannot_start(void **state)
+{
+    struct rig *rig = *state;
+    const struct {
+        const char *key, *program, *cwd, *user, *says;
+    } rows[] = {
+        {"s.none", "no-such-program", NULL, NULL, "No such file or directory"},
+        {"s.path", "/no/such/program", NULL, NULL, "/no/such/program"},
+        {"s.dir", "/tmp", NULL, NULL, "Permission denied"},
+        {"s.cwd", "true", "/no/such/place", NULL, "/no/such/place"},
+        {"s.user", "true", NULL, "no-such-user", "no-such-user"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str argv = str_of(rows[i].program);
+        struct run_spec spec = {.key = str_of(rows[i].key),
+                                .argv = &argv,
+                                .argc = 1,
+                                .cwd = str_of(rows[i].cwd),
+                                .user = str_of(rows[i].user)};
+        struct run *run;
+        enum err err;
+
+        err = runs_start(rig->runs, &spec, NULL, &run, NULL);
+        if (rows[i].user && geteuid() != 0) {
+            assert_int_equal(err, ERR_FORBIDDEN);
+            continue;
+        }
+        assert_int_equal(err, ERR_OK);
+        rig_await_end(rig, run);
+        assert_exit(run, "START_FAILED", -1, -1);
+        if (!strstr(run->exit.detail, rows[i].says))
+            fail_msg("%s: %s", rows[i].key, run->exit.detail);
+        assert_int_equal(run->exit.started_ms, 0);
+        run_forget(run);
+    }
+    assert_int_equal(rig->started, 0);
+}
+
+static void test_refused(void **state)
+{
+    static const struct str word = {"true", 4}, empty = {"", 0}, nul = {"a\0b", 3},
+                            bad = {"\xff", 1}, no_equals = {"NAME", 4}, no_name = {"=x", 2};
+    const struct {
+        struct run_spec spec;
+        enum err err;
+        const char *field;
+    } rows[] = {
+        {{.key = STR("../x"), .argv = &word, .argc = 1}, ERR_BAD_FIELD, "key"},
+        {{.key = STR(".gone"), .argv = &word, .argc = 1}, ERR_BAD_FIELD, "key"},
+        {{.key = STR("a/b"), .argv = &word, .argc = 1}, ERR_BAD_FIELD, "key"},
+        {{.key = STR(""), .argv = &word, .argc = 1}, ERR_BAD_FIELD, "key"},
+        {{.key = STR("twice"), .argv = &word, .argc = 1}, ERR_CONFLICT, "key"},
+        {{.key = STR("k"), .argc = 0}, ERR_BAD_FIELD, "command"},
+        {{.key = STR("k"), .argv = &empty, .argc = 1}, ERR_BAD_FIELD, "command"},
+        {{.key = STR("k"), .argv = &nul, .argc = 1}, ERR_BAD_FIELD, "command"},
+        {{.key = STR("k"), .argv = &bad, .argc = 1}, ERR_BAD_FIELD, "command"},
+        {{.key = STR("k"), .argv = &word, .argc = 1, .env = &no_equals, .env_count = 1},
+         ERR_BAD_FIELD,
+         "env"},
+        {{.key = STR("k"), .argv = &word, .argc = 1, .env = &no_name, .env_count = 1},
+         ERR_BAD_FIELD,
+         "env"},
+        {{.key = STR("k"), .argv = &word, .argc = 1, .cwd = STR("tmp")}, ERR_BAD_FIELD, "cwd"},
+        {{.key = STR("k"), .argv = &word, .argc = 1, .user = STR("a b")}, ERR_BAD_FIELD, "user"},
+        {{.key = STR("k"), .argv = &word, .argc = 1, .timeout_ms = -1}, ERR_BAD_FIELD, "limits"},
+    };
+    struct rig *rig = *state;
+    struct run *twice = rig_sh(rig, "twice", "exec sleep 60", NULL);
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct problem why = {0};
+        struct run *run = NULL;
+
+        assert_int_equal(runs_start(rig->runs, &rows[i].spec, NULL, &run, &why), rows[i].err);
+        assert_string_equal(why.field, rows[i].field);
+        assert_true(why.detail[0] && !run);
+    }
+    assert_int_equal(runs_count(rig->runs), 1);
+    assert_ptr_equal(runs_find(rig->runs, STR("twice")), twice);
+    assert_null(runs_find(rig->runs, STR("k")));
+}
+
+/* --- what it is given --- */
+
+static void test_environment(void **state)
+{
+    static const struct str env[] = {STR("COLOUR=blue"), STR("LANG=de_DE"), STR("EMPTY=")};
+    struct rig *rig = *state;
+    struct run_spec spec = {.env = env, .env_count = COUNT_OF(env), .input = STR("pay\0load\n")};
+    struct run *run;
+    char *out;
+
+    setenv("TERM", "xterm", 1);
+    setenv("SECRET_OF_THE_AGENT", "1", 1);
+    rig_close(rig); /* a nursery that knows these */
+    rig_open(rig);
+    run = rig_sh(rig, "env", "env | sort | grep -v ^_=", &spec);
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    out = rig_output(run);
+    assert_non_null(strstr(out, "COLOUR=blue\n"));
+    assert_non_null(strstr(out, "EMPTY=\n"));
+    assert_non_null(strstr(out, "LANG=de_DE\n"));
+    assert_non_null(strstr(out, "\nPATH=/"));
+    assert_non_null(strstr(out, "\nHOME=/"));
+    assert_non_null(strstr(out, "BERTH_PAYLOAD_FILE=/"));
+    assert_null(strstr(out, "TERM="));
+    assert_null(strstr(out, "SECRET"));
+    free(out);
+}
+
+static void test_input(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.input = STR("line one\nline two\n")};
+    struct run *both = rig_sh(rig, "in.both", "cat; cat \"$BERTH_PAYLOAD_FILE\"; pwd", &spec);
+    struct run *none = rig_sh(rig, "in.none", "cat; echo \"<$BERTH_PAYLOAD_FILE>\"", NULL);
+    struct str work;
+
+    rig_await_end(rig, both);
+    rig_await_end(rig, none);
+    work = both->exit.tail;
+    assert_true(str_starts(work, STR("line one\nline two\nline one\nline two\n/")));
+    assert_memory_equal(work.at + work.len - 14, "/in.both/work\n", 14);
+    assert_true(str_is(none->exit.tail, "<>\n"));
+}
+
+static void test_cwd_and_umask(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.cwd = STR("/usr")};
+    struct run *run = rig_sh(rig, "cwd", "pwd; umask; kill -s PIPE $$; echo alive", &spec);
+    char expected[64];
+    mode_t mask = umask(022);
+
+    umask(mask);
+    rig_await_end(rig, run);
+    assert_exit(run, "SIGNALLED", -1, SIGPIPE); /* not ignored, though the agent ignores it */
+    snprintf(expected, sizeof expected, "/usr\n%04o\n", mask);
+    assert_true(str_is(run->exit.tail, expected));
+}
+
+/* A job of another user: its own directory and input, nothing of the agent's. */
+static void test_user(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.user = STR("nobody"), .input = STR("for nobody")};
+    struct run *run;
+
+    if (geteuid() != 0)
+        skip();
+    run = rig_sh(rig, "user",
+                 "id -un; cat \"$BERTH_PAYLOAD_FILE\"; echo; touch mine && echo wrote; "
+                 "cat ../spec 2>/dev/null || echo hidden; ls .. 2>/dev/null || echo closed; "
+                 "echo $USER; id -G",
+                 &spec);
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    assert_true(
+        str_starts(run->exit.tail, STR("nobody\nfor nobody\nwrote\nhidden\nclosed\nnobody\n")));
+    assert_null(strstr(run->exit.tail.at, " 0")); /* no group of root's */
+}
+
+/* In a process of its own, which is nobody. */
+static int try_as_nobody(const struct passwd *nobody)
+{
+    static const struct runs_handler handler = {.ended = run_forget};
+    struct str argv = STR("true");
+    struct run_spec spec = {.key = STR("k"), .argv = &argv, .argc = 1, .user = STR("root")};
+    char dir[] = "/tmp/berth-nobody-XXXXXX";
+    struct problem why = {0};
+    struct run *run;
+    struct runs *runs;
+    struct loop loop;
+
+    if (setgid(nobody->pw_gid) != 0 || setuid(nobody->pw_uid) != 0 || !mkdtemp(dir))
+        return 1;
+    if (loop_init(&loop, 0) || runs_new(&loop, dir, "/bin/true", &handler, NULL, &runs, &why))
+        return 2;
+    if (runs_start(runs, &spec, NULL, &run, &why) != ERR_FORBIDDEN || !strstr(why.detail, "root"))
+        return 3;
+    runs_free(runs);
+    loop_done(&loop);
+    return rmdir(dir) == 0 ? 0 : 4;
+}
+
+static void test_user_needs_root(void **state)
+{
+    const struct passwd *nobody = getpwnam("nobody");
+    int status;
+    pid_t pid;
+
+    if (geteuid() != 0 || !nobody)
+        skip();
+    pid = fork();
+    if (pid == 0)
+        _exit(try_as_nobody(nobody));
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+}
+
+/* --- output --- */
+
+static void test_order_and_rotation(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.log_bytes_max = 4096};
+    struct run *run = rig_sh(rig, "rot",
+                             "i=0; while [ $i -lt 3000 ]; do echo line $i; "
+                             "i=$((i+1)); done; echo the end >&2",
+                             &spec);
+    struct buf out = {0};
+    int64_t first, total, number;
+    struct str rest;
+
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    assert_int_equal(run_log(run, 0, 1 << 20, &out, &first, &total), ERR_OK);
+    assert_int_equal(total, run->exit.output_bytes);
+    assert_int_equal(first, run->exit.output_dropped);
+    assert_int_equal(total - first, out.len);
+    assert_true(out.len >= 4096 && out.len <= 2 * 4096);
+    rest = buf_view(&out);
+    str_cut(&rest, '\n');
+    str_cut(&rest, ' ');
+    assert_true(str_int(str_cut(&rest, '\n'), &number));
+    for (int64_t next; ++number < 3000;) { /* every line, in order, once */
+        str_cut(&rest, ' ');
+        assert_true(str_int(str_cut(&rest, '\n'), &next));
+        assert_int_equal(next, number);
+    }
+    assert_true(str_is(rest, "the end\n"));
+    assert_true(str_starts(run->exit.tail, STR("line ")));
+    assert_true(run->exit.tail.len <= RUN_TAIL_BYTES);
+    assert_int_equal(run_log(run, total + 5, 10, &out, &first, &number), ERR_OK);
+    assert_int_equal(number, total);
+    buf_free(&out);
+}
+
+/* Live: what it has written can be read while it runs. */
+static void test_follow(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "follow", "echo one; read line < ../go; echo two $line", NULL);
+    struct buf out = {0};
+    int64_t first, total;
+    int fifo;
+
+    assert_int_equal(mkfifo(rig_path(rig, "follow/go"), 0600), 0);
+    rig_await(rig, run_log(run, 0, 100, &out, &first, &total) == ERR_OK && out.len > 0);
+    assert_int_equal(run->state, RUN_RUNNING);
+    assert_true(str_is(buf_view(&out), "one\n"));
+    fifo = open(rig_path(rig, "follow/go"), O_RDWR | O_CLOEXEC);
+    assert_int_equal(write(fifo, "hey\n", 4), 4);
+    rig_await_end(rig, run);
+    close(fifo);
+    assert_int_equal(run_log(run, 4, 100, &out, &first, &total), ERR_OK);
+    assert_int_equal(first, 4);
+    assert_true(str_is(buf_view(&out), "one\ntwo hey\n"));
+    buf_free(&out);
+}
+
+/* A flood neither fills the disk nor keeps the run from being stopped. */
+static void test_flood(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.log_bytes_max = 65536, .timeout_ms = 700};
+    struct run *run = rig_sh(rig, "flood", "yes & yes & yes", &spec);
+    struct buf out = {0};
+    int64_t first, total;
+
+    rig_await_end(rig, run);
+    assert_exit(run, "TIMEOUT", -1, SIGTERM);
+    assert_true(run->exit.output_bytes > 1 << 20);
+    assert_int_equal(run_log(run, 0, 1 << 24, &out, &first, &total), ERR_OK);
+    assert_true(out.len <= 2 * 65536);
+    assert_int_equal(run->exit.output_bytes - run->exit.output_dropped, out.len);
+    buf_free(&out);
+}
+
+/* A log that is a link to somewhere else is not read. */
+static void test_no_links(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "link", "ln -s /etc/passwd ../log.0", NULL);
+    struct buf out = {0};
+    int64_t first, total;
+
+    rig_await_end(rig, run);
+    assert_int_equal(run_log(run, 0, 1000, &out, &first, &total), ERR_OK);
+    assert_int_equal(out.len, 0);
+}
+
+/* --- ending it --- */
+
+static void test_stops(void **state)
+{
+    static const struct {
+        const char *key, *script, *reason;
+        int64_t timeout_ms;
+        int exit_code, signal;
+    } rows[] = {
+        {"t.term", "echo up; exec sleep 60", "CANCELLED", 0, -1, SIGTERM},
+        {"t.nice", "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done", "STOPPED", 0, 7,
+         -1},
+        {"t.deaf", "trap '' TERM; echo up; while :; do sleep 60; done", "EMERGENCY", 0, -1,
+         SIGKILL},
+        {"t.frozen", "trap '' TERM; echo up; while :; do kill -STOP $$; done", "STOPPED", 0, -1,
+         SIGKILL},
+        {"t.time", "echo up; exec sleep 60", "TIMEOUT", 100, -1, SIGTERM},
+    };
+    struct rig *rig = *state;
+    struct run *runs[COUNT_OF(rows)];
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        runs[i] = rig_sh(rig, rows[i].key, rows[i].script,
+                         &(struct run_spec){.timeout_ms = rows[i].timeout_ms});
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct buf out = {0};
+        int64_t first, total;
+
+        rig_await(rig, run_log(runs[i], 0, 9, &out, &first, &total) == ERR_OK && out.len > 0);
+        buf_free(&out);
+        if (rows[i].timeout_ms == 0)
+            run_stop(runs[i], rows[i].reason, -1);
+    }
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        rig_await_end(rig, runs[i]);
+        assert_exit(runs[i], rows[i].reason, rows[i].exit_code, rows[i].signal);
+    }
+}
+
+/* The first reason stays, the earlier end counts, and neither comes twice. */
+static void test_stop_again(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.stop_grace_ms = 3600 * 1000};
+    struct run *run =
+        rig_sh(rig, "again", "trap '' TERM; echo up; while :; do sleep 60; done", &spec);
+    int64_t begun_ms = clock_mono_ms(), first, total;
+    struct buf out = {0};
+
+    rig_await(rig, run_log(run, 0, 9, &out, &first, &total) == ERR_OK && out.len > 0);
+    buf_free(&out);
+    run_stop(run, "CANCELLED", -1);
+    assert_int_equal(run->state, RUN_STOPPING);
+    run_stop(run, "EMERGENCY", 7200 * 1000);
+    run_stop(run, "STOPPED", 50);
+    run_stop(run, "STOPPED", 100000);
+    rig_await_end(rig, run);
+    assert_true(clock_mono_ms() - begun_ms < RIG_PATIENCE_MS);
+    assert_int_equal(run->exit.signal, SIGKILL);
+    assert_string_equal(run->exit.reason, "CANCELLED");
+    run_stop(run, "STOPPED", 0);
+    assert_int_equal(rig->ended, 1);
+}
+
+/* Asked before its shim even exists. */
+static void test_stop_early(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "early", "exec sleep 60", NULL);
+
+    run_stop(run, "CANCELLED", -1);
+    assert_int_equal(run->state, RUN_STARTING);
+    rig_await_end(rig, run);
+    assert_exit(run, "CANCELLED", -1, SIGTERM);
+}
+
+static void test_deadline(void **state)
+{
+    struct rig *rig = *state;
+    int64_t now_ms = clock_mono_ms();
+    struct run_spec spec = {.deadline_mono_ms = now_ms + 3600 * 1000};
+    struct run *early = rig_sh(rig, "d.early", "exec sleep 60", &spec);
+    struct run *later = rig_sh(rig, "d.later", "exec sleep 60", NULL);
+
+    run_deadline(early, now_ms + 3500 * 1000);
+    run_deadline(later, now_ms + 100);
+    run_deadline(later, now_ms + 3600 * 1000);
+    run_deadline(early, now_ms + 200);
+    rig_await_end(rig, early);
+    assert_exit(early, "DEADLINE", -1, SIGTERM);
+    assert_int_not_equal(later->state, RUN_ENDED);
+    run_deadline(later, 0);
+    run_deadline(later, 1); /* long past */
+    rig_await_end(rig, later);
+    assert_exit(later, "DEADLINE", -1, SIGTERM);
+}
+
+/* --- the whole tree --- */
+
+/* A daemon that left session, group and parent, and does not listen to TERM. $1: where its number
+ * goes. */
+#define DAEMON "setsid sh -c 'trap \"\" TERM HUP; (echo $$ > $0; exec sleep 600) & wait' ../pid & "
+
+static int64_t await_pid(struct rig *rig, const char *key)
+{
+    rig_await(rig, rig_read_pid(rig_path(rig, "%s/pid", key)) > 0);
+    return rig_read_pid(rig_path(rig, "%s/pid", key));
+}
+
+static void check_tree(struct rig *rig, const char *key)
+{
+    struct run *run = rig_sh(rig, key, DAEMON "wait", NULL);
+    int64_t pid = await_pid(rig, key), cpu_ms, memory;
+
+    assert_true(rig_alive(pid));
+    rig_await(rig, run_shim_pid(run) > 1);
+    assert_true(run_usage(run, &cpu_ms, &memory));
+    assert_true(memory > 0 && cpu_ms >= 0);
+    run_stop(run, "STOPPED", -1);
+    rig_await_end(rig, run);
+    assert_false(rig_alive(pid));
+    assert_false(run_usage(run, &cpu_ms, &memory));
+}
+
+static void test_tree(void **state)
+{
+    check_tree(*state, "tree");
+}
+
+static void test_tree_without_cgroups(void **state)
+{
+    struct rig *rig = *state;
+    struct cgroup_places places = rig->runs->places;
+
+    rig->runs->places = (struct cgroup_places){0};
+    check_tree(rig, "tree.proc");
+    rig->runs->places = places;
+}
+
+/* The main process ends by itself: what it left is ended before that is told. */
+static void test_left_behind(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "left", DAEMON "while [ ! -s ../pid ]; do :; done; exit 4", NULL);
+    int64_t pid = await_pid(rig, "left");
+
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 4, -1);
+    assert_false(rig_alive(pid));
+}
+
+/* A process outside of the tree holds the pipe: nobody waits for it to let go. */
+static void test_pipe_held_open(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "held", "echo $$ > ../pid; echo said; read x < ../go", NULL);
+    char path[64];
+    int held, fifo;
+
+    assert_int_equal(mkfifo(rig_path(rig, "held/go"), 0600), 0);
+    snprintf(path, sizeof path, "/proc/%d/fd/1", (int)await_pid(rig, "held"));
+    held = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(held >= 0);
+    fifo = open(rig_path(rig, "held/go"), O_RDWR | O_CLOEXEC);
+    assert_int_equal(write(fifo, "\n", 1), 1);
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    assert_true(str_is(run->exit.tail, "said\n"));
+    close(held);
+    close(fifo);
+}
+
+/* A bomb that forks faster than anybody can count dies all the same. */
+static void test_fork_bomb(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.pids_max = 64, .timeout_ms = 300};
+    struct run_limits_offered offered;
+    struct run *run;
+
+    runs_offered(rig->runs, &offered);
+    if (!offered.pids)
+        skip(); /* without the limit this test would take the machine along */
+    run = rig_sh(rig, "bomb", "trap '' TERM; f() { f | f & }; f 2>/dev/null; sleep 60", &spec);
+    rig_await_end(rig, run);
+    assert_string_equal(run->exit.reason, "TIMEOUT");
+}
+
+static void test_memory_limit(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.memory_bytes_max = 16 << 20, .timeout_ms = 20000};
+    struct run_limits_offered offered;
+    struct run *run;
+
+    runs_offered(rig->runs, &offered);
+    if (!offered.memory) {
+        assert_non_null(strstr(offered.missing, "memory"));
+        skip();
+    }
+    run = rig_sh(rig, "oom", "exec tail /dev/zero", &spec);
+    rig_await_end(rig, run);
+    assert_exit(run, "OOM", -1, SIGKILL);
+    assert_non_null(strstr(run->exit.detail, "16777216"));
 }
 
 int main(void)
 {
+#define RUN_TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_ends, rig_setup, rig_teardown),
+        RUN_TEST(test_ends),
+        RUN_TEST(test_cannot_start),
+        RUN_TEST(test_refused),
+        RUN_TEST(test_environment),
+        RUN_TEST(test_input),
+        RUN_TEST(test_cwd_and_umask),
+        RUN_TEST(test_user),
+        cmocka_unit_test(test_user_needs_root),
+        RUN_TEST(test_order_and_rotation),
+        RUN_TEST(test_follow),
+        RUN_TEST(test_flood),
+        RUN_TEST(test_no_links),
+        RUN_TEST(test_stops),
+        RUN_TEST(test_stop_again),
+        RUN_TEST(test_stop_early),
+        RUN_TEST(test_deadline),
+        RUN_TEST(test_tree),
+        RUN_TEST(test_tree_without_cgroups),
+        RUN_TEST(test_left_behind),
+        RUN_TEST(test_pipe_held_open),
+        RUN_TEST(test_fork_bomb),
+        RUN_TEST(test_memory_limit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

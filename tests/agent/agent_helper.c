@@ -1,0 +1,53 @@
+/* An agent to be killed: starts `sh -c SCRIPT` under each KEY, says so on stdout when all run, and
+ * turns its loop until somebody ends it.
+ *     agent_helper SHIM DIR DEADLINE_MS {KEY SCRIPT}...
+ * A deadline of 0 ms is none. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/run.h"
+#include "base/clock.h"
+
+static int awaited;
+
+static void on_started(struct run *run)
+{
+    if (--awaited == 0 && write(STDOUT_FILENO, "u", 1) != 1)
+        exit(1);
+}
+
+static void on_ended(struct run *run)
+{
+}
+
+int main(int argc, char **argv)
+{
+    static const struct runs_handler handler = {.started = on_started, .ended = on_ended};
+    struct problem why = {0};
+    struct loop loop;
+    struct runs *runs;
+
+    if (argc < 6 || loop_init(&loop, 0) ||
+        runs_new(&loop, argv[2], argv[1], &handler, NULL, &runs, &why))
+        return 1;
+    for (int i = 4; i + 1 < argc; i += 2) {
+        struct str words[] = {STR("sh"), STR("-c"), str_of(argv[i + 1])};
+        int64_t deadline_ms = atoll(argv[3]);
+        struct run_spec spec = {.key = str_of(argv[i]),
+                                .meta = STR("{\"job\":1}"),
+                                .argv = words,
+                                .argc = COUNT_OF(words),
+                                .stop_grace_ms = 200,
+                                .deadline_mono_ms =
+                                    deadline_ms ? clock_mono_ms() + deadline_ms : 0};
+        struct run *run;
+
+        awaited++;
+        if (runs_start(runs, &spec, NULL, &run, &why))
+            return 1;
+    }
+    loop_run(&loop);
+    return 0;
+}
