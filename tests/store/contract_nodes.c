@@ -180,6 +180,44 @@ static void test_renew_list(void **state)
     assert_true(runs[0].unknown);
 }
 
+/* Slots kept for others: full for this job, not for the next. */
+static void test_spare_slots(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_RESERVE, .job = 2, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 1;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0] =
+        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1")), .spare = 1};
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
+    assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
+    op.u.put.candidates[0].spare = 2; /* all of them: full as well, the node has room for some */
+    assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
+    assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
+    assert_int_equal(rig_counts(rig, "n1").max, 2);
+    op.u.put.candidates[0].spare = 0;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+}
+
+/* Of two answers the larger order is the newer, whoever asked. */
+static void test_answers_have_an_order(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t last;
+
+    rig_reserve(rig, 1, 1, "n1");
+    last = rig->op.order;
+    rig_commit(rig, 1, 1, "n1");
+    assert_true(rig->op.order > last);
+    last = rig->op.order;
+    rig_reserve(rig, 2, 1, "nowhere");
+    assert_true(rig->op.order > last);
+}
+
 static void test_counts_without_facts(void **state)
 {
     struct rig *rig = *state;
@@ -199,6 +237,7 @@ static void test_counts_without_facts(void **state)
 const struct CMUnitTest contract_nodes[] = {
     TEST(test_register_and_change), TEST(test_put_of_nobody),
     TEST(test_epoch_is_guarded),    TEST(test_drop),
+    TEST(test_spare_slots),         TEST(test_answers_have_an_order),
     TEST(test_renew_list),          TEST(test_counts_without_facts),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

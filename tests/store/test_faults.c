@@ -175,6 +175,10 @@ static void stays_broken(void **state, enum faultvfs_kind kind, enum store_mode 
     assert_int_equal(rig_reserve(rig, 6, 1, "n1"), ERR_STORE_DOWN);
     assert_true(clock_mono_us() - start_us < 100000);
     assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_STORE_DOWN);
+    /* What is in the file can still be read: only mutations fail closed. */
+    assert_int_equal(rig_get(rig, 3), ERR_OK);
+    assert_int_equal(rig->op.record.head.state, JOB_DONE);
+    assert_int_equal(rig_get(rig, 5), ERR_NOT_FOUND);
     wait_for_mode(rig, worst);
     store_status(rig->store, &status);
     assert_true(status.errors >= (worst == STORE_LOCAL_ONLY ? 10 : 1));
