@@ -168,14 +168,17 @@ bool breaker_read(const struct json *value, struct breaker *ret_breaker)
     return true;
 }
 
-static const struct {
+static const struct class
+{
     const char *name;
     bool counts;
 } classes[] = {
-    {"task_error", true},      {"executor_timeout", true},       {"rate_limit", false},
-    {"network", false},        {"billing_cap", false},           {"auth", false},
-    {"other_executor", false}, {"emergency_degradation", false}, {"cancelled", false},
-    {"refused", false},
+    {"task_error", true},      {"executor_timeout", true},
+    {"rate_limit", false},     {"network", false},
+    {"billing_cap", false},    {"auth", false},
+    {"other_executor", false}, {"emergency_degradation", false},
+    {"cancelled", false},      {"refused", false},
+    {"lost", false},
 };
 
 bool breaker_counts(struct str failure_class)
@@ -189,18 +192,43 @@ bool breaker_counts(struct str failure_class)
 static const struct {
     const char *reason;
     const char *class;
+    bool begins; /* the reason only begins so: "EXIT_3", "SIGNAL_SEGV" */
 } reasons[] = {
-    {"EXITED", "task_error"},        {"SIGNALLED", "task_error"},
-    {"OOM", "task_error"},           {"START_FAILED", "task_error"},
-    {"TIMEOUT", "executor_timeout"}, {"STOPPED", "cancelled"},
-    {"CANCELLED", "cancelled"},      {"EMERGENCY", "emergency_degradation"},
-    {"NODE_OVERLOADED", "refused"},  {"TYPE_NOT_ALLOWED", "refused"},
+    {"EXITED", "task_error", false},
+    {"EXIT_", "task_error", true},
+    {"SIGNALLED", "task_error", false},
+    {"SIGNAL_", "task_error", true},
+    {"OOM", "task_error", false},
+    {"START_FAILED", "task_error", false},
+    {"TIMEOUT", "executor_timeout", false},
+    {"RUN_TIMEOUT", "executor_timeout", false}, /* its node did not stop it: the server did */
+    {"STOPPED", "cancelled", false},
+    {"CANCELLED", "cancelled", false},
+    {"DROPPED", "cancelled", false},
+    {"EMERGENCY", "emergency_degradation", false},
+    {"NODE_OVERLOADED", "refused", false},
+    {"TYPE_NOT_ALLOWED", "refused", false},
+    {"NODE_LOST", "lost", false},
+    {"SHIM_LOST", "lost", false},
+    {"DEADLINE", "lost", false}, /* its agent was cut off from the server for too long */
 };
 
 struct str breaker_class(struct str reason)
 {
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
-        if (str_is(reason, reasons[i].reason))
+        if (reasons[i].begins ? str_starts(reason, str_of(reasons[i].reason))
+                              : str_is(reason, reasons[i].reason))
             return str_of(reasons[i].class);
     return reason;
+}
+
+bool breaker_blames(struct str reason)
+{
+    struct str class = breaker_class(reason);
+
+    /* Nodes that are not ours may write it in capitals: RATE_LIMIT. */
+    for (size_t i = 0; i < COUNT_OF(classes); i++)
+        if (str_eq_nocase(class, str_of(classes[i].name)))
+            return classes[i].counts;
+    return true;
 }

@@ -59,5 +59,8 @@ bool breaker_counts(struct str failure_class);
 /* The class of the reason a run or a refusal ended with ("TIMEOUT" -> "executor_timeout"); a reason
  * nobody knows is its own class and so does not count. */
 struct str breaker_class(struct str reason);
+/* Does a run that its node ended with this reason count? As its class says; a reason in no table
+ * ("MODEL_LOAD_FAILED") does: it is the node's own word that the work failed. */
+bool breaker_blames(struct str reason);
 
 #endif

@@ -10,6 +10,7 @@ static const char *const reason_names[LEASE_REASON_COUNT] = {
     [LEASE_NOT_READY] = "NOT_READY",
     [LEASE_NO_CAPACITY] = "NO_CAPACITY",
     [LEASE_FULL] = "FULL",
+    [LEASE_BREAKER] = "BREAKER_OPEN",
 };
 
 const char *lease_reason_name(enum lease_reason reason)

@@ -19,6 +19,7 @@ enum lease_reason {
     LEASE_NOT_READY,   /* health missing or not ready */
     LEASE_NO_CAPACITY, /* max <= 0 */
     LEASE_FULL,        /* running + reserved >= max */
+    LEASE_BREAKER,     /* it keeps failing work of this type; said by the store, not here */
     LEASE_REASON_COUNT
 };
 

@@ -207,7 +207,12 @@ static void test_attribution(void **state)
         {"CANCELLED", "cancelled"},
         {"EMERGENCY", "emergency_degradation"},
         {"NODE_OVERLOADED", "refused"},
-        {"SHIM_LOST", "SHIM_LOST"},
+        {"EXIT_3", "task_error"},
+        {"SIGNAL_SEGV", "task_error"},
+        {"RUN_TIMEOUT", "executor_timeout"},
+        {"SHIM_LOST", "lost"},
+        {"NODE_LOST", "lost"},
+        {"MODEL_LOAD_FAILED", "MODEL_LOAD_FAILED"},
         {"rate_limit", "rate_limit"},
     };
 
@@ -216,6 +221,40 @@ static void test_attribution(void **state)
     assert_false(breaker_counts(STR_NONE));
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         assert_str(breaker_class(str_of(reasons[i].reason)), reasons[i].class);
+}
+
+/* What a node says of a run that failed: only what somebody else is known to have caused is not
+ * the executor's. */
+static void test_blame(void **state)
+{
+    static const struct {
+        const char *reason;
+        bool blames;
+    } rows[] = {
+        {"EXIT_1", true},
+        {"SIGNAL_KILL", true},
+        {"OOM", true},
+        {"START_FAILED", true},
+        {"TIMEOUT", true},
+        {"RUN_TIMEOUT", true},
+        {"FAILED", true},
+        {"MODEL_LOAD_FAILED", true},
+        {"", true},
+        {"CANCELLED", false},
+        {"EMERGENCY", false},
+        {"NODE_OVERLOADED", false},
+        {"TYPE_NOT_ALLOWED", false},
+        {"SHIM_LOST", false},
+        {"NODE_LOST", false},
+        {"DEADLINE", false},
+        {"rate_limit", false},
+        {"RATE_LIMIT", false},
+        {"task_error", true},
+        {"executor_timeout", true},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(breaker_blames(str_of(rows[i].reason)), rows[i].blames);
 }
 
 /* On any path, restarts included: never two probes out at a time, and calm always brings it back.
@@ -266,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_stored_and_read),
         cmocka_unit_test(test_reads_nothing_else),
         cmocka_unit_test(test_attribution),
+        cmocka_unit_test(test_blame),
         cmocka_unit_test(test_one_probe_on_any_path),
     };
 

@@ -52,6 +52,7 @@ static void test_names(void **state)
     assert_string_equal(lease_reason_name(LEASE_NOT_READY), "NOT_READY");
     assert_string_equal(lease_reason_name(LEASE_NO_CAPACITY), "NO_CAPACITY");
     assert_string_equal(lease_reason_name(LEASE_FULL), "FULL");
+    assert_string_equal(lease_reason_name(LEASE_BREAKER), "BREAKER_OPEN");
 }
 
 static void test_a_life(void **state)
