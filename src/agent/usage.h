@@ -1,55 +1,89 @@
-/* What this machine has and how much of it is in use, sampled every second without ever blocking the
- * loop. Integers throughout; what cannot be read is absent, never invented. */
+/* What this machine has and how much of it is in use, sampled every second without ever blocking
+ * the loop. Integers throughout; what cannot be read is absent, never invented. */
 #ifndef AGENT_USAGE_H
 #define AGENT_USAGE_H
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "io/loop.h"
+#include "model/level.h"
 
-#define USAGE_NONE INT64_MIN /* not known */
+#define USAGE_NONE INT64_MIN /* not known; the same as LEVEL_UNKNOWN and SLOTS_UNKNOWN */
+
+/* One of the trees that were named with usage_own: its root and all below it that is alive. */
+struct usage_tree {
+    int pid;
+    int64_t cpu_permille; /* share of TOTAL capacity since the last sample */
+    int64_t memory_kib;   /* resident */
+};
 
 struct usage {
-    int64_t cores_milli;      /* 1/1000 core; the cgroup's quota when confined */
-    int64_t load_1m_centi;    /* load average x 100 */
-    int64_t busy_10s_permille; /* CPU busy over the last 10 s, of all cores (of the quota if confined) */
-    int64_t mem_total_kib;    /* the cgroup's limit when confined */
-    int64_t mem_free_kib;     /* MemAvailable, or what is left of the cgroup's limit (reclaimable counts as free) */
+    int64_t cores_milli;   /* 1/1000 core; the cgroup's quota when confined */
+    int64_t load_1m_centi; /* load average x 100; with a quota of its own the load average tells of
+                            * others, so then: cores in use over the last minute x 100 */
+    int64_t busy_10s_permille; /* CPU busy over the last 10 s, of all cores (of the quota if
+                                  confined) */
+    int64_t mem_total_kib;     /* the cgroup's limit when that is what runs out first */
+    int64_t mem_free_kib; /* MemAvailable, or what is left of the limit (reclaimable is free) */
     int64_t swap_total_kib;
     int64_t swap_used_kib;
-    int64_t psi_cpu_some_centi;  /* avg10 x 100, percent */
+    int64_t psi_cpu_some_centi; /* avg10 x 100, percent */
     int64_t psi_mem_some_centi, psi_mem_full_centi;
     int64_t psi_io_some_centi, psi_io_full_centi;
-    int64_t gpu_permille;     /* from nvidia-smi or the configured command */
-    int64_t own_cpu_permille; /* agent + all its runs, share of TOTAL capacity, over the last second or so */
+    int64_t gpu_permille; /* from nvidia-smi or the configured command; of all GPUs */
+    int64_t
+        own_cpu_permille; /* agent + all its runs, share of TOTAL capacity since the last sample */
     int64_t own_memory_kib;
-    bool confined;            /* inside a cgroup with limits of its own */
-    int64_t at_ms;            /* wall time of the sample */
+    bool confined; /* inside a cgroup with limits of its own */
+    int64_t at_ms; /* wall time of the sample */
+    int64_t mono_ms;
+    const struct usage_tree *trees; /* in the order they were named; valid during the call only */
+    size_t tree_count;
 };
 
-/* Derived, as the rules want them (see model/level.h). */
-int64_t usage_cpu_pct_centi(const struct usage *usage); /* the smaller of load/cores and busy, x 100 */
+/* Derived, as the rules want them. */
+void usage_figures(const struct usage *usage, struct level_figures *ret_figures);
+int64_t
+usage_cpu_pct_centi(const struct usage *usage); /* the smaller of load/cores and busy, x 100 */
 int64_t usage_mem_free_pct_centi(const struct usage *usage);
 int64_t usage_swap_pct_centi(const struct usage *usage); /* no swap = 0 */
+/* The figures as members of the object that is being written; null where not known. */
+void usage_write(const struct usage *usage, struct jsonw *w);
 
 struct usage_config {
-    const char *host_root;    /* "/"; everything is read below it */
-    const char *gpu_command;  /* NULL: try nvidia-smi; "" = off */
-    int64_t interval_ms;      /* 1000 */
+    const char *host_root;   /* "/" (NULL too); everything is read below it */
+    const char *gpu_command; /* NULL: try nvidia-smi; "" = off */
+    int64_t interval_ms;     /* 1000 */
 };
 
-struct sampler;
-/* A thread of its own reads the files; `sampled` is called on the loop after each sample. */
-enum err sampler_new(struct loop *loop, const struct usage_config *config,
-                     void (*sampled)(struct sampler *sampler, const struct usage *usage), void *user,
-                     struct sampler **ret_sampler, struct problem *why);
-void *sampler_user(const struct sampler *sampler);
-/* The pids whose trees count as our own besides this process (shims). Copied. */
-void sampler_own(struct sampler *sampler, const int *pids, size_t count);
-void sampler_free(struct sampler *sampler);
+/* --- one place that remembers earlier looks, for rates; one thread at a time --- */
 
-/* One sample, read now: for tests and `berth run`. `before` (may be NULL) gives the rates. */
-struct usage_raw; /* counters of one moment */
+struct usage_meter;
+struct usage_meter *usage_meter_new(const char *host_root);
+void usage_meter_free(struct usage_meter *meter);
+/* The pids whose trees count as our own besides this process (shims). Copied. */
+void usage_own(struct usage_meter *meter, const int *pids, size_t count);
+/* Everything but the GPU. The first look knows no rates. Fails only when nothing can be read. The
+ * trees belong to the meter and last until its next look. */
+enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_ms,
+                       struct usage *ret_usage, struct problem *why);
+
+/* Two looks a quarter of a second apart, on the calling thread: for `berth run`. */
 enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why);
+
+/* --- a thread that looks again and again --- */
+
+struct sampler;
+/* `sampled` is called on the loop after each sample. Fails when nothing can be read below
+ * host_root.
+ */
+enum err sampler_new(struct loop *loop, const struct usage_config *config,
+                     void (*sampled)(struct sampler *sampler, const struct usage *usage),
+                     void *user, struct sampler **ret_sampler, struct problem *why);
+void *sampler_user(const struct sampler *sampler);
+void sampler_own(struct sampler *sampler, const int *pids, size_t count); /* see usage_own */
+/* On the loop's thread, or after it was joined; before loop_done. Not inside `sampled`. */
+void sampler_free(struct sampler *sampler);
 
 #endif

@@ -125,6 +125,17 @@ static void apply_max(struct slots *slots, const struct slots_rules *rules,
          slots->max);
 }
 
+/* A job that has just begun is in no figure yet; without this a burst would be let in twice. */
+static int64_t apply_pending(struct slots *slots, int64_t pending)
+{
+    int64_t left = not_negative(slots->formula - pending);
+
+    if (pending > 0)
+        step(slots, SLOTS_PENDING, left, left < slots->formula,
+             "%" PRId64 " begun since the machine was measured", pending);
+    return left;
+}
+
 /* R002-4, and where slots_fixed replaces it the number that does. */
 static int64_t apply_formula(struct slots *slots, const struct slots_rules *rules,
                              const struct slots_input *input)
@@ -138,7 +149,7 @@ static int64_t apply_formula(struct slots *slots, const struct slots_rules *rule
          "less %" PRId64 " (safety_buffer)", rules->safety_buffer);
     apply_max(slots, rules, input);
     if (rules->slots_fixed == SLOTS_NONE)
-        return slots->formula;
+        return apply_pending(slots, input->pending);
     slots->max = rules->slots_fixed;
     step(slots, SLOTS_FIXED, slots->max, slots->max < slots->formula,
          "%" PRId64 " in all, whatever the formula says (slots_fixed)", slots->max);
@@ -178,7 +189,8 @@ void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
     int64_t left, room;
 
     assert(rules->cpu_per_process_centi > 0 && rules->mem_per_process_centi_gb > 0);
-    assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0 && input->in_use >= 0);
+    assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0);
+    assert(input->in_use >= 0 && input->pending >= 0);
     left = apply_formula(&slots, rules, input);
     room = not_negative(slots.max - input->in_use);
     step(&slots, SLOTS_IN_USE, least(left, room), room < left, "%" PRId64 " of %" PRId64 " in use",

@@ -26,7 +26,8 @@ struct slots_input {
     int64_t load_1m_centi;
     int64_t mem_total_kib; /* only for the cap of an idle machine */
     int64_t mem_free_kib;
-    int64_t in_use; /* jobs that run here now */
+    int64_t in_use;  /* jobs that run here now */
+    int64_t pending; /* of these, begun since the figures were read: they are not in them yet */
     enum level level;
 };
 
@@ -37,6 +38,7 @@ enum slots_step {
     SLOTS_RAW,
     SLOTS_BUFFER,
     SLOTS_MAX,
+    SLOTS_PENDING,
     SLOTS_FIXED,
     SLOTS_IN_USE,
     SLOTS_JOBS,

@@ -153,6 +153,34 @@ static void test_chain_tells_a_person(void **state)
         assert_true(strlen(slots_step_name((enum slots_step)i)) > 0);
 }
 
+/* What began since the figures were read is not in them: the same room is not given away twice. */
+static void test_pending(void **state)
+{
+    static const struct {
+        int64_t in_use, pending, fixed, additional, to_send;
+    } rows[] = {
+        {0, 0, SLOTS_NONE, 5, 5},  {2, 2, SLOTS_NONE, 3, 5}, {5, 5, SLOTS_NONE, 0, 5},
+        {7, 2, SLOTS_NONE, 3, 10}, {9, 6, SLOTS_NONE, 0, 9}, {2, 2, 4, 2, 4}, /* no figures asked */
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct slots_rules rules = slots_defaults;
+        struct slots_input input = us_input();
+        struct slots slots;
+
+        rules.max_slots = 20;
+        rules.slots_fixed = rows[i].fixed;
+        input.in_use = rows[i].in_use;
+        input.pending = rows[i].pending;
+        slots_compute(&slots, &rules, &input);
+        assert_int_equal(slots.formula, 5); /* the seed's number is what it is */
+        assert_int_equal(slots.additional, rows[i].additional);
+        assert_int_equal(slots.max_to_send, rows[i].to_send);
+        assert_int_equal(clamp_of(&slots, SLOTS_PENDING) != NULL,
+                         rows[i].pending > 0 && rows[i].fixed == SLOTS_NONE);
+    }
+}
+
 static void test_longest_reasons_fit(void **state)
 {
     struct slots_rules rules = us_rules();
@@ -240,6 +268,7 @@ int main(void)
         cmocka_unit_test(test_formula),
         cmocka_unit_test(test_clamps),
         cmocka_unit_test(test_chain_tells_a_person),
+        cmocka_unit_test(test_pending),
         cmocka_unit_test(test_longest_reasons_fit),
         cmocka_unit_test(test_unknown_is_no_room),
         cmocka_unit_test(test_limits_hold_for_everything),

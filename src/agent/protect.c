@@ -1,0 +1,399 @@
+/* Samples to level, slots and emergencies. Owns what follows from a sample; measuring is usage's,
+ * ending a task is done by whoever gave `kill`. */
+#include "agent/protect.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/routing.h"
+
+struct protect_rules protect_defaults(void)
+{
+    return (struct protect_rules){
+        .level = level_defaults,
+        .slots = slots_defaults,
+        .kill = kill_defaults,
+        .high_priority_min = 7,
+        .stale_ms = 10000,
+    };
+}
+
+static enum err check_bounds(const char *name, const struct level_bounds *bounds, bool falls,
+                             struct problem *why)
+{
+    int64_t first = falls ? bounds->critical_centi : bounds->warning_centi;
+    int64_t last = falls ? bounds->warning_centi : bounds->critical_centi;
+
+    if (first >= 0 && first <= bounds->danger_centi && bounds->danger_centi <= last &&
+        (!falls || last <= 10000))
+        return ERR_OK;
+    return problem_set(why, ERR_BAD_CONFIG, name,
+                       "%s_warning_pct, %s_danger_pct and %s_critical_pct must %s%s.", name, name,
+                       name, falls ? "fall" : "rise", falls ? " and lie between 0 and 100" : "");
+}
+
+enum err protect_check(const struct protect_rules *rules, struct problem *why)
+{
+    const struct slots_rules *slots = &rules->slots;
+    enum err err;
+
+    if (slots->cpu_per_process_centi <= 0)
+        return problem_set(why, ERR_BAD_CONFIG, "cpu_per_process",
+                           "cpu_per_process must be at least 0.01.");
+    if (slots->mem_per_process_centi_gb <= 0)
+        return problem_set(why, ERR_BAD_CONFIG, "mem_per_process_gb",
+                           "mem_per_process_gb must be at least 0.01.");
+    if (slots->mem_reserve_centi_gb < 0)
+        return problem_set(why, ERR_BAD_CONFIG, "mem_reserve_gb",
+                           "mem_reserve_gb must not be negative.");
+    err = check_bounds("load", &rules->level.bounds[LEVEL_CPU], false, why);
+    if (!err)
+        err = check_bounds("mem", &rules->level.bounds[LEVEL_MEMORY], true, why);
+    if (!err)
+        err = check_bounds("swap", &rules->level.bounds[LEVEL_SWAP], false, why);
+    return err;
+}
+
+void protect_init(struct protect *protect, const struct protect_rules *rules,
+                  void (*kill)(struct protect *protect, const struct protect_kill *kill),
+                  void *user)
+{
+    assert(protect_check(rules, NULL) == ERR_OK);
+    assert(rules->stale_ms > 0 && kill);
+    *protect = (struct protect){.rules = *rules, .kill = kill, .user = user};
+}
+
+void protect_done(struct protect *protect)
+{
+    free(protect->doomed);
+    free(protect->picked);
+    *protect = (struct protect){.kill = NULL};
+}
+
+/* --- slots --- */
+
+static void recount(struct protect *protect)
+{
+    const struct usage *usage = &protect->usage;
+    struct slots_input input = {
+        .cores_milli = usage->cores_milli,
+        .load_1m_centi = usage->load_1m_centi,
+        .mem_total_kib = usage->mem_total_kib,
+        .mem_free_kib = usage->mem_free_kib,
+        .in_use = protect->in_use,
+        .pending = protect->pending,
+        .level = level_gate(&protect->level),
+    };
+
+    assert(protect->pending >= 0 && protect->pending <= protect->in_use);
+    if (protect->sampled)
+        slots_compute(&protect->slots, &protect->rules.slots, &input);
+}
+
+/* Begun since the machine was measured, so in no figure yet. */
+static bool is_pending(const struct protect *protect, int64_t started_ms)
+{
+    return protect->sampled && started_ms > protect->usage.mono_ms;
+}
+
+void protect_started(struct protect *protect, int64_t started_ms)
+{
+    protect->in_use++;
+    protect->pending += is_pending(protect, started_ms);
+    recount(protect);
+}
+
+void protect_ended(struct protect *protect, int64_t started_ms)
+{
+    if (protect->in_use > 0) /* a sample may have come between its end and this word of it */
+        protect->in_use--;
+    if (is_pending(protect, started_ms) && protect->pending > 0)
+        protect->pending--;
+    if (protect->pending > protect->in_use)
+        protect->pending = protect->in_use;
+    recount(protect);
+}
+
+/* --- emergencies --- */
+
+static void make_room(struct protect *protect, size_t count)
+{
+    if (count <= protect->room)
+        return;
+    protect->room = count * 2;
+    protect->doomed = mem_resize(protect->doomed, protect->room * sizeof *protect->doomed);
+    protect->picked = mem_resize(protect->picked, protect->room * sizeof(struct kill_task *));
+}
+
+static void list_tasks(struct protect *protect, int64_t now_ms, const struct protect_task *tasks,
+                       size_t count)
+{
+    make_room(protect, count);
+    for (size_t i = 0; i < count; i++) {
+        int64_t age_ms = now_ms - tasks[i].started_ms;
+
+        protect->doomed[i] = (struct kill_task){
+            .id = tasks[i].id,
+            .type = tasks[i].type,
+            .score = kill_score(tasks[i].priority, age_ms),
+            .young = age_ms < protect->rules.kill.young_ms,
+            .memory_kib = tasks[i].memory_kib == USAGE_NONE ? KILL_UNKNOWN : tasks[i].memory_kib,
+            .doomed = tasks[i].stopping,
+        };
+    }
+}
+
+static int64_t percent(int64_t ppm)
+{
+    return ppm == LEVEL_UNKNOWN ? -1 : ppm / 10000;
+}
+
+static void log_kill(const struct protect_kill *kill)
+{
+    log_event(LOG_WARN, "emergency.kill", KS("job_id", kill->task->id),
+              KS("type", kill->task->type), KC("reason", KILL_REASON),
+              KC("level", level_name(kill->level)), KC("by", level_signal_name(kill->by)),
+              KI("score", kill->score), KI("priority", kill->task->priority),
+              KI("age_ms", kill->age_ms), KI("cpu_percent", percent(kill->figures.ppm[LEVEL_CPU])),
+              KI("mem_free_percent", percent(kill->figures.ppm[LEVEL_MEMORY])),
+              KI("swap_percent", percent(kill->figures.ppm[LEVEL_SWAP])),
+              KI("missing_kib", kill->missing_kib), KI("number", (int64_t)kill->number),
+              KI("count", (int64_t)kill->count));
+}
+
+static void end_picked(struct protect *protect, int64_t now_ms, const struct kill_sample *sample,
+                       const struct level_figures *figures, const struct protect_task *tasks,
+                       size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct protect_task *task = &tasks[protect->picked[i] - protect->doomed];
+        struct protect_kill kill = {
+            .task = task,
+            .level = sample->level,
+            .by = protect->level.now.by,
+            .figures = *figures,
+            .mem_free_kib = protect->usage.mem_free_kib,
+            .mem_total_kib = protect->usage.mem_total_kib,
+            .missing_kib = sample->missing_kib,
+            .score = protect->picked[i]->score,
+            .age_ms = now_ms - task->started_ms,
+            .number = i + 1,
+            .count = count,
+        };
+
+        assert(!task->stopping);
+        protect->kills++;
+        log_kill(&kill);
+        protect->kill(protect, &kill);
+    }
+}
+
+static void face_emergency(struct protect *protect, int64_t now_ms,
+                           const struct level_figures *figures, const struct protect_task *tasks,
+                           size_t count)
+{
+    const struct level_verdict *now = &protect->level.now;
+    bool memory = now->of[LEVEL_MEMORY] == LEVEL_CRITICAL;
+    bool unresolved = protect->emergency.unresolved;
+    struct kill_sample sample = {
+        .level = now->level,
+        .memory = memory,
+        .mem_free_kib = protect->usage.mem_free_kib,
+        .now_ms = now_ms,
+    };
+    size_t some;
+
+    if (memory)
+        sample.missing_kib =
+            kill_missing_kib(protect->usage.mem_total_kib, protect->usage.mem_free_kib,
+                             protect->rules.level.bounds[LEVEL_MEMORY].critical_centi);
+    list_tasks(protect, now_ms, tasks, count);
+    some = kill_step(&protect->emergency, &protect->rules.kill, &sample, protect->doomed, count,
+                     protect->picked);
+    end_picked(protect, now_ms, &sample, figures, tasks, some);
+    if (protect->emergency.unresolved && !unresolved)
+        log_event(LOG_ERROR, "emergency.unresolved", KC("level", level_name(now->level)),
+                  KC("by", level_signal_name(now->by)), KI("tasks", (int64_t)count),
+                  KI("missing_kib", sample.missing_kib));
+}
+
+bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage *usage,
+                    const struct protect_task *tasks, size_t count)
+{
+    enum level before = protect->level.level;
+    struct level_figures figures;
+    bool changed;
+
+    assert(!protect->sampled || now_ms >= protect->sampled_ms);
+    usage_figures(usage, &figures);
+    protect->usage = *usage;
+    protect->usage.trees = NULL; /* they were the caller's */
+    protect->usage.tree_count = 0;
+    protect->sampled = true;
+    protect->sampled_ms = now_ms;
+    changed = level_step(&protect->level, &protect->rules.level, &figures, now_ms);
+    if (changed)
+        log_event(LOG_INFO, "level.change", KC("from", level_name(before)),
+                  KC("to", level_name(protect->level.level)),
+                  KC("by", level_signal_name(protect->level.by)),
+                  KI("cpu_percent", percent(figures.ppm[LEVEL_CPU])),
+                  KI("mem_free_percent", percent(figures.ppm[LEVEL_MEMORY])),
+                  KI("swap_percent", percent(figures.ppm[LEVEL_SWAP])));
+    protect->in_use = (int64_t)count;
+    protect->pending = 0;
+    for (size_t i = 0; i < count; i++)
+        protect->pending += is_pending(protect, tasks[i].started_ms);
+    recount(protect);
+    face_emergency(protect, now_ms, &figures, tasks, count);
+    return changed;
+}
+
+/* --- new work --- */
+
+static const char *const codes[PROTECT_ANSWER_COUNT] = {
+    [PROTECT_ADMIT] = "",
+    [PROTECT_TYPE] = "TYPE_NOT_ALLOWED",
+    [PROTECT_STALE] = "NODE_OVERLOADED",
+    [PROTECT_LEVEL] = "NODE_OVERLOADED",
+    [PROTECT_FULL] = "NODE_OVERLOADED",
+};
+
+const char *protect_code(enum protect_answer answer)
+{
+    assert(answer >= PROTECT_ADMIT && answer < PROTECT_ANSWER_COUNT);
+    return codes[answer];
+}
+
+/* The clamp that took the last slot away. */
+static const struct slots_clamp *last_bite(const struct slots *slots)
+{
+    const struct slots_clamp *bite = &slots->chain[0];
+
+    assert(slots->count > 0);
+    for (size_t i = 0; i < slots->count; i++)
+        if (slots->chain[i].bites)
+            bite = &slots->chain[i];
+    return bite;
+}
+
+static void tell(const struct protect *protect, enum protect_answer answer, struct str type,
+                 struct buf *text)
+{
+    enum level level = level_gate(&protect->level);
+
+    if (answer == PROTECT_TYPE)
+        buf_fmt(text, "Work of type " STR_FMT " is not allowed here.", STR_ARG(type));
+    else if (answer == PROTECT_STALE)
+        buf_fmt(text, "The machine was not measured lately.");
+    else if (answer == PROTECT_LEVEL)
+        buf_fmt(text, "The machine is at level %s because of its %s.", level_name(level),
+                level_signal_name(protect->level.now.level >= protect->level.level
+                                      ? protect->level.now.by
+                                      : protect->level.by));
+    else
+        buf_fmt(text, "No slot is free: %s.", last_bite(&protect->slots)->reason);
+}
+
+static enum protect_answer judge(const struct protect *protect, int64_t now_ms, struct str type,
+                                 int64_t priority, bool interactive)
+{
+    const struct protect_rules *rules = &protect->rules;
+    const struct slots *slots = &protect->slots;
+
+    if (rules->allowed_types.count > 0 && !routing_allows(&rules->allowed_types, type))
+        return PROTECT_TYPE;
+    if (!protect->sampled || now_ms - protect->sampled_ms > rules->stale_ms)
+        return PROTECT_STALE;
+    if (!level_admits(level_gate(&protect->level), priority, rules->high_priority_min))
+        return PROTECT_LEVEL;
+    if ((interactive ? slots->additional : slots->additional_noninteractive) <= 0)
+        return PROTECT_FULL;
+    return PROTECT_ADMIT;
+}
+
+enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
+                                   int64_t priority, bool interactive, struct buf *detail)
+{
+    enum protect_answer answer = judge(protect, now_ms, type, priority, interactive);
+
+    if (detail && answer != PROTECT_ADMIT)
+        tell(protect, answer, type, detail);
+    return answer;
+}
+
+/* --- for people and other programs --- */
+
+static void write_clamps(const struct slots *slots, struct jsonw *w)
+{
+    jsonw_key(w, "clamps");
+    jsonw_arr(w);
+    for (size_t i = 0; i < slots->count; i++) {
+        const struct slots_clamp *clamp = &slots->chain[i];
+
+        jsonw_obj(w);
+        jsonw_kstr(w, "name", str_of(slots_step_name(clamp->step)));
+        jsonw_kint(w, "value", clamp->value);
+        jsonw_kbool(w, "bites", clamp->bites);
+        jsonw_kstr(w, "reason", str_of(clamp->reason));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *w)
+{
+    const struct level_state *level = &protect->level;
+    bool calm = level->level == LEVEL_NORMAL;
+
+    if (!protect->sampled) {
+        jsonw_knull(w, "level");
+        return;
+    }
+    jsonw_kstr(w, "level", str_of(level_name(level->level)));
+    jsonw_kstr(w, "level_by", calm ? STR_NONE : str_of(level_signal_name(level->by)));
+    jsonw_kstr(w, "level_now", str_of(level_name(level->now.level)));
+    jsonw_kint(w, "level_for_ms", now_ms - level->changed_ms);
+    jsonw_kint(w, "measured_ago_ms", now_ms - protect->sampled_ms);
+    jsonw_kbool(w, "unresolved", protect->emergency.unresolved);
+    jsonw_kint(w, "emergency_kills", protect->kills);
+    jsonw_kint(w, "slots_max", protect->slots.max);
+    jsonw_kint(w, "slots_available", protect->slots.additional);
+    jsonw_kint(w, "slots_available_noninteractive", protect->slots.additional_noninteractive);
+    jsonw_kint(w, "slots_in_use", protect->in_use);
+    write_clamps(&protect->slots, w);
+}
+
+void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "reason", STR(KILL_REASON));
+    jsonw_kstr(w, "level", str_of(level_name(kill->level)));
+    jsonw_kstr(w, "by", str_of(level_signal_name(kill->by)));
+    jsonw_kint(w, "score", kill->score);
+    jsonw_kint(w, "priority", kill->task->priority);
+    jsonw_kint(w, "age_ms", kill->age_ms);
+    for (int i = 0; i < LEVEL_SIGNAL_COUNT; i++) {
+        static const char *const names[LEVEL_SIGNAL_COUNT] = {
+            [LEVEL_MEMORY] = "mem_free_ppm",
+            [LEVEL_CPU] = "cpu_ppm",
+            [LEVEL_SWAP] = "swap_used_ppm",
+            [LEVEL_PRESSURE] = "pressure_ppm",
+        };
+
+        if (kill->figures.ppm[i] == LEVEL_UNKNOWN)
+            jsonw_knull(w, names[i]);
+        else
+            jsonw_kint(w, names[i], kill->figures.ppm[i]);
+    }
+    jsonw_kint(w, "missing_kib", kill->missing_kib);
+    if (kill->task->memory_kib == USAGE_NONE)
+        jsonw_knull(w, "memory_kib");
+    else
+        jsonw_kint(w, "memory_kib", kill->task->memory_kib);
+    jsonw_kint(w, "number", (int64_t)kill->number);
+    jsonw_kint(w, "count", (int64_t)kill->count);
+    jsonw_end_obj(w);
+}

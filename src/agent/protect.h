@@ -1,0 +1,98 @@
+/* Keeps the machine alive: what the samples say becomes a level, slots, an answer to new work, and
+ * in an emergency the end of the least important. No timers and no clock: it acts when it is told a
+ * sample. Times are CLOCK_MONOTONIC ms. One thread. */
+#ifndef AGENT_PROTECT_H
+#define AGENT_PROTECT_H
+
+#include "agent/usage.h"
+#include "model/kill.h"
+#include "model/level.h"
+#include "model/slots.h"
+
+struct protect_rules {
+    struct level_rules level;
+    struct slots_rules slots;
+    struct kill_rules kill;
+    struct strs allowed_types; /* count 0: all */
+    int64_t high_priority_min; /* what still starts at level warning */
+    int64_t stale_ms;          /* no sample for longer: nothing starts */
+};
+
+struct protect_rules protect_defaults(void);
+/* Can these be worked with? Says what is wrong about the first that cannot. */
+enum err protect_check(const struct protect_rules *rules, struct problem *why);
+
+/* A job that runs here. */
+struct protect_task {
+    struct str id;
+    struct str type;
+    int64_t priority;
+    int64_t started_ms;
+    int64_t memory_kib; /* USAGE_NONE: not known */
+    bool stopping;      /* its end was asked for already */
+};
+
+/* Why a task must end: the evidence that is logged and stored with it. */
+struct protect_kill {
+    const struct protect_task *task;
+    enum level level;
+    enum level_signal by;
+    struct level_figures figures;
+    int64_t mem_free_kib, mem_total_kib;
+    int64_t missing_kib; /* 0 unless memory is what is missing */
+    int64_t score;
+    int64_t age_ms;
+    size_t number, count; /* this one of how many that end together, from 1 */
+};
+
+struct protect {
+    struct protect_rules rules;
+    struct level_state level;
+    struct kill_state emergency;
+    struct slots slots;
+    struct usage usage; /* the last sample, without trees */
+    bool sampled;
+    int64_t sampled_ms;
+    int64_t in_use, pending;
+    int64_t kills; /* ever */
+    /* A task must end now (TERM, and KILL soon after). Inside protect_sample. */
+    void (*kill)(struct protect *protect, const struct protect_kill *kill);
+    void *user;
+    struct kill_task *doomed; /* room for a sample's tasks, and who of them was picked */
+    struct kill_task **picked;
+    size_t room;
+};
+
+/* The strings and lists of `rules` must stay. */
+void protect_init(struct protect *protect, const struct protect_rules *rules,
+                  void (*kill)(struct protect *protect, const struct protect_kill *kill),
+                  void *user);
+void protect_done(struct protect *protect);
+
+/* A sample and everything that runs. True: the level changed. Logs level.change, emergency.kill and
+ * emergency.unresolved. */
+bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage *usage,
+                    const struct protect_task *tasks, size_t count);
+/* Between two samples, so that the slots stay true. `started_ms` is the task's. */
+void protect_started(struct protect *protect, int64_t started_ms);
+void protect_ended(struct protect *protect, int64_t started_ms);
+
+enum protect_answer {
+    PROTECT_ADMIT,
+    PROTECT_TYPE,  /* TYPE_NOT_ALLOWED; the others are NODE_OVERLOADED */
+    PROTECT_STALE, /* nobody knows how the machine is */
+    PROTECT_LEVEL,
+    PROTECT_FULL,
+    PROTECT_ANSWER_COUNT
+};
+
+const char *protect_code(enum protect_answer answer); /* "", "TYPE_NOT_ALLOWED", ... */
+/* May a job like this start here now? `detail` (may be NULL) gets one sentence when not. */
+enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
+                                   int64_t priority, bool interactive, struct buf *detail);
+
+/* Level, slots and clamps as members of the object that is being written. */
+void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *w);
+void protect_kill_write(const struct protect_kill *kill, struct jsonw *w); /* an object */
+
+#endif

@@ -1,0 +1,79 @@
+/* What the files of `usage` share. */
+#ifndef AGENT_USAGE_PRIVATE_H
+#define AGENT_USAGE_PRIVATE_H
+
+#include "agent/usage.h"
+
+enum { USAGE_PATH_MAX = 4096, USAGE_GROUP_MAX = 1024 };
+
+/* Reads files below host_root; one buffer for all of them. */
+struct usage_files {
+    char root[USAGE_PATH_MAX]; /* without a slash at its end, so "" for "/" */
+    struct buf text;
+};
+
+/* The whole file, valid until the next read; STR_NONE when it cannot be read. */
+__attribute__((format(printf, 2, 3))) struct str usage_file(struct usage_files *files,
+                                                            const char *fmt, ...);
+struct str usage_word(struct str *rest); /* the next word of a line; empty at the end */
+bool usage_centi(struct str decimal, int64_t *ret_centi); /* "12.345" -> 1234 */
+
+/* --- /proc: counters and figures of one moment --- */
+
+struct usage_proc {
+    int64_t cores; /* online */
+    int64_t busy_ticks, total_ticks;
+    int64_t load_1m_centi;
+    int64_t mem_total_kib, mem_free_kib;
+    int64_t swap_total_kib, swap_used_kib;
+};
+
+void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc);
+/* `dir` is a cgroup's directory ("" = none: the machine's own). */
+void usage_pressure_read(struct usage_files *files, const char *dir, struct usage *usage);
+
+/* --- cgroups: what confines this process --- */
+
+struct usage_cgroup {
+    int64_t cpu_milli;      /* USAGE_NONE: no quota and no cpuset */
+    int64_t cpu_used_us;    /* by everybody under that quota, ever */
+    int64_t mem_total_kib;  /* of the limit with the smallest share left; USAGE_NONE: no limit */
+    int64_t mem_free_kib;   /* the smallest room under any limit */
+    int64_t swap_total_kib; /* USAGE_NONE: as the machine's */
+    int64_t swap_used_kib;
+    char dir[USAGE_GROUP_MAX]; /* own v2 group, "" when there is none */
+};
+
+void usage_cgroup_read(struct usage_files *files, struct usage_cgroup *ret_cgroup);
+
+/* --- processes: our own trees --- */
+
+struct usage_trees;
+struct usage_trees *usage_trees_new(void);
+void usage_trees_free(struct usage_trees *trees);
+void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count);
+/* Fills own_* and trees of `usage`, whose cores_milli must be there. */
+void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
+                      struct usage *usage);
+
+/* --- the GPU's command: started, watched and read without ever waiting --- */
+
+struct usage_gpu {
+    const char *command; /* NULL: nvidia-smi; "" = off */
+    int pid;             /* > 0: not reaped yet */
+    int fd;              /* >= 0: its output is still coming */
+    struct buf output;
+    int64_t deadline_ms; /* of the one that runs */
+    int64_t next_ms;     /* when the next one starts */
+    int64_t permille;    /* what the last good one said */
+};
+
+void usage_gpu_init(struct usage_gpu *gpu, const char *command);
+/* Starts what is due and ends what is late; returns when it wants to be called again. */
+int64_t usage_gpu_step(struct usage_gpu *gpu, int64_t now_ms);
+void usage_gpu_readable(struct usage_gpu *gpu, int64_t now_ms); /* fd has something */
+void usage_gpu_done(struct usage_gpu *gpu);
+/* The mean of the percentages in the text, one a line; USAGE_NONE when there are none. */
+int64_t usage_gpu_parse(struct str text);
+
+#endif

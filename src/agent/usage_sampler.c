@@ -1,0 +1,222 @@
+/* The thread that measures. A report is one struct that changes hands: the thread fills it and
+ * posts it to the loop's inbox, the loop reads it and gives it back. While the loop has it no new
+ * one is made, so a loop that is slow gets fewer samples, never a heap of old ones. */
+#include "agent/usage.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "agent/usage_private.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+struct sampler {
+    struct loop *loop;
+    struct loop_part part; /* only to be freed if the loop ends with a report in its inbox */
+    struct msg report;
+    atomic_bool reported; /* the report is the loop's */
+    struct usage usage;   /* of the report */
+    void (*sampled)(struct sampler *sampler, const struct usage *usage);
+    void *user;
+    bool freed; /* waits for its report to come back */
+
+    pthread_t thread;
+    int wake_fd; /* only ever means: stop */
+    int64_t interval_ms;
+    struct usage_meter *meter; /* the thread's */
+    struct usage_gpu gpu;      /* likewise */
+    char *gpu_command;
+
+    pthread_mutex_t lock; /* of what follows; held for a copy only */
+    int *pids;
+    size_t pid_count;
+    bool pids_new;
+};
+
+static void destroy(struct sampler *sampler)
+{
+    usage_meter_free(sampler->meter);
+    usage_gpu_done(&sampler->gpu);
+    pthread_mutex_destroy(&sampler->lock);
+    if (sampler->wake_fd >= 0)
+        close(sampler->wake_fd);
+    free(sampler->gpu_command);
+    free(sampler->pids);
+    free(sampler);
+}
+
+/* --- on the loop --- */
+
+static void on_report(struct msg *msg)
+{
+    struct sampler *sampler = container_of(msg, struct sampler, report);
+
+    if (sampler->freed) {
+        loop_remove_part(sampler->loop, &sampler->part);
+        destroy(sampler);
+        return;
+    }
+    sampler->sampled(sampler, &sampler->usage);
+    atomic_store_explicit(&sampler->reported, false, memory_order_release);
+}
+
+static void on_loop_done(struct loop_part *part)
+{
+    struct sampler *sampler = container_of(part, struct sampler, part);
+
+    assert(sampler->freed); /* sampler_free comes before loop_done */
+    destroy(sampler);
+}
+
+/* --- on the thread --- */
+
+static void take_pids(struct sampler *sampler)
+{
+    pthread_mutex_lock(&sampler->lock);
+    if (sampler->pids_new)
+        usage_own(sampler->meter, sampler->pids, sampler->pid_count);
+    sampler->pids_new = false;
+    pthread_mutex_unlock(&sampler->lock);
+}
+
+static void sample(struct sampler *sampler, int64_t now_ms)
+{
+    if (atomic_load_explicit(&sampler->reported, memory_order_acquire))
+        return;
+    take_pids(sampler);
+    if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), &sampler->usage, NULL) != ERR_OK)
+        return; /* it was there at the start; whoever waits for samples sees that they are old */
+    sampler->usage.gpu_permille = sampler->gpu.permille;
+    atomic_store_explicit(&sampler->reported, true, memory_order_release);
+    inbox_post(&sampler->loop->inbox, &sampler->report);
+}
+
+static int wait_ms(int64_t now_ms, int64_t until_ms)
+{
+    int64_t left_ms = until_ms - now_ms;
+
+    return left_ms < 0 ? 0 : left_ms > 3600000 ? 3600000 : (int)left_ms;
+}
+
+static void *thread_main(void *arg)
+{
+    struct sampler *sampler = arg;
+    int64_t next_ms = clock_mono_ms();
+
+    for (;;) {
+        int64_t now_ms = clock_mono_ms();
+        int64_t until_ms;
+        struct pollfd fds[2] = {{.fd = sampler->wake_fd, .events = POLLIN}};
+
+        if (now_ms >= next_ms) {
+            sample(sampler, now_ms);
+            next_ms += sampler->interval_ms;
+            if (next_ms <= now_ms) /* asleep for long: no burst of samples */
+                next_ms = now_ms + sampler->interval_ms;
+        }
+        until_ms = usage_gpu_step(&sampler->gpu, now_ms);
+        fds[1] = (struct pollfd){.fd = sampler->gpu.fd, .events = POLLIN};
+        poll(fds, 2, wait_ms(now_ms, until_ms < next_ms ? until_ms : next_ms));
+        if (fds[0].revents)
+            return NULL;
+        if (fds[1].revents)
+            usage_gpu_readable(&sampler->gpu, clock_mono_ms());
+    }
+}
+
+/* --- its life --- */
+
+static enum err start_thread(struct sampler *sampler)
+{
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all); /* signals are the loop's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&sampler->thread, NULL, thread_main, sampler);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error ? ERR_IO : ERR_OK;
+}
+
+enum err sampler_new(struct loop *loop, const struct usage_config *config,
+                     void (*sampled)(struct sampler *sampler, const struct usage *usage),
+                     void *user, struct sampler **ret_sampler, struct problem *why)
+{
+    struct sampler *sampler = mem_new(struct sampler);
+    enum err err;
+
+    assert(config->interval_ms > 0 && sampled);
+    sampler->loop = loop;
+    sampler->part.free = on_loop_done;
+    sampler->report.run = on_report;
+    sampler->sampled = sampled;
+    sampler->user = user;
+    sampler->interval_ms = config->interval_ms;
+    sampler->meter = usage_meter_new(config->host_root);
+    if (config->gpu_command)
+        sampler->gpu_command = strdup(config->gpu_command);
+    usage_gpu_init(&sampler->gpu, sampler->gpu_command);
+    pthread_mutex_init(&sampler->lock, NULL);
+    sampler->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (sampler->wake_fd < 0)
+        err = problem_set(why, ERR_IO, "", "Cannot make an eventfd: %s.", strerror(errno));
+    else
+        err = usage_measure(sampler->meter, clock_mono_ms(), clock_wall_ms(), &sampler->usage, why);
+    if (!err && (err = start_thread(sampler)))
+        problem_set(why, err, "", "Cannot start a thread.");
+    if (err) {
+        destroy(sampler);
+        return err;
+    }
+    loop_add_part(loop, &sampler->part);
+    *ret_sampler = sampler;
+    return ERR_OK;
+}
+
+void *sampler_user(const struct sampler *sampler)
+{
+    return sampler->user;
+}
+
+void sampler_own(struct sampler *sampler, const int *pids, size_t count)
+{
+    int *copy = mem_array(int, count + 1);
+    int *old;
+
+    if (count > 0)
+        memcpy(copy, pids, count * sizeof *pids);
+    pthread_mutex_lock(&sampler->lock);
+    old = sampler->pids;
+    sampler->pids = copy;
+    sampler->pid_count = count;
+    sampler->pids_new = true;
+    pthread_mutex_unlock(&sampler->lock);
+    free(old);
+}
+
+void sampler_free(struct sampler *sampler)
+{
+    uint64_t one = 1;
+    ssize_t put;
+
+    if (!sampler)
+        return;
+    assert(!sampler->freed);
+    put = write(sampler->wake_fd, &one, sizeof one);
+    assert(put == sizeof one);
+    pthread_join(sampler->thread, NULL);
+    if (atomic_load(&sampler->reported)) { /* its report is still in the inbox */
+        sampler->freed = true;
+        return;
+    }
+    loop_remove_part(sampler->loop, &sampler->part);
+    destroy(sampler);
+}

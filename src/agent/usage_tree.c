@@ -1,0 +1,291 @@
+/* Our own processes: this one, the named ones (shims) and everything below them. Each look walks
+ * /proc once and keeps every process's counters, so that one that joins us late brings no past with
+ * it. What ends between two looks is skipped, what vanishes during one too. */
+#include "agent/usage_private.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+enum { STAT_BYTES_MAX = 1024, NOT_OURS = -1, NOT_LOOKED = -2 };
+
+struct proc {
+    int pid, parent, session;
+    int owner;      /* index of the tree it belongs to; NOT_OURS */
+    uint64_t start; /* clock ticks since boot: with the pid it names the process */
+    int64_t ticks;  /* CPU it has used */
+    int64_t rss_kib;
+    bool ended; /* a zombie has nothing any more */
+};
+
+struct procs { /* sorted by pid */
+    struct proc *at;
+    size_t count, cap;
+};
+
+struct root { /* sorted by pid */
+    int pid;
+    int owner;
+};
+
+struct usage_trees {
+    struct usage_tree *trees; /* the named ones; behind them the one of this process */
+    int64_t *ticks;           /* of each, since the last look */
+    struct root *roots;
+    size_t count; /* without this process */
+    struct procs now, before;
+    int64_t before_ms;
+    bool looked;
+    long hz, page_kib;
+};
+
+struct usage_trees *usage_trees_new(void)
+{
+    struct usage_trees *trees = mem_new(struct usage_trees);
+
+    trees->hz = sysconf(_SC_CLK_TCK);
+    trees->page_kib = sysconf(_SC_PAGESIZE) / 1024;
+    assert(trees->hz > 0 && trees->page_kib > 0);
+    usage_trees_own(trees, NULL, 0);
+    return trees;
+}
+
+void usage_trees_free(struct usage_trees *trees)
+{
+    if (!trees)
+        return;
+    free(trees->trees);
+    free(trees->ticks);
+    free(trees->roots);
+    free(trees->now.at);
+    free(trees->before.at);
+    free(trees);
+}
+
+void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
+{
+    trees->trees = mem_resize(trees->trees, (count + 1) * sizeof *trees->trees);
+    trees->ticks = mem_resize(trees->ticks, (count + 1) * sizeof *trees->ticks);
+    trees->roots = mem_resize(trees->roots, (count + 1) * sizeof *trees->roots);
+    for (size_t i = 0; i < count; i++)
+        trees->trees[i] = (struct usage_tree){.pid = pids[i]};
+    trees->count = count;
+}
+
+/* "PID (NAME) S PPID PGRP SESSION ...": the name may hold anything, so from its last bracket on. */
+static bool parse_stat(struct str text, long page_kib, struct proc *ret_proc)
+{
+    enum { PPID = 1, SESSION = 3, UTIME = 11, STIME = 12, START = 19, RSS = 21, FIELDS = 22 };
+    const char *close = text.len ? memrchr(text.at, ')', text.len) : NULL;
+    struct str rest, state, pid = text;
+    int64_t fields[FIELDS] = {0}, number;
+
+    if (!close || !str_int(usage_word(&pid), &number))
+        return false;
+    rest = (struct str){.at = close + 1, .len = text.len - (size_t)(close + 1 - text.at)};
+    state = usage_word(&rest);
+    for (int i = PPID; i < FIELDS; i++)
+        if (!str_int(usage_word(&rest), &fields[i]) && (i <= SESSION || i >= UTIME))
+            return false;
+    *ret_proc = (struct proc){
+        .pid = (int)number,
+        .parent = (int)fields[PPID],
+        .session = (int)fields[SESSION],
+        .owner = NOT_LOOKED,
+        .start = (uint64_t)fields[START],
+        .ticks = fields[UTIME] + fields[STIME],
+        .rss_kib = fields[RSS] * page_kib,
+        .ended = str_is(state, "Z") || str_is(state, "X"),
+    };
+    return true;
+}
+
+static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *ret_proc)
+{
+    char path[64], text[STAT_BYTES_MAX];
+    ssize_t got;
+    int fd;
+
+    snprintf(path, sizeof path, "%.40s/stat", name);
+    fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    got = read(fd, text, sizeof text);
+    close(fd);
+    return got > 0 && parse_stat((struct str){.at = text, .len = (size_t)got}, page_kib, ret_proc);
+}
+
+static void add_proc(struct procs *procs, const struct proc *proc)
+{
+    if (procs->count == procs->cap) {
+        procs->cap = procs->cap ? procs->cap * 2 : 256;
+        procs->at = mem_resize(procs->at, procs->cap * sizeof *procs->at);
+    }
+    procs->at[procs->count++] = *proc;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+    int left = ((const struct proc *)a)->pid, right = ((const struct proc *)b)->pid;
+
+    return (left > right) - (left < right);
+}
+
+static struct proc *find_proc(const struct procs *procs, int pid)
+{
+    struct proc key = {.pid = pid};
+
+    return procs->count ? bsearch(&key, procs->at, procs->count, sizeof key, by_pid) : NULL;
+}
+
+/* All processes there are, and which of them we are; 0 when /proc does not say. */
+static int walk(struct usage_files *files, long page_kib, struct procs *procs)
+{
+    char path[USAGE_PATH_MAX + 8];
+    struct proc self = {0};
+    DIR *dir;
+
+    procs->count = 0;
+    snprintf(path, sizeof path, "%s/proc", files->root);
+    dir = opendir(path);
+    if (!dir)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct proc proc;
+
+        if (isdigit((unsigned char)entry->d_name[0]) &&
+            read_proc(dirfd(dir), entry->d_name, page_kib, &proc))
+            add_proc(procs, &proc);
+    }
+    if (!read_proc(dirfd(dir), "self", page_kib, &self))
+        self.pid = 0;
+    closedir(dir);
+    if (procs->count > 0)
+        qsort(procs->at, procs->count, sizeof *procs->at, by_pid);
+    return self.pid;
+}
+
+static int by_root_pid(const void *a, const void *b)
+{
+    int left = ((const struct root *)a)->pid, right = ((const struct root *)b)->pid;
+
+    return (left > right) - (left < right);
+}
+
+static void index_roots(struct usage_trees *trees, int self)
+{
+    trees->trees[trees->count].pid = self;
+    for (size_t i = 0; i < trees->count + 1; i++)
+        trees->roots[i] = (struct root){.pid = trees->trees[i].pid, .owner = (int)i};
+    qsort(trees->roots, trees->count + 1, sizeof *trees->roots, by_root_pid);
+}
+
+static int named(const struct usage_trees *trees, int pid)
+{
+    struct root key = {.pid = pid};
+    struct root *root = bsearch(&key, trees->roots, trees->count + 1, sizeof key, by_root_pid);
+
+    return root && pid > 0 ? root->owner : NOT_OURS;
+}
+
+/* Whose it is without asking its parent: a root itself, or in the session a root leads. A run's
+ * processes stay in its shim's session even when their parents are gone. */
+static int owner_by_itself(const struct usage_trees *trees, const struct proc *proc)
+{
+    int owner = named(trees, proc->pid);
+
+    return owner != NOT_OURS ? owner : named(trees, proc->session);
+}
+
+/* Up to the first ancestor that is known, then the answer back down to all on the way. */
+static void find_owner(struct usage_trees *trees, struct proc *proc)
+{
+    struct proc *at = proc;
+    int owner = NOT_OURS;
+    size_t steps = 0; /* parents read at different moments might form a ring */
+
+    while (at && steps++ <= trees->now.count) {
+        owner = at->owner != NOT_LOOKED ? at->owner : owner_by_itself(trees, at);
+        if (owner != NOT_OURS || at->owner == NOT_OURS)
+            break;
+        at = find_proc(&trees->now, at->parent);
+    }
+    for (struct proc *down = proc; down && down->owner == NOT_LOOKED;
+         down = find_proc(&trees->now, down->parent)) {
+        down->owner = owner;
+        if (down == at)
+            break;
+    }
+}
+
+static int64_t ticks_since(const struct usage_trees *trees, const struct proc *proc)
+{
+    const struct proc *before = find_proc(&trees->before, proc->pid);
+
+    if (!before || before->start != proc->start)
+        return proc->ticks; /* it began since */
+    return proc->ticks > before->ticks ? proc->ticks - before->ticks : 0;
+}
+
+static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, int64_t ms,
+                              int64_t cores_milli)
+{
+    if (!trees->looked || ms <= 0 || cores_milli <= 0)
+        return USAGE_NONE;
+    return ticks * 1000 * 1000 * 1000 / (trees->hz * ms * cores_milli);
+}
+
+/* Every process to its tree. */
+static void add_up(struct usage_trees *trees)
+{
+    for (size_t i = 0; i < trees->count + 1; i++) {
+        trees->trees[i].memory_kib = 0;
+        trees->ticks[i] = 0;
+    }
+    for (size_t i = 0; i < trees->now.count; i++) {
+        struct proc *proc = &trees->now.at[i];
+
+        find_owner(trees, proc);
+        assert(proc->owner >= NOT_OURS && proc->owner <= (int)trees->count);
+        if (proc->owner == NOT_OURS || proc->ended)
+            continue;
+        trees->trees[proc->owner].memory_kib += proc->rss_kib;
+        trees->ticks[proc->owner] += ticks_since(trees, proc);
+    }
+}
+
+void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
+                      struct usage *usage)
+{
+    int64_t ms = mono_ms - trees->before_ms, ticks = 0, memory_kib = 0;
+    struct procs older = trees->before;
+    int self;
+
+    trees->before = trees->now;
+    trees->now = older;
+    self = walk(files, trees->page_kib, &trees->now);
+    index_roots(trees, self);
+    add_up(trees);
+    for (size_t i = 0; i < trees->count + 1; i++) {
+        struct usage_tree *tree = &trees->trees[i];
+
+        ticks += trees->ticks[i];
+        memory_kib += tree->memory_kib;
+        tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, usage->cores_milli);
+    }
+    if (self > 0) {
+        usage->own_cpu_permille = share_permille(trees, ticks, ms, usage->cores_milli);
+        usage->own_memory_kib = memory_kib;
+    }
+    usage->trees = trees->trees;
+    usage->tree_count = trees->count;
+    trees->looked = true;
+    trees->before_ms = mono_ms;
+}

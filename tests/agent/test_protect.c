@@ -1,0 +1,500 @@
+/* Samples to level, slots, answers and ends, on a clock of the test's own. */
+#include "agent/protect.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/unit.h"
+#include "base/log.h"
+
+#define GIB INT64_C(1048576) /* in KiB */
+#define MIB INT64_C(1024)
+
+enum { TASKS_MAX = 16 };
+
+/* A machine of 8 cores and 16 GiB whose memory is what its tasks and others leave. */
+struct scene {
+    struct protect protect;
+    struct usage usage;
+    struct protect_task tasks[TASKS_MAX];
+    size_t count;
+    int64_t now_ms;
+    char killed[TASKS_MAX * 2][16];
+    size_t kills;
+    struct protect_kill last;
+    bool frees; /* what is ended frees its memory */
+};
+
+static void on_kill(struct protect *protect, const struct protect_kill *kill)
+{
+    struct scene *scene = protect->user;
+    struct protect_task *task = &scene->tasks[kill->task - scene->tasks];
+
+    assert_true(str_copy(task->id, scene->killed[scene->kills++], sizeof scene->killed[0]));
+    scene->last = *kill;
+    task->stopping = true;
+    if (scene->frees)
+        scene->usage.mem_free_kib += task->memory_kib;
+}
+
+static void scene_init(struct scene *scene, const struct protect_rules *rules)
+{
+    struct protect_rules defaults = protect_defaults();
+
+    memset(scene, 0, sizeof *scene);
+    scene->now_ms = 1000000;
+    scene->usage = (struct usage){.cores_milli = 8000,
+                                  .load_1m_centi = 0,
+                                  .busy_10s_permille = USAGE_NONE,
+                                  .mem_total_kib = 16 * GIB,
+                                  .mem_free_kib = 14 * GIB,
+                                  .psi_mem_full_centi = USAGE_NONE,
+                                  .gpu_permille = USAGE_NONE};
+    protect_init(&scene->protect, rules ? rules : &defaults, on_kill, scene);
+}
+
+static bool sample(struct scene *scene)
+{
+    bool changed;
+
+    scene->usage.mono_ms = scene->now_ms;
+    changed =
+        protect_sample(&scene->protect, scene->now_ms, &scene->usage, scene->tasks, scene->count);
+    return changed;
+}
+
+/* A second passes, then a sample. */
+static bool tick(struct scene *scene)
+{
+    scene->now_ms += 1000;
+    return sample(scene);
+}
+
+static struct protect_task *add_task(struct scene *scene, const char *id, const char *type,
+                                     int priority, int64_t age_ms, int64_t memory_kib)
+{
+    struct protect_task *task = &scene->tasks[scene->count++];
+
+    *task = (struct protect_task){.id = str_of(id),
+                                  .type = str_of(type),
+                                  .priority = priority,
+                                  .started_ms = scene->now_ms - age_ms,
+                                  .memory_kib = memory_kib};
+    return task;
+}
+
+static enum protect_answer ask(struct scene *scene, const char *type, int priority,
+                               bool interactive)
+{
+    return protect_admits(&scene->protect, scene->now_ms, str_of(type), priority, interactive,
+                          NULL);
+}
+
+static enum level level_of_scene(const struct scene *scene)
+{
+    return scene->protect.level.level;
+}
+
+static void test_nothing_starts_before_the_first_sample(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_STALE);
+    sample(&scene);
+    assert_int_equal(ask(&scene, "dev", 0, false), PROTECT_ADMIT);
+    protect_done(&scene.protect);
+}
+
+static void test_nothing_starts_on_old_figures(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    sample(&scene);
+    scene.now_ms += 10000;
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_ADMIT);
+    scene.now_ms += 1;
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_STALE);
+    sample(&scene);
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_ADMIT);
+    protect_done(&scene.protect);
+}
+
+static void test_who_may_start_at_which_level(void **state)
+{
+    static const struct {
+        int64_t load_centi;
+        enum level level;
+        enum protect_answer low, high;
+    } rows[] = {
+        {100, LEVEL_NORMAL, PROTECT_ADMIT, PROTECT_ADMIT},
+        {500, LEVEL_WARNING, PROTECT_LEVEL, PROTECT_ADMIT},
+        {700, LEVEL_DANGER, PROTECT_LEVEL, PROTECT_LEVEL},
+        {790, LEVEL_CRITICAL, PROTECT_LEVEL, PROTECT_LEVEL},
+    };
+    struct protect_rules rules = protect_defaults();
+
+    rules.slots.slots_fixed = 4; /* so that only the level speaks */
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct scene scene;
+
+        scene_init(&scene, &rules);
+        scene.usage.load_1m_centi = rows[i].load_centi;
+        sample(&scene);
+        assert_int_equal(level_of_scene(&scene), rows[i].level);
+        assert_int_equal(ask(&scene, "dev", 6, true), rows[i].low);
+        assert_int_equal(ask(&scene, "dev", 7, true), rows[i].high);
+        protect_done(&scene.protect);
+    }
+}
+
+static void test_types_and_slots(void **state)
+{
+    static struct str light[] = {{.at = "talk", .len = 4}, {.at = "research", .len = 8}};
+    struct protect_rules rules = protect_defaults();
+    struct scene scene;
+    struct buf why = {0};
+
+    rules.allowed_types = (struct strs){.at = light, .count = 2};
+    rules.slots.max_slots = 2;
+    rules.slots.reserved_slots = 1;
+    scene_init(&scene, &rules);
+    sample(&scene);
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_TYPE);
+    assert_string_equal(protect_code(PROTECT_TYPE), "TYPE_NOT_ALLOWED");
+    assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_ADMIT);
+    protect_started(&scene.protect, scene.now_ms);
+    assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_FULL); /* the last is kept */
+    assert_int_equal(ask(&scene, "talk", 5, true), PROTECT_ADMIT);
+    protect_started(&scene.protect, scene.now_ms);
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("talk"), 9, true, &why),
+                     PROTECT_FULL);
+    assert_str(buf_view(&why), "No slot is free: 2 of 2 in use.");
+    assert_string_equal(protect_code(PROTECT_FULL), "NODE_OVERLOADED");
+    protect_ended(&scene.protect, scene.now_ms);
+    assert_int_equal(ask(&scene, "talk", 5, true), PROTECT_ADMIT);
+    buf_free(&why);
+    protect_done(&scene.protect);
+}
+
+/* A burst between two samples gets what one sample promised, not that again for each. */
+static void test_a_burst_is_not_let_in_twice(void **state)
+{
+    struct protect_rules rules = protect_defaults();
+    struct scene scene;
+    int started = 0;
+
+    rules.slots.max_slots = 100;
+    scene_init(&scene, &rules);
+    scene.usage.load_1m_centi = 350; /* 4.5 cores: three, less the buffer */
+    sample(&scene);
+    scene.now_ms += 10;
+    while (ask(&scene, "dev", 5, false) == PROTECT_ADMIT) {
+        protect_started(&scene.protect, scene.now_ms);
+        started++;
+    }
+    assert_int_equal(started, 2);
+    protect_ended(&scene.protect, scene.now_ms); /* a short one makes room at once */
+    assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_ADMIT);
+    assert_int_equal(scene.protect.slots.max_to_send, 2);
+    protect_done(&scene.protect);
+}
+
+static void test_refusals_say_why(void **state)
+{
+    struct scene scene;
+    struct buf why = {0};
+
+    scene_init(&scene, NULL);
+    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, &why);
+    assert_str(buf_view(&why), "The machine was not measured lately.");
+    buf_clear(&why);
+    scene.usage.mem_free_kib = 2 * GIB;
+    sample(&scene);
+    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, &why);
+    assert_str(buf_view(&why), "The machine is at level danger because of its memory.");
+    buf_free(&why);
+    protect_done(&scene.protect);
+}
+
+/* --- emergencies --- */
+
+static void test_memory_ramp(void **state)
+{
+    struct scene scene;
+    int64_t critical_ms = 0;
+
+    scene_init(&scene, NULL);
+    scene.frees = true;
+    add_task(&scene, "dev1", "dev", 5, 600000, 4 * GIB);
+    add_task(&scene, "talk1", "talk", 5, 600000, 200 * MIB);
+    add_task(&scene, "research1", "research", 3, 600000, 900 * MIB);
+    add_task(&scene, "young", "talk", 0, 10000, 100 * MIB);
+    for (int i = 0; i < 40 && scene.kills == 0; i++) {
+        scene.usage.mem_free_kib -= 700 * MIB;
+        if (scene.usage.mem_free_kib * 10 < scene.usage.mem_total_kib && !critical_ms)
+            critical_ms = scene.now_ms + 1000;
+        tick(&scene);
+    }
+    assert_int_equal(scene.now_ms, critical_ms); /* on the very first critical sample */
+    assert_int_equal(level_of_scene(&scene), LEVEL_CRITICAL);
+    assert_string_equal(scene.killed[0], "research1");
+    assert_int_equal(scene.last.by, LEVEL_MEMORY);
+    assert_int_equal(scene.last.score, 3 * 1000 + 600 + (scene.now_ms - 1000000) / 1000);
+    assert_true(scene.last.missing_kib > 0);
+    assert_true(scene.last.missing_kib + scene.last.mem_free_kib >= 16 * GIB / 10);
+    protect_done(&scene.protect);
+}
+
+static void test_ends_as_many_as_are_missing_then_waits(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "a", "talk", 1, 100000, 400 * MIB);
+    add_task(&scene, "b", "talk", 2, 100000, 400 * MIB);
+    add_task(&scene, "c", "talk", 3, 100000, 400 * MIB);
+    add_task(&scene, "d", "talk", 4, 100000, 400 * MIB);
+    scene.usage.mem_free_kib = GIB; /* 614 MiB are missing to 10 % of 16 GiB */
+    sample(&scene);
+    assert_int_equal(scene.kills, 2);
+    assert_string_equal(scene.killed[0], "a");
+    assert_string_equal(scene.killed[1], "b");
+    assert_int_equal(scene.last.number, 2);
+    assert_int_equal(scene.last.count, 2);
+    for (int i = 0; i < 4; i++) {
+        tick(&scene);
+        assert_int_equal(scene.kills, 2);
+    }
+    tick(&scene); /* five seconds, and it did not help */
+    assert_int_equal(scene.kills, 4);
+    for (int i = 0; i < 5; i++)
+        tick(&scene);
+    assert_true(scene.protect.emergency.unresolved);
+    assert_int_equal(scene.kills, 4);
+    protect_done(&scene.protect);
+}
+
+static void test_cpu_takes_three_samples(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "b", "talk", 5, 100000, USAGE_NONE);
+    add_task(&scene, "a", "research", 5, 200000, USAGE_NONE);
+    add_task(&scene, "dev", "dev", 0, 100000, USAGE_NONE);
+    scene.usage.load_1m_centi = 1600;
+    sample(&scene);
+    tick(&scene);
+    assert_int_equal(scene.kills, 0);
+    tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_string_equal(scene.killed[0], "b"); /* the younger of two equal priorities */
+    assert_int_equal(scene.last.missing_kib, 0);
+    for (int i = 0; i < 4; i++)
+        tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    tick(&scene);
+    assert_int_equal(scene.kills, 2);
+    protect_done(&scene.protect);
+}
+
+static void test_unresolved_and_back_by_itself(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "dev", "dev", 0, 100000, 8 * GIB);
+    scene.usage.mem_free_kib = GIB / 2;
+    sample(&scene);
+    assert_int_equal(scene.kills, 0);
+    assert_true(scene.protect.emergency.unresolved);
+    scene.usage.mem_free_kib = 12 * GIB;
+    tick(&scene);
+    assert_false(scene.protect.emergency.unresolved);
+    assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_LEVEL); /* not at once */
+    for (int i = 0; i < 60; i++)
+        tick(&scene);
+    assert_int_equal(level_of_scene(&scene), LEVEL_NORMAL);
+    assert_int_equal(ask(&scene, "dev", 0, false), PROTECT_ADMIT);
+    protect_done(&scene.protect);
+}
+
+static void test_what_is_stopping_is_not_ended_again(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "a", "talk", 0, 100000, 100 * MIB)->stopping = true;
+    add_task(&scene, "b", "talk", 9, 100000, 100 * MIB);
+    scene.usage.mem_free_kib = 0;
+    sample(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_string_equal(scene.killed[0], "b");
+    protect_done(&scene.protect);
+}
+
+/* Shrinking slots never end anybody, nor does any level but critical. */
+static void test_nobody_is_ended_below_critical(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    for (int i = 0; i < 10; i++)
+        add_task(&scene, "t", "talk", 0, 100000, GIB);
+    scene.usage.load_1m_centi = 715; /* 89.4 % */
+    scene.usage.mem_free_kib = 16 * GIB / 10 + 1;
+    for (int i = 0; i < 300; i++)
+        tick(&scene);
+    assert_int_equal(level_of_scene(&scene), LEVEL_DANGER);
+    assert_int_equal(scene.kills, 0);
+    assert_int_equal(scene.protect.slots.max_to_send, 10); /* what runs may go on */
+    protect_done(&scene.protect);
+}
+
+/* At a border, for ten minutes: at most two changes in any minute. */
+static void test_calm_at_a_border(void **state)
+{
+    struct scene scene;
+    int64_t changes[4] = {-100000, -100000, -100000, -100000};
+    int at = 0;
+
+    scene_init(&scene, NULL);
+    sample(&scene);
+    for (int i = 0; i < 600; i++) {
+        scene.usage.load_1m_centi = i / 7 % 2 ? 655 : 620; /* 81.9 % and 77.5 % */
+        if (!tick(&scene))
+            continue;
+        assert_true(scene.now_ms - changes[(at + 2) % 4] >= 60000);
+        changes[at++ % 4] = scene.now_ms;
+    }
+    assert_true(at >= 1);
+    protect_done(&scene.protect);
+}
+
+/* --- the rules themselves --- */
+
+static void test_check(void **state)
+{
+    struct protect_rules rules = protect_defaults();
+    struct problem why = {0};
+
+    assert_int_equal(protect_check(&rules, &why), ERR_OK);
+    rules.level.bounds[LEVEL_CPU].danger_centi = 9500;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    assert_string_equal(why.detail,
+                        "load_warning_pct, load_danger_pct and load_critical_pct must rise.");
+    rules = protect_defaults();
+    rules.level.bounds[LEVEL_MEMORY].warning_centi = 1500;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    assert_string_equal(why.field, "mem");
+    rules = protect_defaults();
+    rules.level.bounds[LEVEL_MEMORY].warning_centi = 10001;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    rules = protect_defaults();
+    rules.level.bounds[LEVEL_SWAP].warning_centi = -1;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    rules = protect_defaults();
+    rules.slots.cpu_per_process_centi = 0;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    rules = protect_defaults();
+    rules.slots.mem_per_process_centi_gb = 0;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+    rules = protect_defaults();
+    rules.slots.mem_reserve_centi_gb = -1;
+    assert_int_equal(protect_check(&rules, &why), ERR_BAD_CONFIG);
+}
+
+static void test_written(void **state)
+{
+    struct scene scene;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    struct arena arena = {0};
+    const struct json *json, *clamps;
+
+    scene_init(&scene, NULL);
+    jsonw_obj(&w);
+    protect_write(&scene.protect, scene.now_ms, &w);
+    jsonw_end_obj(&w);
+    assert_str(buf_view(&text), "{\"level\":null}");
+    buf_clear(&text);
+    w = jsonw_to(&text);
+    add_task(&scene, "a", "talk", 1, 100000, USAGE_NONE);
+    scene.usage.mem_free_kib = GIB;
+    sample(&scene);
+    jsonw_obj(&w);
+    protect_write(&scene.protect, scene.now_ms + 500, &w);
+    jsonw_end_obj(&w);
+    assert_int_equal(json_parse(buf_view(&text), &arena, &json, NULL), ERR_OK);
+    assert_true(json_str_is(json_get(json, "level"), "critical"));
+    assert_true(json_str_is(json_get(json, "level_by"), "memory"));
+    assert_str(json_raw(json_get(json, "measured_ago_ms")), "500");
+    assert_str(json_raw(json_get(json, "emergency_kills")), "1");
+    assert_str(json_raw(json_get(json, "slots_available")), "0");
+    clamps = json_get(json, "clamps");
+    assert_int_equal(clamps->count, scene.protect.slots.count);
+    assert_true(json_str_is(json_get(json_first(clamps), "name"), "cpu"));
+    buf_clear(&text);
+    w = jsonw_to(&text);
+    protect_kill_write(&scene.last, &w);
+    assert_str(buf_view(&text),
+               "{\"reason\":\"emergency_degradation\",\"level\":\"critical\",\"by\":\"memory\","
+               "\"score\":1100,\"priority\":1,\"age_ms\":100000,\"mem_free_ppm\":62500,"
+               "\"cpu_ppm\":0,\"swap_used_ppm\":0,\"pressure_ppm\":null,\"missing_kib\":629146,"
+               "\"memory_kib\":null,\"number\":1,\"count\":1}");
+    buf_free(&text);
+    arena_free(&arena);
+    protect_done(&scene.protect);
+}
+
+/* The line a person looks for after an emergency. */
+static void test_logged(void **state)
+{
+    struct scene scene;
+    char line[1024] = {0};
+    int ends[2];
+
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    log_setup(LOG_WARN, LOG_LOGFMT, ends[1]);
+    scene_init(&scene, NULL);
+    add_task(&scene, "j41", "talk", 2, 90000, 100 * MIB);
+    scene.usage.mem_free_kib = GIB;
+    sample(&scene);
+    assert_true(read(ends[0], line, sizeof line - 1) > 0);
+    assert_non_null(strstr(line, "event=emergency.kill job_id=j41 type=talk "
+                                 "reason=emergency_degradation level=critical by=memory "
+                                 "score=2090 priority=2"));
+    log_setup(LOG_ERROR, LOG_LOGFMT, ends[1]);
+    protect_done(&scene.protect);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_starts_before_the_first_sample),
+        cmocka_unit_test(test_nothing_starts_on_old_figures),
+        cmocka_unit_test(test_who_may_start_at_which_level),
+        cmocka_unit_test(test_types_and_slots),
+        cmocka_unit_test(test_a_burst_is_not_let_in_twice),
+        cmocka_unit_test(test_refusals_say_why),
+        cmocka_unit_test(test_memory_ramp),
+        cmocka_unit_test(test_ends_as_many_as_are_missing_then_waits),
+        cmocka_unit_test(test_cpu_takes_three_samples),
+        cmocka_unit_test(test_unresolved_and_back_by_itself),
+        cmocka_unit_test(test_what_is_stopping_is_not_ended_again),
+        cmocka_unit_test(test_nobody_is_ended_below_critical),
+        cmocka_unit_test(test_calm_at_a_border),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_written),
+        cmocka_unit_test(test_logged),
+    };
+    int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    log_setup(LOG_WARN, LOG_LOGFMT, nowhere);
+    return cmocka_run_group_tests_name("protect", tests, NULL, NULL);
+}

@@ -1,0 +1,700 @@
+/* Measuring, on machines that are directory trees; and the derived figures. */
+#include "agent/usage.h"
+
+#include <unistd.h>
+
+#include "../base/unit.h"
+#include "agent/usage_private.h"
+#include "base/clock.h"
+#include "machine.h"
+
+#define GIB INT64_C(1048576) /* in KiB */
+
+struct bench {
+    struct machine machine;
+    struct usage_meter *meter;
+};
+
+static int set_up(void **state)
+{
+    static struct bench bench;
+
+    machine_init(&bench.machine);
+    bench.meter = usage_meter_new(bench.machine.root);
+    *state = &bench;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct bench *bench = *state;
+
+    usage_meter_free(bench->meter);
+    machine_done(&bench->machine);
+    return 0;
+}
+
+static struct usage look(struct bench *bench, int64_t at_ms)
+{
+    struct problem why = {0};
+    struct usage usage;
+
+    if (usage_measure(bench->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
+        fail_msg("%s", why.detail);
+    return usage;
+}
+
+static void test_the_seeds_machine(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    usage = look(bench, 5);
+    assert_int_equal(usage.cores_milli, 8000);
+    assert_int_equal(usage.load_1m_centi, 600);
+    assert_int_equal(usage.mem_total_kib, 15 * GIB);
+    assert_int_equal(usage.mem_free_kib, 11 * GIB);
+    assert_int_equal(usage.swap_total_kib, 0);
+    assert_int_equal(usage.swap_used_kib, 0);
+    assert_int_equal(usage.at_ms, 1700000000005);
+    assert_int_equal(usage.mono_ms, 5);
+    assert_false(usage.confined);
+    assert_int_equal(usage_cpu_pct_centi(&usage), 7500);
+    assert_int_equal(usage_mem_free_pct_centi(&usage), 7333);
+    assert_int_equal(usage_swap_pct_centi(&usage), 0);
+}
+
+static void test_what_is_not_there_is_not_invented(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+    struct problem why = {0};
+
+    assert_int_equal(usage_measure(bench->meter, 1, 1, &usage, &why), ERR_IO);
+    assert_string_equal(why.field, "host_root");
+
+    machine_put_memory(&bench->machine, 15 * GIB, 11 * GIB, 0, 0);
+    usage = look(bench, 10);
+    assert_int_equal(usage.cores_milli, USAGE_NONE);
+    assert_int_equal(usage.load_1m_centi, USAGE_NONE);
+    assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
+    assert_int_equal(usage.psi_mem_full_centi, USAGE_NONE);
+    assert_int_equal(usage.gpu_permille, USAGE_NONE);
+    assert_int_equal(usage.own_cpu_permille, USAGE_NONE);
+    assert_int_equal(usage.own_memory_kib, USAGE_NONE);
+    assert_int_equal(usage_cpu_pct_centi(&usage), USAGE_NONE);
+
+    machine_put_load(&bench->machine, 2, "garbage");
+    machine_put(&bench->machine, "proc/meminfo", "MemTotal: lots kB\nSwapTotal: 5 kB\n");
+    usage = look(bench, 20);
+    assert_int_equal(usage.cores_milli, 2000);
+    assert_int_equal(usage.load_1m_centi, USAGE_NONE);
+    assert_int_equal(usage.mem_total_kib, USAGE_NONE);
+    assert_int_equal(usage.swap_used_kib, USAGE_NONE); /* free is not known */
+    assert_int_equal(usage_mem_free_pct_centi(&usage), USAGE_NONE);
+    assert_int_equal(usage_swap_pct_centi(&usage), USAGE_NONE);
+}
+
+static void test_centi(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t centi;
+    } rows[] = {
+        {"0", 0},         {"0.00", 0}, {"6.2", 620}, {"6.25", 625}, {"12.349", 1234},
+        {"100.5", 10050}, {"", -1},    {"x", -1},    {"-1.0", -1},  {"1.x", -1},
+        {"1.", 100},      {"nan", -1}, {"0.5%", -1},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        int64_t centi = -1;
+
+        assert_int_equal(usage_centi(str_of(rows[i].text), &centi), rows[i].centi >= 0);
+        assert_int_equal(centi, rows[i].centi);
+    }
+}
+
+static void put_ticks(struct bench *bench, int64_t busy, int64_t idle)
+{
+    machine_put(&bench->machine, "proc/stat",
+                "cpu  %ld 0 0 %ld 0 0 0 0 0 0\ncpu0 1 1 1\ncpu1 1 1 1\n", (long)busy, (long)idle);
+}
+
+static void test_busy_over_ten_seconds(void **state)
+{
+    struct bench *bench = *state;
+    int64_t busy = 1000, idle = 5000;
+
+    machine_put_us(&bench->machine);
+    put_ticks(bench, busy, idle);
+    assert_int_equal(look(bench, 0).busy_10s_permille, USAGE_NONE);
+    for (int at = 1; at <= 20; at++) { /* 200 ticks a second: half of them busy */
+        put_ticks(bench, busy += 100, idle += 100);
+        assert_int_equal(look(bench, at * 1000).busy_10s_permille, 500);
+    }
+    for (int at = 21; at <= 30; at++) { /* then all: it shows within 10 s and not at once */
+        put_ticks(bench, busy += 200, idle);
+        assert_int_equal(look(bench, at * 1000).busy_10s_permille, 500 + 50 * (at - 20));
+    }
+    put_ticks(bench, busy += 200, idle);
+    assert_int_equal(look(bench, 31000).busy_10s_permille, 1000);
+}
+
+static void test_busy_with_few_or_many_looks(void **state)
+{
+    struct bench *bench = *state;
+    int64_t busy = 0, idle = 0;
+
+    machine_put_us(&bench->machine);
+    for (int at = 0; at <= 300; at += 30) { /* the seed's rhythm */
+        put_ticks(bench, busy += 1500, idle += 4500);
+        if (at > 0)
+            assert_int_equal(look(bench, at * 1000).busy_10s_permille, 250);
+        else
+            look(bench, 0);
+    }
+    for (int at = 300001; at < 400000; at += 100) { /* ten a second: still 10 s back */
+        put_ticks(bench, busy += 10, idle += 10);
+        look(bench, at);
+    }
+    put_ticks(bench, busy += 10, idle += 10);
+    assert_int_equal(look(bench, 400001).busy_10s_permille, 500);
+}
+
+/* A tree of files does not count on: then the load average alone must do. */
+static void test_counters_that_stand_still_or_go_back(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    look(bench, 0);
+    usage = look(bench, 1000);
+    assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
+    assert_int_equal(usage_cpu_pct_centi(&usage), 7500);
+    put_ticks(bench, 0, 0);
+    assert_int_equal(look(bench, 2000).busy_10s_permille, USAGE_NONE);
+}
+
+/* Ruling 24: the smaller of load and busy. */
+static void test_cpu_is_the_smaller(void **state)
+{
+    static const struct {
+        int64_t cores_milli, load_centi, busy_permille, centi;
+    } rows[] = {
+        {8000, 600, 900, 7500},        {8000, 600, 100, 1000},
+        {8000, 1600, 1000, 10000},     {8000, 2000, USAGE_NONE, 25000},
+        {8000, USAGE_NONE, 333, 3330}, {USAGE_NONE, 600, 333, 3330},
+        {3000, 100, 1000, 3333},       {1500, 120, 1000, 8000},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct usage usage = {.cores_milli = rows[i].cores_milli,
+                              .load_1m_centi = rows[i].load_centi,
+                              .busy_10s_permille = rows[i].busy_permille};
+
+        assert_int_equal(usage_cpu_pct_centi(&usage), rows[i].centi);
+    }
+}
+
+/* What the rules see is never on the milder side of what was measured. */
+static void test_figures_round_to_the_worse_side(void **state)
+{
+    struct usage usage = {.cores_milli = 256000,
+                          .load_1m_centi = 20481, /* 80.0039 % of 256 cores */
+                          .busy_10s_permille = 1000,
+                          .mem_total_kib = 30000001,
+                          .mem_free_kib = 3000000, /* 9.9999996 % */
+                          .swap_total_kib = 30000001,
+                          .swap_used_kib = 15000001,
+                          .psi_mem_full_centi = 1234};
+    struct level_figures figures;
+
+    usage_figures(&usage, &figures);
+    assert_int_equal(figures.ppm[LEVEL_CPU], 800040);
+    assert_int_equal(figures.ppm[LEVEL_MEMORY], 99999);
+    assert_int_equal(figures.ppm[LEVEL_SWAP], 500001);
+    assert_int_equal(figures.ppm[LEVEL_PRESSURE], 123400);
+    assert_int_equal(level_of(&figures, &level_defaults).of[LEVEL_CPU], LEVEL_DANGER);
+    assert_int_equal(level_of(&figures, &level_defaults).of[LEVEL_MEMORY], LEVEL_CRITICAL);
+}
+
+static void test_swap_and_pressure(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    machine_put_memory(&bench->machine, 4 * GIB, GIB, 2 * GIB, GIB / 2);
+    machine_put(&bench->machine, "proc/pressure/cpu", "some avg10=12.34 avg60=1.00 total=5\n");
+    machine_put(&bench->machine, "proc/pressure/memory",
+                "some avg10=3.00 avg60=1.00 avg300=0.00 total=5\n"
+                "full avg10=1.50 avg60=0.00 avg300=0.00 total=4\n");
+    usage = look(bench, 0);
+    assert_int_equal(usage_swap_pct_centi(&usage), 7500);
+    assert_int_equal(usage.psi_cpu_some_centi, 1234);
+    assert_int_equal(usage.psi_mem_some_centi, 300);
+    assert_int_equal(usage.psi_mem_full_centi, 150);
+    assert_int_equal(usage.psi_io_some_centi, USAGE_NONE);
+}
+
+/* --- cgroups --- */
+
+static void put_v2(struct bench *bench, const char *path)
+{
+    machine_put_us(&bench->machine);
+    machine_put(&bench->machine, "proc/self/cgroup", "0::%s\n", path);
+    machine_put(&bench->machine, "proc/self/mountinfo",
+                "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n"
+                "30 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+}
+
+static void test_v2_limits(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    struct usage usage;
+
+    put_v2(bench, "/app");
+    machine_put(machine, "sys/fs/cgroup/app/memory.max", "2147483648\n");
+    machine_put(machine, "sys/fs/cgroup/app/memory.current", "1610612736\n");
+    machine_put(machine, "sys/fs/cgroup/app/memory.stat",
+                "anon 1000\nfile 999999999\nactive_file 104857600\ninactive_file 209715200\n"
+                "shmem 5\nslab_reclaimable 1048576\n");
+    machine_put(machine, "sys/fs/cgroup/app/cpu.max", "150000 100000\n");
+    machine_put(machine, "sys/fs/cgroup/app/memory.swap.max", "0\n");
+    machine_put(machine, "sys/fs/cgroup/app/memory.swap.current", "0\n");
+    machine_put(machine, "sys/fs/cgroup/app/memory.pressure", "full avg10=40.00 avg60=0 total=0\n");
+    machine_put(machine, "proc/pressure/memory", "full avg10=1.00 avg60=0 total=0\n");
+    machine_put_memory(machine, 15 * GIB, 11 * GIB, GIB, 0);
+    usage = look(bench, 0);
+    assert_true(usage.confined);
+    assert_int_equal(usage.cores_milli, 1500);
+    assert_int_equal(usage.mem_total_kib, 2 * GIB);
+    /* 0.5 GiB that was never used, 300 MiB of file cache and 1 MiB of slab */
+    assert_int_equal(usage.mem_free_kib, GIB / 2 + 301 * 1024);
+    assert_int_equal(usage.swap_total_kib, 0);
+    assert_int_equal(usage_swap_pct_centi(&usage), 0); /* the machine's full swap is not ours */
+    assert_int_equal(usage.psi_mem_full_centi, 4000);
+    assert_int_equal(usage.load_1m_centi, USAGE_NONE); /* the machine's 6.00 is of others */
+}
+
+static void test_v2_without_limits(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    put_v2(bench, "/app");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.max", "max\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.current", "1610612736\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "max 100000\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "0-7\n");
+    usage = look(bench, 0);
+    assert_false(usage.confined);
+    assert_int_equal(usage.cores_milli, 8000);
+    assert_int_equal(usage.mem_free_kib, 11 * GIB);
+    assert_int_equal(usage.load_1m_centi, 600);
+}
+
+/* A limit further up binds as well; the tightest counts. */
+static void test_limits_on_the_way_up(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    struct usage usage;
+
+    put_v2(bench, "/slice/app/leaf");
+    machine_put(machine, "sys/fs/cgroup/slice/memory.high", "4294967296\n");
+    machine_put(machine, "sys/fs/cgroup/slice/memory.max", "max\n");
+    machine_put(machine, "sys/fs/cgroup/slice/memory.current", "4080218931\n");
+    machine_put(machine, "sys/fs/cgroup/slice/app/memory.max", "2147483648\n");
+    machine_put(machine, "sys/fs/cgroup/slice/app/memory.current", "1073741824\n");
+    machine_put(machine, "sys/fs/cgroup/slice/app/cpu.max", "400000 100000\n");
+    machine_put(machine, "sys/fs/cgroup/slice/cpu.max", "200000 100000\n");
+    usage = look(bench, 0);
+    assert_int_equal(usage.cores_milli, 2000);
+    assert_int_equal(usage.mem_total_kib, 4 * GIB); /* 5 % of the slice is left, 50 % of the app */
+    assert_int_equal(usage.mem_free_kib, (4294967296 - 4080218931) / 1024);
+    assert_int_equal(usage_mem_free_pct_centi(&usage), 499);
+}
+
+/* The machine may run out before the group does. */
+static void test_the_machine_itself_runs_out(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    put_v2(bench, "/app");
+    machine_put_memory(&bench->machine, 16 * GIB, GIB, 0, 0);
+    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.max", "4294967296\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.current", "1073741824\n");
+    usage = look(bench, 0);
+    assert_true(usage.confined);
+    assert_int_equal(usage.mem_total_kib, 16 * GIB);
+    assert_int_equal(usage.mem_free_kib, GIB);
+}
+
+static void test_quota_has_its_own_load(void **state)
+{
+    struct bench *bench = *state;
+    int64_t used_us = 1000000;
+    struct usage usage;
+
+    put_v2(bench, "/app");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "200000 100000\n");
+    for (int at = 0; at <= 60; at++) { /* one core of the two, then both */
+        machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec %ld\nuser_usec 5\n",
+                    (long)used_us);
+        usage = look(bench, at * 1000);
+        used_us += at < 50 ? 1000000 : 2000000;
+    }
+    assert_int_equal(usage.busy_10s_permille, 1000);
+    assert_int_equal(usage.load_1m_centi, 116); /* 70 s of CPU in a minute */
+    assert_int_equal(usage_cpu_pct_centi(&usage), 5800);
+}
+
+static void put_v1(struct bench *bench)
+{
+    machine_put_us(&bench->machine);
+    machine_put(&bench->machine, "proc/self/cgroup",
+                "4:memory:/docker/abc\n3:cpuset:/docker/abc\n2:cpu,cpuacct:/docker/abc\n0::/\n");
+    machine_put(&bench->machine, "proc/self/mountinfo",
+                "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+                "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup "
+                "rw,cpu,cpuacct\n"
+                "34 31 0:31 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+                "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+                "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/memory/memory.usage_in_bytes", "5000000000\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes",
+                "9223372036854771712\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7000000000\n");
+}
+
+static void test_v1(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    struct usage usage;
+
+    put_v1(bench);
+    usage = look(bench, 0);
+    assert_false(usage.confined);
+    assert_int_equal(usage.mem_total_kib, 15 * GIB);
+
+    machine_put(machine, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "1073741824\n");
+    machine_put(machine, "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1073741824\n");
+    machine_put(machine, "sys/fs/cgroup/memory/docker/abc/memory.stat",
+                "cache 99\nactive_file 1\ntotal_active_file 104857600\n"
+                "total_inactive_file 104857600\n");
+    machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n");
+    usage = look(bench, 1000);
+    assert_true(usage.confined);
+    assert_int_equal(usage.mem_total_kib, GIB);
+    assert_int_equal(usage.mem_free_kib, 200 * 1024);
+    assert_int_equal(usage.cores_milli, 500);
+
+    machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7400000000\n");
+    usage = look(bench, 2000);
+    assert_int_equal(usage.busy_10s_permille, 800); /* 0.4 s in one, of half a core */
+    assert_int_equal(usage.load_1m_centi, 40);
+
+    machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "40000\n");
+    usage = look(bench, 3000);
+    assert_int_equal(usage.cores_milli, 400);
+    assert_int_equal(usage.busy_10s_permille, USAGE_NONE); /* a new quota, a new count */
+}
+
+static void test_cpuset(void **state)
+{
+    static const struct {
+        const char *list;
+        int64_t milli;
+    } rows[] = {
+        {"0-1\n", 2000}, {"3\n", 1000}, {"0-1,4,6-7\n", 5000}, {"0-63\n", 8000},
+        {"\n", 8000},    {"x\n", 8000}, {"5-2\n", 8000},
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        put_v1(bench);
+        machine_put(&bench->machine, "sys/fs/cgroup/cpuset/cpuset.effective_cpus", "%s",
+                    rows[i].list);
+        assert_int_equal(look(bench, 1000 * (int64_t)i).cores_milli, rows[i].milli);
+    }
+}
+
+/* --- our own processes --- */
+
+static void test_own_trees(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long page_kib = sysconf(_SC_PAGESIZE) / 1024, hz = sysconf(_SC_CLK_TCK);
+    const int shims[] = {200, 300};
+    struct machine_proc procs[] = {
+        {.pid = 1, .ticks = 900000, .rss_pages = 1},                           /* not ours */
+        {.pid = 50, .parent = 1, .session = 50, .ticks = 5, .rss_pages = 9},   /* nor this */
+        {.pid = 200, .parent = 1, .session = 200, .ticks = 0, .rss_pages = 2}, /* outlived one */
+        {.pid = 201, .parent = 200, .session = 201, .ticks = 10, .rss_pages = 30},
+        {.pid = 202, .parent = 201, .session = 201, .ticks = 10, .rss_pages = 40, .name = "a) b ("},
+        {.pid = 300, .parent = 100, .session = 300, .ticks = 0, .rss_pages = 2},
+        {.pid = 301, .parent = 1, .session = 300, .ticks = 0, .rss_pages = 500}, /* its session */
+        {.pid = 302, .parent = 300, .session = 302, .ticks = 77, .rss_pages = 8, .state = "Z"},
+        {.pid = 101, .parent = 100, .session = 100, .ticks = 0, .rss_pages = 3},
+    };
+    struct machine_proc self = {
+        .pid = 100, .parent = 50, .session = 50, .ticks = 7, .rss_pages = 5};
+    struct usage usage;
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put(machine, "proc/202x/other", "a directory that is no process\n");
+    usage_own(bench->meter, shims, COUNT_OF(shims));
+    usage = look(bench, 0);
+    assert_int_equal(usage.own_cpu_permille, USAGE_NONE); /* no rate yet */
+    assert_int_equal(usage.own_memory_kib, (2 + 30 + 40 + 2 + 500 + 3 + 5) * page_kib);
+    assert_int_equal(usage.tree_count, 2);
+    assert_int_equal(usage.trees[0].pid, 200);
+    assert_int_equal(usage.trees[0].memory_kib, 72 * page_kib);
+    assert_int_equal(usage.trees[1].memory_kib, 502 * page_kib);
+
+    procs[4].ticks += hz * 2; /* two cores for a second */
+    procs[6].ticks += hz / 2; /* half a core */
+    self.ticks += hz / 10;    /* a tenth */
+    procs[1].ticks += hz * 5; /* somebody else */
+    procs[0].ticks += hz;
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put_self(machine, &self);
+    usage = look(bench, 1000);
+    assert_int_equal(usage.trees[0].cpu_permille, 250); /* 2 of 8 cores */
+    assert_int_equal(usage.trees[1].cpu_permille, 62);
+    assert_int_equal(usage.own_cpu_permille, 325);
+}
+
+static void test_processes_come_and_go(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long hz = sysconf(_SC_CLK_TCK);
+    struct machine_proc self = {.pid = 100, .parent = 1, .session = 100, .start = 5};
+    struct machine_proc child = {.pid = 101, .parent = 100, .ticks = 3600 * hz, .start = 10};
+    struct machine_proc old = {.pid = 400, .parent = 1, .session = 400, .ticks = 3600 * hz};
+    const int pids[] = {400};
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    machine_put_proc(machine, &child);
+    machine_put_proc(machine, &old);
+    look(bench, 0);
+
+    machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */
+    assert_int_equal(look(bench, 1000).own_cpu_permille, 0);
+
+    child.ticks = hz; /* the number is used again: a new one, so all of it is new */
+    child.start = 2000;
+    machine_put_proc(machine, &child);
+    assert_int_equal(look(bench, 2000).own_cpu_permille, 125);
+
+    child.ticks = hz / 2; /* another one with the same number that has used less */
+    child.start = 3000;
+    machine_put_proc(machine, &child);
+    assert_int_equal(look(bench, 3000).own_cpu_permille, 62);
+
+    usage_own(bench->meter, pids, 1); /* an old process joins and brings no past with it */
+    assert_int_equal(look(bench, 4000).own_cpu_permille, 0);
+    old.ticks += hz * 4;
+    machine_put_proc(machine, &old);
+    assert_int_equal(look(bench, 5000).own_cpu_permille, 500);
+    usage_own(bench->meter, NULL, 0);
+    assert_int_equal(look(bench, 6000).tree_count, 0);
+}
+
+/* What /proc shows changes while it is read: rings and missing parents must not hang it. */
+static void test_odd_trees(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    struct machine_proc self = {.pid = 100, .parent = 7777, .session = 100};
+    struct machine_proc procs[] = {
+        {.pid = 10, .parent = 11, .session = 10},
+        {.pid = 11, .parent = 12, .session = 10},
+        {.pid = 12, .parent = 10, .session = 10},
+        {.pid = 13, .parent = 13, .session = 10},
+        {.pid = 14, .parent = 12, .session = 10, .rss_pages = 999},
+    };
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put(machine, "proc/15/stat", "%s", "");
+    machine_put(machine, "proc/16/stat", "16 (cut) S 100 16");
+    machine_put(machine, "proc/17/stat", "no process at all");
+    assert_int_equal(look(bench, 0).own_memory_kib, 0);
+    assert_int_equal(look(bench, 1000).own_memory_kib, 0);
+}
+
+/* --- the GPU --- */
+
+static void test_gpu_text(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t permille;
+    } rows[] = {
+        {"40\n", 400},         {"0\n", 0},
+        {"100\n", 1000},       {"40\n60\n", 500},
+        {"12.5 %\n", 125},     {" 33%\n\n", 330},
+        {"33", 330},           {"", USAGE_NONE},
+        {"\n", USAGE_NONE},    {"[N/A]\n", USAGE_NONE},
+        {"101\n", USAGE_NONE}, {"No devices were found\n", USAGE_NONE},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(usage_gpu_parse(str_of(rows[i].text)), rows[i].permille);
+}
+
+/* Steps until the command is gone; the kernel's word wakes it, time is the test's own. */
+static void gpu_until_idle(struct usage_gpu *gpu, int64_t now_ms)
+{
+    int64_t give_up_ms = clock_mono_ms() + 10000;
+
+    while (gpu->pid > 0) {
+        if (gpu->fd >= 0)
+            usage_gpu_readable(gpu, now_ms);
+        usage_gpu_step(gpu, now_ms);
+        assert_true(clock_mono_ms() < give_up_ms);
+    }
+}
+
+static void test_gpu_command(void **state)
+{
+    struct usage_gpu gpu;
+
+    usage_gpu_init(&gpu, "echo 40; echo 20");
+    assert_int_equal(gpu.permille, USAGE_NONE);
+    assert_true(usage_gpu_step(&gpu, 0) > 0);
+    gpu_until_idle(&gpu, 100);
+    assert_int_equal(gpu.permille, 300);
+    assert_int_equal(usage_gpu_step(&gpu, 101), gpu.next_ms); /* not again at once */
+    assert_int_equal(gpu.pid, 0);
+    usage_gpu_done(&gpu);
+
+    usage_gpu_init(&gpu, "echo 40; exit 3");
+    usage_gpu_step(&gpu, 0);
+    gpu_until_idle(&gpu, 100);
+    assert_int_equal(gpu.permille, USAGE_NONE);
+    usage_gpu_done(&gpu);
+
+    usage_gpu_init(&gpu, "");
+    assert_int_equal(usage_gpu_step(&gpu, INT64_MAX - 1), INT64_MAX); /* off is off */
+    assert_int_equal(gpu.pid, 0);
+    usage_gpu_done(&gpu);
+}
+
+static void test_gpu_that_hangs_or_floods(void **state)
+{
+    struct usage_gpu gpu;
+
+    usage_gpu_init(&gpu, "echo 40; exec cat /dev/zero >/dev/null");
+    usage_gpu_step(&gpu, 0);
+    assert_true(gpu.pid > 0);
+    usage_gpu_step(&gpu, 1999);
+    assert_int_equal(gpu.next_ms, 0); /* it still has time */
+    usage_gpu_step(&gpu, 2000);
+    assert_int_equal(gpu.fd, -1);
+    gpu_until_idle(&gpu, 2001);
+    assert_int_equal(gpu.permille, USAGE_NONE);
+    assert_true(gpu.next_ms > 30000);
+    usage_gpu_done(&gpu);
+
+    usage_gpu_init(&gpu, "exec cat /dev/zero");
+    usage_gpu_step(&gpu, 0);
+    gpu_until_idle(&gpu, 100);
+    assert_int_equal(gpu.permille, USAGE_NONE);
+    assert_true(gpu.output.cap < 100000);
+    usage_gpu_done(&gpu);
+}
+
+/* --- as JSON, and on the real machine --- */
+
+static void test_written(void **state)
+{
+    struct bench *bench = *state;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    usage = look(bench, 0);
+    usage.load_1m_centi = 620;
+    usage.own_memory_kib = 1536;
+    usage.own_cpu_permille = 5;
+    jsonw_obj(&w);
+    usage_write(&usage, &w);
+    jsonw_end_obj(&w);
+    assert_str(buf_view(&text),
+               "{\"cpu_cores\":8,\"cpu_load\":6.2,\"cpu_percent\":77.5,\"mem_total_gb\":15,"
+               "\"mem_free_gb\":11,\"mem_used_percent\":26.67,\"swap_total_gb\":0,"
+               "\"swap_used_percent\":0,\"gpu_percent\":null,\"psi_cpu_some\":null,"
+               "\"psi_mem_some\":null,\"psi_mem_full\":null,\"psi_io_some\":null,"
+               "\"psi_io_full\":null,\"own_cpu_percent\":0.5,\"own_memory_mb\":1.5,"
+               "\"confined\":false,\"measured_ms\":1700000000000}");
+    buf_free(&text);
+}
+
+static void test_this_machine(void **state)
+{
+    struct usage usage;
+
+    assert_int_equal(usage_read("/", &usage, NULL), ERR_OK);
+    assert_true(usage.cores_milli > 0);
+    assert_true(usage.mem_total_kib > 0);
+    assert_true(usage.mem_free_kib >= 0 && usage.mem_free_kib <= usage.mem_total_kib);
+    assert_true(usage.own_memory_kib > 0);
+    assert_true(usage.own_cpu_permille >= 0 && usage.own_cpu_permille <= 1000);
+    assert_int_equal(usage_read("/nowhere/at/all", &usage, NULL), ERR_IO);
+}
+
+#define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_A_MACHINE(test_the_seeds_machine),
+        ON_A_MACHINE(test_what_is_not_there_is_not_invented),
+        cmocka_unit_test(test_centi),
+        ON_A_MACHINE(test_busy_over_ten_seconds),
+        ON_A_MACHINE(test_busy_with_few_or_many_looks),
+        ON_A_MACHINE(test_counters_that_stand_still_or_go_back),
+        cmocka_unit_test(test_cpu_is_the_smaller),
+        cmocka_unit_test(test_figures_round_to_the_worse_side),
+        ON_A_MACHINE(test_swap_and_pressure),
+        ON_A_MACHINE(test_v2_limits),
+        ON_A_MACHINE(test_v2_without_limits),
+        ON_A_MACHINE(test_limits_on_the_way_up),
+        ON_A_MACHINE(test_the_machine_itself_runs_out),
+        ON_A_MACHINE(test_quota_has_its_own_load),
+        ON_A_MACHINE(test_v1),
+        ON_A_MACHINE(test_cpuset),
+        ON_A_MACHINE(test_own_trees),
+        ON_A_MACHINE(test_processes_come_and_go),
+        ON_A_MACHINE(test_odd_trees),
+        cmocka_unit_test(test_gpu_text),
+        cmocka_unit_test(test_gpu_command),
+        cmocka_unit_test(test_gpu_that_hangs_or_floods),
+        ON_A_MACHINE(test_written),
+        cmocka_unit_test(test_this_machine),
+    };
+
+    return cmocka_run_group_tests_name("usage", tests, NULL, NULL);
+}
