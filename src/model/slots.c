@@ -9,11 +9,17 @@
 enum { GIB_KIB = 1024 * 1024 };
 
 static const char *const step_names[SLOTS_STEP_COUNT] = {
-    [SLOTS_CPU] = "cpu",       [SLOTS_MEMORY] = "memory",
-    [SLOTS_RAW] = "raw",       [SLOTS_BUFFER] = "safety_buffer",
-    [SLOTS_MAX] = "max_slots", [SLOTS_FIXED] = "slots_fixed",
-    [SLOTS_IN_USE] = "in_use", [SLOTS_JOBS] = "max_concurrent_jobs",
-    [SLOTS_LEVEL] = "level",   [SLOTS_RESERVED] = "reserved_slots",
+    [SLOTS_CPU] = "cpu",
+    [SLOTS_MEMORY] = "memory",
+    [SLOTS_RAW] = "raw",
+    [SLOTS_BUFFER] = "safety_buffer",
+    [SLOTS_MAX] = "max_slots",
+    [SLOTS_PENDING] = "pending",
+    [SLOTS_FIXED] = "slots_fixed",
+    [SLOTS_IN_USE] = "in_use",
+    [SLOTS_JOBS] = "max_concurrent_jobs",
+    [SLOTS_LEVEL] = "level",
+    [SLOTS_RESERVED] = "reserved_slots",
 };
 
 const struct slots_rules slots_defaults = {
