@@ -84,6 +84,11 @@ enum err conf_env(struct conf *conf, char *const *vars, struct problem *why); /*
 enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why);
 /* After the last source: is every FIELD_REQUIRED field set? */
 enum err conf_check(const struct conf *conf, struct problem *why);
+/* All of them after conf_init: the file of --config or BERTH_CONFIG, the environment, the flags. An
+ * unknown flag is told with the nearest one. */
+enum err conf_load(struct conf *conf, int argc, char **argv, struct problem *why);
+/* The flags, one a line, with their defaults. */
+void conf_help(const struct schema *schema, struct buf *out);
 /* Every value and where it came from, one a line: `sample_k: 20  # default`. */
 void conf_show(const struct conf *conf, struct buf *ret_text);
 void conf_show_json(const struct conf *conf, struct jsonw *w);

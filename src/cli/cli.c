@@ -189,7 +189,7 @@ static int print_help(struct cli *cli)
 
     help_command(cli->out, cli->command);
     if (cli->command->kind == COMMAND_HOST && cli->host && cli->host->flags) {
-        cli->host->flags(&flags, strcmp(cli->command->noun, "dev") == 0);
+        cli->host->flags(&flags);
         fprintf(cli->out, "\nFlags:\n" STR_FMT, STR_ARG(buf_view(&flags)));
         buf_free(&flags);
     }

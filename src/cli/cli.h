@@ -24,7 +24,7 @@ enum cli_exit {
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);
     int (*config)(int argc, char **argv);     /* with the verb: show */
-    void (*flags)(struct buf *out, bool dev); /* the flags they take, a line each; NULL: none */
+    void (*flags)(struct buf *out); /* the flags they take, a line each; NULL: none */
 };
 
 struct cli {

@@ -397,38 +397,6 @@ static int fail(const struct problem *why)
                : 1;
 }
 
-static void print_help(bool dev)
-{
-    struct buf buf = {0};
-
-    buf_fmt(&buf,
-            "berth %s: %s\n\n"
-            "Usage: berth %s [flags]\n\n"
-            "Examples:\n"
-            "  berth %s\n"
-            "  berth %s --listen 127.0.0.1:7420 --data-dir ./berth-data\n"
-            "  BERTH_LOG_LEVEL=debug berth %s --config berth.yaml\n\n"
-            "Every flag is also an environment variable (--sample-k: BERTH_SAMPLE_K) and a key of\n"
-            "the file (sample_k). A flag wins over the environment, that over the file.\n\n"
-            "Flags:\n",
-            dev ? "dev" : "server",
-            dev ? "a server on this machine, nothing to configure"
-                : "one instance of the scheduler",
-            dev ? "dev" : "server", dev ? "dev" : "server", dev ? "dev" : "server",
-            dev ? "dev" : "server");
-    settings_help(&buf, dev);
-    fwrite(buf.at, 1, buf.len, stdout);
-    buf_free(&buf);
-}
-
-static bool wants_help(int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return true;
-    return false;
-}
-
 static int serve_until_signal(struct server *server, bool dev)
 {
     struct problem why = {0};
@@ -456,15 +424,11 @@ int server_main(int argc, char **argv, bool dev)
     struct problem why = {0};
     int code;
 
-    if (wants_help(argc, argv)) {
-        print_help(dev);
-        return 0;
-    }
     /* A thread's heap grows by whole megabytes, not by one page and one system call at a time. */
     mallopt(M_TOP_PAD, 1 << 20);
     umask(077); /* payloads and results are nobody else's business */
     block_signals();
-    if (settings_load(&source, argc, argv, dev, &why)) {
+    if (settings_load(&source, argc, argv, &why)) {
         settings_done(&source);
         return fail(&why);
     }
@@ -496,17 +460,12 @@ int server_config_main(int argc, char **argv)
     struct problem why = {0};
     struct buf buf = {0};
 
-    if (argc < 1 || strcmp(argv[0], "show") != 0 || wants_help(argc, argv)) {
-        bool help = argc < 1 || wants_help(argc, argv);
-
-        fprintf(help ? stdout : stderr,
-                "Usage: berth config show [-o json] [flags]\n\n"
-                "Prints every setting and where its value came from.\n\n"
-                "Examples:\n  berth config show\n  berth config show --config berth.yaml\n");
-        return help ? 0 : 2;
+    if (argc < 1 || strcmp(argv[0], "show") != 0) {
+        fprintf(stderr, "berth: config has the verb show\n");
+        return 2;
     }
     bool json = take_json_flag(&argc, argv);
-    if (settings_load(&source, argc - 1, argv + 1, false, &why)) {
+    if (settings_load(&source, argc - 1, argv + 1, &why)) {
         settings_done(&source);
         return fail(&why);
     }

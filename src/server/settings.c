@@ -1,11 +1,6 @@
 /* The settings table. */
 #include "server/settings.h"
 
-#include "base/schema_lines.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 #define AT(member) offsetof(struct settings, member)
 #define SCHED(m)   offsetof(struct settings, sched.m)
 #define SECOND_MS  1000
@@ -26,8 +21,7 @@ static const struct field fields[] = {
      .type = FIELD_STR,
      .offset = AT(store),
      .preset = "embedded:",
-     .help = "where jobs and leases live: embedded:",
-     .flags = FIELD_SECRET},
+     .help = "where jobs and leases live: embedded:"},
     {.name = "data_dir",
      .type = FIELD_STR,
      .offset = AT(data_dir),
@@ -373,56 +367,6 @@ static const struct field fields[] = {
 static const struct schema settings_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
-/* --config is looked for first: flags win over the file it names. */
-static const char *config_path(int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "--config=", 9) == 0)
-            return argv[i] + 9;
-        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
-            return argv[i + 1];
-    }
-    return getenv("BERTH_CONFIG");
-}
-
-static enum err unknown_flag(const char *flag, struct problem *why)
-{
-    char name[64] = {0};
-
-    for (size_t i = 0; flag[2 + i] && flag[2 + i] != '=' && i + 1 < sizeof name; i++)
-        name[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
-    const char *nearest = schema_nearest(fields, COUNT_OF(fields), str_of(name));
-    char guess[64] = {0};
-    for (size_t i = 0; nearest && nearest[i] && i + 1 < sizeof guess; i++)
-        guess[i] = nearest[i] == '_' ? '-' : nearest[i];
-    if (!nearest)
-        return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; --help lists them.", flag);
-    return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; did you mean --%s?", flag,
-                       guess);
-}
-
-static enum err read_flags(struct conf *conf, int argc, char **argv, struct problem *why)
-{
-    for (int i = 0; i < argc;) {
-        if (strncmp(argv[i], "--config=", 9) == 0) {
-            i++;
-            continue;
-        }
-        if (strcmp(argv[i], "--config") == 0) {
-            i += 2;
-            continue;
-        }
-        if (strncmp(argv[i], "--", 2) != 0)
-            return problem_set(why, ERR_BAD_REQUEST, "", "Unexpected argument \"%s\".", argv[i]);
-        enum err err = conf_flag(conf, argc, argv, &i, why);
-        if (err == ERR_NOT_FOUND)
-            return unknown_flag(argv[i], why);
-        if (err)
-            return err;
-    }
-    return ERR_OK;
-}
-
 static enum err bad_routes(struct problem *why)
 {
     return problem_set(why, ERR_BAD_CONFIG, "routes",
@@ -466,28 +410,22 @@ static enum err read_routes(struct settings *settings, struct arena *arena, stru
     return ERR_OK;
 }
 
-enum err settings_load(struct settings_source *source, int argc, char **argv, bool dev,
-                       struct problem *why)
+enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why)
 {
-    extern char **environ;
-    const char *path = config_path(argc, argv);
+    struct settings *settings = &source->settings;
     enum err err;
 
     *source = (struct settings_source){.settings.http = http_limits_default,
                                        .settings.ws = ws_limits_default};
-    err = conf_init(&source->conf, &settings_schema, &source->settings, &source->arena);
-    if (!err && path)
-        err = conf_file(&source->conf, path, why);
+    err = conf_init(&source->conf, &settings_schema, settings, &source->arena);
     if (!err)
-        err = conf_env(&source->conf, environ, why);
+        err = conf_load(&source->conf, argc, argv, why);
     if (!err)
-        err = read_flags(&source->conf, argc, argv, why);
+        err = auth_read(settings->tokens, &source->arena, &settings->auth, why);
     if (!err)
-        err = auth_read(source->settings.tokens, &source->arena, &source->settings.auth, why);
+        err = read_routes(settings, &source->arena, why);
     if (!err)
-        err = read_routes(&source->settings, &source->arena, why);
-    if (!err)
-        err = settings_check(&source->settings, why);
+        err = settings_check(settings, why);
     return err;
 }
 
@@ -518,18 +456,7 @@ enum err settings_check(const struct settings *settings, struct problem *why)
     return ERR_OK;
 }
 
-void settings_help(struct buf *out, bool dev)
+void settings_help(struct buf *out)
 {
-    buf_fmt(out, "  --config FILE                     YAML file with any of the settings below\n");
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        char flag[64];
-        size_t n = 0;
-
-        for (const char *c = fields[i].name; *c && n + 1 < sizeof flag; c++)
-            flag[n++] = *c == '_' ? '-' : *c;
-        flag[n] = 0;
-        buf_fmt(out, "  --%-31s %s%s%s%s\n", flag, fields[i].help,
-                fields[i].preset ? " (default " : "", fields[i].preset ? fields[i].preset : "",
-                fields[i].preset ? ")" : "");
-    }
+    conf_help(&settings_schema, out);
 }

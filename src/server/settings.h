@@ -43,13 +43,12 @@ struct settings_source {
     struct arena arena;
 };
 
-/* Reads defaults, then the file of --config or BERTH_CONFIG, then the environment, then the flags.
- * `dev` sets what `berth dev` sets. On an unknown flag or a bad value the problem says which. */
-enum err settings_load(struct settings_source *source, int argc, char **argv, bool dev,
-                       struct problem *why);
+/* Defaults, file, environment, flags; then the rules between them. The problem says which is wrong.
+ */
+enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why);
 void settings_done(struct settings_source *source);
 /* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
 enum err settings_check(const struct settings *settings, struct problem *why);
-void settings_help(struct buf *out, bool dev); /* the flags, one a line */
+void settings_help(struct buf *out); /* the flags, one a line */
 
 #endif
