@@ -90,7 +90,6 @@ static int nursery(void)
         dup2(null_fd, fd); /* shims outlive the agent and must not hold its terminal */
     close(null_fd);
     signal(SIGCHLD, SIG_IGN); /* the kernel buries our children */
-    signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_NAME, "berth-nursery");
     while ((got = take_order(orders_fd, fds)) != 0)
         if (got > 0)
@@ -111,6 +110,9 @@ static int single(const char *dir)
         close(fd);
         return 1;
     }
+    for (int i = 1; i < SIGRTMIN; i++)
+        if (i != SIGKILL && i != SIGSTOP)
+            signal(i, SIG_DFL); /* the job would inherit what is ignored; a nursery starts clean */
     setsid();
     shim_run(fd, -1, own_oom_adj());
     return 0;

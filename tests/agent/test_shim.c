@@ -1,0 +1,182 @@
+/* The parts of a shim that are rules, and `berth shim DIR` by hand. */
+#include "agent/shim.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run_rig.h"
+
+#define EXIT(code)  ((code) << 8)
+#define SIGNAL(num) (num)
+
+static void test_judge(void **state)
+{
+    static const struct {
+        int status;
+        const char *stop_reason;
+        bool killed;
+        int64_t oom_kills;
+        const char *reason;
+        int exit_code, signal;
+        const char *says;
+    } rows[] = {
+        {EXIT(0), "", false, 0, "EXITED", 0, -1, "code 0"},
+        {EXIT(137), "", false, 0, "EXITED", 137, -1, "code 137"},
+        {SIGNAL(SIGKILL), "", false, 0, "SIGNALLED", -1, SIGKILL, "Killed"},
+        {SIGNAL(SIGSEGV | 0x80), "", false, 0, "SIGNALLED", -1, SIGSEGV, "Segmentation"},
+        {SIGNAL(SIGKILL), "", false, 1, "OOM", -1, SIGKILL, "1000000"},
+        {EXIT(137), "", false, 2, "OOM", 137, -1, "1000000"},       /* a shell whose child was */
+        {EXIT(0), "", false, 1, "EXITED", 0, -1, "lack of memory"}, /* and did not mind */
+        {SIGNAL(SIGTERM), "TIMEOUT", false, 0, "TIMEOUT", -1, SIGTERM, "2500 ms"},
+        {SIGNAL(SIGKILL), "TIMEOUT", true, 1, "TIMEOUT", -1, SIGKILL, "2500 ms"},
+        {EXIT(0), "DEADLINE", false, 0, "DEADLINE", 0, -1, "deadline"},
+        {EXIT(1), "CANCELLED", false, 0, "CANCELLED", 1, -1, "TERM"},
+        {SIGNAL(SIGKILL), "EMERGENCY", true, 0, "EMERGENCY", -1, SIGKILL, "KILL"},
+    };
+    static const struct run_spec spec = {.timeout_ms = 2500, .memory_bytes_max = 1000000};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct run_exit exit = {0};
+
+        shim_end_judge(&(struct shim_end){.status = rows[i].status,
+                                          .stop_reason = rows[i].stop_reason,
+                                          .killed = rows[i].killed,
+                                          .oom_kills = rows[i].oom_kills,
+                                          .spec = &spec},
+                       &exit);
+        assert_string_equal(exit.reason, rows[i].reason);
+        assert_int_equal(exit.exit_code, rows[i].exit_code);
+        assert_int_equal(exit.signal, rows[i].signal);
+        if (!strstr(exit.detail, rows[i].says))
+            fail_msg("row %zu: %s", i, exit.detail);
+    }
+}
+
+static void test_environment(void **state)
+{
+    static const struct str env[] = {STR("PATH=/opt"), STR("X=1"), STR("X=2"), STR("BERTH_RUN=no")};
+    static char *const base[] = {"HOME=/root", "PATH=/bin", "TERM=xterm", "SSH_AUTH_SOCK=/s", NULL};
+    struct runfile file = {.spec = {.env = env, .env_count = COUNT_OF(env), .input = STR("")},
+                           .dir = STR("/runs/k"),
+                           .mark = STR("BERTH_RUN=k/1")};
+    static const struct {
+        const char *name, *value;
+    } rows[] = {
+        {"PATH", "/opt"},
+        {"HOME", "/home/ann"},
+        {"LANG", "C.UTF-8"},
+        {"USER", "ann"},
+        {"LOGNAME", "ann"},
+        {"X", "2"},
+        {"BERTH_PAYLOAD_FILE", "/runs/k/input"},
+        {"BERTH_RUN", "k/1"}, /* not to be talked out of */
+    };
+    struct arena arena = {0};
+    char **got = shim_env(&arena, &file, base, "/home/ann", "ann");
+    size_t count = 0;
+
+    while (got[count])
+        count++;
+    assert_int_equal(count, COUNT_OF(rows)); /* and nothing else */
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_string_equal(shim_env_get(got, rows[i].name), rows[i].value);
+    assert_null(shim_env_get(got, "TERM"));
+    assert_null(shim_env_get(got, "BERTH"));
+    file.spec = (struct run_spec){0};
+    got = shim_env(&arena, &file, NULL, NULL, NULL);
+    assert_non_null(strstr(shim_env_get(got, "PATH"), "/usr/bin"));
+    assert_string_equal(shim_env_get(got, "HOME"), "/");
+    assert_null(shim_env_get(got, "USER"));
+    assert_null(shim_env_get(got, "BERTH_PAYLOAD_FILE"));
+    arena_free(&arena);
+}
+
+/* --- by hand --- */
+
+static int shim_by_hand(const char *word)
+{
+    const char *path = rig_shim();
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+        if (word)
+            execl(path, path, "shim", word, NULL);
+        else
+            execl(path, path, "shim", NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void test_by_hand(void **state)
+{
+    static const struct str argv[] = {STR("sh"), STR("-c"), STR("echo by hand; exit 9")};
+    struct runfile file = {.spec = {.key = STR("hand"), .argv = argv, .argc = COUNT_OF(argv)},
+                           .mark = STR("BERTH_RUN=hand/1"),
+                           .created_ms = 1};
+    struct arena arena = {0};
+    struct run_exit exit;
+    struct str key, meta;
+    struct rig rig;
+    int fd;
+
+    rig_make(&rig);
+    file.dir = str_of(rig.dir);
+    fd = open(rig.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(runfile_put(fd, &file, NULL), ERR_OK);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(shim_by_hand(rig.dir), 1); /* somebody has it */
+    flock(fd, LOCK_UN);
+    assert_int_equal(shim_by_hand(rig.dir), 0);
+    assert_int_equal(runfile_get_exit(fd, &arena, &exit, &key, &meta), ERR_OK);
+    assert_string_equal(exit.reason, "EXITED");
+    assert_int_equal(exit.exit_code, 9);
+    assert_true(str_is(exit.tail, "by hand\n"));
+    assert_int_equal(shim_by_hand(rig.dir), 1); /* not a second time */
+    assert_int_equal(shim_by_hand("/no/such/place"), 1);
+    assert_int_equal(shim_by_hand(NULL), 2);
+    arena_free(&arena);
+    close(fd);
+    rig_remove(&rig);
+}
+
+/* A directory without a spec has its end recorded too. */
+static void test_no_spec(void **state)
+{
+    struct arena arena = {0};
+    struct run_exit exit;
+    struct str key, meta;
+    struct rig rig;
+    int fd;
+
+    rig_make(&rig);
+    fd = open(rig.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(shim_by_hand(rig.dir), 0);
+    assert_int_equal(runfile_get_exit(fd, &arena, &exit, &key, &meta), ERR_OK);
+    assert_string_equal(exit.reason, "START_FAILED");
+    arena_free(&arena);
+    close(fd);
+    rig_remove(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_judge),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_no_spec),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
