@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "model/node.h"
 
-enum { POLICY_SAMPLE_MAX = 32 };
+enum { POLICY_SAMPLE_MAX = 64 };
 
 #define POLICY_STALE_OFF INT64_MIN /* the same as FIELD_OFF of a setting that is null */
 

@@ -279,7 +279,7 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
 {
     const struct sched_config *config = &dispatch->loop->sched->config;
     const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
-    uint32_t picks[POLICY_SAMPLE_MAX];
+    uint32_t picks[SCHED_SAMPLE_MAX];
     size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
 
     if (!config->candidate_shuffle)

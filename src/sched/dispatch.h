@@ -59,7 +59,7 @@ struct dispatch {
     struct send_op send;
     int64_t begun_us;
     /* From here on not cleared by dispatch_new. */
-    struct policy_candidate list[POLICY_SAMPLE_MAX];
+    struct policy_candidate list[SCHED_SAMPLE_MAX];
     struct str tried[SCHED_TRIED_MAX];
 };
 

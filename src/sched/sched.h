@@ -34,7 +34,7 @@ struct sched_config {
     unsigned instance;
 };
 
-enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_LANES = 1024 };
+enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_LANES = 1024 };
 
 struct sched;
 struct send_op;

@@ -128,7 +128,7 @@ static void help_of_host_commands_has_their_flags(void **state)
     run_free(&run);
     words_cut(&words, "berth help server");
     run = run_words(words.argc, words.argv, &host);
-    assert_has(run.out, "\nFlags:\n  --made-up  for server\n");
+    assert_has(run.out, "\nFlags:\n  --made-up  for a server\n");
     run_free(&run);
 }
 
