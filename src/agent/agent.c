@@ -1,0 +1,420 @@
+/* Settings, wiring, signals. Everything but the measuring happens on one loop, on the main thread.
+ */
+#include "agent/agent.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/agent_private.h"
+#include "agent/identity.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { FDS_PER_JOB = 4, FDS_OTHER = 256, STALE_SAMPLES = 10, SHIM_PATH_MAX = 4096 };
+
+/* --- the server --- */
+
+static void link_describe(struct link *link, struct jsonw *w)
+{
+    tell_write(link_user(link), w);
+}
+
+static void link_up(struct link *link)
+{
+    jobs_up(((struct agent *)link_user(link))->jobs);
+}
+
+static void link_down(struct link *link)
+{
+    jobs_down(((struct agent *)link_user(link))->jobs);
+}
+
+static void link_message(struct link *link, struct str msg, const struct json *body)
+{
+    static const struct {
+        const char *msg;
+        void (*take)(struct jobs *jobs, const struct json *body);
+    } rows[] = {
+        {"job", jobs_job}, {"cancel", jobs_cancel}, {"drop", jobs_drop}, {"reply", jobs_reply}};
+    struct agent *agent = link_user(link);
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (str_is(msg, rows[i].msg)) {
+            rows[i].take(agent->jobs, body);
+            return;
+        }
+    if (str_is(msg, "rpc"))
+        rpc_answer(agent, body);
+    else /* a newer server says more than we understand */
+        log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
+}
+
+static const struct link_handler link_handler = {
+    .describe = link_describe, .up = link_up, .down = link_down, .message = link_message};
+
+/* --- jobs --- */
+
+static bool jobs_send(struct jobs *jobs, struct str text)
+{
+    struct agent *agent = jobs_user(jobs);
+
+    return agent->link && link_send(agent->link, text);
+}
+
+static const char *jobs_refuses(struct jobs *jobs, struct str type, int64_t priority,
+                                bool interactive, struct buf *detail)
+{
+    struct agent *agent = jobs_user(jobs);
+    enum protect_answer answer =
+        protect_admits(&agent->protect, agent->loop.mono_ms, type, priority, interactive, detail);
+
+    return answer == PROTECT_ADMIT ? NULL : protect_code(answer);
+}
+
+static void job_began(struct agent_job *job)
+{
+    struct agent *agent = jobs_user(job->jobs);
+
+    protect_started(&agent->protect, job->since_ms);
+}
+
+static void job_over(struct agent_job *job)
+{
+    struct agent *agent = jobs_user(job->jobs);
+
+    protect_ended(&agent->protect, job->since_ms);
+}
+
+static const struct jobs_handler jobs_handler = {
+    .send = jobs_send, .refuses = jobs_refuses, .began = job_began, .over = job_over};
+
+/* --- the machine --- */
+
+static void make_room(struct agent *agent, size_t count)
+{
+    if (count <= agent->room)
+        return;
+    agent->room = count * 2;
+    agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
+    agent->task_jobs = mem_resize(agent->task_jobs, agent->room * sizeof(struct agent_job *));
+    agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
+}
+
+static int64_t tree_memory(const struct usage *usage, int pid)
+{
+    for (size_t i = 0; pid > 0 && i < usage->tree_count; i++)
+        if (usage->trees[i].pid == pid)
+            return usage->trees[i].memory_kib;
+    return USAGE_NONE;
+}
+
+/* What takes a slot. Only what really runs and was not told to end can be killed. */
+static size_t list_tasks(struct agent *agent, const struct usage *usage, size_t *ret_pids)
+{
+    struct agent_job *job = NULL;
+    size_t count = 0, pids = 0;
+
+    make_room(agent, jobs_in_use(agent->jobs));
+    while ((job = jobs_next(agent->jobs, job))) {
+        int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
+
+        if (job->state != JOBS_ACKING && job->state != JOBS_RUNNING)
+            continue;
+        assert(count < agent->room);
+        if (pid > 0)
+            agent->pids[pids++] = pid;
+        agent->task_jobs[count] = job;
+        agent->tasks[count++] =
+            (struct protect_task){.id = str_of(job->job_id),
+                                  .type = job->type,
+                                  .priority = job->priority,
+                                  .started_ms = job->since_ms,
+                                  .memory_kib = tree_memory(usage, pid),
+                                  .stopping = job->stopping || job->state == JOBS_ACKING};
+    }
+    *ret_pids = pids;
+    return count;
+}
+
+static void kill_task(struct protect *protect, const struct protect_kill *kill)
+{
+    struct agent *agent = protect->user;
+    struct buf evidence = {0};
+    struct jsonw w = jsonw_to(&evidence);
+
+    protect_kill_write(kill, &w);
+    jobs_kill(agent->task_jobs[kill->task - agent->tasks], buf_view(&evidence));
+    buf_free(&evidence);
+}
+
+static void on_sample(struct sampler *sampler, const struct usage *usage)
+{
+    struct agent *agent = sampler_user(sampler);
+    size_t pids, count = list_tasks(agent, usage, &pids);
+
+    protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, count);
+    sampler_own(sampler, agent->pids, pids);
+    /* Nobody is asked for work before it is known what the machine can carry. */
+    if (!agent->link)
+        agent->link = link_new(&agent->loop, &agent->link_config, &link_handler, agent);
+    else if (agent->protect.level.level != agent->told_level || tell_max(agent) != agent->told_max)
+        link_beat(agent->link);
+}
+
+static int64_t centi(double value)
+{
+    return llround(value * 100);
+}
+
+static struct level_bounds bounds(double warning, double danger, double critical)
+{
+    return (struct level_bounds){centi(warning), centi(danger), centi(critical)};
+}
+
+static enum err protect_rules(const struct config *config, struct protect_rules *ret_rules,
+                              struct problem *why)
+{
+    const struct config_resources *res = &config->resources;
+    struct protect_rules rules = protect_defaults();
+
+    rules.level.bounds[LEVEL_CPU] =
+        bounds(res->load_warning_pct, res->load_danger_pct, res->load_critical_pct);
+    rules.level.bounds[LEVEL_MEMORY] =
+        bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
+    rules.level.bounds[LEVEL_SWAP] =
+        bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
+    rules.slots = (struct slots_rules){.cpu_per_process_centi = centi(res->cpu_per_process),
+                                       .mem_per_process_centi_gb = centi(res->mem_per_process_gb),
+                                       .mem_reserve_centi_gb = centi(res->mem_reserve_gb),
+                                       .safety_buffer = config->safety_buffer,
+                                       .max_slots = config->max_slots,
+                                       .reserved_slots = config->reserved_slots,
+                                       .max_concurrent_jobs = config->max_concurrent_jobs,
+                                       .slots_fixed = config->slots_fixed};
+    _Static_assert(SLOTS_NONE == FIELD_OFF, "a limit that is not set");
+    rules.kill.types = config->killable_types;
+    rules.high_priority_min = config->high_priority_min;
+    if (rules.stale_ms < STALE_SAMPLES * config->monitor_interval_ms)
+        rules.stale_ms = STALE_SAMPLES * config->monitor_interval_ms;
+    *ret_rules = rules;
+    return protect_check(&rules, why);
+}
+
+static enum err start_sampler(struct agent *agent, struct problem *why)
+{
+    struct arena *arena = &agent->source.arena;
+    const struct config *config = agent->config;
+    struct usage_config usage = {
+        .host_root = arena_cstr(arena, config->host_root),
+        .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
+        .interval_ms = config->monitor_interval_ms};
+
+    return sampler_new(&agent->loop, &usage, on_sample, agent, &agent->sampler, why);
+}
+
+/* --- the process --- */
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct agent *agent = handle->data;
+
+    if (number == SIGHUP) /* nothing is read again yet; the default would end us */
+        return;
+    log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
+              KC("signal", strsignal(number)), KI("running", (int64_t)jobs_in_use(agent->jobs)));
+    loop_stop(&agent->loop);
+}
+
+static void watch_signals(struct agent *agent)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+
+    _Static_assert(COUNT_OF(numbers) == COUNT_OF(((struct agent *)0)->signals), "one for each");
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        uv_signal_init(&agent->loop.uv, &agent->signals[i]);
+        agent->signals[i].data = agent;
+        uv_signal_start(&agent->signals[i], on_signal, numbers[i]);
+    }
+}
+
+/* If memory runs out the kernel should rather end a job than us; runs do not inherit this. */
+static void shield(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    if (write(fd, "-900", 4) < 0 && errno != EACCES && errno != EPERM)
+        log_event(LOG_WARN, "agent.oom_score", KC("reason", strerror(errno)));
+    close(fd);
+}
+
+static void raise_fds(int64_t jobs)
+{
+    rlim_t want = (rlim_t)(jobs * FDS_PER_JOB + FDS_OTHER);
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= want)
+        return;
+    limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* This program itself becomes the shims. */
+static enum err own_path(char path[SHIM_PATH_MAX], struct problem *why)
+{
+    ssize_t len = readlink("/proc/self/exe", path, SHIM_PATH_MAX - 1);
+
+    if (len <= 0)
+        return problem_set(why, ERR_IO, "", "Cannot find this program: %s.", strerror(errno));
+    path[len] = 0;
+    return ERR_OK;
+}
+
+static enum err open_jobs(struct agent *agent, struct problem *why)
+{
+    char path[SHIM_PATH_MAX];
+    struct jobs_config config = {.config = agent->config,
+                                 .node_id = agent->node_id,
+                                 .data_dir = agent->dir,
+                                 .shim_path = path};
+    enum err err = own_path(path, why);
+
+    return err ? err : jobs_new(&agent->loop, &config, &jobs_handler, agent, &agent->jobs, why);
+}
+
+static enum err open_link(struct agent *agent, struct problem *why)
+{
+    const struct config *config = agent->config;
+    const char *ca = NULL;
+
+    agent->link_config = (struct link_config){.urls = config->urls,
+                                              .url_count = config->url_count,
+                                              .node_id = agent->node_id,
+                                              .token = config->token,
+                                              .heartbeat_ms = config->heartbeat_ms};
+    if (!config->tls)
+        return ERR_OK;
+    if (config->ca_file.at && config->ca_file.len)
+        ca = arena_cstr(&agent->source.arena, config->ca_file);
+    enum err err = net_tls_client(ca, &agent->tls, why);
+    agent->link_config.tls = agent->tls;
+    return err;
+}
+
+static enum err agent_init(struct agent *agent, struct problem *why)
+{
+    struct arena *arena = &agent->source.arena;
+    struct protect_rules rules;
+    enum err err = protect_rules(agent->config, &rules, why);
+
+    if (!err)
+        err = identity_dir(agent->config->data_dir, arena, &agent->dir, why);
+    if (!err)
+        err = identity_id(agent->dir, agent->config->node_id, arena, &agent->node_id, why);
+    if (!err)
+        err = open_link(agent, why);
+    if (err)
+        return err;
+    protect_init(&agent->protect, &rules, kill_task, agent);
+    err = open_jobs(agent, why);
+    if (!err)
+        err = start_sampler(agent, why);
+    return err;
+}
+
+/* Runs go on under their shims; the next agent takes them up. */
+static void agent_done(struct agent *agent)
+{
+    sampler_free(agent->sampler);
+    link_free(agent->link);
+    jobs_free(agent->jobs);
+    loop_done(&agent->loop);
+    if (agent->protect.kill)
+        protect_done(&agent->protect);
+    net_tls_free(agent->tls);
+    free(agent->tasks);
+    free(agent->task_jobs);
+    free(agent->pids);
+    buf_free(&agent->text);
+}
+
+static int fail(const struct problem *why)
+{
+    fprintf(stderr, "berth: %s\n", why->detail);
+    return why->err == ERR_BAD_CONFIG || why->err == ERR_BAD_REQUEST || why->err == ERR_BAD_FIELD
+               ? 2
+               : 1;
+}
+
+static void log_start(const struct agent *agent)
+{
+    struct run_limits_offered offered;
+
+    runs_offered(jobs_runs(agent->jobs), &offered);
+    log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
+              KC("version", BERTH_VERSION), KI("pid", getpid()),
+              KI("adopted", (int64_t)jobs_in_use(agent->jobs)));
+    if (offered.missing[0])
+        log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
+                  KC("reason", offered.missing));
+}
+
+static int run(struct agent *agent)
+{
+    struct problem why = {0};
+    enum err err;
+
+    if (loop_init(&agent->loop, 0) != ERR_OK) {
+        fprintf(stderr, "berth: a loop cannot be made\n");
+        return 1;
+    }
+    raise_fds(agent->config->max_concurrent_jobs);
+    shield();
+    err = agent_init(agent, &why);
+    if (!err) {
+        watch_signals(agent);
+        log_start(agent);
+        loop_run(&agent->loop);
+    }
+    agent_done(agent);
+    if (err)
+        return fail(&why);
+    log_event(LOG_INFO, "agent.stopped", KS("node_id", agent->node_id), KI("pid", getpid()));
+    return 0;
+}
+
+void agent_flags(struct buf *out)
+{
+    config_help(out);
+}
+
+int agent_main(int argc, char **argv)
+{
+    struct agent *agent;
+    struct problem why = {0};
+    int code;
+
+    umask(077); /* payloads and results are nobody else's business */
+    agent = mem_new(struct agent);
+    agent->config = &agent->source.config;
+    if (config_load(&agent->source, argc, argv, &why)) {
+        code = fail(&why);
+    } else {
+        log_setup((enum log_level)agent->config->log_level,
+                  (enum log_format)agent->config->log_format, STDERR_FILENO);
+        code = run(agent);
+    }
+    config_done(&agent->source);
+    free(agent);
+    return code;
+}

@@ -1,0 +1,11 @@
+/* `berth agent`: one for each machine. Connects to a server, runs jobs, keeps the machine alive. */
+#ifndef AGENT_AGENT_H
+#define AGENT_AGENT_H
+
+#include "base/str.h"
+
+/* argv without the program's name and the verb. What main() returns. */
+int agent_main(int argc, char **argv);
+void agent_flags(struct buf *out); /* its flags, one a line */
+
+#endif

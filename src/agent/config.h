@@ -1,0 +1,84 @@
+/* Everything that can be set for an agent: one table, from which flags, environment, file keys and
+ * --help follow, and the table of executors: what runs for a job of which type. */
+#ifndef AGENT_CONFIG_H
+#define AGENT_CONFIG_H
+
+#include "base/schema.h"
+
+enum {
+    CONFIG_URLS_MAX = 16,
+    CONFIG_JOBS_MAX = 4096, /* as many as a heartbeat may list */
+    CONFIG_TYPE_MAX = 64,
+};
+
+/* What runs for a job. Types that no other row names go to the one for "*". */
+struct executor {
+    struct str type;
+    struct str command; /* looked up in the run's PATH */
+    struct strs args;
+    struct strs env; /* "NAME=value" */
+    struct str cwd;  /* at == NULL: a directory of the run's own */
+    struct str user; /* at == NULL: as the agent */
+    int64_t timeout_ms;
+    int64_t stop_grace_ms;
+    int64_t memory_mb_max;
+    int64_t pids_max;
+    const struct json *args_given, *env_given;
+};
+
+struct config_resources { /* R002-18, with the seed's names as aliases */
+    double cpu_per_process;
+    double mem_per_process_gb;
+    double mem_reserve_gb;
+    double load_warning_pct, load_danger_pct, load_critical_pct;
+    double mem_warning_pct, mem_danger_pct, mem_critical_pct;
+    double swap_warning_pct, swap_danger_pct, swap_critical_pct;
+};
+
+struct config {
+    struct str server;  /* one URL, or several with commas between */
+    struct str node_id; /* at == NULL: see identity.h */
+    struct str data_dir;
+    struct str token_file;
+    struct str token; /* at == NULL: none */
+    struct str ca_file;
+    struct str name, role;
+    struct strs semantic_langs, tts_langs, allowed_types;
+    const struct json *nmt_pairs, *capability_by_type, *labels;
+    int64_t max_concurrent_jobs;
+    bool allow_commands;
+    const struct json *executors_given;
+    struct executor *executors;
+    size_t executor_count;
+    int64_t max_slots, reserved_slots, slots_fixed, safety_buffer; /* FIELD_OFF: not set */
+    struct config_resources resources;
+    struct strs killable_types;
+    int64_t high_priority_min;
+    int64_t monitor_interval_ms;
+    struct str host_root;
+    struct str gpu_command; /* at == NULL: nvidia-smi if it is there; "": none */
+    int64_t log_bytes_max;
+    int64_t runs_kept;
+    int64_t heartbeat_ms; /* until a server says otherwise */
+    int log_level, log_format;
+    const char *urls[CONFIG_URLS_MAX]; /* of `server`, as WebSocket URLs with the path */
+    size_t url_count;
+    bool tls; /* one of them is wss */
+};
+
+struct config_source {
+    struct conf conf;
+    struct config config;
+    struct arena arena;
+};
+
+/* Defaults, then the file of --config or BERTH_CONFIG, the environment, the flags. */
+enum err config_load(struct config_source *source, int argc, char **argv, struct problem *why);
+void config_done(struct config_source *source);
+void config_help(struct buf *out); /* the flags, one a line */
+
+/* The row for a type, or the one for "*"; NULL: nothing here runs such jobs. */
+const struct executor *config_executor(const struct config *config, struct str type);
+bool config_allows(const struct config *config, struct str type); /* by allowed_types */
+
+#endif

@@ -1,0 +1,126 @@
+/* The data directory and the node id in it. */
+#include "agent/identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ID_FILE "node_id"
+
+/* Every directory on the way; one that is there already is fine. */
+static int make_path(char *path)
+{
+    for (char *c = path + 1; *c; c++) {
+        if (*c != '/')
+            continue;
+        *c = 0;
+        if (mkdir(path, 0755) != 0 && errno != EEXIST)
+            return errno;
+        *c = '/';
+    }
+    return mkdir(path, 0711) != 0 && errno != EEXIST ? errno : 0;
+}
+
+enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret_dir,
+                      struct problem *why)
+{
+    char *path = arena_cstr(arena, data_dir);
+    mode_t mask = umask(022);
+    int error = make_path(path);
+    char *real = error ? NULL : realpath(path, NULL);
+
+    umask(mask);
+    if (!error && !real)
+        error = errno;
+    if (error)
+        return problem_set(why, ERR_BAD_CONFIG, "data_dir", "Cannot make the directory %s: %s.",
+                           path, strerror(error));
+    *ret_dir = arena_cstr(arena, str_of(real));
+    free(real);
+    return ERR_OK;
+}
+
+struct str identity_from_host(struct str host, struct arena *arena)
+{
+    char *id = arena_cstr(arena, host);
+    size_t len = host.len < IDENTITY_MAX ? host.len : IDENTITY_MAX;
+
+    for (size_t i = 0; i < len; i++)
+        if (!str_is_id((struct str){.at = &id[i], .len = 1}, 1) && (id[i] != '.' || i == 0))
+            id[i] = '-';
+    id[len] = 0;
+    return str_is_id(str_of(id), IDENTITY_MAX) ? str_of(id) : STR("node");
+}
+
+static struct str read_id(int dir_fd, struct arena *arena)
+{
+    char text[IDENTITY_MAX + 2];
+    int fd = openat(dir_fd, ID_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
+
+    if (fd >= 0)
+        close(fd);
+    if (got <= 0)
+        return STR_NONE;
+    struct str rest = {.at = text, .len = (size_t)got};
+    return arena_str(arena, str_trim(str_cut(&rest, '\n')));
+}
+
+/* Whole or not at all, and still there after a power failure. */
+static int write_id(int dir_fd, struct str id)
+{
+    int fd = openat(dir_fd, ID_FILE ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int error = 0;
+
+    if (fd < 0)
+        return errno;
+    if (dprintf(fd, STR_FMT "\n", STR_ARG(id)) < 0 || fsync(fd) != 0)
+        error = errno;
+    close(fd);
+    if (!error && renameat(dir_fd, ID_FILE ".new", dir_fd, ID_FILE) != 0)
+        error = errno;
+    if (!error && fsync(dir_fd) != 0)
+        error = errno;
+    return error;
+}
+
+enum err identity_id(const char *dir, struct str given, struct arena *arena, struct str *ret_id,
+                     struct problem *why)
+{
+    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct str kept = dir_fd < 0 ? STR_NONE : read_id(dir_fd, arena);
+    struct str id = given.at ? given : kept;
+    char host[HOST_NAME_MAX + 1] = "";
+    int error = dir_fd < 0 ? errno : 0;
+
+    if (kept.at && !str_is_id(kept, IDENTITY_MAX)) {
+        close(dir_fd);
+        return problem_set(why, ERR_BAD_CONFIG, "node_id",
+                           "%s/" ID_FILE " does not hold a node id.", dir);
+    }
+    if (kept.at && !str_eq(id, kept)) {
+        close(dir_fd);
+        return problem_set(why, ERR_BAD_CONFIG, "node_id",
+                           "%s belongs to node " STR_FMT ", not " STR_FMT
+                           ". Another node needs another data_dir.",
+                           dir, STR_ARG(kept), STR_ARG(id));
+    }
+    if (!id.at) {
+        gethostname(host, sizeof host - 1);
+        id = identity_from_host(str_of(host), arena);
+    }
+    if (!error && !kept.at)
+        error = write_id(dir_fd, id);
+    if (dir_fd >= 0)
+        close(dir_fd);
+    if (error)
+        return problem_set(why, ERR_IO, "node_id", "Cannot write %s/" ID_FILE ": %s.", dir,
+                           strerror(error));
+    *ret_id = id;
+    return ERR_OK;
+}

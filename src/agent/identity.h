@@ -1,0 +1,21 @@
+/* Who this agent is and where it lives: its data directory, and the node id kept in it. */
+#ifndef AGENT_IDENTITY_H
+#define AGENT_IDENTITY_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+enum { IDENTITY_MAX = 128 };
+
+/* Makes the directory (others may pass through it, not look into it) and returns its absolute path.
+ */
+enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret_dir,
+                      struct problem *why);
+/* The id: `given`, or what the directory keeps, or at first the host's name. One that differs from
+ * what is kept is an error: the runs in there belong to the other node. Kept from now on. */
+enum err identity_id(const char *dir, struct str given, struct arena *arena, struct str *ret_id,
+                     struct problem *why);
+/* A host's name as an id: what may not stand in one becomes '-'. "node" if nothing is left. */
+struct str identity_from_host(struct str host, struct arena *arena);
+
+#endif

@@ -1,0 +1,571 @@
+/* The table of jobs and how one goes from state to state. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "agent/jobs_private.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#define REASON_CANCELLED  "CANCELLED"
+#define REASON_DROPPED    "DROPPED"
+#define REASON_EMERGENCY  "EMERGENCY"
+#define REASON_OVERLOADED "NODE_OVERLOADED"
+#define REASON_TYPE       "TYPE_NOT_ALLOWED"
+#define REASON_START      "START_FAILED"
+
+enum { EMERGENCY_GRACE_MS = 1000, REASON_BYTES = 48, STOP_REASON_MAX = 31 };
+
+/* --- the table --- */
+
+static bool key_of(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
+{
+    int len = snprintf(key, JOBS_KEY_MAX, STR_FMT ".%lld", STR_ARG(job_id), (long long)attempt);
+
+    return len > 0 && len < JOBS_KEY_MAX && str_is_id(str_of(key), RUN_KEY_MAX);
+}
+
+static void job_log(const struct agent_job *job, enum log_level level, const char *event,
+                    const char *reason)
+{
+    log_event(level, event, KC("job_id", job->job_id), KS("node_id", job->jobs->node_id),
+              KI("attempt_id", job->attempt), KS("type", job->type), KC("reason", reason));
+}
+
+static struct agent_job *job_new(struct jobs *jobs, enum jobs_state state)
+{
+    struct agent_job *job = mem_new(struct agent_job);
+
+    job->jobs = jobs;
+    job->state = state;
+    return job;
+}
+
+static void job_enter(struct agent_job *job)
+{
+    struct jobs *jobs = job->jobs;
+
+    assert(!map_get(&jobs->by_key, str_of(job->key)));
+    map_put(&jobs->by_key, str_of(job->key), job);
+    job->before = jobs->last;
+    if (jobs->last)
+        jobs->last->next = job;
+    else
+        jobs->first = job;
+    jobs->last = job;
+    jobs->count++;
+    jobs->counts[job->state]++;
+}
+
+static void job_delete(struct agent_job *job)
+{
+    arena_free(&job->order);
+    arena_free(&job->arena);
+    free(job);
+}
+
+static void job_leave(struct agent_job *job)
+{
+    struct jobs *jobs = job->jobs;
+
+    assert(!job->run && !job->note);
+    map_del(&jobs->by_key, str_of(job->key));
+    if (job->before)
+        job->before->next = job->next;
+    else
+        jobs->first = job->next;
+    if (job->next)
+        job->next->before = job->before;
+    else
+        jobs->last = job->before;
+    jobs->count--;
+    jobs->counts[job->state]--;
+    job_delete(job);
+}
+
+static void job_state(struct agent_job *job, enum jobs_state state)
+{
+    struct jobs *jobs = job->jobs;
+
+    jobs->counts[job->state]--;
+    job->state = state;
+    jobs->counts[state]++;
+}
+
+static void job_forget(struct agent_job *job)
+{
+    struct run *run = job->run;
+
+    job->run = NULL;
+    if (run)
+        run_forget(run);
+    job_leave(job);
+}
+
+/* The oldest go first; what they wrote was kept long enough. */
+static void trim_kept(struct jobs *jobs)
+{
+    struct agent_job *job = jobs->first;
+
+    while (job && jobs->counts[JOBS_KEPT] > (size_t)jobs->config->runs_kept) {
+        struct agent_job *next = job->next;
+
+        if (job->state == JOBS_KEPT)
+            job_forget(job);
+        job = next;
+    }
+}
+
+/* --- the end --- */
+
+static void report(struct agent_job *job, const char *reason, struct str result)
+{
+    bool done = !reason[0];
+
+    job_state(job, JOBS_REPORTING);
+    job_log(job, LOG_INFO, done ? "job.done" : "job.failed", done ? "ok" : reason);
+    if (job->note)
+        outbox_drop(job->note);
+    job->note = outbox_put(job->jobs->outbox, done ? OUTBOX_DONE : OUTBOX_FAIL, str_of(job->job_id),
+                           job->attempt, done ? STR_NONE : str_of(reason), result, true, job);
+}
+
+static void report_run(struct agent_job *job)
+{
+    struct buf result = {0};
+    char reason[REASON_BYTES];
+
+    jobs_reason(&job->run->exit, reason, sizeof reason);
+    jobs_result_write(job, &result);
+    report(job, reason, buf_view(&result));
+    buf_free(&result);
+}
+
+/* It ended without ever having been a run. */
+static void report_unrun(struct agent_job *job, const char *reason, const char *detail)
+{
+    struct buf result = {0};
+    struct jsonw w = jsonw_to(&result);
+
+    jsonw_obj(&w);
+    jsonw_knull(&w, "exit_code");
+    jsonw_kstr(&w, "detail", str_of(detail));
+    jsonw_end_obj(&w);
+    job->jobs->handler->over(job);
+    report(job, reason, buf_view(&result));
+    buf_free(&result);
+}
+
+static void on_started(struct run *run)
+{
+    struct agent_job *job = run->user;
+
+    job_log(job, LOG_INFO, "job.started", "acked");
+}
+
+static void on_ended(struct run *run)
+{
+    struct agent_job *job = run->user;
+
+    assert(job->run == run && job->state == JOBS_RUNNING);
+    job->jobs->handler->over(job);
+    if (job->dropped) {
+        job_log(job, LOG_INFO, "job.dropped", run->exit.reason);
+        if (job->note)
+            outbox_drop(job->note);
+        job->note = NULL;
+        job_forget(job);
+    } else {
+        report_run(job);
+    }
+}
+
+static const struct runs_handler runs_handler = {.started = on_started, .ended = on_ended};
+
+static void drop(struct agent_job *job)
+{
+    job->dropped = job->stopping = true;
+    run_stop(job->run, REASON_DROPPED, -1);
+}
+
+/* --- the beginning --- */
+
+static void start(struct agent_job *job)
+{
+    struct problem why;
+    enum err err;
+
+    job_state(job, JOBS_RUNNING);
+    if (job->cancelled) {
+        report_unrun(job, REASON_CANCELLED, "It was cancelled before it began.");
+        return;
+    }
+    err = jobs_start(job, &why);
+    job->message = NULL;
+    arena_free(&job->order);
+    if (err)
+        report_unrun(job, REASON_START, why.detail);
+}
+
+static void ack_settled(struct agent_job *job, enum outbox_verdict verdict)
+{
+    if (verdict != OUTBOX_REFUSED) {
+        start(job);
+        return;
+    }
+    job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
+    job->jobs->handler->over(job);
+    job_leave(job);
+}
+
+static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
+{
+    struct jobs *jobs = job->jobs;
+
+    if (verdict == OUTBOX_REFUSED)
+        job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
+    job_state(job, JOBS_KEPT);
+    if (!job->run)
+        job_leave(job);
+    trim_kept(jobs);
+}
+
+static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
+{
+    struct agent_job *job = note->user;
+
+    if (!job) /* a refusal, or an outcome whose run is gone */
+        return;
+    assert(job->note == note);
+    job->note = NULL;
+    if (job->state == JOBS_ACKING)
+        ack_settled(job, verdict);
+    else if (job->state == JOBS_REPORTING)
+        outcome_settled(job, verdict);
+    else if (job->state == JOBS_RUNNING && verdict == OUTBOX_REFUSED)
+        drop(job); /* it was sent to us twice, and is not ours any more */
+}
+
+static bool on_send(struct outbox *outbox, struct str text)
+{
+    struct jobs *jobs = outbox_user(outbox);
+
+    return jobs->handler->send(jobs, text);
+}
+
+static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
+
+static void refuse(struct jobs *jobs, const struct jobs_order *order, const char *reason,
+                   struct str detail)
+{
+    log_event(LOG_WARN, "job.refused", KS("job_id", order->job_id), KS("node_id", jobs->node_id),
+              KI("attempt_id", order->attempt), KS("type", order->type), KC("reason", reason),
+              KS("detail", detail));
+    outbox_put(jobs->outbox, OUTBOX_FAIL, order->job_id, (int)order->attempt, str_of(reason),
+               STR_NONE, false, NULL);
+}
+
+static void take(struct jobs *jobs, const struct jobs_order *order, const char *key,
+                 const struct json *body)
+{
+    struct agent_job *job = job_new(jobs, JOBS_ACKING);
+    enum err err;
+
+    str_copy(str_of(key), job->key, sizeof job->key);
+    str_copy(order->job_id, job->job_id, sizeof job->job_id);
+    job->attempt = (int)order->attempt;
+    job->priority = order->priority;
+    job->received_ms = jobs->loop->wall_ms;
+    job->since_ms = jobs->loop->mono_ms;
+    job->type = arena_str(&job->arena, order->type);
+    if (order->title.at)
+        job->title = arena_str(&job->arena, order->title);
+    err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
+    assert(!err);
+    job_enter(job);
+    jobs->handler->began(job);
+    job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order->job_id, job->attempt, STR_NONE,
+                           STR_NONE, false, job);
+}
+
+/* The same attempt again: said once more is what is known of it. */
+static void again(struct agent_job *job)
+{
+    job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
+    if (job->state == JOBS_RUNNING && !job->note)
+        job->note = outbox_put(job->jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
+                               STR_NONE, STR_NONE, false, job);
+    else if (job->state == JOBS_KEPT)
+        report_run(job);
+}
+
+/* NULL: it may come in; else the reason, and what a person reads about it. */
+static const char *refusal(struct jobs *jobs, const struct jobs_order *order, struct buf *detail)
+{
+    const char *unfit = jobs_order_unfit(jobs->config, order);
+
+    if (unfit) {
+        buf_str(detail, str_of(unfit));
+        return REASON_TYPE;
+    }
+    if (jobs->count - jobs->counts[JOBS_KEPT] >= CONFIG_JOBS_MAX) {
+        buf_str(detail, STR("Too many outcomes wait for the server."));
+        return REASON_OVERLOADED;
+    }
+    return jobs->handler->refuses(jobs, order->type, order->priority, order->interactive, detail);
+}
+
+void jobs_job(struct jobs *jobs, const struct json *body)
+{
+    struct arena arena = {0};
+    struct buf detail = {0};
+    struct jobs_order order;
+    char key[JOBS_KEY_MAX];
+    struct agent_job *job;
+    struct problem why = {.detail = "The id is too long."};
+    const char *reason;
+
+    if (jobs_order_read(body, &arena, &order, &why) || !key_of(order.job_id, order.attempt, key))
+        log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
+                  KC("reason", why.detail));
+    else if ((job = map_get(&jobs->by_key, str_of(key))))
+        again(job);
+    else if ((reason = refusal(jobs, &order, &detail)))
+        refuse(jobs, &order, reason, buf_view(&detail));
+    else
+        take(jobs, &order, key, body);
+    buf_free(&detail);
+    arena_free(&arena);
+}
+
+/* --- other words of the server --- */
+
+static struct agent_job *find_named(struct jobs *jobs, const struct json *body, struct arena *arena)
+{
+    struct str id = json_str(json_get(body, "job_id"), arena);
+    char key[JOBS_KEY_MAX];
+    int64_t attempt;
+
+    if (!id.at || !json_int(json_get(body, "attempt_id"), &attempt) || !key_of(id, attempt, key))
+        return NULL;
+    return map_get(&jobs->by_key, str_of(key));
+}
+
+void jobs_cancel(struct jobs *jobs, const struct json *body)
+{
+    struct arena arena = {0};
+    struct agent_job *job = find_named(jobs, body, &arena);
+    struct str reason = json_str(json_get(body, "reason"), &arena);
+    char words[STOP_REASON_MAX + 1] = REASON_CANCELLED;
+
+    if (str_is_id(reason, STOP_REASON_MAX))
+        str_copy(reason, words, sizeof words);
+    if (job && job->state == JOBS_ACKING)
+        job->cancelled = true;
+    if (job && job->state == JOBS_RUNNING) {
+        job->stopping = true;
+        run_stop(job->run, words, -1);
+    }
+    if (job)
+        job_log(job, LOG_INFO, "job.cancel", words);
+    arena_free(&arena);
+}
+
+void jobs_drop(struct jobs *jobs, const struct json *body)
+{
+    struct arena arena = {0};
+    struct agent_job *job = find_named(jobs, body, &arena);
+
+    /* One that is being reported gets its own answer. */
+    if (job && job->state == JOBS_RUNNING && !job->dropped) {
+        job_log(job, LOG_WARN, "job.drop", "it is not this node's any more");
+        drop(job);
+    }
+    arena_free(&arena);
+}
+
+void jobs_reply(struct jobs *jobs, const struct json *body)
+{
+    outbox_reply(jobs->outbox, body);
+}
+
+void jobs_kill(struct agent_job *job, struct str evidence)
+{
+    assert(job->state == JOBS_RUNNING);
+    if (!job->evidence.at && !job->stopping)
+        job->evidence = arena_str(&job->arena, evidence);
+    job->stopping = true;
+    run_stop(job->run, REASON_EMERGENCY, EMERGENCY_GRACE_MS);
+}
+
+void jobs_up(struct jobs *jobs)
+{
+    outbox_up(jobs->outbox);
+}
+
+void jobs_down(struct jobs *jobs)
+{
+    outbox_down(jobs->outbox);
+}
+
+/* --- looking --- */
+
+void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
+{
+    size_t left = CONFIG_JOBS_MAX;
+
+    jsonw_arr(w);
+    for (const struct agent_job *job = jobs->first; job && left > 0; job = job->next) {
+        if (job->dropped || (job->state != JOBS_RUNNING && job->state != JOBS_REPORTING))
+            continue;
+        jsonw_obj(w);
+        jsonw_kstr(w, "job_id", str_of(job->job_id));
+        jsonw_kint(w, "attempt_id", job->attempt);
+        jsonw_end_obj(w);
+        left--;
+    }
+    jsonw_end_arr(w);
+}
+
+size_t jobs_in_use(const struct jobs *jobs)
+{
+    return jobs->counts[JOBS_ACKING] + jobs->counts[JOBS_RUNNING];
+}
+
+struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job)
+{
+    return job ? job->next : jobs->first;
+}
+
+struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt)
+{
+    struct agent_job *found = NULL;
+
+    for (struct agent_job *job = jobs->first; job; job = job->next)
+        if (str_is(job_id, job->job_id) &&
+            (attempt ? job->attempt == attempt : !found || job->attempt > found->attempt))
+            found = job;
+    return found;
+}
+
+void *jobs_user(const struct jobs *jobs)
+{
+    return jobs->user;
+}
+
+struct runs *jobs_runs(const struct jobs *jobs)
+{
+    return jobs->runs;
+}
+
+/* --- what was left --- */
+
+/* Ended while nobody looked: its outcome may be in the outbox already. */
+static void adopt_ended(struct agent_job *job)
+{
+    struct outbox_note *note = NULL;
+
+    while ((note = outbox_next(job->jobs->outbox, note)))
+        if (note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0)
+            break;
+    if (job->dropped) {
+        job_forget(job);
+    } else if (note) {
+        note->user = job;
+        job->note = note;
+        job_state(job, JOBS_REPORTING);
+    } else {
+        report_run(job);
+    }
+}
+
+static void adopt(struct run *run)
+{
+    struct jobs *jobs = runs_user(run->runs);
+    struct agent_job *job = job_new(jobs, JOBS_RUNNING);
+    int64_t age_ms = jobs->loop->wall_ms - run->started_ms;
+
+    if (!jobs_meta_read(run->meta, job) || !key_of(str_of(job->job_id), job->attempt, job->key) ||
+        !str_is(run->key, job->key)) {
+        log_event(LOG_ERROR, "run.strange", KS("node_id", jobs->node_id), KS("run", run->key),
+                  KC("reason", "nobody knows what it is for"));
+        job->dropped = true; /* like one that the server does not want */
+        str_copy(run->key, job->key, sizeof job->key);
+    }
+    run->user = job;
+    job->run = run;
+    job->since_ms = jobs->loop->mono_ms - (age_ms > 0 ? age_ms : 0);
+    job_enter(job);
+    if (run->state == RUN_ENDED) {
+        adopt_ended(job);
+        return;
+    }
+    job_log(job, LOG_INFO, "job.adopted", "it runs on");
+    jobs->handler->began(job);
+    job->stopping = run->state == RUN_STOPPING;
+    if (job->dropped)
+        drop(job);
+}
+
+static enum err open_all(struct jobs *jobs, const struct jobs_config *config, struct problem *why)
+{
+    struct buf path = {0};
+    enum err err;
+
+    buf_fmt(&path, "%s/runs", config->data_dir);
+    buf_char(&path, 0);
+    jobs->runs_dir = strdup(path.at);
+    err = runs_new(jobs->loop, jobs->runs_dir, config->shim_path, &runs_handler, jobs, &jobs->runs,
+                   why);
+    buf_clear(&path);
+    buf_fmt(&path, "%s/outbox", config->data_dir);
+    buf_char(&path, 0);
+    if (!err) /* behind the lock that runs_new takes */
+        err = outbox_new(jobs->loop, path.at, &outbox_handler, jobs, &jobs->outbox, why);
+    buf_free(&path);
+    return err;
+}
+
+enum err jobs_new(struct loop *loop, const struct jobs_config *config,
+                  const struct jobs_handler *handler, void *user, struct jobs **ret_jobs,
+                  struct problem *why)
+{
+    struct jobs *jobs = mem_new(struct jobs);
+    enum err err;
+
+    assert(handler->send && handler->refuses && handler->began && handler->over);
+    jobs->loop = loop;
+    jobs->config = config->config;
+    jobs->handler = handler;
+    jobs->user = user;
+    jobs->node_id = config->node_id;
+    err = open_all(jobs, config, why);
+    if (err) {
+        jobs_free(jobs);
+        return err;
+    }
+    runs_adopt(jobs->runs, adopt);
+    *ret_jobs = jobs;
+    return ERR_OK;
+}
+
+void jobs_free(struct jobs *jobs)
+{
+    struct agent_job *job, *next;
+
+    if (!jobs)
+        return;
+    if (jobs->runs)
+        runs_free(jobs->runs);
+    outbox_free(jobs->outbox);
+    for (job = jobs->first; job; job = next) {
+        next = job->next;
+        job_delete(job);
+    }
+    map_free(&jobs->by_key);
+    free(jobs->runs_dir);
+    free(jobs);
+}

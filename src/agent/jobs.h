@@ -1,0 +1,93 @@
+/* Jobs from the message that brings them to the outcome the server has taken: admission, ACK, the
+ * run, its end, the report. A job starts only after its ACK was accepted, and its run is forgotten
+ * only after its outcome was. What an earlier agent left is taken up again. One loop. */
+#ifndef AGENT_JOBS_H
+#define AGENT_JOBS_H
+
+#include "agent/config.h"
+#include "agent/outbox.h"
+#include "agent/run.h"
+
+struct jobs;
+
+enum jobs_state {
+    JOBS_ACKING,    /* its ACK is not answered yet: nothing runs */
+    JOBS_RUNNING,   /* it has a run that has not ended */
+    JOBS_REPORTING, /* ended; its outcome is not answered yet */
+    JOBS_KEPT,      /* settled; the run's output can still be read */
+    JOBS_STATES
+};
+
+enum { JOBS_KEY_MAX = RUN_KEY_MAX + 1, JOBS_OUTPUT_MAX = 48 * 1024, JOBS_RESULT_MAX = 60 * 1024 };
+
+#define JOBS_RESULT_FILE ".result.json" /* in the run's `work` */
+
+/* One attempt of a job on this node. */
+struct agent_job {
+    struct jobs *jobs;
+    struct agent_job *next, *before; /* in the order they came */
+    enum jobs_state state;
+    char key[JOBS_KEY_MAX]; /* "j0ahx2vbjw0000.1" */
+    char job_id[OUTBOX_JOB_MAX + 1];
+    int attempt;
+    struct str type, title;
+    int64_t priority;
+    int64_t received_ms; /* wall */
+    int64_t since_ms;    /* CLOCK_MONOTONIC: since when it takes a slot */
+    bool cancelled;      /* before it began */
+    bool stopping;       /* its run was told to end */
+    bool dropped;        /* the server does not want to hear of it */
+    struct run *run;     /* NULL: none (yet) */
+    struct outbox_note *note;
+    struct str evidence;        /* JSON: why it was killed; at == NULL: it was not */
+    const struct json *message; /* as it came, in `order`; until it runs */
+    struct arena order;
+    struct arena arena;
+};
+
+struct jobs_handler {
+    bool (*send)(struct jobs *jobs, struct str text); /* to the server; false: not connected */
+    /* May such a job begin now? NULL, or the reason it is refused with, and a sentence. */
+    const char *(*refuses)(struct jobs *jobs, struct str type, int64_t priority, bool interactive,
+                           struct buf *detail);
+    void (*began)(struct agent_job *job); /* it takes a slot from now on */
+    void (*over)(struct agent_job *job);  /* and does not any more; once for each `began` */
+};
+
+struct jobs_config {
+    const struct config *config;
+    struct str node_id;
+    const char *data_dir;  /* absolute */
+    const char *shim_path; /* see runs_new */
+};
+
+/* Opens the outbox and takes up what was left. Nothing is sent before jobs_up. `config` and what it
+ * points to must outlive it. */
+enum err jobs_new(struct loop *loop, const struct jobs_config *config,
+                  const struct jobs_handler *handler, void *user, struct jobs **ret_jobs,
+                  struct problem *why);
+void *jobs_user(const struct jobs *jobs);
+struct runs *jobs_runs(const struct jobs *jobs);
+size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
+
+void jobs_up(struct jobs *jobs);   /* the link stands */
+void jobs_down(struct jobs *jobs); /* it does not */
+/* What the server says. */
+void jobs_job(struct jobs *jobs, const struct json *body);
+void jobs_cancel(struct jobs *jobs, const struct json *body);
+void jobs_drop(struct jobs *jobs, const struct json *body);
+void jobs_reply(struct jobs *jobs, const struct json *body);
+/* `running_jobs`: what this node still owes the server. */
+void jobs_write_running(const struct jobs *jobs, struct jsonw *w);
+
+/* The next job; NULL: from the first, and behind the last. */
+struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job);
+/* attempt 0: the newest there is. */
+struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt);
+/* Ends it because the machine is about to freeze; `evidence` (JSON, copied) goes with the result.
+ */
+void jobs_kill(struct agent_job *job, struct str evidence);
+/* Leaves the runs to their shims. Before loop_done. */
+void jobs_free(struct jobs *jobs);
+
+#endif

@@ -1,0 +1,385 @@
+/* Dialling, greeting, beating. The id of hello and heartbeats is 0; others use theirs above that.
+ */
+#include "agent/link.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum {
+    LINK_MESSAGE_BYTES_MAX = 16 << 20, /* a job with its payload; the server's bound is smaller */
+    LINK_QUEUE_BYTES_MAX = 64 << 20,
+    HEARTBEAT_MS_MIN = 100,
+    HEARTBEAT_MS_MAX = 3600 * 1000,
+    GREETING_PING_MS = 1000, /* short, so that what a welcome says counts soon */
+    SENTENCE_MAX = 320,
+};
+
+struct link {
+    struct loop *loop;
+    const struct link_config *config;
+    const struct link_handler *handler;
+    void *user;
+    struct ws *ws; /* NULL: between two connections */
+    struct ws_limits limits;
+    bool up;
+    bool beat_due; /* at the end of this turn */
+    bool freeing;
+    int failures; /* dials in a row without a welcome */
+    size_t url;
+    int64_t heartbeat_ms;
+    char refusal[SENTENCE_MAX]; /* what the server said to hello; "" = nothing */
+    struct rnd rnd;
+    uv_timer_t redial, beat, welcome;
+    struct loop_part part;
+    struct arena arena; /* of the message being handled */
+    struct buf text;
+};
+
+static void dial(struct link *link);
+
+/* --- speaking --- */
+
+static void send_facts(struct link *link, const char *msg)
+{
+    struct jsonw w = jsonw_to(&link->text);
+
+    buf_clear(&link->text);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", str_of(msg));
+    jsonw_kint(&w, "id", 0);
+    jsonw_kint(&w, "protocol", LINK_PROTOCOL);
+    jsonw_kstr(&w, "node_id", link->config->node_id);
+    link->handler->describe(link, &w);
+    jsonw_end_obj(&w);
+    ws_send(link->ws, buf_view(&link->text));
+}
+
+static void beat(struct link *link)
+{
+    link->beat_due = false;
+    if (!link->up)
+        return;
+    send_facts(link, "heartbeat");
+    uv_timer_again(&link->beat);
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+    struct link *link = timer->data;
+
+    loop_enter(link->loop);
+    beat(link);
+}
+
+static void on_turn(struct loop_part *part)
+{
+    struct link *link = container_of(part, struct link, part);
+
+    if (link->beat_due)
+        beat(link);
+}
+
+void link_beat(struct link *link)
+{
+    link->beat_due = link->up;
+}
+
+bool link_send(struct link *link, struct str text)
+{
+    return link->up && ws_send(link->ws, text);
+}
+
+/* --- hearing --- */
+
+static void set_heartbeat(struct link *link, int64_t ms)
+{
+    ms = ms < HEARTBEAT_MS_MIN ? HEARTBEAT_MS_MIN : ms > HEARTBEAT_MS_MAX ? HEARTBEAT_MS_MAX : ms;
+    link->heartbeat_ms = ms;
+}
+
+static void set_silence(struct link *link)
+{
+    /* A ping after half of the silence we allow; as much again without a sign and it is dead. */
+    link->limits.ping_ms = link->heartbeat_ms * LINK_SILENCE_BEATS / 2;
+}
+
+static void on_welcome(struct link *link, const struct json *body)
+{
+    int64_t heartbeat_ms = link->heartbeat_ms, incarnation = 0;
+
+    if (link->up)
+        return;
+    json_int(json_get(body, "heartbeat_ms"), &heartbeat_ms);
+    json_int(json_get(body, "incarnation"), &incarnation);
+    set_heartbeat(link, heartbeat_ms);
+    set_silence(link);
+    uv_timer_stop(&link->welcome);
+    link->up = true;
+    link->failures = 0;
+    uv_timer_start(&link->beat, on_beat, (uint64_t)link->heartbeat_ms,
+                   (uint64_t)link->heartbeat_ms);
+    log_event(LOG_INFO, "agent.connected", KS("node_id", link->config->node_id),
+              KC("server", link->config->urls[link->url]), KI("incarnation", incarnation),
+              KI("heartbeat_ms", link->heartbeat_ms));
+    link->handler->up(link);
+}
+
+/* To hello or a heartbeat. A hello that is refused is told why, then closed. */
+static void on_own_reply(struct link *link, const struct json *body)
+{
+    struct str detail = json_str(json_get(body, "detail"), &link->arena);
+
+    if (!detail.at)
+        return;
+    if (!link->up) {
+        if (detail.len >= sizeof link->refusal)
+            detail.len = sizeof link->refusal - 1;
+        str_copy(detail, link->refusal, sizeof link->refusal);
+        return;
+    }
+    log_event(LOG_WARN, "agent.heartbeat_refused", KS("node_id", link->config->node_id),
+              KS("reason", detail));
+}
+
+static bool is_own_reply(const struct json *body)
+{
+    const struct json *re = json_get(body, "re");
+    int64_t id;
+
+    return json_is_null(re) || (json_int(re, &id) && id == 0);
+}
+
+static void on_message(struct ws *ws, struct str text)
+{
+    struct link *link = ws->user;
+    const struct json *body;
+    struct problem why;
+
+    arena_reset(&link->arena);
+    /* The text is the socket's read buffer, which sending may move. */
+    if (json_parse(arena_str(&link->arena, text), &link->arena, &body, &why) != ERR_OK ||
+        json_type(body) != JSON_OBJ) {
+        log_event(LOG_ERROR, "agent.bad_message", KS("node_id", link->config->node_id),
+                  KC("reason", "The server sent something that is not a JSON object."));
+        ws_close(ws, 1007, "not a JSON object");
+        return;
+    }
+    struct str msg = json_str(json_get(body, "msg"), &link->arena);
+    if (str_is(msg, "welcome"))
+        on_welcome(link, body);
+    else if (str_is(msg, "reply") && is_own_reply(body))
+        on_own_reply(link, body);
+    else if (link->up)
+        link->handler->message(link, msg, body);
+}
+
+/* --- coming and going --- */
+
+static void on_welcome_late(uv_timer_t *timer)
+{
+    struct link *link = timer->data;
+
+    loop_enter(link->loop);
+    if (link->ws)
+        ws_close(link->ws, 1002, "no welcome");
+}
+
+static void on_opened(struct ws *ws)
+{
+    struct link *link = ws->user;
+
+    link->refusal[0] = 0;
+    uv_timer_start(
+        &link->welcome, on_welcome_late,
+        (uint64_t)(link->config->welcome_ms ? link->config->welcome_ms : LINK_WELCOME_MS), 0);
+    send_facts(link, "hello");
+}
+
+static void on_redial(uv_timer_t *timer)
+{
+    struct link *link = timer->data;
+
+    loop_enter(link->loop);
+    dial(link);
+}
+
+int64_t link_pause_ms(int failures, size_t urls, struct rnd *rnd)
+{
+    int64_t most = LINK_RETRY_MIN_MS;
+
+    assert(urls > 0 && failures >= 0);
+    /* A round over all URLs counts once: the next one may well be there. */
+    for (size_t round = (size_t)failures / urls; round > 0 && most < LINK_RETRY_MAX_MS; round--)
+        most *= 2;
+    most = most < LINK_RETRY_MAX_MS ? most : LINK_RETRY_MAX_MS;
+    return 1 + rnd_below(rnd, (uint32_t)most);
+}
+
+static int64_t between(struct link *link, int64_t min, int64_t max)
+{
+    return min + rnd_below(&link->rnd, (uint32_t)(max - min));
+}
+
+/* Why the connection ended decides how soon the next may be tried. */
+static int64_t pause_after(struct link *link, int code, int status)
+{
+    if (code == 4001)
+        return between(link, LINK_REPLACED_MIN_MS, LINK_REPLACED_MAX_MS);
+    if (code == 1008 || status == 401 || status == 403)
+        return between(link, LINK_SLOW_MIN_MS, LINK_SLOW_MAX_MS);
+    return link_pause_ms(link->failures, link->config->url_count, &link->rnd);
+}
+
+static const char *why_closed(const struct link *link, const struct ws *ws, int code)
+{
+    static const struct {
+        int code;
+        const char *words;
+    } rows[] = {{1001, "the server stops"},
+                {1008, "the server refused the hello"},
+                {1013, "too much was waiting"},
+                {4001, "another agent with this node id has connected, or it was deregistered"}};
+
+    if (link->refusal[0])
+        return link->refusal;
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (rows[i].code == code)
+            return rows[i].words;
+    if (ws->status == 401 || ws->status == 403)
+        return "the server does not accept the token";
+    return ws->error ? ws->error : "the connection was closed";
+}
+
+static void redial_later(struct link *link, int64_t pause_ms)
+{
+    link->url = (link->url + 1) % link->config->url_count;
+    uv_timer_start(&link->redial, on_redial, (uint64_t)pause_ms, 0);
+}
+
+static void on_closed(struct ws *ws, int code)
+{
+    struct link *link = ws->user;
+    bool was_up = link->up;
+
+    link->ws = NULL;
+    link->up = link->beat_due = false;
+    if (link->freeing)
+        return;
+    uv_timer_stop(&link->beat);
+    uv_timer_stop(&link->welcome);
+    int64_t pause_ms = pause_after(link, code, ws->status);
+    if (!was_up)
+        link->failures++;
+    log_event(LOG_WARN, was_up ? "agent.disconnected" : "agent.connect_failed",
+              KS("node_id", link->config->node_id), KC("server", link->config->urls[link->url]),
+              KI("code", code), KI("status", ws->status), KC("reason", why_closed(link, ws, code)),
+              KI("retry_ms", pause_ms));
+    link->refusal[0] = 0;
+    redial_later(link, pause_ms);
+    if (was_up)
+        link->handler->down(link);
+}
+
+static const struct ws_handler handler = {
+    .opened = on_opened, .message = on_message, .closed = on_closed};
+
+static void dial(struct link *link)
+{
+    const struct link_config *config = link->config;
+    const char *url = config->urls[link->url];
+    struct http_header headers[1];
+    struct problem why;
+    struct buf bearer = {0};
+
+    assert(!link->ws && !link->up);
+    if (link->freeing || link->loop->stopping)
+        return;
+    link->limits.ping_ms = GREETING_PING_MS;
+    if (config->token.at) {
+        buf_fmt(&bearer, "Bearer " STR_FMT, STR_ARG(config->token));
+        headers[0] = (struct http_header){STR("Authorization"), buf_view(&bearer)};
+    }
+    if (ws_connect(link->loop, url, headers, config->token.at ? 1 : 0,
+                   strncmp(url, "wss:", 4) == 0 ? config->tls : NULL, &handler, &link->limits, link,
+                   &link->ws, &why) != ERR_OK) {
+        link->failures++;
+        int64_t pause_ms = link_pause_ms(link->failures, config->url_count, &link->rnd);
+        log_event(LOG_WARN, "agent.connect_failed", KS("node_id", config->node_id),
+                  KC("server", url), KC("reason", why.detail), KI("retry_ms", pause_ms));
+        redial_later(link, pause_ms);
+    }
+    if (bearer.at)
+        explicit_bzero(bearer.at, bearer.len);
+    buf_free(&bearer);
+}
+
+static void free_part(struct loop_part *part)
+{
+    struct link *link = container_of(part, struct link, part);
+
+    arena_free(&link->arena);
+    buf_free(&link->text);
+    free(link);
+}
+
+struct link *link_new(struct loop *loop, const struct link_config *config,
+                      const struct link_handler *link_handler, void *user)
+{
+    struct link *link = mem_new(struct link);
+
+    assert(config->url_count > 0 && config->node_id.len > 0);
+    link->loop = loop;
+    link->config = config;
+    link->handler = link_handler;
+    link->user = user;
+    link->limits = (struct ws_limits){.message_bytes_max = LINK_MESSAGE_BYTES_MAX,
+                                      .queue_bytes_max = LINK_QUEUE_BYTES_MAX};
+    link->part = (struct loop_part){.ready = on_turn, .free = free_part};
+    set_heartbeat(link, config->heartbeat_ms);
+    rnd_seed_os(&link->rnd);
+    uv_timer_init(&loop->uv, &link->redial);
+    uv_timer_init(&loop->uv, &link->beat);
+    uv_timer_init(&loop->uv, &link->welcome);
+    link->redial.data = link->beat.data = link->welcome.data = link;
+    loop_add_part(loop, &link->part);
+    uv_timer_start(&link->redial, on_redial, 0, 0);
+    return link;
+}
+
+void *link_user(const struct link *link)
+{
+    return link->user;
+}
+
+bool link_is_up(const struct link *link)
+{
+    return link->up;
+}
+
+int64_t link_heartbeat_ms(const struct link *link)
+{
+    return link->heartbeat_ms;
+}
+
+int64_t link_redial_ms(const struct link *link)
+{
+    return (int64_t)uv_timer_get_due_in(&link->redial);
+}
+
+void link_free(struct link *link)
+{
+    if (!link)
+        return;
+    link->freeing = true;
+    link->up = false;
+    uv_timer_stop(&link->redial);
+    uv_timer_stop(&link->beat);
+    uv_timer_stop(&link->welcome);
+    if (link->ws)
+        ws_close(link->ws, 1001, "the agent stops");
+}

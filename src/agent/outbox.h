@@ -1,0 +1,72 @@
+/* What the server must be told about jobs, kept until it has answered: ACKs and refusals in memory,
+ * outcomes on disk as well, so that they survive this process. A note goes out again after every
+ * reconnect and after every answer that means "not now", in the order they were put in. All calls
+ * on the loop's thread. */
+#ifndef AGENT_OUTBOX_H
+#define AGENT_OUTBOX_H
+
+#include "base/err.h"
+#include "base/json.h"
+#include "io/loop.h"
+
+struct outbox;
+
+enum outbox_kind { OUTBOX_ACK, OUTBOX_DONE, OUTBOX_FAIL, OUTBOX_KINDS };
+
+enum {
+    OUTBOX_JOB_MAX = 64,         /* bytes of a job's id */
+    OUTBOX_WINDOW = 256,         /* notes sent and not answered yet */
+    OUTBOX_FILE_MAX = 256 << 20, /* a file larger than this is not one of ours */
+    OUTBOX_PAUSE_MIN_MS = 200,   /* after "not now", doubling, with full jitter */
+    OUTBOX_PAUSE_MAX_MS = 5000,
+};
+
+/* One message on its way. `user` is whose outcome it is; the rest is read only. */
+struct outbox_note {
+    struct outbox *outbox;
+    struct outbox_note *next, *before;
+    uint64_t seq; /* the message's id: never 0, no two notes share one */
+    enum outbox_kind kind;
+    bool kept; /* on disk */
+    bool sent; /* on this connection, and not answered */
+    bool bare; /* its result was taken off: the server would not have it */
+    int attempt;
+    char job_id[OUTBOX_JOB_MAX + 1];
+    struct str reason; /* FAIL */
+    struct str result; /* JSON; at == NULL: none */
+    void *user;
+};
+
+/* How the server answered, for good. */
+enum outbox_verdict {
+    OUTBOX_ACCEPTED,
+    OUTBOX_DUPLICATE, /* it had it already */
+    OUTBOX_REFUSED,   /* 409, 404: that attempt is not ours; or it will never understand it */
+};
+
+struct outbox_handler {
+    bool (*send)(struct outbox *outbox, struct str text); /* false: the connection is gone */
+    /* Once, last: the note goes when this returns. */
+    void (*settled)(struct outbox_note *note, enum outbox_verdict verdict);
+};
+
+/* Reads what `path` holds from before; see outbox_next. */
+enum err outbox_new(struct loop *loop, const char *path, const struct outbox_handler *handler,
+                    void *user, struct outbox **ret_outbox, struct problem *why);
+void *outbox_user(const struct outbox *outbox);
+/* In order; NULL: from the first, and behind the last. */
+struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note);
+size_t outbox_count(const struct outbox *outbox);
+/* Strings are copied. `keep`: on disk too. Sent at once when the link stands. */
+struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
+                               int attempt, struct str reason, struct str result, bool keep,
+                               void *user);
+void outbox_drop(struct outbox_note *note); /* without a word to anybody */
+void outbox_up(struct outbox *outbox);      /* the link stands: everything goes out */
+void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
+/* A `reply` of the server. False: it is not about a note. */
+bool outbox_reply(struct outbox *outbox, const struct json *reply);
+/* Writes what is not on disk yet. Before loop_done; its memory goes there. */
+void outbox_free(struct outbox *outbox);
+
+#endif

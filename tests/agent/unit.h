@@ -1,0 +1,43 @@
+/* cmocka and what it wants included before itself, texts compared, and a loop turned by hand. */
+#ifndef TESTS_AGENT_UNIT_H
+#define TESTS_AGENT_UNIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/str.h"
+
+enum { UNIT_PATIENCE_MS = 20000 };
+
+/* Turns the loop until `condition` holds; fails the test when that takes too long. */
+#define await(loop, condition)                                                                     \
+    do {                                                                                           \
+        int64_t until_ = clock_mono_ms() + UNIT_PATIENCE_MS;                                       \
+        while (!(condition)) {                                                                     \
+            if (clock_mono_ms() > until_)                                                          \
+                fail_msg("waited in vain for %s", #condition);                                     \
+            uv_run(&(loop)->uv, UV_RUN_ONCE); /* the tick ends it if nothing else does */          \
+        }                                                                                          \
+    } while (0)
+
+#define assert_str(got, want)                                                                      \
+    do {                                                                                           \
+        struct str got_ = (got);                                                                   \
+        if (!str_is(got_, (want)))                                                                 \
+            fail_msg("got \"" STR_FMT "\", wanted \"%s\"", STR_ARG(got_), (want));                 \
+    } while (0)
+
+/* `part` stands somewhere in `whole`. */
+#define assert_has(whole, part)                                                                    \
+    do {                                                                                           \
+        struct str whole_ = (whole);                                                               \
+        if (!memmem(whole_.at, whole_.len, (part), strlen(part)))                                  \
+            fail_msg("no %s in " STR_FMT, (part), STR_ARG(whole_));                                \
+    } while (0)
+
+#endif
