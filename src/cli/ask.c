@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/client.h"
@@ -67,7 +68,7 @@ static const char *bearer(struct cli *cli)
 }
 
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
-static int judge_refusal(struct cli *cli, const struct ask *ask)
+int ask_refused(struct cli *cli, const struct ask *ask)
 {
     struct str name = json_str(json_get(ask->json, "error"), &cli->arena);
     struct str detail = json_str(json_get(ask->json, "detail"), &cli->arena);
@@ -95,8 +96,8 @@ static int judge(struct cli *cli, const struct ask *ask, enum err err)
         return cli_fail(cli, CLI_UNAVAILABLE,
                         "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
     if ((ask->status < 200 || ask->status > 299) && !(ask->any_status && ask->json))
-        return judge_refusal(cli, ask);
-    if (!ask->json && !ask->piece)
+        return ask_refused(cli, ask);
+    if (!ask->json && !ask->piece && !ask->text)
         return cli_fail(cli, CLI_FAILED, "%s%s did not answer JSON. Is it a berth server?",
                         cli->addr, ask->path);
     return CLI_OK;
@@ -132,6 +133,23 @@ int ask_run(struct cli *cli, struct ask *ask)
     if (json_parse(ask->reply, &cli->arena, &ask->json, NULL) != ERR_OK)
         ask->json = NULL;
     return exchange.ended ? CLI_OK : judge(cli, ask, err);
+}
+
+int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said)
+{
+    FILE *kept = cli->err;
+    char *said = NULL;
+    size_t len = 0;
+    int code;
+
+    cli->err = open_memstream(&said, &len);
+    assert(cli->err != NULL);
+    code = ask_run(cli, ask);
+    fclose(cli->err);
+    cli->err = kept;
+    *ret_said = arena_str(&cli->arena, (struct str){.at = said, .len = len});
+    free(said);
+    return code;
 }
 
 int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply)

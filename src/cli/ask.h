@@ -12,6 +12,7 @@ struct ask {
     const char *idempotency_key;
     int64_t timeout_ms; /* 0: ASK_TIMEOUT_MS */
     bool any_status;    /* JSON with another status than 2xx is an answer too */
+    bool text;          /* the answer is text, not JSON */
     /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
     bool (*piece)(void *user, struct str bytes);
     void *user;
@@ -26,6 +27,10 @@ enum { ASK_TIMEOUT_MS = 30000, ASK_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
 /* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was said on stderr and
  * the exit code that fits is returned. */
 int ask_run(struct cli *cli, struct ask *ask);
+/* The same, but what would be said on stderr comes back in *ret_said (empty: nothing). */
+int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said);
+/* Says why the server refused, for an answer that any_status let through. */
+int ask_refused(struct cli *cli, const struct ask *ask);
 /* The same for GET, into the common case of "one path, one JSON answer". */
 int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply);
 /* Every element of a list, page after page, as the raw JSON of `{"NAME":[...],"next_cursor":null}`

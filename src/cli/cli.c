@@ -169,30 +169,48 @@ static bool wants_colour(FILE *out)
     return !(off && *off) && term && strcmp(term, "dumb") != 0 && fd >= 0 && isatty(fd);
 }
 
+/* "NODE SERVICE/METHOD [JSON]": three, of which two must be there. */
 static int check_args(struct cli *cli)
 {
-    const struct command *command = cli->command;
+    struct str rest = str_of(cli->command->arg);
+    int known = 0;
 
-    if (command->arg && cli->arg_count == 0)
-        return cli_misuse(cli, "%s is missing", command->arg);
-    if (cli->arg_count > (command->arg != NULL))
-        return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[command->arg != NULL]);
-    if (cli->rest_count > 0 && !command->rest)
+    while (rest.at) {
+        struct str name = str_cut(&rest, ' ');
+
+        if (cli->arg_count == known && name.at[0] != '[')
+            return cli_misuse(cli, STR_FMT " is missing", STR_ARG(name));
+        known++;
+    }
+    if (cli->arg_count > known)
+        return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[known]);
+    if (cli->rest_count > 0 && !cli->command->rest)
         return cli_misuse(cli, "nothing may stand behind `--`, but \"%s\" does", cli->rest[0]);
     return CLI_OK;
 }
 
-/* A command's help; the flags of a server are known to whoever runs it. */
+/* The flags of a server or an agent are known to whoever runs it. */
+static void host_flags(const struct cli *cli, struct buf *flags)
+{
+    bool agent = strcmp(cli->command->noun, "agent") == 0;
+
+    if (cli->command->kind != COMMAND_HOST || !cli->host)
+        return;
+    if (agent && cli->host->agent_flags)
+        cli->host->agent_flags(flags);
+    else if (!agent && cli->host->flags)
+        cli->host->flags(flags);
+}
+
 static int print_help(struct cli *cli)
 {
     struct buf flags = {0};
 
     help_command(cli->out, cli->command);
-    if (cli->command->kind == COMMAND_HOST && cli->host && cli->host->flags) {
-        cli->host->flags(&flags);
+    host_flags(cli, &flags);
+    if (flags.len > 0)
         fprintf(cli->out, "\nFlags:\n" STR_FMT, STR_ARG(buf_view(&flags)));
-        buf_free(&flags);
-    }
+    buf_free(&flags);
     return CLI_OK;
 }
 
@@ -228,7 +246,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
 }
 
-/* Commands that become a server read their own flags; only --help is ours. */
+/* Commands that become a server or an agent read their own flags; only --help is ours. */
 static int run_host(struct cli *cli, int argc, char **argv)
 {
     for (int i = 0; i < argc; i++)
@@ -237,6 +255,8 @@ static int run_host(struct cli *cli, int argc, char **argv)
     assert(cli->host != NULL);
     if (cli->command->verb)
         return cli->host->config(argc + 1, argv - 1); /* with the verb */
+    if (strcmp(cli->command->noun, "agent") == 0)
+        return cli->host->agent(argc, argv);
     return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);
 }
 

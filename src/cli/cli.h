@@ -19,12 +19,28 @@ enum cli_exit {
     CLI_JOB_FAILED = 7,
 };
 
-/* What the commands that become a server need; main() fills it in, because the command line stands
- * below the server and may not know it. Arguments: without the program's name and the verb. */
+enum { CLI_TYPE_MAX = 64 }; /* characters of a task's type */
+
+/* `berth run`: a command that starts when this machine has room for it. */
+struct cli_gate {
+    const char *type;
+    int64_t priority;
+    bool interactive;
+    int64_t wait_ms;    /* 0: not at all; < 0: as long as it takes */
+    const char *config; /* NULL: none was named */
+    char **argv;        /* what to run, NULL-terminated */
+};
+
+/* What the commands that become a server, an agent or something else need; main() fills it in,
+ * because the command line stands below them and may not know them. Arguments: without the
+ * program's name and the verb. */
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);
-    int (*config)(int argc, char **argv);     /* with the verb: show */
-    void (*flags)(struct buf *out); /* the flags they take, a line each; NULL: none */
+    int (*config)(int argc, char **argv); /* with the verb: show */
+    void (*flags)(struct buf *out);       /* the flags they take, a line each; NULL: none */
+    int (*agent)(int argc, char **argv);
+    void (*agent_flags)(struct buf *out);
+    int (*run)(const struct cli_gate *gate); /* returns only when it could not */
 };
 
 struct cli {

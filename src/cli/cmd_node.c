@@ -1,5 +1,6 @@
 /* `berth node ...` */
 #include <assert.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "cli/ask.h"
@@ -203,4 +204,27 @@ int cmd_node_rm(struct cli *cli)
     jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
     jsonw_end_obj(&w);
     return post(cli, "/v1/node/deregister", &body, "removed");
+}
+
+/* Any word but a slash may stand in each part: the server knows what there is. */
+int cmd_node_rpc(struct cli *cli)
+{
+    struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');
+    struct str params = str_of(cli->arg_count > 2 ? cli->args[2] : "{}");
+    struct ask ask = {.method = "POST", .body = params};
+    const struct json *json;
+    int code;
+
+    if (!service.len || !method.len || memchr(method.at, '/', method.len))
+        return cli_misuse(cli, "a method is SERVICE/METHOD, like NodeUnit/InspectResourceUsage");
+    if (json_parse(params, &cli->arena, &json, NULL) || json_type(json) != JSON_OBJ)
+        return cli_misuse(cli, "the parameters are a JSON object, not %s", cli->args[2]);
+    ask.path =
+        arena_fmt(&cli->arena, "/v1/nodes/%s/rpc/%s/%s", ask_escape(cli, str_of(cli->args[0])),
+                  ask_escape(cli, service), ask_escape(cli, method))
+            .at;
+    code = ask_run(cli, &ask);
+    if (code == CLI_OK)
+        show_raw(cli, ask.reply);
+    return code;
 }

@@ -23,6 +23,30 @@ static const struct command commands[] = {
          "file: flag > environment > file > default. `berth config show` lists them all.",
      .examples = "berth server --listen 127.0.0.1:7420 --data-dir /var/lib/berth\n"
                  "berth server --config /etc/berth.yaml --loops 2"},
+    {.noun = "agent",
+     .kind = COMMAND_HOST,
+     .help = "the agent: one for each machine that runs jobs",
+     .detail =
+         "Connects to a server, measures its machine, runs jobs as processes and refuses what\n"
+         "the machine cannot carry. Every setting is a flag, a variable and a key of the\n"
+         "configuration file, as for `berth server`.",
+     .examples =
+         "berth agent --server http://127.0.0.1:7420 --node-id us --data-dir /var/lib/berth\n"
+         "berth agent --config examples/agent-hk.yaml --token-file /etc/berth/token"},
+    {.noun = "run",
+     .rest = "COMMAND [ARG...]",
+     .kind = COMMAND_LOCAL,
+     .flags = &flags_run,
+     .help = "run a command here once this machine has room for it",
+     .detail =
+         "Asks what an agent asks before it starts a job: the level of this machine and its\n"
+         "slots. Several `berth run` of one user count each other; the slot is free again when\n"
+         "the command and all that inherited its files have ended. Exits with the command's\n"
+         "code; 5 when it may not start, 6 when it may not start in time.",
+     .examples = "berth run --type dev -- make -j2 test\n"
+                 "berth run --type research --priority 3 --wait 10m -- ./crawl.sh\n"
+                 "berth run --type dev --no-wait --config /etc/berth/agent.yaml -- make",
+     .run = cmd_run},
     {.noun = "config",
      .verb = "show",
      .kind = COMMAND_HOST,
@@ -41,6 +65,23 @@ static const struct command commands[] = {
      .examples = "berth health\n"
                  "berth health -o json",
      .run = cmd_health},
+    {.noun = "status",
+     .kind = COMMAND_API,
+     .flags = &flags_status,
+     .help = "every server: load, slots, tasks, what it is available for",
+     .examples = "berth status\n"
+                 "berth status --watch=5s --wide\n"
+                 "berth status -o json | jq .cluster_status",
+     .run = cmd_status},
+    {.noun = "top",
+     .kind = COMMAND_API,
+     .flags = &flags_top,
+     .help = "nodes by load, the queue, dispatches and refusals, live",
+     .detail =
+         "The fullest first: by the larger share of its slots and of its cores in use. q ends.",
+     .examples = "berth top\n"
+                 "berth top --once",
+     .run = cmd_top},
     {.noun = "events",
      .kind = COMMAND_API,
      .flags = &flags_events,
@@ -106,6 +147,16 @@ static const struct command commands[] = {
      .examples = "berth node rm node-1",
      .run = cmd_node_rm},
 
+    {.noun = "node",
+     .verb = "rpc",
+     .arg = "NODE SERVICE/METHOD [JSON]",
+     .kind = COMMAND_API,
+     .help = "ask a connected node something",
+     .detail = "Prints the answer as it came.",
+     .examples = "berth node rpc us NodeUnit/InspectResourceUsage\n"
+                 "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
+     .run = cmd_node_rpc},
+
     {.noun = "job",
      .verb = "submit",
      .rest = "COMMAND [ARG...]",
@@ -158,6 +209,16 @@ static const struct command commands[] = {
      .examples = "berth job retry j0abcdefghijkl",
      .run = cmd_job_retry},
 
+    {.noun = "job",
+     .verb = "logs",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = &flags_logs,
+     .help = "what a job printed",
+     .examples = "berth job logs j0abcdefghijkl\n"
+                 "berth job logs -f j0abcdefghijkl",
+     .run = cmd_job_logs},
+
     {.noun = "pool",
      .verb = "ls",
      .kind = COMMAND_API,
@@ -171,6 +232,36 @@ static const struct command commands[] = {
      .help = "what is kept of a session",
      .examples = "berth session show room-1",
      .run = cmd_session_show},
+
+    {.noun = "breaker",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .help = "which node gets no work of which type, because it kept failing",
+     .examples = "berth breaker ls",
+     .run = cmd_breaker_ls},
+    {.noun = "breaker",
+     .verb = "reset",
+     .arg = "NODE TYPE",
+     .kind = COMMAND_API,
+     .help = "let a node have such work again at once",
+     .examples = "berth breaker reset us dev",
+     .run = cmd_breaker_reset},
+    {.noun = "token",
+     .verb = "hash",
+     .kind = COMMAND_LOCAL,
+     .flags = &flags_token,
+     .help = "the SHA-256 of a token, for the server's configuration",
+     .detail = "Reads the token from standard input. The server knows only the digest; its\n"
+               "configuration file says who may do what:\n"
+               "\n"
+               "  tokens:\n"
+               "    - {name: ops, sha256: 9f86d0..., scopes: [operate, submit, read]}\n"
+               "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us}\n"
+               "\n"
+               "Callers have the token in BERTH_TOKEN or in the file of --token-file.",
+     .examples = "berth token hash --new\n"
+                 "berth token hash < /etc/berth/token",
+     .run = cmd_token_hash},
 
     {.noun = "bench",
      .verb = "sat",

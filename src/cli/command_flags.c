@@ -1,7 +1,13 @@
 /* The flags of every command, a row each; command.c says which command takes which. */
 #include "cli/command_flags.h"
 
-enum { LIST_MAX = 1000, PORT_MAX = 65535, COUNT_MAX = 1000000000 };
+enum {
+    LIST_MAX = 1000,
+    PORT_MAX = 65535,
+    COUNT_MAX = 1000000000,
+    WATCH_MIN_MS = 100,
+    WATCH_MAX_MS = 3600000,
+};
 
 static const struct flag api_flags[] = {
     {.name = "addr",
@@ -171,6 +177,60 @@ static const struct flag events_flags[] = {
      .help = "stop after so many events"},
 };
 
+static const struct flag status_flags[] = {
+    {.name = "watch",
+     .type = FLAG_MS_MAYBE,
+     .value = "DURATION",
+     .min = WATCH_MIN_MS,
+     .max = WATCH_MAX_MS,
+     .help = "draw it again and again, until q (default every 2s)"},
+    {.name = "wide",
+     .type = FLAG_SWITCH,
+     .help = "every figure and task, and how the slots come about"},
+};
+
+static const struct flag top_flags[] = {
+    {.name = "once", .type = FLAG_SWITCH, .help = "one picture, with rates over one second"},
+};
+
+static const struct flag logs_flags[] = {
+    {.name = "follow",
+     .letter = 'f',
+     .type = FLAG_SWITCH,
+     .help = "go on until the job has ended and all was read"},
+    {.name = "offset",
+     .type = FLAG_INT,
+     .value = "BYTES",
+     .max = INT64_MAX,
+     .help = "begin behind so many bytes (default 0)"},
+};
+
+static const struct flag token_flags[] = {
+    {.name = "new", .type = FLAG_SWITCH, .help = "make a random token and print it, this once"},
+};
+
+static const struct flag run_flags[] = {
+    {.name = "type",
+     .type = FLAG_TEXT,
+     .value = "TYPE",
+     .help = "type of task, as in allowed_types of the configuration"},
+    {.name = "priority",
+     .type = FLAG_INT,
+     .value = "0-9",
+     .max = 9,
+     .help = "at level warning only high ones start (default 5)"},
+    {.name = "interactive", .type = FLAG_SWITCH, .help = "a person waits: may use reserved slots"},
+    {.name = "wait",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "give up after this long, exit 6 (default: never)"},
+    {.name = "no-wait", .type = FLAG_SWITCH, .help = "now or not at all: exit 5 with the reason"},
+    {.name = "config",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "the agent's configuration (BERTH_CONFIG; default: that of an agent without one)"},
+};
+
 #define BENCH_TARGET                                                                               \
     {.name = "addr",                                                                               \
      .type = FLAG_TEXT,                                                                            \
@@ -251,6 +311,11 @@ FLAGS(submit);
 FLAGS(job_ls);
 FLAGS(wait);
 FLAGS(events);
+FLAGS(status);
+FLAGS(top);
+FLAGS(logs);
+FLAGS(token);
+FLAGS(run);
 FLAGS(sat);
 FLAGS(low);
 FLAGS(idle);

@@ -114,6 +114,13 @@ struct str show_age(struct cli *cli, const struct json *obj, const char *name, i
     return at_ms > 0 ? age_text(cli, now_ms - at_ms) : STR("");
 }
 
+struct str show_until(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms)
+{
+    int64_t at_ms = show_int(obj, name, 0);
+
+    return at_ms > now_ms ? age_text(cli, at_ms - now_ms) : STR("");
+}
+
 /* "updated_ms" is a point in time, "timeout_ms" is not: a wall time is larger than any duration. */
 static bool is_wall_time(struct str name, int64_t value)
 {

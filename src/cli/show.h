@@ -12,6 +12,8 @@ struct str show_member(struct cli *cli, const struct json *obj, const char *name
 int64_t show_int(const struct json *obj, const char *name, int64_t fallback);
 /* How long ago a wall time in ms was: "3s", "5m", "2h", "9d"; "" for 0 or absent. */
 struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
+/* How long until then; "" for 0, absent or past. */
+struct str show_until(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
 /* One "name: value" a line, in the order the server sent them; times also as an age. */
 void show_object(struct cli *cli, const struct json *obj);
 /* The answer as it came, with a newline. */

@@ -5,11 +5,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const colour_codes[] = {[TABLE_PLAIN] = "",
-                                           [TABLE_GREEN] = "\033[32m",
-                                           [TABLE_YELLOW] = "\033[33m",
-                                           [TABLE_RED] = "\033[31m",
-                                           [TABLE_DIM] = "\033[2m"};
+static const char *const colour_codes[] = {
+    [TABLE_PLAIN] = "",       [TABLE_GREEN] = "\033[32m", [TABLE_YELLOW] = "\033[33m",
+    [TABLE_RED] = "\033[31m", [TABLE_DIM] = "\033[2m",    [TABLE_BOLD] = "\033[1m"};
+
+const char *table_code(enum table_colour colour)
+{
+    assert(colour < COUNT_OF(colour_codes));
+    return colour_codes[colour];
+}
 
 /* Ranges of code points that take two columns. */
 static const struct {
@@ -50,8 +54,7 @@ size_t table_width(struct str text)
     return width;
 }
 
-/* A name or title comes from anybody: bytes a terminal would obey must not reach it. */
-static struct str harmless(struct arena *arena, struct str text)
+struct str table_harmless(struct arena *arena, struct str text)
 {
     char *copy;
     size_t at = 0;
@@ -96,7 +99,7 @@ void table_cell_colour(struct table *table, struct str text, enum table_colour c
     }
     row = container_of(table->last, struct table_row, next);
     row->cells[table->filled++] = (struct table_cell){
-        .text = text.len > 0 ? harmless(table->arena, text) : STR("-"), .colour = colour};
+        .text = text.len > 0 ? table_harmless(table->arena, text) : STR("-"), .colour = colour};
 }
 
 void table_cell(struct table *table, struct str text)

@@ -8,7 +8,7 @@
 
 enum { TABLE_COLUMNS_MAX = 16 };
 
-enum table_colour { TABLE_PLAIN, TABLE_GREEN, TABLE_YELLOW, TABLE_RED, TABLE_DIM };
+enum table_colour { TABLE_PLAIN, TABLE_GREEN, TABLE_YELLOW, TABLE_RED, TABLE_DIM, TABLE_BOLD };
 
 struct table_cell {
     struct str text;
@@ -40,5 +40,8 @@ void table_print(const struct table *table, FILE *to, bool colour);
 
 /* Columns a terminal needs for it: two for East Asian wide characters, none for combining ones. */
 size_t table_width(struct str text);
+/* A copy without what a terminal might obey: a name or title comes from anybody. */
+struct str table_harmless(struct arena *arena, struct str text);
+const char *table_code(enum table_colour colour); /* what turns it on; "" for plain */
 
 #endif

@@ -41,6 +41,24 @@ static const struct {
     {"berth job submit --type x --payload {", CLI_USAGE, NULL, "--payload is not JSON"},
     {"berth job submit --type x --payload @/nowhere/x", CLI_USAGE, NULL, "cannot read /nowhere/x"},
     {"berth job submit --type x --priority 10", CLI_USAGE, NULL, "--priority must be from 0 to 9"},
+    {"berth node rpc us", CLI_USAGE, NULL, "SERVICE/METHOD is missing"},
+    {"berth node rpc us Inspect", CLI_USAGE, NULL, "a method is SERVICE/METHOD"},
+    {"berth node rpc us A/B/C", CLI_USAGE, NULL, "a method is SERVICE/METHOD"},
+    {"berth node rpc us A/B [1]", CLI_USAGE, NULL, "a JSON object, not [1]"},
+    {"berth node rpc us A/B {} more", CLI_USAGE, NULL, "unexpected argument \"more\""},
+    {"berth breaker reset us", CLI_USAGE, NULL, "TYPE is missing"},
+    {"berth breaker reset us dev x", CLI_USAGE, NULL, "unexpected argument \"x\""},
+    {"berth status --watch=50ms", CLI_USAGE, NULL, "--watch must be from 100 to 3600000"},
+    {"berth top -o json", CLI_USAGE, NULL, "`berth status -o json` has the figures"},
+    {"berth job logs j1 --offset -1", CLI_USAGE, NULL, "--offset must be from 0"},
+    {"berth run --type dev", CLI_USAGE, NULL, "what shall run?"},
+    {"berth run -- true", CLI_USAGE, NULL, "--type is missing"},
+    {"berth run --type 'a b' -- true", CLI_USAGE, NULL, "cannot be a type of task"},
+    {"berth run --type dev --wait 1s --no-wait -- true", CLI_USAGE, NULL, "not both"},
+    {"berth run --type dev --priority 10 -- true", CLI_USAGE, NULL, "from 0 to 9"},
+    {"berth run --help", CLI_OK, "Usage:\n  berth run [flags] [-- COMMAND [ARG...]]", NULL},
+    {"berth token hash --help", CLI_OK, "sha256: 9f86d0", NULL},
+    {"berth agent --help", CLI_OK, "berth agent --server", NULL},
     {"berth bench low --secs x", CLI_USAGE, NULL, "--secs takes a number of seconds"},
     {"berth bench idle --addr http://127.0.0.1:9 --pair x", CLI_USAGE, NULL, "--pair takes"},
     {"berth bench sat --addr https://127.0.0.1:9", CLI_USAGE, NULL, "http://HOST:PORT"},
@@ -115,9 +133,32 @@ static void fake_flags(struct buf *out)
     buf_fmt(out, "  --made-up  for a server\n");
 }
 
+static int fake_agent(int argc, char **argv)
+{
+    served_argc = argc;
+    served_first = argv[0];
+    return 43;
+}
+
+static void fake_agent_flags(struct buf *out)
+{
+    buf_fmt(out, "  --made-up  for an agent\n");
+}
+
+static struct cli_gate gate_seen;
+
+static int fake_run(const struct cli_gate *gate)
+{
+    gate_seen = *gate;
+    assert_string_equal(gate->argv[0], "make");
+    assert_string_equal(gate->argv[1], "-j2");
+    assert_null(gate->argv[2]);
+    return 44;
+}
+
 static void help_of_host_commands_has_their_flags(void **state)
 {
-    static const struct cli_host host = {.flags = fake_flags};
+    static const struct cli_host host = {.flags = fake_flags, .agent_flags = fake_agent_flags};
     struct outcome_of_run run;
     struct words words;
 
@@ -125,6 +166,11 @@ static void help_of_host_commands_has_their_flags(void **state)
     run = run_words(words.argc, words.argv, &host);
     assert_int_equal(run.code, CLI_OK);
     assert_has(run.out, "\nFlags:\n  --made-up  for a server\n");
+    run_free(&run);
+    words_cut(&words, "berth agent --node-id x --help");
+    run = run_words(words.argc, words.argv, &host);
+    assert_int_equal(run.code, CLI_OK);
+    assert_has(run.out, "\nFlags:\n  --made-up  for an agent\n");
     run_free(&run);
     words_cut(&words, "berth help server");
     run = run_words(words.argc, words.argv, &host);
@@ -142,8 +188,10 @@ static void host_commands_get_their_flags_unread(void **state)
         {"berth dev --made-up 1", 41, 2, true},
         {"berth server --made-up", 41, 1, false},
         {"berth config show --made-up=1", 42, 2, false},
+        {"berth agent --made-up x y", 43, 3, false},
     };
-    static const struct cli_host host = {.serve = fake_serve, .config = fake_config};
+    static const struct cli_host host = {
+        .serve = fake_serve, .config = fake_config, .agent = fake_agent};
 
     for (size_t i = 0; i < COUNT_OF(host_rows); i++) {
         struct outcome_of_run run;
@@ -160,6 +208,38 @@ static void host_commands_get_their_flags_unread(void **state)
     }
 }
 
+/* What `berth run` was told is what the gate is asked. */
+static void run_hands_on_what_was_typed(void **state)
+{
+    static const struct {
+        const char *line;
+        int64_t priority, wait_ms;
+        bool interactive;
+        const char *config;
+    } gates[] = {
+        {"berth run --type dev -- make -j2", 5, -1, false, NULL},
+        {"berth run --type dev --no-wait -- make -j2", 5, 0, false, NULL},
+        {"berth run --type dev --wait 2s --priority 9 --interactive --config f.yaml -- make -j2", 9,
+         2000, true, "f.yaml"},
+    };
+    static const struct cli_host host = {.run = fake_run};
+
+    for (size_t i = 0; i < COUNT_OF(gates); i++) {
+        struct outcome_of_run run;
+        struct words words;
+
+        words_cut(&words, gates[i].line);
+        run = run_words(words.argc, words.argv, &host);
+        assert_int_equal(run.code, 44);
+        assert_string_equal(gate_seen.type, "dev");
+        assert_int_equal(gate_seen.priority, gates[i].priority);
+        assert_int_equal(gate_seen.wait_ms, gates[i].wait_ms);
+        assert_int_equal(gate_seen.interactive, gates[i].interactive);
+        assert_true((gate_seen.config != NULL) == (gates[i].config != NULL));
+        run_free(&run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +247,7 @@ int main(void)
         cmocka_unit_test(every_command_has_help),
         cmocka_unit_test(help_of_host_commands_has_their_flags),
         cmocka_unit_test(host_commands_get_their_flags_unread),
+        cmocka_unit_test(run_hands_on_what_was_typed),
     };
 
     unsetenv("BERTH_ADDR");

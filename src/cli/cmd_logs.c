@@ -1,0 +1,216 @@
+/* `berth job logs`: what a job printed, at once or as it comes. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "cli/ask.h"
+#include "cli/show.h"
+#include "model/job.h"
+
+enum {
+    LOGS_BYTES = 256 * 1024, /* asked for at a time */
+    PAUSE_MIN_MS = 100,
+    PAUSE_MAX_MS = 2000,
+    AWAY_MS = 60000,  /* a server that is away for so long is not waited for any more */
+    LAST_BYTES = 256, /* remembered of what was printed, to find it again in a tail */
+};
+
+struct logs {
+    struct cli *cli;
+    const char *id; /* escaped */
+    bool follow;
+    int64_t offset;   /* wanted next */
+    int64_t until;    /* where a read without --follow ends; < 0: not known yet */
+    int64_t pause_ms; /* before the next question */
+    bool waited;      /* somebody was told that we wait */
+    int64_t heard_ms; /* when the server last answered; 0: never */
+    char last[LAST_BYTES];
+    size_t last_len;
+};
+
+static void remember(struct logs *logs, struct str text)
+{
+    size_t take = text.len < LAST_BYTES ? text.len : LAST_BYTES;
+    size_t keep = logs->last_len + take > LAST_BYTES ? LAST_BYTES - take : logs->last_len;
+
+    memmove(logs->last, logs->last + logs->last_len - keep, keep);
+    memcpy(logs->last + keep, text.at + text.len - take, take);
+    logs->last_len = keep + take;
+    assert(logs->last_len <= LAST_BYTES);
+}
+
+static void print(struct logs *logs, struct str text)
+{
+    if (text.len == 0)
+        return;
+    if (!logs->cli->json) {
+        fwrite(text.at, 1, text.len, logs->cli->out);
+        fflush(logs->cli->out);
+    }
+    remember(logs, text);
+}
+
+static void note(struct logs *logs, const char *text)
+{
+    fprintf(logs->cli->err, "berth: %s\n", text);
+}
+
+/* Only the last lines are left, without their place in the whole: what was printed already is
+ * looked for in them. */
+static void print_tail(struct logs *logs, struct str tail)
+{
+    const char *seen = NULL, *found = tail.at;
+
+    while (logs->last_len > 0 && found &&
+           (found = memmem(found, tail.len - (size_t)(found - tail.at), logs->last,
+                           logs->last_len)) != NULL)
+        seen = found++;
+    if (seen) {
+        seen += logs->last_len;
+        tail = (struct str){.at = seen, .len = tail.len - (size_t)(seen - tail.at)};
+    } else {
+        note(logs, "its node cannot be asked; these are the last lines that came with the result");
+    }
+    print(logs, tail);
+}
+
+/* Sooner while there is output, later while there is none, at once while we lag behind. */
+static int64_t next_pause(int64_t pause_ms, bool got, bool behind)
+{
+    if (got)
+        return behind ? 0 : PAUSE_MIN_MS;
+    pause_ms = pause_ms < PAUSE_MIN_MS ? PAUSE_MIN_MS : pause_ms * 2;
+    return pause_ms < PAUSE_MAX_MS ? pause_ms : PAUSE_MAX_MS;
+}
+
+/* One answer. True: there may be more to read. */
+static bool take_answer(struct logs *logs, const struct json *json)
+{
+    struct str text = json_str(json_get(json, "text"), &logs->cli->arena);
+    int64_t offset = show_int(json, "offset", logs->offset), total = show_int(json, "total", 0);
+    bool ended = false, tail_only = false;
+
+    json_bool(json_get(json, "ended"), &ended);
+    json_bool(json_get(json, "tail_only"), &tail_only);
+    if (tail_only) {
+        print_tail(logs, text);
+        return false;
+    }
+    if (logs->until < 0)
+        logs->until = logs->follow ? INT64_MAX : total;
+    if (total < logs->offset && logs->follow && logs->last_len > 0) {
+        note(logs, "the job began again, and so does its output");
+        logs->offset = 0;
+        logs->last_len = 0;
+        return true;
+    }
+    if (offset > logs->offset)
+        fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
+                offset - logs->offset, offset);
+    print(logs, text);
+    /* Bytes that are no text come changed, so the length of what came may not tell. */
+    logs->offset = show_int(json, "next", offset + (int64_t)text.len);
+    logs->pause_ms = next_pause(logs->pause_ms, text.len > 0, logs->offset < total);
+    if (ended && logs->offset >= total)
+        return false;
+    return logs->offset < logs->until && (logs->follow || text.len > 0);
+}
+
+/* Has the job come to its end? Then nothing more will ever be printed. */
+static bool job_ended(struct logs *logs)
+{
+    struct ask ask = {.method = "GET",
+                      .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
+                      .any_status = true};
+    enum job_state state;
+
+    return ask_run(logs->cli, &ask) != CLI_OK ||
+           !job_state_by_name(show_member(logs->cli, ask.json, "state"), &state) ||
+           job_state_final(state);
+}
+
+/* A refusal that may pass: the job waits for a slot, its node is away for a moment. */
+static bool may_pass(const struct ask *ask)
+{
+    return ask->status == 409 || ask->status == 503 || ask->status == 504;
+}
+
+/* Says once what is waited for. */
+static void wait_on(struct logs *logs, struct str why)
+{
+    if (!logs->waited)
+        fprintf(logs->cli->err, "berth: waiting for output: " STR_FMT "\n", STR_ARG(why));
+    logs->waited = true;
+    logs->pause_ms = PAUSE_MAX_MS / 4;
+}
+
+/* No answer at all: a server that is being restarted comes back. */
+static bool comes_back(const struct logs *logs, int code)
+{
+    return logs->follow && logs->heard_ms > 0 && (code == CLI_UNAVAILABLE || code == CLI_TIMEOUT) &&
+           clock_mono_ms() - logs->heard_ms < AWAY_MS;
+}
+
+/* CLI_OK and *ret_more: ask again. */
+static int ask_once(struct logs *logs, bool *ret_more)
+{
+    struct cli *cli = logs->cli;
+    struct ask ask = {.method = "GET", .any_status = true};
+    struct str said;
+    int code;
+
+    ask.path = arena_fmt(&cli->arena, "/v1/jobs/%s/logs?offset=%" PRId64 "&max=%d", logs->id,
+                         logs->offset, LOGS_BYTES)
+                   .at;
+    code = ask_quietly(cli, &ask, &said);
+    *ret_more = true;
+    if (code != CLI_OK && comes_back(logs, code)) {
+        wait_on(logs, STR("the server does not answer"));
+        return CLI_OK;
+    }
+    if (code != CLI_OK) {
+        fprintf(cli->err, STR_FMT, STR_ARG(said));
+        return code;
+    }
+    logs->heard_ms = clock_mono_ms();
+    if (ask.status == 200) {
+        if (cli->json)
+            show_raw(cli, ask.reply);
+        logs->waited = false;
+        *ret_more = take_answer(logs, ask.json);
+        return CLI_OK;
+    }
+    if (!logs->follow || !may_pass(&ask) || job_ended(logs))
+        return ask_refused(cli, &ask);
+    wait_on(logs, show_member(cli, ask.json, "detail"));
+    return CLI_OK;
+}
+
+int cmd_job_logs(struct cli *cli)
+{
+    struct logs logs = {.cli = cli,
+                        .id = ask_escape(cli, str_of(cli->args[0])),
+                        .follow = cli_given(cli, "follow"),
+                        .offset = cli_num(cli, "offset", 0),
+                        .until = -1,
+                        .pause_ms = PAUSE_MIN_MS};
+    struct arena kept = cli->arena;
+    bool more = true;
+    int code = CLI_OK;
+
+    while (more && code == CLI_OK && !ferror(cli->out)) {
+        struct timespec pause;
+
+        cli->arena = (struct arena){0}; /* a log may be followed for days */
+        code = ask_once(&logs, &more);
+        arena_free(&cli->arena);
+        pause = (struct timespec){.tv_sec = logs.pause_ms / 1000,
+                                  .tv_nsec = logs.pause_ms % 1000 * 1000000};
+        if (more && logs.follow && code == CLI_OK)
+            nanosleep(&pause, NULL);
+    }
+    cli->arena = kept;
+    return code;
+}

@@ -1,0 +1,30 @@
+/* The cluster as a panel of text (R002-16): the answer of /v1/cluster/status, a block for each
+ * server. Shows what was sent; what is not known is `-` with the reason. */
+#ifndef CLI_PANEL_H
+#define CLI_PANEL_H
+
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/table.h"
+
+struct panel_style {
+    size_t columns; /* of the terminal */
+    bool unicode;   /* bars and a frame; false: ASCII */
+    bool wide;      /* every figure, every task, and the clamps of the slots */
+    int64_t now_ms;
+};
+
+/* Two columns where both are wide enough to be read, else one. */
+void panel_print(struct cli *cli, const struct json *status, const struct panel_style *style,
+                 FILE *to);
+
+/* How full a server is, in 1/1000 of what it has; -1: not known. */
+int64_t panel_cpu_permille(const struct json *server); /* load of its cores; may exceed 1000 */
+int64_t panel_mem_permille(const struct json *server); /* used, not free */
+int64_t panel_slots_permille(const struct json *server);
+/* The colour of a level, of a share that is used, and of a cluster's status. */
+enum table_colour panel_level_colour(struct str level);
+enum table_colour panel_share_colour(int64_t permille);
+enum table_colour panel_status_colour(struct str status);
+
+#endif

@@ -1,0 +1,34 @@
+/* One reading of /metrics, and what happened between two of them. */
+#ifndef CLI_SCRAPE_H
+#define CLI_SCRAPE_H
+
+#include "base/arena.h"
+
+struct scrape_row {
+    struct str name;   /* "berth_dispatch_total" */
+    struct str labels; /* what stands in the braces; empty: none */
+    double value;
+};
+
+/* Zero-initialised is a reading that never was. Memory of its own: it outlives the picture. */
+struct scrape {
+    struct arena arena;
+    struct scrape_row *rows;
+    size_t count;
+    int64_t at_us; /* CLOCK_MONOTONIC */
+};
+
+/* Lines that cannot be read are left out: whoever serves them may be newer than we are. */
+void scrape_read(struct scrape *scrape, struct str text, int64_t now_us);
+void scrape_done(struct scrape *scrape);
+
+const struct scrape_row *scrape_find(const struct scrape *scrape, struct str name,
+                                     struct str labels); /* NULL: none */
+/* The value of a label out of `outcome="PLACED",x="y"`; empty when it is not there. */
+struct str scrape_label(struct str labels, const char *name);
+/* How fast a counter rose, per second. False: there is no earlier reading, or the server has begun
+ * to count anew. A row that is new counts from 0. */
+bool scrape_rate(const struct scrape *now, const struct scrape *before,
+                 const struct scrape_row *row, double *ret_per_s);
+
+#endif
