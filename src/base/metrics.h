@@ -39,6 +39,10 @@
         "Differences an audit found and repaired")                                                 \
     ROW(METRIC_INVARIANT, COUNTER, "berth_invariant_violations_total", "rule",                     \
         "Things that must never happen")                                                           \
+    ROW(METRIC_BREAKERS_OPEN, GAUGE, "berth_breakers_open", NULL,                                  \
+        "Breakers (node x type) that are open or half open")                                       \
+    ROW(METRIC_BREAKER_EVENTS, COUNTER, "berth_breaker_events_total", "event",                     \
+        "Breakers that opened, sent a probe, closed or were reset")                                \
     ROW(METRIC_QUEUE_DEPTH, GAUGE, "berth_queue_depth", NULL, "Jobs that wait for a slot")         \
     ROW(METRIC_NODES, GAUGE, "berth_nodes", "health", "Registered nodes, by health")               \
     ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL,                            \

@@ -49,6 +49,7 @@ struct embedded {
     int64_t retention_ms;
     int64_t retention_jobs_max;
     int64_t in_flight_max;
+    struct breaker_rules breaker;
 
     /* Any thread. */
     _Alignas(64) _Atomic int64_t in_flight;
@@ -251,7 +252,8 @@ static bool bring_up(struct embedded *self)
     struct ledger_config config = {.journal = &self->journal,
                                    .now_ms = self->now_ms(),
                                    .running_ttl_ms = self->running_ttl_ms,
-                                   .retention_ms = self->retention_ms};
+                                   .retention_ms = self->retention_ms,
+                                   .breaker = self->breaker};
 
     if (!journal_open(&self->journal, &self->file))
         return false;
@@ -272,6 +274,7 @@ static bool bring_up(struct embedded *self)
     self->purge_ms = 0;
     self->failures = 0;
     set_mode(self, STORE_NORMAL);
+    metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
     atomic_store_explicit(&self->up, true, memory_order_relaxed);
     return true;
 }
@@ -315,6 +318,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
         ledger_check(&self->ledger);
     count(&self->batches, 1);
     metric_add(METRIC_STORE_BATCHES, 1);
+    metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
     answer(self, batch, false);
 }
 
@@ -335,6 +339,7 @@ static void purge(struct embedded *self, int64_t mono_ms)
                            PURGE_IDLE_ROWS);
 
     self->purge_ms = mono_ms + (more ? PURGE_IDLE_MS : IDLE_MS);
+    ledger_tidy(&self->ledger, self->now_ms());
     if (journal_commit(&self->journal))
         return;
     go_down(self);
@@ -492,6 +497,9 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->retention_ms = config->retention_ms;
     self->retention_jobs_max = config->retention_jobs_max;
     self->in_flight_max = config->in_flight_max > 0 ? config->in_flight_max : IN_FLIGHT_DEFAULT;
+    self->breaker = breaker_defaults;
+    self->breaker.threshold = (int32_t)config->breaker_threshold;
+    self->breaker.cooldown_ms = config->breaker_cooldown_ms;
     self->since_ms = clock_wall_ms();
     desk_init(&self->desk);
     desk_init(&self->helper);

@@ -14,7 +14,7 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_BEGIN] = "BEGIN IMMEDIATE",
     [SQL_COMMIT] = "COMMIT",
     [SQL_JOB_ADD] = "INSERT INTO job(" JOBROW_HEAD ", fingerprint, idem, first_node, spec) "
-                    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [SQL_JOB_STEP] = "UPDATE job SET state = ?2, lease = ?3, attempt = ?4, epoch = ?5, node = ?6,"
                      " reason = ?7, updated_ms = ?8, dispatched_ms = ?9, acked_ms = ?10,"
                      " due_ms = ?11, run_until_ms = ?12 WHERE id = ?1",
@@ -40,6 +40,9 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_NODE_DEL] = "DELETE FROM node WHERE id = ?1",
     [SQL_NODE_ALL] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
                      " version, facts FROM node",
+    [SQL_BREAKER_PUT] = "INSERT OR REPLACE INTO breaker VALUES(?,?,?,?,?,?)",
+    [SQL_BREAKER_DEL] = "DELETE FROM breaker WHERE node = ?1 AND type = ?2",
+    [SQL_BREAKER_ALL] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
     [SQL_SESSION_PUT] = "INSERT OR REPLACE INTO session(id, preferred_pool, lang_pair, version,"
                         " updated_ms) VALUES(?,?,?,?,?)",
     [SQL_SESSION_FIND] = "SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
@@ -197,6 +200,7 @@ static void bind_head(sqlite3_stmt *stmt, const struct entry *entry)
     sqlite3_bind_int64(stmt, at++, head->due_ms);
     sqlite3_bind_int64(stmt, at++, head->timeout_ms);
     sqlite3_bind_int64(stmt, at++, entry->run_until_ms);
+    bind_cstr(stmt, at++, head->type);
     assert(at == JOBROW_AFTER_HEAD + 1);
 }
 

@@ -34,6 +34,9 @@ enum journal_sql {
     SQL_NODE_PUT,
     SQL_NODE_DEL,
     SQL_NODE_ALL,
+    SQL_BREAKER_PUT,
+    SQL_BREAKER_DEL,
+    SQL_BREAKER_ALL,
     SQL_SESSION_PUT,
     SQL_SESSION_FIND,
     SQL_SESSION_OLDEST,
@@ -103,6 +106,17 @@ void journal_node_put(struct journal *journal, const struct holder *holder);
 void journal_node_del(struct journal *journal, struct str id);
 /* One after the other; false at the end. The texts live until the next call. */
 bool journal_node_next(struct journal *journal, struct store_node *ret_node);
+
+struct journal_breaker {
+    struct str node; /* borrowed, both */
+    struct str type;
+    struct breaker breaker;
+    uint64_t probe_job; /* whose lease is the probe; 0: none was out */
+};
+void journal_breaker_put(struct journal *journal, const struct gate *gate);
+void journal_breaker_del(struct journal *journal, const struct gate *gate);
+/* One after the other; false at the end. The texts live until the next call. */
+bool journal_breaker_next(struct journal *journal, struct journal_breaker *ret_breaker);
 
 struct journal_session {
     struct str id; /* borrowed, all three */

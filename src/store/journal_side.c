@@ -1,4 +1,4 @@
-/* The journal's statements on nodes, sessions, old rows and the meta row. */
+/* The journal's statements on nodes, breakers, sessions, old rows and the meta row. */
 #include "store/journal_private.h"
 
 #include "store/jobrow.h"
@@ -67,6 +67,64 @@ bool journal_node_next(struct journal *journal, struct store_node *ret_node)
     if (admin > 0 && admin <= NODE_ADMIN_DRAINING)
         ret_node->admin = (enum node_admin)admin;
     return true;
+}
+
+/* Breakers. */
+
+void journal_breaker_put(struct journal *journal, const struct gate *gate)
+{
+    sqlite3_stmt *stmt = journal_write(journal, SQL_BREAKER_PUT);
+
+    if (!stmt)
+        return;
+    journal_bind(stmt, 1, gate->node);
+    journal_bind(stmt, 2, gate->type);
+    sqlite3_bind_int(stmt, 3, gate->breaker.state);
+    sqlite3_bind_int(stmt, 4, gate->breaker.failures);
+    sqlite3_bind_int64(stmt, 5, gate->breaker.opened_ms);
+    sqlite3_bind_int64(stmt, 6, gate->probe ? (int64_t)gate->probe->head.id : 0);
+    journal_run(journal, stmt, "write a breaker");
+}
+
+void journal_breaker_del(struct journal *journal, const struct gate *gate)
+{
+    sqlite3_stmt *stmt = journal_write(journal, SQL_BREAKER_DEL);
+
+    if (!stmt)
+        return;
+    journal_bind(stmt, 1, gate->node);
+    journal_bind(stmt, 2, gate->type);
+    journal_run(journal, stmt, "delete a breaker");
+}
+
+/* Values no berth writes are passed over: work is not kept from a node for them. */
+static bool read_breaker(sqlite3_stmt *stmt, struct journal_breaker *ret_breaker)
+{
+    int state = sqlite3_column_int(stmt, 2);
+    int64_t failures = sqlite3_column_int64(stmt, 3);
+
+    *ret_breaker = (struct journal_breaker){
+        .node = jobrow_text(stmt, 0),
+        .type = jobrow_text(stmt, 1),
+        .breaker = {.opened_ms = sqlite3_column_int64(stmt, 4)},
+        .probe_job = (uint64_t)sqlite3_column_int64(stmt, 5),
+    };
+    if (state < 0 || state >= BREAKER_STATE_COUNT || failures < 1 || failures > INT32_MAX)
+        return false;
+    ret_breaker->breaker.state = (enum breaker_state)state;
+    ret_breaker->breaker.failures = (int32_t)failures;
+    return ret_breaker->node.len > 0 && ret_breaker->node.len <= NODE_ID_MAX &&
+           ret_breaker->type.len > 0 && ret_breaker->type.len <= POOL_LANG_MAX;
+}
+
+bool journal_breaker_next(struct journal *journal, struct journal_breaker *ret_breaker)
+{
+    sqlite3_stmt *stmt = journal_read(journal, SQL_BREAKER_ALL);
+
+    while (stmt && journal_row(journal, stmt, "read the breakers"))
+        if (read_breaker(stmt, ret_breaker))
+            return true;
+    return false;
 }
 
 /* Sessions. */

@@ -1,5 +1,5 @@
 /* The ledger's maps, lists and heap, and how it is built from the file. The verbs are in
- * ledger_reserve.c, ledger_settle.c, ledger_due.c and ledger_node.c. */
+ * ledger_reserve.c, ledger_settle.c, ledger_due.c, ledger_node.c and ledger_breaker.c. */
 #include "store/ledger.h"
 
 #include "base/mem.h"
@@ -24,6 +24,8 @@ static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_NODES] = ledger_nodes,
     [STORE_COUNTS] = ledger_counts,
     [STORE_CALLBACK_DONE] = ledger_callback_done,
+    [STORE_BREAKERS] = ledger_breakers,
+    [STORE_BREAKER_RESET] = ledger_breaker_reset,
 };
 
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -106,6 +108,7 @@ struct entry *ledger_add(struct ledger *ledger, uint64_t id)
 
 static void entry_free(struct ledger *ledger, struct entry *entry)
 {
+    assert(!entry->probe);
     idmap_del(&ledger->jobs, entry->head.id);
     heap_del(&ledger->due, &entry->due);
     chain_del(&entry->in_list);
@@ -194,6 +197,7 @@ static void lapse(struct ledger *ledger, struct entry *entry, int64_t now_ms)
     heap_del(&ledger->due, &entry->due);
     if (entry->holder) {
         entry->ran_out = entry->lease.kind;
+        breakers_release(entry);
         lease_expire(&entry->holder->counts, &entry->lease, now_ms);
         entry->head.lease = LEASE_NONE;
         entry->unwritten = true;
@@ -349,9 +353,12 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     chain_init(&ledger->lapsed);
     chain_init(&ledger->recent);
     sessions_init(&ledger->sessions);
+    breakers_init(&ledger->breakers, &config->breaker);
     while (journal_node_next(ledger->journal, &row))
         load_node(ledger, &row);
-    if (!load_jobs(ledger, config->now_ms)) {
+    if (load_jobs(ledger, config->now_ms))
+        breakers_load(&ledger->breakers, ledger->journal, &ledger->jobs, config->now_ms);
+    if (journal_failed(ledger->journal)) {
         ledger_free(ledger);
         return false;
     }
@@ -366,6 +373,8 @@ void ledger_free(struct ledger *ledger)
 
     if (!ledger->journal)
         return; /* never loaded, or freed already */
+    /* Before the jobs: they point to each other. */
+    breakers_free(&ledger->breakers);
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
         buf_free(&entry->attempts);
         free(entry);

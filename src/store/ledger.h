@@ -1,6 +1,6 @@
-/* The ledger: memory is the authority for active jobs (not final, or still with a lease), leases
- * and the counters of nodes. Every verb is applied here and written through to the journal; what
- * became final leaves memory after a while and is found in the journal again.
+/* The ledger: memory is the authority for active jobs (not final, or still with a lease), leases,
+ * breakers and the counters of nodes. Every verb is applied here and written through to the
+ * journal; what became final leaves memory after a while and is found in the journal again.
  *
  * The store thread alone touches it. After a failed commit it is thrown away, not repaired. */
 #ifndef STORE_LEDGER_H
@@ -8,6 +8,7 @@
 
 #include "base/heap.h"
 #include "base/map.h"
+#include "store/breakers.h"
 #include "store/chain.h"
 #include "store/sessions.h"
 #include "store/store.h"
@@ -45,6 +46,7 @@ struct entry {
     bool unwritten;          /* its row still tells of the lease that ran out */
     int64_t run_until_ms;    /* a running lease is not renewed beyond this; 0 = no bound */
     struct holder *holder;   /* NULL: it has no lease */
+    struct gate *probe;      /* the breaker its lease is the probe of; NULL: none */
     struct heap_node due;
     struct chain in_list;
     struct chain in_holder;
@@ -67,6 +69,7 @@ struct ledger {
     int64_t running_ttl_ms;
     int64_t retention_ms; /* for sessions: when to refresh one that does not change */
     struct sessions sessions;
+    struct breakers breakers;
     int64_t repairs; /* differences the audits found */
 };
 
@@ -75,6 +78,7 @@ struct ledger_config {
     int64_t now_ms;
     int64_t running_ttl_ms;
     int64_t retention_ms;
+    struct breaker_rules breaker; /* threshold 0: no breakers */
 };
 
 /* Builds everything from the active rows. False: the journal failed. */
@@ -88,6 +92,8 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 /* The auditor: recounts every node from the leases, repairs differences and returns how many there
  * were; also finds the smallest active id for the journal. */
 int ledger_audit(struct ledger *ledger);
+/* Forgets what is kept of nodes that are gone for good. */
+void ledger_tidy(struct ledger *ledger, int64_t now_ms);
 /* For tests: aborts if any list, map, heap or count contradicts another. */
 void ledger_check(const struct ledger *ledger);
 
@@ -95,7 +101,7 @@ void ledger_check(const struct ledger *ledger);
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_hold,
     ledger_adopt, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes, ledger_counts,
-    ledger_callback_done;
+    ledger_callback_done, ledger_breakers, ledger_breaker_reset;
 
 struct entry *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct entry *ledger_add(struct ledger *ledger, uint64_t id);

@@ -211,6 +211,7 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
     assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
     assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
+    assert(!entry->probe || (entry->holder && entry->probe->probe == entry));
     assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
 }
 
@@ -238,4 +239,5 @@ void ledger_check(const struct ledger *ledger)
     assert(active == ledger->active_count);
     assert(total == active + ledger->recent_count);
     assert(ledger->recent_count <= LEDGER_RECENT_MAX);
+    breakers_check(&ledger->breakers);
 }

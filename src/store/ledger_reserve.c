@@ -63,6 +63,10 @@ static bool may_create(struct store_op *op)
         op->err = ERR_BAD_FIELD;
         return false;
     }
+    if (op->u.put.type.len > POOL_LANG_MAX) {
+        op->err = ERR_BAD_FIELD;
+        return false;
+    }
     return true;
 }
 
@@ -78,6 +82,7 @@ static struct entry *create(struct ledger *ledger, const struct store_op *op, in
     entry->head.updated_ms = now_ms;
     entry->head.timeout_ms = op->u.put.timeout_ms;
     entry->head.callback = op->u.put.callback ? CALLBACK_WANTED : CALLBACK_NONE;
+    str_copy(op->u.put.type, entry->head.type, sizeof entry->head.type);
     return entry;
 }
 
@@ -155,8 +160,10 @@ static enum lease_reason take_slot(struct holder *holder, struct lease *lease,
     return why == LEASE_NO_CAPACITY && holder->counts.max > 0 ? LEASE_FULL : why;
 }
 
-static struct holder *first_fit(struct ledger *ledger, struct store_op *op, struct lease *lease,
-                                int64_t now_ms)
+/* The first candidate with a free slot and a breaker that lets this type through. A breaker is
+ * asked last: the yes of one that is half open is the only one there is. */
+static struct holder *first_fit(struct ledger *ledger, struct store_op *op, struct str type,
+                                struct lease *lease, struct gate **ret_probe, int64_t now_ms)
 {
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         struct store_candidate *candidate = &op->u.put.candidates[i];
@@ -167,6 +174,11 @@ static struct holder *first_fit(struct ledger *ledger, struct store_op *op, stru
         if (holder && holder->known)
             candidate->why = take_slot(holder, lease, op, candidate->spare, now_ms);
         assert(candidate->why != LEASE_RESV_EXISTS);
+        if (candidate->why == LEASE_OK &&
+            !breakers_allow(&ledger->breakers, candidate->node, type, now_ms, ret_probe)) {
+            lease_end(&holder->counts, lease);
+            candidate->why = LEASE_BREAKER;
+        }
         if (candidate->why != LEASE_OK)
             continue;
         assert(holder->counts.reserved + holder->counts.running <= holder->counts.max);
@@ -221,13 +233,14 @@ static bool may_reserve(const struct entry *entry, struct store_op *op)
 void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct lease lease = {0};
+    struct gate *probe = NULL;
     struct holder *holder;
     struct entry *entry;
     bool created;
 
     assert(op->u.put.candidate_count <= STORE_CANDIDATES_MAX);
     op->u.put.chosen = -1;
-    op->u.put.duplicate = false;
+    op->u.put.duplicate = op->u.put.probe = false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++)
         op->u.put.candidates[i].tried = false;
     if (answered_by_key(ledger, op))
@@ -237,7 +250,8 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         return;
 
     ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
-    holder = first_fit(ledger, op, &lease, now_ms);
+    holder = first_fit(ledger, op, entry ? str_of(entry->head.type) : op->u.put.type, &lease,
+                       &probe, now_ms);
     if (!holder) {
         op->err = ERR_ALL_FULL;
         if (entry)
@@ -257,7 +271,10 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         journal_job_step(ledger->journal, entry);
     if (!created && entry->keyed && entry->head.attempt == 1)
         journal_job_first_node(ledger->journal, entry);
+    if (probe)
+        breakers_probe(&ledger->breakers, ledger->journal, probe, entry, now_ms);
     note_session(ledger, op, now_ms);
+    op->u.put.probe = probe != NULL;
     op->counts = holder->counts;
     ledger_answer(op, entry);
 }

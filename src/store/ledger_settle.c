@@ -27,6 +27,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     struct job_step step;
 
     op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    op->u.settle.breaker = BREAKER_NO_EVENT;
     if (!entry) {
         op->err = ERR_NOT_FOUND;
         return;
@@ -164,6 +165,19 @@ static void end_lease(struct ledger *ledger, struct store_op *op, struct entry *
     ledger_unbind(ledger, entry);
 }
 
+/* What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
+ * a good end does: the other may be what the cancel made of it. */
+static enum breakers_word word_of(const struct entry *entry, const struct verdict *verdict)
+{
+    bool of_work = verdict->event == JOB_EV_FAIL || verdict->event == JOB_EV_RUN_TIMEOUT;
+
+    if (verdict->event == JOB_EV_DONE)
+        return BREAKERS_GOOD;
+    if (!of_work || job_state_final(entry->head.state))
+        return BREAKERS_NOTHING;
+    return breaker_blames(verdict->reason) ? BREAKERS_BAD : BREAKERS_NOTHING;
+}
+
 /* The attempt is over: into the list it goes, and its lease with it. */
 static void end_attempt(struct ledger *ledger, struct store_op *op, struct entry *entry,
                         const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
@@ -172,6 +186,8 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct entry
         end_lease(ledger, op, entry, effect);
     else if (entry->ran_out != LEASE_NONE)
         op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
+    op->u.settle.breaker =
+        breakers_settle(&ledger->breakers, ledger->journal, entry, word_of(entry, verdict), now_ms);
     ledger_settled(ledger, entry);
     attempts_add(&entry->attempts, &entry->head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
@@ -290,6 +306,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
     op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    op->u.settle.breaker = BREAKER_NO_EVENT;
     op->record = (struct store_record){0};
     if (!entry) {
         op->err = ERR_NOT_FOUND;

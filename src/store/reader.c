@@ -128,12 +128,15 @@ static bool spec_fits(sqlite3_stmt *stmt, const struct store_op *op)
 
 static bool fits(sqlite3_stmt *stmt, const struct store_op *op)
 {
+    struct str type = jobrow_text(stmt, JOBROW_TYPE);
     int state = sqlite3_column_int(stmt, 1);
 
     if (op->u.list.states && (state < 0 || !(op->u.list.states >> state & 1)))
         return false;
-    if (op->u.list.node_id.at && !str_eq(jobrow_text(stmt, 8), op->u.list.node_id))
+    if (op->u.list.node_id.at && !str_eq(jobrow_text(stmt, JOBROW_NODE), op->u.list.node_id))
         return false;
+    if (op->u.list.type.at && type.at && !str_eq(type, op->u.list.type))
+        return false; /* without a look into the spec */
     return spec_fits(stmt, op);
 }
 

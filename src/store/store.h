@@ -1,4 +1,4 @@
-/* The store: the only truth about jobs, leases and nodes. A verb is atomic, idempotent by
+/* The store: the only truth about jobs, leases, nodes and breakers. A verb is atomic, idempotent by
  * (job, attempt, node), safe from any thread, and answers once through op->done on the thread that
  * sent it. Everything above is the same for every backend (embedded now, Redis later).
  *
@@ -11,8 +11,10 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/inbox.h"
+#include "model/breaker.h"
 #include "model/job.h"
 #include "model/lease.h"
+#include "model/pool.h"
 
 enum {
     STORE_CANDIDATES_MAX = 4, /* one reserve call tries so many */
@@ -38,6 +40,8 @@ enum store_verb {
     STORE_SESSION_GET,   /* R004-7 */
     STORE_CALLBACKS,     /* finished jobs whose callback is not delivered yet */
     STORE_CALLBACK_DONE, /* delivered (or given up) */
+    STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
+    STORE_BREAKER_RESET, /* an operator's word: closed, and the count starts over */
     STORE_VERB_COUNT
 };
 
@@ -63,6 +67,7 @@ struct store_head {
     uint32_t epoch;
     unsigned owner; /* instance that holds it while it waits */
     char node[NODE_ID_MAX + 1]; /* of the current attempt; "" = none */
+    char type[POOL_LANG_MAX + 1]; /* what breakers tell apart; "" = none is asked */
     char reason[STORE_REASON_MAX + 1];
     int64_t created_ms;
     int64_t updated_ms;
@@ -93,6 +98,13 @@ struct store_node {
     int64_t registered_ms;
     int64_t version; /* of the record, +1 with every change of it */
     struct str facts; /* JSON object as registered, normalised by the registry */
+};
+
+/* As of now, see model/breaker.h. probe_until_ms is the end of the probe's lease. */
+struct store_breaker {
+    struct str node;
+    struct str type;
+    struct breaker breaker;
 };
 
 struct store_candidate {
@@ -134,11 +146,12 @@ struct store_op {
     /* the job it is about: PUT, RESERVE, COMMIT, FINISH, ADOPT, JOB_GET, CALLBACK_DONE */
     uint64_t job;
     int attempt;     /* RESERVE: the attempt to start */
-    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*; at == NULL: not from a node */
+    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not from a node */
 
     union {
         struct { /* PUT, RESERVE */
             struct str spec; /* only for a job that does not exist yet; else STR_NONE */
+            struct str type; /* likewise; at == NULL: it takes no part in breakers */
             struct str idem; /* Idempotency-Key with its scope; at == NULL: none */
             uint64_t fingerprint; /* of the request body, compared when the key is known */
             struct str session;   /* R004-7 is kept for it; at == NULL: none */
@@ -154,6 +167,7 @@ struct store_op {
             int64_t ttl_ms;
             /* answer */
             int chosen;     /* index; -1: none fits (err ERR_ALL_FULL) */
+            bool probe;     /* it is the one that decides whether a breaker closes */
             bool duplicate; /* the key or the job was known: `head` is what it got the first time */
         } put;
         struct { /* COMMIT, FINISH */
@@ -169,6 +183,7 @@ struct store_op {
             /* answer */
             bool duplicate; /* the same message was accepted before: ERR_OK, nothing moved */
             bool ended_lease; /* a lease ended with this call */
+            enum breaker_event breaker; /* what that did to the breaker of head.node x head.type */
         } settle;
         struct { /* RENEW */
             struct store_run *runs; /* NULL: all of the node's */
@@ -223,6 +238,13 @@ struct store_op {
         struct { /* CALLBACK_DONE */
             bool given_up;
         } callback;
+        struct { /* BREAKERS */
+            struct store_breaker *items; /* answer, in `arena` */
+            size_t count;
+        } breakers;
+        struct { /* BREAKER_RESET; its node is `node` */
+            struct str type;
+        } breaker;
     } u;
 
     struct arena *arena; /* where answers that need memory go; required for ADOPT, reads, want_record */
@@ -250,6 +272,8 @@ struct store_config {
     int64_t retention_jobs_max; /* and no more of them than this */
     int64_t in_flight_max;     /* ops under way; more answer ERR_BUSY at once */
     int64_t running_ttl_ms;    /* recovery gives running leases this much */
+    int64_t breaker_threshold; /* failures in a row that open one; 0: no breakers */
+    int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
     int64_t (*now_ms)(void);   /* NULL: clock_wall_ms; tests bring their own */
 };
 

@@ -23,7 +23,8 @@ static const char *const migrations[] = {
     " id INTEGER PRIMARY KEY, state INT, lease INT, callback INT, attempt INT, max_attempts INT,"
     " epoch INT, owner INT, node TEXT, reason TEXT, created_ms INT, updated_ms INT,"
     " dispatched_ms INT, acked_ms INT, ended_ms INT, due_ms INT, timeout_ms INT, run_until_ms INT,"
-    " attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT, spec TEXT);"
+    " type TEXT, attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT,"
+    " spec TEXT);"
     /* Both are empty in the normal case, so that an insert touches one tree only. */
     "CREATE UNIQUE INDEX job_idem ON job(idem) WHERE idem IS NOT NULL;"
     "CREATE INDEX job_callback ON job(callback) WHERE callback = 2;"
@@ -32,6 +33,9 @@ static const char *const migrations[] = {
     "CREATE TABLE node("
     " id TEXT PRIMARY KEY, own INT, health INT, max INT, epoch INT, admin INT, admin_reason TEXT,"
     " registered_ms INT, version INT, facts TEXT) WITHOUT ROWID;"
+    "CREATE TABLE breaker("
+    " node TEXT, type TEXT, state INT, failures INT, opened_ms INT, probe_job INT,"
+    " PRIMARY KEY(node, type)) WITHOUT ROWID;"
     /* A changed session gets a new seq, so the smallest is always the oldest. */
     "CREATE TABLE session("
     " seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, preferred_pool TEXT, lang_pair TEXT,"

@@ -1,0 +1,274 @@
+/* Keeps breakers and their probes. Which ends of attempts count is the caller's to say. */
+#include "store/breakers.h"
+
+#include "base/mem.h"
+#include "store/journal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+void breakers_init(struct breakers *breakers, const struct breaker_rules *rules)
+{
+    assert(rules->threshold >= 0 && rules->cooldown_ms >= 0 && rules->probe_ms > 0);
+    *breakers = (struct breakers){.rules = *rules};
+    chain_init(&breakers->order);
+}
+
+/* Ids hold no bar, so that two pairs never share a key. */
+static struct str write_key(char to[BREAKERS_KEY_MAX + 1], struct str node, struct str type)
+{
+    assert(node.len <= NODE_ID_MAX && type.len <= POOL_LANG_MAX);
+    memcpy(to, node.at, node.len);
+    to[node.len] = '|';
+    memcpy(to + node.len + 1, type.at, type.len);
+    to[node.len + 1 + type.len] = '\0';
+    return (struct str){.at = to, .len = node.len + 1 + type.len};
+}
+
+static struct gate *find(const struct breakers *breakers, struct str node, struct str type)
+{
+    char text[BREAKERS_KEY_MAX + 1];
+
+    /* All is well nearly always: then a dispatch pays nothing. */
+    if (breakers->gates.count == 0 || type.len == 0 || type.len > POOL_LANG_MAX ||
+        node.len > NODE_ID_MAX)
+        return NULL;
+    return map_get(&breakers->gates, write_key(text, node, type));
+}
+
+/* Takes it out of memory; its row is the caller's. */
+static void drop(struct breakers *breakers, struct gate *gate)
+{
+    if (gate->probe)
+        breakers_release(gate->probe);
+    breakers->open_count -= gate->counted;
+    map_del(&breakers->gates, gate->key);
+    chain_del(&gate->order);
+    free(gate);
+}
+
+static void forget(struct breakers *breakers, struct journal *journal, struct gate *gate)
+{
+    journal_breaker_del(journal, gate);
+    drop(breakers, gate);
+}
+
+static struct gate *add(struct breakers *breakers, struct journal *journal, struct str node,
+                        struct str type)
+{
+    struct gate *gate = mem_new(struct gate);
+
+    if (breakers->gates.count >= BREAKERS_MAX)
+        forget(breakers, journal, container_of(breakers->order.next, struct gate, order));
+    gate->key = write_key(gate->text, node, type);
+    gate->node = (struct str){.at = gate->text, .len = node.len};
+    gate->type = (struct str){.at = gate->text + node.len + 1, .len = type.len};
+    chain_init(&gate->order);
+    map_put(&breakers->gates, gate->key, gate);
+    assert(breakers->gates.count <= BREAKERS_MAX);
+    return gate;
+}
+
+void breakers_free(struct breakers *breakers)
+{
+    while (!chain_alone(&breakers->order))
+        drop(breakers, container_of(breakers->order.next, struct gate, order));
+    assert(breakers->gates.count == 0 && breakers->open_count == 0);
+    map_free(&breakers->gates);
+}
+
+static void note(struct breakers *breakers, struct gate *gate, int64_t now_ms)
+{
+    bool open = gate->breaker.state != BREAKER_CLOSED;
+
+    breakers->open_count += open - gate->counted;
+    gate->counted = open;
+    gate->changed_ms = now_ms;
+    chain_del(&gate->order);
+    chain_add_last(&breakers->order, &gate->order);
+}
+
+static void changed(struct breakers *breakers, struct journal *journal, struct gate *gate,
+                    int64_t now_ms)
+{
+    note(breakers, gate, now_ms);
+    if (gate->breaker.state == BREAKER_CLOSED && gate->breaker.failures == 0)
+        forget(breakers, journal, gate);
+    else
+        journal_breaker_put(journal, gate);
+}
+
+void breakers_load(struct breakers *breakers, struct journal *journal, const struct idmap *jobs,
+                   int64_t now_ms)
+{
+    struct journal_breaker row;
+
+    while (breakers->rules.threshold && journal_breaker_next(journal, &row)) {
+        struct entry *entry = row.probe_job ? idmap_get(jobs, row.probe_job) : NULL;
+        struct gate *gate;
+
+        if (breakers->gates.count == BREAKERS_MAX)
+            continue; /* nothing is written here */
+        gate = add(breakers, journal, row.node, row.type);
+        gate->breaker = row.breaker;
+        /* Its lease is the same one: the row of a probe that ended says so. */
+        if (entry && entry->holder && str_eq(entry->holder->id, row.node) &&
+            gate->breaker.state == BREAKER_HALF_OPEN) {
+            gate->probe = entry;
+            entry->probe = gate;
+        }
+        note(breakers, gate, now_ms);
+    }
+}
+
+bool breakers_allow(struct breakers *breakers, struct str node, struct str type, int64_t now_ms,
+                    struct gate **ret_probe)
+{
+    struct gate *gate = find(breakers, node, type);
+
+    *ret_probe = NULL;
+    if (!gate)
+        return true;
+    if (gate->probe || !breaker_allowed(&gate->breaker, &breakers->rules, now_ms))
+        return false;
+    if (gate->breaker.state == BREAKER_HALF_OPEN)
+        *ret_probe = gate;
+    return true;
+}
+
+void breakers_probe(struct breakers *breakers, struct journal *journal, struct gate *gate,
+                    struct entry *entry, int64_t now_ms)
+{
+    assert(!gate->probe && !entry->probe && entry->holder);
+    assert(gate->breaker.state == BREAKER_HALF_OPEN);
+    gate->probe = entry;
+    entry->probe = gate;
+    changed(breakers, journal, gate, now_ms);
+}
+
+void breakers_release(struct entry *entry)
+{
+    struct gate *gate = entry->probe;
+
+    if (!gate)
+        return;
+    assert(gate->probe == entry);
+    breaker_probe_ended(&gate->breaker);
+    gate->probe = NULL;
+    entry->probe = NULL;
+}
+
+/* Half open, the probe alone decides, not what began before it opened. The probe is also one whose
+ * lease ran out before this, as long as there is no other. */
+static bool may_speak(const struct breakers *breakers, struct gate *gate, const struct entry *entry,
+                      bool was_probe, int64_t now_ms)
+{
+    if (was_probe || breaker_state(&gate->breaker, &breakers->rules, now_ms) != BREAKER_HALF_OPEN)
+        return true;
+    return !gate->probe && entry->head.dispatched_ms >= gate->breaker.opened_ms;
+}
+
+enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
+                                   struct entry *entry, enum breakers_word word, int64_t now_ms)
+{
+    struct str node = str_of(entry->head.node);
+    struct str type = str_of(entry->head.type);
+    struct gate *gate = find(breakers, node, type);
+    bool was_probe = entry->probe != NULL;
+    enum breaker_event event = BREAKER_NO_EVENT;
+
+    assert(!was_probe || entry->probe == gate);
+    breakers_release(entry);
+    if (!gate && word == BREAKERS_BAD && breakers->rules.threshold && type.len)
+        gate = add(breakers, journal, node, type);
+    if (!gate || !may_speak(breakers, gate, entry, was_probe, now_ms))
+        return BREAKER_NO_EVENT;
+    if (word == BREAKERS_GOOD)
+        event = breaker_ok(&gate->breaker, &breakers->rules, now_ms);
+    else if (word == BREAKERS_BAD)
+        event = breaker_fail(&gate->breaker, &breakers->rules, now_ms);
+    /* Good work that began before it opened leaves it open, and nothing to write. */
+    if (was_probe || event != BREAKER_NO_EVENT || word == BREAKERS_BAD ||
+        gate->breaker.failures == 0)
+        changed(breakers, journal, gate, now_ms);
+    return event;
+}
+
+bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
+                    struct str type, int64_t now_ms)
+{
+    struct gate *gate = find(breakers, node, type);
+
+    if (!gate)
+        return false;
+    if (gate->probe)
+        breakers_release(gate->probe);
+    breaker_reset(&gate->breaker);
+    changed(breakers, journal, gate, now_ms);
+    return true;
+}
+
+static int by_node_and_type(const void *a, const void *b)
+{
+    const struct store_breaker *left = a;
+    const struct store_breaker *right = b;
+    int order = str_cmp(left->node, right->node);
+
+    return order ? order : str_cmp(left->type, right->type);
+}
+
+void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t now_ms)
+{
+    struct store_breaker *items =
+        arena_array(op->arena, struct store_breaker, breakers->gates.count);
+    struct gate *gate;
+    size_t count = 0;
+
+    for (size_t at = 0; (gate = map_next(&breakers->gates, &at)); count++) {
+        items[count] = (struct store_breaker){.node = arena_str(op->arena, gate->node),
+                                              .type = arena_str(op->arena, gate->type),
+                                              .breaker = gate->breaker};
+        breaker_state(&items[count].breaker, &breakers->rules, now_ms);
+        items[count].breaker.probe_until_ms = gate->probe ? gate->probe->lease.until_ms : 0;
+    }
+    qsort(items, count, sizeof *items, by_node_and_type);
+    op->u.breakers.items = items;
+    op->u.breakers.count = count;
+}
+
+void breakers_tidy(struct breakers *breakers, struct journal *journal, const struct map *nodes,
+                   int64_t now_ms)
+{
+    for (struct chain *at = breakers->order.next, *next; at != &breakers->order; at = next) {
+        struct gate *gate = container_of(at, struct gate, order);
+        const struct holder *holder = map_get(nodes, gate->node);
+
+        next = at->next;
+        if (now_ms - gate->changed_ms < breakers->rules.cooldown_ms)
+            return; /* so are all that follow */
+        if ((!holder || !holder->known) && !gate->probe)
+            forget(breakers, journal, gate);
+    }
+}
+
+void breakers_check(const struct breakers *breakers)
+{
+    int64_t open_count = 0;
+    size_t count = 0;
+
+    for (struct chain *at = breakers->order.next; at != &breakers->order; at = at->next, count++) {
+        const struct gate *gate = container_of(at, struct gate, order);
+        const struct breaker *breaker = &gate->breaker;
+
+        assert(map_get(&breakers->gates, gate->key) == gate);
+        assert(breaker->state != BREAKER_CLOSED || breaker->failures > 0);
+        assert(gate->counted == (breaker->state != BREAKER_CLOSED));
+        assert(!gate->probe || breaker->state == BREAKER_HALF_OPEN);
+        assert(!gate->probe || gate->probe->probe == gate);
+        assert(gate->probe || breaker->probe_until_ms == 0);
+        open_count += gate->counted;
+    }
+    assert(count == breakers->gates.count);
+    assert(open_count == breakers->open_count);
+}

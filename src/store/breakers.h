@@ -1,0 +1,70 @@
+/* Breakers: one for each node x type that failed lately (ruling 22). The rules are
+ * model/breaker.h's; here they are kept, and written in the transaction of whatever moved them.
+ *
+ * A probe is tied to the lease of its job: it is out exactly as long as that lives, however often
+ * its node renews it. So there is never a second one, and none that nobody will hear of again. */
+#ifndef STORE_BREAKERS_H
+#define STORE_BREAKERS_H
+
+#include "base/map.h"
+#include "store/chain.h"
+#include "store/store.h"
+
+struct entry;
+struct journal;
+
+enum {
+    BREAKERS_MAX = 16384, /* more: the one that changed longest ago is forgotten */
+    BREAKERS_KEY_MAX = NODE_ID_MAX + 1 + POOL_LANG_MAX,
+};
+
+struct gate {
+    struct breaker breaker; /* closed without a failure it is not kept */
+    struct entry *probe;    /* the job whose end decides; NULL: none is out */
+    int64_t changed_ms;
+    bool counted; /* in open_count */
+    struct chain order;
+    struct str key; /* "node|type"; all three in `text` */
+    struct str node;
+    struct str type;
+    char text[BREAKERS_KEY_MAX + 1];
+};
+
+struct breakers {
+    struct map gates;
+    struct chain order;         /* what changed longest ago first */
+    struct breaker_rules rules; /* threshold 0: there are none */
+    int64_t open_count;         /* open or half open */
+};
+
+/* What the end of an attempt says about its executor. */
+enum breakers_word { BREAKERS_NOTHING, BREAKERS_GOOD, BREAKERS_BAD };
+
+void breakers_init(struct breakers *breakers, const struct breaker_rules *rules);
+void breakers_free(struct breakers *breakers);
+/* From the file, after the jobs: a probe that is still out is so again. */
+void breakers_load(struct breakers *breakers, struct journal *journal, const struct idmap *jobs,
+                   int64_t now_ms);
+
+/* May work of this type go to this node? *ret_probe: then it is the probe of this one, and the
+ * caller, who has a slot for it already, tells by breakers_probe(); NULL: it is not. */
+bool breakers_allow(struct breakers *breakers, struct str node, struct str type, int64_t now_ms,
+                    struct gate **ret_probe);
+void breakers_probe(struct breakers *breakers, struct journal *journal, struct gate *gate,
+                    struct entry *entry, int64_t now_ms);
+/* Its lease ran out: another probe may go. */
+void breakers_release(struct entry *entry);
+/* Its attempt ended; entry->head still says where it was. */
+enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
+                                   struct entry *entry, enum breakers_word word, int64_t now_ms);
+
+bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
+                    struct str type, int64_t now_ms); /* false: there is none */
+/* Into op->u.breakers, by node and type. */
+void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t now_ms);
+/* Drops those of nodes that are gone and did not come back for a whole pause. */
+void breakers_tidy(struct breakers *breakers, struct journal *journal, const struct map *nodes,
+                   int64_t now_ms);
+void breakers_check(const struct breakers *breakers); /* see ledger_check */
+
+#endif
