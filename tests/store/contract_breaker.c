@@ -1,0 +1,616 @@
+/* Breakers: what counts, for whom, the one probe, and that nothing of it is forgotten. */
+#include "contract.h"
+
+#include <string.h>
+
+enum { COOLDOWN_MS = 300000, THRESHOLD = 3 };
+
+static int setup(void **state)
+{
+    struct rig *rig;
+
+    if (contract_setup(state))
+        return 1;
+    rig = *state;
+    contract_backend->close(rig);
+    rig->config.breaker_threshold = THRESHOLD;
+    rig->config.breaker_cooldown_ms = COOLDOWN_MS;
+    contract_backend->open(rig);
+    return 0;
+}
+
+static struct store_op reserve_op(uint64_t job, const char *type, const char *nodes)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+    struct str rest = str_of(nodes);
+
+    op.u.put.spec = STR("{}");
+    op.u.put.type = type ? str_of(type) : STR_NONE;
+    op.u.put.max_attempts = 1;
+    op.u.put.owner = 1;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    while (rest.len) {
+        struct str node = str_cut(&rest, ' ');
+
+        op.u.put.candidates[op.u.put.candidate_count++] =
+            (struct store_candidate){.node = node, .hash = str_hash(node)};
+    }
+    return op;
+}
+
+static enum err reserve(struct rig *rig, uint64_t job, const char *type, const char *nodes)
+{
+    rig->op = reserve_op(job, type, nodes);
+    return rig_call(rig, &rig->op);
+}
+
+static uint64_t next_job(void)
+{
+    static uint64_t job;
+
+    return ++job;
+}
+
+/* One job from its start to the node's word. */
+static enum breaker_event run(struct rig *rig, const char *type, const char *node,
+                              enum store_outcome outcome, const char *reason)
+{
+    uint64_t job = next_job();
+
+    assert_int_equal(reserve(rig, job, type, node), ERR_OK);
+    assert_int_equal(rig_commit(rig, job, 1, node), ERR_OK);
+    assert_int_equal(rig_finish(rig, outcome, job, 1, node, reason), ERR_OK);
+    return rig->op.u.settle.breaker;
+}
+
+static void open_it(struct rig *rig, const char *type, const char *node)
+{
+    for (int i = 1; i < THRESHOLD; i++)
+        assert_int_equal(run(rig, type, node, STORE_FAIL, "EXIT_1"), BREAKER_NO_EVENT);
+    assert_int_equal(run(rig, type, node, STORE_FAIL, "EXIT_1"), BREAKER_TRIPPED);
+}
+
+static bool is_shut(struct rig *rig, const char *type, const char *node)
+{
+    struct lease_node before = rig_counts(rig, node);
+    struct lease_node after;
+
+    if (reserve(rig, next_job(), type, node) != ERR_ALL_FULL)
+        return false;
+    assert_true(rig->op.u.put.candidates[0].tried);
+    assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
+    assert_int_equal(rig->op.u.put.chosen, -1);
+    after = rig_counts(rig, node);
+    assert_int_equal(after.reserved, before.reserved);
+    assert_int_equal(after.running, before.running);
+    return true;
+}
+
+static size_t list(struct rig *rig)
+{
+    rig->op = (struct store_op){.verb = STORE_BREAKERS};
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    return rig->op.u.breakers.count;
+}
+
+/* Closed without a failure when there is none. */
+static struct breaker look(struct rig *rig, const char *type, const char *node)
+{
+    size_t count = list(rig);
+
+    for (size_t i = 0; i < count; i++)
+        if (str_is(rig->op.u.breakers.items[i].node, node) &&
+            str_is(rig->op.u.breakers.items[i].type, type))
+            return rig->op.u.breakers.items[i].breaker;
+    return (struct breaker){0};
+}
+
+static enum err reset(struct rig *rig, const char *type, const char *node)
+{
+    rig->op = (struct store_op){.verb = STORE_BREAKER_RESET, .node = str_of(node)};
+    rig->op.u.breaker.type = str_of(type);
+    return rig_call(rig, &rig->op);
+}
+
+static void restart(struct rig *rig)
+{
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+}
+
+static void wait_cooldown(struct rig *rig, int64_t less_ms)
+{
+    int64_t since_ms = rig_now_ms() - look(rig, "talk", "n1").opened_ms;
+
+    rig_pass(rig, COOLDOWN_MS - since_ms - less_ms);
+}
+
+static void renew(struct rig *rig)
+{
+    rig->op = (struct store_op){.verb = STORE_RENEW, .node = STR("n1")};
+    rig->op.u.renew.ttl_ms = RIG_RUN_MS;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+}
+
+/* How work ends: in capitals the probe that is out, in small letters a whole run. */
+static const struct {
+    char letter;
+    enum store_outcome outcome;
+    const char *node;
+    const char *reason;
+} ends[] = {
+    {'D', STORE_DONE, "n1", NULL},
+    {'F', STORE_FAIL, "n1", "EXIT_1"},
+    {'E', STORE_FAIL, "n1", "EMERGENCY"},
+    {'R', STORE_REFUSED, "n1", "NODE_OVERLOADED"},
+    {'S', STORE_SEND_FAILED, "n1", "no connection"},
+    {'X', STORE_CANCEL, NULL, NULL},
+    {'L', STORE_EXPIRE, NULL, NULL},
+};
+
+static bool end(struct rig *rig, char letter, uint64_t probe)
+{
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        if (letter == ends[i].letter)
+            assert_int_equal(
+                rig_finish(rig, ends[i].outcome, probe, 1, ends[i].node, ends[i].reason), ERR_OK);
+        else if (letter == ends[i].letter + ('a' - 'A'))
+            run(rig, "talk", "n1", ends[i].outcome, ends[i].reason);
+        else
+            continue;
+        return true;
+    }
+    return false;
+}
+
+/* One letter, one thing that happens to talk on n1. */
+static void step(struct rig *rig, char letter, uint64_t *probe)
+{
+    switch (letter) {
+    case 'b': /* it is shut */
+        assert_true(is_shut(rig, "talk", "n1"));
+        break;
+    case 'v': /* all but the last ms of the pause */
+        wait_cooldown(rig, 1);
+        break;
+    case 'w':
+        wait_cooldown(rig, 0);
+        break;
+    case 'h': /* 40 s in which the node lives */
+        rig_pass(rig, RIG_RUN_MS - RIG_TTL_MS);
+        renew(rig);
+        break;
+    case 'q': /* the node is silent until every lease of it ran out */
+        rig_pass(rig, RIG_RUN_MS);
+        break;
+    case '!':
+        restart(rig);
+        break;
+    case '0':
+        assert_int_equal(reset(rig, "talk", "n1"), ERR_OK);
+        break;
+    case 'P':
+        *probe = next_job();
+        assert_int_equal(reserve(rig, *probe, "talk", "n1"), ERR_OK);
+        assert_true(rig->op.u.put.probe);
+        break;
+    case 'K':
+        assert_int_equal(rig_commit(rig, *probe, 1, "n1"), ERR_OK);
+        break;
+    default:
+        assert_true(end(rig, letter, *probe));
+    }
+}
+
+static const struct {
+    const char *steps;
+    enum breaker_state state;
+    int failures;
+    bool probing;
+} rows[] = {
+    {"f", BREAKER_CLOSED, 1, false},
+    {"ffd", BREAKER_CLOSED, 0, false},
+    {"ffdff", BREAKER_CLOSED, 2, false},
+    {"ffeef", BREAKER_OPEN, 3, false},
+    {"fffb", BREAKER_OPEN, 3, false},
+    {"fffvb", BREAKER_OPEN, 3, false},
+    {"fffw", BREAKER_HALF_OPEN, 3, false},
+    {"fffwPbb", BREAKER_HALF_OPEN, 3, true},
+    {"fffwPKbD", BREAKER_CLOSED, 0, false},
+    {"fffwPKDd", BREAKER_CLOSED, 0, false},
+    {"fffwPKFb", BREAKER_OPEN, 4, false},
+    {"fffwPKFvbwPKFwPKFwPKF", BREAKER_OPEN, 6, false}, /* capped at twice the threshold */
+    {"fffwPKFwPKDf", BREAKER_CLOSED, 1, false},
+    /* A probe that ends without a word on the work: the next one may go. */
+    {"fffwPR", BREAKER_HALF_OPEN, 3, false},
+    {"fffwPRPbSPXPqLPKEPKqLPKD", BREAKER_CLOSED, 0, false},
+    /* However long it takes, as long as its node is there. */
+    {"fffwPKhhhhhhhhhbD", BREAKER_CLOSED, 0, false},
+    /* Cancelled while it ran: it is out until its node ended it, and however that was. */
+    {"fffwPKXbFPKD", BREAKER_CLOSED, 0, false},
+    /* The store's restart. */
+    {"ff!f", BREAKER_OPEN, 3, false},
+    {"fff!b", BREAKER_OPEN, 3, false},
+    {"fff!vbw!Pb", BREAKER_HALF_OPEN, 3, true},
+    {"fffwP!bKb!bF", BREAKER_OPEN, 4, false},
+    {"fffwPKFv!b", BREAKER_OPEN, 4, false},
+    {"fffwPR!Pb", BREAKER_HALF_OPEN, 3, true},
+    {"fffwPKD!d", BREAKER_CLOSED, 0, false},
+    /* An operator's word. */
+    {"fff0", BREAKER_CLOSED, 0, false},
+    {"fff0!ff", BREAKER_CLOSED, 2, false},
+    {"fffwPK0F", BREAKER_CLOSED, 1, false},
+};
+
+static void test_rows(void **state)
+{
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct breaker breaker;
+        struct rig *rig;
+        uint64_t probe = 0;
+        void *own = NULL;
+
+        assert_int_equal(setup(&own), 0);
+        rig = own;
+        for (const char *letter = rows[i].steps; *letter; letter++)
+            step(rig, *letter, &probe);
+        breaker = look(rig, "talk", "n1");
+        if (breaker.state != rows[i].state || breaker.failures != rows[i].failures ||
+            (breaker.probe_until_ms > 0) != rows[i].probing)
+            fail_msg("%s: %s, %d failures, probe until %lld", rows[i].steps,
+                     breaker_state_name(breaker.state), (int)breaker.failures,
+                     (long long)breaker.probe_until_ms);
+        contract_teardown(&own);
+    }
+}
+
+static void test_events(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t probe = next_job();
+
+    open_it(rig, "talk", "n1");
+    wait_cooldown(rig, 0);
+    assert_int_equal(run(rig, "talk", "n1", STORE_FAIL, "EXIT_1"), BREAKER_PROBE_FAILED);
+    wait_cooldown(rig, 0);
+    reserve(rig, probe, "talk", "n1");
+    rig_commit(rig, probe, 1, "n1");
+    assert_int_equal(rig_finish(rig, STORE_DONE, probe, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig->op.u.settle.breaker, BREAKER_RECOVERED);
+    assert_string_equal(rig->op.head.type, "talk");
+    /* The same message again tells of nothing new. */
+    assert_int_equal(rig_finish(rig, STORE_DONE, probe, 1, "n1", NULL), ERR_OK);
+    assert_true(rig->op.u.settle.duplicate);
+    assert_int_equal(rig->op.u.settle.breaker, BREAKER_NO_EVENT);
+}
+
+/* Whose failure it was, by the reason the node gives. */
+static void test_attribution(void **state)
+{
+    static const struct {
+        const char *reason;
+        int failures;
+    } reasons[] = {
+        {"EXIT_1", 1},       {"SIGNAL_SEGV", 1},     {"OOM", 1},
+        {"START_FAILED", 1}, {"TIMEOUT", 1},         {"MODEL_LOAD_FAILED", 1},
+        {"CANCELLED", 0},    {"EMERGENCY", 0},       {"SHIM_LOST", 0},
+        {"rate_limit", 0},   {"NODE_OVERLOADED", 0},
+    };
+    struct rig *rig = *state;
+
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        run(rig, "talk", "n1", STORE_FAIL, reasons[i].reason);
+        assert_int_equal(look(rig, "talk", "n1").failures, reasons[i].failures);
+        run(rig, "talk", "n1", STORE_DONE, NULL);
+    }
+}
+
+/* One that its node did not stop in time counts; one whose node is silent does not. */
+static void test_run_timeout_counts(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t job = next_job();
+
+    rig->op = reserve_op(job, "talk", "n1");
+    rig->op.u.put.timeout_ms = 2000;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    rig_commit(rig, job, 1, "n1");
+    rig_pass(rig, 3000);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, job, 1, NULL, NULL), ERR_OK);
+    assert_string_equal(rig->op.head.reason, "RUN_TIMEOUT");
+    assert_int_equal(look(rig, "talk", "n1").failures, 1);
+}
+
+/* The probe's own time-out reopens it, although its lease had run out before anybody looked. */
+static void test_probe_that_hangs_reopens(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t probe = next_job();
+
+    open_it(rig, "talk", "n1");
+    wait_cooldown(rig, 0);
+    rig->op = reserve_op(probe, "talk", "n1");
+    rig->op.u.put.timeout_ms = 2000;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_true(rig->op.u.put.probe);
+    rig_commit(rig, probe, 1, "n1");
+    rig_pass(rig, 3000);
+    assert_int_equal(reserve(rig, next_job(), "dev", "n1"), ERR_OK); /* clears what ran out */
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, probe, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig->op.u.settle.breaker, BREAKER_PROBE_FAILED);
+    assert_true(is_shut(rig, "talk", "n1"));
+}
+
+static void test_others_are_not_shut(void **state)
+{
+    struct rig *rig = *state;
+
+    open_it(rig, "talk", "n1");
+    assert_true(is_shut(rig, "talk", "n1"));
+    run(rig, "dev", "n1", STORE_DONE, NULL);
+    run(rig, "talk", "n2", STORE_FAIL, "EXIT_1");
+    run(rig, "talk", "n2", STORE_DONE, NULL);
+    /* And what others do does not open it again, or close it. */
+    assert_true(is_shut(rig, "talk", "n1"));
+    assert_int_equal(list(rig), 1);
+}
+
+static void test_next_candidate_is_taken(void **state)
+{
+    struct rig *rig = *state;
+
+    open_it(rig, "talk", "n1");
+    assert_int_equal(reserve(rig, next_job(), "talk", "n1 n2"), ERR_OK);
+    assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
+    assert_int_equal(rig->op.u.put.chosen, 1);
+    assert_false(rig->op.u.put.probe);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+    assert_int_equal(rig_counts(rig, "n2").reserved, 1);
+}
+
+/* The next attempt of a job that exists is of the same type, although nobody says it again. */
+static void test_next_attempt_is_of_its_type(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t job = next_job();
+
+    rig->op = reserve_op(job, "talk", "n1");
+    rig->op.u.put.max_attempts = 2;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    rig_commit(rig, job, 1, "n1");
+    run(rig, "talk", "n1", STORE_FAIL, "EXIT_1");
+    run(rig, "talk", "n1", STORE_FAIL, "EXIT_1");
+    rig_finish(rig, STORE_FAIL, job, 1, "n1", "EXIT_1");
+    assert_int_equal(rig->op.head.state, JOB_RETRYING);
+    restart(rig);
+    rig->op = reserve_op(job, NULL, "n1");
+    rig->op.attempt = 2;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_ALL_FULL);
+    assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
+    wait_cooldown(rig, 0);
+    rig->op = reserve_op(job, NULL, "n1");
+    rig->op.attempt = 2;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_true(rig->op.u.put.probe);
+    /* The same reserve again is answered, not sent as another probe. */
+    rig->op = reserve_op(job, NULL, "n1");
+    rig->op.attempt = 2;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_true(rig->op.u.put.duplicate);
+    assert_true(is_shut(rig, "talk", "n1"));
+}
+
+/* No slot, no probe: it is there for the next one that has a slot. */
+static void test_probe_needs_a_slot(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t first = next_job();
+    uint64_t second = next_job();
+
+    open_it(rig, "talk", "n1");
+    wait_cooldown(rig, 0);
+    reserve(rig, first, "dev", "n1");
+    reserve(rig, second, "dev", "n1");
+    assert_int_equal(reserve(rig, next_job(), "talk", "n1"), ERR_ALL_FULL);
+    assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_FULL);
+    assert_int_equal(look(rig, "talk", "n1").probe_until_ms, 0);
+    rig_finish(rig, STORE_SEND_FAILED, first, 1, "n1", NULL);
+    assert_int_equal(reserve(rig, next_job(), "talk", "n1"), ERR_OK);
+    assert_true(rig->op.u.put.probe);
+}
+
+/* What began before it opened says nothing about it now, neither good nor bad. */
+static void test_earlier_work_does_not_decide(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t early[2] = {next_job(), next_job()};
+
+    rig_node(rig, "n1", 4, NODE_READY);
+    for (int i = 0; i < 2; i++) {
+        reserve(rig, early[i], "talk", "n1");
+        rig_commit(rig, early[i], 1, "n1");
+    }
+    rig_pass(rig, 1000);
+    open_it(rig, "talk", "n1");
+    for (int64_t passed = 0; passed < COOLDOWN_MS; passed += 40000) {
+        rig_pass(rig, 40000);
+        renew(rig);
+    }
+    assert_int_equal(rig_finish(rig, STORE_DONE, early[0], 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig->op.u.settle.breaker, BREAKER_NO_EVENT);
+    assert_int_equal(look(rig, "talk", "n1").state, BREAKER_HALF_OPEN);
+    assert_int_equal(reserve(rig, next_job(), "talk", "n1"), ERR_OK);
+    assert_true(rig->op.u.put.probe);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, early[1], 1, "n1", "EXIT_1"), ERR_OK);
+    assert_int_equal(rig->op.u.settle.breaker, BREAKER_NO_EVENT);
+    assert_int_equal(look(rig, "talk", "n1").state, BREAKER_HALF_OPEN);
+    assert_true(look(rig, "talk", "n1").probe_until_ms > 0);
+}
+
+struct asked {
+    struct store_op op;
+    size_t *open;
+    bool *all;
+};
+
+static void answered(struct store_op *op)
+{
+    struct asked *asked = container_of(op, struct asked, op);
+
+    *asked->all = --*asked->open == 0;
+}
+
+/* All at once, in whatever batches they come: one. */
+static void test_one_probe_among_many(void **state)
+{
+    enum { MANY = 64 };
+    static struct asked asked[MANY];
+    struct rig *rig = *state;
+    size_t open = MANY;
+    bool all = false;
+    int placed = 0;
+
+    rig_node(rig, "n1", MANY, NODE_READY);
+    open_it(rig, "talk", "n1");
+    wait_cooldown(rig, 0);
+    for (int i = 0; i < MANY; i++) {
+        asked[i] =
+            (struct asked){.op = reserve_op(next_job(), "talk", "n1"), .open = &open, .all = &all};
+        asked[i].op.reply_to = &rig->desk.inbox;
+        asked[i].op.done = answered;
+        assert_int_equal(store_send(rig->store, &asked[i].op), ERR_OK);
+    }
+    rig_wait(rig, &all);
+    for (int i = 0; i < MANY; i++)
+        placed += asked[i].op.err == ERR_OK && asked[i].op.u.put.probe;
+    assert_int_equal(placed, 1);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+}
+
+/* A message that comes late or twice is counted once or not at all. */
+static void test_counted_once(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t job = next_job();
+
+    reserve(rig, job, "talk", "n1");
+    rig_commit(rig, job, 1, "n1");
+    for (int i = 0; i < 5; i++)
+        rig_finish(rig, STORE_FAIL, job, 1, "n1", "EXIT_1");
+    rig_finish(rig, STORE_FAIL, job, 2, "n1", "EXIT_1");
+    rig_finish(rig, STORE_FAIL, job, 1, "n2", "EXIT_1");
+    assert_int_equal(look(rig, "talk", "n1").failures, 1);
+    assert_int_equal(list(rig), 1);
+}
+
+static void test_no_type_no_breaker(void **state)
+{
+    static char name[POOL_LANG_MAX + 2];
+    struct rig *rig = *state;
+
+    for (int i = 0; i < 5; i++)
+        run(rig, NULL, "n1", STORE_FAIL, "EXIT_1");
+    assert_int_equal(list(rig), 0);
+    memset(name, 't', sizeof name - 1);
+    assert_int_equal(reserve(rig, next_job(), name, "n1"), ERR_BAD_FIELD);
+    name[POOL_LANG_MAX] = '\0';
+    open_it(rig, name, "n1");
+    restart(rig);
+    assert_true(is_shut(rig, name, "n1"));
+}
+
+static void test_off(void **state)
+{
+    struct rig *rig = *state;
+
+    open_it(rig, "talk", "n1");
+    contract_backend->close(rig);
+    rig->config.breaker_threshold = 0;
+    contract_backend->open(rig);
+    for (int i = 0; i < 5; i++)
+        run(rig, "talk", "n1", STORE_FAIL, "EXIT_1");
+    assert_int_equal(list(rig), 0);
+    assert_int_equal(reset(rig, "talk", "n1"), ERR_NOT_FOUND);
+}
+
+static void test_reset_of_none(void **state)
+{
+    struct rig *rig = *state;
+
+    open_it(rig, "talk", "n1");
+    assert_int_equal(reset(rig, "dev", "n1"), ERR_NOT_FOUND);
+    assert_int_equal(reset(rig, "talk", "n2"), ERR_NOT_FOUND);
+    assert_int_equal(reset(rig, "talk", "nobody"), ERR_NOT_FOUND);
+    assert_int_equal(reset(rig, "", ""), ERR_NOT_FOUND);
+    assert_int_equal(reset(rig, "talk", "n1"), ERR_OK);
+    assert_int_equal(reset(rig, "talk", "n1"), ERR_NOT_FOUND);
+}
+
+static void test_listed_in_order(void **state)
+{
+    static const char *const want[] = {"n1 dev", "n1 talk", "n2 dev", "n2 talk"};
+    struct rig *rig = *state;
+
+    run(rig, "talk", "n2", STORE_FAIL, "EXIT_1");
+    run(rig, "dev", "n1", STORE_FAIL, "EXIT_1");
+    run(rig, "talk", "n1", STORE_FAIL, "EXIT_1");
+    run(rig, "dev", "n2", STORE_FAIL, "EXIT_1");
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(list(rig), COUNT_OF(want));
+        for (size_t i = 0; i < COUNT_OF(want); i++) {
+            const struct store_breaker *item = &rig->op.u.breakers.items[i];
+            struct str text = arena_fmt(&rig->arena, STR_FMT " " STR_FMT, STR_ARG(item->node),
+                                        STR_ARG(item->type));
+
+            assert_true(str_is(text, want[i]));
+        }
+        restart(rig);
+    }
+}
+
+/* A node that leaves and comes back has what it had; one that stays away takes it along. */
+static void test_node_leaves(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op drop = {.verb = STORE_NODE_DROP, .node = STR("n1")};
+    struct store_op again = drop;
+
+    open_it(rig, "talk", "n1");
+    open_it(rig, "talk", "n2");
+    assert_int_equal(rig_call(rig, &drop), ERR_OK);
+    assert_int_equal(rig_node(rig, "n1", 2, NODE_READY), ERR_OK);
+    assert_true(is_shut(rig, "talk", "n1"));
+    assert_int_equal(rig_call(rig, &again), ERR_OK);
+    rig_pass(rig, COOLDOWN_MS);
+    while (list(rig) > 1) /* the store does it in a quiet moment */
+        rig_pass(rig, 1);
+    assert_true(str_is(rig->op.u.breakers.items[0].node, "n2"));
+    restart(rig);
+    assert_int_equal(list(rig), 1);
+}
+
+#define TEST(name)                                                                                 \
+    {                                                                                              \
+#name, name, setup, contract_teardown, NULL                                                \
+    }
+
+const struct CMUnitTest contract_breaker[] = {
+    {"test_rows", test_rows, NULL, NULL, NULL},
+    TEST(test_events),
+    TEST(test_attribution),
+    TEST(test_run_timeout_counts),
+    TEST(test_probe_that_hangs_reopens),
+    TEST(test_others_are_not_shut),
+    TEST(test_next_candidate_is_taken),
+    TEST(test_next_attempt_is_of_its_type),
+    TEST(test_probe_needs_a_slot),
+    TEST(test_earlier_work_does_not_decide),
+    TEST(test_one_probe_among_many),
+    TEST(test_counted_once),
+    TEST(test_no_type_no_breaker),
+    TEST(test_off),
+    TEST(test_reset_of_none),
+    TEST(test_listed_in_order),
+    TEST(test_node_leaves),
+};
+const size_t contract_breaker_count = COUNT_OF(contract_breaker);
