@@ -483,19 +483,23 @@ bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
 {
     struct run_private *priv = run->priv;
     struct cgroup group;
-    int64_t cpu_ms = 0, memory_bytes = 0;
+    int64_t cpu_ms = 0, memory_bytes = 0, walked_cpu_ms = 0, walked_bytes = 0;
+    bool cpu, memory;
 
     if (run->state == RUN_ENDED || !priv->shim_pid)
         return false;
-    run_tree_usage(priv->shim_pid, &cpu_ms, &memory_bytes);
     cgroup_open(&group, &priv->places, run->key);
-    cgroup_cpu_ms(&group, &cpu_ms); /* these know better, where they know */
-    cgroup_memory_bytes(&group, &memory_bytes);
+    cpu = cgroup_cpu_ms(&group, &cpu_ms);
+    memory = cgroup_memory_bytes(&group, &memory_bytes);
     cgroup_close(&group);
-    if (cpu_ms > priv->cpu_ms_max)
+    if (!cpu || !memory)
+        run_tree_usage(priv->shim_pid, &walked_cpu_ms, &walked_bytes);
+    if (!cpu)
+        cpu_ms = walked_cpu_ms;
+    if (cpu_ms > priv->cpu_ms_max) /* children that nobody waited for are missing from a walk */
         priv->cpu_ms_max = cpu_ms;
     *ret_cpu_ms = priv->cpu_ms_max;
-    *ret_memory_bytes = memory_bytes;
+    *ret_memory_bytes = memory ? memory_bytes : walked_bytes;
     return true;
 }
 

@@ -41,6 +41,7 @@ static int take_order(int orders_fd, int fds[FD_COUNT])
                          .msg_control = control.bytes,
                          .msg_controllen = sizeof control.bytes};
     const struct cmsghdr *cmsg;
+    size_t count;
     ssize_t got = recvmsg(orders_fd, &msg, MSG_CMSG_CLOEXEC);
 
     if (got < 0)
@@ -48,11 +49,15 @@ static int take_order(int orders_fd, int fds[FD_COUNT])
     if (got == 0)
         return 0;
     cmsg = CMSG_FIRSTHDR(&msg);
-    if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS ||
-        cmsg->cmsg_len != CMSG_LEN(sizeof(int) * FD_COUNT))
-        return -1; /* descriptors were cut off: we have too many open */
-    memcpy(fds, CMSG_DATA(cmsg), sizeof(int) * FD_COUNT);
-    return 1;
+    if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS)
+        return -1;
+    count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    memcpy(fds, CMSG_DATA(cmsg), sizeof(int) * count);
+    if (count == FD_COUNT)
+        return 1;
+    while (count > 0)
+        close(fds[--count]); /* too many are open: the run's connection ends, and so it does */
+    return -1;
 }
 
 static void start_shim(int orders_fd, const int fds[FD_COUNT], int oom_adj)

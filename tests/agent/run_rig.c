@@ -18,6 +18,8 @@ const char *rig_shim(void)
     static char path[512];
     ssize_t len = readlink("/proc/self/exe", path, sizeof path - 32);
 
+    if (getenv("BERTH_SHIM")) /* the real program, for its figures */
+        return getenv("BERTH_SHIM");
     assert_true(len > 0);
     path[len] = '\0';
     strcpy(strrchr(path, '/'), "/shim_helper");
