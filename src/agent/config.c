@@ -235,57 +235,6 @@ static const struct field fields[] = {
 static const struct schema config_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
-/* --config is looked for first: flags win over the file it names. */
-static const char *config_path(int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "--config=", 9) == 0)
-            return argv[i] + 9;
-        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
-            return argv[i + 1];
-    }
-    return getenv("BERTH_CONFIG");
-}
-
-static enum err unknown_flag(const char *flag, struct problem *why)
-{
-    char name[64] = {0}, guess[64] = {0};
-
-    for (size_t i = 0; flag[2 + i] && flag[2 + i] != '=' && i + 1 < sizeof name; i++)
-        name[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
-    const char *nearest = schema_nearest(fields, COUNT_OF(fields), str_of(name));
-    if (!nearest)
-        return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; --help lists them.", flag);
-    for (size_t i = 0; nearest[i] && i + 1 < sizeof guess; i++)
-        guess[i] = nearest[i] == '_' ? '-' : nearest[i];
-    return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; did you mean --%s?", flag,
-                       guess);
-}
-
-static enum err read_flags(struct conf *conf, int argc, char **argv, struct problem *why)
-{
-    for (int i = 0; i < argc;) {
-        if (strncmp(argv[i], "--config=", 9) == 0) {
-            i++;
-            continue;
-        }
-        if (strcmp(argv[i], "--config") == 0) {
-            if (i + 1 == argc)
-                return problem_set(why, ERR_BAD_REQUEST, "", "--config needs a value.");
-            i += 2;
-            continue;
-        }
-        if (strncmp(argv[i], "--", 2) != 0)
-            return problem_set(why, ERR_BAD_REQUEST, "", "Unexpected argument \"%s\".", argv[i]);
-        enum err err = conf_flag(conf, argc, argv, &i, why);
-        if (err == ERR_NOT_FOUND)
-            return unknown_flag(argv[i], why);
-        if (err)
-            return err;
-    }
-    return ERR_OK;
-}
-
 /* At most `max` bytes of a file, into the arena. */
 static enum err read_file(const char *path, size_t max, struct arena *arena, struct str *ret_text,
                           struct problem *why)
@@ -464,7 +413,7 @@ static enum err check(const struct config *config, struct problem *why)
 enum err config_load(struct config_source *source, int argc, char **argv, struct problem *why)
 {
     extern char **environ;
-    const char *path = config_path(argc, argv);
+    const char *path = conf_path(argc, argv);
     enum err err;
 
     *source = (struct config_source){0};
@@ -474,7 +423,7 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
     if (!err)
         err = conf_env(&source->conf, environ, why);
     if (!err)
-        err = read_flags(&source->conf, argc, argv, why);
+        err = conf_flags(&source->conf, argc, argv, why);
     if (!err)
         err = check(&source->config, why);
     if (!err)
@@ -491,22 +440,7 @@ void config_done(struct config_source *source)
 
 void config_help(struct buf *out)
 {
-    buf_fmt(out, "  --%-25s %s\n", "config FILE", "YAML file with any of the settings below");
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        bool flag = fields[i].type != FIELD_OBJ && !(fields[i].flags & FIELD_NO_FLAG);
-        char name[64];
-        size_t n = 0;
-
-        for (const char *c = fields[i].name; *c && n + 1 < sizeof name; c++)
-            name[n++] = flag && *c == '_' ? '-' : *c;
-        name[n] = 0;
-        buf_fmt(out, "  %s%-25s %s", flag ? "--" : "  ", name, fields[i].help);
-        if (!flag)
-            buf_str(out, STR(" (only in the file)"));
-        else if (fields[i].preset)
-            buf_fmt(out, " (default %s)", fields[i].preset);
-        buf_char(out, '\n');
-    }
+    conf_help(&config_schema, out);
 }
 
 const struct executor *config_executor(const struct config *config, struct str type)

@@ -9,7 +9,7 @@
 enum { NAME_MAX_BYTES = 64 };
 
 /* --config is looked for first: flags win over the file it names. */
-static const char *config_path(int argc, char **argv)
+const char *conf_path(int argc, char **argv)
 {
     for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "--config=", 9) == 0)
@@ -43,7 +43,7 @@ static enum err unknown_flag(const struct conf *conf, const char *flag, struct p
                        guess);
 }
 
-static enum err read_flags(struct conf *conf, int argc, char **argv, struct problem *why)
+enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *why)
 {
     for (int i = 0; i < argc;) {
         if (strncmp(argv[i], "--config=", 9) == 0) {
@@ -70,28 +70,30 @@ static enum err read_flags(struct conf *conf, int argc, char **argv, struct prob
 enum err conf_load(struct conf *conf, int argc, char **argv, struct problem *why)
 {
     extern char **environ;
-    const char *path = config_path(argc, argv);
+    const char *path = conf_path(argc, argv);
     enum err err = path ? conf_file(conf, path, why) : ERR_OK;
 
     if (!err)
         err = conf_env(conf, environ, why);
     if (!err)
-        err = read_flags(conf, argc, argv, why);
+        err = conf_flags(conf, argc, argv, why);
     return err;
 }
 
 void conf_help(const struct schema *schema, struct buf *out)
 {
-    char flag[NAME_MAX_BYTES];
-
-    buf_fmt(out, "  --config FILE                     YAML file with any of the settings below\n");
+    buf_fmt(out, "  --%-25s %s\n", "config FILE", "YAML file with any of the settings below");
     for (size_t i = 0; i < schema->count; i++) {
         const struct field *field = &schema->fields[i];
+        bool flag = field->type != FIELD_OBJ && !(field->flags & FIELD_NO_FLAG);
+        char name[NAME_MAX_BYTES];
 
-        if (field->flags & FIELD_NO_FLAG)
-            continue;
-        swap_case(field->name, '_', '-', flag);
-        buf_fmt(out, "  --%-31s %s%s%s%s\n", flag, field->help, field->preset ? " (default " : "",
-                field->preset ? field->preset : "", field->preset ? ")" : "");
+        swap_case(field->name, '_', flag ? '-' : '_', name);
+        buf_fmt(out, "  %s%-25s %s", flag ? "--" : "  ", name, field->help);
+        if (!flag)
+            buf_str(out, STR(" (only in the file)"));
+        else if (field->preset)
+            buf_fmt(out, " (default %s)", field->preset);
+        buf_char(out, '\n');
     }
 }

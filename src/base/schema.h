@@ -87,6 +87,9 @@ enum err conf_check(const struct conf *conf, struct problem *why);
 /* All of them after conf_init: the file of --config or BERTH_CONFIG, the environment, the flags. An
  * unknown flag is told with the nearest one. */
 enum err conf_load(struct conf *conf, int argc, char **argv, struct problem *why);
+/* Its parts, for whoever reads more out of the file. */
+const char *conf_path(int argc, char **argv); /* of the file; NULL: none */
+enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *why);
 /* The flags, one a line, with their defaults. */
 void conf_help(const struct schema *schema, struct buf *out);
 /* Every value and where it came from, one a line: `sample_k: 20  # default`. */

@@ -202,6 +202,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
         report_remember(&change->report, change->node);
     }
     change->facts = NULL;
+    registry_take_live(change->node, &change->report);
     atomic_store(&change->node->heartbeat_ms, now_ms);
     if (!known)
         node_watch_init(&change->node->watch, now_ms);

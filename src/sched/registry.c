@@ -157,6 +157,13 @@ static void take_usage(struct node *node, const struct report *report)
     blackboard_write(board, json_raw(report->usage));
 }
 
+void registry_take_live(struct node *node, const struct report *report)
+{
+    if (report->level >= 0)
+        atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
+    take_usage(node, report);
+}
+
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
                                       const struct report_load *load)
 {
@@ -172,9 +179,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
         atomic_store_explicit(&node->gpu_pm, load->gpu_pm, memory_order_relaxed);
     if (load->mem_pm >= 0)
         atomic_store_explicit(&node->mem_pm, load->mem_pm, memory_order_relaxed);
-    if (report->level >= 0)
-        atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
-    take_usage(node, report);
+    registry_take_live(node, report);
     /* One we held for lost or degraded is taken back by the store before it gets work again. */
     enum node_health own = (enum node_health)atomic_load_explicit(&node->own, memory_order_relaxed);
     enum node_admin admin =

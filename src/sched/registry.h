@@ -50,6 +50,8 @@ enum registry_beat {
 };
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
                                       const struct report_load *load);
+/* Level and usage of a report, into the live figures. */
+void registry_take_live(struct node *node, const struct report *report);
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
 

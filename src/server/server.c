@@ -15,6 +15,7 @@
 #include "base/metrics.h"
 #include "sched/settle.h"
 #include "server/callback.h"
+#include "server/dev.h"
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/route.h"
@@ -298,29 +299,35 @@ static enum err server_init(struct server *server, struct settings *settings, st
     return ERR_OK;
 }
 
-/* Waits for SIGTERM or SIGINT on the main thread; all others have them blocked. */
-static int wait_signal(void)
+/* The signals the main thread waits for; all others have them blocked. */
+static void own_signals(sigset_t *ret_set)
 {
-    sigset_t set;
-    int got = 0;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    while (sigwait(&set, &got) != 0)
-        ;
-    return got;
+    sigemptyset(ret_set);
+    sigaddset(ret_set, SIGTERM);
+    sigaddset(ret_set, SIGINT);
+    sigaddset(ret_set, SIGCHLD);
 }
 
 static void block_signals(void)
 {
     sigset_t set;
 
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
+    own_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+}
+
+/* Until SIGTERM or SIGINT; an agent that died meanwhile is started again. */
+static int wait_signal(const struct server *server, struct dev *agent)
+{
+    sigset_t set;
+    int got = 0;
+
+    own_signals(&set);
+    while (sigwait(&set, &got) != 0 || got == SIGCHLD)
+        if (got == SIGCHLD)
+            dev_revive(agent, server);
+    return got;
 }
 
 struct drain {
@@ -400,15 +407,19 @@ static int fail(const struct problem *why)
 static int serve_until_signal(struct server *server, bool dev)
 {
     struct problem why = {0};
+    struct dev agent = {0};
     bool up = start_all(server, &why) == ERR_OK;
 
     if (up && dev)
+        up = dev_start(&agent, server, &why) == ERR_OK;
+    if (up && dev)
         fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server->port);
     if (up) {
-        int got = wait_signal();
+        int got = wait_signal(server, &agent);
 
         log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
     }
+    dev_stop(&agent);
     server_stop(server);
     server_done(server);
     if (!up)

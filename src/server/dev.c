@@ -1,0 +1,107 @@
+/* Starting and ending the agent of `berth dev`. */
+#include "server/dev.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STOP_MS = 3000, QUICK_END_MS = 500 };
+
+/* In the child, after fork: only what is safe there. */
+static void become_agent(char *const *argv, char *const *envp, int parent)
+{
+    sigset_t none;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* also when the server is killed */
+    if (getppid() != parent)
+        _exit(0);
+    execve("/proc/self/exe", argv, envp);
+    _exit(127);
+}
+
+/* The environment without the server's own file: it is not the agent's. */
+static char **agent_env(void)
+{
+    extern char **environ;
+    size_t count = 0, kept = 0;
+
+    while (environ[count])
+        count++;
+    char **env = calloc(count + 1, sizeof *env);
+    assert(env);
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0)
+            env[kept++] = environ[i];
+    return env;
+}
+
+enum err dev_start(struct dev *dev, const struct server *server, struct problem *why)
+{
+    char url[64], dir[4096];
+    char *const argv[] = {"berth",
+                          "agent",
+                          "--server",
+                          url,
+                          "--data-dir",
+                          dir,
+                          "--slots-fixed",
+                          "4",
+                          "--max-concurrent-jobs",
+                          "4",
+                          "--allow-commands",
+                          NULL};
+    int parent = getpid();
+
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", server->port);
+    if ((size_t)snprintf(dir, sizeof dir, STR_FMT "/agent", STR_ARG(server->settings->data_dir)) >=
+        sizeof dir)
+        return problem_set(why, ERR_BAD_CONFIG, "data_dir", "data_dir is too long.");
+    char **env = agent_env();
+    int pid = fork();
+    if (pid == 0)
+        become_agent(argv, env, parent);
+    free(env);
+    if (pid < 0)
+        return problem_set(why, ERR_IO, "", "The agent cannot be started: %s.", strerror(errno));
+    dev->pid = pid;
+    dev->started_ms = clock_mono_ms();
+    return ERR_OK;
+}
+
+void dev_revive(struct dev *dev, const struct server *server)
+{
+    struct problem why;
+
+    if (!dev->pid || waitpid(dev->pid, NULL, WNOHANG) != dev->pid)
+        return;
+    log_event(LOG_WARN, "dev.agent_ended", KI("pid", dev->pid));
+    dev->pid = 0;
+    /* One that cannot live at all is not tried for ever; what it said is in the log. */
+    if (clock_mono_ms() - dev->started_ms < QUICK_END_MS)
+        return;
+    if (dev_start(dev, server, &why))
+        log_event(LOG_ERROR, "dev.agent_failed", KC("reason", why.detail));
+}
+
+void dev_stop(struct dev *dev)
+{
+    int64_t until_ms = clock_mono_ms() + STOP_MS;
+
+    if (!dev->pid)
+        return;
+    kill(dev->pid, SIGTERM);
+    while (waitpid(dev->pid, NULL, WNOHANG) == 0) {
+        if (clock_mono_ms() >= until_ms)
+            kill(dev->pid, SIGKILL);
+        usleep(5000);
+    }
+    dev->pid = 0;
+}

@@ -1,0 +1,18 @@
+/* The agent of `berth dev`: a process of its own beside the server, on this machine, that takes any
+ * command. It ends with the server. */
+#ifndef SERVER_DEV_H
+#define SERVER_DEV_H
+
+#include "server/server.h"
+
+struct dev {
+    int pid; /* 0: none runs */
+    int64_t started_ms;
+};
+
+enum err dev_start(struct dev *dev, const struct server *server, struct problem *why);
+/* A child ended: if it was the agent, another takes its place (and adopts what it ran). */
+void dev_revive(struct dev *dev, const struct server *server);
+void dev_stop(struct dev *dev);
+
+#endif
