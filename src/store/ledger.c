@@ -232,10 +232,12 @@ void ledger_settled(struct ledger *ledger, struct entry *entry)
     entry->ran_out = LEASE_NONE;
 }
 
+/* From the end: what ran out since the last time stands there, and before it may be very many that
+ * wait for a sweep that is behind. */
 void ledger_write_lapsed(struct ledger *ledger)
 {
-    for (struct chain *at = ledger->lapsed.next; ledger->unwritten_count && at != &ledger->lapsed;
-         at = at->next) {
+    for (struct chain *at = ledger->lapsed.prev; ledger->unwritten_count && at != &ledger->lapsed;
+         at = at->prev) {
         struct entry *entry = container_of(at, struct entry, in_list);
 
         if (!entry->unwritten)
