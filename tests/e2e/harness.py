@@ -269,6 +269,18 @@ def clean_env():
     return {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
 
 
+def calm_machine(directory):
+    """A host_root for agents: a machine with room, whatever this one is busy with."""
+    proc = pathlib.Path(directory) / "machine" / "proc"
+    proc.mkdir(parents=True, exist_ok=True)
+    (proc / "loadavg").write_text("0.10 0.10 0.10 1/100 1\n")
+    (proc / "meminfo").write_text("MemTotal: 16000000 kB\nMemFree: 15000000 kB\nMemAvailable: 15000000 kB\n"
+                                  "SwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    cpu = "100 0 100 1000000 0 0 0 0 0 0"
+    (proc / "stat").write_text(f"cpu  {cpu}\n" + "".join(f"cpu{i} {cpu}\n" for i in range(4)))
+    return str(proc.parent)
+
+
 def berth(*args, env=None, seconds=30, cwd=None):
     """Runs a command of the binary that ends by itself; .returncode, .stdout, .stderr."""
     return subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True, cwd=cwd,

@@ -1,6 +1,6 @@
 """The README's tour gives what it prints."""
 import readme
-from harness import ROOT, Case
+from harness import ROOT, Case, calm_machine, eventually
 
 
 class Readme(Case):
@@ -8,7 +8,8 @@ class Readme(Case):
         text = readme.readme()
         found = readme.blocks(text)
         self.assertGreater(len(found), 3, "README.md has no tour")
-        server = self.start(verb="dev")
+        server = self.start(verb="dev", env={"BERTH_HOST_ROOT": calm_machine(self.dir)})
+        eventually("the agent is there", lambda: server.get("/v1/nodes").json["nodes"])
         known = {}
         bash = readme.Shell(server.port, self.dir)
         self.addCleanup(bash.close)
