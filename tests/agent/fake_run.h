@@ -1,0 +1,36 @@
+/* run.h without processes: runs that do what the test says. Linked instead of run.c. Runs outlive
+ * `runs`, as real ones do: the next runs_new finds them. */
+#ifndef TESTS_AGENT_FAKE_RUN_H
+#define TESTS_AGENT_FAKE_RUN_H
+
+#include "agent/run.h"
+
+enum { FAKE_RUNS_MAX = 64 };
+
+struct fake_run {
+    struct run run;
+    bool there; /* not forgotten */
+    int starts; /* how often this key was ever started */
+    char key[RUN_KEY_MAX + 1];
+    char meta[1024];
+    char argv[1024]; /* words with '|' between */
+    char env[4096];  /* likewise */
+    char input[1024];
+    char stop[32];        /* reason; "" = was not told to */
+    struct run_spec spec; /* only its numbers, cwd and user */
+    int64_t stop_grace_ms;
+    char tail[RUN_TAIL_BYTES];
+};
+
+extern struct fake_run fake_runs[FAKE_RUNS_MAX];
+extern int fake_run_count;        /* ever */
+extern const char *fake_run_fail; /* what runs_start says; NULL: it works */
+
+void fake_run_reset(void);
+struct fake_run *fake_run_find(const char *key); /* NULL: never started */
+/* It ends so. The handler is told if there is an agent; else it is found ENDED later. */
+void fake_run_end(const char *key, const char *reason, int exit_code, int signal, const char *tail);
+void fake_run_begin(const char *key); /* the process runs */
+int fake_run_alive(void);             /* not ended */
+
+#endif

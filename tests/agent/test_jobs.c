@@ -1,0 +1,919 @@
+/* A job from the message to its outcome, with a server that is this file and runs that do what it
+ * says. Above all: nothing starts before its ACK was accepted, nothing runs twice, and no outcome
+ * is lost. */
+#include "agent/jobs.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "fake_run.h"
+#include "unit.h"
+
+enum { WORDS_MAX = 256 };
+
+struct bench {
+    struct loop loop;
+    struct jobs *jobs;
+    struct config config;
+    struct executor executors[3];
+    struct str allowed[1];
+    char dir[64];
+    const char *refuse; /* what the machine says to new jobs; NULL: welcome */
+    int slots;          /* began minus over */
+    /* What was sent to the server. */
+    struct arena arena;
+    int said;
+    struct str words[WORDS_MAX];
+};
+
+static bool on_send(struct jobs *jobs, struct str text)
+{
+    struct bench *bench = jobs_user(jobs);
+
+    assert_true(bench->said < WORDS_MAX);
+    bench->words[bench->said++] = arena_str(&bench->arena, text);
+    return true;
+}
+
+static const char *on_refuses(struct jobs *jobs, struct str type, int64_t priority,
+                              bool interactive, struct buf *detail)
+{
+    struct bench *bench = jobs_user(jobs);
+
+    if (bench->refuse && priority < 7)
+        buf_str(detail, STR("Because."));
+    return priority < 7 ? bench->refuse : NULL;
+}
+
+static void on_began(struct agent_job *job)
+{
+    ((struct bench *)jobs_user(job->jobs))->slots++;
+}
+
+static void on_over(struct agent_job *job)
+{
+    struct bench *bench = jobs_user(job->jobs);
+
+    assert_true(bench->slots > 0);
+    bench->slots--;
+}
+
+static const struct jobs_handler handler = {
+    .send = on_send, .refuses = on_refuses, .began = on_began, .over = on_over};
+
+/* --- the agent's life --- */
+
+static void bench_open(struct bench *bench)
+{
+    struct jobs_config config = {.config = &bench->config,
+                                 .node_id = STR("n1"),
+                                 .data_dir = bench->dir,
+                                 .shim_path = "shim"};
+    struct problem why;
+
+    bench->slots = 0;
+    assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
+    if (jobs_new(&bench->loop, &config, &handler, bench, &bench->jobs, &why) != ERR_OK)
+        fail_msg("%s", why.detail);
+    jobs_up(bench->jobs);
+}
+
+static void bench_close(struct bench *bench)
+{
+    jobs_free(bench->jobs);
+    loop_done(&bench->loop);
+}
+
+/* As after kill -9, but for what the disk had no time for; see test_outbox for that. */
+static void bench_restart(struct bench *bench)
+{
+    bench_close(bench);
+    bench->said = 0;
+    bench_open(bench);
+}
+
+static int setup(void **state)
+{
+    struct bench *bench = calloc(1, sizeof *bench);
+
+    fake_run_reset();
+    strcpy(bench->dir, "/tmp/berth-jobs-XXXXXX");
+    if (!mkdtemp(bench->dir))
+        return -1;
+    bench->allowed[0] = STR("*");
+    bench->executors[0] = (struct executor){
+        .type = STR("dev"), .command = STR("build"), .stop_grace_ms = 700, .timeout_ms = 60000};
+    bench->executors[1] = (struct executor){.type = STR("f2f"), .command = STR("translate")};
+    bench->config = (struct config){.allowed_types = {bench->allowed, 1},
+                                    .executors = bench->executors,
+                                    .executor_count = 2,
+                                    .runs_kept = 2,
+                                    .max_concurrent_jobs = 16};
+    bench_open(bench);
+    *state = bench;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *bench = *state;
+    char command[128];
+
+    bench_close(bench);
+    arena_free(&bench->arena);
+    snprintf(command, sizeof command, "rm -rf %s", bench->dir);
+    free(bench);
+    return system(command);
+}
+
+/* --- the server's side --- */
+
+static const struct json *parse(struct bench *bench, struct str text)
+{
+    const struct json *root;
+
+    if (json_parse(text, &bench->arena, &root, NULL) != ERR_OK)
+        fail_msg("not JSON: " STR_FMT, STR_ARG(text));
+    return root;
+}
+
+__attribute__((format(printf, 2, 3))) static void job(struct bench *bench, const char *fmt, ...)
+{
+    char text[4096];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    jobs_job(bench->jobs, parse(bench, arena_fmt(&bench->arena, "{\"msg\":\"job\",%s}", text)));
+}
+
+static void dev_job(struct bench *bench, const char *id)
+{
+    job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"dev\",\"payload\":{\"n\":1}", id);
+}
+
+static void reply_to(struct bench *bench, int word, const char *rest)
+{
+    int64_t id;
+
+    assert_true(word < bench->said);
+    assert_true(json_int(json_get(parse(bench, bench->words[word]), "id"), &id));
+    jobs_reply(bench->jobs,
+               parse(bench, arena_fmt(&bench->arena, "{\"msg\":\"reply\",\"re\":%lld,%s}",
+                                      (long long)id, rest)));
+}
+
+static void accept_last(struct bench *bench)
+{
+    reply_to(bench, bench->said - 1, "\"ok\":true");
+}
+
+static void say(struct bench *bench, void (*how)(struct jobs *jobs, const struct json *body),
+                const char *id)
+{
+    how(bench->jobs,
+        parse(bench,
+              arena_fmt(&bench->arena,
+                        "{\"job_id\":\"%s\",\"attempt_id\":1,\"reason\":\"CANCELLED\"}", id)));
+}
+
+/* The last message: `msg`, about this job, with this reason (NULL: none). */
+static const struct json *assert_said(struct bench *bench, int count, const char *msg,
+                                      const char *id, const char *reason)
+{
+    const struct json *last;
+
+    assert_int_equal(bench->said, count);
+    last = parse(bench, bench->words[count - 1]);
+    if (!json_str_is(json_get(last, "msg"), msg) || !json_str_is(json_get(last, "job_id"), id) ||
+        (reason ? !json_str_is(json_get(last, "reason"), reason)
+                : !json_is_null(json_get(last, "reason"))))
+        fail_msg("not %s %s %s: " STR_FMT, msg, id, reason ? reason : "",
+                 STR_ARG(bench->words[count - 1]));
+    return json_get(last, "result");
+}
+
+static void assert_running(struct bench *bench, const char *list)
+{
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    jobs_write_running(bench->jobs, &w);
+    assert_str(buf_view(&text), list);
+    buf_free(&text);
+}
+
+#define LIST(id) "[{\"job_id\":\"" id "\",\"attempt_id\":1}]"
+
+/* A job that runs. */
+static void run_job(struct bench *bench, const char *id)
+{
+    dev_job(bench, id);
+    accept_last(bench);
+    char key[32];
+    snprintf(key, sizeof key, "%s.1", id);
+    fake_run_begin(key);
+}
+
+/* --- the good path --- */
+
+static void test_done(void **state)
+{
+    struct bench *bench = *state;
+    const struct json *result;
+    int64_t value;
+
+    dev_job(bench, "j1");
+    assert_said(bench, 1, "ack", "j1", NULL);
+    assert_int_equal(fake_run_count, 0); /* not before the ACK was accepted */
+    assert_int_equal(bench->slots, 1);
+    assert_running(bench, "[]"); /* the server has no running lease yet */
+    accept_last(bench);
+    assert_int_equal(fake_run_count, 1);
+    assert_running(bench, LIST("j1"));
+    fake_run_begin("j1.1");
+    fake_run_end("j1.1", "EXITED", 0, -1, "last words\n");
+    result = assert_said(bench, 2, "done", "j1", NULL);
+    assert_true(json_int(json_get(result, "exit_code"), &value) && value == 0);
+    assert_true(json_int(json_get(result, "user_ms"), &value) && value == 12);
+    assert_true(json_int(json_get(result, "rss_kb_max"), &value) && value == 2048);
+    assert_true(json_str_is(json_get(result, "tail"), "last words\\n") ||
+                str_is(json_str(json_get(result, "tail"), &bench->arena), "last words\n"));
+    assert_int_equal(bench->slots, 0);
+    assert_running(bench, LIST("j1")); /* owed until the server has it */
+    assert_true(fake_run_find("j1.1")->there);
+    accept_last(bench);
+    assert_running(bench, "[]");
+    assert_int_equal(bench->said, 2);
+    assert_true(fake_run_find("j1.1")->there); /* its output can still be read */
+    assert_non_null(jobs_find(bench->jobs, STR("j1"), 1));
+    assert_non_null(jobs_find(bench->jobs, STR("j1"), 0));
+}
+
+/* Of the settled ones the newest stay. */
+static void test_kept(void **state)
+{
+    struct bench *bench = *state;
+
+    for (int i = 0; i < 5; i++) {
+        char id[8], key[8];
+
+        snprintf(id, sizeof id, "j%d", i);
+        snprintf(key, sizeof key, "j%d.1", i);
+        run_job(bench, id);
+        fake_run_end(key, "EXITED", 0, -1, "");
+        accept_last(bench);
+    }
+    assert_false(fake_run_find("j2.1")->there);
+    assert_true(fake_run_find("j3.1")->there && fake_run_find("j4.1")->there);
+    assert_null(jobs_find(bench->jobs, STR("j2"), 1));
+}
+
+static void test_reasons(void **state)
+{
+    static const struct {
+        const char *reason;
+        int exit_code, signal;
+        const char *msg, *told;
+    } rows[] = {
+        {"EXITED", 0, -1, "done", NULL},
+        {"EXITED", 3, -1, "fail", "EXIT_3"},
+        {"SIGNALLED", -1, 9, "fail", "SIGNAL_KILL"},
+        {"SIGNALLED", -1, 11, "fail", "SIGNAL_SEGV"},
+        {"SIGNALLED", -1, 40, "fail", "SIGNAL_40"},
+        {"TIMEOUT", -1, 15, "fail", "TIMEOUT"},
+        {"TIMEOUT", 0, -1, "fail", "TIMEOUT"}, /* it went nicely when told to; it is late still */
+        {"OOM", -1, 9, "fail", "OOM"},
+        {"START_FAILED", -1, -1, "fail", "START_FAILED"},
+        {"SHIM_LOST", -1, -1, "fail", "SHIM_LOST"},
+        {"EMERGENCY", -1, 15, "fail", "EMERGENCY"},
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8], key[16];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        run_job(bench, id);
+        fake_run_end(key, rows[i].reason, rows[i].exit_code, rows[i].signal, "");
+        assert_said(bench, bench->said, rows[i].msg, id, rows[i].told);
+        accept_last(bench);
+        assert_int_equal(bench->slots, 0);
+    }
+}
+
+/* --- what is run --- */
+
+static void test_executor(void **state)
+{
+    struct str args[] = {STR("-x"), STR("two words")}, env[] = {STR("A=b"), STR("BERTH_TYPE=no")};
+    struct bench *bench = *state;
+    struct fake_run *fake;
+    char want[256];
+
+    bench->executors[0].args = (struct strs){args, 2};
+    bench->executors[0].env = (struct strs){env, 2};
+    bench->executors[0].cwd = STR("/srv");
+    bench->executors[0].user = STR("nobody");
+    bench->executors[0].memory_mb_max = 100;
+    bench->executors[0].pids_max = 7;
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":2,\"type\":\"dev\",\"payload\":[1, 2],"
+               "\"session_id\":\"s 1\",\"timeout_ms\":5000,\"title\":\"t\",\"new_field\":{}");
+    accept_last(bench);
+    fake = fake_run_find("j1.2");
+    assert_string_equal(fake->argv, "build|-x|two words");
+    assert_string_equal(fake->input, "[1, 2]");
+    snprintf(want, sizeof want,
+             "A=b|BERTH_TYPE=no|BERTH_JOB_ID=j1|BERTH_ATTEMPT_ID=2|BERTH_NODE_ID=n1|BERTH_TYPE=dev|"
+             "BERTH_SESSION_ID=s 1|BERTH_RESULT_FILE=%s/runs/j1.2/work/.result.json",
+             bench->dir);
+    assert_string_equal(fake->env, want);
+    assert_int_equal(fake->spec.timeout_ms, 5000); /* the shorter one */
+    assert_int_equal(fake->spec.stop_grace_ms, 700);
+    assert_int_equal(fake->spec.memory_bytes_max, 100 << 20);
+    assert_int_equal(fake->spec.pids_max, 7);
+    assert_str(fake->spec.cwd, "/srv");
+    assert_str(fake->spec.user, "nobody");
+}
+
+static void test_timeouts(void **state)
+{
+    static const struct {
+        int64_t job, executor, used;
+    } rows[] = {{0, 0, 0}, {5, 0, 5}, {0, 7, 7}, {5, 7, 5}, {9, 7, 7}};
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char key[16];
+
+        snprintf(key, sizeof key, "j%zu.1", i);
+        bench->executors[0].timeout_ms = rows[i].executor;
+        job(bench, "\"job_id\":\"j%zu\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":%lld", i,
+            (long long)rows[i].job);
+        accept_last(bench);
+        assert_int_equal(fake_run_find(key)->spec.timeout_ms, rows[i].used);
+        assert_string_equal(fake_run_find(key)->input, "");
+    }
+}
+
+/* A face-to-face job has no payload: what it is about is its input. */
+static void test_f2f(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->allowed[0] = STR("talk"); /* it comes by language, not by task type */
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"session_id\":\"room\","
+               "\"src\":\"en\",\"tgt\":\"zh\",\"audio_ref\":\"blob://1\",\"priority\":7,"
+               "\"options\":{\"require_tts\":true}");
+    accept_last(bench);
+    assert_string_equal(fake_run_find("j1.1")->argv, "translate");
+    assert_string_equal(fake_run_find("j1.1")->input,
+                        "{\"session_id\":\"room\",\"src\":\"en\",\"tgt\":\"zh\","
+                        "\"audio_ref\":\"blob://1\",\"options\":{\"require_tts\":true}}");
+    assert_has(str_of(fake_run_find("j1.1")->env), "|BERTH_SRC=en|BERTH_TGT=zh|");
+}
+
+static void test_commands(void **state)
+{
+    static const struct {
+        const char *command, *argv; /* NULL: START_FAILED */
+    } rows[] = {
+        {"\"echo $A\"", "/bin/sh|-c|echo $A"},
+        {"[\"ls\",\"-l\",\"a b\"]", "ls|-l|a b"},
+        {"[]", NULL},
+        {"[\"ls\",1]", NULL},
+        {"{\"a\":1}", NULL},
+        {"[\"a\\u0000b\"]", NULL},
+        {"7", NULL},
+    };
+    struct bench *bench = *state;
+
+    bench->config.allow_commands = true;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8], key[16];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":%s", id,
+            rows[i].command);
+        accept_last(bench);
+        if (rows[i].argv) {
+            assert_string_equal(fake_run_find(key)->argv, rows[i].argv);
+        } else {
+            assert_said(bench, bench->said, "fail", id, "START_FAILED");
+            accept_last(bench);
+            assert_null(jobs_find(bench->jobs, str_of(id), 1));
+        }
+    }
+    assert_int_equal(bench->slots, 2);
+}
+
+static void test_start_fails(void **state)
+{
+    struct bench *bench = *state;
+    const struct json *result;
+
+    fake_run_fail = "The disk is full.";
+    dev_job(bench, "j1");
+    accept_last(bench);
+    result = assert_said(bench, 2, "fail", "j1", "START_FAILED");
+    assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
+    assert_int_equal(bench->slots, 0);
+    assert_running(bench, LIST("j1"));
+    accept_last(bench);
+    assert_running(bench, "[]");
+}
+
+/* --- refusals --- */
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *allowed, *type, *command, *machine;
+        int priority;
+        const char *reason; /* NULL: it is taken */
+    } rows[] = {
+        {"*", "dev", "null", NULL, 5, NULL},
+        {"dev", "dev", "null", NULL, 5, NULL},
+        {"talk", "dev", "null", NULL, 5, "TYPE_NOT_ALLOWED"},
+        {"*", "talk", "null", NULL, 5, "TYPE_NOT_ALLOWED"},  /* nothing here runs it */
+        {"*", "dev", "\"ls\"", NULL, 5, "TYPE_NOT_ALLOWED"}, /* allow_commands is off */
+        {"*", "dev", "null", "NODE_OVERLOADED", 5, "NODE_OVERLOADED"},
+        {"*", "dev", "null", "NODE_OVERLOADED", 7, NULL}, /* high priority still gets in */
+        {"talk", "dev", "null", "NODE_OVERLOADED", 5, "TYPE_NOT_ALLOWED"},
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        bench->allowed[0] = str_of(rows[i].allowed);
+        bench->refuse = rows[i].machine;
+        bench->said = bench->slots = 0;
+        job(bench,
+            "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"%s\",\"command\":%s,"
+            "\"priority\":%d",
+            id, rows[i].type, rows[i].command, rows[i].priority);
+        if (rows[i].reason)
+            assert_said(bench, 1, "fail", id, rows[i].reason);
+        else
+            assert_said(bench, 1, "ack", id, NULL);
+        assert_int_equal(bench->slots, rows[i].reason == NULL);
+        if (rows[i].reason) {
+            accept_last(bench);
+            assert_null(jobs_find(bench->jobs, str_of(id), 1));
+        }
+    }
+    assert_int_equal(fake_run_count, 0);
+}
+
+/* The same attempt may come again after a refusal: then it is looked at anew. */
+static void test_refused_is_not_known(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->refuse = "NODE_OVERLOADED";
+    dev_job(bench, "j1");
+    accept_last(bench);
+    bench->refuse = NULL;
+    dev_job(bench, "j1");
+    assert_said(bench, 2, "ack", "j1", NULL);
+}
+
+static void test_unreadable(void **state)
+{
+    struct bench *bench = *state;
+
+    job(bench, "\"attempt_id\":1,\"type\":\"dev\"");
+    job(bench, "\"job_id\":\"j1\",\"type\":\"dev\"");
+    job(bench, "\"job_id\":\"../x\",\"attempt_id\":1,\"type\":\"dev\"");
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":0,\"type\":\"dev\"");
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1");
+    assert_int_equal(bench->said, 0);
+    assert_int_equal(bench->slots, 0);
+}
+
+/* --- the ACK --- */
+
+static void test_ack_answers(void **state)
+{
+    static const struct {
+        const char *reply;
+        bool runs, waits;
+    } rows[] = {
+        {"\"ok\":true", true, false},
+        {"\"ok\":true,\"duplicate\":true", true, false},
+        {"\"status\":409,\"error\":\"STALE_ATTEMPT\"", false, false},
+        {"\"status\":404", false, false},
+        {"\"status\":503", false, true},
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8], key[16];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        bench->slots = 0;
+        dev_job(bench, id);
+        reply_to(bench, bench->said - 1, rows[i].reply);
+        assert_int_equal(fake_run_find(key) != NULL, rows[i].runs);
+        assert_int_equal(bench->slots, rows[i].runs || rows[i].waits);
+        assert_int_equal(jobs_find(bench->jobs, str_of(id), 1) != NULL,
+                         rows[i].runs || rows[i].waits);
+    }
+}
+
+/* The connection breaks with the ACK under way: it is said again, and only then anything starts. */
+static void test_ack_again_after_reconnect(void **state)
+{
+    struct bench *bench = *state;
+
+    dev_job(bench, "j1");
+    jobs_down(bench->jobs);
+    reply_to(bench, 0, "\"ok\":true"); /* cannot be: that connection is gone */
+    assert_int_equal(fake_run_count, 0);
+    jobs_up(bench->jobs);
+    assert_said(bench, 2, "ack", "j1", NULL);
+    reply_to(bench, 1, "\"ok\":true,\"duplicate\":true");
+    assert_int_equal(fake_run_count, 1);
+}
+
+/* An agent that dies between ACK and start has started nothing, and starts nothing later. */
+static void test_dies_before_the_answer(void **state)
+{
+    struct bench *bench = *state;
+
+    dev_job(bench, "j1");
+    bench_restart(bench);
+    assert_int_equal(bench->said, 0);
+    assert_running(bench, "[]");
+    assert_int_equal(fake_run_count, 0);
+}
+
+/* --- the same attempt again --- */
+
+static void test_again(void **state)
+{
+    struct bench *bench = *state;
+
+    dev_job(bench, "j1");
+    dev_job(bench, "j1"); /* while its ACK is under way: that will be answered */
+    assert_int_equal(bench->said, 1);
+    accept_last(bench);
+    dev_job(bench, "j1"); /* while it runs: yes, we have it */
+    assert_said(bench, 2, "ack", "j1", NULL);
+    dev_job(bench, "j1");
+    assert_int_equal(bench->said, 2);
+    reply_to(bench, 1, "\"ok\":true,\"duplicate\":true");
+    assert_int_equal(fake_run_count, 1);
+    fake_run_begin("j1.1");
+    fake_run_end("j1.1", "EXITED", 3, -1, "");
+    dev_job(bench, "j1"); /* while its outcome is under way */
+    assert_said(bench, 3, "fail", "j1", "EXIT_3");
+    accept_last(bench);
+    dev_job(bench, "j1"); /* settled: the same outcome once more */
+    assert_said(bench, 4, "fail", "j1", "EXIT_3");
+    accept_last(bench);
+    assert_int_equal(fake_run_count, 1);
+    assert_int_equal(bench->slots, 0);
+}
+
+static void test_again_but_not_ours(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    dev_job(bench, "j1");
+    reply_to(bench, 1, "\"status\":409");
+    assert_string_equal(fake_run_find("j1.1")->stop, "DROPPED");
+    fake_run_end("j1.1", "DROPPED", -1, 15, "");
+    assert_int_equal(bench->said, 2);
+    assert_false(fake_run_find("j1.1")->there);
+}
+
+/* It ends while the second ACK is under way: the outcome is told, that ACK is not awaited. */
+static void test_again_then_ends(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    dev_job(bench, "j1");
+    fake_run_end("j1.1", "EXITED", 0, -1, "");
+    assert_said(bench, 3, "done", "j1", NULL);
+    reply_to(bench, 1, "\"status\":409");
+    accept_last(bench);
+    assert_running(bench, "[]");
+}
+
+/* --- cancel and drop --- */
+
+static void test_cancel(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    say(bench, jobs_cancel, "j1");
+    assert_string_equal(fake_run_find("j1.1")->stop, "CANCELLED");
+    assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, -1); /* its own */
+    assert_int_equal(bench->said, 1);
+    say(bench, jobs_cancel, "j1");
+    say(bench, jobs_cancel, "unknown");
+    fake_run_end("j1.1", "CANCELLED", -1, 15, "");
+    assert_said(bench, 2, "fail", "j1", "CANCELLED");
+    say(bench, jobs_cancel, "j1"); /* too late */
+    accept_last(bench);
+    say(bench, jobs_cancel, "j1");
+    assert_int_equal(bench->said, 2);
+}
+
+/* The word to stop overtakes the word to start. */
+static void test_cancel_before_it_began(void **state)
+{
+    struct bench *bench = *state;
+
+    dev_job(bench, "j1");
+    say(bench, jobs_cancel, "j1");
+    assert_int_equal(bench->said, 1);
+    accept_last(bench);
+    assert_said(bench, 2, "fail", "j1", "CANCELLED");
+    assert_int_equal(fake_run_count, 0);
+    assert_int_equal(bench->slots, 0);
+}
+
+static void test_drop(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    say(bench, jobs_drop, "j1");
+    assert_string_equal(fake_run_find("j1.1")->stop, "DROPPED");
+    assert_running(bench, "[]");
+    assert_int_equal(bench->slots, 1); /* it still takes room */
+    say(bench, jobs_drop, "j1");
+    fake_run_end("j1.1", "DROPPED", -1, 15, "");
+    assert_int_equal(bench->said, 1);
+    assert_false(fake_run_find("j1.1")->there);
+    assert_int_equal(bench->slots, 0);
+}
+
+/* A list that crossed with the outcome: the outcome's own answer counts. */
+static void test_drop_while_reporting(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    fake_run_end("j1.1", "EXITED", 0, -1, "");
+    say(bench, jobs_drop, "j1");
+    assert_true(fake_run_find("j1.1")->there);
+    accept_last(bench);
+    assert_running(bench, "[]");
+}
+
+static void test_kill(void **state)
+{
+    struct bench *bench = *state;
+    const struct json *result;
+
+    run_job(bench, "j1");
+    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"));
+    assert_string_equal(fake_run_find("j1.1")->stop, "EMERGENCY");
+    assert_true(fake_run_find("j1.1")->stop_grace_ms <= 1000);
+    fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
+    result = assert_said(bench, 2, "fail", "j1", "EMERGENCY");
+    assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
+}
+
+/* --- restarts --- */
+
+static void test_restart_while_running(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    run_job(bench, "j2");
+    bench_restart(bench);
+    assert_int_equal(bench->said, 0);
+    assert_int_equal(bench->slots, 2);
+    assert_running(bench, "[{\"job_id\":\"j1\",\"attempt_id\":1},"
+                          "{\"job_id\":\"j2\",\"attempt_id\":1}]");
+    assert_int_equal(fake_run_count, 2);
+    dev_job(bench, "j1"); /* and known again */
+    assert_int_equal(fake_run_count, 2);
+    fake_run_end("j1.1", "EXITED", 3, -1, "");
+    assert_said(bench, 2, "fail", "j1", "EXIT_3");
+    say(bench, jobs_cancel, "j2");
+    assert_string_equal(fake_run_find("j2.1")->stop, "CANCELLED");
+    assert_int_equal(bench->slots, 1);
+}
+
+/* Ended while there was no agent: told from its record. */
+static void test_restart_after_the_end(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    bench_close(bench);
+    fake_run_end("j1.1", "EXITED", 7, -1, "bye");
+    bench->said = 0;
+    bench_open(bench);
+    assert_said(bench, 1, "fail", "j1", "EXIT_7");
+    assert_int_equal(bench->slots, 0);
+    assert_running(bench, LIST("j1"));
+    accept_last(bench);
+    assert_running(bench, "[]");
+}
+
+/* Its outcome is in the outbox and in its record: told once. */
+static void test_restart_while_reporting(void **state)
+{
+    struct bench *bench = *state;
+
+    run_job(bench, "j1");
+    fake_run_end("j1.1", "EXITED", 3, -1, "");
+    bench_restart(bench);
+    assert_said(bench, 1, "fail", "j1", "EXIT_3");
+    assert_running(bench, LIST("j1"));
+    accept_last(bench);
+    assert_running(bench, "[]");
+    bench_restart(bench);
+    /* Kept for its output, so told again, and the server says `duplicate`. */
+    assert_said(bench, 1, "fail", "j1", "EXIT_3");
+    reply_to(bench, 0, "\"ok\":true,\"duplicate\":true");
+    assert_int_equal(fake_run_count, 1);
+}
+
+/* An outcome without a run (it never started) survives as well. */
+static void test_restart_with_orphan(void **state)
+{
+    struct bench *bench = *state;
+
+    fake_run_fail = "No room.";
+    dev_job(bench, "j1");
+    accept_last(bench);
+    bench_restart(bench);
+    assert_said(bench, 1, "fail", "j1", "START_FAILED");
+    accept_last(bench);
+    bench_restart(bench);
+    assert_int_equal(bench->said, 0);
+}
+
+/* Something else stands among the runs: it is ended and forgotten, and nobody is told. */
+static void test_strange_runs(void **state)
+{
+    static const char *const metas[] = {"", "{}", "nonsense",
+                                        "{\"job_id\":\"other\",\"attempt_id\":1,\"type\":\"a\"}"};
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(metas); i++) {
+        char id[8], key[16];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        run_job(bench, id);
+        bench_close(bench);
+        strcpy(fake_run_find(key)->meta, metas[i]);
+        fake_run_find(key)->run.meta = str_of(fake_run_find(key)->meta);
+        if (i % 2)
+            fake_run_end(key, "EXITED", 0, -1, "");
+        bench->said = 0;
+        bench_open(bench);
+        assert_running(bench, "[]");
+        if (i % 2 == 0) {
+            assert_string_equal(fake_run_find(key)->stop, "DROPPED");
+            fake_run_end(key, "DROPPED", -1, 15, "");
+        }
+        assert_false(fake_run_find(key)->there);
+        assert_int_equal(bench->said, 0);
+        assert_int_equal(bench->slots, 0);
+    }
+}
+
+/* --- the result file --- */
+
+static void result_file(struct bench *bench, const char *key, const char *text, size_t len)
+{
+    char path[256];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/runs/%s/work/" JOBS_RESULT_FILE, bench->dir, key);
+    unlink(path);
+    if (text[0] == '@') {
+        assert_int_equal(symlink(text + 1, path), 0);
+        return;
+    }
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fwrite(text, 1, len, file);
+    fclose(file);
+}
+
+static void test_output(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *output; /* NULL: not taken, and why is told */
+    } rows[] = {
+        {"{\"a\":[1,2]}", "{\"a\":[1,2]}"},
+        {"\n{\n \"a\": 1\n}\n", "{  \"a\": 1 }"},
+        {"7", "7"},
+        {"null", "null"},
+        {"{\"a\":1,\"a\":2}", NULL},
+        {"1],[2", NULL},
+        {"not JSON", NULL},
+        {"\"\xff\"", NULL},
+        {"@/etc/hostname", NULL},
+        {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL}, /* 30 deep */
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8], key[16];
+        const struct json *result;
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        run_job(bench, id);
+        result_file(bench, key, rows[i].text, strlen(rows[i].text));
+        fake_run_end(key, "EXITED", 0, -1, "");
+        result = assert_said(bench, bench->said, "done", id, NULL);
+        assert_int_equal(json_get(result, "output_error") == NULL, rows[i].output != NULL);
+        if (rows[i].output)
+            assert_str(json_raw(json_get(result, "output")), rows[i].output);
+        else
+            assert_null(json_get(result, "output"));
+        accept_last(bench);
+    }
+}
+
+/* Whatever a job leaves, the message stays below what a server takes. */
+static void test_result_size(void **state)
+{
+    struct bench *bench = *state;
+    char *text = malloc(JOBS_OUTPUT_MAX + 2), tail[RUN_TAIL_BYTES];
+    const struct json *result;
+
+    memset(text, '1', JOBS_OUTPUT_MAX + 1);
+    memset(tail, 1, sizeof tail); /* \u0001 each */
+    tail[sizeof tail - 1] = 0;
+    run_job(bench, "j1");
+    result_file(bench, "j1.1", text, JOBS_OUTPUT_MAX);
+    fake_run_end("j1.1", "EXITED", 0, -1, tail);
+    result = assert_said(bench, 2, "done", "j1", NULL);
+    assert_int_equal(json_raw(json_get(result, "output")).len, JOBS_OUTPUT_MAX);
+    assert_true(json_raw(json_get(result, "tail")).len > 1000);
+    assert_true(json_raw(result).len <= JOBS_RESULT_MAX);
+    run_job(bench, "j2");
+    result_file(bench, "j2.1", text, JOBS_OUTPUT_MAX + 1);
+    fake_run_end("j2.1", "EXITED", 0, -1, tail);
+    result = assert_said(bench, 4, "done", "j2", NULL);
+    assert_null(json_get(result, "output"));
+    assert_true(json_raw(json_get(result, "tail")).len > 20000);
+    free(text);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_done),
+        TEST(test_kept),
+        TEST(test_reasons),
+        TEST(test_executor),
+        TEST(test_timeouts),
+        TEST(test_f2f),
+        TEST(test_commands),
+        TEST(test_start_fails),
+        TEST(test_refusals),
+        TEST(test_refused_is_not_known),
+        TEST(test_unreadable),
+        TEST(test_ack_answers),
+        TEST(test_ack_again_after_reconnect),
+        TEST(test_dies_before_the_answer),
+        TEST(test_again),
+        TEST(test_again_but_not_ours),
+        TEST(test_again_then_ends),
+        TEST(test_cancel),
+        TEST(test_cancel_before_it_began),
+        TEST(test_drop),
+        TEST(test_drop_while_reporting),
+        TEST(test_kill),
+        TEST(test_restart_while_running),
+        TEST(test_restart_after_the_end),
+        TEST(test_restart_while_reporting),
+        TEST(test_restart_with_orphan),
+        TEST(test_strange_runs),
+        TEST(test_output),
+        TEST(test_result_size),
+    };
+
+    log_setup(LOG_ERROR, LOG_LOGFMT, open("/dev/null", O_WRONLY | O_CLOEXEC));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
