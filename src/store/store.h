@@ -50,7 +50,8 @@ enum store_outcome {
     STORE_FAIL,          /* from its node; retried while attempts are left */
     STORE_REFUSED,       /* the node said no before its ACK: same attempt goes elsewhere */
     STORE_SEND_FAILED,   /* as REFUSED, noticed by us */
-    STORE_EXPIRE,        /* the sweep: acts only if due_ms <= store time: ack or run timeout */
+    STORE_EXPIRE,        /* the sweep: acts only on what ran out by store time, or whose node began a
+                            new epoch: ack or run timeout; else ERR_STALE */
     STORE_CANCEL,        /* an operator; a running job keeps its lease until its node ends it */
     STORE_QUEUE_TIMEOUT, /* it waited queue_ms */
     STORE_NO_CANDIDATE,  /* a retry found nobody */
@@ -83,7 +84,7 @@ enum store_callback { CALLBACK_NONE, CALLBACK_WANTED, CALLBACK_PENDING, CALLBACK
 
 struct store_record {
     struct store_head head;
-    struct str spec;    /* JSON object */
+    struct str spec;    /* JSON object; JOB_LIST looks at its `type` and `session_id` */
     struct str result;  /* JSON; at == NULL: none */
     struct str history; /* JSON array of ended attempts: attempt_id, node_id, outcome, reason,
                            dispatched_ms, acked_ms, ended_ms */
@@ -119,7 +120,8 @@ struct store_due {
     uint64_t id;
     int attempt;
     enum job_state state;
-    enum lease_kind lease; /* LEASE_NONE: a hold that lapsed, or a lease cleared by a reserve */
+    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, if the state is one that waits; else a
+                              lease that was cleared before a restart */
     char node[NODE_ID_MAX + 1];
 };
 
@@ -168,7 +170,11 @@ struct store_op {
             /* answer */
             int chosen;     /* index; -1: none fits (err ERR_ALL_FULL) */
             bool probe;     /* it is the one that decides whether a breaker closes */
-            bool duplicate; /* the key or the job was known: `head` is what it got the first time */
+            /* The key or the job was known: `head` is what it got the first time. By key: attempt 1
+             * with its node and DISPATCHED, or NEW without one if it was put; no lease, no due. The key
+             * is free again when nothing was placed (ERR_ALL_FULL, or SEND_FAILED with nobody left). A
+             * job that is final answers ERR_STALE to a reserve. */
+            bool duplicate;
         } put;
         struct { /* COMMIT, FINISH */
             int64_t running_ttl_ms; /* COMMIT */
@@ -181,7 +187,9 @@ struct store_op {
             int64_t hold_ms; /* of a job that goes back to waiting (RETRYING, SELECTING) */
             bool want_record; /* fill `record` from `arena` also when it does not go on */
             /* answer */
-            bool duplicate; /* the same message was accepted before: ERR_OK, nothing moved */
+            /* The same message was accepted before: ERR_OK, nothing moved, and no record unless
+             * want_record. An ACK counts as repeated only while its lease is alive. */
+            bool duplicate;
             bool ended_lease; /* a lease ended with this call */
             enum breaker_event breaker; /* what that did to the breaker of head.node x head.type */
         } settle;
@@ -209,8 +217,12 @@ struct store_op {
             bool set_admin;
             enum node_admin admin;
             struct str admin_reason;
-            bool new_epoch; /* lost, or back without its runs; guarded by if_epoch */
-            uint32_t if_epoch; /* 0 = any; else only if it is still the node's epoch */
+            /* Lost, or back without its runs. What it ran is due at once; until the sweep takes it, a
+             * late word of the node still ends it, but moves no counter. */
+            bool new_epoch;
+            /* 0 = any. If it is no longer the node's epoch, a finding (no facts) changes nothing and
+             * answers ERR_STALE; a registration (facts) is taken without a further bump. */
+            uint32_t if_epoch;
             bool created;   /* answer */
             int64_t version; /* answer */
         } node_put;
@@ -226,7 +238,9 @@ struct store_op {
             size_t max;
             struct store_record *items; /* answer, in `arena` */
             size_t count;
-            uint64_t next; /* answer: the next `before`; 0 = no more */
+            /* Answer: the next `before`; 0 = no more. A page may be short, even empty, with more
+             * behind it: one call looks at a bounded number of rows. */
+            uint64_t next;
         } list;
         struct { /* SESSION_GET, id in `node`'s place: `key` */
             struct str key;
@@ -268,10 +282,10 @@ struct store_config {
     const char *url;      /* "embedded:" */
     const char *data_dir;
     unsigned instance;
-    int64_t retention_ms;      /* finished jobs */
-    int64_t retention_jobs_max; /* and no more of them than this */
-    int64_t in_flight_max;     /* ops under way; more answer ERR_BUSY at once */
-    int64_t running_ttl_ms;    /* recovery gives running leases this much */
+    int64_t retention_ms;      /* finished jobs, and sessions nobody uses; 0 = any age */
+    int64_t retention_jobs_max; /* and no more of them than this; 0 = any number */
+    int64_t in_flight_max;     /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
+    int64_t running_ttl_ms;    /* recovery gives running leases this much; 0 = 45 s */
     int64_t breaker_threshold; /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
     int64_t (*now_ms)(void);   /* NULL: clock_wall_ms; tests bring their own */
@@ -291,7 +305,9 @@ struct store {
 
 enum err store_open(const struct store_config *config, struct store **ret_store, struct problem *why);
 /* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN: refused at
- * once, done() is not called. */
+ * once, done() is not called. While the disk takes no writes, reads are still answered from the file.
+ * The store counts on being called all the time (the sweep does): more than 5 s of store time without a
+ * call, and every running lease gets 15 s more, because nobody could renew it meanwhile. */
 enum err store_send(struct store *store, struct store_op *op);
 void store_status(struct store *store, struct store_status *ret_status);
 void store_close(struct store *store); /* answers what is under way, then frees */

@@ -21,6 +21,7 @@ struct slot {
     struct store_op op;
     int step;
     int64_t sent_us;
+    char node[NODE_ID_MAX + 1]; /* of its job */
 };
 
 static struct {
@@ -42,18 +43,10 @@ static void send_next(struct slot *slot)
 {
     struct store_op *op = &slot->op;
     uint64_t job = op->job;
-    struct str node = str_of(op->head.node);
-    static char kept[256][NODE_ID_MAX + 1];
-    static unsigned turn;
 
     if (bench.sent >= bench.want)
         return;
-    if (slot->step > 0) {
-        char *copy = kept[turn++ % 256];
-
-        str_copy(node, copy, NODE_ID_MAX + 1);
-        node = str_of(copy);
-    }
+    str_copy(str_of(op->head.node), slot->node, sizeof slot->node);
     *op = (struct store_op){.reply_to = &bench.desk.inbox, .done = finished, .attempt = 1};
     if (slot->step == 0) {
         op->verb = STORE_RESERVE;
@@ -70,7 +63,7 @@ static void send_next(struct slot *slot)
         }
     } else {
         op->job = job;
-        op->node = node;
+        op->node = str_of(slot->node);
         op->verb = slot->step == 1 ? STORE_COMMIT : STORE_FINISH;
         op->u.settle.running_ttl_ms = 45000;
         op->u.settle.outcome = STORE_DONE;
