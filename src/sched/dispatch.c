@@ -3,13 +3,11 @@
 #include "sched/dispatch.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "model/level.h"
-#include "model/selector.h"
+#include "sched/candidates.h"
 #include "sched/counts.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
@@ -28,9 +26,10 @@ static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
     [LEASE_RESV_EXISTS] = WHY_FULL,
     [LEASE_NOT_READY] = WHY_NOT_READY,
     [LEASE_NO_CAPACITY] = WHY_NO_CAPACITY,
-    [LEASE_FULL] = WHY_FULL};
+    [LEASE_FULL] = WHY_FULL,
+    [LEASE_BREAKER] = WHY_BREAKER};
 
-enum { RANK_STEP = 1024 }; /* more than any priority of a server */
+enum { TELL_SHUT_MS = 60000 };
 
 static void reserve_next(struct dispatch *dispatch);
 static void reserved(struct store_op *op);
@@ -66,6 +65,25 @@ static void finish(struct dispatch *dispatch, enum err err)
     dispatch->done(dispatch);
 }
 
+static enum err refuse_all(struct dispatch *dispatch)
+{
+    unsigned shut = dispatch->whys[WHY_BREAKER];
+    struct str type = dispatch->spec.type;
+
+    if (candidates_all_shut(dispatch))
+        return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                           "Every node asked (%u) keeps failing work of type " STR_FMT
+                           " and gets none until its breaker lets a probe through.",
+                           shut, STR_ARG(type));
+    if (shut)
+        return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                           "No candidate took the job: %u kept failing work of type " STR_FMT
+                           " (breaker open), the others are full, not ready or out of reach.",
+                           shut, STR_ARG(type));
+    return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                       "No candidate took the job: all are full, not ready or out of reach.");
+}
+
 static enum err refuse(struct dispatch *dispatch, enum err err)
 {
     const struct spec *spec = &dispatch->spec;
@@ -86,14 +104,14 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
         return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
     case ERR_PREFERRED_NOT_CAPABLE:
     case ERR_PREFERRED_UNAVAILABLE:
-        return problem_set(&dispatch->why, err, "options.preferred_node_id",
-                           "The preferred node " STR_FMT " %s.",
-                           STR_ARG(spec->options.preferred_node_id),
-                           err == ERR_PREFERRED_NOT_CAPABLE ? "cannot do this work"
-                                                            : "has no room, and strict was asked");
+        return problem_set(
+            &dispatch->why, err, "options.preferred_node_id", "The preferred node " STR_FMT " %s.",
+            STR_ARG(spec->options.preferred_node_id),
+            err == ERR_PREFERRED_NOT_CAPABLE ? "cannot do this work"
+            : dispatch->whys[WHY_BREAKER] ? "keeps failing work of this type, and strict was asked"
+                                          : "has no room, and strict was asked");
     case ERR_ALL_FULL:
-        return problem_set(&dispatch->why, err, "",
-                           "No candidate took the job: all are full, not ready or out of reach.");
+        return refuse_all(dispatch);
     case ERR_STORE_DOWN:
     case ERR_TOO_LATE:
         return problem_set(&dispatch->why, ERR_STORE_DOWN, "",
@@ -106,214 +124,6 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
     }
 }
 
-static bool was_tried(const struct dispatch *dispatch, struct str node)
-{
-    for (size_t i = 0; i < dispatch->tried_count; i++)
-        if (str_eq(dispatch->tried[i], node))
-            return true;
-    return false;
-}
-
-static void add_tried(struct dispatch *dispatch, struct str node)
-{
-    if (dispatch->tried_count < SCHED_TRIED_MAX && !was_tried(dispatch, node))
-        dispatch->tried[dispatch->tried_count++] = node;
-}
-
-/* Where it was before: a node that failed is avoided, one that refused only in that attempt. */
-static void read_history(struct dispatch *dispatch)
-{
-    const struct json *list;
-
-    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
-        json_type(list) != JSON_ARR)
-        return;
-    const struct json *entry = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
-        const struct json *outcome = json_get(entry, "outcome");
-        bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
-        int64_t attempt = 0;
-
-        json_int(json_get(entry, "attempt_id"), &attempt);
-        if (!refused || attempt == dispatch->attempt)
-            add_tried(dispatch, json_str(json_get(entry, "node_id"), dispatch->arena));
-    }
-}
-
-static unsigned wants_of(const struct spec *spec)
-{
-    return (spec->options.require_tts ? POOL_WANT_TTS : 0u) |
-           (spec->options.require_asr ? POOL_WANT_ASR : 0u);
-}
-
-static const struct snap_pool *find_pool(const struct dispatch *dispatch)
-{
-    const struct snapshot *snapshot = dispatch->loop->snapshot;
-    const struct spec *spec = &dispatch->spec;
-
-    return spec->f2f ? snapshot_pool(snapshot, spec->src, spec->tgt)
-                     : snapshot_type_pool(snapshot, spec->type);
-}
-
-static struct policy_candidate look_at(const struct dispatch *dispatch,
-                                       const struct snap_node *member)
-{
-    struct node *node = member->node;
-
-    return (struct policy_candidate){
-        .node = node,
-        .spare = dispatch->spec.interactive ? 0 : member->facts->reserved_slots,
-        .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
-        .load = counts_load(node),
-        .max = atomic_load_explicit(&node->max, memory_order_relaxed),
-        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
-        .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
-}
-
-static struct policy_rules rules_of(const struct dispatch *dispatch)
-{
-    const struct sched_config *config = &dispatch->loop->sched->config;
-
-    return (struct policy_rules){.now_ms = *dispatch->loop->wall_ms,
-                                 .stale_ms = config->heartbeat_stale_ms,
-                                 .heartbeat_interval_ms = config->heartbeat_ms};
-}
-
-static bool is_routed(const struct sched *sched)
-{
-    return sched->config.routing.count > 0 || sched->config.routing.default_route.count > 0;
-}
-
-/* Its place in the type's order of servers. */
-static bool on_route(const struct dispatch *dispatch, const struct snap_node *member,
-                     struct policy_candidate *candidate)
-{
-    const struct routing *routing = &dispatch->loop->sched->config.routing;
-    struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
-    struct routing_server server = {.id = member->node->id,
-                                    .labels = member->facts->label_values,
-                                    .types = &types,
-                                    .priority = member->facts->priority,
-                                    .slots = 1,
-                                    .online = true};
-
-    candidate->rank =
-        is_routed(dispatch->loop->sched) ? routing_rank(routing, dispatch->spec.type, &server) : 0;
-    if (candidate->rank == ROUTING_REFUSED)
-        return false;
-    /* Within one place of a route, or without routes, the server's own priority decides. */
-    candidate->rank = candidate->rank * RANK_STEP + (int32_t)member->facts->priority;
-    return true;
-}
-
-/* Whether this member may be a candidate at all; counts why not. */
-static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
-                     const struct policy_rules *rules, bool again_ok,
-                     struct policy_candidate *ret_candidate)
-{
-    static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {
-        [POLICY_SKIP_HEALTH] = WHY_NOT_READY, [POLICY_SKIP_STALE] = WHY_STALE};
-
-    if (member->node == dispatch->preferred)
-        return false; /* it had its turn */
-    if (!again_ok && was_tried(dispatch, member->node->id)) {
-        dispatch->whys[WHY_TRIED]++;
-        return false;
-    }
-    if (dispatch->spec.requires.at &&
-        !selector_match(dispatch->spec.requires, member->facts->label_values)) {
-        dispatch->whys[WHY_REQUIRES]++;
-        return false;
-    }
-    *ret_candidate = look_at(dispatch, member);
-    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate)) {
-        dispatch->whys[WHY_ROUTE]++;
-        return false;
-    }
-    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
-    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
-                                   dispatch->loop->sched->config.high_priority_min)) {
-        dispatch->whys[WHY_LEVEL]++;
-        return false;
-    }
-    enum policy_skip skip = policy_filter(ret_candidate, rules);
-    if (skip != POLICY_KEEP)
-        dispatch->whys[skips[skip]]++;
-    return skip == POLICY_KEEP;
-}
-
-/* Every member with room (by what this loop knows), a fair choice of them when there are many. Used
- * where a job must not wait while a slot is free: costs a look at each member. */
-static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
-                           bool again_ok, const struct policy_rules *rules)
-{
-    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
-    uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
-
-    for (uint32_t i = 0; i < count; i++) {
-        struct policy_candidate candidate;
-
-        if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
-            continue;
-        if (candidate.load >= candidate.max - candidate.spare) {
-            dispatch->whys[WHY_FULL]++;
-            continue;
-        }
-        uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
-        seen++;
-        if (at < keep)
-            dispatch->list[at] = candidate;
-    }
-    dispatch->count = seen < keep ? seen : keep;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-
-    return (left > right) - (left < right);
-}
-
-static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
-                             bool again_ok, const struct policy_rules *rules)
-{
-    const struct sched_config *config = &dispatch->loop->sched->config;
-    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
-    uint32_t picks[SCHED_SAMPLE_MAX];
-    size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
-
-    if (!config->candidate_shuffle)
-        qsort(picks, picked, sizeof *picks, by_number);
-    for (size_t i = 0; i < picked; i++)
-        if (may_take(dispatch, &nodes[members[picks[i]]], rules, again_ok,
-                     &dispatch->list[dispatch->count]))
-            dispatch->count++;
-}
-
-/* Fills the ranked list. */
-static void choose(struct dispatch *dispatch)
-{
-    const struct snap_pool *pool = find_pool(dispatch);
-    unsigned wants = wants_of(&dispatch->spec);
-    struct policy_rules rules = rules_of(dispatch);
-
-    dispatch->count = dispatch->next = 0;
-    if (!pool)
-        return;
-    const uint32_t *members = pool->members[wants];
-    uint32_t count = pool->counts[wants];
-    /* A retry goes to another node if the pool has one, else to the same. */
-    bool again_ok = count <= dispatch->tried_count && dispatch->attempt > 1;
-    /* Few nodes may fit a selector: a sample could miss them all. */
-    if (dispatch->scan || dispatch->spec.requires.at ||
-        (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
-        choose_by_scan(dispatch, members, count, again_ok, &rules);
-    else
-        choose_by_sample(dispatch, members, count, again_ok, &rules);
-    dispatch->count =
-        policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
-}
-
 static struct str endpoint_of(const struct dispatch *dispatch, const struct node *node)
 {
     const struct snap_node *member = snapshot_node(dispatch->loop->snapshot, node->id);
@@ -323,47 +133,69 @@ static struct str endpoint_of(const struct dispatch *dispatch, const struct node
     return arena_str(dispatch->arena, member->facts->endpoint);
 }
 
-/* No member has the labels: to wait or to try again would not help. */
-static bool nobody_fits(const struct dispatch *dispatch)
+/* Another list, when there is reason to hope for more than this one gave. */
+static bool look_again(struct dispatch *dispatch)
 {
-    const struct snap_pool *pool = find_pool(dispatch);
+    /* It may wait: but not while a slot is free outside the sample. */
+    bool wider = !dispatch->scan && dispatch->spec.queue_ms > 0;
+    /* All others are shut: a node that had it before is better than none. */
+    bool back = !dispatch->again && dispatch->attempt > 1 && dispatch->whys[WHY_TRIED] > 0 &&
+                candidates_all_shut(dispatch);
 
-    return dispatch->spec.requires.at && pool &&
-           dispatch->whys[WHY_REQUIRES] == pool->counts[wants_of(&dispatch->spec)];
+    if (!wider && !back)
+        return false;
+    dispatch->scan |= wider;
+    dispatch->again |= back;
+    memset(dispatch->whys, 0, sizeof dispatch->whys);
+    candidates_choose(dispatch);
+    return dispatch->count > 0;
+}
+
+/* A pool nobody of which gets work is told, once a minute: people may not know (ruling 22). */
+static void tell_shut(struct dispatch *dispatch)
+{
+    struct sched *sched = dispatch->loop->sched;
+    const struct snap_pool *pool = candidates_pool(dispatch);
+    struct str id = dispatch->spec.f2f && pool ? pool->id : dispatch->spec.type;
+    _Atomic int64_t *told_ms = &sched->shut_told_ms[str_hash(id) % SCHED_LANES];
+    int64_t now_ms = *dispatch->loop->wall_ms;
+    int64_t last_ms = atomic_load_explicit(told_ms, memory_order_relaxed);
+
+    if (last_ms && now_ms >= last_ms && now_ms - last_ms < TELL_SHUT_MS)
+        return;
+    if (atomic_compare_exchange_strong(told_ms, &last_ms, now_ms))
+        log_event(LOG_WARN, "breaker.pool_shut", KS("pool_id", id), KS("type", dispatch->spec.type),
+                  KI("nodes", dispatch->whys[WHY_BREAKER]));
 }
 
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
-        const struct snap_pool *pool = find_pool(dispatch);
-        size_t others = pool ? pool->counts[wants_of(&dispatch->spec)] : 0;
+        const struct snap_pool *pool = candidates_pool(dispatch);
+        size_t others = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
 
         log_event(LOG_INFO, "dispatch.preferred_failed", KS("node_id", dispatch->preferred->id),
                   KI("strict", dispatch->spec.options.strict));
         outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
         if (dispatch->outcome.phase == OUTCOME_WALK) {
-            choose(dispatch);
+            candidates_choose(dispatch);
             reserve_next(dispatch);
             return;
         }
-    } else if (!dispatch->scan && dispatch->spec.queue_ms > 0) {
-        dispatch->scan = true; /* it may wait: but not while a slot is free outside the sample */
-        memset(dispatch->whys, 0, sizeof dispatch->whys);
-        choose(dispatch);
-        if (dispatch->count) {
-            reserve_next(dispatch);
-            return;
-        }
-        outcome_exhausted(&dispatch->outcome);
+    } else if (look_again(dispatch)) {
+        reserve_next(dispatch);
+        return;
     } else {
         outcome_exhausted(&dispatch->outcome);
     }
     assert(dispatch->outcome.phase == OUTCOME_REFUSED);
-    if (nobody_fits(dispatch)) {
+    if (candidates_nobody_fits(dispatch)) {
         give_up(dispatch, refuse(dispatch, ERR_NO_CAPABLE_NODE));
         return;
     }
+    if (candidates_all_shut(dispatch))
+        tell_shut(dispatch);
     give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
 }
 
@@ -440,6 +272,7 @@ static void fill_reserve(struct dispatch *dispatch)
     op->u.put.ttl_ms = config->reservation_ttl_ms;
     if (!dispatch->exists) {
         op->u.put.spec = spec->json;
+        op->u.put.type = spec->type;
         op->u.put.idem = dispatch->idem;
         op->u.put.fingerprint = dispatch->fingerprint;
         op->u.put.callback = spec->callback_url.at != NULL;
@@ -490,6 +323,17 @@ static void note_candidates(struct dispatch *dispatch)
     }
 }
 
+/* The one job that decides whether its node gets more of the kind. */
+static void note_probe(const struct dispatch *dispatch)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(dispatch->job, id);
+    metric_add_label(METRIC_BREAKER_EVENTS, "probe", 1);
+    log_event(LOG_INFO, "breaker.probe", KC("job_id", id), KS("node_id", dispatch->node->id),
+              KI("attempt_id", dispatch->attempt), KS("type", dispatch->spec.type));
+}
+
 static void send_job(struct dispatch *dispatch)
 {
     dispatch->send =
@@ -533,6 +377,8 @@ static void reserved(struct store_op *op)
     /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
     dispatch->next = first + (size_t)op->u.put.chosen + 1;
     counts_take(dispatch->node, &op->counts, op->order, false);
+    if (op->u.put.probe)
+        note_probe(dispatch);
     send_job(dispatch);
 }
 
@@ -566,7 +412,7 @@ static void sent(struct send_op *send)
         return;
     }
     dispatch->whys[WHY_SEND_FAILED]++;
-    add_tried(dispatch, dispatch->node->id);
+    candidates_add_tried(dispatch, dispatch->node->id);
     char id[JOB_ID_TEXT + 1];
     job_id_text(dispatch->job, id);
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
@@ -614,9 +460,9 @@ void dispatch_start(struct dispatch *dispatch)
                                      "The server is starting: its nodes are not loaded yet."));
         return;
     }
-    read_history(dispatch);
-    const struct snap_pool *pool = find_pool(dispatch);
-    unsigned wants = wants_of(spec);
+    candidates_read_history(dispatch);
+    const struct snap_pool *pool = candidates_pool(dispatch);
+    unsigned wants = candidates_wants(spec);
     const struct snap_node *preferred = snapshot_node(snapshot, spec->options.preferred_node_id);
     bool prefers = spec->options.preferred_node_id.at && dispatch->attempt == 1;
     struct outcome_start start = {
@@ -632,10 +478,10 @@ void dispatch_start(struct dispatch *dispatch)
     }
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
         dispatch->preferred = preferred->node;
-        dispatch->list[0] = look_at(dispatch, preferred);
+        dispatch->list[0] = candidates_look(dispatch, preferred);
         dispatch->count = 1;
     } else {
-        choose(dispatch);
+        candidates_choose(dispatch);
     }
     reserve_next(dispatch);
 }

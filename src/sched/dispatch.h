@@ -48,8 +48,9 @@ struct dispatch {
     struct store_record record; /* when it exists but was not placed: for the queue */
     uint32_t whys[WHY_COUNT];
 
-    /* private to dispatch.c */
+    /* private to dispatch.c and candidates.c */
     struct outcome outcome;
+    bool again; /* also to a node that had it before: all others are shut */
     struct node *preferred;
     size_t count, next;
     struct node *expected; /* whose pending count was raised */

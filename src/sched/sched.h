@@ -76,6 +76,8 @@ struct sched {
     /* And by type, so that a request can be refused (queue_max) without asking the keeper. Types
      * that share a place share its bound. */
     _Atomic int32_t lanes[SCHED_LANES];
+    /* When it was last told that breakers keep a whole pool shut; pools that share a place too. */
+    _Atomic int64_t shut_told_ms[SCHED_LANES];
     _Atomic bool ready; /* the nodes are loaded */
 };
 

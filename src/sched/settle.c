@@ -107,6 +107,28 @@ static void log_end(const struct store_op *op)
               KC("reason", op->head.reason));
 }
 
+/* What the end of an attempt did to the breaker of its node and type. */
+static void note_breaker(const struct store_op *op)
+{
+    enum breaker_event event = op->verb == STORE_FINISH ? op->u.settle.breaker : BREAKER_NO_EVENT;
+    bool opened = event != BREAKER_RECOVERED;
+    struct str reason;
+    char id[JOB_ID_TEXT + 1];
+
+    if (event == BREAKER_NO_EVENT)
+        return;
+    job_id_text(op->head.id, id);
+    reason = str_of(breaker_event_name(event));
+    str_cut(&reason, ':');
+    metric_add_label(METRIC_BREAKER_EVENTS, opened ? "open" : "closed", 1);
+    if (opened)
+        log_event(LOG_WARN, "breaker.open", KC("node_id", op->head.node), KC("type", op->head.type),
+                  KS("reason", reason), KC("job_id", id), KC("failure", op->head.reason));
+    else
+        log_event(LOG_INFO, "breaker.closed", KC("node_id", op->head.node),
+                  KC("type", op->head.type), KC("job_id", id));
+}
+
 /* The figures of the node the attempt was on. */
 static void note_node(struct sched_loop *loop, const struct store_op *op)
 {
@@ -135,6 +157,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
 
     note_node(loop, op);
     log_end(op);
+    note_breaker(op);
     if (job_state_final(head->state))
         metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
     loop->sched->hooks->noted(loop, &note);

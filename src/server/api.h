@@ -35,6 +35,10 @@ void api_job_retry(struct call *call);
 void api_node_rpc(struct call *call);
 void api_job_logs(struct call *call);
 
+/* api_breaker.c */
+void api_breaker_list(struct call *call);
+void api_breaker_reset(struct call *call);
+
 /* api_status.c */
 void api_cluster_status(struct call *call);
 

@@ -120,6 +120,7 @@ static void enqueue(struct submit *submit)
                             .attempt = 1,
                             .arena = dispatch->arena};
     op->u.put.spec = dispatch->spec.json;
+    op->u.put.type = dispatch->spec.type;
     op->u.put.idem = dispatch->idem;
     op->u.put.fingerprint = dispatch->fingerprint;
     op->u.put.max_attempts = dispatch->max_attempts;

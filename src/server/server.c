@@ -267,6 +267,8 @@ static enum err open_store(struct server *server, struct problem *why)
         .retention_jobs_max = settings->retention_jobs_max,
         .in_flight_max = settings->store_in_flight_max,
         .running_ttl_ms = settings->sched.running_lease_ms,
+        .breaker_threshold = settings->breaker_threshold,
+        .breaker_cooldown_ms = settings->breaker_cooldown_ms,
     };
     enum err err = store_open(&config, &server->store, why);
 

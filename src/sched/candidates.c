@@ -1,0 +1,238 @@
+/* Who is asked for a job, in which order: what this loop's snapshot and the live figures say. What
+ * is true is the store's to decide; here is only chosen whom to ask. */
+#include "sched/candidates.h"
+
+#include <stdlib.h>
+
+#include "model/level.h"
+#include "model/selector.h"
+#include "sched/counts.h"
+
+enum { RANK_STEP = 1024 }; /* more than any priority of a server */
+
+static bool was_tried(const struct dispatch *dispatch, struct str node)
+{
+    for (size_t i = 0; i < dispatch->tried_count; i++)
+        if (str_eq(dispatch->tried[i], node))
+            return true;
+    return false;
+}
+
+void candidates_add_tried(struct dispatch *dispatch, struct str node)
+{
+    if (dispatch->tried_count < SCHED_TRIED_MAX && !was_tried(dispatch, node))
+        dispatch->tried[dispatch->tried_count++] = node;
+}
+
+void candidates_read_history(struct dispatch *dispatch)
+{
+    const struct json *list;
+
+    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
+        json_type(list) != JSON_ARR)
+        return;
+    const struct json *entry = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
+        const struct json *outcome = json_get(entry, "outcome");
+        bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
+        int64_t attempt = 0;
+
+        json_int(json_get(entry, "attempt_id"), &attempt);
+        if (!refused || attempt == dispatch->attempt)
+            candidates_add_tried(dispatch, json_str(json_get(entry, "node_id"), dispatch->arena));
+    }
+}
+
+unsigned candidates_wants(const struct spec *spec)
+{
+    return (spec->options.require_tts ? POOL_WANT_TTS : 0u) |
+           (spec->options.require_asr ? POOL_WANT_ASR : 0u);
+}
+
+const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
+{
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct spec *spec = &dispatch->spec;
+
+    return spec->f2f ? snapshot_pool(snapshot, spec->src, spec->tgt)
+                     : snapshot_type_pool(snapshot, spec->type);
+}
+
+struct policy_candidate candidates_look(const struct dispatch *dispatch,
+                                        const struct snap_node *member)
+{
+    struct node *node = member->node;
+
+    return (struct policy_candidate){
+        .node = node,
+        .spare = dispatch->spec.interactive ? 0 : member->facts->reserved_slots,
+        .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
+        .load = counts_load(node),
+        .max = atomic_load_explicit(&node->max, memory_order_relaxed),
+        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
+        .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
+}
+
+static struct policy_rules rules_of(const struct dispatch *dispatch)
+{
+    const struct sched_config *config = &dispatch->loop->sched->config;
+
+    return (struct policy_rules){.now_ms = *dispatch->loop->wall_ms,
+                                 .stale_ms = config->heartbeat_stale_ms,
+                                 .heartbeat_interval_ms = config->heartbeat_ms};
+}
+
+static bool is_routed(const struct sched *sched)
+{
+    return sched->config.routing.count > 0 || sched->config.routing.default_route.count > 0;
+}
+
+/* Its place in the type's order of servers. */
+static bool on_route(const struct dispatch *dispatch, const struct snap_node *member,
+                     struct policy_candidate *candidate)
+{
+    const struct routing *routing = &dispatch->loop->sched->config.routing;
+    struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
+    struct routing_server server = {.id = member->node->id,
+                                    .labels = member->facts->label_values,
+                                    .types = &types,
+                                    .priority = member->facts->priority,
+                                    .slots = 1,
+                                    .online = true};
+
+    candidate->rank =
+        is_routed(dispatch->loop->sched) ? routing_rank(routing, dispatch->spec.type, &server) : 0;
+    if (candidate->rank == ROUTING_REFUSED)
+        return false;
+    /* Within one place of a route, or without routes, the server's own priority decides. */
+    candidate->rank = candidate->rank * RANK_STEP + (int32_t)member->facts->priority;
+    return true;
+}
+
+/* Whether this member may be a candidate at all; counts why not. */
+static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
+                     const struct policy_rules *rules, bool again_ok,
+                     struct policy_candidate *ret_candidate)
+{
+    static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {
+        [POLICY_SKIP_HEALTH] = WHY_NOT_READY, [POLICY_SKIP_STALE] = WHY_STALE};
+
+    if (member->node == dispatch->preferred)
+        return false; /* it had its turn */
+    if (!again_ok && was_tried(dispatch, member->node->id)) {
+        dispatch->whys[WHY_TRIED]++;
+        return false;
+    }
+    if (dispatch->spec.requires.at &&
+        !selector_match(dispatch->spec.requires, member->facts->label_values)) {
+        dispatch->whys[WHY_REQUIRES]++;
+        return false;
+    }
+    *ret_candidate = candidates_look(dispatch, member);
+    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate)) {
+        dispatch->whys[WHY_ROUTE]++;
+        return false;
+    }
+    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
+    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
+                                   dispatch->loop->sched->config.high_priority_min)) {
+        dispatch->whys[WHY_LEVEL]++;
+        return false;
+    }
+    enum policy_skip skip = policy_filter(ret_candidate, rules);
+    if (skip != POLICY_KEEP)
+        dispatch->whys[skips[skip]]++;
+    return skip == POLICY_KEEP;
+}
+
+/* Every member with room (by what this loop knows), a fair choice of them when there are many. Used
+ * where a job must not wait while a slot is free: costs a look at each member. */
+static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                           bool again_ok, const struct policy_rules *rules)
+{
+    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct policy_candidate candidate;
+
+        if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
+            continue;
+        if (candidate.load >= candidate.max - candidate.spare) {
+            dispatch->whys[WHY_FULL]++;
+            continue;
+        }
+        uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
+        seen++;
+        if (at < keep)
+            dispatch->list[at] = candidate;
+    }
+    dispatch->count = seen < keep ? seen : keep;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                             bool again_ok, const struct policy_rules *rules)
+{
+    const struct sched_config *config = &dispatch->loop->sched->config;
+    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    uint32_t picks[SCHED_SAMPLE_MAX];
+    size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
+
+    if (!config->candidate_shuffle)
+        qsort(picks, picked, sizeof *picks, by_number);
+    for (size_t i = 0; i < picked; i++)
+        if (may_take(dispatch, &nodes[members[picks[i]]], rules, again_ok,
+                     &dispatch->list[dispatch->count]))
+            dispatch->count++;
+}
+
+void candidates_choose(struct dispatch *dispatch)
+{
+    const struct snap_pool *pool = candidates_pool(dispatch);
+    unsigned wants = candidates_wants(&dispatch->spec);
+    struct policy_rules rules = rules_of(dispatch);
+
+    dispatch->count = dispatch->next = 0;
+    if (!pool)
+        return;
+    const uint32_t *members = pool->members[wants];
+    uint32_t count = pool->counts[wants];
+    /* A retry goes to another node if the pool has one, else to the same. */
+    bool again_ok = dispatch->again || (count <= dispatch->tried_count && dispatch->attempt > 1);
+    /* Few nodes may fit a selector: a sample could miss them all. */
+    if (dispatch->scan || dispatch->spec.requires.at ||
+        (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
+        choose_by_scan(dispatch, members, count, again_ok, &rules);
+    else
+        choose_by_sample(dispatch, members, count, again_ok, &rules);
+    dispatch->count =
+        policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
+}
+
+bool candidates_nobody_fits(const struct dispatch *dispatch)
+{
+    const struct snap_pool *pool = candidates_pool(dispatch);
+
+    return dispatch->spec.requires.at && pool &&
+           dispatch->whys[WHY_REQUIRES] == pool->counts[candidates_wants(&dispatch->spec)];
+}
+
+bool candidates_all_shut(const struct dispatch *dispatch)
+{
+    static const bool may_change[WHY_COUNT] = {
+        [WHY_NOT_READY] = true, [WHY_STALE] = true,       [WHY_NO_CAPACITY] = true,
+        [WHY_FULL] = true,      [WHY_SEND_FAILED] = true, [WHY_LEVEL] = true,
+    };
+
+    for (int i = 0; i < WHY_COUNT; i++)
+        if (may_change[i] && dispatch->whys[i])
+            return false;
+    return dispatch->whys[WHY_BREAKER] > 0;
+}

@@ -1,0 +1,158 @@
+/* Breakers for people: which node gets no work of which type, and an operator's word that it does
+ * again. */
+#include "base/log.h"
+#include "base/metrics.h"
+#include "sched/keeper.h"
+#include "server/api.h"
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+struct breaker_call {
+    struct call *call;
+    struct store_op op;
+    int64_t limit;
+};
+
+static struct breaker_call *breaker_call(struct call *call, enum store_verb verb, store_done *done)
+{
+    struct breaker_call *own = arena_new(call->arena, struct breaker_call);
+
+    own->call = call;
+    own->limit = LIST_DEFAULT;
+    own->op = (struct store_op){.verb = verb,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = done,
+                                .not_after_ms = sched_not_after(call->worker->sched),
+                                .arena = call->arena};
+    return own;
+}
+
+static void failed(struct call *call, const struct store_op *op)
+{
+    enum err err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
+
+    if (err == ERR_NOT_FOUND)
+        call_error(call, err, "node_id",
+                   "There is no breaker of " STR_FMT " for type " STR_FMT
+                   ": nothing failed there lately.",
+                   STR_ARG(op->node), STR_ARG(op->u.breaker.type));
+    else
+        call_error(call, err, "", "%s.", err_title(err));
+}
+
+static void write_ms(struct jsonw *w, const char *name, int64_t at_ms)
+{
+    if (at_ms)
+        jsonw_kint(w, name, at_ms);
+    else
+        jsonw_knull(w, name);
+}
+
+static void write_breaker(struct jsonw *w, const struct store_breaker *item)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_id", item->node);
+    jsonw_kstr(w, "type", item->type);
+    jsonw_kstr(w, "state", str_of(breaker_state_name(item->breaker.state)));
+    jsonw_kint(w, "failures", item->breaker.failures);
+    write_ms(w, "opened_ms", item->breaker.opened_ms);
+    write_ms(w, "probe_until_ms", item->breaker.probe_until_ms);
+    jsonw_end_obj(w);
+}
+
+/* "node,type": neither holds a comma. */
+static bool is_behind(const struct store_breaker *item, struct str cursor)
+{
+    struct str node = str_cut(&cursor, ',');
+    int order = str_cmp(item->node, node);
+
+    return order ? order > 0 : str_cmp(item->type, cursor) > 0;
+}
+
+static void listed(struct store_op *op)
+{
+    struct breaker_call *own = container_of(op, struct breaker_call, op);
+    struct call *call = own->call;
+    struct str cursor = http_query(call->req, "cursor");
+    const struct store_breaker *items = op->u.breakers.items;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    size_t at = 0, shown = 0;
+
+    if (op->err) {
+        failed(call, op);
+        return;
+    }
+    while (cursor.at && at < op->u.breakers.count && !is_behind(&items[at], cursor))
+        at++;
+    jsonw_obj(&w);
+    jsonw_key(&w, "breakers");
+    jsonw_arr(&w);
+    for (; at < op->u.breakers.count && (int64_t)shown < own->limit; at++, shown++)
+        write_breaker(&w, &items[at]);
+    jsonw_end_arr(&w);
+    jsonw_kstr(&w, "next_cursor",
+               shown && at < op->u.breakers.count
+                   ? arena_fmt(call->arena, STR_FMT "," STR_FMT, STR_ARG(items[at - 1].node),
+                               STR_ARG(items[at - 1].type))
+                   : STR_NONE);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_breaker_list(struct call *call)
+{
+    struct breaker_call *own = breaker_call(call, STORE_BREAKERS, listed);
+
+    if (call_query_int(call, "limit", 1, LIST_MAX, &own->limit))
+        sched_send(call->worker->sched, &own->op);
+}
+
+struct reset_fields {
+    struct str node_id, type;
+};
+
+static const struct field fields[] = {
+    {.name = "node_id",
+     .type = FIELD_ID,
+     .offset = offsetof(struct reset_fields, node_id),
+     .max = NODE_ID_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "type",
+     .type = FIELD_ID,
+     .offset = offsetof(struct reset_fields, type),
+     .max = POOL_LANG_MAX,
+     .flags = FIELD_REQUIRED},
+};
+static const struct schema reset_schema = {
+    .what = "the body", .fields = fields, .count = COUNT_OF(fields)};
+
+static void was_reset(struct store_op *op)
+{
+    struct call *call = container_of(op, struct breaker_call, op)->call;
+
+    if (op->err) {
+        failed(call, op);
+        return;
+    }
+    metric_add_label(METRIC_BREAKER_EVENTS, "reset", 1);
+    log_event(LOG_INFO, "breaker.reset", KS("node_id", op->node), KS("type", op->u.breaker.type));
+    keeper_kick(call->worker->server->sched.keeper); /* what waits may go there again */
+    call_ok(call);
+}
+
+void api_breaker_reset(struct call *call)
+{
+    struct breaker_call *own = breaker_call(call, STORE_BREAKER_RESET, was_reset);
+    struct reset_fields in = {0};
+    struct problem why;
+
+    if (schema_read(&reset_schema, call->body, &in, call->arena, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    own->op.node = in.node_id;
+    own->op.u.breaker.type = in.type;
+    sched_send(call->worker->sched, &own->op);
+}
