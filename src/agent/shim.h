@@ -31,6 +31,42 @@ struct shim_job {
 /* The job's program runs when this returns ERR_OK. */
 enum err shim_job_start(struct shim_job *job, struct problem *why);
 
+enum shim_step { STEP_NONE, STEP_GROUP, STEP_USER, STEP_DIR, STEP_EXEC };
+
+/* How far the new process came; in memory that both see. */
+struct shim_report {
+    enum shim_step step;
+    int error;
+};
+
+struct shim_user {
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[256];
+    int group_count;
+    const char *name, *home;
+};
+
+/* All that the new process needs, prepared before it exists. */
+struct shim_plan {
+    const struct shim_job *job;
+    struct shim_report *report;
+    struct shim_user *user; /* NULL: stay who we are */
+    int in_fd, out_fd, work_fd;
+    char **argv, **env;
+    const char *cwd; /* NULL: work_fd */
+    const char *path;
+    bool cloned_into;
+    pid_t shim;
+};
+
+/* What the new process does, in memory that may be its parent's: nothing but system calls and its
+ * own stack. */
+_Noreturn void shim_job_become(const struct shim_plan *plan);
+/* Makes it (shim_clone.c), in the v2 group group_fd unless that is -1. Returns after its exec or
+ * end; -1 and errno when there is none. */
+pid_t shim_clone(struct shim_plan *plan, int group_fd);
+
 /* Its environment (shim_env.c): a small clean base from `base`, then the spec's, then ours. home
  * and user are NULL when it runs as the agent. NULL-terminated, in the arena. */
 char **shim_env(struct arena *arena, const struct runfile *file, char *const *base,

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/sched.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,8 +20,6 @@
 
 extern char **environ;
 
-enum step { STEP_NONE, STEP_GROUP, STEP_USER, STEP_DIR, STEP_EXEC };
-
 static const char *const step_names[] = {
     [STEP_GROUP] = "enter its control group",
     [STEP_USER] = "become its user",
@@ -30,36 +27,9 @@ static const char *const step_names[] = {
     [STEP_EXEC] = "run it",
 };
 
-/* How far the new process came; in memory that both see. */
-struct report {
-    enum step step;
-    int error;
-};
-
-struct user {
-    uid_t uid;
-    gid_t gid;
-    gid_t groups[256];
-    int group_count;
-    const char *name, *home;
-};
-
-/* All that the new process needs, prepared before it exists. */
-struct plan {
-    const struct shim_job *job;
-    struct report *report;
-    struct user *user; /* NULL: stay who we are */
-    int in_fd, out_fd, work_fd;
-    char **argv, **env;
-    const char *cwd; /* NULL: work_fd */
-    const char *path;
-    bool cloned_into;
-    pid_t shim;
-};
-
 /* --- the new process --- */
 
-static _Noreturn void give_up(const struct plan *plan, enum step step)
+static _Noreturn void give_up(const struct shim_plan *plan, enum shim_step step)
 {
     plan->report->step = step;
     plan->report->error = errno;
@@ -76,9 +46,9 @@ static void unblock_signals(void)
 }
 
 /* The bare calls: the C library's would look for threads that a clone does not take along. */
-static void become_user(const struct plan *plan)
+static void become_user(const struct shim_plan *plan)
 {
-    const struct user *user = plan->user;
+    const struct shim_user *user = plan->user;
 
     if (user && (syscall(SYS_setgroups, user->group_count, user->groups) != 0 ||
                  syscall(SYS_setgid, user->gid) != 0 || syscall(SYS_setuid, user->uid) != 0))
@@ -86,7 +56,7 @@ static void become_user(const struct plan *plan)
 }
 
 /* Like execvpe, but with the job's own PATH. Returns with errno set. */
-static void exec_found(const struct plan *plan)
+static void exec_found(const struct shim_plan *plan)
 {
     struct str rest = str_of(plan->path);
     int error = ENOENT;
@@ -112,7 +82,7 @@ static void exec_found(const struct plan *plan)
     errno = error;
 }
 
-static _Noreturn void become_job(const struct plan *plan)
+_Noreturn void shim_job_become(const struct shim_plan *plan)
 {
     int oom_fd;
 
@@ -146,29 +116,10 @@ static _Noreturn void become_job(const struct plan *plan)
 
 /* --- the shim's side --- */
 
-/* A fork that returns here only after the child's exec or end, straight into the v2 group if there
- * is one: moving a process between groups costs far more. */
-static pid_t clone_job(struct plan *plan)
-{
-    int into = cgroup_clone_fd(plan->job->group);
-    struct clone_args args = {
-        .flags = CLONE_VFORK | CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (uint64_t)into};
-    pid_t pid;
-
-    if (into >= 0) {
-        plan->cloned_into = true;
-        pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
-        if (pid >= 0)
-            return pid;
-        plan->cloned_into = false; /* an old kernel, or a filter that does not know the call */
-    }
-    return (pid_t)syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
-}
-
-static enum err find_user(struct str name, struct arena *arena, struct user **ret_user,
+static enum err find_user(struct str name, struct arena *arena, struct shim_user **ret_user,
                           struct problem *why)
 {
-    struct user *user = arena_new(arena, struct user);
+    struct shim_user *user = arena_new(arena, struct shim_user);
     struct passwd *entry;
 
     user->name = arena_cstr(arena, name);
@@ -186,7 +137,8 @@ static enum err find_user(struct str name, struct arena *arena, struct user **re
 }
 
 /* The job's user gets its directory and its input, and may pass through ours. */
-static int hand_over(const struct shim_job *job, int work_fd, int in_fd, const struct user *user)
+static int hand_over(const struct shim_job *job, int work_fd, int in_fd,
+                     const struct shim_user *user)
 {
     if (fchown(work_fd, user->uid, user->gid) != 0)
         return errno;
@@ -197,7 +149,7 @@ static int hand_over(const struct shim_job *job, int work_fd, int in_fd, const s
     return 0;
 }
 
-static enum err open_files(struct shim_job *job, struct plan *plan, struct problem *why)
+static enum err open_files(struct shim_job *job, struct shim_plan *plan, struct problem *why)
 {
     bool input = job->file->spec.input.at != NULL;
     int pipe_fds[2], error = 0;
@@ -221,7 +173,7 @@ static enum err open_files(struct shim_job *job, struct plan *plan, struct probl
     return problem_set(why, ERR_IO, "", "Its files cannot be handed over: %s.", strerror(error));
 }
 
-static enum err make_plan(struct shim_job *job, struct arena *arena, struct plan *plan,
+static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim_plan *plan,
                           struct problem *why)
 {
     const struct run_spec *spec = &job->file->spec;
@@ -249,12 +201,10 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct plan
     return ERR_OK;
 }
 
-static enum err launch(struct shim_job *job, struct plan *plan, struct problem *why)
+static enum err launch(struct shim_job *job, struct shim_plan *plan, struct problem *why)
 {
-    pid_t pid = clone_job(plan);
+    pid_t pid = shim_clone(plan, cgroup_clone_fd(job->group));
 
-    if (pid == 0)
-        become_job(plan);
     if (pid < 0)
         return problem_set(why, ERR_IO, "", "No process can be made for it: %s.", strerror(errno));
     if (plan->report->step != STEP_NONE) {
@@ -277,7 +227,8 @@ static void close_fd(int fd)
 enum err shim_job_start(struct shim_job *job, struct problem *why)
 {
     struct arena arena = {0};
-    struct plan plan = {.job = job, .in_fd = -1, .out_fd = -1, .work_fd = -1, .shim = getpid()};
+    struct shim_plan plan = {
+        .job = job, .in_fd = -1, .out_fd = -1, .work_fd = -1, .shim = getpid()};
     enum err err;
 
     assert(job->pid == 0 && job->dir_fd >= 0);
