@@ -29,6 +29,7 @@ struct past {
 
 struct usage_meter {
     struct usage_files files;
+    struct usage_groups groups; /* as of the last look */
     struct usage_trees *trees;
     struct past past[PAST_MAX]; /* a ring, the newest at (count - 1) % PAST_MAX */
     size_t count;               /* ever */
@@ -44,6 +45,7 @@ struct usage_meter *usage_meter_new(const char *host_root)
     assert(len < sizeof meter->files.root);
     while (len > 0 && meter->files.root[len - 1] == '/')
         meter->files.root[--len] = '\0';
+    meter->groups.files = &meter->files;
     meter->trees = usage_trees_new();
     meter->cpu_milli = USAGE_NONE;
     return meter;
@@ -207,7 +209,8 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
         return problem_set(why, ERR_IO, "host_root",
                            "Neither %s/proc/stat nor %s/proc/meminfo can be read.",
                            meter->files.root, meter->files.root);
-    usage_cgroup_read(&meter->files, &cgroup);
+    usage_cgroup_find(&meter->files, &meter->groups);
+    usage_cgroup_read(&meter->groups, &cgroup);
     now = (struct past){.mono_ms = mono_ms,
                         .busy_ticks = proc.busy_ticks,
                         .total_ticks = proc.total_ticks,
@@ -218,13 +221,27 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     put_cpu(meter, &proc, &cgroup, &now, &usage);
     put_memory(&proc, &cgroup, &usage);
     put_swap(&proc, &cgroup, &usage);
-    usage_pressure_read(&meter->files, usage.confined ? cgroup.dir : "", &usage);
+    usage_pressure_read(&meter->files, usage.confined ? meter->groups.dirs[USAGE_UNIFIED] : "",
+                        &usage);
     usage_trees_read(meter->trees, &meter->files, mono_ms, &usage);
     keep(meter, &now);
     usage.at_ms = wall_ms;
     usage.mono_ms = mono_ms;
     *ret_usage = usage;
     return ERR_OK;
+}
+
+void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *ret_free_kib)
+{
+    struct usage usage = usage_nothing;
+    struct usage_cgroup cgroup;
+    struct usage_proc proc;
+
+    usage_proc_read_memory(&meter->files, &proc);
+    usage_cgroup_read_memory(&meter->groups, &cgroup);
+    put_memory(&proc, &cgroup, &usage);
+    *ret_total_kib = usage.mem_total_kib;
+    *ret_free_kib = usage.mem_free_kib;
 }
 
 enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why)

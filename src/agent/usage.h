@@ -55,6 +55,9 @@ struct usage_config {
     const char *host_root;   /* "/" (NULL too); everything is read below it */
     const char *gpu_command; /* NULL: try nvidia-smi; "" = off */
     int64_t interval_ms;     /* 1000 */
+    /* Memory alone is looked at ten times a second: once less than this is free, or a quarter less
+     * than at the last sample, the next sample comes at once. Percent x 100; 0: 10 %. */
+    int64_t mem_alert_centi;
 };
 
 /* --- one place that remembers earlier looks, for rates; one thread at a time --- */
@@ -68,6 +71,10 @@ void usage_own(struct usage_meter *meter, const int *pids, size_t count);
  * trees belong to the meter and last until its next look. */
 enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_ms,
                        struct usage *ret_usage, struct problem *why);
+
+/* Only how much memory there is and is free, which costs little, in the groups of the last look;
+ * USAGE_NONE where not known. */
+void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *ret_free_kib);
 
 /* Two looks a quarter of a second apart, on the calling thread: for `berth run`. */
 enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why);

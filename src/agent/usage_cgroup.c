@@ -10,37 +10,29 @@
 
 enum { KIB = 1024 };
 
-/* The group of this process in each hierarchy that matters; "" where there is none. */
-enum place { UNIFIED, MEMORY, CPU, CPUACCT, CPUSET, PLACES };
-
-static const char *const controllers[PLACES] = {
-    [UNIFIED] = NULL,      [MEMORY] = "memory", [CPU] = "cpu",
-    [CPUACCT] = "cpuacct", [CPUSET] = "cpuset",
+static const char *const controllers[USAGE_PLACES] = {
+    [USAGE_UNIFIED] = NULL,      [USAGE_MEMORY] = "memory", [USAGE_CPU] = "cpu",
+    [USAGE_CPUACCT] = "cpuacct", [USAGE_CPUSET] = "cpuset",
 };
 
-struct groups {
-    struct usage_files *files;
-    char dirs[PLACES][USAGE_GROUP_MAX];
-};
-
-static void find_groups(struct groups *groups, struct usage_files *files)
+void usage_cgroup_find(struct usage_files *files, struct usage_groups *ret_groups)
 {
     struct buf mounts = {0};
     struct str own;
 
-    groups->files = files;
+    ret_groups->files = files;
     buf_str(&mounts, usage_file(files, "/proc/self/mountinfo"));
     own = usage_file(files, "/proc/self/cgroup");
-    for (int i = 0; i < PLACES; i++)
-        if (!own.len || !cgroup_find(buf_view(&mounts), own, controllers[i], groups->dirs[i],
-                                     sizeof groups->dirs[i]))
-            groups->dirs[i][0] = '\0';
+    for (int i = 0; i < USAGE_PLACES; i++)
+        if (!own.len || !cgroup_find(buf_view(&mounts), own, controllers[i], ret_groups->dirs[i],
+                                     sizeof ret_groups->dirs[i]))
+            ret_groups->dirs[i][0] = '\0';
     buf_free(&mounts);
 }
 
 /* Where the same thing stands in the two versions. */
 struct memory_files {
-    enum place place;
+    enum usage_place place;
     const char *limits[2];
     const char *used;
     const char *stat;
@@ -48,7 +40,7 @@ struct memory_files {
 };
 
 static const struct memory_files memory_v2 = {
-    .place = UNIFIED,
+    .place = USAGE_UNIFIED,
     .limits = {"memory.max", "memory.high"},
     .used = "memory.current",
     .stat = "memory.stat",
@@ -56,7 +48,7 @@ static const struct memory_files memory_v2 = {
 };
 
 static const struct memory_files memory_v1 = {
-    .place = MEMORY,
+    .place = USAGE_MEMORY,
     .limits = {"memory.limit_in_bytes"},
     .used = "memory.usage_in_bytes",
     .stat = "memory.stat",
@@ -64,7 +56,8 @@ static const struct memory_files memory_v1 = {
 };
 
 /* The way up from where this process stands: false behind the top. */
-static bool group_first(const struct groups *groups, enum place place, char dir[USAGE_GROUP_MAX])
+static bool group_first(const struct usage_groups *groups, enum usage_place place,
+                        char dir[USAGE_GROUP_MAX])
 {
     memcpy(dir, groups->dirs[place], USAGE_GROUP_MAX);
     return dir[0] != '\0';
@@ -140,7 +133,7 @@ static void weigh_memory(struct usage_cgroup *cgroup, int64_t limit_kib, int64_t
         cgroup->mem_free_kib = room_kib;
 }
 
-static void read_memory(const struct groups *groups, const struct memory_files *names,
+static void read_memory(const struct usage_groups *groups, const struct memory_files *names,
                         struct usage_cgroup *cgroup)
 {
     struct usage_files *files = groups->files;
@@ -163,11 +156,11 @@ static void read_memory(const struct groups *groups, const struct memory_files *
 }
 
 /* Only v2 limits swap by itself. */
-static void read_swap(const struct groups *groups, struct usage_cgroup *cgroup)
+static void read_swap(const struct usage_groups *groups, struct usage_cgroup *cgroup)
 {
     char dir[USAGE_GROUP_MAX];
 
-    for (bool more = group_first(groups, UNIFIED, dir); more; more = group_above(dir)) {
+    for (bool more = group_first(groups, USAGE_UNIFIED, dir); more; more = group_above(dir)) {
         int64_t limit = number_in(groups->files, dir, "memory.swap.max");
         int64_t used = number_in(groups->files, dir, "memory.swap.current");
 
@@ -248,40 +241,42 @@ static int64_t used_us_v1(struct usage_files *files, const char *dir)
 }
 
 /* What this process's own groups used. */
-static int64_t own_used_us(const struct groups *groups)
+static int64_t own_used_us(const struct usage_groups *groups)
 {
     int64_t us = USAGE_NONE;
 
-    if (groups->dirs[CPUACCT][0])
-        us = used_us_v1(groups->files, groups->dirs[CPUACCT]);
-    if (us == USAGE_NONE && groups->dirs[UNIFIED][0])
-        us = used_us_v2(groups->files, groups->dirs[UNIFIED]);
+    if (groups->dirs[USAGE_CPUACCT][0])
+        us = used_us_v1(groups->files, groups->dirs[USAGE_CPUACCT]);
+    if (us == USAGE_NONE && groups->dirs[USAGE_UNIFIED][0])
+        us = used_us_v2(groups->files, groups->dirs[USAGE_UNIFIED]);
     return us;
 }
 
 /* The smallest quota, and what was used under it. */
-static void read_quota(const struct groups *groups, enum place place, struct usage_cgroup *cgroup)
+static void read_quota(const struct usage_groups *groups, enum usage_place place,
+                       struct usage_cgroup *cgroup)
 {
     struct usage_files *files = groups->files;
     char dir[USAGE_GROUP_MAX];
 
     for (bool more = group_first(groups, place, dir); more; more = group_above(dir)) {
-        int64_t milli = place == UNIFIED ? quota_v2(files, dir) : quota_v1(files, dir);
+        int64_t milli = place == USAGE_UNIFIED ? quota_v2(files, dir) : quota_v1(files, dir);
 
         if (milli == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli))
             continue;
         cgroup->cpu_milli = milli;
         /* v1 counts in cpuacct, which is mounted together with cpu as a rule. */
-        cgroup->cpu_used_us = place == UNIFIED ? used_us_v2(files, dir) : used_us_v1(files, dir);
+        cgroup->cpu_used_us =
+            place == USAGE_UNIFIED ? used_us_v2(files, dir) : used_us_v1(files, dir);
         if (cgroup->cpu_used_us == USAGE_NONE)
             cgroup->cpu_used_us = own_used_us(groups);
     }
 }
 
 /* The kernel gives the effective set of the group itself; what is above is in it. */
-static void read_cpuset(const struct groups *groups, struct usage_cgroup *cgroup)
+static void read_cpuset(const struct usage_groups *groups, struct usage_cgroup *cgroup)
 {
-    const char *v1 = groups->dirs[CPUSET], *v2 = groups->dirs[UNIFIED];
+    const char *v1 = groups->dirs[USAGE_CPUSET], *v2 = groups->dirs[USAGE_UNIFIED];
     int64_t cpus = USAGE_NONE;
 
     if (v1[0])
@@ -294,24 +289,27 @@ static void read_cpuset(const struct groups *groups, struct usage_cgroup *cgroup
     cgroup->cpu_used_us = own_used_us(groups);
 }
 
-void usage_cgroup_read(struct usage_files *files, struct usage_cgroup *ret_cgroup)
-{
-    struct groups groups;
+static const struct usage_cgroup cgroup_nothing = {
+    .cpu_milli = USAGE_NONE,
+    .cpu_used_us = USAGE_NONE,
+    .mem_total_kib = USAGE_NONE,
+    .mem_free_kib = USAGE_NONE,
+    .swap_total_kib = USAGE_NONE,
+    .swap_used_kib = USAGE_NONE,
+};
 
-    *ret_cgroup = (struct usage_cgroup){
-        .cpu_milli = USAGE_NONE,
-        .cpu_used_us = USAGE_NONE,
-        .mem_total_kib = USAGE_NONE,
-        .mem_free_kib = USAGE_NONE,
-        .swap_total_kib = USAGE_NONE,
-        .swap_used_kib = USAGE_NONE,
-    };
-    find_groups(&groups, files);
-    memcpy(ret_cgroup->dir, groups.dirs[UNIFIED], sizeof ret_cgroup->dir);
-    read_memory(&groups, &memory_v2, ret_cgroup);
-    read_memory(&groups, &memory_v1, ret_cgroup);
-    read_swap(&groups, ret_cgroup);
-    read_quota(&groups, UNIFIED, ret_cgroup);
-    read_quota(&groups, CPU, ret_cgroup);
-    read_cpuset(&groups, ret_cgroup);
+void usage_cgroup_read(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup)
+{
+    usage_cgroup_read_memory(groups, ret_cgroup);
+    read_swap(groups, ret_cgroup);
+    read_quota(groups, USAGE_UNIFIED, ret_cgroup);
+    read_quota(groups, USAGE_CPU, ret_cgroup);
+    read_cpuset(groups, ret_cgroup);
+}
+
+void usage_cgroup_read_memory(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup)
+{
+    *ret_cgroup = cgroup_nothing;
+    read_memory(groups, &memory_v2, ret_cgroup);
+    read_memory(groups, &memory_v1, ret_cgroup);
 }

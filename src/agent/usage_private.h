@@ -29,10 +29,26 @@ struct usage_proc {
 };
 
 void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc);
+void usage_proc_read_memory(struct usage_files *files, struct usage_proc *ret_proc); /* only that */
 /* `dir` is a cgroup's directory ("" = none: the machine's own). */
 void usage_pressure_read(struct usage_files *files, const char *dir, struct usage *usage);
 
 /* --- cgroups: what confines this process --- */
+
+/* The group of this process in each hierarchy that matters; "" where there is none. */
+enum usage_place {
+    USAGE_UNIFIED,
+    USAGE_MEMORY,
+    USAGE_CPU,
+    USAGE_CPUACCT,
+    USAGE_CPUSET,
+    USAGE_PLACES
+};
+
+struct usage_groups {
+    struct usage_files *files;
+    char dirs[USAGE_PLACES][USAGE_GROUP_MAX];
+};
 
 struct usage_cgroup {
     int64_t cpu_milli;      /* USAGE_NONE: no quota and no cpuset */
@@ -41,10 +57,11 @@ struct usage_cgroup {
     int64_t mem_free_kib;   /* the smallest room under any limit */
     int64_t swap_total_kib; /* USAGE_NONE: as the machine's */
     int64_t swap_used_kib;
-    char dir[USAGE_GROUP_MAX]; /* own v2 group, "" when there is none */
 };
 
-void usage_cgroup_read(struct usage_files *files, struct usage_cgroup *ret_cgroup);
+void usage_cgroup_find(struct usage_files *files, struct usage_groups *ret_groups);
+void usage_cgroup_read(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup);
+void usage_cgroup_read_memory(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup);
 
 /* --- processes: our own trees --- */
 

@@ -146,20 +146,28 @@ static void read_memory(struct usage_files *files, struct usage_proc *proc)
         proc->swap_used_kib = proc->swap_total_kib - swap_free_kib;
 }
 
+static const struct usage_proc proc_nothing = {
+    .cores = USAGE_NONE,
+    .busy_ticks = USAGE_NONE,
+    .total_ticks = USAGE_NONE,
+    .load_1m_centi = USAGE_NONE,
+    .mem_total_kib = USAGE_NONE,
+    .mem_free_kib = USAGE_NONE,
+    .swap_total_kib = USAGE_NONE,
+    .swap_used_kib = USAGE_NONE,
+};
+
 void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc)
 {
-    *ret_proc = (struct usage_proc){
-        .cores = USAGE_NONE,
-        .busy_ticks = USAGE_NONE,
-        .total_ticks = USAGE_NONE,
-        .load_1m_centi = USAGE_NONE,
-        .mem_total_kib = USAGE_NONE,
-        .mem_free_kib = USAGE_NONE,
-        .swap_total_kib = USAGE_NONE,
-        .swap_used_kib = USAGE_NONE,
-    };
+    *ret_proc = proc_nothing;
     read_stat(files, ret_proc);
     read_load(files, ret_proc);
+    read_memory(files, ret_proc);
+}
+
+void usage_proc_read_memory(struct usage_files *files, struct usage_proc *ret_proc)
+{
+    *ret_proc = proc_nothing;
     read_memory(files, ret_proc);
 }
 

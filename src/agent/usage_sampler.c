@@ -18,6 +18,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+enum { WATCH_MS = 100, ALERT_CENTI = 1000, FIRST_MS = 250 };
+
 struct sampler {
     struct loop *loop;
     struct loop_part part; /* only to be freed if the loop ends with a report in its inbox */
@@ -31,9 +33,13 @@ struct sampler {
     pthread_t thread;
     int wake_fd; /* only ever means: stop */
     int64_t interval_ms;
-    struct usage_meter *meter; /* the thread's */
-    struct usage_gpu gpu;      /* likewise */
+    int64_t alert_centi;
+    struct usage_meter *meter; /* the thread's, as all down to the next empty line */
+    struct usage_gpu gpu;
     char *gpu_command;
+    int64_t next_ms;                     /* when a sample is due */
+    int64_t watch_ms;                    /* when memory alone is looked at */
+    int64_t mem_total_kib, mem_free_kib; /* at the last sample */
 
     pthread_mutex_t lock; /* of what follows; held for a copy only */
     int *pids;
@@ -87,44 +93,74 @@ static void take_pids(struct sampler *sampler)
     pthread_mutex_unlock(&sampler->lock);
 }
 
+/* Less than this share is free. */
+static bool below(int64_t free_kib, int64_t total_kib, int64_t centi)
+{
+    return free_kib != USAGE_NONE && total_kib != USAGE_NONE && total_kib > 0 &&
+           free_kib * 10000 < total_kib * centi;
+}
+
 static void sample(struct sampler *sampler, int64_t now_ms)
 {
+    struct usage *usage = &sampler->usage;
+
+    sampler->next_ms += sampler->interval_ms;
+    if (sampler->next_ms <= now_ms) /* asleep for long: no burst of samples */
+        sampler->next_ms = now_ms + sampler->interval_ms;
     if (atomic_load_explicit(&sampler->reported, memory_order_acquire))
         return;
     take_pids(sampler);
-    if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), &sampler->usage, NULL) != ERR_OK)
+    if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), usage, NULL) != ERR_OK)
         return; /* it was there at the start; whoever waits for samples sees that they are old */
-    sampler->usage.gpu_permille = sampler->gpu.permille;
+    usage->gpu_permille = sampler->gpu.permille;
+    sampler->mem_total_kib = usage->mem_total_kib;
+    sampler->mem_free_kib = usage->mem_free_kib;
+    sampler->watch_ms = now_ms + WATCH_MS;
     atomic_store_explicit(&sampler->reported, true, memory_order_release);
     inbox_post(&sampler->loop->inbox, &sampler->report);
 }
 
-static int wait_ms(int64_t now_ms, int64_t until_ms)
+/* A second is long when memory runs out. */
+static void watch_memory(struct sampler *sampler, int64_t now_ms)
 {
-    int64_t left_ms = until_ms - now_ms;
+    int64_t total_kib, free_kib;
 
-    return left_ms < 0 ? 0 : left_ms > 3600000 ? 3600000 : (int)left_ms;
+    sampler->watch_ms = now_ms + WATCH_MS;
+    usage_memory(sampler->meter, &total_kib, &free_kib);
+    if (!below(free_kib, total_kib, sampler->alert_centi))
+        return;
+    if (!below(sampler->mem_free_kib, sampler->mem_total_kib, sampler->alert_centi) ||
+        free_kib < sampler->mem_free_kib - sampler->mem_free_kib / 4)
+        sampler->next_ms = now_ms;
+}
+
+static int wait_ms(const struct sampler *sampler, int64_t now_ms, int64_t gpu_ms)
+{
+    int64_t until_ms = sampler->next_ms;
+
+    if (sampler->watch_ms < until_ms)
+        until_ms = sampler->watch_ms;
+    if (gpu_ms < until_ms)
+        until_ms = gpu_ms;
+    return until_ms <= now_ms ? 0 : (int)(until_ms - now_ms);
 }
 
 static void *thread_main(void *arg)
 {
     struct sampler *sampler = arg;
-    int64_t next_ms = clock_mono_ms();
 
     for (;;) {
         int64_t now_ms = clock_mono_ms();
-        int64_t until_ms;
+        int64_t gpu_ms;
         struct pollfd fds[2] = {{.fd = sampler->wake_fd, .events = POLLIN}};
 
-        if (now_ms >= next_ms) {
+        if (now_ms >= sampler->watch_ms)
+            watch_memory(sampler, now_ms);
+        if (now_ms >= sampler->next_ms)
             sample(sampler, now_ms);
-            next_ms += sampler->interval_ms;
-            if (next_ms <= now_ms) /* asleep for long: no burst of samples */
-                next_ms = now_ms + sampler->interval_ms;
-        }
-        until_ms = usage_gpu_step(&sampler->gpu, now_ms);
+        gpu_ms = usage_gpu_step(&sampler->gpu, now_ms);
         fds[1] = (struct pollfd){.fd = sampler->gpu.fd, .events = POLLIN};
-        poll(fds, 2, wait_ms(now_ms, until_ms < next_ms ? until_ms : next_ms));
+        poll(fds, 2, wait_ms(sampler, now_ms, gpu_ms));
         if (fds[0].revents)
             return NULL;
         if (fds[1].revents)
@@ -146,6 +182,20 @@ static enum err start_thread(struct sampler *sampler)
     return error ? ERR_IO : ERR_OK;
 }
 
+/* A first look, so that the first sample knows rates: without how busy the CPU is, an old load
+ * average alone would be taken for danger. */
+static enum err take_first(struct sampler *sampler, struct problem *why)
+{
+    int64_t now_ms = clock_mono_ms();
+    enum err err = usage_measure(sampler->meter, now_ms, clock_wall_ms(), &sampler->usage, why);
+
+    sampler->mem_total_kib = sampler->usage.mem_total_kib;
+    sampler->mem_free_kib = sampler->usage.mem_free_kib;
+    sampler->next_ms = now_ms + (sampler->interval_ms < FIRST_MS ? sampler->interval_ms : FIRST_MS);
+    sampler->watch_ms = now_ms + WATCH_MS;
+    return err;
+}
+
 enum err sampler_new(struct loop *loop, const struct usage_config *config,
                      void (*sampled)(struct sampler *sampler, const struct usage *usage),
                      void *user, struct sampler **ret_sampler, struct problem *why)
@@ -153,13 +203,14 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
     struct sampler *sampler = mem_new(struct sampler);
     enum err err;
 
-    assert(config->interval_ms > 0 && sampled);
+    assert(config->interval_ms > 0 && config->interval_ms <= INT32_MAX && sampled);
     sampler->loop = loop;
     sampler->part.free = on_loop_done;
     sampler->report.run = on_report;
     sampler->sampled = sampled;
     sampler->user = user;
     sampler->interval_ms = config->interval_ms;
+    sampler->alert_centi = config->mem_alert_centi ? config->mem_alert_centi : ALERT_CENTI;
     sampler->meter = usage_meter_new(config->host_root);
     if (config->gpu_command)
         sampler->gpu_command = strdup(config->gpu_command);
@@ -169,7 +220,7 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
     if (sampler->wake_fd < 0)
         err = problem_set(why, ERR_IO, "", "Cannot make an eventfd: %s.", strerror(errno));
     else
-        err = usage_measure(sampler->meter, clock_mono_ms(), clock_wall_ms(), &sampler->usage, why);
+        err = take_first(sampler, why);
     if (!err && (err = start_thread(sampler)))
         problem_set(why, err, "", "Cannot start a thread.");
     if (err) {

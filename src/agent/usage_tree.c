@@ -1,6 +1,6 @@
-/* Our own processes: this one, the named ones (shims) and everything below them. Each look walks
- * /proc once and keeps every process's counters, so that one that joins us late brings no past with
- * it. What ends between two looks is skipped, what vanishes during one too. */
+/* Our own processes: this one, the named ones (shims) and everything below them. A walk
+ * through /proc keeps every process's counters, so that one that joins us late brings no past with
+ * it. What ends between two walks is skipped, what vanishes during one too. */
 #include "agent/usage_private.h"
 
 #include <assert.h>
@@ -10,11 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 
-enum { STAT_BYTES_MAX = 1024, NOT_OURS = -1, NOT_LOOKED = -2 };
+enum {
+    STAT_BYTES_MAX = 1024,
+    NOT_OURS = -1,
+    NOT_LOOKED = -2,
+    WALK_REST = 50, /* a walk is followed by so many times its length without one: 2 % of a core */
+};
 
 struct proc {
     int pid, parent, session;
@@ -41,8 +47,9 @@ struct usage_trees {
     struct root *roots;
     size_t count; /* without this process */
     struct procs now, before;
-    int64_t before_ms;
-    bool looked;
+    int64_t walked_ms, next_ms;
+    bool walked;
+    int64_t own_cpu_permille, own_memory_kib; /* of the last walk */
     long hz, page_kib;
 };
 
@@ -53,6 +60,7 @@ struct usage_trees *usage_trees_new(void)
     trees->hz = sysconf(_SC_CLK_TCK);
     trees->page_kib = sysconf(_SC_PAGESIZE) / 1024;
     assert(trees->hz > 0 && trees->page_kib > 0);
+    trees->own_cpu_permille = trees->own_memory_kib = USAGE_NONE;
     usage_trees_own(trees, NULL, 0);
     return trees;
 }
@@ -67,16 +75,6 @@ void usage_trees_free(struct usage_trees *trees)
     free(trees->now.at);
     free(trees->before.at);
     free(trees);
-}
-
-void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
-{
-    trees->trees = mem_resize(trees->trees, (count + 1) * sizeof *trees->trees);
-    trees->ticks = mem_resize(trees->ticks, (count + 1) * sizeof *trees->ticks);
-    trees->roots = mem_resize(trees->roots, (count + 1) * sizeof *trees->roots);
-    for (size_t i = 0; i < count; i++)
-        trees->trees[i] = (struct usage_tree){.pid = pids[i]};
-    trees->count = count;
 }
 
 /* "PID (NAME) S PPID PGRP SESSION ...": the name may hold anything, so from its last bracket on. */
@@ -195,6 +193,27 @@ static int named(const struct usage_trees *trees, int pid)
     return root && pid > 0 ? root->owner : NOT_OURS;
 }
 
+/* Those named before keep their figures, since not every look walks. */
+void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
+{
+    struct usage_tree *fresh = mem_array(struct usage_tree, count + 1);
+
+    for (size_t i = 0; i < count; i++) {
+        int known = trees->roots ? named(trees, pids[i]) : NOT_OURS;
+
+        fresh[i] = (struct usage_tree){
+            .pid = pids[i], .cpu_permille = USAGE_NONE, .memory_kib = USAGE_NONE};
+        if (known != NOT_OURS && known < (int)trees->count)
+            fresh[i] = trees->trees[known];
+    }
+    free(trees->trees);
+    trees->trees = fresh;
+    trees->ticks = mem_resize(trees->ticks, (count + 1) * sizeof *trees->ticks);
+    trees->roots = mem_resize(trees->roots, (count + 1) * sizeof *trees->roots);
+    trees->count = count;
+    index_roots(trees, 0);
+}
+
 /* Whose it is without asking its parent: a root itself, or in the session a root leads. A run's
  * processes stay in its shim's session even when their parents are gone. */
 static int owner_by_itself(const struct usage_trees *trees, const struct proc *proc)
@@ -237,7 +256,7 @@ static int64_t ticks_since(const struct usage_trees *trees, const struct proc *p
 static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, int64_t ms,
                               int64_t cores_milli)
 {
-    if (!trees->looked || ms <= 0 || cores_milli <= 0)
+    if (!trees->walked || ms <= 0 || cores_milli <= 0)
         return USAGE_NONE;
     return ticks * 1000 * 1000 * 1000 / (trees->hz * ms * cores_milli);
 }
@@ -261,10 +280,10 @@ static void add_up(struct usage_trees *trees)
     }
 }
 
-void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
-                      struct usage *usage)
+static void look_again(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
+                       int64_t cores_milli)
 {
-    int64_t ms = mono_ms - trees->before_ms, ticks = 0, memory_kib = 0;
+    int64_t ms = mono_ms - trees->walked_ms, ticks = 0, memory_kib = 0;
     struct procs older = trees->before;
     int self;
 
@@ -278,14 +297,36 @@ void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int6
 
         ticks += trees->ticks[i];
         memory_kib += tree->memory_kib;
-        tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, usage->cores_milli);
+        tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, cores_milli);
     }
-    if (self > 0) {
-        usage->own_cpu_permille = share_permille(trees, ticks, ms, usage->cores_milli);
-        usage->own_memory_kib = memory_kib;
+    trees->own_cpu_permille = self > 0 ? share_permille(trees, ticks, ms, cores_milli) : USAGE_NONE;
+    trees->own_memory_kib = self > 0 ? memory_kib : USAGE_NONE;
+    trees->walked = true;
+    trees->walked_ms = mono_ms;
+}
+
+/* CPU of this thread: what others took meanwhile is no reason to rest. */
+static int64_t spent_us(void)
+{
+    struct timespec spent;
+    int failed = clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+
+    assert(failed == 0);
+    return spent.tv_sec * INT64_C(1000000) + spent.tv_nsec / 1000;
+}
+
+void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
+                      struct usage *usage)
+{
+    if (!trees->walked || mono_ms >= trees->next_ms) {
+        int64_t began_us = spent_us();
+
+        look_again(trees, files, mono_ms, usage->cores_milli);
+        /* On a machine with ten thousand processes this is not for every second. */
+        trees->next_ms = mono_ms + (spent_us() - began_us) * WALK_REST / 1000;
     }
+    usage->own_cpu_permille = trees->own_cpu_permille;
+    usage->own_memory_kib = trees->own_memory_kib;
     usage->trees = trees->trees;
     usage->tree_count = trees->count;
-    trees->looked = true;
-    trees->before_ms = mono_ms;
 }

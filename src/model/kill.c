@@ -53,17 +53,21 @@ struct kill_task *kill_next(const struct kill_rules *rules, struct kill_task *ta
     return next;
 }
 
-/* The last decision still works, or was too small: memory fell by a quarter since. */
+/* The last decision still works, or was too small: memory fell by a quarter since. Once it had
+ * recovered the bound is what it fell from. */
 static bool at_peace(const struct kill_state *state, const struct kill_rules *rules,
                      const struct kill_sample *sample)
 {
+    int64_t from_kib =
+        state->recovered ? sample->mem_free_kib + sample->missing_kib : state->free_kib;
+
     if (!state->settling || sample->now_ms - state->decided_ms >= rules->settle_ms)
         return false;
     if (!sample->memory)
         return true;
     if (state->free_kib == KILL_UNKNOWN) /* it was for CPU or swap; memory does not wait for that */
         return false;
-    return sample->mem_free_kib >= state->free_kib - state->free_kib / 4;
+    return sample->mem_free_kib >= from_kib - from_kib / 4;
 }
 
 static size_t pick(const struct kill_rules *rules, const struct kill_sample *sample,
@@ -94,14 +98,18 @@ size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
     if (sample->level != LEVEL_CRITICAL) {
         state->row = 0; /* the peace after a decision goes on */
         state->unresolved = false;
+        state->recovered = true;
         return 0;
     }
     state->row++;
+    if (state->free_kib != KILL_UNKNOWN && sample->mem_free_kib > state->free_kib)
+        state->free_kib = sample->mem_free_kib;
     if (at_peace(state, rules, sample) || (!sample->memory && state->row < rules->samples))
         return 0;
     some = pick(rules, sample, tasks, count, picked);
     state->settling = some > 0;
     state->unresolved = some == 0;
+    state->recovered = false;
     state->decided_ms = sample->now_ms;
     state->free_kib = sample->memory ? sample->mem_free_kib : KILL_UNKNOWN;
     return some;

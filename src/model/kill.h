@@ -38,7 +38,8 @@ struct kill_state {
     bool settling;
     bool unresolved; /* critical, and nobody left to end */
     int64_t decided_ms;
-    int64_t free_kib; /* when it was decided because of memory; else KILL_UNKNOWN */
+    bool recovered;   /* it was not critical meanwhile */
+    int64_t free_kib; /* the most since it was decided because of memory; else KILL_UNKNOWN */
 };
 
 struct kill_sample {
@@ -51,8 +52,9 @@ struct kill_sample {
 
 /* Marks those that must end now as doomed and puts them into `picked` (room for `count`), in order.
  * Returns how many: often 0. Memory: on the first critical sample as many as free what is missing
- * (a task of unknown size counts as enough), then settle_ms of peace, cut short only while free
- * memory keeps falling. CPU or swap: after `samples` critical ones a single one, then settle_ms. */
+ * (a task of unknown size counts as enough), then settle_ms of peace, cut short only when
+ * free memory falls by a quarter (of the bound, once it had recovered). CPU or swap: after
+ * `samples` critical ones a single one, then settle_ms. */
 size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
                  const struct kill_sample *sample, struct kill_task *tasks, size_t count,
                  struct kill_task **picked);

@@ -175,6 +175,26 @@ static void test_slow_loop(void **state)
     sampler_free(bench->sampler);
 }
 
+/* Samples a minute apart: only the watch on memory can bring the second. */
+static void lose_memory(struct bench *bench)
+{
+    static const int64_t free_kib[] = {900, 50, 20};
+
+    machine_put_memory(&bench->machine, 10000, free_kib[bench->samples], 0, 0);
+}
+
+static void test_memory_that_runs_out_is_told_at_once(void **state)
+{
+    struct bench *bench = *state;
+
+    machine_put_memory(&bench->machine, 10000, 2900, 0, 0);
+    bench->then = lose_memory;
+    start(bench, "", 60000, 3);
+    loop_run(&bench->loop);
+    assert_int_equal(bench->last.mem_free_kib, 50); /* it was critical, and then much worse */
+    sampler_free(bench->sampler);
+}
+
 static void test_nothing_to_measure(void **state)
 {
     struct bench *bench = *state;
@@ -200,6 +220,7 @@ int main(void)
         ON_A_MACHINE(test_a_gpu_that_hangs_holds_nobody_up),
         ON_A_MACHINE(test_freed_with_a_report_under_way),
         ON_A_MACHINE(test_slow_loop),
+        ON_A_MACHINE(test_memory_that_runs_out_is_told_at_once),
         ON_A_MACHINE(test_nothing_to_measure),
     };
 

@@ -155,15 +155,36 @@ static void test_memory_that_keeps_falling_is_not_waited_for(void **state)
     assert_int_equal(memory_at(&drill, 2000, 749, 301), 1);
 }
 
-static void test_peace_outlasts_a_short_recovery(void **state)
+/* It may rise again meanwhile: what counts is the most there was. */
+static void test_memory_that_rose_and_falls(void **state)
 {
-    struct kill_task tasks[] = {T("a", "talk", 1, 100), T("b", "talk", 2, 100)};
+    struct kill_task tasks[] = {T("a", "talk", 1, 900), T("b", "talk", 2, 900)};
     struct drill drill = {.tasks = tasks, .count = 2};
 
-    assert_int_equal(memory_at(&drill, 0, 1000, 50), 1);
+    assert_int_equal(memory_at(&drill, 0, 400, 600), 1);
+    assert_int_equal(memory_at(&drill, 1000, 800, 200), 0);
+    assert_int_equal(memory_at(&drill, 2000, 600, 400), 0);
+    assert_int_equal(memory_at(&drill, 3000, 599, 401), 1);
+}
+
+/* Noise around the bound ends nobody in the peace; a new ramp does. */
+static void test_peace_outlasts_a_short_recovery(void **state)
+{
+    struct kill_task tasks[] = {T("a", "talk", 1, 900), T("b", "talk", 2, 900)};
+    struct drill drill = {.tasks = tasks, .count = 2};
+
+    assert_int_equal(memory_at(&drill, 0, 200, 800), 1);
     assert_int_equal(cpu_at(&drill, 1000, LEVEL_DANGER), 0);
-    assert_int_equal(memory_at(&drill, 2000, 1000, 50), 0);
-    assert_int_equal(memory_at(&drill, 5000, 1000, 50), 1);
+    assert_int_equal(memory_at(&drill, 2000, 990, 10), 0);
+    assert_int_equal(memory_at(&drill, 3000, 750, 250), 0);
+    assert_int_equal(memory_at(&drill, 4000, 749, 251), 1);
+
+    tasks[0].doomed = tasks[1].doomed = false;
+    drill.state = (struct kill_state){0};
+    assert_int_equal(memory_at(&drill, 10000, 200, 800), 1);
+    assert_int_equal(cpu_at(&drill, 11000, LEVEL_DANGER), 0);
+    assert_int_equal(memory_at(&drill, 14999, 990, 10), 0);
+    assert_int_equal(memory_at(&drill, 15000, 990, 10), 1);
 }
 
 static void test_cpu_takes_one_after_three(void **state)
@@ -243,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_exactly_enough_is_enough),
         cmocka_unit_test(test_unknown_size_counts_as_enough),
         cmocka_unit_test(test_memory_that_keeps_falling_is_not_waited_for),
+        cmocka_unit_test(test_memory_that_rose_and_falls),
         cmocka_unit_test(test_peace_outlasts_a_short_recovery),
         cmocka_unit_test(test_cpu_takes_one_after_three),
         cmocka_unit_test(test_unresolved_and_back),

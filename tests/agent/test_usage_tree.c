@@ -1,0 +1,189 @@
+/* Our own processes, on machines that are directory trees. */
+#include <unistd.h>
+
+#include "../base/unit.h"
+#include "agent/usage.h"
+#include "machine.h"
+
+struct bench {
+    struct machine machine;
+    struct usage_meter *meter;
+};
+
+static int set_up(void **state)
+{
+    static struct bench bench;
+
+    machine_init(&bench.machine);
+    bench.meter = usage_meter_new(bench.machine.root);
+    *state = &bench;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct bench *bench = *state;
+
+    usage_meter_free(bench->meter);
+    machine_done(&bench->machine);
+    return 0;
+}
+
+static struct usage look(struct bench *bench, int64_t at_ms)
+{
+    struct problem why = {0};
+    struct usage usage;
+
+    if (usage_measure(bench->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
+        fail_msg("%s", why.detail);
+    return usage;
+}
+
+static void test_own_trees(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long page_kib = sysconf(_SC_PAGESIZE) / 1024, hz = sysconf(_SC_CLK_TCK);
+    const int shims[] = {200, 300};
+    struct machine_proc procs[] = {
+        {.pid = 1, .ticks = 900000, .rss_pages = 1},                           /* not ours */
+        {.pid = 50, .parent = 1, .session = 50, .ticks = 5, .rss_pages = 9},   /* nor this */
+        {.pid = 200, .parent = 1, .session = 200, .ticks = 0, .rss_pages = 2}, /* outlived one */
+        {.pid = 201, .parent = 200, .session = 201, .ticks = 10, .rss_pages = 30},
+        {.pid = 202, .parent = 201, .session = 201, .ticks = 10, .rss_pages = 40, .name = "a) b ("},
+        {.pid = 300, .parent = 100, .session = 300, .ticks = 0, .rss_pages = 2},
+        {.pid = 301, .parent = 1, .session = 300, .ticks = 0, .rss_pages = 500}, /* its session */
+        {.pid = 302, .parent = 300, .session = 302, .ticks = 77, .rss_pages = 8, .state = "Z"},
+        {.pid = 101, .parent = 100, .session = 100, .ticks = 0, .rss_pages = 3},
+    };
+    struct machine_proc self = {
+        .pid = 100, .parent = 50, .session = 50, .ticks = 7, .rss_pages = 5};
+    struct usage usage;
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put(machine, "proc/202x/other", "a directory that is no process\n");
+    usage_own(bench->meter, shims, COUNT_OF(shims));
+    usage = look(bench, 0);
+    assert_int_equal(usage.own_cpu_permille, USAGE_NONE); /* no rate yet */
+    assert_int_equal(usage.own_memory_kib, (2 + 30 + 40 + 2 + 500 + 3 + 5) * page_kib);
+    assert_int_equal(usage.tree_count, 2);
+    assert_int_equal(usage.trees[0].pid, 200);
+    assert_int_equal(usage.trees[0].memory_kib, 72 * page_kib);
+    assert_int_equal(usage.trees[1].memory_kib, 502 * page_kib);
+
+    procs[4].ticks += hz * 2; /* two cores for a second */
+    procs[6].ticks += hz / 2; /* half a core */
+    self.ticks += hz / 10;    /* a tenth */
+    procs[1].ticks += hz * 5; /* somebody else */
+    procs[0].ticks += hz;
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put_self(machine, &self);
+    usage = look(bench, 1000);
+    assert_int_equal(usage.trees[0].cpu_permille, 250); /* 2 of 8 cores */
+    assert_int_equal(usage.trees[1].cpu_permille, 62);
+    assert_int_equal(usage.own_cpu_permille, 325);
+}
+
+static void test_processes_come_and_go(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long hz = sysconf(_SC_CLK_TCK);
+    struct machine_proc self = {.pid = 100, .parent = 1, .session = 100, .start = 5};
+    struct machine_proc child = {.pid = 101, .parent = 100, .ticks = 3600 * hz, .start = 10};
+    struct machine_proc old = {.pid = 400, .parent = 1, .session = 400, .ticks = 3600 * hz};
+    const int pids[] = {400};
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    machine_put_proc(machine, &child);
+    machine_put_proc(machine, &old);
+    look(bench, 0);
+
+    machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */
+    assert_int_equal(look(bench, 1000).own_cpu_permille, 0);
+
+    child.ticks = hz; /* the number is used again: a new one, so all of it is new */
+    child.start = 2000;
+    machine_put_proc(machine, &child);
+    assert_int_equal(look(bench, 2000).own_cpu_permille, 125);
+
+    child.ticks = hz / 2; /* another one with the same number that has used less */
+    child.start = 3000;
+    machine_put_proc(machine, &child);
+    assert_int_equal(look(bench, 3000).own_cpu_permille, 62);
+
+    usage_own(bench->meter, pids, 1); /* an old process joins and brings no past with it */
+    assert_int_equal(look(bench, 4000).own_cpu_permille, 0);
+    old.ticks += hz * 4;
+    machine_put_proc(machine, &old);
+    assert_int_equal(look(bench, 5000).own_cpu_permille, 500);
+    usage_own(bench->meter, NULL, 0);
+    assert_int_equal(look(bench, 6000).tree_count, 0);
+}
+
+/* Trees are named anew at each sample; what is known of them stays until the next walk. */
+static void test_named_again(void **state)
+{
+    struct bench *bench = *state;
+    struct machine_proc shim = {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10};
+    const int first[] = {200}, then[] = {201, 200};
+    int64_t memory_kib;
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    machine_put_proc(&bench->machine, &shim);
+    usage_own(bench->meter, first, 1);
+    memory_kib = look(bench, 0).trees[0].memory_kib;
+    assert_true(memory_kib > 0);
+    usage_own(bench->meter, then, 2);
+    usage = look(bench, 0); /* at the same moment: nothing is walked */
+    assert_int_equal(usage.tree_count, 2);
+    assert_int_equal(usage.trees[0].memory_kib, USAGE_NONE);
+    assert_int_equal(usage.trees[1].pid, 200);
+    assert_int_equal(usage.trees[1].memory_kib, memory_kib);
+    assert_int_equal(look(bench, 60000).trees[0].memory_kib, 0);
+}
+
+/* What /proc shows changes while it is read: rings and missing parents must not hang it. */
+static void test_odd_trees(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    struct machine_proc self = {.pid = 100, .parent = 7777, .session = 100};
+    struct machine_proc procs[] = {
+        {.pid = 10, .parent = 11, .session = 10},
+        {.pid = 11, .parent = 12, .session = 10},
+        {.pid = 12, .parent = 10, .session = 10},
+        {.pid = 13, .parent = 13, .session = 10},
+        {.pid = 14, .parent = 12, .session = 10, .rss_pages = 999},
+    };
+
+    machine_put_us(machine);
+    machine_put_self(machine, &self);
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put(machine, "proc/15/stat", "%s", "");
+    machine_put(machine, "proc/16/stat", "16 (cut) S 100 16");
+    machine_put(machine, "proc/17/stat", "no process at all");
+    assert_int_equal(look(bench, 0).own_memory_kib, 0);
+    assert_int_equal(look(bench, 1000).own_memory_kib, 0);
+}
+
+#define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_A_MACHINE(test_own_trees),
+        ON_A_MACHINE(test_processes_come_and_go),
+        ON_A_MACHINE(test_named_again),
+        ON_A_MACHINE(test_odd_trees),
+    };
+
+    return cmocka_run_group_tests_name("usage_tree", tests, NULL, NULL);
+}
