@@ -1,0 +1,352 @@
+"""Breakers: a node that keeps failing one type of work gets no more of it, until one probe went well."""
+import time
+
+from harness import Case, Node, eventually, in_parallel, tags
+
+
+class Breaker(Case):
+    """Nodes carry a label with their own name, so that a task can be sent to one of them."""
+
+    def node(self, server, node_id="n1", **facts):
+        return Node(server, node_id, **{"allowed_types": ["dev", "talk"], "labels": {"id": node_id},
+                                        "max_concurrent_jobs": 50, **facts})
+
+    def send(self, server, node_id="n1", type="dev", **fields):
+        return self.task(server, type=type, requires=f"id={node_id}", max_attempts=1, **fields)
+
+    def take(self, node):
+        """The next job of the node, taken on."""
+        job = eventually("a job came", lambda: node.poll(wait="1s", most=1))[0]
+        self.ok(node.ack(job))
+        return job
+
+    def fails(self, server, node, count=3, type="dev", reason="EXIT_1"):
+        for _ in range(count):
+            self.ok(self.send(server, node.id, type))
+            self.ok(node.fail(self.take(node), reason))
+
+    def works(self, server, node, type="dev"):
+        self.ok(self.send(server, node.id, type))
+        self.ok(node.done(self.take(node)))
+
+    def shut(self, server, node_id="n1", type="dev"):
+        """A dispatch that is refused because of a breaker, and says so."""
+        body = self.problem(self.send(server, node_id, type), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(body["reasons"].get("BREAKER_OPEN"), 1, body)
+        self.assertIn(f"keeps failing work of type {type}", body["detail"])
+
+    def breakers(self, server):
+        return {(b["node_id"], b["type"]): b for b in self.ok(server.get("/v1/breakers"))["breakers"]}
+
+    def state(self, server, node_id="n1", type="dev"):
+        breaker = self.breakers(server).get((node_id, type))
+        return (breaker["state"], breaker["failures"]) if breaker else None
+
+    def half_open(self, server, node_id="n1", type="dev"):
+        eventually("the pause is over",
+                   lambda: self.state(server, node_id, type)[0] == "HALF_OPEN")
+
+    def events(self, server, name):
+        return [line for line in server.log.splitlines() if f"event={name} " in line]
+
+
+class Opening(Breaker):
+    def test_three_failures_open_only_that_one(self):
+        server = self.start()
+        n1, n2 = self.node(server), self.node(server, "n2")
+        self.fails(server, n1, 2)
+        self.assertEqual(self.state(server), ("CLOSED", 2))
+        self.works(server, n1)
+        self.assertEqual(self.breakers(server), {})
+        self.fails(server, n1, 3)
+        found = self.breakers(server)
+        self.assertEqual(list(found), [("n1", "dev")])
+        breaker = found["n1", "dev"]
+        self.assertEqual((breaker["state"], breaker["failures"], breaker["probe_until_ms"]), ("OPEN", 3, None))
+        self.assertLess(abs(time.time() * 1000 - breaker["opened_ms"]), 60000)
+        self.shut(server)
+        self.assertSlots(server, "n1", 0, 0)
+        # The same node still does other work, another node the same.
+        self.works(server, n1, "talk")
+        self.works(server, n2)
+        self.shut(server)
+        opened = self.events(server, "breaker.open")
+        self.assertEqual(len(opened), 1, opened)
+        for word in ("node_id=n1", "type=dev", "reason=failure_threshold_reached"):
+            self.assertIn(word, opened[0])
+        metrics = server.metrics()
+        self.assertEqual(metrics["berth_breakers_open"], 1)
+        self.assertEqual(metrics['berth_breaker_events_total{event="open"}'], 1)
+        self.assertGreaterEqual(metrics['berth_reserve_total{result="BREAKER_OPEN"}'], 2)
+
+    def test_others_get_the_work(self):
+        server = self.start()
+        n1, n2 = self.node(server), self.node(server, "n2")
+        self.fails(server, n1)
+        for _ in range(10):
+            self.assertEqual(self.ok(self.task(server))["node_id"], "n2")
+
+    def test_whose_failure_it_was(self):
+        rows = [("EXIT_3", 1), ("SIGNAL_SEGV", 1), ("OOM", 1), ("START_FAILED", 1), ("TIMEOUT", 1),
+                ("MODEL_LOAD_FAILED", 1), ("CANCELLED", 0), ("EMERGENCY", 0), ("SHIM_LOST", 0),
+                ("NODE_OVERLOADED", 0), ("rate_limit", 0)]
+        server = self.start()
+        node = self.node(server)
+        for reason, count in rows:
+            with self.subTest(reason=reason):
+                self.fails(server, node, 1, reason=reason)
+                self.assertEqual(self.state(server), ("CLOSED", 1) if count else None)
+                self.works(server, node)
+
+    def test_a_refusal_is_no_failure(self):
+        server = self.start()
+        node = self.node(server)
+        for _ in range(4):
+            self.ok(self.send(server))
+            job = eventually("a job came", lambda: node.poll(wait="1s"))[0]
+            self.ok(node.fail(job, "NODE_OVERLOADED"))
+        self.assertEqual(self.breakers(server), {})
+
+    def test_face_to_face_takes_part(self):
+        server = self.start()
+        node = Node(server, "n1")
+        for _ in range(3):
+            self.placed(server)
+            self.ok(node.fail(self.take(node)))
+            # The second attempt has nowhere else to go.
+            if self.state(server, type="f2f")[0] == "OPEN":
+                break
+            self.ok(node.fail(self.take(node)))
+        body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(body["reasons"], {"BREAKER_OPEN": 1})
+        # Who wants just this node is told why not.
+        body = self.problem(self.dispatch(server, preferred_node_id="n1", strict=True), 503,
+                            "PREFERRED_NODE_UNAVAILABLE")
+        self.assertIn("keeps failing", body["detail"])
+
+    def test_a_shut_pool_is_told_once_a_minute(self):
+        server = self.start()
+        self.fails(server, self.node(server))
+        for _ in range(5):
+            self.shut(server)
+        told = self.events(server, "breaker.pool_shut")
+        self.assertEqual(len(told), 1, told)
+        self.assertIn("pool_id=dev", told[0])
+        self.assertIn("level=warn", told[0])
+
+    def test_off(self):
+        server = self.start(breaker_threshold=0)
+        node = self.node(server)
+        self.fails(server, node, 6)
+        self.assertEqual(self.breakers(server), {})
+
+    def test_a_retry_goes_back_when_all_others_are_shut(self):
+        server = self.start()
+        n1, n2 = self.node(server), self.node(server, "n2")
+        self.fails(server, n1)
+        job = self.ok(self.task(server, max_attempts=2))
+        self.assertEqual(job["node_id"], "n2")
+        self.ok(n2.fail(self.take(n2)))
+        again = self.take(n2)
+        self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 2))
+        self.ok(n2.done(again))
+        self.assertEqual(server.job(job["job_id"])["state"], "DONE")
+
+
+class Restart(Breaker):
+    def test_kill_during_the_pause_keeps_it_open(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        self.fails(server, node, 2, "talk")
+        before = self.breakers(server)
+        server.kill()
+        server = self.start()
+        node.server = server
+        self.assertEqual(self.breakers(server), before)
+        self.assertEqual(server.metrics()["berth_breakers_open"], 1)
+        self.shut(server)
+        self.fails(server, node, 1, "talk")
+        self.shut(server, type="talk")
+
+    def test_kill_with_the_probe_out(self):
+        """Its lease lives on, so it is still the only one; and its end still decides."""
+        server = self.start(breaker_cooldown_ms=300)
+        node = self.node(server)
+        self.fails(server, node)
+        self.half_open(server)
+        self.ok(self.send(server))
+        probe = self.take(node)
+        server.kill()
+        server = self.start(breaker_cooldown_ms=300)
+        node.server = server
+        self.assertIsNotNone(self.breakers(server)["n1", "dev"]["probe_until_ms"])
+        answers = in_parallel(8, lambda _: self.send(server).status)
+        self.assertEqual(answers, [503] * 8)
+        self.ok(node.done(probe))
+        self.assertEqual(self.breakers(server), {})
+        self.works(server, node)
+
+    def test_the_pause_goes_on_while_nothing_runs(self):
+        server = self.start(breaker_cooldown_ms=300)
+        node = self.node(server)
+        self.fails(server, node)
+        opened_ms = self.breakers(server)["n1", "dev"]["opened_ms"]
+        server.kill()
+        eventually("the pause is over", lambda: time.time() * 1000 > opened_ms + 300)
+        server = self.start(breaker_cooldown_ms=300)
+        node.server = server
+        self.assertEqual(self.state(server), ("HALF_OPEN", 3))
+        self.works(server, node)
+        self.assertEqual(self.breakers(server), {})
+
+
+@tags("threads")
+class Probe(Breaker):
+    def start_half_open(self):
+        server = self.start(breaker_cooldown_ms=300)
+        node = self.node(server)
+        self.fails(server, node)
+        self.half_open(server)
+        return server, node
+
+    def one_probe(self, server):
+        """Of many dispatches at once exactly one is placed."""
+        answers = in_parallel(16, lambda _: self.send(server))
+        placed = [answer.json for answer in answers if answer.status == 200]
+        self.assertEqual(len(placed), 1, [str(answer) for answer in answers])
+        for answer in answers:
+            if answer.status != 200:
+                self.problem(answer, 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertIsNotNone(self.breakers(server)["n1", "dev"]["probe_until_ms"])
+        return placed[0]
+
+    def test_one_probe_and_its_success_closes(self):
+        server, node = self.start_half_open()
+        placed = self.one_probe(server)
+        self.shut(server)
+        probe = self.take(node)
+        self.assertEqual(probe["job_id"], placed["job_id"])
+        self.shut(server)
+        self.ok(node.done(probe))
+        self.assertEqual(self.breakers(server), {})
+        answers = in_parallel(8, lambda _: self.send(server).status)
+        self.assertEqual(answers, [200] * 8)
+        closed = self.events(server, "breaker.closed")
+        self.assertEqual(len(closed), 1, closed)
+        self.assertEqual(len(self.events(server, "breaker.probe")), 1)
+        self.assertEqual(server.metrics()["berth_breakers_open"], 0)
+
+    def test_its_failure_opens_it_again(self):
+        server, node = self.start_half_open()
+        for round in range(3):
+            before = self.breakers(server)["n1", "dev"]
+            self.one_probe(server)
+            self.ok(node.fail(self.take(node), "EXIT_1"))
+            after = self.breakers(server)["n1", "dev"]
+            self.assertEqual(after["failures"], 4 + round)
+            self.assertGreater(after["opened_ms"], before["opened_ms"])
+            self.half_open(server)
+        opened = self.events(server, "breaker.open")
+        self.assertEqual(len(opened), 4, opened)
+        for line in opened[1:]:
+            self.assertIn("reason=half_open_probe_failed", line)
+        self.works(server, node)
+        self.assertEqual(self.breakers(server), {})
+
+    def test_a_probe_that_never_ran_is_not_the_last(self):
+        server, node = self.start_half_open()
+        self.one_probe(server)
+        job = eventually("the probe came", lambda: node.poll(wait="1s"))[0]
+        self.ok(node.fail(job, "NODE_OVERLOADED"))
+        self.one_probe(server)
+        job = eventually("the probe came", lambda: node.poll(wait="1s"))[0]
+        self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        self.one_probe(server)
+        self.ok(node.done(self.take(node)))
+        self.assertEqual(self.breakers(server), {})
+
+    def test_a_probe_whose_ack_never_comes(self):
+        server = self.start(breaker_cooldown_ms=300, reservation_ttl_ms=300)
+        node = self.node(server)
+        self.fails(server, node)
+        self.half_open(server)
+        first = self.one_probe(server)
+        self.state_of(server, first, "FAILED")
+        self.assertEqual(self.state(server), ("HALF_OPEN", 3))
+        self.one_probe(server)
+
+
+class Reset(Breaker):
+    def test_an_operator_resets_it(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        self.shut(server)
+        self.assertEqual(self.ok(server.post("/v1/breakers/reset", {"node_id": "n1", "type": "dev"})),
+                         {"ok": True})
+        self.assertEqual(self.breakers(server), {})
+        self.fails(server, node, 2)
+        self.works(server, node)
+
+    def test_what_is_not_there(self):
+        server = self.start()
+        for body in ({"node_id": "n1", "type": "dev"}, {"node_id": "n1", "type": "talk"}):
+            self.problem(server.post("/v1/breakers/reset", body), 404, "NOT_FOUND")
+        for body, field in (({"type": "dev"}, "node_id"), ({"node_id": "n1"}, "type"),
+                            ({"node_id": "n1", "type": 7}, "type"), ({"node_id": "a b", "type": "dev"}, "node_id")):
+            problem = self.problem(server.post("/v1/breakers/reset", body), 400, "BAD_FIELD")
+            self.assertEqual(problem["field"], field)
+        self.problem(server.get("/v1/breakers/reset"), 405, "METHOD_NOT_ALLOWED")
+        self.problem(server.get("/v1/breakers?limit=0"), 400, "BAD_FIELD")
+
+    def test_page_by_page(self):
+        server = self.start()
+        nodes = [self.node(server, f"n{i}") for i in (3, 1, 2)]
+        for node in nodes:
+            self.fails(server, node, 1, "talk")
+            self.fails(server, node, 1, "dev")
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = self.ok(server.get("/v1/breakers?limit=4" + (f"&cursor={cursor}" if cursor else "")))
+            seen += [(b["node_id"], b["type"]) for b in page["breakers"]]
+            cursor = page["next_cursor"]
+        self.assertEqual(seen, [(f"n{i}", type) for i in (1, 2, 3) for type in ("dev", "talk")])
+
+
+class Queue(Breaker):
+    def test_waiting_tasks_go_when_the_pause_is_over(self):
+        server = self.start(breaker_cooldown_ms=1500)
+        node = self.node(server, max_concurrent_jobs=4)
+        self.fails(server, node)
+        jobs = [self.ok(self.send(server, queue_ms=60000), 202) for _ in range(100)]
+        self.assertQueue(server, 100)
+        # They wait quietly: at most a slot's worth of questions each tick, not one for each job.
+        asked = server.metrics()['berth_reserve_total{result="BREAKER_OPEN"}']
+        begun = time.monotonic()
+        self.half_open(server)
+        spent = time.monotonic() - begun
+        asked = server.metrics()['berth_reserve_total{result="BREAKER_OPEN"}'] - asked
+        self.assertLessEqual(asked, 4 * 10 * (spent + 1))
+        probe = self.take(node)
+        self.assertEqual(probe["job_id"], jobs[0]["job_id"], "the oldest goes first")
+        self.assertEqual(self.state(server), ("HALF_OPEN", 3))
+        self.assertEqual(node.poll(wait="300ms"), [], "one probe only")
+        self.ok(node.done(probe))
+        done = 1
+        while done < 100:
+            for job in eventually("more came", lambda: node.poll(wait="1s")):
+                self.ok(node.ack(job))
+                self.ok(node.done(job))
+                done += 1
+        for job in jobs:
+            self.state_of(server, job, "DONE")
+
+    def test_a_reset_lets_them_go_at_once(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        job = self.ok(self.send(server, queue_ms=60000), 202)
+        self.assertQueue(server, 1)
+        self.ok(server.post("/v1/breakers/reset", {"node_id": "n1", "type": "dev"}))
+        self.assertEqual(self.take(node)["job_id"], job["job_id"])
