@@ -36,7 +36,8 @@ class Cli(Case):
 
     def test_a_jobs_life(self):
         node = Node(self.server, "n1", allowed_types=["research"])
-        placed = self.json("job", "submit", "--session", "room-1", "--src", "en", "--tgt", "zh", "--audio-ref", "blob://1")
+        placed = self.json("job", "submit", "--session", "room-1", "--src", "en", "--tgt", "zh",
+                           "--audio-ref", "blob://1")
         self.assertEqual(placed["node_id"], "n1")
         job = placed["job_id"]
         self.assertIn(job, self.cli("job", "ls"))

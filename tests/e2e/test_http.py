@@ -140,7 +140,8 @@ class Framing(Case):
         host = f"Host: 127.0.0.1:{server.port}\r\n".encode()
         rows = {
             "CL and TE": b"POST /v1/node/register HTTP/1.1\r\n" + host
-                         + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\n" + host + b"\r\n",
+                         + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+                         + b"GET /healthz HTTP/1.1\r\n" + host + b"\r\n",
             "two CLs": b"POST / HTTP/1.1\r\n" + host + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
             "signed CL": b"POST / HTTP/1.1\r\n" + host + b"Content-Length: +1\r\n\r\nx",
             "huge CL": b"POST / HTTP/1.1\r\n" + host + b"Content-Length: 99999999999999999999\r\n\r\n",

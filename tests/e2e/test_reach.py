@@ -1,5 +1,6 @@
 """The three ways a job reaches a node: WebSocket, push to its endpoint, long poll."""
 import json
+import socket
 import threading
 import time
 
@@ -188,7 +189,6 @@ class Push(Case):
         listener.close()
 
     def test_a_silent_endpoint_is_given_up_after_push_timeout(self):
-        import socket
         server = self.start(push_timeout_ms=300)
         hole = socket.create_server(("127.0.0.1", 0))
         Node(server, "silent", endpoint=f"http://127.0.0.1:{hole.getsockname()[1]}/")

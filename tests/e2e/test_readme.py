@@ -1,4 +1,6 @@
 """The README's tour gives what it prints."""
+import re
+
 import readme
 from harness import ROOT, Case, calm_machine, eventually
 
@@ -31,6 +33,5 @@ class Readme(Case):
         self.assertTrue(readme.pattern_of("HTTP/1.1 503 ...\nx", {}).fullmatch("HTTP/1.1 503 Service\nx"))
 
     def test_files_the_readme_names_exist(self):
-        import re
         for name in re.findall(r"\]\((?!https?:|#)([^)#]+)", readme.readme()):
             self.assertTrue((ROOT / name).exists(), f"README.md points to {name}")
