@@ -231,6 +231,14 @@ static enum err read_pairs(const struct json *list, struct facts *facts, struct 
     return ERR_OK;
 }
 
+static bool has_text(const struct str *list, size_t count, struct str text)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(list[i], text))
+            return true;
+    return false;
+}
+
 static enum err read_types(const struct json *list, struct facts *facts, struct problem *why)
 {
     if (json_type(list) != JSON_ARR || list->count > REPORT_TYPES_MAX)
@@ -238,6 +246,7 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
                            "allowed_types must be a list of at most %d task types.",
                            REPORT_TYPES_MAX);
     struct str *types = arena_array(&facts->arena, struct str, list->count + 1);
+    size_t count = 0;
     const struct json *item = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
         struct str type = json_type(item) == JSON_STR ? json_str(item, &facts->arena) : STR_NONE;
@@ -247,10 +256,11 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
                                "allowed_types must hold task types of 1 to %d letters, digits or "
                                "._:@-, or \"*\".",
                                POOL_LANG_MAX);
-        types[i] = arena_str(&facts->arena, type);
+        if (!has_text(types, count, type)) /* said twice it would be in the pool twice */
+            types[count++] = arena_str(&facts->arena, type);
     }
     facts->pool.types = types;
-    facts->pool.type_count = list->count;
+    facts->pool.type_count = count;
     return ERR_OK;
 }
 

@@ -231,6 +231,8 @@ struct gather {
     struct map seen; /* pool id -> struct snap_pool * (in the arena, unsorted) */
     struct snap_pool **pools;
     size_t count, cap;
+    struct pool_pair *pairs; /* scratch of declared() */
+    size_t pair_cap;
 };
 
 static struct snap_pool *gather_pool(struct gather *gather, struct str src, struct str tgt)
@@ -255,6 +257,18 @@ static struct snap_pool *gather_pool(struct gather *gather, struct str src, stru
     return pool;
 }
 
+/* The pairs a node names and can serve, each once; good until the next call. A node may name
+ * thousands: nothing here may cost their square. */
+static size_t declared(struct gather *gather, const struct pool_facts *facts)
+{
+    if (facts->nmt_count > gather->pair_cap) {
+        gather->pair_cap = facts->nmt_count;
+        gather->pairs = realloc(gather->pairs, gather->pair_cap * sizeof *gather->pairs);
+        assert(gather->pairs);
+    }
+    return pool_pairs(facts, NULL, 0, 0, gather->pairs, gather->pair_cap);
+}
+
 /* Every pool somebody declares, or the configuration lists. `any` nodes join these afterwards. */
 static void gather_names(struct gather *gather, const struct members *members)
 {
@@ -264,10 +278,10 @@ static void gather_names(struct gather *gather, const struct members *members)
         gather_pool(gather, members->config_pairs[i].src, members->config_pairs[i].tgt);
     for (size_t i = 0; i < snapshot->count; i++) {
         const struct pool_facts *facts = &snapshot->nodes[i].facts->pool;
+        size_t count = declared(gather, facts);
 
-        for (size_t p = 0; p < facts->nmt_count; p++)
-            if (pool_member(facts, facts->nmt_pairs[p].src, facts->nmt_pairs[p].tgt, 0))
-                gather_pool(gather, facts->nmt_pairs[p].src, facts->nmt_pairs[p].tgt);
+        for (size_t p = 0; p < count; p++)
+            gather_pool(gather, gather->pairs[p].src, gather->pairs[p].tgt);
         for (size_t t = 0; t < facts->type_count; t++)
             gather_pool(gather, TYPE_POOL, facts->types[t]);
     }
@@ -309,17 +323,17 @@ static void join_pools(struct gather *gather, uint32_t index)
         if (task ? any_type : facts->nmt_any)
             join(pool, index, fulfils(pool, facts));
     }
-    for (size_t p = 0; !facts->nmt_any && p < facts->nmt_count; p++) {
-        bool again = false;
+    if (!facts->nmt_any) {
+        struct pool_facts named = *facts;
+        size_t count = declared(gather, facts);
 
-        for (size_t q = 0; q < p && !again; q++)
-            again = str_eq(facts->nmt_pairs[p].src, facts->nmt_pairs[q].src) &&
-                    str_eq(facts->nmt_pairs[p].tgt, facts->nmt_pairs[q].tgt);
-        if (again || !pool_member(facts, facts->nmt_pairs[p].src, facts->nmt_pairs[p].tgt, 0))
-            continue;
-        struct snap_pool *pool =
-            gather_pool(gather, facts->nmt_pairs[p].src, facts->nmt_pairs[p].tgt);
-        join(pool, index, fulfils(pool, facts));
+        named.nmt_any = true; /* it names the pair: that need not be looked up again */
+        for (size_t p = 0; p < count; p++) {
+            struct snap_pool *pool =
+                gather_pool(gather, gather->pairs[p].src, gather->pairs[p].tgt);
+
+            join(pool, index, fulfils(pool, &named));
+        }
     }
     for (size_t t = 0; !any_type && t < facts->type_count; t++) {
         struct snap_pool *pool = gather_pool(gather, TYPE_POOL, facts->types[t]);
@@ -392,6 +406,7 @@ struct snapshot *members_publish(struct members *members, const struct snapshot 
     finish_pools(&gather, before);
     map_free(&gather.seen);
     free(gather.pools);
+    free(gather.pairs);
     assert(snapshot->count == members->by_id.count);
     return snapshot;
 }

@@ -1,0 +1,601 @@
+/* The rig: see rig.h. */
+#include "rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 30000, STEP_MS = 1000 };
+
+static _Atomic int64_t store_clock_ms;
+
+static int64_t store_now_ms(void)
+{
+    return atomic_load(&store_clock_ms);
+}
+
+/* --- the turnstile --- */
+
+static struct rig *rig_of(struct sched *sched)
+{
+    return container_of(sched, struct rig, sched);
+}
+
+static void go_through(struct rig *rig, struct store_op *op)
+{
+    assert_true(rig->op_count < RIG_OPS);
+    rig->ops[rig->op_count].op = op;
+    rig->ops[rig->op_count++].reply_to = op->reply_to;
+    rig->calls[op->verb]++;
+    op->reply_to = &rig->desk.inbox;
+    assert_int_equal(store_send(rig->store, op), ERR_OK);
+}
+
+static enum err turnstile_send(struct store *store, struct store_op *op)
+{
+    struct rig *rig = container_of(store, struct rig, turnstile);
+
+    if (rig->refuse)
+        return rig->refuse;
+    if (op->verb == rig->keep) {
+        assert_true(rig->kept_count < COUNT_OF(rig->kept));
+        rig->kept[rig->kept_count++] = op;
+        return ERR_OK;
+    }
+    go_through(rig, op);
+    return ERR_OK;
+}
+
+static void turnstile_status(struct store *store, struct store_status *ret_status)
+{
+    struct rig *rig = container_of(store, struct rig, turnstile);
+
+    store_status(rig->store, ret_status);
+    if (rig->refuse)
+        ret_status->mode = STORE_L2_ONLY;
+}
+
+static const struct store_backend turnstile = {.send = turnstile_send, .status = turnstile_status};
+
+void rig_let_go(struct rig *rig)
+{
+    rig->keep = STORE_VERB_COUNT;
+    for (size_t i = 0; i < rig->kept_count; i++)
+        go_through(rig, rig->kept[i]);
+    rig->kept_count = 0;
+}
+
+/* An answer of the store: back to the loop that asked. */
+static void pass_back(struct rig *rig, struct msg *msg)
+{
+    struct store_op *op = container_of(msg, struct store_op, msg);
+
+    for (size_t i = 0; i < rig->op_count; i++)
+        if (rig->ops[i].op == op) {
+            op->reply_to = rig->ops[i].reply_to;
+            rig->ops[i] = rig->ops[--rig->op_count];
+            inbox_post(op->reply_to, msg);
+            return;
+        }
+    fail_msg("the store answered what nobody asked");
+}
+
+/* --- hooks --- */
+
+static void hook_send(struct sched_loop *from, struct send_op *send)
+{
+    struct rig *rig = rig_of(from->sched);
+    struct rig_sent *sent = &rig->sent[rig->sent_count++];
+
+    assert_true(rig->sent_count < RIG_SENDS);
+    *sent = (struct rig_sent){.op = send, .from = from, .job = send->job, .attempt = send->attempt};
+    str_copy(send->node->id, sent->node, sizeof sent->node);
+    str_copy(send->message, sent->message, sizeof sent->message);
+    if (str_eq(send->node->id, rig->unreachable))
+        rig_answer(rig, rig->sent_count - 1, false);
+    else if (rig->reach != RIG_KEEP)
+        rig_answer(rig, rig->sent_count - 1, rig->reach == RIG_OK);
+}
+
+void rig_answer(struct rig *rig, size_t sent, bool ok)
+{
+    struct send_op *send = rig->sent[sent].op;
+
+    assert_true(sent < rig->sent_count && send != NULL);
+    rig->sent[sent].op = NULL;
+    send->ok = ok;
+    send->reason = ok ? NULL : "NOT_CONNECTED";
+    send->done(send);
+}
+
+static void hook_noted(struct sched_loop *from, const struct settle_note *note)
+{
+    struct rig *rig = rig_of(from->sched);
+    struct rig_note *kept = &rig->notes[rig->note_count++];
+
+    assert_true(rig->note_count < RIG_NOTES);
+    kept->head = *note->head;
+    str_copy(str_of(note->event), kept->event, sizeof kept->event);
+}
+
+static void hook_node_changed(struct sched_loop *from, struct str node_id, const char *what)
+{
+    assert_true(node_id.len > 0 && what);
+    rig_of(from->sched)->changes++;
+}
+
+static void hook_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+                      const char *reason)
+{
+    struct rig *rig = rig_of(from->sched);
+    struct rig_stop *stop = &rig->stops[rig->stop_count++ % COUNT_OF(rig->stops)];
+
+    assert_non_null(reason);
+    *stop = (struct rig_stop){.job = job, .attempt = attempt};
+    str_copy(node_id, stop->node, sizeof stop->node);
+}
+
+static void hook_loaded(struct sched *sched)
+{
+    rig_of(sched)->loads++;
+}
+
+static const struct sched_hooks hooks = {.send = hook_send,
+                                         .noted = hook_noted,
+                                         .node_changed = hook_node_changed,
+                                         .stop = hook_stop,
+                                         .loaded = hook_loaded};
+
+/* --- life --- */
+
+struct rig *rig_new(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    struct rig *rig = mem_new(struct rig);
+
+    rig->turnstile.backend = &turnstile;
+    rig->keep = STORE_VERB_COUNT;
+    rig->wall_ms = RIG_START_MS;
+    rig->config = (struct sched_config){.sample_k = 20,
+                                        .reservation_ttl_ms = 5000,
+                                        .max_attempts = 2,
+                                        .candidate_shuffle = true,
+                                        .health_filter = STR("ready"),
+                                        .heartbeat_ms = 5000,
+                                        .heartbeat_stale_ms = 15000,
+                                        .view_drop_ms = 30000,
+                                        .lost_grace_ms = 15000,
+                                        .forget_ms = 3600000,
+                                        .running_lease_ms = 45000,
+                                        .stop_grace_ms = 15000,
+                                        .store_timeout_ms = 2000,
+                                        .queue_max = 10000,
+                                        .nodes_max = 20000,
+                                        .latency_target_ms = 1000,
+                                        .policy = STR("least_loaded"),
+                                        .high_priority_min = 7,
+                                        .instance = 1};
+    snprintf(rig->dir, sizeof rig->dir, "%s/berth-sched-XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(rig->dir));
+    return rig;
+}
+
+void rig_open(struct rig *rig)
+{
+    struct store_config config = {.url = "embedded:",
+                                  .data_dir = rig->dir,
+                                  .instance = rig->config.instance,
+                                  .in_flight_max = 10000,
+                                  .running_ttl_ms = rig->config.running_lease_ms,
+                                  .now_ms = store_now_ms};
+    struct problem why = {0};
+
+    atomic_store(&store_clock_ms, rig->wall_ms);
+    desk_init(&rig->desk);
+    assert_int_equal(store_open(&config, &rig->store, &why), ERR_OK);
+    assert_int_equal(
+        sched_init(&rig->sched, &rig->config, &rig->turnstile, RIG_LOOPS, &hooks, &why), ERR_OK);
+    for (int i = 0; i <= RIG_LOOPS; i++) {
+        atomic_store(&rig->inboxes[i].head, NULL);
+        sched_loop_init(&rig->sched, i, &rig->inboxes[i], &rig->wall_ms);
+        rnd_seed(&rig->sched.loops[i].rnd, (uint64_t)i + 1);
+    }
+    keeper_start(rig->sched.keeper);
+    rig_quiet(rig);
+    assert_true(atomic_load(&rig->sched.ready));
+}
+
+static void shut(struct rig *rig)
+{
+    store_close(rig->store);
+    sched_done(&rig->sched);
+    rig->store = NULL;
+}
+
+void rig_restart(struct rig *rig)
+{
+    rig_quiet(rig);
+    shut(rig);
+    rig_open(rig);
+}
+
+static void remove_dir(const char *dir)
+{
+    DIR *list = opendir(dir);
+
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        char path[512];
+
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        if (entry->d_name[0] != '.')
+            unlink(path);
+    }
+    if (list)
+        closedir(list);
+    rmdir(dir);
+}
+
+void rig_free(struct rig *rig)
+{
+    if (rig->store)
+        shut(rig);
+    arena_free(&rig->arena);
+    remove_dir(rig->dir);
+    free(rig);
+}
+
+int rig_setup(void **state)
+{
+    struct rig *rig = rig_new();
+
+    rig_open(rig);
+    *state = rig;
+    return 0;
+}
+
+int rig_teardown(void **state)
+{
+    rig_free(*state);
+    return 0;
+}
+
+/* --- turning --- */
+
+struct sched_loop *rig_loop(struct rig *rig, int index)
+{
+    assert_true(index < RIG_LOOPS);
+    return &rig->sched.loops[index];
+}
+
+struct sched_loop *rig_keeper(struct rig *rig)
+{
+    return sched_keeper_loop(&rig->sched);
+}
+
+/* One round over everything; false when there was nothing to do. */
+static bool turn_all(struct rig *rig)
+{
+    struct msg *msg = inbox_take(&rig->desk.inbox), *next;
+    bool some = msg != NULL;
+
+    for (; msg; msg = next) {
+        next = msg->next;
+        pass_back(rig, msg);
+    }
+    for (int i = 0; i <= RIG_LOOPS; i++) {
+        some |= inbox_run(&rig->inboxes[i]) > 0;
+        if (i == RIG_LOOPS)
+            keeper_turn(rig->sched.keeper);
+        some |= rig->sched.loops[i].out_first != NULL;
+        sched_flush(&rig->sched.loops[i]);
+    }
+    return some;
+}
+
+void rig_quiet(struct rig *rig)
+{
+    int64_t until_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (turn_all(rig) || rig->op_count > 0) {
+        if (rig->op_count > 0)
+            desk_wait(&rig->desk, 10);
+        if (clock_mono_ms() > until_ms)
+            fail_msg("it never became quiet");
+    }
+}
+
+void rig_tick(struct rig *rig, int64_t ms)
+{
+    rig->wall_ms += ms;
+    atomic_store(&store_clock_ms, rig->wall_ms);
+    keeper_tick(rig->sched.keeper);
+    rig_quiet(rig);
+}
+
+void rig_pass(struct rig *rig, int64_t ms)
+{
+    for (; ms > 0; ms -= STEP_MS)
+        rig_tick(rig, ms < STEP_MS ? ms : STEP_MS);
+}
+
+/* --- nodes --- */
+
+const struct node *rig_node(struct rig *rig, const char *id)
+{
+    const struct snap_node *known = snapshot_node(rig_loop(rig, 0)->snapshot, str_of(id));
+
+    return known ? known->node : NULL;
+}
+
+static const struct json *parse(struct rig *rig, const char *json)
+{
+    const struct json *root;
+    struct problem why = {0};
+
+    if (json_parse(str_of(json), &rig->arena, &root, &why))
+        fail_msg("%s: %s", json, why.detail);
+    return root;
+}
+
+static void change_done(struct change *change)
+{
+    change->next = change; /* answered */
+}
+
+static enum err send_change(struct rig *rig, struct change *change)
+{
+    change->done = change_done;
+    change->next = NULL;
+    registry_send(rig_loop(rig, 0), change);
+    rig_quiet(rig);
+    assert_true(change->next == change);
+    return change->err;
+}
+
+static struct report read_report(struct rig *rig, const char *json)
+{
+    struct report report = {0};
+    struct problem why = {0};
+
+    if (report_read(parse(rig, json), STR_NONE, &rig->arena, &report, &why))
+        fail_msg("%s: %s", json, why.detail);
+    return report;
+}
+
+enum err rig_register(struct rig *rig, const char *json)
+{
+    struct report report = read_report(rig, json);
+    struct change *change = arena_new(&rig->arena, struct change);
+    struct problem why = {0};
+    enum err err = registry_prepare(rig_loop(rig, 0), &report, change, &why);
+
+    return err ? err : send_change(rig, change);
+}
+
+void rig_worker(struct rig *rig, const char *id, int max)
+{
+    struct str json = arena_fmt(&rig->arena,
+                                "{\"node_id\":\"%s\",\"max_concurrent_jobs\":%d,"
+                                "\"allowed_types\":[\"*\"],\"semantic_langs\":[\"en\"],"
+                                "\"nmt_pairs\":[[\"en\",\"zh\"]]}",
+                                id, max);
+
+    assert_int_equal(rig_register(rig, json.at), ERR_OK);
+}
+
+enum registry_beat rig_beat(struct rig *rig, const char *json)
+{
+    struct report report = read_report(rig, json);
+    struct change *change = arena_new(&rig->arena, struct change);
+    struct report_load load;
+    struct problem why = {0};
+
+    assert_int_equal(report_load(&report, &load, &why), ERR_OK);
+    enum registry_beat beat = registry_heartbeat(rig_loop(rig, 0), &report, &load);
+    if (beat == BEAT_TAKEN || beat == BEAT_UNKNOWN)
+        return beat;
+    if (beat == BEAT_MAX)
+        registry_prepare_max(
+            &report, snapshot_node(rig_loop(rig, 0)->snapshot, report.node_id)->node, change);
+    else
+        assert_int_equal(registry_prepare(rig_loop(rig, 0), &report, change, &why), ERR_OK);
+    assert_int_equal(send_change(rig, change), ERR_OK);
+    return beat;
+}
+
+enum err rig_admin(struct rig *rig, const char *id, enum node_admin word)
+{
+    struct change *change = arena_new(&rig->arena, struct change);
+
+    *change = (struct change){.kind = CHANGE_ADMIN, .node_id = str_of(id), .admin = word};
+    return send_change(rig, change);
+}
+
+enum err rig_drop(struct rig *rig, const char *id)
+{
+    struct change *change = arena_new(&rig->arena, struct change);
+
+    *change = (struct change){.kind = CHANGE_DROP, .node_id = str_of(id)};
+    return send_change(rig, change);
+}
+
+/* --- jobs --- */
+
+static void dispatch_done(struct dispatch *dispatch)
+{
+    assert_ptr_not_equal(dispatch->user, dispatch); /* twice? */
+    dispatch->user = dispatch;
+}
+
+bool rig_over(const struct dispatch *dispatch)
+{
+    return dispatch->user == dispatch;
+}
+
+static struct dispatch *prepare(struct rig *rig, const char *json, bool f2f)
+{
+    struct dispatch *dispatch = dispatch_new(&rig->arena);
+    struct problem why = {0};
+    enum err err = f2f ? spec_read_f2f(parse(rig, json), &rig->arena, &dispatch->spec, &why)
+                       : spec_read_task(parse(rig, json), &rig->arena, &dispatch->spec, &why);
+
+    if (err)
+        fail_msg("%s: %s", json, why.detail);
+    dispatch->loop = rig_loop(rig, 0);
+    dispatch->job = job_id_next(rig->wall_ms, rig->config.instance);
+    dispatch->attempt = 1;
+    dispatch->max_attempts =
+        (int)(dispatch->spec.max_attempts != FIELD_OFF ? dispatch->spec.max_attempts
+                                                       : rig->config.max_attempts);
+    dispatch->done = dispatch_done;
+    return dispatch;
+}
+
+struct dispatch *rig_f2f(struct rig *rig, const char *json)
+{
+    return prepare(rig, json, true);
+}
+
+struct dispatch *rig_task(struct rig *rig, const char *json)
+{
+    return prepare(rig, json, false);
+}
+
+enum err rig_run(struct rig *rig, struct dispatch *dispatch)
+{
+    dispatch_start(dispatch);
+    rig_quiet(rig);
+    assert_true(rig_over(dispatch));
+    return dispatch->err;
+}
+
+uint64_t rig_place(struct rig *rig, const char *task_json)
+{
+    struct dispatch *dispatch = rig_task(rig, task_json);
+
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    return dispatch->job;
+}
+
+struct call {
+    struct store_op op;
+    bool done;
+};
+
+static void answered(struct store_op *op)
+{
+    container_of(op, struct call, op)->done = true;
+}
+
+/* A store call of the test itself, past any keep or refuse. */
+static void ask(struct rig *rig, struct call *call)
+{
+    call->op.reply_to = &rig->inboxes[0];
+    call->op.done = answered;
+    call->op.arena = &rig->arena;
+    go_through(rig, &call->op);
+    rig->calls[call->op.verb]--;
+    rig_quiet(rig);
+    assert_true(call->done);
+}
+
+uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)
+{
+    struct dispatch *job = rig_task(rig, task_json);
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_PUT, .job = job->job, .attempt = 1};
+    call->op.u.put.spec = job->spec.json;
+    call->op.u.put.max_attempts = job->max_attempts;
+    call->op.u.put.timeout_ms = job->spec.timeout_ms;
+    call->op.u.put.owner = rig->config.instance;
+    call->op.u.put.hold_ms = SCHED_HOLD_MS;
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+    struct store_record record = {.head = call->op.head, .spec = job->spec.json};
+    sched_queue_enter(&rig->sched, job->spec.type);
+    keeper_continue(rig->sched.keeper, &record, true);
+    rig_quiet(rig);
+    return job->job;
+}
+
+static void settle_done(struct settle *settle)
+{
+    settle->user = settle;
+}
+
+enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int attempt,
+                    const char *node, const char *reason)
+{
+    struct settle *settle = arena_new(&rig->arena, struct settle);
+
+    *settle = (struct settle){.loop = rig_loop(rig, 0),
+                              .arena = &rig->arena,
+                              .kind = kind,
+                              .job = job,
+                              .attempt = attempt,
+                              .node = str_of(node),
+                              .reason = str_of(reason),
+                              .done = settle_done};
+    settle_start(settle);
+    rig_quiet(rig);
+    assert_ptr_equal(settle->user, settle);
+    return settle->err;
+}
+
+struct store_head rig_job(struct rig *rig, uint64_t job)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_JOB_GET, .job = job};
+    ask(rig, call);
+    assert_true(call->op.err == ERR_OK || call->op.err == ERR_NOT_FOUND);
+    return call->op.head;
+}
+
+struct lease_node rig_counts(struct rig *rig, const char *node)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_COUNTS};
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+    for (size_t i = 0; i < call->op.u.nodes.count; i++)
+        if (str_is(call->op.u.nodes.items[i].id, node))
+            return call->op.u.nodes.items[i].counts;
+    return (struct lease_node){0};
+}
+
+/* --- what was told --- */
+
+size_t rig_noted(const struct rig *rig, uint64_t job, const char *event)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < rig->note_count; i++)
+        count += rig->notes[i].head.id == job && strcmp(rig->notes[i].event, event) == 0;
+    return count;
+}
+
+const struct rig_sent *rig_last_sent(const struct rig *rig, uint64_t job)
+{
+    for (size_t i = rig->sent_count; i-- > 0;)
+        if (rig->sent[i].job == job)
+            return &rig->sent[i];
+    fail_msg("the job was sent to nobody");
+    return NULL;
+}
+
+size_t rig_sends_of(const struct rig *rig, uint64_t job)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < rig->sent_count; i++)
+        count += rig->sent[i].job == job;
+    return count;
+}

@@ -1,0 +1,141 @@
+/* What the scheduler's tests stand on: a real embedded store in a directory of its own, loops that
+ * are turned by hand on the test's thread, a clock that only moves when told, and hooks that write
+ * down what they were asked. Between scheduler and store stands a turnstile that can refuse calls
+ * or keep them back. */
+#ifndef TESTS_SCHED_RIG_H
+#define TESTS_SCHED_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "sched/dispatch.h"
+#include "sched/keeper.h"
+#include "sched/settle.h"
+#include "store/desk.h"
+
+#define RIG_START_MS INT64_C(1800000000000)
+
+enum { RIG_LOOPS = 2, RIG_SENDS = 4096, RIG_NOTES = 8192, RIG_OPS = 4096 };
+
+/* A job that was handed to the hook, as it was. */
+struct rig_sent {
+    struct send_op *op; /* NULL once it was answered */
+    struct sched_loop *from;
+    uint64_t job;
+    int attempt;
+    char node[NODE_ID_MAX + 1];
+    char message[512];
+};
+
+struct rig_note {
+    char event[16];
+    struct store_head head;
+};
+
+struct rig_stop {
+    char node[NODE_ID_MAX + 1];
+    uint64_t job;
+    int attempt;
+};
+
+enum rig_reach {
+    RIG_OK,   /* every send arrives at once */
+    RIG_FAIL, /* none does */
+    RIG_KEEP, /* the test answers, with rig_answer() */
+};
+
+struct rig {
+    struct store turnstile; /* first: the store as the scheduler sees it */
+    struct store *store;
+    struct sched sched;
+    struct inbox inboxes[RIG_LOOPS + 1];
+    struct desk desk; /* where the store's answers arrive */
+    int64_t wall_ms;
+    char dir[64];
+    struct arena arena; /* lives as long as the rig */
+    struct sched_config config;
+
+    enum rig_reach reach;
+    struct str unreachable; /* sends to this node fail, whatever reach says */
+    struct rig_sent sent[RIG_SENDS];
+    size_t sent_count;
+    struct rig_note notes[RIG_NOTES];
+    size_t note_count;
+    struct rig_stop stops[64];
+    size_t stop_count;
+    size_t changes; /* calls of node_changed */
+    int loads;      /* and of loaded */
+
+    enum err refuse;          /* != ERR_OK: store calls are refused with this */
+    enum store_verb keep;     /* calls of this verb are kept back; STORE_VERB_COUNT: none */
+    struct store_op *kept[8]; /* oldest first */
+    size_t kept_count;
+    size_t calls[STORE_VERB_COUNT]; /* that went through */
+    struct {
+        struct store_op *op;
+        struct inbox *reply_to;
+    } ops[RIG_OPS]; /* under way */
+    size_t op_count;
+};
+
+/* cmocka's. rig_setup opens everything with one loop_count of RIG_LOOPS and publishes an empty
+ * snapshot; the configuration is the product's defaults. */
+int rig_setup(void **state);
+int rig_teardown(void **state);
+/* The same by hand, for tests that change the configuration in between. */
+struct rig *rig_new(void);
+void rig_open(struct rig *rig);
+void rig_restart(struct rig *rig); /* the process ends and begins: same directory */
+void rig_free(struct rig *rig);
+
+/* Runs every inbox, turn and store call until nothing is left to do. */
+void rig_quiet(struct rig *rig);
+void rig_tick(struct rig *rig, int64_t ms); /* time passes, the keeper's tick, quiet */
+void rig_pass(struct rig *rig, int64_t ms); /* in steps, as it does in a living system */
+void rig_let_go(struct rig *rig);           /* what `keep` kept back goes on */
+void rig_answer(struct rig *rig, size_t sent, bool ok);
+
+struct sched_loop *rig_loop(struct rig *rig, int index);
+struct sched_loop *rig_keeper(struct rig *rig);
+const struct node *rig_node(struct rig *rig, const char *id); /* on loop 0; NULL: not there */
+
+/* A registration with this body; ERR_OK when it is live. */
+enum err rig_register(struct rig *rig, const char *json);
+/* A node for tasks of any type and for en:zh. */
+void rig_worker(struct rig *rig, const char *id, int max);
+/* What a heartbeat becomes; news is sent and waited for. */
+enum registry_beat rig_beat(struct rig *rig, const char *json);
+enum err rig_admin(struct rig *rig, const char *id, enum node_admin word);
+enum err rig_drop(struct rig *rig, const char *id);
+
+/* A new job, prepared but not started; its memory is the rig's. */
+struct dispatch *rig_f2f(struct rig *rig, const char *json);
+struct dispatch *rig_task(struct rig *rig, const char *json);
+bool rig_over(const struct dispatch *dispatch); /* it was answered */
+enum err rig_run(struct rig *rig, struct dispatch *dispatch);
+uint64_t rig_place(struct rig *rig, const char *task_json); /* must be placed; its id */
+/* A task that waits: durable, and in the keeper's queue, as a request that found no room left it.
+ */
+uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json);
+
+enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int attempt,
+                    const char *node, const char *reason);
+struct store_head rig_job(struct rig *rig, uint64_t job); /* as the store has it */
+struct lease_node rig_counts(struct rig *rig, const char *node);
+size_t rig_noted(const struct rig *rig, uint64_t job, const char *event);
+/* The last send of this job; fails the test when there is none. */
+const struct rig_sent *rig_last_sent(const struct rig *rig, uint64_t job);
+size_t rig_sends_of(const struct rig *rig, uint64_t job);
+
+#define assert_str(got, want)                                                                      \
+    do {                                                                                           \
+        struct str got_ = (got);                                                                   \
+        if (!str_is(got_, (want)))                                                                 \
+            fail_msg("got \"" STR_FMT "\", wanted \"%s\"", STR_ARG(got_), (want));                 \
+    } while (0)
+
+#endif

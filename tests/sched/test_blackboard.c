@@ -1,0 +1,111 @@
+/* A text that one thread writes and any reads: whole or not at all. */
+#include "rig.h"
+
+#include "sched/blackboard.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static void what_was_written_is_read(void **state)
+{
+    static const size_t lens[] = {0, 1, 7, 8, 9, 63, 64, 4095, BLACKBOARD_BYTES_MAX};
+    char text[BLACKBOARD_BYTES_MAX];
+    struct blackboard *board = blackboard_new();
+    struct buf out = {0};
+
+    assert_false(blackboard_read(board, &out)); /* nothing yet */
+    for (size_t i = 0; i < COUNT_OF(lens); i++) {
+        memset(text, 'a' + (int)i, sizeof text);
+        assert_true(blackboard_write(board, (struct str){.at = text, .len = lens[i]}));
+        buf_clear(&out);
+        buf_str(&out, STR("before "));
+        assert_true(blackboard_read(board, &out)); /* appends */
+        assert_int_equal(out.len, 7 + lens[i]);
+        assert_memory_equal(out.at + 7, text, lens[i]);
+    }
+    buf_free(&out);
+    blackboard_free(board);
+    blackboard_free(NULL);
+}
+
+static void what_does_not_fit_leaves_the_old(void **state)
+{
+    static const char large[BLACKBOARD_BYTES_MAX + 1];
+    struct blackboard *board = blackboard_new();
+    struct buf out = {0};
+
+    assert_true(blackboard_write(board, STR("old")));
+    assert_false(blackboard_write(board, (struct str){.at = large, .len = sizeof large}));
+    assert_true(blackboard_read(board, &out));
+    assert_str(buf_view(&out), "old");
+    buf_free(&out);
+    blackboard_free(board);
+}
+
+enum { WRITES = 20000, READERS = 2, WRITERS = 2 };
+
+struct shared {
+    struct blackboard *board;
+    _Atomic bool over;
+};
+
+/* Every text is one letter, as often as its place in the alphabet says: a torn one shows. */
+static void *write_many(void *arg)
+{
+    struct shared *shared = arg;
+    char text[26 * 100];
+
+    for (int i = 0; i < WRITES; i++) {
+        int letter = i % 26;
+
+        memset(text, 'a' + letter, sizeof text);
+        blackboard_write(shared->board,
+                         (struct str){.at = text, .len = (size_t)(letter + 1) * 100});
+    }
+    return NULL;
+}
+
+static void *read_many(void *arg)
+{
+    struct shared *shared = arg;
+    struct buf out = {0};
+
+    while (!atomic_load(&shared->over)) {
+        buf_clear(&out);
+        if (!blackboard_read(shared->board, &out))
+            continue;
+        assert_true(out.len > 0 && out.len == (size_t)(out.at[0] - 'a' + 1) * 100);
+        for (size_t i = 1; i < out.len; i++)
+            assert_true(out.at[i] == out.at[0]);
+    }
+    buf_free(&out);
+    return NULL;
+}
+
+static void a_reader_never_sees_half_a_text(void **state)
+{
+    struct shared shared = {.board = blackboard_new()};
+    pthread_t readers[READERS], writers[WRITERS];
+
+    for (int i = 0; i < READERS; i++)
+        pthread_create(&readers[i], NULL, read_many, &shared);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_create(&writers[i], NULL, write_many, &shared);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
+    atomic_store(&shared.over, true);
+    for (int i = 0; i < READERS; i++)
+        pthread_join(readers[i], NULL);
+    blackboard_free(shared.board);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_written_is_read),
+        cmocka_unit_test(what_does_not_fit_leaves_the_old),
+        cmocka_unit_test(a_reader_never_sees_half_a_text),
+    };
+
+    return cmocka_run_group_tests_name("sched/blackboard", tests, NULL, NULL);
+}

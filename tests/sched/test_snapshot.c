@@ -1,0 +1,267 @@
+/* Snapshots: who is in which pool, what changes between two versions, and who owns what. */
+#include "rig.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct table {
+    struct members *members;
+    struct snapshot *snapshot;
+    struct arena arena;
+};
+
+static int setup(void **state)
+{
+    struct table *table = calloc(1, sizeof *table);
+
+    table->members = members_new(NULL, 0);
+    *state = table;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct table *table = *state;
+
+    snapshot_free(table->snapshot);
+    members_free(table->members);
+    arena_free(&table->arena);
+    free(table);
+    return 0;
+}
+
+static struct facts *facts_of(struct table *table, const char *json)
+{
+    const struct json *root;
+    struct report report;
+    struct facts *facts = NULL;
+    struct problem why = {0};
+
+    if (json_parse(str_of(json), &table->arena, &root, &why) ||
+        report_read(root, STR_NONE, &table->arena, &report, &why) ||
+        report_facts(&report, NULL, &facts, &why))
+        fail_msg("%s: %s", json, why.detail);
+    return facts;
+}
+
+static void put(struct table *table, const char *id, const char *rest)
+{
+    struct str json = arena_fmt(&table->arena, "{\"node_id\":\"%s\"%s}", id, rest);
+
+    members_put(table->members, str_of(id), facts_of(table, json.at));
+}
+
+static void publish(struct table *table)
+{
+    struct snapshot *before = table->snapshot;
+
+    table->snapshot = members_publish(table->members, before);
+    snapshot_free(before);
+}
+
+/* "a b c": the members of a pool in their order. */
+static void assert_pool(struct table *table, const char *id, unsigned wants, const char *want)
+{
+    struct str rest = str_of(id), src = str_cut(&rest, ':');
+    const struct snap_pool *pool = snapshot_pool(table->snapshot, src, rest);
+    struct buf got = {0};
+
+    for (uint32_t i = 0; pool && i < pool->counts[wants]; i++) {
+        buf_str(&got, got.len ? STR(" ") : STR(""));
+        buf_str(&got, table->snapshot->nodes[pool->members[wants][i]].node->id);
+    }
+    if (!str_is(buf_view(&got), want))
+        fail_msg("pool %s (wants %u) is \"" STR_FMT "\", not \"%s\"", id, wants,
+                 STR_ARG(buf_view(&got)), want);
+    buf_free(&got);
+}
+
+#define EN_ZH ",\"semantic_langs\":[\"en\"],\"nmt_pairs\":[[\"en\",\"zh\"]]"
+
+static void nodes_stand_in_the_pools_they_declare(void **state)
+{
+    struct table *table = *state;
+
+    put(table, "c", EN_ZH);
+    put(table, "a", EN_ZH ",\"tts_langs\":[\"zh\"]");
+    put(table, "b", EN_ZH ",\"tts_langs\":[\"zh\"],\"capability_by_type\":{\"asr\":true}");
+    put(table, "no-semantic", ",\"nmt_pairs\":[[\"en\",\"zh\"]]");
+    put(table, "other-src", ",\"semantic_langs\":[\"fr\"],\"nmt_pairs\":[[\"en\",\"zh\"]]");
+    put(table, "said-no", EN_ZH ",\"capability_by_type\":{\"semantic\":false}");
+    put(table, "d", ",\"semantic_langs\":[\"en\",\"fr\"],\"nmt_pairs\":\"any\"");
+    put(table, "t1", ",\"allowed_types\":[\"dev\"]");
+    put(table, "t2", ",\"allowed_types\":[\"*\"]");
+    publish(table);
+    assert_pool(table, "en:zh", 0, "a b c d");
+    assert_pool(table, "en:zh", POOL_WANT_TTS, "a b");
+    assert_pool(table, "en:zh", POOL_WANT_TTS | POOL_WANT_ASR, "b");
+    assert_pool(table, "en:zh", POOL_WANT_ASR, "b");
+    assert_pool(table, "zh:en", 0, ""); /* directed: nobody declared it */
+    assert_pool(table, "type:dev", 0, "t1 t2");
+    assert_pool(table, "type:*", 0, "t2");
+    assert_ptr_equal(snapshot_type_pool(table->snapshot, STR("talk")),
+                     snapshot_pool(table->snapshot, STR("type"), STR("*")));
+    assert_int_equal(table->snapshot->count, 9);
+    assert_true(members_del(table->members, STR("t2")));
+    publish(table);
+    assert_null(snapshot_type_pool(table->snapshot, STR("talk"))); /* nobody takes it any more */
+    assert_pool(table, "type:dev", 0, "t1");
+    assert_null(snapshot_node(table->snapshot, STR("t2")));
+    assert_false(members_del(table->members, STR("t2")));
+}
+
+static void any_joins_what_the_configuration_lists(void **state)
+{
+    struct table *table = *state;
+    const struct pool_pair pairs[] = {{STR("ja"), STR("ko")}};
+
+    members_free(table->members);
+    table->members = members_new(pairs, 1);
+    put(table, "x", ",\"semantic_langs\":[\"ja\"],\"nmt_pairs\":\"any\"");
+    publish(table);
+    assert_pool(table, "ja:ko", 0, "x");
+    put(table, "y", ",\"semantic_langs\":[\"ja\"],\"nmt_pairs\":[[\"ja\",\"en\"]]");
+    publish(table);
+    assert_pool(table, "ja:en", 0, "x y"); /* a pool that came later is joined too */
+}
+
+/* A node that says a thing twice is one candidate, not two. */
+static void a_node_stands_in_a_pool_once(void **state)
+{
+    struct table *table = *state;
+
+    put(table, "a",
+        ",\"semantic_langs\":[\"en\",\"EN\"],\"nmt_pairs\":[[\"en\",\"zh\"],[\"EN\",\"zh\"]],"
+        "\"allowed_types\":[\"dev\",\"dev\",\"*\",\"*\"]");
+    put(table, "b", ",\"allowed_types\":[\"dev\",\"talk\",\"dev\"]");
+    publish(table);
+    assert_pool(table, "en:zh", 0, "a");
+    assert_pool(table, "type:dev", 0, "a b");
+    assert_pool(table, "type:*", 0, "a");
+}
+
+static void a_pools_version_is_that_of_its_last_change(void **state)
+{
+    struct table *table = *state;
+
+    put(table, "a", EN_ZH);
+    put(table, "t", ",\"allowed_types\":[\"dev\"]");
+    publish(table);
+    int64_t first = table->snapshot->version;
+    put(table, "b", EN_ZH);
+    publish(table);
+    assert_int_equal(table->snapshot->version, first + 1);
+    assert_int_equal(snapshot_pool(table->snapshot, STR("en"), STR("zh"))->version, first + 1);
+    assert_int_equal(snapshot_pool(table->snapshot, STR("type"), STR("dev"))->version, first);
+    put(table, "b", EN_ZH ",\"labels\":{\"x\":\"y\"}"); /* same pools, other facts */
+    publish(table);
+    assert_int_equal(snapshot_pool(table->snapshot, STR("en"), STR("zh"))->version, first + 1);
+    put(table, "b", EN_ZH ",\"tts_langs\":[\"zh\"]"); /* fulfils more in the same pool */
+    publish(table);
+    assert_int_equal(snapshot_pool(table->snapshot, STR("en"), STR("zh"))->version, first + 3);
+}
+
+/* What a loop still reads is whole, however much came after it. */
+static void an_old_version_stays_as_it_was(void **state)
+{
+    struct table *table = *state;
+
+    put(table, "a", EN_ZH ",\"endpoint\":\"http://127.0.0.1:1/\"");
+    publish(table);
+    struct snapshot *old = table->snapshot;
+    const struct snap_node *member = snapshot_node(old, STR("a"));
+    table->snapshot = NULL;
+    put(table, "a", ",\"allowed_types\":[\"dev\"]");
+    publish(table);
+    members_del(table->members, STR("a"));
+    publish(table);
+    assert_str(member->facts->endpoint, "http://127.0.0.1:1/");
+    assert_int_equal(snapshot_pool(old, STR("en"), STR("zh"))->counts[0], 1);
+    assert_ptr_equal(member->node, members_node(table->members, STR("a")));
+    snapshot_free(old);
+}
+
+/* The address of a node never changes: who holds it may go on using it. */
+static void a_node_that_comes_back_is_the_same(void **state)
+{
+    struct table *table = *state;
+    struct node *node = members_put(table->members, STR("a"), facts_new());
+
+    assert_int_equal(atomic_load(&node->level), -1);
+    members_del(table->members, STR("a"));
+    for (int i = 0; i < 200; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "n%d", i);
+        put(table, id, EN_ZH);
+    }
+    assert_ptr_equal(members_put(table->members, STR("a"), facts_new()), node);
+    assert_int_equal(members_count(table->members), 201);
+}
+
+static void names_that_are_too_long_find_nothing(void **state)
+{
+    struct table *table = *state;
+    char name[2 * POOL_ID_MAX];
+    struct str text = {.at = name, .len = sizeof name};
+
+    memset(name, 'a', sizeof name);
+    put(table, "a", EN_ZH);
+    publish(table);
+    assert_null(snapshot_pool(table->snapshot, text, text));
+    assert_null(snapshot_type_pool(table->snapshot, text));
+    assert_null(snapshot_node(table->snapshot, text));
+    assert_null(snapshot_node(NULL, STR("a")));
+    assert_null(snapshot_pool(NULL, STR("en"), STR("zh")));
+    assert_false(snapshot_is_member(table->snapshot, NULL, NULL, 0));
+}
+
+/* One node with as many pairs as it may have must not keep the keeper busy: every change of any
+ * node makes a new version. */
+static void the_largest_node_is_published_quickly(void **state)
+{
+    struct table *table = *state;
+    struct buf buf = {0};
+
+    buf_str(&buf, STR("{\"node_id\":\"big\",\"semantic_langs\":["));
+    for (int i = 0; i < 64; i++)
+        buf_fmt(&buf, "%s\"s%d\"", i ? "," : "", i);
+    buf_str(&buf, STR("],\"nmt_pairs\":["));
+    for (int i = 0; i < REPORT_PAIRS_MAX; i++)
+        buf_fmt(&buf, "%s[\"s%d\",\"t%d\"]", i ? "," : "", i % 64, i / 64);
+    buf_str(&buf, STR("]}"));
+    buf_char(&buf, '\0');
+    for (int i = 0; i < 5; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "big%d", i);
+        members_put(table->members, str_of(id), facts_of(table, buf.at));
+    }
+    int64_t begun_ms = clock_mono_ms();
+    publish(table);
+    int64_t took_ms = clock_mono_ms() - begun_ms;
+    assert_int_equal(table->snapshot->pool_count, REPORT_PAIRS_MAX);
+    if (took_ms > 1500) /* with sanitizers on a busy machine; some 10 ms without */
+        fail_msg("a version with five large nodes took %lld ms", (long long)took_ms);
+    buf_free(&buf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nodes_stand_in_the_pools_they_declare, setup, teardown),
+        cmocka_unit_test_setup_teardown(any_joins_what_the_configuration_lists, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_stands_in_a_pool_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_pools_version_is_that_of_its_last_change, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(an_old_version_stays_as_it_was, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_that_comes_back_is_the_same, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_that_are_too_long_find_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_largest_node_is_published_quickly, setup, teardown),
+    };
+
+    return cmocka_run_group_tests_name("sched/snapshot", tests, NULL, NULL);
+}
