@@ -17,7 +17,8 @@ enum { FLAGS = CLONE_VFORK | CLONE_VM };
 
 #if defined(__x86_64__)
 
-static inline long clone3_here(const struct clone_args *args, size_t size)
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
 {
     long result;
 
@@ -30,7 +31,8 @@ static inline long clone3_here(const struct clone_args *args, size_t size)
 
 #elif defined(__aarch64__)
 
-static inline long clone3_here(const struct clone_args *args, size_t size)
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
 {
     register long number __asm__("x8") = SYS_clone3;
     register long first __asm__("x0") = (long)args;
@@ -42,7 +44,8 @@ static inline long clone3_here(const struct clone_args *args, size_t size)
 
 #else
 
-static inline long clone3_here(const struct clone_args *args, size_t size)
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
 {
     return -ENOSYS; /* this machine's way is not known: fork() will do */
 }
