@@ -17,7 +17,7 @@
 #include "sched/queue.h"
 #include "sched/sweep.h"
 
-enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000 };
+enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000, RING_FORGET_MS = 60000 };
 
 struct edition_swap {
     struct msg msg;
@@ -352,6 +352,20 @@ static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
         change_node(keeper, node, CHANGE_WATCH, node->watch.status);
 }
 
+/* Who gets no jobs cannot show that it is well again: what it did long ago is forgotten. */
+static void forget_old_jobs(struct node *node, int64_t now_ms)
+{
+    uint32_t at = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
+
+    if (at != node->ring_seen) {
+        node->ring_seen = at;
+        node->ring_changed_ms = now_ms;
+    } else if (at && now_ms - node->ring_changed_ms > RING_FORGET_MS) {
+        atomic_store_explicit(&node->ring_at, 0, memory_order_relaxed);
+        node->ring_seen = 0;
+    }
+}
+
 static void scan(struct keeper *keeper)
 {
     int64_t now_ms = *loop_of(keeper)->wall_ms;
@@ -362,6 +376,7 @@ static void scan(struct keeper *keeper)
         struct node *node = snapshot->nodes[i].node;
 
         scan_node(keeper, node, now_ms);
+        forget_old_jobs(node, now_ms);
         by_health[atomic_load_explicit(&node->health, memory_order_relaxed)]++;
         if (str_is(str_of(keeper->sched->policy->name), "health"))
             atomic_store_explicit(&node->score,
