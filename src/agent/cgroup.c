@@ -20,6 +20,7 @@ static const unsigned always = 1u << CGROUP_KILL | 1u << CGROUP_CPU;
 
 static const struct cgroup_dir *dir_of(const struct cgroup *group, enum cgroup_part part)
 {
+    assert(part < CGROUP_PARTS && group->count <= CGROUP_PARTS);
     for (size_t i = 0; i < group->count; i++)
         if (group->dirs[i].parts & 1u << part)
             return &group->dirs[i];
@@ -33,7 +34,7 @@ static struct cgroup_dir *add_dir(struct cgroup *group, const struct cgroup_plac
     struct cgroup_dir *dir = &group->dirs[group->count];
     int len;
 
-    assert(group->count < CGROUP_PARTS);
+    assert(group->count < CGROUP_PARTS && (place->version == 1 || place->version == 2));
     *dir = (struct cgroup_dir){.fd = -1, .procs_fd = -1, .version = place->version};
     len = snprintf(dir->path, sizeof dir->path, "%s/" STR_FMT, place->parent, STR_ARG(key));
     assert(len > 0 && (size_t)len < sizeof dir->path);
@@ -111,6 +112,7 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_places *places, s
     unsigned wanted = always;
     int error = 0;
 
+    assert(limits->memory_bytes_max >= 0 && limits->pids_max >= 0);
     *group = (struct cgroup){0};
     if (limits->memory_bytes_max > 0)
         wanted |= 1u << CGROUP_MEMORY;
@@ -159,6 +161,7 @@ int cgroup_enter(const struct cgroup *group, bool cloned_into)
 
         if (dir->version == 2 && cloned_into)
             continue;
+        assert(dir->procs_fd >= 0); /* it was made, not only opened */
         if (write(dir->procs_fd, "0", 1) != 1)
             return errno;
     }
@@ -203,6 +206,7 @@ static bool freeze_and_kill(const struct cgroup_dir *dir)
     int64_t until_ms = clock_mono_ms() + FREEZE_MS;
     bool frozen;
 
+    assert(dir->parts & 1u << CGROUP_KILL);
     if (cgroup_file_put(dir->fd, file, dir->version == 2 ? "1" : "FROZEN") != 0)
         return false;
     while (!(frozen = is_frozen(dir)) && clock_mono_ms() < until_ms)

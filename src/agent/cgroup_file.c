@@ -15,6 +15,7 @@ int cgroup_file_put(int dir_fd, const char *name, const char *text)
     ssize_t done;
     int error = 0;
 
+    assert(len > 0); /* an empty write would say nothing */
     if (fd < 0)
         return errno;
     do

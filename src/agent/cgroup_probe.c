@@ -87,6 +87,7 @@ bool cgroup_find(struct str mounts, struct str groups, const char *controller, c
 {
     struct str own, root, point;
 
+    assert(size > 0);
     if (!own_path(groups, controller, &own))
         return false;
     while (mounts.at) {
@@ -244,6 +245,7 @@ void cgroup_probe(const char *name, struct cgroup_places *ret_places)
 {
     struct probe probe = {.name = name};
 
+    assert(str_is_id(str_of(name), 64));
     *ret_places = (struct cgroup_places){0};
     cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &probe.mounts);
     cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &probe.groups);

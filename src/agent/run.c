@@ -26,7 +26,7 @@ struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
 {
     struct run_private *priv = mem_new(struct run_private);
 
-    assert(!map_get(&runs->by_key, key));
+    assert(!runs->freed && str_is_id(key, RUN_KEY_MAX) && !map_get(&runs->by_key, key));
     priv->order_dir_fd = priv->order_fd = priv->fd = -1;
     priv->run = (struct run){.runs = runs,
                              .key = arena_str(&priv->arena, key),
@@ -63,8 +63,10 @@ void run_drop(struct run_private *priv)
         priv->next->prev = priv->prev;
     else
         runs->last = priv->prev;
-    if (priv->run.state != RUN_ENDED)
+    if (priv->run.state != RUN_ENDED) {
+        assert(runs->alive > 0);
         runs->alive--;
+    }
     map_del(&runs->by_key, priv->run.key);
     run_nursery_cancel(priv);
     run_link_close(priv);
@@ -92,6 +94,7 @@ void run_set_ended(struct run_private *priv, const struct run_exit *exit)
     if (exit->started_ms)
         run->started_ms = exit->started_ms;
     run->state = RUN_ENDED;
+    assert(run->runs->alive > 0);
     run->runs->alive--;
     if (!priv->untold)
         run->runs->handler.ended(run);
@@ -199,7 +202,7 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
     char name[32];
     enum err err;
 
-    assert(handler->ended);
+    assert(handler->ended && dir && shim_path);
     *runs = (struct runs){.loop = loop, .handler = *handler, .user = user, .dir_fd = -1};
     runs->nursery.fd = -1;
     runs->patience_ms = RUN_PATIENCE_MS;
@@ -268,6 +271,7 @@ struct run *runs_next(struct runs *runs, struct run *run)
 {
     struct run_private *next = run ? run->priv->next : runs->first;
 
+    assert(!run || run->runs == runs);
     return next ? &next->run : NULL;
 }
 
@@ -400,6 +404,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     int dir_fd;
     enum err err = check_spec(runs, spec, why);
 
+    assert(!runs->freed);
     if (err)
         return err;
     if (spec->user.at)

@@ -22,8 +22,10 @@ static void kill_lost(uv_work_t *work)
     struct cgroup group;
     bool clean = false;
 
+    assert(priv->lost);
     if (!priv->lost_kill)
         return;
+    assert(priv->mark.len > 0);
     cgroup_open(&group, &priv->places, priv->run.key);
     /* Twice clean: who was about to fork when the first look came shows up at the second. */
     for (int cleans = 0; cleans < 2 && clock_mono_ms() < until_ms;
@@ -72,6 +74,7 @@ void run_lost(struct run_private *priv, const char *reason, const char *detail, 
 
 void run_take_file(struct run_private *priv, const struct runfile *file)
 {
+    assert(file->mark.len > 0 && !priv->mark.at);
     priv->timeout_ms = file->spec.timeout_ms;
     priv->grace_ms = file->spec.stop_grace_ms;
     priv->deadline_ms = file->spec.deadline_mono_ms;

@@ -96,6 +96,7 @@ static void hear_started(struct run_private *priv, struct str words)
 {
     struct run *run = &priv->run;
 
+    assert(run->state != RUN_ENDED);
     str_int(words, &run->started_ms);
     if (run->state != RUN_STARTING)
         return; /* adopted: it was taken for running already */
@@ -157,6 +158,7 @@ static void hear(struct run_private *priv, struct str words)
 {
     struct str first = str_cut(&words, ' ');
 
+    assert(!priv->gone && !priv->lost); /* its connection would be closed */
     for (size_t i = 0; i < COUNT_OF(news); i++)
         if (str_is(first, news[i].word)) {
             news[i].hear(priv, words);
@@ -207,6 +209,7 @@ static void settle(struct run_private *priv, int dir_fd)
     struct str key, meta;
     bool same_boot = str_eq(priv->boot_id, priv->run.runs->boot_id);
 
+    assert(priv->fd < 0 && !priv->lost);
     if (runfile_get_exit(dir_fd, &priv->arena, &exit, &key, &meta) == ERR_OK)
         run_set_ended(priv, &exit);
     else if (faccessat(dir_fd, RUNFILE_SOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0)

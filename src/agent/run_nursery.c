@@ -166,6 +166,7 @@ static struct run_private *take_first(struct run_nursery *nursery)
 {
     struct run_private *priv = nursery->first;
 
+    assert(priv && nursery->last);
     nursery->first = priv->next_unsent;
     if (!nursery->first)
         nursery->last = NULL;
@@ -202,6 +203,7 @@ enum err run_nursery_order(struct run_private *priv, int dir_fd, int shim_fd, st
     struct runs *runs = priv->run.runs;
     struct run_nursery *nursery = &runs->nursery;
 
+    assert(dir_fd >= 0 && shim_fd >= 0 && priv->order_dir_fd < 0);
     priv->order_dir_fd = dir_fd;
     priv->order_fd = shim_fd;
     if (nursery->fd < 0) {

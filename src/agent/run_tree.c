@@ -92,6 +92,7 @@ struct list {
 
 static void list_add(struct list *list, const struct run_proc *proc)
 {
+    assert(list->count <= list->cap && proc->pid > 0);
     if (list->count == list->cap) {
         list->cap = list->cap ? list->cap * 2 : 16;
         list->procs = mem_resize(list->procs, list->cap * sizeof *list->procs);
@@ -229,6 +230,7 @@ void run_tree_kill(int root)
 {
     size_t before = 0;
 
+    assert(root > 1);
     for (int i = 0; i < STOP_PASSES; i++) {
         struct run_proc *procs;
         size_t count = run_tree_list(root, &procs);

@@ -207,6 +207,14 @@ static bool get_list(const struct json *list, struct arena *arena, const struct 
     return true;
 }
 
+static bool are_env(const struct str *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i].len == 0 || list[i].at[0] == '=' || !memchr(list[i].at, '=', list[i].len))
+            return false;
+    return true;
+}
+
 static void get_places(const struct json *obj, struct arena *arena, struct cgroup_places *places)
 {
     for (int i = 0; i < CGROUP_PARTS; i++) {
@@ -243,7 +251,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     if (!str_is_id(spec->key, RUN_KEY_MAX) || file.mark.len == 0 || file.dir.len == 0 ||
         !get_list(json_get(root, "argv"), arena, &spec->argv, &spec->argc) || spec->argc == 0 ||
         !get_list(json_get(root, "env"), arena, &spec->env, &spec->env_count) ||
-        !json_bool(json_get(root, "input"), &input) ||
+        !are_env(spec->env, spec->env_count) || !json_bool(json_get(root, "input"), &input) ||
         !get_ints(root, spec, spec_ints, COUNT_OF(spec_ints)) ||
         !json_int(json_get(root, "created_ms"), &file.created_ms))
         return problem_set(why, ERR_BAD_REQUEST, "", "The spec of the run is not complete.");
@@ -282,6 +290,7 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
     int error;
 
     assert(exit->reason[0] && exit->tail.len <= RUN_TAIL_BYTES);
+    assert(exit->output_dropped <= exit->output_bytes);
     jsonw_obj(&w);
     jsonw_kstr(&w, "key", key);
     jsonw_kstr(&w, "meta", meta);
@@ -334,6 +343,7 @@ enum err runfile_put_deadline(int dir_fd, int64_t mono_ms)
     char text[24];
     enum err err;
 
+    assert(mono_ms >= 0);
     snprintf(text, sizeof text, "%" PRId64, mono_ms);
     err = put_file(dir_fd, DEADLINE_NEW, str_of(text), NULL);
     if (err)

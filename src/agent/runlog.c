@@ -40,6 +40,7 @@ static void drop_file(struct runlog *log, struct runlog_file *file)
 
     if (file->base < 0)
         return;
+    assert(file != &log->newest || log->fd < 0); /* not while it is written */
     file_name(file->base, name);
     unlinkat(log->dir_fd, name, 0);
     log->dropped += file->size;
@@ -133,6 +134,7 @@ void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms)
     end_file(log); /* what comes after the gap has another offset */
     log->total += (int64_t)bytes.len;
     log->dropped += (int64_t)bytes.len;
+    assert(log->dropped <= log->total);
 }
 
 void runlog_shrink(struct runlog *log)
@@ -182,6 +184,7 @@ void runlog_tail(const struct runlog *log, struct buf *out)
     line = cut || skip > 0 ? memchr(clean.at + skip, '\n', clean.len - skip) : NULL;
     if (line && (size_t)(line - clean.at) + 1 < clean.len)
         skip = (size_t)(line - clean.at) + 1; /* begin with a whole line, unless it is the only */
+    assert(clean.len - skip <= RUN_TAIL_BYTES);
     if (clean.len > skip)
         buf_add(out, clean.at + skip, clean.len - skip);
     buf_free(&raw);

@@ -23,6 +23,7 @@ static void put(char **env, size_t *count, char *entry)
 {
     size_t name = strcspn(entry, "=") + 1;
 
+    assert(name > 1 && entry[name - 1] == '=');
     for (size_t i = 0; i < *count; i++)
         if (strncmp(env[i], entry, name) == 0) {
             env[i] = entry;

@@ -31,6 +31,7 @@ static const char *const step_names[] = {
 
 static _Noreturn void give_up(const struct shim_plan *plan, enum shim_step step)
 {
+    assert(step != STEP_NONE);
     plan->report->step = step;
     plan->report->error = errno;
     _exit(127);

@@ -132,6 +132,7 @@ static void check_kill(struct shim *shim)
 /* May come any number of times: the first reason stays, and only an earlier end counts. */
 static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
 {
+    assert(kill_ms >= 0);
     if (shim->phase != PHASE_RUNNING)
         return;
     if (shim->stopping) {
@@ -158,6 +159,7 @@ static bool may_read(const struct shim *shim)
 
 static void refill_budget(struct shim *shim)
 {
+    assert(shim->now_ms >= shim->out_budget_ms); /* the clock never jumps */
     shim->out_budget += (shim->now_ms - shim->out_budget_ms) * OUT_BYTES_PER_MS;
     shim->out_budget = earlier(shim->out_budget, OUT_BYTES_BURST);
     shim->out_budget_ms = shim->now_ms;
@@ -265,7 +267,7 @@ static void obey_stop(struct shim *shim, struct str words)
     struct str reason = str_cut(&words, ' ');
     int64_t kill_ms;
 
-    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(words, &kill_ms))
+    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(words, &kill_ms) && kill_ms >= 0)
         stop(shim, reason, kill_ms);
 }
 
