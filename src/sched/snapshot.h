@@ -41,7 +41,9 @@ struct node {
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     _Atomic uint32_t ring_at;
-    struct node_watch watch;         /* the keeper's alone */
+    struct node_watch watch; /* the keeper's alone */
+    uint32_t ring_seen;      /* the keeper's too: ring_at at its last look, and when that changed */
+    int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
 };
 
