@@ -100,6 +100,10 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
     if (who.at && !str_eq(who, report.node_id))
         return problem_set(why, ERR_FORBIDDEN, "node_id", "This connection is " STR_FMT "'s.",
                            STR_ARG(who));
+    /* The other names are for what the server makes of a node, not for what it says of itself. */
+    if (!json_is_null(json_get(body, "health")) && report.health < NODE_READY)
+        return problem_set(why, ERR_BAD_FIELD, "health",
+                           "health must be ready, degraded, draining or offline.");
     if (!json_is_null(report.usage) &&
         (json_type(report.usage) != JSON_OBJ || report.usage->len > BLACKBOARD_BYTES_MAX))
         return problem_set(why, ERR_BAD_FIELD, "usage",
@@ -110,6 +114,8 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
     *ret_report = report;
     return ERR_OK;
 }
+
+enum { MARK_SEMANTIC, MARK_NMT, MARK_TTS, MARK_CAPS }; /* the first; the rest have no names */
 
 /* The fingerprint of one field as it was sent; 0 = not sent. */
 static uint32_t mark_json(const struct json *value)
@@ -130,11 +136,11 @@ static uint32_t mark_str(struct str text)
 
 static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
 {
-    const uint32_t all[] = {mark_json(report->semantic_langs),
-                            mark_json(report->nmt_pairs),
-                            mark_json(report->tts_langs),
+    const uint32_t all[] = {[MARK_SEMANTIC] = mark_json(report->semantic_langs),
+                            [MARK_NMT] = mark_json(report->nmt_pairs),
+                            [MARK_TTS] = mark_json(report->tts_langs),
+                            [MARK_CAPS] = mark_json(report->capability_by_type),
                             mark_json(report->allowed_types),
-                            mark_json(report->capability_by_type),
                             mark_json(report->labels),
                             mark_json(report->raw_max),
                             mark_str(report->endpoint),
@@ -167,6 +173,9 @@ void report_remember(const struct report *report, struct node *node)
     uint32_t marks[NODE_MARKS];
 
     marks_of(report, marks);
+    /* Lists without capabilities derived them anew: what was said of them before is gone. */
+    if (!marks[MARK_CAPS] && (marks[MARK_SEMANTIC] || marks[MARK_NMT] || marks[MARK_TTS]))
+        atomic_store_explicit(&node->marks[MARK_CAPS], 0, memory_order_relaxed);
     for (int i = 0; i < NODE_MARKS; i++)
         if (marks[i])
             atomic_store_explicit(&node->marks[i], marks[i], memory_order_relaxed);

@@ -118,6 +118,18 @@ static void write_spec(struct spec *spec, struct arena *arena)
     buf_free(&buf);
 }
 
+static bool is_command(const struct json *command)
+{
+    const struct json *item = json_first(command);
+
+    if (json_type(command) != JSON_ARR)
+        return json_type(command) == JSON_STR;
+    for (uint32_t i = 0; i < command->count; i++, item = json_next(item))
+        if (json_type(item) != JSON_STR)
+            return false;
+    return command->count > 0;
+}
+
 static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
                             struct problem *why)
 {
@@ -130,8 +142,7 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
     if (spec->requires.at && !selector_valid(spec->requires))
         return problem_set(why, ERR_BAD_FIELD, "requires",
                            "requires must be a selector like \"region=cn,gpu=yes\".");
-    if (!json_is_null(spec->command) && json_type(spec->command) != JSON_ARR &&
-        json_type(spec->command) != JSON_STR)
+    if (!json_is_null(spec->command) && !is_command(spec->command))
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text or a list of texts.");
     return ERR_OK;
@@ -165,7 +176,8 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
     if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
         return bad_lang(why, "tgt_lang");
     spec.type = STR("f2f");
-    spec.queue_ms = 0; /* face to face is refused at once when all are full */
+    spec.retried_from = STR_NONE; /* only spec_again() says so */
+    spec.queue_ms = 0;            /* face to face is refused at once when all are full */
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
@@ -184,6 +196,7 @@ enum err spec_read_task(const struct json *body, struct arena *arena, struct spe
     if (str_is(spec.type, "f2f"))
         return problem_set(why, ERR_BAD_FIELD, "type",
                            "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
+    spec.retried_from = STR_NONE;
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;

@@ -1,0 +1,209 @@
+/* Job specifications: from a request, into the store and back, and to a node. */
+#include "rig.h"
+
+#include "sched/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int setup(void **state)
+{
+    *state = calloc(1, sizeof(struct arena));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    arena_free(*state);
+    free(*state);
+    return 0;
+}
+
+static const struct json *parse(struct arena *arena, struct str json)
+{
+    const struct json *root;
+    struct problem why = {0};
+
+    if (json_parse(json, arena, &root, &why))
+        fail_msg(STR_FMT ": %s", STR_ARG(json), why.detail);
+    return root;
+}
+
+static enum err read(struct arena *arena, bool f2f, const char *json, struct spec *spec,
+                     struct problem *why)
+{
+    const struct json *root = parse(arena, str_of(json));
+
+    *why = (struct problem){0};
+    return f2f ? spec_read_f2f(root, arena, spec, why) : spec_read_task(root, arena, spec, why);
+}
+
+static struct spec must_read(struct arena *arena, bool f2f, const char *json)
+{
+    struct spec spec = {0};
+    struct problem why;
+
+    if (read(arena, f2f, json, &spec, &why))
+        fail_msg("%s: %s", json, why.detail);
+    return spec;
+}
+
+static void bad_input_names_its_field(void **state)
+{
+    static const struct {
+        bool f2f;
+        const char *json;
+        const char *field;
+    } rows[] = {
+        {true, "{}", "src_lang"},
+        {true, "{\"src_lang\":\"en\"}", "tgt_lang"},
+        {true, "{\"src_lang\":\"e n\",\"tgt_lang\":\"zh\"}", "src_lang"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"\"}", "tgt_lang"},
+        {true, "{\"src_lang\":\"type\",\"tgt_lang\":\"zh\"}", "src_lang"},
+        {true, "{\"src_lang\":5,\"tgt_lang\":\"zh\"}", "src"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"session_id\":\"\"}", "session_id"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":[]}", "options"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"strict\":1}}",
+         "options.strict"},
+        {true,
+         "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"preferred_node_id\":\"a/b\"}}",
+         "options.preferred_node_id"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":0}", "max_attempts"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":10}", "max_attempts"},
+        {false, "{}", "type"},
+        {false, "{\"type\":\"a b\"}", "type"},
+        {false, "{\"type\":\"*\"}", "type"},
+        {false, "{\"type\":\"f2f\"}", "type"},
+        {false, "{\"type\":\"dev\",\"priority\":10}", "priority"},
+        {false, "{\"type\":\"dev\",\"priority\":-1}", "priority"},
+        {false, "{\"type\":\"dev\",\"queue_ms\":-1}", "queue_ms"},
+        {false, "{\"type\":\"dev\",\"queue_ms\":86400001}", "queue_ms"},
+        {false, "{\"type\":\"dev\",\"timeout_ms\":\"soon\"}", "timeout_ms"},
+        {false, "{\"type\":\"dev\",\"requires\":\"gpu\"}", "requires"},
+        {false, "{\"type\":\"dev\",\"requires\":\"gpu=yes,\"}", "requires"},
+        {false, "{\"type\":\"dev\",\"command\":{}}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":[]}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":[\"ls\",5]}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":7}", "command"},
+        {false, "{\"type\":\"dev\",\"interactive\":\"yes\"}", "interactive"},
+    };
+    struct arena *arena = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct spec spec;
+        struct problem why;
+
+        if (read(arena, rows[i].f2f, rows[i].json, &spec, &why) != ERR_BAD_FIELD ||
+            strcmp(why.field, rows[i].field) != 0)
+            fail_msg("%s: field \"%s\", \"%s\"", rows[i].json, why.field, why.detail);
+    }
+}
+
+static void face_to_face_has_its_own_defaults(void **state)
+{
+    struct spec spec = must_read(*state, true,
+                                 "{\"src_lang\":\"EN\",\"tgt_lang\":\" zh \",\"queue_ms\":5000,"
+                                 "\"type\":\"other\",\"max_retry\":3}");
+
+    assert_true(spec.f2f);
+    assert_str(spec.type, "f2f");
+    assert_str(spec.src, "en");
+    assert_str(spec.tgt, "zh");
+    assert_int_equal(spec.priority, SPEC_PRIORITY_F2F);
+    assert_int_equal(spec.queue_ms, 0); /* never waits */
+    assert_int_equal(spec.max_attempts, 3);
+    spec = must_read(*state, false, "{\"type\":\"dev\",\"queue_ms\":\"5s\"}");
+    assert_int_equal(spec.priority, SPEC_PRIORITY_TASK);
+    assert_int_equal(spec.queue_ms, 5000);
+    assert_int_equal(spec.max_attempts, FIELD_OFF);
+}
+
+#define TASK                                                                                       \
+    "{\"type\":\"dev\",\"title\":\"a \\\"b\\\"\",\"priority\":8,\"payload\":{\"k\":[1,2]},"        \
+    "\"command\":[\"sh\",\"-c\",\"true\"],\"requires\":\"gpu=yes\",\"interactive\":true,"          \
+    "\"queue_ms\":1000,\"timeout_ms\":2000,\"max_attempts\":4,"                                    \
+    "\"callback_url\":\"http://127.0.0.1:1/cb\",\"session_id\":\"s\"}"
+#define TALK                                                                                       \
+    "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"session_id\":\"s1\",\"audio_ref\":\"a.wav\","      \
+    "\"options\":{\"require_tts\":true,\"strict\":true,\"preferred_node_id\":\"n1\",\"x\":1}}"
+
+static void specs_survive_the_store(void **state)
+{
+    const struct spec rows[] = {must_read(*state, false, TASK), must_read(*state, true, TALK),
+                                must_read(*state, false, "{\"type\":\"dev\"}")};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct spec back = {0}, again = {0};
+        struct problem why = {0};
+
+        assert_int_equal(spec_stored(rows[i].json, *state, &back, &why), ERR_OK);
+        assert_true(str_eq(back.json, rows[i].json));
+        assert_int_equal(back.f2f, rows[i].f2f);
+        assert_true(str_eq(back.type, rows[i].type) && str_eq(back.title, rows[i].title));
+        assert_true(str_eq(back.src, rows[i].src) && str_eq(back.tgt, rows[i].tgt));
+        assert_true(str_eq(back.requires, rows[i].requires));
+        assert_true(str_eq(back.callback_url, rows[i].callback_url));
+        assert_true(str_eq(back.options.preferred_node_id, rows[i].options.preferred_node_id));
+        assert_int_equal(back.options.strict, rows[i].options.strict);
+        assert_int_equal(back.options.require_tts, rows[i].options.require_tts);
+        assert_int_equal(back.priority, rows[i].priority);
+        assert_int_equal(back.interactive, rows[i].interactive);
+        assert_int_equal(back.queue_ms, rows[i].queue_ms);
+        assert_int_equal(back.timeout_ms, rows[i].timeout_ms);
+        assert_int_equal(back.max_attempts, rows[i].max_attempts);
+        assert_int_equal(spec_again(rows[i].json, 77, *state, &again, &why), ERR_OK);
+        assert_int_equal(again.retried_from.len, JOB_ID_TEXT);
+        assert_int_equal(again.priority, rows[i].priority);
+        assert_int_equal(spec_stored(again.json, *state, &back, &why), ERR_OK);
+        assert_true(str_eq(back.retried_from, again.retried_from));
+    }
+}
+
+/* Who submits must not be able to say that an operator asked for it again. */
+static void only_a_retry_says_where_it_came_from(void **state)
+{
+    struct spec spec =
+        must_read(*state, false, "{\"type\":\"dev\",\"retried_from\":\"j0000000000001\"}");
+
+    assert_null(spec.retried_from.at);
+    assert_null(strstr(spec.json.at, "retried_from"));
+}
+
+static void the_message_is_whole_and_tells_no_callback(void **state)
+{
+    struct arena *arena = *state;
+    const struct spec specs[] = {must_read(arena, false, TASK), must_read(arena, true, TALK)};
+
+    for (size_t i = 0; i < COUNT_OF(specs); i++) {
+        char id[JOB_ID_TEXT + 1];
+        struct str text = spec_message(&specs[i], 99, 3, RIG_START_MS, arena);
+        const struct json *message = parse(arena, text);
+        int64_t number = 0;
+
+        job_id_text(99, id);
+        assert_true(json_str_is(json_get(message, "job_id"), id));
+        assert_true(json_int(json_get(message, "attempt_id"), &number) && number == 3);
+        assert_true(json_int(json_get(message, "deadline_ms"), &number) && number == RIG_START_MS);
+        assert_true(json_is_null(json_get(message, "callback_url")));
+        assert_true(json_str_is(json_get(message, "type"), i ? "f2f" : "dev"));
+    }
+    const struct json *message = parse(arena, spec_message(&specs[0], 99, 1, 1, arena));
+    assert_str(json_raw(json_get(message, "payload")), "{\"k\":[1,2]}");
+    assert_str(json_raw(json_get(message, "command")), "[\"sh\",\"-c\",\"true\"]");
+    assert_str(json_str(json_get(message, "title"), arena), "a \"b\"");
+    assert_non_null(strstr(specs[0].json.at, "callback_url")); /* but it is kept */
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(bad_input_names_its_field),
+        ROW(face_to_face_has_its_own_defaults),
+        ROW(specs_survive_the_store),
+        ROW(only_a_retry_says_where_it_came_from),
+        ROW(the_message_is_whole_and_tells_no_callback),
+    };
+
+    return cmocka_run_group_tests_name("sched/spec", tests, NULL, NULL);
+}
