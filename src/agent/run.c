@@ -20,6 +20,8 @@
 #include "agent/runlog.h"
 #include "base/mem.h"
 
+enum { LOCK_WAIT_MS = 1000, LOCK_STEP_US = 5000 };
+
 /* --- one run --- */
 
 struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
@@ -151,6 +153,20 @@ static int open_dir(const char *dir)
     return fd;
 }
 
+/* A predecessor that was killed while it started its nursery leaves the lock to that process for a
+ * moment, until its exec. */
+static bool lock_dir(int dir_fd)
+{
+    int64_t until_ms = clock_mono_ms() + LOCK_WAIT_MS;
+
+    while (flock(dir_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (clock_mono_ms() >= until_ms)
+            return false;
+        usleep(LOCK_STEP_US);
+    }
+    return true;
+}
+
 static enum err take_dir(struct runs *runs, const char *dir, struct problem *why)
 {
     char path[PATH_MAX];
@@ -159,7 +175,7 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
     if (runs->dir_fd < 0 || !realpath(dir, path))
         return problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
                            strerror(errno));
-    if (flock(runs->dir_fd, LOCK_EX | LOCK_NB) != 0)
+    if (!lock_dir(runs->dir_fd))
         return problem_set(why, ERR_CONFLICT, "", "Another agent uses the directory %s.", path);
     runs->dir = arena_cstr(&runs->arena, str_of(path));
     return ERR_OK;

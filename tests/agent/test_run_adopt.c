@@ -1,5 +1,6 @@
 /* Agents that die, shims that die, and what the next agent makes of it. */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -23,11 +24,12 @@ enum { KEYS = 20 };
 
 /* --- an agent in a process of its own --- */
 
-/* Returns when its runs run. words: KEY, SCRIPT, ..., NULL. */
-static pid_t agent_spawn(struct rig *rig, const char *deadline_ms, const char *const *words)
+/* words: KEY, SCRIPT, ..., NULL. *ret_fd gets a byte when its runs run. */
+static pid_t agent_launch(struct rig *rig, const char *deadline_ms, const char *const *words,
+                          int *ret_fd)
 {
     char *argv[4 + 2 * KEYS + 1] = {NULL, (char *)rig_shim(), rig->dir, (char *)deadline_ms};
-    char path[512], byte;
+    char path[512];
     posix_spawn_file_actions_t actions;
     int fds[2], count = 4;
     pid_t pid;
@@ -43,8 +45,19 @@ static pid_t agent_spawn(struct rig *rig, const char *deadline_ms, const char *c
     assert_int_equal(posix_spawn(&pid, path, &actions, NULL, argv, environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
-    assert_int_equal(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
+    *ret_fd = fds[0];
+    return pid;
+}
+
+/* Returns when its runs run. */
+static pid_t agent_spawn(struct rig *rig, const char *deadline_ms, const char *const *words)
+{
+    char byte;
+    int fd;
+    pid_t pid = agent_launch(rig, deadline_ms, words, &fd);
+
+    assert_int_equal(read(fd, &byte, 1), 1);
+    close(fd);
     return pid;
 }
 
@@ -125,6 +138,51 @@ static void test_adopts_all(void **state)
         assert_true(str_is(run->exit.tail, "begun\ndone\n"));
         assert_int_equal(size_of(rig, keys[i], "ran"), 2); /* once */
     }
+}
+
+/* Killed at any moment of its starting them: each ran once or was not started, and that is known.
+ */
+static void check_killed_after(struct rig *rig, int64_t us)
+{
+    const char *words[2 * KEYS + 1] = {NULL};
+    char keys[KEYS][24];
+    int64_t until_us = clock_mono_us() + us;
+    struct run *next;
+    pid_t agent;
+    int fd;
+
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(keys[i], sizeof keys[i], "t%d.%d", (int)us, i);
+        words[2 * i] = keys[i];
+        words[2 * i + 1] = "echo x >> ../ran; exit 5";
+    }
+    agent = agent_launch(rig, "0", words, &fd);
+    while (clock_mono_us() < until_us)
+        sched_yield();
+    agent_kill(agent);
+    close(fd);
+    rig_open(rig);
+    rig_adopt(rig);
+    rig_await(rig, runs_count(rig->runs) == 0);
+    for (struct run *run = runs_next(rig->runs, NULL); run; run = next) {
+        bool ran = strcmp(run->exit.reason, "EXITED") == 0;
+
+        next = runs_next(rig->runs, run);
+        if (ran)
+            assert_exit(run, "EXITED", 5, -1);
+        else
+            assert_exit(run, "START_FAILED", -1, -1);
+        assert_int_equal(size_of(rig, run->key.at, "ran"), ran ? 2 : -1);
+        run_forget(run);
+    }
+    rig_close(rig);
+    rig->runs = NULL;
+}
+
+static void test_killed_at_any_moment(void **state)
+{
+    for (int64_t us = 2000; us < 60000; us += us / 3)
+        check_killed_after(*state, us);
 }
 
 /* It ends while nobody is there: the record waits. */
@@ -495,6 +553,7 @@ int main(void)
 #define ADOPT_TEST(name) cmocka_unit_test_setup_teardown(name, make, teardown)
     const struct CMUnitTest tests[] = {
         ADOPT_TEST(test_adopts_all),
+        ADOPT_TEST(test_killed_at_any_moment),
         ADOPT_TEST(test_record_waits),
         ADOPT_TEST(test_deadline_of_a_frozen_agent),
         ADOPT_TEST(test_adopted_obeys),
