@@ -219,6 +219,33 @@ class Berth:
         if errors:
             raise RuntimeError("a node could not be registered: " + errors[0])
 
+    def post(self, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status not in (200, 202):
+            raise RuntimeError(f"{path}: {answer.status} {text[:200]}")
+        return json.loads(text)
+
+    def ended(self):
+        """How many jobs ended, by state."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        return {state: float(value) for state, value in re.findall(r'^berth_jobs_total\{state="(\w+)"\} (\S+)', text, re.M)}
+
+    def wait_done(self, count, seconds):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            ended = self.ended()
+            if sum(ended.values()) >= count:
+                if ended.get("FAILED"):
+                    raise RuntimeError(f"{ended['FAILED']:.0f} of {count} jobs failed")
+                return int(ended["DONE"])
+            time.sleep(0.05)
+        raise RuntimeError(f"{count} jobs did not end in {seconds} s: {self.ended()}")
+
     def stop(self):
         stop(self.process)
         drop_dir(self.dir)
@@ -229,6 +256,63 @@ class Berth:
 
     def __exit__(self, *_):
         self.stop()
+
+
+class Agent:
+    """A real agent with 16 slots, on a machine that is always calm (its host_root)."""
+
+    def __init__(self, binary, server):
+        root = os.path.join(server.dir, "machine")
+        os.makedirs(os.path.join(root, "proc"))
+        files = {"loadavg": "0.10 0.10 0.10 1/100 1\n", "stat": "cpu  100 0 100 1000000 0 0 0 0 0 0\n",
+                 "meminfo": "MemTotal: 16000000 kB\nMemAvailable: 15000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"}
+        files["stat"] += "".join(f"cpu{i} 100 0 100 1000000 0 0 0 0 0 0\n" for i in range(4))
+        for name, text in files.items():
+            with open(os.path.join(root, "proc", name), "w") as file:
+                file.write(text)
+        with open(os.path.join(server.dir, "agent.log"), "wb") as log:
+            self.process = spawn([binary, "agent", "--server", f"http://127.0.0.1:{server.port}", "--node-id", "bench",
+                                  "--data-dir", os.path.join(server.data, "agent"), "--host-root", root, "--slots-fixed", "16",
+                                  "--max-concurrent-jobs", "16", "--allow-commands", "--log-level", "warn"],
+                                 stdout=log, stderr=log)
+        self.pid = self.process.pid
+        deadline = time.monotonic() + 10
+        while not server.post("/v1/dispatch/batch", {"jobs": [{"type": "task", "command": ["/bin/true"]}]})["results"][0].get("job_id"):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the agent did not connect")
+            time.sleep(0.05)
+
+    def zombies(self):
+        """Ended processes nobody waited for, once whoever was about to had 5 s for it."""
+        deadline = time.monotonic() + 5
+        while (left := self._zombies()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+    @staticmethod
+    def _zombies():
+        count = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    name, rest = file.read().rsplit(")", 1)
+            except OSError:
+                continue
+            count += rest.split()[0] == "Z" and ("berth" in name or "true" in name)
+        return count
+
+    def fds(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def stop(self):
+        stop(self.process)
+
+
+def machine_cpu_s():
+    """CPU seconds all of the machine used since it started."""
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 class Idle:
