@@ -230,6 +230,8 @@ static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
     job_state(job, JOBS_KEPT);
     if (!job->run)
         job_leave(job);
+    else if (jobs->config->runs_kept > 0)
+        jobs_settled_mark(job);
     trim_kept(jobs);
 }
 
@@ -473,6 +475,9 @@ static void adopt_ended(struct agent_job *job)
             break;
     if (job->dropped) {
         job_forget(job);
+    } else if (jobs_settled_marked(job)) {
+        job_state(job, JOBS_KEPT); /* a note that is left is answered without us */
+        trim_kept(job->jobs);
     } else if (note) {
         note->user = job;
         job->note = note;

@@ -48,5 +48,9 @@ bool jobs_meta_read(struct str meta, struct agent_job *job);
 void jobs_reason(const struct run_exit *exit, char *to, size_t size);
 /* The result: figures, last output, and what the job itself left in its result file. */
 void jobs_result_write(const struct agent_job *job, struct buf *out);
+/* A file in the run's directory says that its outcome is settled, so that the next agent need not
+ * tell it again. It may get lost: then it does. */
+void jobs_settled_mark(const struct agent_job *job);
+bool jobs_settled_marked(const struct agent_job *job);
 
 #endif

@@ -11,6 +11,8 @@
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
 
+#define SETTLED_FILE "settled"
+
 enum { SPARE_DEPTH = 4 }; /* levels the server may put around the output */
 
 void jobs_reason(const struct run_exit *exit, char *to, size_t size)
@@ -33,19 +35,46 @@ void jobs_reason(const struct run_exit *exit, char *to, size_t size)
     }
 }
 
+/* A file in the run's directory. */
+static int open_in(const struct agent_job *job, const char *name, int flags)
+{
+    struct buf path = {0};
+    int fd, error;
+
+    buf_fmt(&path, "%s/%s/%s", job->jobs->runs_dir, job->key, name);
+    buf_char(&path, 0);
+    fd = open(path.at, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
+    error = errno;
+    buf_free(&path);
+    errno = error;
+    return fd;
+}
+
+void jobs_settled_mark(const struct agent_job *job)
+{
+    int fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT);
+
+    if (fd >= 0)
+        close(fd);
+}
+
+bool jobs_settled_marked(const struct agent_job *job)
+{
+    int fd = open_in(job, SETTLED_FILE, O_RDONLY);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 /* The job may be anybody's, and so may be what stands there: no links, no pipes, no more than we
  * want. False: nothing to read. */
 static bool read_output(const struct agent_job *job, struct buf *text, const char **ret_wrong)
 {
-    struct buf path = {0};
     struct stat st;
     ssize_t got = 0;
-    int fd;
+    int fd = open_in(job, RUNFILE_WORK "/" JOBS_RESULT_FILE, O_RDONLY | O_NONBLOCK);
 
-    buf_fmt(&path, "%s/%s/" RUNFILE_WORK "/" JOBS_RESULT_FILE, job->jobs->runs_dir, job->key);
-    buf_char(&path, 0);
-    fd = open(path.at, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    buf_free(&path);
     if (fd < 0) {
         if (errno != ENOENT)
             *ret_wrong = "the result file cannot be opened";

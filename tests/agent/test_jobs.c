@@ -744,9 +744,29 @@ static void test_restart_while_reporting(void **state)
     accept_last(bench);
     assert_running(bench, "[]");
     bench_restart(bench);
-    /* Kept for its output, so told again, and the server says `duplicate`. */
+    assert_int_equal(bench->said, 0); /* kept for its output, and known to be settled */
+    assert_running(bench, "[]");
+    assert_true(fake_run_find("j1.1")->there);
+    bench->config.runs_kept = 0;
+    bench_restart(bench);
+    assert_false(fake_run_find("j1.1")->there);
+}
+
+/* Killed after the answer and before the run's directory says so: told again, once. */
+static void test_restart_after_the_answer(void **state)
+{
+    struct bench *bench = *state;
+    char path[128];
+
+    run_job(bench, "j1");
+    fake_run_end("j1.1", "EXITED", 3, -1, "");
+    accept_last(bench);
+    snprintf(path, sizeof path, "%s/runs/j1.1/settled", bench->dir);
+    assert_int_equal(unlink(path), 0);
+    bench_restart(bench);
     assert_said(bench, 1, "fail", "j1", "EXIT_3");
     reply_to(bench, 0, "\"ok\":true,\"duplicate\":true");
+    assert_running(bench, "[]");
     assert_int_equal(fake_run_count, 1);
 }
 
@@ -908,6 +928,7 @@ int main(void)
         TEST(test_restart_while_running),
         TEST(test_restart_after_the_end),
         TEST(test_restart_while_reporting),
+        TEST(test_restart_after_the_answer),
         TEST(test_restart_with_orphan),
         TEST(test_strange_runs),
         TEST(test_output),

@@ -1,0 +1,484 @@
+"""A real server and real agents: jobs run as processes, and neither side's death loses or doubles
+one. The agents' machine is a directory of files, so that its load is none of the test's."""
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+from harness import BINARY, SLOW, Case, clean_env, eventually, in_parallel, live, tags
+
+# What a job waits for: the gate is a file that the test makes.
+GATE = 'while [ ! -e "{gate}" ]; do sleep 0.05; done'
+
+
+def write(path, text):
+    """Nobody reads half a file."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    fresh.rename(path)
+
+
+class Machine:
+    """A host_root: 8 cores, 16 GB, nothing going on."""
+
+    def __init__(self, root):
+        self.proc = pathlib.Path(root) / "proc"
+        self.proc.mkdir(parents=True)
+        self.memory()
+        write(self.proc / "loadavg", "0.10 0.10 0.10 1/100 1234\n")
+        cpus = "".join(f"cpu{i} 100 0 100 90000 0 0 0 0 0 0\n" for i in range(8))
+        write(self.proc / "stat", "cpu  800 0 800 720000 0 0 0 0 0 0\n" + cpus)
+
+    def memory(self, free_percent=75):
+        total = 16000000
+        write(self.proc / "meminfo", f"MemTotal: {total} kB\nMemAvailable: {total * free_percent // 100} kB\n"
+                                     "SwapTotal: 0 kB\nSwapFree: 0 kB\n")
+
+
+class Agent:
+    """A `berth agent`. Flags are settings: slots_fixed=2; `config` is the text of its file."""
+
+    def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, **settings):
+        self.node_id = node_id
+        self.dir = case.dir / (data_dir or f"agent-{node_id}")
+        self.machine = machine or Machine(tempfile.mkdtemp(prefix="host-", dir=case.dir))
+        flags = {"server": f"http://127.0.0.1:{server if isinstance(server, int) else server.port}",
+                 "node_id": node_id, "data_dir": self.dir, "host_root": self.machine.proc.parent,
+                 "slots_fixed": 4, "allow_commands": True, "gpu_command": "", "log_level": "debug", **settings}
+        command = [BINARY, "agent"]
+        for name, value in flags.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--" + name.replace("_", "-"), text]
+        if config:
+            path = case.dir / f"agent-{node_id}.yaml"
+            path.write_text(config)
+            command += ["--config", str(path)]
+        handle, name = tempfile.mkstemp(prefix=f"log-{node_id}-", dir=case.dir)
+        self.log_path = pathlib.Path(name)
+        self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL,
+                                        stdout=handle, stderr=handle, env=clean_env())
+        os.close(handle)
+        live.add(self.process)
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def connected(self):
+        def there():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the agent exited {self.process.returncode}:\n{self.log}")
+            return "event=agent.connected" in self.log
+
+        eventually(f"agent {self.node_id} is connected", there, 20)
+        return self
+
+    def events(self, event):
+        return [line for line in self.log.splitlines() if f"event={event} " in line + " "]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        live.discard(self.process)
+
+    def stop(self, seconds=10):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds * SLOW)
+        finally:
+            live.discard(self.process)
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class AgentCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.agents = []
+        self.addCleanup(self.end_agents)
+
+    def agent(self, server, node_id="a1", **settings):
+        agent = Agent(self, server, node_id, **settings)
+        self.agents.append(agent)
+        return agent.connected()
+
+    def end_agents(self):
+        """Agents first, then whatever their shims still run."""
+        for agent in self.agents:
+            self.tails += agent.log.splitlines()[-25:]
+            if agent.process in live:
+                agent.kill()
+        mark = f"={self.dir}/".encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+            except OSError:
+                pass
+
+    def tearDown(self):
+        for agent in self.agents:
+            if agent.process in live:
+                self.assertEqual(agent.stop(), 0, f"SIGTERM:\n{agent.log[-3000:]}")
+            for word in ("AddressSanitizer", "runtime error:", "Assertion"):
+                self.assertNotIn(word, agent.log)
+        super().tearDown()
+
+    def run_task(self, server, command, type="dev", **fields):
+        """Dispatches a command; the answer's body."""
+        answer = self.task(server, type=type, command=command, **fields)
+        self.assertIn(answer.status, (200, 202), str(answer))
+        return answer.json
+
+    def ended(self, server, job, seconds=20):
+        """The job, once it is DONE or FAILED."""
+        def over():
+            found = server.job(job["job_id"], wait="1s")
+            return found if found["state"] in ("DONE", "FAILED") else None
+
+        return eventually(f"job {job['job_id']} ends", over, seconds)
+
+    def running(self, server, job, seconds=20):
+        return self.state_of(server, job, "ACKED", seconds)
+
+    def lines(self, name):
+        path = self.dir / name
+        return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+class Running(AgentCase):
+    def test_a_command_and_its_result(self):
+        server = self.start()
+        self.agent(server)
+        job = self.run_task(server, 'cat; echo " and $BERTH_TYPE $BERTH_NODE_ID $BERTH_ATTEMPT_ID"; echo oops >&2; '
+                                    'cat "$BERTH_PAYLOAD_FILE"', payload={"n": [1, 2]})
+        found = self.ended(server, job)
+        self.assertEqual((found["state"], found["node_id"]), ("DONE", "a1"), found)
+        self.assertEqual(found["result"]["exit_code"], 0)
+        self.assertEqual(found["result"]["tail"], '{"n": [1, 2]} and dev a1 1\noops\n{"n": [1, 2]}')
+        for name in ("user_ms", "system_ms", "rss_kb_max"):
+            self.assertGreaterEqual(found["result"][name], 0)
+        self.assertSlots(server, "a1", 0, 0)
+
+    def test_a_list_is_no_shell(self):
+        server = self.start()
+        self.agent(server)
+        job = self.run_task(server, ["printf", "%s|", "a b", "$HOME", "*"])
+        self.assertEqual(self.ended(server, job)["result"]["tail"], "a b|$HOME|*|")
+
+    def test_the_result_file_becomes_the_output(self):
+        server = self.start()
+        self.agent(server)
+        good = self.run_task(server, 'printf \'{ "rows": [1,\\n 2] }\\n\' > "$BERTH_RESULT_FILE"')
+        bad = self.run_task(server, 'echo nonsense > "$BERTH_RESULT_FILE"')
+        self.assertEqual(self.ended(server, good)["result"]["output"], {"rows": [1, 2]})
+        result = self.ended(server, bad)["result"]
+        self.assertNotIn("output", result)
+        self.assertIn("JSON", result["output_error"])
+
+    def test_executors_of_the_configuration(self):
+        server = self.start()
+        self.agent(server, allow_commands=False, config="""
+executors:
+  shout: {command: tr, args: [a-z, A-Z]}
+  where: {command: /bin/sh, args: ["-c", "pwd; echo $WORD"], cwd: /, env: {WORD: hello}}
+""")
+        shout = self.ok(self.task(server, type="shout", payload="quiet"))
+        self.assertEqual(self.ended(server, shout)["result"]["tail"], '"QUIET"')
+        where = self.ok(self.task(server, type="where"))
+        self.assertEqual(self.ended(server, where)["result"]["tail"], "/\nhello\n")
+
+    def test_face_to_face(self):
+        server = self.start()
+        self.agent(server, semantic_langs="en,zh", config="""
+nmt_pairs: [[en, zh]]
+executors:
+  f2f: {command: cat}
+""")
+        found = self.ended(server, self.placed(server))
+        self.assertEqual(found["state"], "DONE", found)
+        told = json.loads(found["result"]["tail"])
+        self.assertEqual((told["session_id"], told["src"], told["tgt"], told["audio_ref"]),
+                         ("room-888", "en", "zh", "blob://a"))
+
+    def test_a_failure_is_retried_on_another_agent(self):
+        server = self.start()
+        self.agent(server, "a1")
+        self.agent(server, "a2")
+        job = self.run_task(server, 'echo "attempt $BERTH_ATTEMPT_ID"; [ $BERTH_ATTEMPT_ID = 2 ] || exit 3')
+        found = self.ended(server, job)
+        self.assertEqual(found["state"], "DONE", found)
+        first, second = found["attempts"]
+        self.assertEqual((first["reason"], second["outcome"]), ("EXIT_3", "done"))
+        self.assertNotEqual(first["node_id"], second["node_id"])
+
+    def test_how_it_ended_is_told(self):
+        server = self.start()
+        self.agent(server, slots_fixed=8)
+        cases = {"exit 3": "EXIT_3", "kill -SEGV $$": "SIGNAL_SEGV", "kill -KILL $$": "SIGNAL_KILL"}
+        jobs = {command: self.run_task(server, command, max_attempts=1) for command in cases}
+        missing = self.run_task(server, ["/no/such/program"], max_attempts=1)
+        for command, reason in cases.items():
+            found = self.ended(server, jobs[command])
+            self.assertEqual((found["state"], found["reason"]), ("FAILED", reason), command)
+        found = self.ended(server, missing)
+        self.assertEqual((found["state"], found["reason"]), ("FAILED", "START_FAILED"))
+        self.assertIn("/no/such/program", found["result"]["detail"])
+
+    def test_timeout(self):
+        server = self.start()
+        self.agent(server)
+        begun = time.monotonic()
+        job = self.run_task(server, "echo begun; sleep 1000", timeout_ms=300, max_attempts=1)
+        found = self.ended(server, job)
+        self.assertEqual((found["state"], found["reason"]), ("FAILED", "TIMEOUT"))
+        self.assertEqual(found["result"]["tail"], "begun\n")
+        self.assertGreaterEqual(time.monotonic() - begun, 0.3)
+
+    def test_cancel_ends_the_whole_tree(self):
+        server = self.start()
+        self.agent(server)
+        pids = self.dir / "pids"
+        job = self.run_task(server, f'trap "" TERM; echo $$ >> {pids}; (setsid sh -c \'trap "" TERM; echo $$ >> {pids}; '
+                                    f'(sleep 1000 & echo $! >> {pids}; wait); sleep 1000\' &) ; sleep 1000')
+        started = eventually("three processes run", lambda: len(self.lines("pids")) == 3 and self.lines("pids"))
+        self.assertTrue(all(alive(pid) for pid in started))
+        self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        eventually("all of them are gone", lambda: not any(alive(pid) for pid in started), 20)
+        found = self.ended(server, job)
+        self.assertEqual((found["state"], found["reason"]), ("FAILED", "CANCELLED"))
+        eventually("the slot is free", lambda: server.slots("a1") == (0, 0))
+
+    def test_output_is_read_while_it_runs_and_after(self):
+        server = self.start()
+        agent = self.agent(server)
+        gate = self.dir / "gate"
+        job = self.run_task(server, f"echo first; {GATE.format(gate=gate)}; printf 'sec\\303\\266nd'")
+        self.running(server, job)
+
+        def logs(**more):
+            body = {"job_id": job["job_id"], "attempt_id": 1, "offset": 0, "max": 1000, **more}
+            return server.post(f"/v1/nodes/{agent.node_id}/rpc/Job/Logs", body).json
+
+        eventually("the first line", lambda: logs().get("text") == "first\n")
+        self.assertFalse(logs()["ended"])
+        gate.touch()
+        self.ended(server, job)
+        self.assertEqual(logs()["text"], "first\nsecönd")
+        self.assertTrue(logs()["ended"])
+        piece = logs(offset=6, max=4) # in the middle of a character
+        self.assertEqual((piece["text"], piece["next"], piece["ended"]), ("sec", 9, False))
+        self.assertEqual(logs(offset=9)["text"], "önd")
+        self.assertEqual(server.post(f"/v1/nodes/{agent.node_id}/rpc/Job/Logs", {"job_id": "none"}).status, 400)
+
+    def test_usage_is_asked_over_the_connection(self):
+        server = self.start()
+        self.agent(server, host_root="/", monitor_interval_ms=200)
+        path = "/v1/nodes/a1/rpc/NodeUnit/InspectResourceUsage"
+        eventually("it was measured", lambda: server.post(path, {}).status == 200)
+        usage = server.post(path, {}).json
+        self.assertGreaterEqual(usage["cpu_percent"], 0)
+        self.assertGreater(usage["memory_mb"], 1)
+
+
+class Refusing(AgentCase):
+    """The agent has the last word. The server is lied to over HTTP, so that it sends what it should
+    not: the next heartbeat sets it right."""
+
+    def lie(self, server, node_id, **facts):
+        self.ok(server.post("/v1/node/heartbeat", {"node_id": node_id, **facts}))
+
+    def test_above_its_own_max_it_refuses_and_the_job_moves_on(self):
+        server = self.start(heartbeat_ms=60000, heartbeat_stale_ms=200000)
+        full = self.agent(server, "full", slots_fixed=1)
+        gate = self.dir / "gate"
+        first = self.run_task(server, GATE.format(gate=gate))
+        self.running(server, first)
+        self.lie(server, "full", max=10, max_concurrent_jobs=10)
+        second = self.run_task(server, "true", queue_ms=60000)
+        eventually("it was refused", lambda: full.events("job.refused"))
+        self.assertIn("reason=NODE_OVERLOADED", full.events("job.refused")[0])
+        self.agent(server, "free")
+        found = self.ended(server, second)
+        self.assertEqual((found["state"], found["node_id"], found["attempt_id"]), ("DONE", "free", 1), found)
+        gate.touch()
+        self.assertEqual(self.ended(server, first)["state"], "DONE")
+
+    def test_a_type_that_is_not_allowed(self):
+        server = self.start(heartbeat_ms=60000, heartbeat_stale_ms=200000)
+        agent = self.agent(server, "talker", allowed_types="talk")
+        self.problem(self.task(server, type="dev", command="true"), 422, "NO_CAPABLE_NODE")
+        self.lie(server, "talker", allowed_types=["*"])
+        job = self.task(server, type="dev", command="touch " + str(self.dir / "ran"))
+        eventually("it was refused", lambda: agent.events("job.refused"))
+        self.assertIn("reason=TYPE_NOT_ALLOWED", agent.events("job.refused")[0])
+        if job.status == 200:
+            self.assertEqual(self.ended(server, job.json)["state"], "FAILED")
+        self.assertFalse((self.dir / "ran").exists())
+
+    def test_commands_only_where_they_are_allowed(self):
+        server = self.start()
+        agent = self.agent(server, allow_commands=False, config="executors: {dev: {command: 'true'}}")
+        self.task(server, type="dev", command="touch " + str(self.dir / "ran"))
+        eventually("it was refused", lambda: agent.events("job.refused"))
+        self.assertIn("allow_commands", agent.events("job.refused")[0])
+        self.assertFalse((self.dir / "ran").exists())
+        self.assertEqual(self.ended(server, self.ok(self.task(server, type="dev")))["state"], "DONE")
+
+    def test_a_machine_in_danger_takes_nothing(self):
+        server = self.start()
+        agent = self.agent(server, monitor_interval_ms=100)
+        agent.machine.memory(free_percent=15)
+        eventually("it says so", lambda: server.node("a1")["health"] == "degraded")
+        job = self.task(server, type="dev", command="true")
+        self.assertNotEqual(job.status, 200, str(job))
+
+
+class Dying(AgentCase):
+    def test_kill_the_agent_with_running_jobs(self):
+        server = self.start(running_lease_ms=60000)
+        agent = self.agent(server, slots_fixed=10)
+        started, gate = self.dir / "started", self.dir / "gate"
+        early, jobs = self.dir / "early", []
+        for i in range(10):
+            wait = GATE.format(gate=early if i < 3 else gate)
+            jobs.append(self.run_task(server, f"echo $BERTH_JOB_ID >> {started}; {wait}; echo end of {i}; exit {i % 2 * 5}",
+                                      max_attempts=1))
+        eventually("all run", lambda: len(self.lines("started")) == 10)
+        agent.kill()
+        early.touch() # some end while there is no agent
+        ended = [self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1" / "exit" for job in jobs[:3]]
+        eventually("their shims wrote it down", lambda: all(path.exists() for path in ended))
+        second = self.agent(server, slots_fixed=10)
+        self.assertEqual(len(second.events("job.adopted")), 7)
+        gate.touch()
+        for i, job in enumerate(jobs):
+            found = self.ended(server, job)
+            self.assertEqual(found["result"]["exit_code"], i % 2 * 5, found)
+            self.assertEqual(found["reason"], "EXIT_5" if i % 2 else None)
+            self.assertEqual(found["result"]["tail"], f"end of {i}\n")
+            self.assertEqual(len(found["attempts"]), 1)
+        self.assertEqual(sorted(self.lines("started")), sorted(job["job_id"] for job in jobs))
+        eventually("all slots are free", lambda: server.slots("a1") == (0, 0))
+
+    def test_terminate_the_agent_and_its_jobs_run_on(self):
+        server = self.start()
+        agent = self.agent(server)
+        gate, started = self.dir / "gate", self.dir / "started"
+        job = self.run_task(server, f"echo x >> {started}; {GATE.format(gate=gate)}; echo done")
+        eventually("it runs", lambda: self.lines("started"))
+        begun = time.monotonic()
+        self.assertEqual(agent.stop(), 0)
+        self.assertLess(time.monotonic() - begun, 3 * SLOW)
+        self.agent(server)
+        gate.touch()
+        found = self.ended(server, job)
+        self.assertEqual((found["state"], found["result"]["tail"]), ("DONE", "done\n"))
+        self.assertEqual(self.lines("started"), ["x"])
+
+    def test_kill_the_server_and_results_come_when_it_is_back(self):
+        server = self.start()
+        agent = self.agent(server)
+        gate, started = self.dir / "gate", self.dir / "started"
+        jobs = [self.run_task(server, f"echo x >> {started}; {GATE.format(gate=gate)}; exit {i}", max_attempts=1)
+                for i in range(3)]
+        eventually("all run", lambda: len(self.lines("started")) == 3)
+        port = server.port
+        server.kill()
+        gate.touch()
+        eventually("they ended", lambda: len(agent.events("job.done") + agent.events("job.failed")) == 3)
+        outbox = self.dir / "agent-a1" / "outbox"
+        eventually("what became of them is on disk", lambda: outbox.read_text().count('"seq"') >= 3)
+        agent.kill() # and the agent too
+        server = self.start(listen=f"127.0.0.1:{port}")
+        self.agent(server)
+        for i, job in enumerate(jobs):
+            found = self.ended(server, job)
+            self.assertEqual((found["result"]["exit_code"], len(found["attempts"])), (i, 1), found)
+        self.assertEqual(len(self.lines("started")), 3)
+
+    def test_a_frozen_agent_gives_up_what_is_not_its_own_any_more(self):
+        server = self.start(running_lease_ms=1500, heartbeat_ms=1000, heartbeat_stale_ms=3000)
+        agents = {name: self.agent(server, name) for name in ("a1", "a2")}
+        gate, pids = self.dir / "gate", self.dir / "pids"
+        job = self.run_task(server, f"echo $$ >> {pids}; {GATE.format(gate=gate)}", max_attempts=3)
+        eventually("it runs", lambda: self.lines("pids"))
+        frozen = agents.pop(server.job(job["job_id"])["node_id"])
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually("it runs on the other one", lambda: len(self.lines("pids")) == 2, 30)
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        eventually("the first run is ended", lambda: not alive(self.lines("pids")[0]), 20)
+        gate.touch()
+        found = self.ended(server, job)
+        self.assertEqual((found["state"], found["node_id"]), ("DONE", agents.popitem()[0]), found)
+        eventually("all slots are free", lambda: server.slots("a1") == server.slots("a2") == (0, 0))
+
+    def test_two_agents_with_one_name(self):
+        server = self.start()
+        old = self.agent(server, "twin", data_dir="one")
+        self.agent(server, "twin", data_dir="two")
+        eventually("the old one is told", lambda: old.events("agent.disconnected"))
+        line = old.events("agent.disconnected")[0]
+        self.assertIn("code=4001", line)
+        self.assertGreaterEqual(int(re.search(r"retry_ms=(\d+)", line).group(1)), 30000)
+        found = self.ended(server, self.run_task(server, "true"))
+        self.assertEqual(found["state"], "DONE")
+
+    def test_one_directory_for_two_agents(self):
+        server = self.start()
+        self.agent(server, "a1", data_dir="same")
+        second = Agent(self, server, "a1", data_dir="same")
+        self.assertEqual(second.process.wait(10 * SLOW), 1)
+        live.discard(second.process)
+        self.assertIn("same", second.log)
+
+    @tags("load")
+    def test_kills_at_any_moment(self):
+        """Short jobs flow while the agent is killed again and again: no attempt runs twice, every job
+        ends with its own output."""
+        seed = int(os.environ.get("BERTH_E2E_SEED", random.randrange(1 << 32)))
+        dice = random.Random(seed)
+        server = self.start(running_lease_ms=2000, reservation_ttl_ms=1000, heartbeat_ms=1000,
+                            heartbeat_stale_ms=3000)
+        started = self.dir / "started"
+        agent = self.agent(server, slots_fixed=8)
+        jobs, stop = [], threading.Event()
+
+        def submit():
+            while not stop.is_set() and len(jobs) < 150:
+                answer = self.task(server, command=f"echo $BERTH_JOB_ID $BERTH_ATTEMPT_ID | tee -a {started}",
+                                   queue_ms=60000, max_attempts=9)
+                if answer.status in (200, 202):
+                    jobs.append(answer.json)
+
+        feeder = threading.Thread(target=submit)
+        feeder.start()
+        try:
+            for _ in range(8):
+                aim = len(self.lines("started")) + dice.randrange(1, 20)
+                eventually("some more ran", lambda: len(self.lines("started")) >= aim or not feeder.is_alive(), 60)
+                agent.kill()
+                agent = self.agent(server, slots_fixed=8)
+        finally:
+            stop.set()
+            feeder.join()
+        for job in jobs:
+            found = self.ended(server, job, 120)
+            self.assertEqual(found["state"], "DONE", f"seed {seed}: {found}")
+            self.assertEqual(found["result"]["tail"], f"{job['job_id']} {found['attempt_id']}\n", f"seed {seed}")
+        runs = self.lines("started")
+        self.assertEqual(len(runs), len(set(runs)), f"seed {seed}: an attempt ran twice")
+        eventually("all slots are free", lambda: server.slots("a1") == (0, 0))
