@@ -102,6 +102,7 @@ static void test_processes_come_and_go(void **state)
     machine_put_self(machine, &self);
     machine_put_proc(machine, &child);
     machine_put_proc(machine, &old);
+    assert_int_equal(look(bench, -1000).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
     look(bench, 0);
 
     machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */

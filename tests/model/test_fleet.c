@@ -88,6 +88,18 @@ static void test_sentence_of_several(void **state)
     buf_free(&text);
 }
 
+static void test_a_type_is_named_once(void **state)
+{
+    static struct str twice[] = {S("talk"), S("dev"), S("talk")};
+    struct fleet_server servers[] = {us(true, 0), hk(true, 1)};
+    struct buf text = {0};
+
+    servers[1].available_for = (struct strs){twice, COUNT_OF(twice)};
+    fleet_recommend(servers, 2, &text);
+    assert_str(buf_view(&text), "US VPS full; talk, dev can go to hk");
+    buf_free(&text);
+}
+
 static void test_nobody_and_one(void **state)
 {
     struct fleet_server server = us(true, 1);
@@ -109,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_servers),
         cmocka_unit_test(test_sentence_of_several),
+        cmocka_unit_test(test_a_type_is_named_once),
         cmocka_unit_test(test_nobody_and_one),
     };
 

@@ -167,6 +167,45 @@ static void test_two_far_apart_raise(void **state)
     assert_int_equal(level.level, LEVEL_DANGER);
 }
 
+/* Three samples, or two seconds, whichever comes first; neither a moment sooner. */
+static void test_rises_by_count_or_by_time(void **state)
+{
+    static const struct {
+        int64_t at_ms[4]; /* of bad samples */
+        int raises;       /* which of them */
+    } rows[] = {
+        {{1000, 1100, 1200, 1300}, 2}, {{1000, 2000, 2999, 3000}, 2}, {{1000, 2999, 3000, 3001}, 2},
+        {{1000, 3000, 3001, 3002}, 1}, {{1000, 2900, 2950, 3000}, 2},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct level_state level = {0};
+        struct level_figures bad = figures(80, 85, 0);
+
+        step(&level, figures(80, 10, 0), 0);
+        for (int j = 0; j < 4; j++) {
+            assert_int_equal(level_step(&level, &level_defaults, &bad, rows[i].at_ms[j]),
+                             j == rows[i].raises);
+            assert_int_equal(level.changed_ms,
+                             j < rows[i].raises ? 0 : rows[i].at_ms[rows[i].raises]);
+        }
+    }
+}
+
+/* As long as it is bad it counts from when it became so, not from the last sample. */
+static void test_rises_by_time_alone(void **state)
+{
+    struct level_rules rules = level_defaults;
+    struct level_figures good = figures(80, 10, 0), bad = figures(80, 85, 0);
+    struct level_state level = {0};
+
+    rules.rise_samples = 100;
+    level_step(&level, &rules, &good, 0);
+    for (int64_t at_ms = 1000; at_ms < 3000; at_ms += 100)
+        assert_false(level_step(&level, &rules, &bad, at_ms));
+    assert_true(level_step(&level, &rules, &bad, 3000));
+}
+
 static void test_memory_that_runs_out_counts_at_once(void **state)
 {
     struct level_state level = {0};
@@ -302,6 +341,8 @@ int main(void)
         cmocka_unit_test(test_the_first_sample_counts),
         cmocka_unit_test(test_three_in_a_row_raise),
         cmocka_unit_test(test_two_far_apart_raise),
+        cmocka_unit_test(test_rises_by_count_or_by_time),
+        cmocka_unit_test(test_rises_by_time_alone),
         cmocka_unit_test(test_memory_that_runs_out_counts_at_once),
         cmocka_unit_test(test_falls_when_it_stayed_better),
         cmocka_unit_test(test_a_little_better_is_not_better),

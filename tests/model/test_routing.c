@@ -108,6 +108,16 @@ static void test_a_server_gets_only_what_it_allows(void **state)
     assert_true(routing_allows(NULL, STR("dev")));
 }
 
+static void test_equal_servers_keep_their_order(void **state)
+{
+    struct routing_server servers[] = {
+        {.id = S("b"), .priority = 1, .slots = 1, .online = true},
+        {.id = S("a"), .priority = 1, .slots = 9, .online = true},
+    };
+
+    assert_str(routing_pick(&none, STR("dev"), servers, 2)->id, "b");
+}
+
 static void test_no_server(void **state)
 {
     assert_null(routing_pick(&seed, STR("dev"), NULL, 0));
@@ -119,6 +129,7 @@ int main(void)
         cmocka_unit_test(test_pick),
         cmocka_unit_test(test_labels_and_any),
         cmocka_unit_test(test_a_server_gets_only_what_it_allows),
+        cmocka_unit_test(test_equal_servers_keep_their_order),
         cmocka_unit_test(test_no_server),
     };
 

@@ -208,12 +208,22 @@ static void test_unknown_is_no_room(void **state)
     slots_compute(&slots, &rules, &input);
     assert_int_equal(slots.additional, 0);
     assert_string_equal(clamp_of(&slots, SLOTS_CPU)->reason, "cores or load are not known");
+    assert_true(clamp_of(&slots, SLOTS_CPU)->bites);
 
     input = us_input();
     input.mem_free_kib = SLOTS_UNKNOWN;
     slots_compute(&slots, &rules, &input);
     assert_int_equal(slots.additional, 0);
     assert_string_equal(clamp_of(&slots, SLOTS_MEMORY)->reason, "free memory is not known");
+    assert_true(clamp_of(&slots, SLOTS_MEMORY)->bites);
+
+    input = us_input();
+    input.mem_total_kib = SLOTS_UNKNOWN; /* so nobody knows what it carries when idle */
+    rules.max_slots = SLOTS_NONE;
+    slots_compute(&slots, &rules, &input);
+    assert_int_equal(slots.max, 0);
+    input = us_input();
+    input.mem_free_kib = SLOTS_UNKNOWN;
 
     input.cores_milli = input.mem_total_kib = SLOTS_UNKNOWN;
     rules.max_slots = SLOTS_NONE;
@@ -245,7 +255,8 @@ static void test_limits_hold_for_everything(void **state)
             .load_1m_centi = rnd_below(&rnd, 7000),
             .mem_total_kib = 64 * GIB,
             .mem_free_kib = rnd_below(&rnd, 64) * GIB,
-            .in_use = rnd_below(&rnd, 25),
+            .in_use = 5 + rnd_below(&rnd, 20),
+            .pending = rnd_below(&rnd, 6),
             .level = (enum level)rnd_below(&rnd, LEVEL_COUNT),
         };
         slots_compute(&slots, &rules, &input);
@@ -258,6 +269,10 @@ static void test_limits_hold_for_everything(void **state)
         else
             assert_int_equal(slots.max_to_send, input.in_use + slots.additional);
         assert_int_equal(slots.chain[slots.count - 1].value, slots.additional_noninteractive);
+        for (size_t j = SLOTS_BUFFER; j < slots.count; j++) /* a person sees which took some away */
+            assert_int_equal(slots.chain[j].bites, slots.chain[j].value < slots.chain[j - 1].value);
+        assert_false(slots.chain[SLOTS_CPU].bites || slots.chain[SLOTS_RAW].bites);
+        assert_int_equal(slots.chain[SLOTS_MEMORY].bites, slots.mem_allowed < slots.cpu_allowed);
         assert_int_equal(clamp_of(&slots, SLOTS_LEVEL)->value, slots.additional);
     }
 }
