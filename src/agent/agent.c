@@ -180,8 +180,8 @@ static struct level_bounds bounds(double warning, double danger, double critical
     return (struct level_bounds){centi(warning), centi(danger), centi(critical)};
 }
 
-static enum err protect_rules(const struct config *config, struct protect_rules *ret_rules,
-                              struct problem *why)
+enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
+                     struct problem *why)
 {
     const struct config_resources *res = &config->resources;
     struct protect_rules rules = protect_defaults();
@@ -315,7 +315,7 @@ static enum err agent_init(struct agent *agent, struct problem *why)
 {
     struct arena *arena = &agent->source.arena;
     struct protect_rules rules;
-    enum err err = protect_rules(agent->config, &rules, why);
+    enum err err = agent_rules(agent->config, &rules, why);
 
     if (!err)
         err = identity_dir(agent->config->data_dir, arena, &agent->dir, why);

@@ -34,6 +34,10 @@ struct agent {
     struct buf text;
 };
 
+/* What protects this machine, out of its settings; `berth run` goes by the same. */
+enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
+                     struct problem *why);
+
 /* The fields of hello and heartbeat, into an open object. */
 void tell_write(struct agent *agent, struct jsonw *w);
 int64_t tell_max(const struct agent *agent); /* how many jobs it would run at once right now */

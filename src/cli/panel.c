@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "cli/sheet.h"
 #include "cli/show.h"
@@ -153,7 +154,7 @@ static void draw_memory(struct block *block)
         return;
     }
     bar(block, permille);
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.3g GB", (permille + 5) / 10,
+    sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.3g GB used", (permille + 5) / 10,
               figure(block, "mem_total_gb"));
 }
 
@@ -189,6 +190,16 @@ static const struct json *first_zero(const struct json *clamps)
     return NULL;
 }
 
+/* "cpu: (8.00 cores - load 6.00) / 1.20"; without the name where the reason has it anyway. */
+static struct str clamp_text(struct cli *cli, const struct json *clamp)
+{
+    struct str name = show_member(cli, clamp, "name"), reason = show_member(cli, clamp, "reason");
+
+    if (name.len > 0 && memmem(reason.at, reason.len, name.at, name.len))
+        return reason;
+    return arena_fmt(&cli->arena, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(reason));
+}
+
 /* Full is red, less room than the slots would leave is yellow. */
 static void draw_slots(struct block *block)
 {
@@ -208,12 +219,9 @@ static void draw_slots(struct block *block)
     } else if (!block->online) {
         sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room: offline"));
     } else {
-        sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room"));
+        sheet_put(&block->sheet, TABLE_PLAIN, zero ? STR(" no room:") : STR(" no room"));
         if (zero)
-            sheet_wrap(&block->sheet, TABLE_DIM, LABEL_COLUMNS,
-                       arena_fmt(&block->cli->arena, "(" STR_FMT ": " STR_FMT ")",
-                                 STR_ARG(show_member(block->cli, zero, "name")),
-                                 STR_ARG(show_member(block->cli, zero, "reason"))));
+            sheet_wrap(&block->sheet, TABLE_DIM, LABEL_COLUMNS, clamp_text(block->cli, zero));
     }
 }
 
@@ -326,7 +334,7 @@ static void draw_clamps(struct block *block)
         sheet_line(&block->sheet);
         sheet_fmt(&block->sheet, value == 0 ? TABLE_RED : TABLE_PLAIN, "  %4" PRId64 "  %.40s",
                   value, arena_cstr(&block->cli->arena, show_member(block->cli, clamp, "name")));
-        sheet_put(&block->sheet, TABLE_PLAIN, STR(": "));
+        sheet_put(&block->sheet, TABLE_PLAIN, STR(":"));
         sheet_wrap(&block->sheet, TABLE_DIM, 2 + 4 + 2, show_member(block->cli, clamp, "reason"));
     }
 }

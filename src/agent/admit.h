@@ -1,0 +1,31 @@
+/* `berth run`: a command of anybody's on this machine, behind the same admission as an agent's
+ * jobs. Waits until the machine has room, takes a slot, and becomes the command. */
+#ifndef AGENT_ADMIT_H
+#define AGENT_ADMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct admit_request {
+    const char *type;
+    int64_t priority;
+    bool interactive;
+    int64_t wait_ms;    /* 0: now or not at all; < 0: as long as it takes */
+    const char *config; /* an agent's configuration file; NULL: BERTH_CONFIG, or none */
+    char **argv;        /* NULL-terminated; argv[0] is looked up in PATH */
+};
+
+/* What it exits with when it does not become the command. */
+enum admit_exit {
+    ADMIT_BAD = 2,        /* the configuration is not valid, or nothing can be measured */
+    ADMIT_REFUSED = 5,    /* no room, or there never will be */
+    ADMIT_TIMEOUT = 6,    /* no room within wait_ms */
+    ADMIT_NO_START = 126, /* found, but it cannot be run */
+    ADMIT_NO_SUCH = 127,
+};
+
+/* Says on `err` what it waits for. Returns only when it did not become the command. */
+int admit_run(const struct admit_request *request, FILE *err);
+
+#endif

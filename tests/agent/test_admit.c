@@ -1,0 +1,458 @@
+/* `berth run` on machines that are directory trees: who starts, who waits for what, and that a slot
+ * is free again whatever became of its holder. Every run is a process of its own. */
+#include "agent/admit.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/str.h"
+#include "machine.h"
+#include "unit.h"
+
+enum { TEXT_MAX = 2048, ARGS_MAX = 8, RUNS = 8 };
+
+struct gated {
+    pid_t pid;
+    int in_fd;  /* the command's standard input; closing it ends `cat` */
+    int out_fd; /* what the command prints */
+    int err_fd; /* what `berth run` says */
+};
+
+static struct machine machine;
+static char config_path[128];
+
+/* An idle machine like the seed's, and settings behind the common ones. */
+static void put_config(const char *more)
+{
+    machine_put(&machine, "agent.yaml", "host_root: %s\nmonitor_interval_ms: 100\n%s", machine.root,
+                more);
+    snprintf(config_path, sizeof config_path, "%s/agent.yaml", machine.root);
+}
+
+static int set_up(void **state)
+{
+    char path[128];
+
+    machine_init(&machine);
+    machine_put_us(&machine);
+    machine_put_load(&machine, 8, "0.10");
+    snprintf(path, sizeof path, "%s/run", machine.root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    setenv("XDG_RUNTIME_DIR", path, 1);
+    put_config("");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    machine_done(&machine);
+    return 0;
+}
+
+static struct gated start(const struct admit_request *request)
+{
+    struct admit_request own = *request;
+    struct gated gated;
+    int in[2], out[2], err[2];
+
+    assert_int_equal(pipe2(in, O_CLOEXEC) | pipe2(out, O_CLOEXEC) | pipe2(err, O_CLOEXEC), 0);
+    own.config = own.config ? own.config : config_path;
+    gated.pid = fork();
+    assert_true(gated.pid >= 0);
+    if (gated.pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        dup2(err[1], STDERR_FILENO);
+        close_range(STDERR_FILENO + 1, ~0U, 0); /* the pipes of the other runs */
+        _exit(admit_run(&own, stderr));
+    }
+    close(in[0]);
+    close(out[1]);
+    close(err[1]);
+    gated.in_fd = in[1];
+    gated.out_fd = out[0];
+    gated.err_fd = err[0];
+    return gated;
+}
+
+/* One that runs `sh -c SCRIPT`. */
+static struct gated start_script(const char *script, int64_t priority, int64_t wait_ms)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
+
+    return start(&(struct admit_request){
+        .type = "dev", .priority = priority, .wait_ms = wait_ms, .argv = argv});
+}
+
+/* Until `text` holds `part` or nothing more comes. */
+static void read_until(int fd, char text[TEXT_MAX], const char *part)
+{
+    size_t len = strlen(text);
+    ssize_t got;
+
+    while ((!part || !strstr(text, part)) && len < TEXT_MAX - 1 &&
+           (got = read(fd, text + len, TEXT_MAX - 1 - len)) > 0) {
+        len += (size_t)got;
+        text[len] = 0;
+    }
+}
+
+static bool is_up(struct gated *gated)
+{
+    char text[TEXT_MAX] = "";
+
+    read_until(gated->out_fd, text, "up\n");
+    return strstr(text, "up\n") != NULL;
+}
+
+/* Its exit code, 128 + the signal that ended it; what it said in `said`. */
+static int finish(struct gated *gated, char said[TEXT_MAX])
+{
+    int status;
+
+    close(gated->in_fd);
+    assert_int_equal(waitpid(gated->pid, &status, 0), gated->pid);
+    said[0] = 0;
+    read_until(gated->err_fd, said, NULL);
+    close(gated->out_fd);
+    close(gated->err_fd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+#define GIB INT64_C(1048576) /* in KiB */
+
+static const struct {
+    const char *load;
+    int64_t free_gib; /* of 15 */
+    const char *config;
+    const char *type;
+    int64_t priority;
+    bool interactive;
+    int64_t wait_ms;
+    const char *argv[ARGS_MAX];
+    int code;
+    const char *said; /* a part; NULL: nothing */
+} rows[] = {
+    {"0.10", 11, "", "dev", 5, false, 0, {"sh", "-c", "exit 7"}, 7, NULL},
+    {"0.10", 11, "", "dev", 5, false, 0, {"sh", "-c", "kill -9 $$"}, 128 + 9, NULL},
+    {"0.10", 11, "", "dev", 5, false, 0, {"/no/such/program"}, 127, "cannot run /no/such/program"},
+    {"0.10", 11, "", "dev", 5, false, 0, {"/"}, 126, "cannot run /: Permission denied"},
+    /* the level, and what raised it */
+    {"6.00",
+     11,
+     "",
+     "dev",
+     5,
+     false,
+     0,
+     {"true"},
+     ADMIT_REFUSED,
+     "berth: this machine is at level warning by cpu (75% in use): only high priority starts\n"},
+    {"7.00",
+     11,
+     "",
+     "dev",
+     9,
+     false,
+     0,
+     {"true"},
+     ADMIT_REFUSED,
+     "level danger by cpu (87% in use)"},
+    {"0.10",
+     1,
+     "",
+     "dev",
+     9,
+     false,
+     0,
+     {"true"},
+     ADMIT_REFUSED,
+     "level critical by memory (6% free)"},
+    /* the clamp that is 0 */
+    {"6.00",
+     11,
+     "",
+     "dev",
+     9,
+     false,
+     0,
+     {"true"},
+     ADMIT_REFUSED,
+     "berth: no slot is free: safety_buffer is 0, less 1 (safety_buffer); level warning\n"},
+    {"6.00", 11, "safety_buffer: 0\n", "dev", 9, false, 0, {"true"}, 0, NULL},
+    {"6.90",
+     11,
+     "resources: {load_danger_pct: 95, load_critical_pct: 99}\n",
+     "dev",
+     9,
+     false,
+     0,
+     {"true"},
+     ADMIT_REFUSED,
+     "cpu is 0, (8.00 cores - load 6.90) / 1.20"},
+    {"6.90",
+     11,
+     "resources: {load_danger_pct: 95, load_critical_pct: 99}\nslots_fixed: 2\n",
+     "dev",
+     9,
+     false,
+     0,
+     {"true"},
+     0,
+     NULL},
+    /* what waiting cannot change is refused at once */
+    {"0.10",
+     11,
+     "allowed_types: [talk, research]\n",
+     "dev",
+     5,
+     false,
+     -1,
+     {"true"},
+     ADMIT_REFUSED,
+     "work of type dev is not allowed here (TYPE_NOT_ALLOWED)"},
+    {"0.10", 11, "allowed_types: [talk, research]\n", "talk", 5, false, -1, {"true"}, 0, NULL},
+    {"0.10",
+     11,
+     "slots_fixed: 0\n",
+     "dev",
+     5,
+     false,
+     -1,
+     {"true"},
+     ADMIT_REFUSED,
+     "and there never is: slots_fixed is 0"},
+    {"0.10",
+     11,
+     "max_slots: 1\nreserved_slots: 1\n",
+     "dev",
+     5,
+     false,
+     -1,
+     {"true"},
+     ADMIT_REFUSED,
+     "and there never is: reserved_slots is 0"},
+    {"0.10", 11, "max_slots: 1\nreserved_slots: 1\n", "dev", 5, true, -1, {"true"}, 0, NULL},
+    {"0.10",
+     11,
+     "max_concurrent_jobs: 0\n",
+     "dev",
+     5,
+     false,
+     -1,
+     {"true"},
+     ADMIT_REFUSED,
+     "and there never is: max_concurrent_jobs is 0"},
+    {"6.00",
+     11,
+     "",
+     "dev",
+     9,
+     false,
+     300,
+     {"true"},
+     ADMIT_TIMEOUT,
+     "berth: no longer waiting: no slot is free"},
+    /* settings that cannot be */
+    {"0.10", 11, "max_slot: 3\n", "dev", 5, false, 0, {"true"}, ADMIT_BAD, "max_slots"},
+    {"0.10",
+     11,
+     "resources: {cpu_per_process: 0}\n",
+     "dev",
+     5,
+     false,
+     0,
+     {"true"},
+     ADMIT_BAD,
+     "cpu_per_process"},
+    /* a token that only the agent may read is none of our business */
+    {"0.10", 11, "token_file: /no/such/token\n", "dev", 5, false, 0, {"true"}, 0, NULL},
+};
+
+static void who_may_start(void **state)
+{
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct gated gated;
+        char said[TEXT_MAX];
+        int code;
+
+        machine_put_load(&machine, 8, rows[i].load);
+        machine_put_memory(&machine, 15 * GIB, rows[i].free_gib * GIB, 0, 0);
+        put_config(rows[i].config);
+        gated = start(&(struct admit_request){.type = rows[i].type,
+                                              .priority = rows[i].priority,
+                                              .interactive = rows[i].interactive,
+                                              .wait_ms = rows[i].wait_ms,
+                                              .argv = (char **)rows[i].argv});
+        code = finish(&gated, said);
+        if (code != rows[i].code)
+            fail_msg("row %zu: exit %d, wanted %d: %s", i, code, rows[i].code, said);
+        if (rows[i].said)
+            assert_has(str_of(said), rows[i].said);
+        else
+            assert_string_equal(said, "");
+    }
+}
+
+static void a_machine_that_cannot_be_read_starts_nothing(void **state)
+{
+    struct gated gated;
+    char said[TEXT_MAX];
+
+    machine_drop(&machine, "proc/stat");
+    machine_drop(&machine, "proc/meminfo");
+    gated = start_script("exit 0", 9, -1);
+    assert_int_equal(finish(&gated, said), ADMIT_BAD);
+    assert_has(str_of(said), "proc/stat");
+}
+
+/* It is told once what it waits for, however long that takes, and then that it starts. */
+static void it_waits_and_starts(void **state)
+{
+    char said[TEXT_MAX] = "";
+    struct gated gated;
+
+    machine_put_load(&machine, 8, "6.00");
+    gated = start_script("echo up; exit 3", 9, -1);
+    read_until(gated.err_fd, said, "\n");
+    assert_string_equal(said, "berth: waiting: no slot is free: safety_buffer is 0, less 1 "
+                              "(safety_buffer); level warning\n");
+    machine_put_load(&machine, 8, "0.10");
+    assert_true(is_up(&gated));
+    assert_int_equal(finish(&gated, said), 3);
+    assert_true(str_starts(str_of(said), STR("berth: starts after ")));
+}
+
+static void runs_count_each_other(void **state)
+{
+    struct gated first, second;
+    char said[TEXT_MAX];
+
+    put_config("slots_fixed: 1\n");
+    first = start_script("echo up; exec cat", 5, 0);
+    assert_true(is_up(&first));
+    second = start_script("echo up", 5, 0);
+    assert_int_equal(finish(&second, said), ADMIT_REFUSED);
+    assert_has(str_of(said), "in_use is 0, 1 of 1 in use");
+    second = start_script("echo up", 5, -1);
+    said[0] = 0;
+    read_until(second.err_fd, said, "\n");
+    assert_has(str_of(said), "waiting: no slot is free");
+    assert_int_equal(finish(&first, said), 0);
+    assert_true(is_up(&second));
+    assert_int_equal(finish(&second, said), 0);
+}
+
+/* kill -9 tells nobody anything. */
+static void a_killed_holder_frees_its_slot(void **state)
+{
+    struct gated first, second;
+    char said[TEXT_MAX];
+
+    put_config("slots_fixed: 1\n");
+    for (int i = 0; i < 3; i++) {
+        first = start_script("echo up; exec cat", 5, 0);
+        assert_true(is_up(&first));
+        kill(first.pid, SIGKILL);
+        assert_int_equal(finish(&first, said), 128 + SIGKILL);
+    }
+    second = start_script("exit 4", 5, 0);
+    assert_int_equal(finish(&second, said), 4);
+}
+
+/* The command has gone, what it left behind still runs: the machine still carries it. */
+static void what_was_left_running_keeps_the_slot(void **state)
+{
+    struct gated first, second;
+    char said[TEXT_MAX];
+    int in_fd;
+
+    put_config("slots_fixed: 1\n");
+    first = start_script("exec 4<&0; cat <&4 >/dev/null 2>&1 & exec 3>/dev/null; echo up", 5, 0);
+    assert_true(is_up(&first));
+    in_fd = dup(first.in_fd);
+    assert_int_equal(finish(&first, said), 0);
+    second = start_script("exit 4", 5, 0);
+    assert_int_equal(finish(&second, said), ADMIT_REFUSED);
+    close(in_fd);
+    second = start_script("exit 4", 5, -1);
+    assert_int_equal(finish(&second, said), 4);
+}
+
+/* All at once: never more than there are slots. */
+static void the_last_slot_is_taken_once(void **state)
+{
+    struct gated all[RUNS];
+    char said[TEXT_MAX];
+    int up = 0, refused = 0;
+
+    put_config("slots_fixed: 3\n");
+    for (int i = 0; i < RUNS; i++)
+        all[i] = start_script("echo up; exec cat", 5, 0);
+    for (int i = 0; i < RUNS; i++)
+        up += is_up(&all[i]);
+    assert_int_equal(up, 3);
+    for (int i = 0; i < RUNS; i++)
+        refused += finish(&all[i], said) == ADMIT_REFUSED;
+    assert_int_equal(refused, RUNS - 3);
+}
+
+/* The load of before a burst lets more in than there is room for; what an idle machine carries is
+ * the end of it. */
+static void a_burst_has_an_end(void **state)
+{
+    struct gated all[RUNS];
+    char said[TEXT_MAX];
+    int up = 0;
+
+    machine_put_load(&machine, 8, "3.00");
+    for (int i = 0; i < RUNS; i++)
+        all[i] = start_script("echo up; exec cat", 5, 0);
+    for (int i = 0; i < RUNS; i++)
+        up += is_up(&all[i]);
+    assert_in_range(up, 1, 5); /* 8 / 1.2 = 6, less the buffer */
+    for (int i = 0; i < RUNS; i++)
+        finish(&all[i], said);
+}
+
+/* Slots that others can write to would be a way to hold everybody up. */
+static void a_foreign_directory_is_refused(void **state)
+{
+    char said[TEXT_MAX], path[128];
+    struct gated gated;
+
+    snprintf(path, sizeof path, "%s/run/berth-run", machine.root);
+    assert_int_equal(symlink("/tmp", path), 0);
+    gated = start_script("exit 0", 5, 0);
+    assert_int_equal(finish(&gated, said), ADMIT_BAD);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(chmod(path, 0777), 0);
+    gated = start_script("exit 0", 5, 0);
+    assert_int_equal(finish(&gated, said), ADMIT_BAD);
+    assert_has(str_of(said), "belongs to somebody else");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(who_may_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_machine_that_cannot_be_read_starts_nothing, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(it_waits_and_starts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(runs_count_each_other, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_holder_frees_its_slot, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_was_left_running_keeps_the_slot, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_last_slot_is_taken_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_burst_has_an_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_foreign_directory_is_refused, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
