@@ -210,6 +210,7 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
         sample.missing_kib =
             kill_missing_kib(protect->usage.mem_total_kib, protect->usage.mem_free_kib,
                              protect->rules.level.bounds[LEVEL_MEMORY].critical_centi);
+    assert(sample.missing_kib >= 0 && (!memory || sample.level == LEVEL_CRITICAL));
     list_tasks(protect, now_ms, tasks, count);
     some = kill_step(&protect->emergency, &protect->rules.kill, &sample, protect->doomed, count,
                      protect->picked);

@@ -74,6 +74,7 @@ static const struct past *past_at(const struct usage_meter *meter, int64_t now_m
 
     for (size_t i = 0; i < PAST_MAX && i < meter->count; i++) {
         found = &meter->past[(meter->count - 1 - i) % PAST_MAX];
+        assert(found->mono_ms <= now_ms); /* the clock is monotonic */
         if (now_ms - found->mono_ms >= age_ms)
             break;
     }
@@ -152,6 +153,7 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
 {
     int64_t limit = cgroup->mem_total_kib, room = cgroup->mem_free_kib;
 
+    assert((limit == USAGE_NONE) == (room == USAGE_NONE));
     usage->mem_total_kib = proc->mem_total_kib;
     usage->mem_free_kib = proc->mem_free_kib;
     if (limit == USAGE_NONE || limit <= 0 ||
@@ -164,6 +166,7 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
         usage->mem_total_kib = limit;
     if (usage->mem_free_kib == USAGE_NONE || room < usage->mem_free_kib)
         usage->mem_free_kib = room;
+    assert(usage->mem_total_kib > 0 && usage->mem_free_kib >= 0);
 }
 
 static void put_swap(const struct usage_proc *proc, const struct usage_cgroup *cgroup,

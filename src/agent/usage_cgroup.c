@@ -120,6 +120,7 @@ static int64_t limit_bytes(struct usage_files *files, const char *dir,
 static void weigh_memory(struct usage_cgroup *cgroup, int64_t limit_kib, int64_t room_kib)
 {
     assert(room_kib >= 0 && room_kib <= limit_kib);
+    assert((cgroup->mem_total_kib == USAGE_NONE) == (cgroup->mem_free_kib == USAGE_NONE));
     if (cgroup->mem_total_kib == USAGE_NONE) {
         cgroup->mem_total_kib = limit_kib;
         cgroup->mem_free_kib = room_kib;
@@ -285,6 +286,7 @@ static void read_cpuset(const struct usage_groups *groups, struct usage_cgroup *
         cpus = count_cpus(usage_file(groups->files, "%s/cpuset.cpus.effective", v2));
     if (cpus == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && cpus * 1000 >= cgroup->cpu_milli))
         return;
+    assert(cpus > 0);
     cgroup->cpu_milli = cpus * 1000;
     cgroup->cpu_used_us = own_used_us(groups);
 }

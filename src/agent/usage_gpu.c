@@ -70,6 +70,7 @@ static int start(struct usage_gpu *gpu)
     sigset_t none, all;
     int ends[2], error;
 
+    assert(gpu->pid == 0 && gpu->fd < 0); /* one at a time */
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
         return errno;
     sigemptyset(&none);
@@ -118,6 +119,7 @@ static void reap(struct usage_gpu *gpu, int64_t now_ms)
     int status = 0;
     pid_t pid = waitpid(gpu->pid, &status, WNOHANG);
 
+    assert(gpu->fd < 0); /* its output was read to the end, or nobody wants it */
     if (pid == 0 || (pid < 0 && errno == EINTR))
         return;
     gpu->pid = 0;
@@ -167,7 +169,7 @@ void usage_gpu_readable(struct usage_gpu *gpu, int64_t now_ms)
     char bytes[512];
     ssize_t got;
 
-    assert(gpu->fd >= 0);
+    assert(gpu->fd >= 0 && gpu->pid > 0);
     got = read(gpu->fd, bytes, sizeof bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;

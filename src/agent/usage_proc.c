@@ -85,6 +85,7 @@ static void read_cpu_line(struct str line, struct usage_proc *proc)
         if (i == IDLE || i == IOWAIT)
             idle += ticks;
     }
+    assert(idle <= total);
     proc->total_ticks = total;
     proc->busy_ticks = total - idle;
 }
@@ -144,6 +145,7 @@ static void read_memory(struct usage_files *files, struct usage_proc *proc)
     if (proc->swap_total_kib != USAGE_NONE && swap_free_kib != USAGE_NONE &&
         swap_free_kib <= proc->swap_total_kib)
         proc->swap_used_kib = proc->swap_total_kib - swap_free_kib;
+    assert(proc->swap_used_kib == USAGE_NONE || proc->swap_used_kib >= 0);
 }
 
 static const struct usage_proc proc_nothing = {

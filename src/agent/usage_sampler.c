@@ -70,6 +70,7 @@ static void on_report(struct msg *msg)
         destroy(sampler);
         return;
     }
+    assert(atomic_load(&sampler->reported)); /* so the thread leaves it alone */
     sampler->sampled(sampler, &sampler->usage);
     atomic_store_explicit(&sampler->reported, false, memory_order_release);
 }
@@ -242,6 +243,7 @@ void sampler_own(struct sampler *sampler, const int *pids, size_t count)
     int *copy = mem_array(int, count + 1);
     int *old;
 
+    assert(!sampler->freed && (pids || count == 0));
     if (count > 0)
         memcpy(copy, pids, count * sizeof *pids);
     pthread_mutex_lock(&sampler->lock);

@@ -126,6 +126,7 @@ static void add_proc(struct procs *procs, const struct proc *proc)
         procs->cap = procs->cap ? procs->cap * 2 : 256;
         procs->at = mem_resize(procs->at, procs->cap * sizeof *procs->at);
     }
+    assert(procs->count < procs->cap);
     procs->at[procs->count++] = *proc;
 }
 
@@ -198,6 +199,7 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
 {
     struct usage_tree *fresh = mem_array(struct usage_tree, count + 1);
 
+    assert(pids || count == 0);
     for (size_t i = 0; i < count; i++) {
         int known = trees->roots ? named(trees, pids[i]) : NOT_OURS;
 
@@ -242,6 +244,7 @@ static void find_owner(struct usage_trees *trees, struct proc *proc)
         if (down == at)
             break;
     }
+    assert(proc->owner != NOT_LOOKED);
 }
 
 static int64_t ticks_since(const struct usage_trees *trees, const struct proc *proc)
@@ -256,6 +259,7 @@ static int64_t ticks_since(const struct usage_trees *trees, const struct proc *p
 static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, int64_t ms,
                               int64_t cores_milli)
 {
+    assert(ticks >= 0);
     if (!trees->walked || ms <= 0 || cores_milli <= 0)
         return USAGE_NONE;
     return ticks * 1000 * 1000 * 1000 / (trees->hz * ms * cores_milli);

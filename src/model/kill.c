@@ -79,6 +79,7 @@ static size_t pick(const struct kill_rules *rules, const struct kill_sample *sam
 
     while ((some == 0 || (sample->memory && missing_kib > 0)) &&
            (task = kill_next(rules, tasks, count))) {
+        assert(!task->doomed && some < count);
         task->doomed = true;
         picked[some++] = task;
         missing_kib -= task->memory_kib == KILL_UNKNOWN ? missing_kib : task->memory_kib;
@@ -107,6 +108,7 @@ size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
     if (at_peace(state, rules, sample) || (!sample->memory && state->row < rules->samples))
         return 0;
     some = pick(rules, sample, tasks, count, picked);
+    assert(some <= 1 || sample->memory); /* one by one where nobody knows what it will bring */
     state->settling = some > 0;
     state->unresolved = some == 0;
     state->recovered = false;

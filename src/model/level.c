@@ -153,6 +153,7 @@ static enum level risen(const struct level_state *state, const struct level_rule
 static enum level calmed(const struct level_state *state, const struct level_rules *rules,
                          int64_t now_ms)
 {
+    assert(rules->calm_ms >= 0 && rules->hold_ms >= 0);
     for (int level = state->level; level > LEVEL_NORMAL; level--)
         if (now_ms - state->near_ms[level] < rules->calm_ms)
             return (enum level)level;
@@ -175,6 +176,7 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
     } else if (before > LEVEL_NORMAL && now_ms - state->raised_ms >= rules->hold_ms) {
         state->level = calmed(state, rules, now_ms);
     }
+    assert(state->level >= LEVEL_NORMAL && state->level < LEVEL_COUNT);
     if (!state->sampled || state->level != before)
         state->changed_ms = now_ms;
     state->sampled = true;

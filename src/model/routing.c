@@ -74,5 +74,6 @@ const struct routing_server *routing_pick(const struct routing *routing, struct 
         if (!first || routing_order(routing, type, server, first) < 0)
             first = server;
     }
+    assert(!first || (first->online && first->slots > 0));
     return first;
 }

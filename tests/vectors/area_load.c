@@ -32,11 +32,11 @@ static bool read_nano(struct vec *vec, const char *name, wide *ret_nano)
     return true;
 }
 
-/* The seed's two servers. */
-static const struct {
-    const char *server;
-    int64_t max_slots;
-} hard_max[] = {{"us", 5}, {"hk", 2}};
+/* The seed's two servers; like the seed, any other is as small as hk. */
+static int64_t hard_max(const struct json *server)
+{
+    return json_str_is(server, "us") ? 5 : 2;
+}
 
 bool area_slot_formula(struct vec *vec)
 {
@@ -45,12 +45,9 @@ bool area_slot_formula(struct vec *vec)
     struct slots slots;
     wide load, free;
 
-    for (size_t i = 0; i < COUNT_OF(hard_max); i++)
-        if (json_str_is(json_get(vec->in, "server"), hard_max[i].server))
-            rules.max_slots = hard_max[i].max_slots;
-    if (rules.max_slots == SLOTS_NONE || !read_nano(vec, "load_1m", &load) ||
-        !read_nano(vec, "mem_free_gb", &free))
+    if (!read_nano(vec, "load_1m", &load) || !read_nano(vec, "mem_free_gb", &free))
         return false;
+    rules.max_slots = hard_max(json_get(vec->in, "server"));
     input.cores_milli = vec_int(vec->in, "cpu_cores", 0) * 1000;
     /* The borders are whole hundredths and whole KiB, so rounding to the worse side moves none. */
     input.load_1m_centi = (int64_t)((load + NANO / 100 - 1) / (NANO / 100));
