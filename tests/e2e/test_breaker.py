@@ -1,6 +1,7 @@
 """Breakers: a node that keeps failing one type of work gets no more of it, until one probe went well."""
 import time
 
+import test_agent
 from harness import Case, Node, eventually, in_parallel, tags
 
 
@@ -350,3 +351,40 @@ class Queue(Breaker):
         self.assertQueue(server, 1)
         self.ok(server.post("/v1/breakers/reset", {"node_id": "n1", "type": "dev"}))
         self.assertEqual(self.take(node)["job_id"], job["job_id"])
+
+
+class RealAgent(test_agent.AgentCase):
+    def state(self, server):
+        return [(b["node_id"], b["type"], b["state"]) for b in server.get("/v1/breakers").json["breakers"]]
+
+    def test_restart_of_everything(self):
+        """Three commands fail; server and agent are killed; only one command is the probe."""
+        server = self.start()
+        agent = self.agent(server)
+        for _ in range(3):
+            job = self.ok(self.task(server, command="exit 1", max_attempts=1))
+            self.assertEqual(self.state_of(server, job, "FAILED")["reason"], "EXIT_1")
+        self.assertEqual(self.state(server), [("a1", "dev", "OPEN")])
+        server.kill()
+        agent.kill()
+        server = self.start()
+        agent = self.agent(server)
+        self.assertEqual(self.state(server), [("a1", "dev", "OPEN")])
+        self.problem(self.task(server, command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.ok(self.task(server, type="talk", command="true"))
+        server.kill()
+        agent.kill()
+        # The pause is what the setting says now.
+        server = self.start(breaker_cooldown_ms=10)
+        self.agent(server)
+        ran, gate = self.dir / "ran", self.dir / "gate"
+        command = f"echo $BERTH_JOB_ID >> {ran}; " + test_agent.GATE.format(gate=gate)
+        answers = in_parallel(12, lambda _: self.task(server, command=command))
+        placed = [answer.json for answer in answers if answer.status == 200]
+        self.assertEqual(len(placed), 1, [str(answer) for answer in answers])
+        eventually("the probe runs", ran.exists)
+        self.problem(self.task(server, command=command), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        gate.touch()
+        self.state_of(server, placed[0], "DONE")
+        self.assertEqual(self.state(server), [])
+        self.assertEqual(ran.read_text().split(), [placed[0]["job_id"]])
