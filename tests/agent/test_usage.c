@@ -353,6 +353,50 @@ static void test_quota_has_its_own_load(void **state)
     assert_int_equal(usage_cpu_pct_centi(&usage), 5800);
 }
 
+static void test_quotas_that_make_no_sense(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t milli;
+    } rows[] = {
+        {"50000 100000\n", 500},
+        {"max 100000\n", 8000},
+        {"100000 0\n", 8000},
+        {"0 100000\n", 8000},
+        {"-5 100000\n", 8000},
+        {"100000\n", 8000},
+        {"\n", 8000},
+        {"x y\n", 8000},
+        {"9000000 100000\n", 8000},
+        {"100000 -1\n", 8000},
+        {"800000 100000\n", 8000},
+    };
+    struct bench *bench = *state;
+
+    put_v2(bench, "/app");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "%s", rows[i].text);
+        assert_int_equal(look(bench, 1000 * (int64_t)i).cores_milli, rows[i].milli);
+    }
+}
+
+/* Two of eight CPUs: how busy these are is not what the whole machine's counters say. */
+static void test_a_cpuset_has_its_own_load(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    put_v2(bench, "/app");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "2-3\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "600000 100000\n");
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 1000000\n");
+    look(bench, 0);
+    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 2500000\n");
+    usage = look(bench, 1000);
+    assert_int_equal(usage.cores_milli, 2000);
+    assert_int_equal(usage.busy_10s_permille, 750);
+}
+
 static void put_v1(struct bench *bench)
 {
     machine_put_us(&bench->machine);
@@ -487,6 +531,8 @@ int main(void)
         ON_A_MACHINE(test_limits_on_the_way_up),
         ON_A_MACHINE(test_the_machine_itself_runs_out),
         ON_A_MACHINE(test_quota_has_its_own_load),
+        ON_A_MACHINE(test_quotas_that_make_no_sense),
+        ON_A_MACHINE(test_a_cpuset_has_its_own_load),
         ON_A_MACHINE(test_v1),
         ON_A_MACHINE(test_cpuset),
         ON_A_MACHINE(test_written),
