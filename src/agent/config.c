@@ -75,6 +75,15 @@ static const struct field fields[] = {
     {.name = "name", .type = FIELD_STR, .offset = AT(name), .max = 128, .help = "for people"},
     {.name = "role", .type = FIELD_STR, .offset = AT(role), .max = 128, .help = "for people"},
 
+    {.name = "priority",
+     .type = FIELD_INT,
+     .offset = AT(priority),
+     .min = 0,
+     .max = 1000,
+     .preset = "off",
+     .flags = FIELD_NULLABLE,
+     .help = "a lower one is asked first, where no route says otherwise"},
+
     {.name = "semantic_langs",
      .type = FIELD_STRS,
      .offset = AT(semantic_langs),

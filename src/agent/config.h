@@ -45,6 +45,7 @@ struct config {
     struct str name, role;
     struct strs semantic_langs, tts_langs, allowed_types;
     const struct json *nmt_pairs, *capability_by_type, *labels;
+    int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not told */
     int64_t max_concurrent_jobs;
     bool allow_commands;
     const struct json *executors_given;

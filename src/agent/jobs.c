@@ -230,8 +230,6 @@ static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
     job_state(job, JOBS_KEPT);
     if (!job->run)
         job_leave(job);
-    else if (jobs->config->runs_kept > 0)
-        jobs_settled_mark(job);
     trim_kept(jobs);
 }
 
@@ -563,8 +561,10 @@ void jobs_free(struct jobs *jobs)
 
     if (!jobs)
         return;
-    if (jobs->runs)
-        runs_free(jobs->runs);
+    for (job = jobs->first; job; job = job->next)
+        if (job->state == JOBS_KEPT)
+            jobs_settled_mark(job);
+    runs_free(jobs->runs);
     outbox_free(jobs->outbox);
     for (job = jobs->first; job; job = next) {
         next = job->next;

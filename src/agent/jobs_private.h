@@ -49,7 +49,8 @@ void jobs_reason(const struct run_exit *exit, char *to, size_t size);
 /* The result: figures, last output, and what the job itself left in its result file. */
 void jobs_result_write(const struct agent_job *job, struct buf *out);
 /* A file in the run's directory says that its outcome is settled, so that the next agent need not
- * tell it again. It may get lost: then it does. */
+ * tell it again. Made when this one goes orderly; without it the server hears it twice and says so.
+ */
 void jobs_settled_mark(const struct agent_job *job);
 bool jobs_settled_marked(const struct agent_job *job);
 

@@ -27,6 +27,8 @@ static void write_abilities(const struct config *config, struct jsonw *w)
     write_strs(w, "allowed_types", &config->allowed_types);
     write_json(w, "labels", config->labels);
     jsonw_kint(w, "max_concurrent_jobs", config->max_concurrent_jobs);
+    if (config->priority != FIELD_OFF)
+        jsonw_kint(w, "priority", config->priority);
     if (config->name.at)
         jsonw_kstr(w, "name", config->name);
     if (config->role.at)

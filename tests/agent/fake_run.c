@@ -177,6 +177,8 @@ void run_forget(struct run *run)
 
 void runs_free(struct runs *runs)
 {
+    if (!runs)
+        return;
     assert_ptr_equal(runs, open_runs);
     open_runs = NULL;
     free(runs);

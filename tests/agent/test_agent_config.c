@@ -67,6 +67,7 @@ static void test_defaults(void **state)
     assert_true(config_allows(config, STR("anything")));
     assert_null(config_executor(config, STR("anything")));
     assert_true(config->max_slots == FIELD_OFF && config->slots_fixed == FIELD_OFF);
+    assert_true(config->priority == FIELD_OFF);
     assert_int_equal(config->safety_buffer, 1);
     assert_true(config->resources.cpu_per_process == 1.2);
     assert_true(config->resources.swap_critical_pct == 70);

@@ -1,17 +1,20 @@
 """A real server and real agents: jobs run as processes, and neither side's death loses or doubles
 one. The agents' machine is a directory of files, so that its load is none of the test's."""
+import hashlib
+import http.client
 import json
 import os
 import pathlib
 import random
 import re
 import signal
+import ssl
 import subprocess
 import tempfile
 import threading
 import time
 
-from harness import BINARY, SLOW, Case, clean_env, eventually, in_parallel, live, tags
+from harness import BINARY, SLOW, Case, clean_env, eventually, live, tags
 
 # What a job waits for: the gate is a file that the test makes.
 GATE = 'while [ ! -e "{gate}" ]; do sleep 0.05; done'
@@ -48,7 +51,7 @@ class Agent:
         self.node_id = node_id
         self.dir = case.dir / (data_dir or f"agent-{node_id}")
         self.machine = machine or Machine(tempfile.mkdtemp(prefix="host-", dir=case.dir))
-        flags = {"server": f"http://127.0.0.1:{server if isinstance(server, int) else server.port}",
+        flags = {"server": server if isinstance(server, str) else f"http://127.0.0.1:{server.port}",
                  "node_id": node_id, "data_dir": self.dir, "host_root": self.machine.proc.parent,
                  "slots_fixed": 4, "allow_commands": True, "gpu_command": "", "log_level": "debug", **settings}
         command = [BINARY, "agent"]
@@ -343,6 +346,124 @@ class Refusing(AgentCase):
         eventually("it says so", lambda: server.node("a1")["health"] == "degraded")
         job = self.task(server, type="dev", command="true")
         self.assertNotEqual(job.status, 200, str(job))
+
+
+class Protecting(AgentCase):
+    """The machine's figures are files: the test decides how it is."""
+
+    def test_a_warning_lets_only_high_priority_in(self):
+        server = self.start()
+        agent = self.agent(server, monitor_interval_ms=100)
+        agent.machine.memory(free_percent=25)
+        eventually("it says so", lambda: server.node("a1")["level"] == "warning")
+        self.assertEqual(server.node("a1")["health"], "ready")
+        low = self.run_task(server, "true", priority=6, queue_ms=60000)
+        high = self.run_task(server, "true", priority=7)
+        self.assertEqual(self.ended(server, high)["state"], "DONE")
+        self.assertNotEqual(server.job(low["job_id"])["state"], "DONE")
+
+    def test_an_emergency_ends_the_least_important(self):
+        server = self.start()
+        sick = self.agent(server, "sick", monitor_interval_ms=100)
+        gate = self.dir / "gate"
+        wait = GATE.format(gate=gate)
+        dev = self.run_task(server, wait, type="dev", max_attempts=1)
+        research = self.run_task(server, wait, type="research", priority=3)
+        self.running(server, dev)
+        self.running(server, research)
+        self.agent(server, "sound")
+        sick.machine.memory(free_percent=5)
+        killed = eventually("somebody is ended", lambda: sick.events("emergency.kill"))
+        self.assertIn(research["job_id"], killed[0])
+        self.assertIn("reason=emergency_degradation", killed[0])
+        eventually("it runs elsewhere", lambda: self.is_on(server, research, "sound"))
+        first = server.job(research["job_id"])["attempts"][0]
+        self.assertEqual((first["node_id"], first["reason"]), ("sick", "EMERGENCY"))
+        self.assertTrue(self.is_on(server, dev, "sick")) # not of a type that may be ended
+        self.assertEqual(len(sick.events("emergency.kill")), 1)
+        gate.touch()
+        for job in (dev, research):
+            self.assertEqual(self.ended(server, job)["state"], "DONE")
+
+    def is_on(self, server, job, node_id):
+        found = server.job(job["job_id"])
+        return found["state"] == "ACKED" and found["node_id"] == node_id
+
+
+class Secured(AgentCase):
+    """TLS and tokens: a server of its own, because the harness speaks neither."""
+
+    TOKENS = {"ops": ["admin"], "node-token": ["node"], "reader": ["read"]}
+
+    def serve(self):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", self.dir / "key.pem",
+                        "-out", self.dir / "cert.pem"], check=True, capture_output=True)
+        tokens = [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), "scopes": scopes,
+                   **({"node_id": "a1"} if scopes == ["node"] else {})} for name, scopes in self.TOKENS.items()]
+        (self.dir / "server.yaml").write_text(json.dumps({"tokens": tokens}))
+        log = (self.dir / "server.log").open("wb")
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", BINARY, "server", "--listen", "127.0.0.1:0", "--config", self.dir / "server.yaml",
+             "--data-dir", self.dir / "data", "--tls-cert", self.dir / "cert.pem", "--tls-key", self.dir / "key.pem"],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=clean_env())
+        log.close()
+        live.add(process)
+        self.addCleanup(self.end, process)
+        text = lambda: re.search(r"addr=127\.0\.0\.1:(\d+)", (self.dir / "server.log").read_text())
+        return int(eventually("the server listens", text).group(1))
+
+    def end(self, process):
+        process.kill()
+        process.wait()
+        live.discard(process)
+
+    def ask(self, port, method, path, body=None):
+        context = ssl.create_default_context(cafile=self.dir / "cert.pem")
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=10 * SLOW)
+        connection.request(method, path, json.dumps(body) if body else None,
+                           {"Authorization": "Bearer ops", "Content-Type": "application/json"})
+        reply = connection.getresponse()
+        found = json.loads(reply.read())
+        connection.close()
+        return found
+
+    def secured(self, port, token, ca, node_id="a1"):
+        (self.dir / token).write_text(token + "\n")
+        agent = Agent(self, f"https://localhost:{port}", node_id, token_file=self.dir / token, ca_file=ca)
+        self.agents.append(agent)
+        return agent
+
+    def test_tls_and_a_token(self):
+        port = self.serve()
+        agent = self.secured(port, "node-token", self.dir / "cert.pem").connected()
+        job = self.ask(port, "POST", "/v1/dispatch/task", {"type": "dev", "command": "env; id; cat /proc/$PPID/environ"})
+        found = eventually("it ends", lambda: self.over(port, job))
+        self.assertEqual(found["state"], "DONE", found)
+        self.assertNotIn("node-token", found["result"]["tail"])
+        self.assertNotIn("node-token", agent.log.replace(str(self.dir / "node-token"), ""))
+
+    def over(self, port, job):
+        found = self.ask(port, "GET", f"/v1/jobs/{job['job_id']}")
+        return found if found["state"] in ("DONE", "FAILED") else None
+
+    def test_who_is_not_let_in_does_not_hammer(self):
+        port = self.serve()
+        for token, node_id, words in (("wrong", "b1", "does not accept the token"), ("reader", "b2", "does not accept the token"),
+                                      ("node-token", "b3", "b3")):
+            agent = self.secured(port, token, self.dir / "cert.pem", node_id)
+            line = eventually(f"{token} is refused", lambda: agent.events("agent.connect_failed"))[0]
+            self.assertIn(words, line)
+            self.assertGreaterEqual(int(re.search(r"retry_ms=(\d+)", line).group(1)), 10000, line)
+
+    def test_a_certificate_nobody_vouches_for(self):
+        port = self.serve()
+        (self.dir / "other").mkdir()
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                        "-keyout", self.dir / "other" / "key.pem", "-out", self.dir / "other" / "cert.pem"], check=True, capture_output=True)
+        agent = self.secured(port, "node-token", self.dir / "other" / "cert.pem")
+        line = eventually("it does not connect", lambda: agent.events("agent.connect_failed"))[0]
+        self.assertIn("certificate", line)
 
 
 class Dying(AgentCase):
