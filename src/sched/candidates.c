@@ -109,6 +109,13 @@ static bool on_route(const struct dispatch *dispatch, const struct snap_node *me
     return true;
 }
 
+/* Its connection closed, and it has no other way to get a job. */
+static bool has_left(const struct snap_node *member)
+{
+    return atomic_load_explicit(&member->node->left_ms, memory_order_relaxed) &&
+           !member->facts->endpoint.at;
+}
+
 /* Whether this member may be a candidate at all; counts why not. */
 static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
                      const struct policy_rules *rules, bool again_ok,
@@ -140,6 +147,8 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
         return false;
     }
     enum policy_skip skip = policy_filter(ret_candidate, rules);
+    if (skip == POLICY_KEEP && has_left(member))
+        skip = POLICY_SKIP_STALE;
     if (skip != POLICY_KEEP)
         dispatch->whys[skips[skip]]++;
     return skip == POLICY_KEEP;

@@ -171,42 +171,53 @@ static void publish(struct keeper *keeper)
     }
 }
 
-/* The live figures that follow from a record of the store. */
+/* The live figures as the store has them now. */
 static void take_figures(struct node *node, const struct change *change)
 {
     const struct store_op *op = &change->op;
 
-    atomic_store(&node->own, change->own);
-    atomic_store(&node->health, op->u.node_put.health);
-    atomic_store(&node->max, op->u.node_put.max);
+    if (change->kind == CHANGE_PUT)
+        atomic_store(&node->own, change->own);
     if (change->kind == CHANGE_ADMIN)
         atomic_store(&node->admin, change->admin);
-    counts_take(node, &op->counts, op->order, change->op.u.node_put.created);
+    atomic_store(&node->health, op->counts.health);
+    atomic_store(&node->max, op->counts.max);
+    counts_take(node, &op->counts, op->order, op->u.node_put.created);
 }
 
 static void apply_put(struct keeper *keeper, struct change *change)
 {
     struct facts *known = members_facts(keeper->members, change->node_id);
-    int64_t version = change->op.u.node_put.version;
     int64_t now_ms = *loop_of(keeper)->wall_ms;
 
-    change->facts->version = version;
+    change->facts->version = change->op.u.node_put.version;
     change->facts->registered_ms = known ? known->registered_ms : now_ms;
-    /* Two changes of one node may overtake each other between store and keeper. */
-    if (known && known->version > version) {
-        change->node = members_node(keeper->members, change->node_id);
-        facts_unref(change->facts);
-    } else {
-        change->node = members_put(keeper->members, change->node_id, change->facts);
-        take_figures(change->node, change);
-        report_remember(&change->report, change->node);
-    }
+    change->node = members_put(keeper->members, change->node_id, change->facts);
     change->facts = NULL;
+    take_figures(change->node, change);
+    report_remember(&change->report, change->node);
     registry_take_live(change->node, &change->report);
     atomic_store(&change->node->heartbeat_ms, now_ms);
+    atomic_store(&change->node->left_ms, 0);
     if (!known)
         node_watch_init(&change->node->watch, now_ms);
     node_watch_heartbeat(&change->node->watch, &node_watch_defaults, true, now_ms);
+}
+
+/* Changes of one node, sent from several loops, may overtake each other between store and keeper.
+ * The order in which they became true is the store's: who comes late is only answered. */
+static bool is_late(struct keeper *keeper, struct change *change)
+{
+    struct node *node = members_node(keeper->members, change->node_id);
+
+    if (change->op.order >= node->change_order) {
+        node->change_order = change->op.order;
+        return false;
+    }
+    facts_unref(change->facts);
+    change->facts = NULL;
+    change->node = node;
+    return true;
 }
 
 static void apply(struct msg *msg)
@@ -219,14 +230,16 @@ static void apply(struct msg *msg)
                                         [CHANGE_DROP] = "left",
                                         [CHANGE_WATCH] = "health"};
 
-    if (change->kind == CHANGE_PUT)
-        apply_put(keeper, change);
-    else if (change->kind == CHANGE_DROP)
-        members_del(keeper->members, change->node_id);
-    else
-        take_figures(members_node(keeper->members, change->node_id), change);
+    if (!is_late(keeper, change)) {
+        if (change->kind == CHANGE_PUT)
+            apply_put(keeper, change);
+        else if (change->kind == CHANGE_DROP)
+            members_del(keeper->members, change->node_id);
+        else
+            take_figures(members_node(keeper->members, change->node_id), change);
+        keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
+    }
     keeper->members->dirty = true;
-    keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
     change->next = keeper->arriving;
     keeper->arriving = change;
 }
@@ -328,16 +341,22 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
     registry_send(loop_of(keeper), &own->change);
 }
 
-/* One node's silence: heartbeats seen since the last look, then the rules. */
-static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
+/* How long it may be silent: after a closed connection only the grace is left (ruling 9). */
+static int64_t silence_ms(const struct sched_config *config, const struct node *node)
 {
-    const struct sched_config *config = &keeper->sched->config;
+    int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
+    int64_t left_ms = atomic_load_explicit(&node->left_ms, memory_order_relaxed);
+    int64_t rest_ms = left_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
+
+    return left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
+}
+
+/* One node's silence: heartbeats seen since the last look, then the rules. */
+static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms, int64_t now_ms)
+{
     struct node_watch_rules rules = node_watch_defaults;
-    enum node_health before = node->watch.status;
-    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
     int bad = atomic_exchange_explicit(&node->bad_heartbeats, 0, memory_order_relaxed);
 
-    rules.heartbeat_timeout_ms = config->view_drop_ms + config->lost_grace_ms;
     if (beat_ms > node->watch.last_heartbeat_ms) {
         node_watch_heartbeat(&node->watch, &rules, true, beat_ms);
         if (node->watch.status == NODE_REGISTERING) /* back from offline: a heartbeat counts */
@@ -345,10 +364,21 @@ static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
     }
     while (bad-- > 0)
         node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
+    rules.heartbeat_timeout_ms = silence_ms(&keeper->sched->config, node);
     node_watch_scan(&node->watch, &rules, now_ms);
-    if (now_ms - beat_ms > config->forget_ms)
+}
+
+/* Compared is what should be with what is: whatever was lost on the way is told again. */
+static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
+{
+    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+    enum node_health own = (enum node_health)atomic_load(&node->own);
+    enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
+
+    watch_node(keeper, node, beat_ms, now_ms);
+    if (now_ms - beat_ms > keeper->sched->config.forget_ms)
         change_node(keeper, node, CHANGE_DROP, NODE_OFFLINE);
-    else if (node->watch.status != before && before != NODE_HEALTH_NONE)
+    else if ((int32_t)node_effective(own, node->watch.status, admin) != atomic_load(&node->health))
         change_node(keeper, node, CHANGE_WATCH, node->watch.status);
 }
 
@@ -406,9 +436,14 @@ static void load_node(struct keeper *keeper, const struct store_node *record, ui
     atomic_store(&node->admin, record->admin);
     atomic_store(&node->max, record->counts.max);
     atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
+    node->change_order = order;
     counts_take(node, &record->counts, order, true);
     node_watch_init(&node->watch, now_ms);
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
+    /* A restart is no sign of life: what was found out about it before still holds. */
+    if (record->counts.health != record->own &&
+        (record->counts.health == NODE_OFFLINE || record->counts.health == NODE_DEGRADED))
+        node->watch.status = record->counts.health;
 }
 
 static void loaded(struct store_op *op)

@@ -37,22 +37,15 @@ enum err registry_prepare(struct sched_loop *loop, const struct report *report,
 
 void registry_prepare_max(const struct report *report, struct node *node, struct change *ret_change)
 {
-    *ret_change = (struct change){.kind = CHANGE_MAX,
-                                  .node = node,
-                                  .node_id = node->id,
-                                  .own = (enum node_health)atomic_load(&node->own),
-                                  .report = *report};
+    *ret_change =
+        (struct change){.kind = CHANGE_MAX, .node = node, .node_id = node->id, .report = *report};
 }
 
 /* How many jobs it may have: what it said it would run now, never more than it registered. */
-static int32_t max_of(const struct change *change, const struct node *node)
+static int32_t bounded(int64_t said, const struct facts *facts)
 {
-    int32_t bound = change->facts ? change->facts->max_concurrent_jobs : INT32_MAX;
-
-    if (change->report.max != FIELD_OFF && change->kind != CHANGE_ADMIN &&
-        change->kind != CHANGE_WATCH)
-        return change->report.max < bound ? (int32_t)change->report.max : bound;
-    return change->facts ? bound : atomic_load(&node->max);
+    return said != FIELD_OFF && said < facts->max_concurrent_jobs ? (int32_t)said
+                                                                  : facts->max_concurrent_jobs;
 }
 
 /* What the store needs to know: one NODE_PUT for everything but a drop. */
@@ -60,8 +53,7 @@ static void fill_op(struct change *change)
 {
     struct store_op *op = &change->op;
     const struct snap_node *known = snapshot_node(change->from->snapshot, change->node_id);
-    const struct node *node = known ? known->node : NULL;
-    enum node_admin admin = node ? (enum node_admin)atomic_load(&node->admin) : NODE_ADMIN_NONE;
+    bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_MAX; /* the node itself */
 
     *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
                             .reply_to = change->from->inbox,
@@ -70,21 +62,22 @@ static void fill_op(struct change *change)
                             .node = change->node_id};
     if (change->kind == CHANGE_DROP)
         return;
-    if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
-        change->own = (enum node_health)atomic_load(&node->own);
-    if (change->kind == CHANGE_ADMIN)
-        admin = change->admin;
+    assert(change->facts || known);
+    enum node_health own =
+        change->kind == CHANGE_PUT ? change->own : (enum node_health)atomic_load(&known->node->own);
     enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
     bool lost = watch == NODE_OFFLINE;
-    op->u.node_put.own = change->own;
-    op->u.node_put.health = node_effective(change->own, watch, admin);
-    op->u.node_put.max = max_of(change, node);
+    /* What is not its to say stays as the store has it: our view of that may be old. */
+    op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
+    op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
+    op->u.node_put.max =
+        says ? bounded(change->report.max, change->facts ? change->facts : known->facts) : -1;
     op->u.node_put.facts = change->facts ? change->facts->json : STR_NONE;
     op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
     op->u.node_put.admin = change->admin;
     op->u.node_put.admin_reason = change->admin_reason;
     op->u.node_put.new_epoch = lost;
-    op->u.node_put.if_epoch = lost ? atomic_load(&node->epoch) : 0;
+    op->u.node_put.if_epoch = lost ? atomic_load(&known->node->epoch) : 0;
 }
 
 void registry_send(struct sched_loop *loop, struct change *change)
@@ -104,9 +97,9 @@ void registry_send(struct sched_loop *loop, struct change *change)
 static void take_max(struct change *change)
 {
     struct node *node = change->node;
-    int32_t before = atomic_exchange(&node->max, change->op.u.node_put.max);
+    int32_t before = atomic_exchange(&node->max, change->op.counts.max);
 
-    if (change->op.u.node_put.max > before)
+    if (change->op.counts.max > before)
         keeper_kick(change->from->sched->keeper);
     change->done(change);
 }
@@ -130,6 +123,13 @@ static void stored(struct store_op *op)
     change->done(change);
 }
 
+/* Read first: a line that many loops read is not written without need. */
+static void clear_left(struct node *node)
+{
+    if (atomic_load_explicit(&node->left_ms, memory_order_relaxed))
+        atomic_store_explicit(&node->left_ms, 0, memory_order_relaxed);
+}
+
 void registry_alive(struct sched_loop *loop, struct node *node)
 {
     /* Busy nodes send many messages; one write a second is fresh enough and keeps the line shared.
@@ -138,6 +138,12 @@ void registry_alive(struct sched_loop *loop, struct node *node)
 
     if (*loop->wall_ms - last >= 1000 || *loop->wall_ms < last)
         atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+    clear_left(node);
+}
+
+void registry_left(struct sched_loop *loop, struct node *node)
+{
+    atomic_store_explicit(&node->left_ms, *loop->wall_ms, memory_order_relaxed);
 }
 
 static void take_usage(struct node *node, const struct report *report)
@@ -173,6 +179,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
         return BEAT_UNKNOWN;
     struct node *node = known->node;
     atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+    clear_left(node);
     if (load->cpu_pm >= 0)
         atomic_store_explicit(&node->cpu_pm, load->cpu_pm, memory_order_relaxed);
     if (load->gpu_pm >= 0)
@@ -188,6 +195,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
                 (int32_t)node_effective(own, NODE_READY, admin);
     if (back || report_is_news(report, node))
         return BEAT_NEWS;
-    return report->max != FIELD_OFF && report->max != atomic_load(&node->max) ? BEAT_MAX
-                                                                              : BEAT_TAKEN;
+    return report->max != FIELD_OFF && bounded(report->max, known->facts) != atomic_load(&node->max)
+               ? BEAT_MAX
+               : BEAT_TAKEN;
 }

@@ -54,5 +54,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
 void registry_take_live(struct node *node, const struct report *report);
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
+/* Its connection closed: until the next sign of life nothing is sent to it, and its grace runs. */
+void registry_left(struct sched_loop *loop, struct node *node);
 
 #endif

@@ -132,6 +132,29 @@ void members_free(struct members *members)
     free(members);
 }
 
+/* As one that never said anything. */
+static void clear_live(struct node *node)
+{
+    struct blackboard *usage = atomic_load(&node->usage);
+
+    atomic_store(&node->health, NODE_HEALTH_NONE);
+    atomic_store(&node->own, NODE_HEALTH_NONE);
+    atomic_store(&node->admin, NODE_ADMIN_NONE);
+    atomic_store(&node->max, 0);
+    atomic_store(&node->cpu_pm, -1);
+    atomic_store(&node->gpu_pm, -1);
+    atomic_store(&node->mem_pm, -1);
+    atomic_store(&node->score, 100);
+    atomic_store(&node->level, -1);
+    atomic_store(&node->left_ms, 0);
+    atomic_store(&node->bad_heartbeats, 0);
+    atomic_store(&node->ring_at, 0);
+    for (int i = 0; i < NODE_MARKS; i++)
+        atomic_store(&node->marks[i], 0);
+    if (usage)
+        blackboard_write(usage, STR(""));
+}
+
 struct node *members_node(struct members *members, struct str id)
 {
     struct node *node = map_get(&members->nodes, id);
@@ -147,11 +170,7 @@ struct node *members_node(struct members *members, struct str id)
     node->id = (struct str){.at = text, .len = id.len};
     node->hash = str_hash(node->id);
     node->number = (uint32_t)members->nodes.count;
-    atomic_init(&node->cpu_pm, -1);
-    atomic_init(&node->gpu_pm, -1);
-    atomic_init(&node->mem_pm, -1);
-    atomic_init(&node->score, 100);
-    atomic_init(&node->level, -1);
+    clear_live(node);
     map_put(&members->nodes, node->id, node);
     return node;
 }
@@ -180,6 +199,7 @@ bool members_del(struct members *members, struct str id)
 
     if (!member)
         return false;
+    clear_live(member->node);
     facts_unref(member->facts);
     free(member);
     members->dirty = true;

@@ -32,6 +32,7 @@ struct node {
     _Atomic int32_t score;
     _Atomic uint32_t epoch;
     _Atomic int64_t heartbeat_ms;           /* last sign of life, wall time */
+    _Atomic int64_t left_ms;                /* its connection closed then; 0 = it is there */
     _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent */
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
@@ -42,6 +43,7 @@ struct node {
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     _Atomic uint32_t ring_at;
     struct node_watch watch; /* the keeper's alone */
+    uint64_t change_order;   /* and: of the last change of it that became true in the store */
     uint32_t ring_seen;      /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */

@@ -171,24 +171,13 @@ void api_node_heartbeat(struct call *call)
     send_change(own, beat_registered);
 }
 
-static void left(struct change *change)
-{
-    struct node_call *own = container_of(change, struct node_call, change);
-    const struct node *node = own->change.node;
-
-    if (!change->err && node)
-        hub_drop(own->call->worker->server, own->change.node);
-    registered(change);
-}
-
+/* The keeper lets go of its connection when it is true. */
 static void leave(struct call *call, struct str id)
 {
     struct node_call *own = node_call(call);
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, id);
 
-    own->change =
-        (struct change){.kind = CHANGE_DROP, .node_id = id, .node = known ? known->node : NULL};
-    send_change(own, left);
+    own->change = (struct change){.kind = CHANGE_DROP, .node_id = id};
+    send_change(own, registered);
 }
 
 void api_node_deregister(struct call *call)

@@ -131,6 +131,7 @@ static void welcome(struct wscall *call, struct node *node)
     if (old && old != link)
         hub_close_link(worker->server, old);
     socket->node = node;
+    registry_alive(worker->sched, node); /* the old one's close may have come in between */
     struct jsonw w = jsonw_to(frame);
     buf_clear(frame);
     jsonw_obj(&w);
@@ -384,9 +385,11 @@ static void on_closed(struct ws *ws, int code)
         uint64_t current = atomic_load(&socket->node->link);
 
         if (node_close_evicts(current, link) &&
-            atomic_compare_exchange_strong(&socket->node->link, &current, 0))
+            atomic_compare_exchange_strong(&socket->node->link, &current, 0)) {
+            registry_left(hub->worker->sched, socket->node);
             log_event(LOG_INFO, "node.disconnected", KS("node_id", socket->node->id),
                       KI("code", code));
+        }
     }
     free(socket);
 }

@@ -40,8 +40,11 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
 static void node_changed(struct sched_loop *from, struct str node_id, const char *what)
 {
     struct server *server = container_of(from->sched, struct server, sched);
+    const struct snap_node *known = snapshot_node(from->snapshot, node_id);
 
     log_event(LOG_DEBUG, "node.change", KS("node_id", node_id), KC("what", what));
+    if (known && strcmp(what, "left") == 0)
+        hub_drop(server, known->node); /* also one that was forgotten */
     if (events_wanted(server))
         events_node(server, what, node_id);
 }

@@ -16,23 +16,28 @@ static void replace(struct buf *kept, struct str text)
     buf_str(kept, text);
 }
 
-/* Takes over what is new in it; false when nothing is. */
+/* Takes over what is new in it; false when nothing is. Who changes one thing may have an old view
+ * of the others: what it leaves out stays, and the operator's word is the one kept here. */
 static bool take_facts(struct holder *holder, const struct store_op *op)
 {
-    bool changed = holder->own != op->u.node_put.own ||
-                   holder->counts.health != op->u.node_put.health ||
-                   holder->counts.max != op->u.node_put.max;
+    enum node_admin admin = op->u.node_put.set_admin ? op->u.node_put.admin : holder->admin;
+    enum node_health own =
+        op->u.node_put.own != NODE_HEALTH_NONE ? op->u.node_put.own : holder->own;
+    enum node_health health = node_effective(op->u.node_put.health, NODE_READY, admin);
+    int32_t max = op->u.node_put.max >= 0 ? op->u.node_put.max : holder->counts.max;
+    bool changed =
+        holder->own != own || holder->counts.health != health || holder->counts.max != max;
 
-    holder->own = op->u.node_put.own;
-    holder->counts.health = op->u.node_put.health;
-    holder->counts.max = op->u.node_put.max;
+    holder->own = own;
+    holder->counts.health = health;
+    holder->counts.max = max;
     if (op->u.node_put.facts.at && !same(&holder->facts, op->u.node_put.facts)) {
         replace(&holder->facts, op->u.node_put.facts);
         changed = true;
     }
-    if (op->u.node_put.set_admin && (holder->admin != op->u.node_put.admin ||
-                                     !same(&holder->admin_reason, op->u.node_put.admin_reason))) {
-        holder->admin = op->u.node_put.admin;
+    if (op->u.node_put.set_admin &&
+        (holder->admin != admin || !same(&holder->admin_reason, op->u.node_put.admin_reason))) {
+        holder->admin = admin;
         replace(&holder->admin_reason, op->u.node_put.admin_reason);
         changed = true;
     }

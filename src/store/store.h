@@ -210,9 +210,9 @@ struct store_op {
             size_t count; /* answer */
         } due;
         struct { /* NODE_PUT */
-            enum node_health own;     /* what the node says of itself */
-            enum node_health health;  /* effective, what reserve checks */
-            int32_t max;
+            enum node_health own;     /* what the node says of itself; NODE_HEALTH_NONE: unchanged */
+            enum node_health health;  /* what reserve checks; the operator's word is added here */
+            int32_t max;              /* < 0: unchanged */
             struct str facts;  /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
             bool set_admin;
             enum node_admin admin;

@@ -160,6 +160,7 @@ struct rig *rig_new(void)
 
     rig->turnstile.backend = &turnstile;
     rig->keep = STORE_VERB_COUNT;
+    rig->held = -1;
     rig->wall_ms = RIG_START_MS;
     rig->config = (struct sched_config){.sample_k = 20,
                                         .reservation_ttl_ms = 5000,
@@ -288,6 +289,8 @@ static bool turn_all(struct rig *rig)
         pass_back(rig, msg);
     }
     for (int i = 0; i <= RIG_LOOPS; i++) {
+        if (i == rig->held)
+            continue;
         some |= inbox_run(&rig->inboxes[i]) > 0;
         if (i == RIG_LOOPS)
             keeper_turn(rig->sched.keeper);
@@ -344,17 +347,33 @@ static const struct json *parse(struct rig *rig, const char *json)
 
 static void change_done(struct change *change)
 {
-    change->next = change; /* answered */
+    assert_false(rig_changed(change)); /* twice? */
+    change->next = change;
 }
 
-static enum err send_change(struct rig *rig, struct change *change)
+bool rig_changed(const struct change *change)
 {
-    change->done = change_done;
-    change->next = NULL;
-    registry_send(rig_loop(rig, 0), change);
+    return change->next == change;
+}
+
+struct change *rig_begin(struct rig *rig, int loop, const struct change *change)
+{
+    struct change *own = arena_new(&rig->arena, struct change);
+
+    *own = *change;
+    own->done = change_done;
+    registry_send(rig_loop(rig, loop), own);
+    sched_flush(rig_loop(rig, loop));
+    return own;
+}
+
+static enum err send_change(struct rig *rig, const struct change *change)
+{
+    struct change *own = rig_begin(rig, 0, change);
+
     rig_quiet(rig);
-    assert_true(change->next == change);
-    return change->err;
+    assert_true(rig_changed(own));
+    return own->err;
 }
 
 static struct report read_report(struct rig *rig, const char *json)
@@ -367,14 +386,25 @@ static struct report read_report(struct rig *rig, const char *json)
     return report;
 }
 
+struct change *rig_begin_register(struct rig *rig, int loop, const char *json)
+{
+    struct report report = read_report(rig, json);
+    struct change change;
+    struct problem why = {0};
+
+    if (registry_prepare(rig_loop(rig, loop), &report, &change, &why))
+        fail_msg("%s: %s", json, why.detail);
+    return rig_begin(rig, loop, &change);
+}
+
 enum err rig_register(struct rig *rig, const char *json)
 {
     struct report report = read_report(rig, json);
-    struct change *change = arena_new(&rig->arena, struct change);
+    struct change change;
     struct problem why = {0};
-    enum err err = registry_prepare(rig_loop(rig, 0), &report, change, &why);
+    enum err err = registry_prepare(rig_loop(rig, 0), &report, &change, &why);
 
-    return err ? err : send_change(rig, change);
+    return err ? err : send_change(rig, &change);
 }
 
 void rig_worker(struct rig *rig, const char *id, int max)
@@ -391,7 +421,7 @@ void rig_worker(struct rig *rig, const char *id, int max)
 enum registry_beat rig_beat(struct rig *rig, const char *json)
 {
     struct report report = read_report(rig, json);
-    struct change *change = arena_new(&rig->arena, struct change);
+    struct change change;
     struct report_load load;
     struct problem why = {0};
 
@@ -401,27 +431,22 @@ enum registry_beat rig_beat(struct rig *rig, const char *json)
         return beat;
     if (beat == BEAT_MAX)
         registry_prepare_max(
-            &report, snapshot_node(rig_loop(rig, 0)->snapshot, report.node_id)->node, change);
+            &report, snapshot_node(rig_loop(rig, 0)->snapshot, report.node_id)->node, &change);
     else
-        assert_int_equal(registry_prepare(rig_loop(rig, 0), &report, change, &why), ERR_OK);
-    assert_int_equal(send_change(rig, change), ERR_OK);
+        assert_int_equal(registry_prepare(rig_loop(rig, 0), &report, &change, &why), ERR_OK);
+    assert_int_equal(send_change(rig, &change), ERR_OK);
     return beat;
 }
 
 enum err rig_admin(struct rig *rig, const char *id, enum node_admin word)
 {
-    struct change *change = arena_new(&rig->arena, struct change);
-
-    *change = (struct change){.kind = CHANGE_ADMIN, .node_id = str_of(id), .admin = word};
-    return send_change(rig, change);
+    return send_change(
+        rig, &(struct change){.kind = CHANGE_ADMIN, .node_id = str_of(id), .admin = word});
 }
 
 enum err rig_drop(struct rig *rig, const char *id)
 {
-    struct change *change = arena_new(&rig->arena, struct change);
-
-    *change = (struct change){.kind = CHANGE_DROP, .node_id = str_of(id)};
-    return send_change(rig, change);
+    return send_change(rig, &(struct change){.kind = CHANGE_DROP, .node_id = str_of(id)});
 }
 
 /* --- jobs --- */

@@ -70,6 +70,7 @@ struct rig {
     size_t changes; /* calls of node_changed */
     int loads;      /* and of loaded */
 
+    int held;                 /* this loop's thread is busy: its inbox is not run; -1: none is */
     enum err refuse;          /* != ERR_OK: store calls are refused with this */
     enum store_verb keep;     /* calls of this verb are kept back; STORE_VERB_COUNT: none */
     struct store_op *kept[8]; /* oldest first */
@@ -105,6 +106,10 @@ const struct node *rig_node(struct rig *rig, const char *id); /* on loop 0; NULL
 
 /* A registration with this body; ERR_OK when it is live. */
 enum err rig_register(struct rig *rig, const char *json);
+/* A change on its way; rig_changed() tells whether it was answered. */
+struct change *rig_begin_register(struct rig *rig, int loop, const char *json);
+struct change *rig_begin(struct rig *rig, int loop, const struct change *change);
+bool rig_changed(const struct change *change);
 /* A node for tasks of any type and for en:zh. */
 void rig_worker(struct rig *rig, const char *id, int max);
 /* What a heartbeat becomes; news is sent and waited for. */

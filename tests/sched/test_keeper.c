@@ -1,0 +1,459 @@
+/* The keeper: editions of the snapshot, what is loaded at the start, and nodes that fall silent. */
+#include "rig.h"
+
+#include "base/metrics.h"
+#include "sched/counts.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BEAT_MS = 5000 };
+
+static void ready_comes_once_the_nodes_are_there(void **state)
+{
+    struct rig *rig = rig_new();
+
+    rig->refuse = ERR_OK;
+    rig_open(rig);
+    assert_int_equal(rig->loads, 1);
+    rig_worker(rig, "n1", 2);
+    rig_tick(rig, 1000);
+    assert_int_equal(rig->loads, 1); /* not with every edition */
+    rig_free(rig);
+}
+
+/* What the store had, and what an operator said, is there again before anybody is served. */
+static void a_restart_finds_everything(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    rig_admin(rig, "n2", NODE_ADMIN_DRAINING);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig_restart(rig);
+    const struct node *n1 = rig_node(rig, "n1"), *n2 = rig_node(rig, "n2");
+    assert_int_equal(atomic_load(&n1->health), NODE_READY);
+    assert_int_equal(counts_running(n1), 1);
+    assert_int_equal(atomic_load(&n1->max), 2);
+    assert_int_equal(atomic_load(&n2->admin), NODE_ADMIN_DRAINING);
+    assert_int_equal(atomic_load(&n2->health), NODE_DRAINING);
+    assert_int_equal(atomic_load(&n1->heartbeat_ms), rig->wall_ms); /* ages count from here */
+    assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
+}
+
+/* --- editions --- */
+
+static void one_edition_is_under_way_at_a_time(void **state)
+{
+    struct rig *rig = *state;
+    struct change *changes[5];
+    char json[64];
+
+    rig_worker(rig, "n0", 1);
+    int64_t before = rig_loop(rig, 1)->snapshot->version;
+    rig->held = 1;
+    for (int i = 0; i < 5; i++) {
+        snprintf(json, sizeof json, "{\"node_id\":\"x%d\",\"max_concurrent_jobs\":1}", i);
+        changes[i] = rig_begin_register(rig, 0, json);
+        rig_quiet(rig);
+    }
+    assert_int_equal(rig_loop(rig, 0)->snapshot->version, before + 1);
+    for (int i = 0; i < 5; i++)
+        assert_false(rig_changed(changes[i]));
+    rig->held = -1;
+    rig_quiet(rig);
+    for (int i = 0; i < 5; i++)
+        assert_true(rig_changed(changes[i]));
+    assert_int_equal(rig_loop(rig, 1)->snapshot->version, before + 2); /* four shared the second */
+    assert_ptr_equal(rig_loop(rig, 0)->snapshot, rig_keeper(rig)->snapshot);
+}
+
+/* The address sanitiser tells when what loop 1 still reads was freed. */
+static void what_a_loop_reads_is_not_freed(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    const struct snapshot *old = rig_loop(rig, 1)->snapshot;
+    rig->held = 1;
+    for (int i = 0; i < 4; i++) {
+        rig_begin_register(rig, 0,
+                           i % 2 ? "{\"node_id\":\"n1\",\"name\":\"a\"}"
+                                 : "{\"node_id\":\"n1\",\"name\":\"b\"}");
+        rig_quiet(rig);
+        assert_ptr_equal(rig_loop(rig, 1)->snapshot, old);
+        assert_non_null(snapshot_node(old, STR("n1"))->facts->json.at);
+        assert_int_equal(snapshot_type_pool(old, STR("t"))->counts[0], 1);
+    }
+    rig->held = -1;
+    rig_quiet(rig);
+    assert_ptr_not_equal(rig_loop(rig, 1)->snapshot, old);
+}
+
+/* --- silence --- */
+
+static void beat(struct rig *rig, const char *id)
+{
+    char json[64];
+
+    snprintf(json, sizeof json, "{\"node_id\":\"%s\"}", id);
+    rig_beat(rig, json);
+}
+
+/* n2 lives, n1 is silent. */
+static void pass_without_n1(struct rig *rig, int64_t ms)
+{
+    for (; ms > 0; ms -= BEAT_MS) {
+        rig_pass(rig, ms < BEAT_MS ? ms : BEAT_MS);
+        beat(rig, "n2");
+    }
+}
+
+static void silence_has_three_ends(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    uint32_t epoch = rig_counts(rig, "n1").epoch;
+    pass_without_n1(rig, 20000); /* stale after 15 s: it gets no work, but is not lost */
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    for (int i = 0; i < 2; i++)
+        assert_str(str_of(rig_last_sent(rig, rig_place(rig, "{\"type\":\"t\"}"))->node), "n2");
+    pass_without_n1(rig, 20000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    pass_without_n1(rig, 7000); /* lost after 45 s */
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    assert_int_equal(rig_counts(rig, "n1").epoch, epoch + 1);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_OFFLINE);
+    pass_without_n1(rig, 10000);
+    assert_int_equal(rig_counts(rig, "n1").epoch, epoch + 1); /* once */
+    beat(rig, "n1");                                          /* and back */
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
+}
+
+static void after_an_hour_it_is_forgotten(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->sched.config.forget_ms = 60000;
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    pass_without_n1(rig, 70000);
+    assert_null(rig_node(rig, "n1"));
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_HEALTH_NONE);
+    assert_non_null(rig_node(rig, "n2"));
+}
+
+static void a_lost_nodes_jobs_move_on_at_once(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig_worker(rig, "n2", 2);
+    pass_without_n1(rig, 48000);
+    assert_int_equal(rig_job(rig, job).attempt, 2);
+    assert_string_equal(rig_job(rig, job).node, "n2");
+    assert_int_equal(rig_counts(rig, "n1").running, 0);
+}
+
+/* The store was away when it would have been told: it is told when the store is back. */
+static void who_is_lost_while_the_store_is_away_is_lost_afterwards(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    pass_without_n1(rig, 40000);
+    rig->refuse = ERR_STORE_DOWN;
+    rig_pass(rig, 8000);
+    rig->refuse = ERR_OK;
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY); /* the store does not know */
+    rig_pass(rig, 3000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_OFFLINE);
+}
+
+/* The operator's word is not about whether the node is there. */
+static void to_undrain_a_lost_node_does_not_make_it_ready(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    rig_admin(rig, "n1", NODE_ADMIN_DRAINING);
+    pass_without_n1(rig, 48000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    rig_admin(rig, "n1", NODE_ADMIN_NONE);
+    pass_without_n1(rig, 2000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    beat(rig, "n1");
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+}
+
+static void a_node_that_sends_rubbish_is_degraded(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    struct node *node = (struct node *)rig_node(rig, "n1");
+    for (int i = 0; i < 3; i++)
+        atomic_fetch_add(&node->bad_heartbeats, 1);
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_DEGRADED);
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
+    beat(rig, "n1"); /* a good one */
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+}
+
+/* Its connection closed: the grace begins at once, and nobody sends to it meanwhile (ruling 9). */
+static void who_hangs_up_is_lost_after_the_grace(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"));
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
+    rig_pass(rig, 14000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    rig_pass(rig, 4000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    assert_int_not_equal(rig_job(rig, job).state, JOB_ACKED); /* its job does not wait for it */
+}
+
+static void who_comes_back_in_time_has_lost_nothing(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint32_t epoch = rig_counts(rig, "n1").epoch;
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"));
+    rig_pass(rig, 10000);
+    beat(rig, "n1");
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);
+    rig_pass(rig, 10000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    assert_int_equal(rig_counts(rig, "n1").epoch, epoch);
+}
+
+/* A restart is no sign of life of a node that was lost before. */
+static void who_was_lost_stays_lost_after_a_restart(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    pass_without_n1(rig, 48000);
+    rig_restart(rig);
+    pass_without_n1(rig, 3000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_OFFLINE);
+    beat(rig, "n1");
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+}
+
+/* --- counters --- */
+
+static void counters_are_read_once_a_second(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 3);
+    const struct node *node = rig_node(rig, "n1");
+    counts_full((struct node *)node);
+    assert_int_equal(counts_load(node), 3);
+    rig_tick(rig, 1000);
+    assert_int_equal(counts_load(node), 0); /* as the store has it */
+}
+
+/* --- threads --- */
+
+enum { THREAD_NODES = 40, THREAD_LOOPS = 2, EDITIONS = 300 };
+
+/* Two loops read their snapshots all the time, a third thread publishes: under the thread sanitiser
+ * no read may meet a write, under the address sanitiser no freed memory. */
+struct crowd {
+    struct sched sched;
+    struct desk desks[THREAD_LOOPS + 1];
+    int64_t wall_ms;
+    pthread_t threads[THREAD_LOOPS + 1];
+    _Atomic bool over;
+    _Atomic int answered;
+    _Atomic uint64_t order;
+};
+
+static struct crowd *crowd;
+
+/* A store that says yes at once, on whatever thread asks. */
+static enum err yes(struct store *store, struct store_op *op)
+{
+    op->err = ERR_OK;
+    op->order = atomic_fetch_add(&crowd->order, 1) + 1;
+    op->counts = (struct lease_node){.health = op->u.node_put.health, .max = 4, .epoch = 1};
+    if (op->verb == STORE_NODES || op->verb == STORE_COUNTS)
+        op->u.nodes.count = 0;
+    else if (op->verb == STORE_DUE)
+        op->u.due.count = 0;
+    else
+        op->u.node_put.version = (int64_t)op->order;
+    op->done(op);
+    return ERR_OK;
+}
+
+static void fine(struct store *store, struct store_status *status)
+{
+    *status = (struct store_status){.mode = STORE_NORMAL};
+}
+
+static void count_answer(struct change *change)
+{
+    assert_int_equal(change->err, ERR_OK);
+    atomic_fetch_add(&crowd->answered, 1);
+    free(change);
+}
+
+static void change_some(struct sched_loop *loop, int number, struct arena *arena)
+{
+    struct change *change = calloc(1, sizeof *change);
+    const struct json *root;
+    struct report report;
+    struct problem why;
+    struct str json =
+        arena_fmt(arena, "{\"node_id\":\"n%d\",\"name\":\"v%d\",\"allowed_types\":[\"t%d\"]}",
+                  number % THREAD_NODES, number, number % 7);
+
+    assert_int_equal(json_parse(json, arena, &root, &why), ERR_OK);
+    assert_int_equal(report_read(root, STR_NONE, arena, &report, &why), ERR_OK);
+    assert_int_equal(registry_prepare(loop, &report, change, &why), ERR_OK);
+    change->done = count_answer;
+    registry_send(loop, change);
+}
+
+/* Everything of a snapshot is touched, so that a freed one is noticed. */
+static size_t read_all(const struct snapshot *snapshot)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; snapshot && i < snapshot->count; i++)
+        sum += snapshot->nodes[i].facts->json.len + (size_t)counts_load(snapshot->nodes[i].node);
+    for (size_t i = 0; snapshot && i < snapshot->pool_count; i++)
+        for (uint32_t m = 0; m < snapshot->pools[i].counts[0]; m++)
+            sum += snapshot->nodes[snapshot->pools[i].members[0][m]].node->id.len;
+    return sum;
+}
+
+static void *run_loop(void *arg)
+{
+    struct sched_loop *loop = arg;
+    struct desk *desk = &crowd->desks[loop->index];
+    struct arena arena = {0}; /* of all its changes: their texts are read until they are answered */
+    int sent = 0;
+
+    while (!atomic_load(&crowd->over)) {
+        inbox_run(&desk->inbox);
+        if (sent < EDITIONS && loop->snapshot)
+            change_some(loop, sent++ * 2 + loop->index, &arena);
+        sched_flush(loop);
+        read_all(loop->snapshot);
+    }
+    arena_free(&arena);
+    return NULL;
+}
+
+static void *run_keeper(void *arg)
+{
+    struct sched *sched = arg;
+    struct desk *desk = &crowd->desks[THREAD_LOOPS];
+
+    keeper_start(sched->keeper);
+    while (!atomic_load(&crowd->over)) {
+        sched_flush(sched_keeper_loop(sched));
+        inbox_run(&desk->inbox);
+        keeper_turn(sched->keeper);
+        if (atomic_load(&crowd->answered) == THREAD_LOOPS * EDITIONS)
+            atomic_store(&crowd->over, true);
+    }
+    return NULL;
+}
+
+static void no_hook(struct sched_loop *from, struct str node_id, const char *what)
+{
+}
+
+static void no_note(struct sched_loop *from, const struct settle_note *note)
+{
+}
+
+static void no_load(struct sched *sched)
+{
+}
+
+static void many_editions_while_loops_read(void **state)
+{
+    static const struct store_backend backend = {.send = yes, .status = fine};
+    static const struct sched_hooks hooks = {
+        .noted = no_note, .node_changed = no_hook, .loaded = no_load};
+    struct sched_config config = {.policy = STR("random"),
+                                  .nodes_max = 1000,
+                                  .store_timeout_ms = 2000,
+                                  .view_drop_ms = 30000,
+                                  .lost_grace_ms = 15000,
+                                  .forget_ms = 3600000,
+                                  .instance = 1};
+    struct store store = {.backend = &backend};
+    struct problem why;
+
+    crowd = calloc(1, sizeof *crowd);
+    crowd->wall_ms = RIG_START_MS;
+    assert_int_equal(sched_init(&crowd->sched, &config, &store, THREAD_LOOPS, &hooks, &why),
+                     ERR_OK);
+    for (int i = 0; i <= THREAD_LOOPS; i++) {
+        desk_init(&crowd->desks[i]);
+        sched_loop_init(&crowd->sched, i, &crowd->desks[i].inbox, &crowd->wall_ms);
+    }
+    for (int i = 0; i < THREAD_LOOPS; i++)
+        pthread_create(&crowd->threads[i], NULL, run_loop, &crowd->sched.loops[i]);
+    pthread_create(&crowd->threads[THREAD_LOOPS], NULL, run_keeper, &crowd->sched);
+    for (int i = 0; i <= THREAD_LOOPS; i++)
+        pthread_join(crowd->threads[i], NULL);
+    assert_int_equal(atomic_load(&crowd->answered), THREAD_LOOPS * EDITIONS);
+    assert_int_equal(crowd->sched.loops[THREAD_LOOPS].snapshot->count, THREAD_NODES);
+    sched_done(&crowd->sched);
+    free(crowd);
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ready_comes_once_the_nodes_are_there),
+        ROW(a_restart_finds_everything),
+        ROW(one_edition_is_under_way_at_a_time),
+        ROW(what_a_loop_reads_is_not_freed),
+        ROW(silence_has_three_ends),
+        ROW(after_an_hour_it_is_forgotten),
+        ROW(a_lost_nodes_jobs_move_on_at_once),
+        ROW(who_is_lost_while_the_store_is_away_is_lost_afterwards),
+        ROW(to_undrain_a_lost_node_does_not_make_it_ready),
+        ROW(a_node_that_sends_rubbish_is_degraded),
+        ROW(who_hangs_up_is_lost_after_the_grace),
+        ROW(who_comes_back_in_time_has_lost_nothing),
+        ROW(who_was_lost_stays_lost_after_a_restart),
+        ROW(counters_are_read_once_a_second),
+        cmocka_unit_test(many_editions_while_loops_read),
+    };
+
+    return cmocka_run_group_tests_name("sched/keeper", tests, NULL, NULL);
+}

@@ -1,0 +1,291 @@
+/* How nodes come, change and go: true in the store, then live on every loop, then answered. */
+#include "rig.h"
+
+#include "sched/blackboard.h"
+#include "sched/counts.h"
+
+#include <string.h>
+
+#define N1     "{\"node_id\":\"n1\",\"allowed_types\":[\"*\"],\"max_concurrent_jobs\":4"
+#define LABELS ",\"labels\":{\"gpu\":\"yes\"}"
+
+static void an_answer_comes_when_every_loop_knows(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->held = 1;
+    struct change *change = rig_begin_register(rig, 0, N1 "}");
+    rig_quiet(rig);
+    assert_non_null(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1")));
+    assert_null(snapshot_node(rig_loop(rig, 1)->snapshot, STR("n1")));
+    assert_false(rig_changed(change)); /* loop 1 would not find it */
+    rig->held = -1;
+    rig_quiet(rig);
+    assert_true(rig_changed(change));
+    assert_int_equal(change->err, ERR_OK);
+    assert_non_null(snapshot_node(rig_loop(rig, 1)->snapshot, STR("n1")));
+    assert_ptr_equal(change->node, rig_node(rig, "n1"));
+}
+
+static void heartbeats_cost_what_they_tell(void **state)
+{
+    static const struct {
+        const char *json;
+        enum registry_beat beat;
+    } rows[] = {
+        {"{\"node_id\":\"n2\"}", BEAT_UNKNOWN},
+        {"{\"node_id\":\"n1\"}", BEAT_TAKEN},
+        {N1 "}", BEAT_TAKEN},
+        {N1 ",\"max\":4}", BEAT_TAKEN},
+        {N1 ",\"max\":2}", BEAT_MAX},
+        {N1 ",\"max\":2}", BEAT_TAKEN},
+        {N1 "}", BEAT_TAKEN},
+        {N1 ",\"max\":4}", BEAT_MAX},
+        {N1 LABELS "}", BEAT_NEWS},
+        {N1 LABELS "}", BEAT_TAKEN},
+        {"{\"node_id\":\"n1\",\"health\":\"draining\"}", BEAT_NEWS},
+        {"{\"node_id\":\"n1\",\"health\":\"draining\"}", BEAT_TAKEN},
+        {"{\"node_id\":\"n1\",\"health\":\"ready\"}", BEAT_NEWS},
+        {"{\"node_id\":\"n1\",\"current_load\":{\"cpu\":0.25},\"level\":\"warning\"}", BEAT_TAKEN},
+    };
+    struct rig *rig = *state;
+
+    assert_int_equal(rig_register(rig, N1 "}"), ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        size_t calls = rig->calls[STORE_NODE_PUT];
+        enum registry_beat beat = rig_beat(rig, rows[i].json);
+        bool free = beat == BEAT_TAKEN || beat == BEAT_UNKNOWN;
+
+        if (beat != rows[i].beat || (rig->calls[STORE_NODE_PUT] == calls) != free)
+            fail_msg("row %zu, %s: %d", i, rows[i].json, beat);
+    }
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->cpu_pm), 250);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->level), 1);
+}
+
+/* Never more than it registered, whatever it says it would run right now. */
+static void max_is_never_above_what_was_registered(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 4);
+    for (int i = 0; i < 3; i++) {
+        enum registry_beat beat = rig_beat(rig, "{\"node_id\":\"n1\",\"max\":100}");
+
+        assert_int_equal(beat, BEAT_TAKEN); /* it has 4 already: nothing new */
+        assert_int_equal(atomic_load(&rig_node(rig, "n1")->max), 4);
+        assert_int_equal(rig_counts(rig, "n1").max, 4);
+    }
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":1}"), BEAT_MAX);
+    assert_int_equal(rig_counts(rig, "n1").max, 1);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":50}"), BEAT_MAX);
+    assert_int_equal(rig_counts(rig, "n1").max, 4);
+    for (int i = 0; i < 4; i++)
+        rig_place(rig, "{\"type\":\"t\"}");
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
+    /* Lowered below what it runs: nothing is taken from it, nothing more is given. */
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}"), BEAT_MAX);
+    assert_int_equal(counts_load(rig_node(rig, "n1")), 4);
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
+}
+
+static struct change *begin_admin(struct rig *rig, int loop, enum node_admin word)
+{
+    return rig_begin(rig, loop,
+                     &(struct change){.kind = CHANGE_ADMIN, .node_id = STR("n1"), .admin = word});
+}
+
+/* A heartbeat that left before the operator's word and arrived behind it. */
+static void a_late_heartbeat_does_not_end_a_drain(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 4);
+    rig->keep = STORE_NODE_PUT;
+    rig_begin_register(rig, 1, N1 LABELS "}");
+    rig->keep = STORE_VERB_COUNT;
+    struct change *drain = begin_admin(rig, 0, NODE_ADMIN_DRAINING);
+    rig_quiet(rig);
+    assert_true(rig_changed(drain));
+    rig_let_go(rig);
+    rig_quiet(rig);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_DRAINING);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_DRAINING);
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
+    /* And the other way round: one that saw it drained does not drain it again. */
+    rig->keep = STORE_NODE_PUT;
+    rig_begin_register(rig, 1, N1 ",\"labels\":{}}");
+    rig->keep = STORE_VERB_COUNT;
+    begin_admin(rig, 0, NODE_ADMIN_NONE);
+    rig_quiet(rig);
+    rig_let_go(rig);
+    rig_quiet(rig);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);
+}
+
+/* Loop 0 is slow to pass on what the store answered it first. */
+static void changes_that_overtake_each_other_end_in_the_stores_order(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 4);
+    struct change *first = rig_begin_register(rig, 0, N1 ",\"labels\":{\"v\":\"1\"}}");
+    rig->held = 0;
+    rig_quiet(rig);
+    struct change *second = rig_begin_register(rig, 1, N1 ",\"labels\":{\"v\":\"2\"},\"max\":3}");
+    rig_quiet(rig);
+    rig->held = -1;
+    rig_quiet(rig);
+    assert_true(rig_changed(first) && rig_changed(second));
+    assert_str(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"))->facts->labels,
+               "{\"v\":\"2\"}");
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->max), 3);
+    /* What was remembered is the second's: the first's words are news. */
+    assert_int_equal(rig_beat(rig, N1 ",\"labels\":{\"v\":\"2\"},\"max\":3}"), BEAT_TAKEN);
+}
+
+static void a_node_that_came_back_is_not_taken_for_the_one_that_left(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 4);
+    for (int i = 0; i < 3; i++) /* its record has seen changes */
+        rig_beat(rig, i % 2 ? N1 LABELS "}" : N1 ",\"labels\":{}}");
+    struct change *left =
+        rig_begin(rig, 0, &(struct change){.kind = CHANGE_DROP, .node_id = STR("n1")});
+    rig->held = 0;
+    rig_quiet(rig);
+    struct change *back = rig_begin_register(rig, 1, N1 ",\"role\":\"x\"}");
+    rig_quiet(rig);
+    rig->held = -1;
+    rig_quiet(rig);
+    assert_true(rig_changed(left) && rig_changed(back));
+    assert_non_null(rig_node(rig, "n1")); /* as the store has it */
+    assert_str(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"))->facts->role, "x");
+}
+
+/* What it said in its former life is not what it says now. */
+static void a_node_that_left_is_forgotten(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(rig_register(rig, N1 LABELS ",\"level\":\"critical\",\"usage\":{\"a\":1}}"),
+                     ERR_OK);
+    rig_beat(rig, "{\"node_id\":\"n1\",\"level\":\"critical\",\"current_load\":{\"cpu\":1},"
+                  "\"usage\":{\"a\":1}}");
+    assert_int_equal(rig_drop(rig, "n1"), ERR_OK);
+    assert_null(rig_node(rig, "n1"));
+    assert_int_equal(rig_drop(rig, "n1"), ERR_NOT_FOUND);
+    assert_int_equal(rig_admin(rig, "n1", NODE_ADMIN_DRAINING), ERR_NOT_FOUND);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\"}"), BEAT_UNKNOWN);
+    assert_int_equal(rig_register(rig, N1 "}"), ERR_OK);
+    const struct node *node = rig_node(rig, "n1");
+    assert_int_equal(atomic_load(&node->level), -1); /* it has no agent now */
+    assert_int_equal(atomic_load(&node->cpu_pm), -1);
+    struct buf buf = {0};
+    blackboard_read(atomic_load(&node->usage), &buf);
+    assert_int_equal(buf.len, 0);
+    buf_free(&buf);
+    assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);
+    assert_int_equal(rig_beat(rig, N1 LABELS "}"), BEAT_NEWS);
+    assert_str(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"))->facts->labels,
+               "{\"gpu\":\"yes\"}");
+}
+
+static void a_dropped_drain_is_over(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    assert_int_equal(rig_admin(rig, "n1", NODE_ADMIN_CORDONED), ERR_OK);
+    assert_int_equal(rig_drop(rig, "n1"), ERR_OK);
+    rig_worker(rig, "n1", 1);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->admin), NODE_ADMIN_NONE);
+}
+
+static void the_fleet_has_a_bound(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->sched.config.nodes_max = 2;
+    rig_worker(rig, "n1", 1);
+    rig_worker(rig, "n2", 1);
+    assert_int_equal(rig_register(rig, "{\"node_id\":\"n3\"}"), ERR_BUSY);
+    assert_int_equal(rig_register(rig, N1 LABELS "}"), ERR_OK); /* who is known may change */
+    assert_int_equal(rig_drop(rig, "n2"), ERR_OK);
+    assert_int_equal(rig_register(rig, "{\"node_id\":\"n3\"}"), ERR_OK);
+}
+
+static void a_store_that_is_away_changes_nothing(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 4);
+    rig->refuse = ERR_STORE_DOWN;
+    assert_int_equal(rig_register(rig, "{\"node_id\":\"n2\"}"), ERR_STORE_DOWN);
+    assert_int_equal(rig_register(rig, N1 LABELS "}"), ERR_STORE_DOWN);
+    assert_int_equal(rig_admin(rig, "n1", NODE_ADMIN_DRAINING), ERR_STORE_DOWN);
+    assert_int_equal(rig_drop(rig, "n1"), ERR_STORE_DOWN);
+    rig->refuse = ERR_OK;
+    assert_null(rig_node(rig, "n2"));
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
+    assert_int_equal(rig_beat(rig, N1 LABELS "}"), BEAT_NEWS); /* still news */
+}
+
+/* What arrives at the store too late changes nothing and is answered as such. */
+static void a_late_change_is_refused(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->keep = STORE_NODE_PUT;
+    struct change *change = rig_begin_register(rig, 0, N1 "}");
+    rig_tick(rig, rig->config.store_timeout_ms + 1);
+    rig_let_go(rig);
+    rig_quiet(rig);
+    assert_true(rig_changed(change));
+    assert_int_equal(change->err, ERR_STORE_DOWN);
+    assert_null(rig_node(rig, "n1"));
+}
+
+static void signs_of_life_are_written_sparingly(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    struct node *node = (struct node *)rig_node(rig, "n1");
+    int64_t first_ms = atomic_load(&node->heartbeat_ms);
+    rig->wall_ms += 999;
+    registry_alive(rig_loop(rig, 0), node);
+    assert_int_equal(atomic_load(&node->heartbeat_ms), first_ms);
+    rig->wall_ms += 1;
+    registry_alive(rig_loop(rig, 0), node);
+    assert_int_equal(atomic_load(&node->heartbeat_ms), rig->wall_ms);
+    rig->wall_ms -= 60000; /* the clock was set back: the old time would look fresh for a minute */
+    registry_alive(rig_loop(rig, 0), node);
+    assert_int_equal(atomic_load(&node->heartbeat_ms), rig->wall_ms);
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(an_answer_comes_when_every_loop_knows),
+        ROW(heartbeats_cost_what_they_tell),
+        ROW(max_is_never_above_what_was_registered),
+        ROW(a_late_heartbeat_does_not_end_a_drain),
+        ROW(changes_that_overtake_each_other_end_in_the_stores_order),
+        ROW(a_node_that_came_back_is_not_taken_for_the_one_that_left),
+        ROW(a_node_that_left_is_forgotten),
+        ROW(a_dropped_drain_is_over),
+        ROW(the_fleet_has_a_bound),
+        ROW(a_store_that_is_away_changes_nothing),
+        ROW(a_late_change_is_refused),
+        ROW(signs_of_life_are_written_sparingly),
+    };
+
+    return cmocka_run_group_tests_name("sched/registry", tests, NULL, NULL);
+}
