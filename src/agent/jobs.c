@@ -1,4 +1,4 @@
-/* The table of jobs and how one goes from state to state. */
+/* How a job goes from state to state. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -19,80 +19,11 @@
 
 enum { EMERGENCY_GRACE_MS = 1000, REASON_BYTES = 48, STOP_REASON_MAX = 31 };
 
-/* --- the table --- */
-
-static bool key_of(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
-{
-    int len = snprintf(key, JOBS_KEY_MAX, STR_FMT ".%lld", STR_ARG(job_id), (long long)attempt);
-
-    return len > 0 && len < JOBS_KEY_MAX && str_is_id(str_of(key), RUN_KEY_MAX);
-}
-
 static void job_log(const struct agent_job *job, enum log_level level, const char *event,
                     const char *reason)
 {
     log_event(level, event, KC("job_id", job->job_id), KS("node_id", job->jobs->node_id),
               KI("attempt_id", job->attempt), KS("type", job->type), KC("reason", reason));
-}
-
-static struct agent_job *job_new(struct jobs *jobs, enum jobs_state state)
-{
-    struct agent_job *job = mem_new(struct agent_job);
-
-    job->jobs = jobs;
-    job->state = state;
-    return job;
-}
-
-static void job_enter(struct agent_job *job)
-{
-    struct jobs *jobs = job->jobs;
-
-    assert(!map_get(&jobs->by_key, str_of(job->key)));
-    map_put(&jobs->by_key, str_of(job->key), job);
-    job->before = jobs->last;
-    if (jobs->last)
-        jobs->last->next = job;
-    else
-        jobs->first = job;
-    jobs->last = job;
-    jobs->count++;
-    jobs->counts[job->state]++;
-}
-
-static void job_delete(struct agent_job *job)
-{
-    arena_free(&job->order);
-    arena_free(&job->arena);
-    free(job);
-}
-
-static void job_leave(struct agent_job *job)
-{
-    struct jobs *jobs = job->jobs;
-
-    assert(!job->run && !job->note);
-    map_del(&jobs->by_key, str_of(job->key));
-    if (job->before)
-        job->before->next = job->next;
-    else
-        jobs->first = job->next;
-    if (job->next)
-        job->next->before = job->before;
-    else
-        jobs->last = job->before;
-    jobs->count--;
-    jobs->counts[job->state]--;
-    job_delete(job);
-}
-
-static void job_state(struct agent_job *job, enum jobs_state state)
-{
-    struct jobs *jobs = job->jobs;
-
-    jobs->counts[job->state]--;
-    job->state = state;
-    jobs->counts[state]++;
 }
 
 static void job_forget(struct agent_job *job)
@@ -102,7 +33,7 @@ static void job_forget(struct agent_job *job)
     job->run = NULL;
     if (run)
         run_forget(run);
-    job_leave(job);
+    jobs_leave(job);
 }
 
 /* The oldest go first; what they wrote was kept long enough. */
@@ -125,7 +56,7 @@ static void report(struct agent_job *job, const char *reason, struct str result)
 {
     bool done = !reason[0];
 
-    job_state(job, JOBS_REPORTING);
+    jobs_set_state(job, JOBS_REPORTING);
     job_log(job, LOG_INFO, done ? "job.done" : "job.failed", done ? "ok" : reason);
     if (job->note)
         outbox_drop(job->note);
@@ -198,7 +129,7 @@ static void start(struct agent_job *job)
     struct problem why;
     enum err err;
 
-    job_state(job, JOBS_RUNNING);
+    jobs_set_state(job, JOBS_RUNNING);
     if (job->cancelled) {
         report_unrun(job, REASON_CANCELLED, "It was cancelled before it began.");
         return;
@@ -218,7 +149,7 @@ static void ack_settled(struct agent_job *job, enum outbox_verdict verdict)
     }
     job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
     job->jobs->handler->over(job);
-    job_leave(job);
+    jobs_leave(job);
 }
 
 static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
@@ -227,9 +158,9 @@ static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
 
     if (verdict == OUTBOX_REFUSED)
         job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
-    job_state(job, JOBS_KEPT);
+    jobs_set_state(job, JOBS_KEPT);
     if (!job->run)
-        job_leave(job);
+        jobs_leave(job);
     trim_kept(jobs);
 }
 
@@ -271,7 +202,7 @@ static void refuse(struct jobs *jobs, const struct jobs_order *order, const char
 static void take(struct jobs *jobs, const struct jobs_order *order, const char *key,
                  const struct json *body)
 {
-    struct agent_job *job = job_new(jobs, JOBS_ACKING);
+    struct agent_job *job = jobs_new_job(jobs, JOBS_ACKING);
     enum err err;
 
     str_copy(str_of(key), job->key, sizeof job->key);
@@ -285,7 +216,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
         job->title = arena_str(&job->arena, order->title);
     err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
     assert(!err);
-    job_enter(job);
+    jobs_enter(job);
     jobs->handler->began(job);
     job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order->job_id, job->attempt, STR_NONE,
                            STR_NONE, false, job);
@@ -328,7 +259,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     struct problem why = {.detail = "The id is too long."};
     const char *reason;
 
-    if (jobs_order_read(body, &arena, &order, &why) || !key_of(order.job_id, order.attempt, key))
+    if (jobs_order_read(body, &arena, &order, &why) || !jobs_key(order.job_id, order.attempt, key))
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
     else if ((job = map_get(&jobs->by_key, str_of(key))))
@@ -349,7 +280,7 @@ static struct agent_job *find_named(struct jobs *jobs, const struct json *body, 
     char key[JOBS_KEY_MAX];
     int64_t attempt;
 
-    if (!id.at || !json_int(json_get(body, "attempt_id"), &attempt) || !key_of(id, attempt, key))
+    if (!id.at || !json_int(json_get(body, "attempt_id"), &attempt) || !jobs_key(id, attempt, key))
         return NULL;
     return map_get(&jobs->by_key, str_of(key));
 }
@@ -411,56 +342,6 @@ void jobs_down(struct jobs *jobs)
     outbox_down(jobs->outbox);
 }
 
-/* --- looking --- */
-
-void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
-{
-    size_t left = CONFIG_JOBS_MAX;
-
-    jsonw_arr(w);
-    for (const struct agent_job *job = jobs->first; job && left > 0; job = job->next) {
-        if (job->dropped || (job->state != JOBS_RUNNING && job->state != JOBS_REPORTING))
-            continue;
-        jsonw_obj(w);
-        jsonw_kstr(w, "job_id", str_of(job->job_id));
-        jsonw_kint(w, "attempt_id", job->attempt);
-        jsonw_end_obj(w);
-        left--;
-    }
-    jsonw_end_arr(w);
-}
-
-size_t jobs_in_use(const struct jobs *jobs)
-{
-    return jobs->counts[JOBS_ACKING] + jobs->counts[JOBS_RUNNING];
-}
-
-struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job)
-{
-    return job ? job->next : jobs->first;
-}
-
-struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt)
-{
-    struct agent_job *found = NULL;
-
-    for (struct agent_job *job = jobs->first; job; job = job->next)
-        if (str_is(job_id, job->job_id) &&
-            (attempt ? job->attempt == attempt : !found || job->attempt > found->attempt))
-            found = job;
-    return found;
-}
-
-void *jobs_user(const struct jobs *jobs)
-{
-    return jobs->user;
-}
-
-struct runs *jobs_runs(const struct jobs *jobs)
-{
-    return jobs->runs;
-}
-
 /* --- what was left --- */
 
 /* Ended while nobody looked: its outcome may be in the outbox already. */
@@ -474,12 +355,12 @@ static void adopt_ended(struct agent_job *job)
     if (job->dropped) {
         job_forget(job);
     } else if (jobs_settled_marked(job)) {
-        job_state(job, JOBS_KEPT); /* a note that is left is answered without us */
+        jobs_set_state(job, JOBS_KEPT); /* a note that is left is answered without us */
         trim_kept(job->jobs);
     } else if (note) {
         note->user = job;
         job->note = note;
-        job_state(job, JOBS_REPORTING);
+        jobs_set_state(job, JOBS_REPORTING);
     } else {
         report_run(job);
     }
@@ -488,10 +369,10 @@ static void adopt_ended(struct agent_job *job)
 static void adopt(struct run *run)
 {
     struct jobs *jobs = runs_user(run->runs);
-    struct agent_job *job = job_new(jobs, JOBS_RUNNING);
+    struct agent_job *job = jobs_new_job(jobs, JOBS_RUNNING);
     int64_t age_ms = jobs->loop->wall_ms - run->started_ms;
 
-    if (!jobs_meta_read(run->meta, job) || !key_of(str_of(job->job_id), job->attempt, job->key) ||
+    if (!jobs_meta_read(run->meta, job) || !jobs_key(str_of(job->job_id), job->attempt, job->key) ||
         !str_is(run->key, job->key)) {
         log_event(LOG_ERROR, "run.strange", KS("node_id", jobs->node_id), KS("run", run->key),
                   KC("reason", "nobody knows what it is for"));
@@ -501,7 +382,7 @@ static void adopt(struct run *run)
     run->user = job;
     job->run = run;
     job->since_ms = jobs->loop->mono_ms - (age_ms > 0 ? age_ms : 0);
-    job_enter(job);
+    jobs_enter(job);
     if (run->state == RUN_ENDED) {
         adopt_ended(job);
         return;
@@ -568,7 +449,7 @@ void jobs_free(struct jobs *jobs)
     outbox_free(jobs->outbox);
     for (job = jobs->first; job; job = next) {
         next = job->next;
-        job_delete(job);
+        jobs_delete(job);
     }
     map_free(&jobs->by_key);
     free(jobs->runs_dir);

@@ -1,5 +1,6 @@
 /* Between the files of jobs.h:
- *   jobs.c         the table and the life of a job
+ *   jobs.c         the life of a job
+ *   jobs_table.c   all of them
  *   jobs_start.c   from the server's message to a run
  *   jobs_result.c  from the end of a run to what the server is told */
 #ifndef AGENT_JOBS_PRIVATE_H
@@ -22,6 +23,14 @@ struct jobs {
     size_t count;
     size_t counts[JOBS_STATES];
 };
+
+/* "ID.ATTEMPT"; false: such a name cannot be. */
+bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX]);
+struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state); /* not in the table yet */
+void jobs_enter(struct agent_job *job);                                   /* its key is set */
+void jobs_set_state(struct agent_job *job, enum jobs_state state);
+void jobs_leave(struct agent_job *job);  /* and is gone; neither run nor note may be left */
+void jobs_delete(struct agent_job *job); /* only its memory */
 
 /* What the server asks for; strings in the message. */
 struct jobs_order {
