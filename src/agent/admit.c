@@ -80,15 +80,33 @@ static const struct slots_clamp *zero_clamp(const struct slots *slots)
     return &slots->chain[at];
 }
 
-/* More than this never fits, however idle the machine is. */
-static bool can_ever(const struct admit *admit)
+static const char *reason_of(const struct slots *slots, enum slots_step step)
+{
+    for (size_t i = 0; i < slots->count; i++)
+        if (slots->chain[i].step == step)
+            return slots->chain[i].reason;
+    return NULL;
+}
+
+/* What no waiting changes: there is no slot for it on this machine even when that is idle. */
+static bool explain_never(struct admit *admit)
 {
     const struct slots_rules *rules = &admit->protect.rules.slots;
-    int64_t most = admit->protect.slots.max;
+    const struct slots *slots = &admit->protect.slots;
+    const char *fixed = reason_of(slots, SLOTS_FIXED), *max = reason_of(slots, SLOTS_MAX);
+    int64_t most = slots->max;
 
     if (rules->max_concurrent_jobs != SLOTS_NONE && rules->max_concurrent_jobs < most)
         most = rules->max_concurrent_jobs;
-    return most > (admit->request->interactive ? 0 : rules->reserved_slots);
+    if (most > (admit->request->interactive ? 0 : rules->reserved_slots))
+        return false;
+    admit->never = true;
+    snprintf(admit->why, sizeof admit->why, "this machine never has a slot for it: %s",
+             most > 0         ? "all are kept for interactive work (reserved_slots)"
+             : slots->max > 0 ? "max_concurrent_jobs is 0"
+             : fixed          ? fixed
+                              : max);
+    return true;
 }
 
 static void explain_full(struct admit *admit)
@@ -96,27 +114,26 @@ static void explain_full(struct admit *admit)
     const struct slots *slots = &admit->protect.slots;
     const struct slots_clamp *zero = zero_clamp(slots);
 
-    admit->never = !can_ever(admit);
-    snprintf(admit->why, sizeof admit->why, "no slot is free%s: %s is 0, %s; level %s",
-             admit->never ? ", and there never is" : "",
+    snprintf(admit->why, sizeof admit->why, "no slot is free: %s is 0, %s; level %s",
              zero ? slots_step_name(zero->step) : "room", zero ? zero->reason : "nothing is left",
              level_name(level_gate(&admit->protect.level)));
 }
 
+/* A level that was left falls only after a while of calm: the figure of now may look harmless. */
 static void explain_level(struct admit *admit)
 {
     const struct level_state *state = &admit->protect.level;
+    bool held = state->now.level < state->level;
     enum level level = level_gate(state);
-    enum level_signal by = state->now.level >= state->level ? state->now.by : state->by;
+    enum level_signal by = held ? state->by : state->now.by;
     struct level_figures figures;
     int64_t ppm;
 
     usage_figures(&admit->protect.usage, &figures);
-    ppm = figures.ppm[by];
-    snprintf(admit->why, sizeof admit->why,
-             "this machine is at level %s by %s (%" PRId64 "%% %s)%s", level_name(level),
-             level_signal_name(by), ppm == LEVEL_UNKNOWN ? 0 : ppm / 10000,
-             by == LEVEL_MEMORY ? "free" : "in use",
+    ppm = figures.ppm[by] == LEVEL_UNKNOWN ? 0 : figures.ppm[by];
+    snprintf(admit->why, sizeof admit->why, "this machine %s level %s by %s (%" PRId64 "%% %s%s)%s",
+             held ? "still counts as at" : "is at", level_name(level), level_signal_name(by),
+             ppm / 10000, by == LEVEL_MEMORY ? "free" : "in use", held ? " now" : "",
              level == LEVEL_WARNING ? ": only high priority starts" : "");
 }
 
@@ -144,7 +161,9 @@ static bool decide(struct admit *admit, const struct usage *usage, struct proble
     answer =
         protect_admits(&admit->protect, now_ms, own.type, own.priority, request->interactive, NULL);
     assert(answer != PROTECT_TYPE && answer != PROTECT_STALE);
-    if (answer == PROTECT_LEVEL)
+    if (answer != PROTECT_ADMIT && explain_never(admit))
+        taken = false;
+    else if (answer == PROTECT_LEVEL)
         explain_level(admit);
     else if (answer == PROTECT_FULL)
         explain_full(admit);
