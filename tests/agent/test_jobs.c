@@ -673,6 +673,7 @@ static void test_drop_while_reporting(void **state)
     fake_run_end("j1.1", "EXITED", 0, -1, "");
     say(bench, jobs_drop, "j1");
     assert_true(fake_run_find("j1.1")->there);
+    assert_running(bench, LIST("j1"));
     accept_last(bench);
     assert_running(bench, "[]");
 }
@@ -820,21 +821,25 @@ static void test_strange_runs(void **state)
 
 /* --- the result file --- */
 
-static void result_file(struct bench *bench, const char *key, const char *text, size_t len)
+static void write_file(const char *path, const char *text, size_t len)
 {
-    char path[256];
-    FILE *file;
+    FILE *file = fopen(path, "w");
 
-    snprintf(path, sizeof path, "%s/runs/%s/work/" JOBS_RESULT_FILE, bench->dir, key);
-    unlink(path);
-    if (text[0] == '@') {
-        assert_int_equal(symlink(text + 1, path), 0);
-        return;
-    }
-    file = fopen(path, "w");
     assert_non_null(file);
     fwrite(text, 1, len, file);
     fclose(file);
+}
+
+static void result_file(struct bench *bench, const char *key, const char *text, size_t len)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/runs/%s/work/" JOBS_RESULT_FILE, bench->dir, key);
+    unlink(path);
+    if (text[0] == '@')
+        assert_int_equal(symlink(text + 1, path), 0);
+    else
+        write_file(path, text, len);
 }
 
 static void test_output(void **state)
@@ -851,11 +856,14 @@ static void test_output(void **state)
         {"1],[2", NULL},
         {"not JSON", NULL},
         {"\"\xff\"", NULL},
-        {"@/etc/hostname", NULL},
+        {"@../../../secret", NULL}, /* JSON too, but not the job's */
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL}, /* 30 deep */
     };
     struct bench *bench = *state;
+    char path[128];
 
+    snprintf(path, sizeof path, "%s/secret", bench->dir);
+    write_file(path, "{}", 2);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[16];
         const struct json *result;
