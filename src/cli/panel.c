@@ -177,17 +177,23 @@ static void draw_percent(struct block *block, const char *title, const char *nam
     sheet_fmt(&block->sheet, TABLE_PLAIN, "%.0f%%", percent);
 }
 
-/* The clamp that left nothing; NULL: none was sent, or there is room. */
-static const struct json *first_zero(const struct json *clamps)
+/* Where the slots became none: the first clamp from which on nothing is left. NULL: there is room,
+ * or no clamps were sent. */
+static const struct json *zero_clamp(const struct json *clamps)
 {
-    const struct json *clamp = json_first(clamps);
+    const struct json *clamp = json_first(clamps), *earliest = NULL, *first = NULL;
 
     if (json_type(clamps) != JSON_ARR)
         return NULL;
-    for (uint32_t i = 0; i < clamps->count; i++, clamp = json_next(clamp))
-        if (show_int(clamp, "value", -1) == 0)
-            return clamp;
-    return NULL;
+    for (uint32_t i = 0; i < clamps->count; i++, clamp = json_next(clamp)) {
+        bool zero = show_int(clamp, "value", -1) == 0;
+
+        if (zero && !earliest)
+            earliest = clamp;
+        first = zero ? first ? first : clamp : NULL;
+    }
+    /* `raw` only repeats one of the two before it */
+    return first && json_str_is(json_get(first, "name"), "raw") ? earliest : first;
 }
 
 /* "cpu: (8.00 cores - load 6.00) / 1.20"; without the name where the reason has it anyway. */
@@ -206,7 +212,7 @@ static void draw_slots(struct block *block)
     int64_t in_use = show_int(block->server, "slots_in_use", 0);
     int64_t most = show_int(block->server, "slots_max", 0);
     int64_t room = show_int(block->server, "slots_available", 0);
-    const struct json *zero = first_zero(json_get(block->server, "clamps"));
+    const struct json *zero = zero_clamp(json_get(block->server, "clamps"));
     enum table_colour colour = room == 0              ? TABLE_RED
                                : room < most - in_use ? TABLE_YELLOW
                                                       : TABLE_GREEN;
