@@ -141,6 +141,7 @@ static size_t list_tasks(struct agent *agent, const struct usage *usage, size_t 
                                   .memory_kib = tree_memory(usage, pid),
                                   .stopping = job->stopping || job->state == JOBS_ACKING};
     }
+    assert(count == jobs_in_use(agent->jobs) && pids <= count);
     *ret_pids = pids;
     return count;
 }
@@ -151,6 +152,7 @@ static void kill_task(struct protect *protect, const struct protect_kill *kill)
     struct buf evidence = {0};
     struct jsonw w = jsonw_to(&evidence);
 
+    assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
     protect_kill_write(kill, &w);
     jobs_kill(agent->task_jobs[kill->task - agent->tasks], buf_view(&evidence));
     buf_free(&evidence);

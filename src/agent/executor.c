@@ -129,6 +129,7 @@ static enum err read_one(const struct json *key, const struct schema_lines *line
     struct str type = json_str(key, arena);
     enum err err;
 
+    assert(key >= lines->root && key < lines->root + lines->root->span);
     if (!str_is(type, "*") && !str_is_id(type, CONFIG_TYPE_MAX))
         return wrong(why, lines, key, STR("*"), "and the others must be named by task types");
     if (json_type(key + 1) != JSON_OBJ)

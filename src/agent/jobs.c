@@ -56,6 +56,8 @@ static void report(struct agent_job *job, const char *reason, struct str result)
 {
     bool done = !reason[0];
 
+    assert(job->state == JOBS_RUNNING || job->state == JOBS_KEPT);
+    assert(!job->dropped);
     jobs_set_state(job, JOBS_REPORTING);
     job_log(job, LOG_INFO, done ? "job.done" : "job.failed", done ? "ok" : reason);
     if (job->note)
@@ -69,6 +71,7 @@ static void report_run(struct agent_job *job)
     struct buf result = {0};
     char reason[REASON_BYTES];
 
+    assert(job->run && job->run->state == RUN_ENDED);
     jobs_reason(&job->run->exit, reason, sizeof reason);
     jobs_result_write(job, &result);
     report(job, reason, buf_view(&result));
@@ -81,6 +84,7 @@ static void report_unrun(struct agent_job *job, const char *reason, const char *
     struct buf result = {0};
     struct jsonw w = jsonw_to(&result);
 
+    assert(!job->run);
     jsonw_obj(&w);
     jsonw_knull(&w, "exit_code");
     jsonw_kstr(&w, "detail", str_of(detail));
@@ -94,6 +98,7 @@ static void on_started(struct run *run)
 {
     struct agent_job *job = run->user;
 
+    assert(job->run == run && job->state == JOBS_RUNNING);
     job_log(job, LOG_INFO, "job.started", "acked");
 }
 
@@ -118,6 +123,7 @@ static const struct runs_handler runs_handler = {.started = on_started, .ended =
 
 static void drop(struct agent_job *job)
 {
+    assert(job->state == JOBS_RUNNING && job->run);
     job->dropped = job->stopping = true;
     run_stop(job->run, REASON_DROPPED, -1);
 }
@@ -129,6 +135,7 @@ static void start(struct agent_job *job)
     struct problem why;
     enum err err;
 
+    assert(job->state == JOBS_ACKING && job->message && !job->run);
     jobs_set_state(job, JOBS_RUNNING);
     if (job->cancelled) {
         report_unrun(job, REASON_CANCELLED, "It was cancelled before it began.");
@@ -156,6 +163,7 @@ static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
 {
     struct jobs *jobs = job->jobs;
 
+    assert(!job->run || job->run->state == RUN_ENDED);
     if (verdict == OUTBOX_REFUSED)
         job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
     jobs_set_state(job, JOBS_KEPT);
@@ -325,7 +333,7 @@ void jobs_reply(struct jobs *jobs, const struct json *body)
 
 void jobs_kill(struct agent_job *job, struct str evidence)
 {
-    assert(job->state == JOBS_RUNNING);
+    assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
     if (!job->evidence.at && !job->stopping)
         job->evidence = arena_str(&job->arena, evidence);
     job->stopping = true;
@@ -349,6 +357,7 @@ static void adopt_ended(struct agent_job *job)
 {
     struct outbox_note *note = NULL;
 
+    assert(job->run->state == RUN_ENDED && !job->note);
     while ((note = outbox_next(job->jobs->outbox, note)))
         if (note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0)
             break;

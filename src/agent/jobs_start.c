@@ -129,6 +129,8 @@ static void surround(const struct agent_job *job, const struct jobs_order *order
                      const struct executor *executor, struct run_spec *spec, struct arena *arena)
 {
     size_t count = executor ? executor->env.count : 0;
+
+    assert(job->key[0] && str_eq(job->type, order->type));
     struct str *env = arena_array(arena, struct str, count + OWN_ENV);
 
     for (size_t i = 0; i < count; i++)

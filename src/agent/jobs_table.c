@@ -27,7 +27,7 @@ void jobs_enter(struct agent_job *job)
 {
     struct jobs *jobs = job->jobs;
 
-    assert(!map_get(&jobs->by_key, str_of(job->key)));
+    assert(job->key[0] && !map_get(&jobs->by_key, str_of(job->key)));
     map_put(&jobs->by_key, str_of(job->key), job);
     job->before = jobs->last;
     if (jobs->last)
@@ -69,6 +69,7 @@ void jobs_set_state(struct agent_job *job, enum jobs_state state)
 {
     struct jobs *jobs = job->jobs;
 
+    assert(state < JOBS_STATES && jobs->counts[job->state] > 0);
     jobs->counts[job->state]--;
     job->state = state;
     jobs->counts[state]++;

@@ -48,6 +48,7 @@ static void send_facts(struct link *link, const char *msg)
 {
     struct jsonw w = jsonw_to(&link->text);
 
+    assert(link->ws);
     buf_clear(&link->text);
     jsonw_obj(&w);
     jsonw_kstr(&w, "msg", str_of(msg));
@@ -193,6 +194,7 @@ static void on_opened(struct ws *ws)
 {
     struct link *link = ws->user;
 
+    assert(link->ws == ws && !link->up);
     link->refusal[0] = 0;
     uv_timer_start(
         &link->welcome, on_welcome_late,
@@ -257,6 +259,7 @@ static const char *why_closed(const struct link *link, const struct ws *ws, int 
 
 static void redial_later(struct link *link, int64_t pause_ms)
 {
+    assert(!link->ws && !link->up && pause_ms > 0);
     link->url = (link->url + 1) % link->config->url_count;
     uv_timer_start(&link->redial, on_redial, (uint64_t)pause_ms, 0);
 }
@@ -266,6 +269,7 @@ static void on_closed(struct ws *ws, int code)
     struct link *link = ws->user;
     bool was_up = link->up;
 
+    assert(link->ws == ws);
     link->ws = NULL;
     link->up = link->beat_due = false;
     if (link->freeing)

@@ -49,6 +49,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
     struct outbox_note *note = mem_zeroed(1, sizeof *note + reason.len + result.len + 2);
     char *at = (char *)(note + 1);
 
+    assert(kind < OUTBOX_KINDS && job_id.len <= OUTBOX_JOB_MAX);
     note->outbox = outbox;
     note->kind = kind;
     note->attempt = attempt;
@@ -68,7 +69,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
 
 static void link_note(struct outbox *outbox, struct outbox_note *note, uint64_t seq)
 {
-    assert(seq > outbox->last_seq);
+    assert(seq > outbox->last_seq && !note->next && !note->before);
     note->seq = outbox->last_seq = seq;
     note->before = outbox->last;
     if (outbox->last)
@@ -84,6 +85,7 @@ static void unlink_note(struct outbox_note *note)
 {
     struct outbox *outbox = note->outbox;
 
+    assert(outbox->count > 0 && idmap_get(&outbox->by_seq, note->seq) == note);
     if (note->before)
         note->before->next = note->next;
     else
@@ -95,6 +97,7 @@ static void unlink_note(struct outbox_note *note)
     outbox->count--;
     if (note->sent)
         outbox->in_flight--;
+    assert(outbox->in_flight <= outbox->count);
     idmap_del(&outbox->by_seq, note->seq);
 }
 
@@ -135,6 +138,7 @@ static void tidy_later(struct outbox *outbox)
 
 static void rewrite(struct outbox *outbox)
 {
+    assert(!outbox->file.busy && !outbox->freeing);
     buf_clear(&outbox->text);
     for (struct outbox_note *note = outbox->first; note; note = note->next)
         if (note->kept)
@@ -177,6 +181,7 @@ static void outbox_delete(struct outbox *outbox)
 {
     struct outbox_note *note;
 
+    assert(outbox->freeing && !outbox->file.busy);
     outbox_file_close(&outbox->file);
     while ((note = outbox->first)) {
         unlink_note(note);
@@ -221,6 +226,7 @@ static void record(struct outbox_note *note)
 {
     struct outbox *outbox = note->outbox;
 
+    assert(note->kept && note->kind != OUTBOX_ACK); /* an ACK of another life means nothing */
     add_line(&outbox->file.pending, note);
     flush(outbox);
 }
@@ -291,6 +297,7 @@ static bool send_note(struct outbox_note *note)
     struct outbox *outbox = note->outbox;
     struct jsonw w = jsonw_to(&outbox->text);
 
+    assert(outbox->up && !note->sent);
     buf_clear(&outbox->text);
     jsonw_obj(&w);
     jsonw_kint(&w, "id", (int64_t)note->seq);
@@ -364,6 +371,7 @@ void outbox_drop(struct outbox_note *note)
 
 void outbox_up(struct outbox *outbox)
 {
+    assert(!outbox->up && outbox->in_flight == 0);
     outbox->up = true;
     outbox->paused = false;
     outbox->pauses = 0;
@@ -401,6 +409,7 @@ static void settle(struct outbox_note *note, enum outbox_verdict verdict)
 {
     struct outbox *outbox = note->outbox;
 
+    assert(note->sent && outbox->up);
     unlink_note(note);
     if (note->kept)
         record_end(note);

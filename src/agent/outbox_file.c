@@ -30,6 +30,7 @@ static int write_all(int fd, struct str text, int64_t at)
 
 static int append(struct outbox_file *file)
 {
+    assert(file->batch.len > 0 && file->batch.at[file->batch.len - 1] == '\n');
     int error = write_all(file->fd, buf_view(&file->batch), file->size);
 
     if (!error && fdatasync(file->fd) != 0)
@@ -129,6 +130,7 @@ void outbox_file_flush(struct outbox_file *file, struct loop *loop)
 
 void outbox_file_rewrite(struct outbox_file *file, struct loop *loop, struct str text)
 {
+    assert(!file->busy && text.at != file->pending.at);
     buf_clear(&file->pending); /* `text` knows better */
     buf_clear(&file->batch);
     buf_str(&file->batch, text);

@@ -38,6 +38,7 @@ static void write_log(struct jsonw *w, int64_t offset, int64_t total, struct str
 {
     size_t cut = over ? 0 : unfinished(text);
 
+    assert(offset >= 0 && total >= 0 && cut <= text.len);
     if (cut < text.len)
         text.len -= cut; /* comes with the next piece */
     jsonw_obj(w);
