@@ -44,8 +44,8 @@ static void no_kill(struct protect *protect, const struct protect_kill *kill)
     assert(!"berth run ends nobody");
 }
 
-/* The settings of this machine's agent, but for the token: whoever may run a command need not be
- * able to read that. */
+/* The settings of this machine's agent, but for its token: whoever may run a command need not be
+ * able to read that. A token in the environment is the command's own business and stays there. */
 static enum err load(struct admit *admit, struct problem *why)
 {
     char *argv[] = {(char *)"--token-file=", (char *)"--config", (char *)admit->request->config};
@@ -55,6 +55,8 @@ static enum err load(struct admit *admit, struct problem *why)
     if (err)
         return err;
     admit->config = &admit->source.config;
+    if (admit->config->token.at)
+        setenv("BERTH_TOKEN", arena_cstr(&admit->source.arena, admit->config->token), 1);
     err = agent_rules(admit->config, &rules, why);
     if (err)
         return err;

@@ -34,7 +34,8 @@ static size_t unfinished(struct str text)
     return 0;
 }
 
-static void write_log(struct jsonw *w, int64_t offset, int64_t total, struct str text, bool over)
+static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t total, struct str text,
+                      bool over)
 {
     size_t cut = over ? 0 : unfinished(text);
 
@@ -42,6 +43,7 @@ static void write_log(struct jsonw *w, int64_t offset, int64_t total, struct str
     if (cut < text.len)
         text.len -= cut; /* comes with the next piece */
     jsonw_obj(w);
+    jsonw_kint(w, "attempt_id", attempt); /* whose output: the next attempt writes from 0 again */
     jsonw_kint(w, "offset", offset);
     jsonw_kint(w, "next", offset + (int64_t)text.len);
     jsonw_kint(w, "total", total);
@@ -74,7 +76,7 @@ static enum err logs(struct agent *agent, const struct json *params, struct json
     if (err && err != ERR_NOT_FOUND)
         problem_set(why, err, "", "The output cannot be read.");
     if (!err)
-        write_log(w, offset, total, buf_view(&text),
+        write_log(w, (int)attempt, offset, total, buf_view(&text),
                   job->state >= JOBS_REPORTING && offset + (int64_t)text.len >= total);
     buf_free(&text);
     arena_free(&arena);

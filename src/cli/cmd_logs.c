@@ -22,6 +22,7 @@ struct logs {
     const char *id; /* escaped */
     bool follow;
     int64_t offset;   /* wanted next */
+    int64_t attempt;  /* whose output was read last; 0: not known */
     int64_t until;    /* where a read without --follow ends; < 0: not known yet */
     int64_t pause_ms; /* before the next question */
     bool waited;      /* somebody was told that we wait */
@@ -85,6 +86,40 @@ static int64_t next_pause(int64_t pause_ms, bool got, bool behind)
     return pause_ms < PAUSE_MAX_MS ? pause_ms : PAUSE_MAX_MS;
 }
 
+/* Has the job come to its end? Then nothing more will ever be printed. */
+static bool job_ended(struct logs *logs)
+{
+    struct ask ask = {.method = "GET",
+                      .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
+                      .any_status = true};
+    enum job_state state;
+
+    return ask_run(logs->cli, &ask) != CLI_OK ||
+           !job_state_by_name(show_member(logs->cli, ask.json, "state"), &state) ||
+           job_state_final(state);
+}
+
+/* Is this another run's output than what was printed so far? An agent that does not tell whose it
+ * is at least has less of it. */
+static bool began_again(const struct logs *logs, const struct json *json)
+{
+    int64_t attempt = show_int(json, "attempt_id", 0);
+
+    if (attempt && logs->attempt)
+        return attempt != logs->attempt;
+    return logs->last_len > 0 && show_int(json, "total", 0) < logs->offset;
+}
+
+static bool begin_again(struct logs *logs, const struct json *json)
+{
+    note(logs, "the job began again, and so does its output");
+    logs->attempt = show_int(json, "attempt_id", 0);
+    logs->offset = 0;
+    logs->last_len = 0;
+    logs->pause_ms = 0;
+    return true;
+}
+
 /* One answer. True: there may be more to read. */
 static bool take_answer(struct logs *logs, const struct json *json)
 {
@@ -100,12 +135,9 @@ static bool take_answer(struct logs *logs, const struct json *json)
     }
     if (logs->until < 0)
         logs->until = logs->follow ? INT64_MAX : total;
-    if (total < logs->offset && logs->follow && logs->last_len > 0) {
-        note(logs, "the job began again, and so does its output");
-        logs->offset = 0;
-        logs->last_len = 0;
-        return true;
-    }
+    if (logs->follow && began_again(logs, json))
+        return begin_again(logs, json);
+    logs->attempt = show_int(json, "attempt_id", 0);
     if (offset > logs->offset)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
@@ -114,21 +146,8 @@ static bool take_answer(struct logs *logs, const struct json *json)
     logs->offset = show_int(json, "next", offset + (int64_t)text.len);
     logs->pause_ms = next_pause(logs->pause_ms, text.len > 0, logs->offset < total);
     if (ended && logs->offset >= total)
-        return false;
+        return logs->follow && !job_ended(logs); /* perhaps another attempt follows */
     return logs->offset < logs->until && (logs->follow || text.len > 0);
-}
-
-/* Has the job come to its end? Then nothing more will ever be printed. */
-static bool job_ended(struct logs *logs)
-{
-    struct ask ask = {.method = "GET",
-                      .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
-                      .any_status = true};
-    enum job_state state;
-
-    return ask_run(logs->cli, &ask) != CLI_OK ||
-           !job_state_by_name(show_member(logs->cli, ask.json, "state"), &state) ||
-           job_state_final(state);
 }
 
 /* A refusal that may pass: the job waits for a slot, its node is away for a moment. */

@@ -248,6 +248,18 @@ static void a_machine_that_cannot_be_read_starts_nothing(void **state)
     assert_has(str_of(said), "proc/stat");
 }
 
+/* An agent takes its token out of the environment; a command that was given one still needs it. */
+static void the_environment_stays(void **state)
+{
+    struct gated gated;
+    char said[TEXT_MAX];
+
+    setenv("BERTH_TOKEN", "abc", 1);
+    gated = start_script("test \"$BERTH_TOKEN\" = abc", 5, 0);
+    unsetenv("BERTH_TOKEN");
+    assert_int_equal(finish(&gated, said), 0);
+}
+
 /* It is told once what it waits for, however long that takes, and then that it starts. */
 static void it_waits_and_starts(void **state)
 {
@@ -381,6 +393,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_may_start, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_machine_that_cannot_be_read_starts_nothing, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(the_environment_stays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(it_waits_and_starts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(runs_count_each_other, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_killed_holder_frees_its_slot, set_up, tear_down),
