@@ -40,12 +40,13 @@ static void rpc_failed(struct rpc_call *own)
 static void rpc_done(struct rpc *rpc)
 {
     struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
+    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
 
     if (rpc->err)
         rpc_failed(own);
     else
-        call_json(own->call, 200, &rpc->answer);
-    buf_free(&rpc->answer);
+        call_json(own->call, 200, &answer);
+    buf_free(&answer);
 }
 
 void api_node_rpc(struct call *call)
@@ -94,12 +95,13 @@ static void answer_tail(struct rpc_call *own)
 static void logs_done(struct rpc *rpc)
 {
     struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
+    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
 
     if (rpc->err)
         answer_tail(own);
     else
-        call_json(own->call, 200, &rpc->answer);
-    buf_free(&rpc->answer);
+        call_json(own->call, 200, &answer);
+    buf_free(&answer);
 }
 
 static void logs_found(struct store_op *op)
