@@ -218,7 +218,8 @@ static enum err start_sampler(struct agent *agent, struct problem *why)
     struct usage_config usage = {
         .host_root = arena_cstr(arena, config->host_root),
         .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
-        .interval_ms = config->monitor_interval_ms};
+        .interval_ms = config->monitor_interval_ms,
+        .mem_alert_centi = centi(config->resources.mem_critical_pct)};
 
     return sampler_new(&agent->loop, &usage, on_sample, agent, &agent->sampler, why);
 }
