@@ -24,6 +24,18 @@ void candidates_add_tried(struct dispatch *dispatch, struct str node)
         dispatch->tried[dispatch->tried_count++] = node;
 }
 
+/* Who refused, or could not be reached, is left out for the rest of the attempt; but a job that may
+ * wait comes back once that node had the time to tell how it is. */
+static bool is_past(const struct dispatch *dispatch, const struct json *entry)
+{
+    int64_t apart_ms, ended_ms = 0;
+
+    json_int(json_get(entry, "ended_ms"), &ended_ms);
+    apart_ms = *dispatch->loop->wall_ms - ended_ms; /* the store's clock may be another one */
+    return dispatch->spec.queue_ms > 0 &&
+           (apart_ms < 0 ? -apart_ms : apart_ms) >= dispatch->loop->sched->config.heartbeat_ms;
+}
+
 void candidates_read_history(struct dispatch *dispatch)
 {
     const struct json *list;
@@ -38,7 +50,7 @@ void candidates_read_history(struct dispatch *dispatch)
         int64_t attempt = 0;
 
         json_int(json_get(entry, "attempt_id"), &attempt);
-        if (!refused || attempt == dispatch->attempt)
+        if (!refused || (attempt == dispatch->attempt && !is_past(dispatch, entry)))
             candidates_add_tried(dispatch, json_str(json_get(entry, "node_id"), dispatch->arena));
     }
 }

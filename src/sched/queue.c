@@ -18,7 +18,7 @@ enum {
         5000, /* a job that may not wait still outlives a store that is away for so long */
 };
 
-/* The waiting jobs of one pool and selector. Kept once made: there are few. */
+/* The waiting jobs that can go to the same nodes. Kept once made: there are few. */
 struct lane {
     struct str key;
     struct heap order;
@@ -103,12 +103,17 @@ void queue_free(struct queue *queue)
     free(queue);
 }
 
-static struct lane *lane_of(struct queue *queue, const struct spec *spec, struct arena *arena)
+/* Interactive jobs may use slots that others may not, and a job with a history may not go where it
+ * was: what one of them finds says nothing of the others. */
+static struct lane *lane_of(struct queue *queue, const struct waiting *waiting, struct arena *arena)
 {
-    struct str key =
-        spec->f2f ? arena_fmt(arena, STR_FMT ":" STR_FMT, STR_ARG(spec->src), STR_ARG(spec->tgt))
-                  : arena_fmt(arena, "type:" STR_FMT "|" STR_FMT, STR_ARG(spec->type),
-                              STR_ARG(spec->requires));
+    const struct spec *spec = &waiting->spec;
+    const char *again = waiting->history.len ? "|again" : "";
+    struct str key = spec->f2f ? arena_fmt(arena, STR_FMT ":" STR_FMT "%s", STR_ARG(spec->src),
+                                           STR_ARG(spec->tgt), again)
+                               : arena_fmt(arena, "type:" STR_FMT "|" STR_FMT "%s%s",
+                                           STR_ARG(spec->type), STR_ARG(spec->requires),
+                                           spec->interactive ? "|interactive" : "", again);
     struct lane *lane = map_get(&queue->lanes, key);
 
     if (lane)
@@ -225,11 +230,31 @@ static void place(struct waiting *waiting)
     dispatch_start(&try->dispatch);
 }
 
+/* A job waits from its creation, one that is tried again from the end of the attempt before: being
+ * refused in between gives it no more time. */
+static int64_t waits_since(struct waiting *waiting, const struct store_head *head)
+{
+    const struct json *list = NULL, *entry;
+    int64_t since_ms = head->created_ms;
+
+    if (waiting->attempt == 1 || json_parse(waiting->history, &waiting->arena, &list, NULL) ||
+        json_type(list) != JSON_ARR)
+        return since_ms;
+    entry = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
+        int64_t attempt, ended_ms;
+
+        if (json_int(json_get(entry, "attempt_id"), &attempt) && attempt < waiting->attempt &&
+            json_int(json_get(entry, "ended_ms"), &ended_ms) && ended_ms > since_ms)
+            since_ms = ended_ms;
+    }
+    return since_ms;
+}
+
 void queue_continue(struct queue *queue, const struct store_record *record, bool counted)
 {
     const struct store_head *head = &record->head;
     struct waiting *waiting = calloc(1, sizeof *waiting);
-    int64_t now_ms = *sched_keeper_loop(queue->sched)->wall_ms;
 
     assert(waiting && head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
@@ -247,12 +272,11 @@ void queue_continue(struct queue *queue, const struct store_record *record, bool
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
     waiting->max_attempts = head->max_attempts;
     waiting->history = arena_str(&waiting->arena, record->history);
-    waiting->lane = lane_of(queue, &waiting->spec, &waiting->arena);
+    waiting->lane = lane_of(queue, waiting, &waiting->arena);
     waiting->order = (struct heap_node){.key = -waiting->spec.priority, .tie = head->id};
-    /* A job that waits counts from its creation, one that goes on from now. */
-    int64_t from_ms = head->state == JOB_NEW ? head->created_ms : now_ms;
     int64_t may_wait_ms = waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS;
-    waiting->deadline = (struct heap_node){.key = from_ms + may_wait_ms, .tie = head->id};
+    waiting->deadline =
+        (struct heap_node){.key = waits_since(waiting, head) + may_wait_ms, .tie = head->id};
     idmap_put(&queue->jobs, waiting->job, waiting);
     if (head->state == JOB_NEW)
         wait_on(waiting);
