@@ -92,6 +92,11 @@ static int judge(struct cli *cli, const struct ask *ask, enum err err)
         return cli_fail(cli, CLI_USAGE, "%s is not an address that can be called", cli->addr);
     if (err && ask->status == 200)
         return cli_fail(cli, CLI_UNAVAILABLE, "lost the connection to %s", cli->addr);
+    if (err && strncmp(cli->addr, "https:", 6) == 0)
+        return cli_fail(cli, CLI_UNAVAILABLE,
+                        "cannot reach the server at %s, or its certificate is not trusted"
+                        " (--ca-file)",
+                        cli->addr);
     if (err)
         return cli_fail(cli, CLI_UNAVAILABLE,
                         "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
@@ -114,6 +119,7 @@ int ask_run(struct cli *cli, struct ask *ask)
                         .body = ask->body,
                         .content_type = ask->body.at ? "application/json" : NULL,
                         .headers = headers,
+                        .ca_file = cli->ca_file,
                         .timeout_ms = ask->timeout_ms ? ask->timeout_ms : ASK_TIMEOUT_MS,
                         .reply_bytes_max = ASK_REPLY_BYTES_MAX,
                         .piece = ask->piece ? exchange_piece : NULL,

@@ -155,6 +155,11 @@ static int common_flags(struct cli *cli)
     if (output && strcmp(output, "json") != 0 && strcmp(output, "table") != 0)
         return cli_misuse(cli, "--output is table or json, not \"%s\"", output);
     cli->json = output && strcmp(output, "json") == 0;
+    cli->ca_file = cli_text(cli, "ca-file");
+    if (!cli->ca_file)
+        cli->ca_file = getenv("BERTH_CA_FILE");
+    if (cli->ca_file && access(cli->ca_file, R_OK) != 0)
+        return cli_fail(cli, CLI_USAGE, "cannot read the certificates in %s: %m", cli->ca_file);
     cli->token = getenv("BERTH_TOKEN");
     if (cli->token && !*cli->token)
         cli->token = NULL;

@@ -58,8 +58,9 @@ struct cli {
     bool help;
     bool json;
     bool colour;
-    const char *addr;  /* "http://127.0.0.1:7420", no slash at the end */
-    const char *token; /* NULL: none */
+    const char *addr;    /* "http://127.0.0.1:7420", no slash at the end */
+    const char *token;   /* NULL: none */
+    const char *ca_file; /* certificates to trust, for https; NULL: the system's */
 };
 
 /* The whole command line; argv with the program's name. Returns what main() returns. */

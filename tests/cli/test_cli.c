@@ -30,6 +30,7 @@ static const struct {
     {"berth node ls --sate", CLI_USAGE, NULL, "See `berth node ls --help`."},
     {"berth node ls -o yaml", CLI_USAGE, NULL, "--output is table or json, not \"yaml\""},
     {"berth node ls --token-file /nowhere/at-all", CLI_USAGE, NULL, "cannot read the token file"},
+    {"berth node ls --ca-file /nowhere/at-all", CLI_USAGE, NULL, "cannot read the certificates in"},
     {"berth node register n --nmt en", CLI_USAGE, NULL, "--nmt takes pairs"},
     {"berth node register n --nmt en:", CLI_USAGE, NULL, "--nmt takes pairs"},
     {"berth node register n --label x", CLI_USAGE, NULL, "--label takes KEY=VALUE"},
