@@ -179,13 +179,12 @@ static void bulk_answered(struct store_op *op);
 
 static void put_more(struct bulk_put *put)
 {
-    static char spec[2000];
+    static const char spec[2000]; /* the store reads it while others are sent: never written */
 
     if (*put->left == 0)
         return;
     --*put->left;
     ++*put->under_way;
-    memset(spec, ' ', sizeof spec);
     put->op = (struct store_op){.verb = STORE_PUT, .job = ++*put->next, .attempt = 1};
     put->op.reply_to = &put->rig->desk.inbox;
     put->op.u.put.spec = (struct str){spec, sizeof spec};
