@@ -147,6 +147,7 @@ static void draw_cpu(struct block *block)
 static void draw_memory(struct block *block)
 {
     int64_t permille = panel_mem_permille(block->server);
+    double total = figure(block, "mem_total_gb");
 
     label(block, "MEM");
     if (permille < 0) {
@@ -154,8 +155,8 @@ static void draw_memory(struct block *block)
         return;
     }
     bar(block, permille);
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.3g GB used", (permille + 5) / 10,
-              figure(block, "mem_total_gb"));
+    sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.*f GB used", (permille + 5) / 10,
+              fabs(total - round(total)) < 0.05 ? 0 : 1, total);
 }
 
 /* Shown when there is something to show: many machines have neither a GPU nor swap. */
