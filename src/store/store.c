@@ -2,12 +2,17 @@
 #include "store/store.h"
 
 #include "store/embedded.h"
+#include "store/redis.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 static const struct store_backend *const backends[] = {
     &embedded_backend,
+    &redis_backend,
+    &redis_sentinel_backend,
+    &redis_cluster_backend,
+    &rediss_backend,
 };
 
 static const char *const mode_names[] = {
@@ -34,6 +39,8 @@ enum err store_open(const struct store_config *config, struct store **ret_store,
     for (size_t i = 0; i < COUNT_OF(backends); i++) {
         if (str_is(scheme, backends[i]->scheme))
             return backends[i]->open(config, ret_store, why);
+        if (!backends[i]->send)
+            continue; /* it only says why it cannot be */
         len += (size_t)snprintf(known + len, sizeof known - len, "%s%s:", i ? ", " : "",
                                 backends[i]->scheme);
         assert(len < sizeof known);

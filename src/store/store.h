@@ -1,6 +1,6 @@
 /* The store: the only truth about jobs, leases, nodes and breakers. A verb is atomic, idempotent by
  * (job, attempt, node), safe from any thread, and answers once through op->done on the thread that
- * sent it. Everything above is the same for every backend (embedded now, Redis later).
+ * sent it. Everything above is the same for every backend (embedded, Redis).
  *
  * A lost reply means "unknown", so every verb can be replayed. Each carries `not_after_ms` in store
  * time: arriving later it changes nothing and answers ERR_TOO_LATE. Time that judges leases is the
@@ -276,10 +276,11 @@ struct store_status {
     int64_t calls;
     int64_t batches;
     char detail[160];  /* the last error, "" when none */
+    char generation[24]; /* of what a shared store holds: another one means that it was emptied */
 };
 
 struct store_config {
-    const char *url;      /* "embedded:" */
+    const char *url;      /* "embedded:", "redis://host:port/db", see redis_url.h */
     const char *data_dir;
     unsigned instance;
     int64_t retention_ms;      /* finished jobs, and sessions nobody uses; 0 = any age */
@@ -288,6 +289,7 @@ struct store_config {
     int64_t running_ttl_ms;    /* recovery gives running leases this much; 0 = 45 s */
     int64_t breaker_threshold; /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
+    int64_t timeout_ms;        /* of one call, where the store is a server; 0 = 100 ms */
     int64_t (*now_ms)(void);   /* NULL: clock_wall_ms; tests bring their own */
 };
 

@@ -1,0 +1,237 @@
+-- One call, many verbs. KEYS: the nodes, and a key that never exists: while the slot moves to another
+-- master, Redis then answers TRYAGAIN instead of showing a half of it. ARGV: the head of the batch,
+-- then the ops one after the other, each read by its row of `readers`.
+local A, at -- ARGV and where we stand in it
+
+local function text()
+  at = at + 1
+  return A[at]
+end
+
+local function number()
+  at = at + 1
+  return tonumber(A[at])
+end
+
+local function texts(count)
+  local list = {}
+  for i = 1, count do list[i] = text() end
+  return list
+end
+
+local function has(flags, letter)
+  return find(flags, letter, 1, true) ~= nil
+end
+
+local readers = {}
+
+local function read_put()
+  local op = {job = text(), attempt = number()}
+  local flags = text()
+  if has(flags, 's') then op.spec = text() end
+  op.type = has(flags, 't') and text() or ''
+  if has(flags, 'i') then
+    op.idem = text()
+    op.fingerprint = text()
+  end
+  if has(flags, 'e') then
+    op.session = text()
+    op.pool = text()
+    op.lang_pair = text()
+  end
+  op.callback = has(flags, 'c')
+  op.max, op.timeout, op.owner, op.hold, op.ttl = number(), number(), number(), number(), number()
+  op.nodes, op.spares = {}, {}
+  for i = 1, number() do
+    op.nodes[i] = text()
+    op.spares[i] = number()
+  end
+  return op
+end
+
+readers.P = read_put
+readers.R = read_put
+
+local function read_settle()
+  local op = {job = text(), attempt = number()}
+  local flags = text()
+  if has(flags, 'n') then op.node = text() end
+  if has(flags, 'r') then op.result = text() end
+  op.left, op.want_record, op.blames = has(flags, 'l'), has(flags, 'w'), has(flags, 'b')
+  return op
+end
+
+function readers.C()
+  local op = read_settle()
+  op.running_ttl, op.stop_grace = number(), number()
+  return op
+end
+
+function readers.F()
+  local op = read_settle()
+  op.outcome, op.reason, op.reason_json = text(), text(), text()
+  op.owner, op.hold = number(), number()
+  return op
+end
+
+function readers.N()
+  local op = {node = text(), ttl = number(), all = text() == '1', runs = {}, attempts = {}}
+  for i = 1, number() do
+    op.runs[i] = text()
+    op.attempts[i] = number()
+  end
+  return op
+end
+
+function readers.H()
+  local op = {owner = number(), hold = number()}
+  op.ids = texts(number())
+  return op
+end
+
+function readers.A()
+  return {job = text(), owner = number(), hold = number()}
+end
+
+function readers.D()
+  return {max = number()}
+end
+
+function readers.M()
+  local op = {node = text()}
+  local flags = text()
+  op.own, op.health, op.max, op.admin, op.if_epoch = number(), number(), number(), number(), number()
+  if has(flags, 'f') then op.facts = text() end
+  op.set_admin, op.new_epoch = has(flags, 'a'), has(flags, 'e')
+  op.admin_reason = op.set_admin and text() or ''
+  return op
+end
+
+function readers.X()
+  return {node = text()}
+end
+
+function readers.K()
+  return {job = text(), given_up = text() == '1'}
+end
+
+function readers.B()
+  return {}
+end
+
+function readers.Z()
+  return {node = text(), type = text()}
+end
+
+function readers.I()
+  return {owner = number(), running_ttl = number()}
+end
+
+function readers.L()
+  return {owner = number()}
+end
+
+function readers.T()
+  return {jobs_max = number()}
+end
+
+local function server_now()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + (tonumber(time[2]) - tonumber(time[2]) % 1000) / 1000
+end
+
+local META = {'now', 'order', 'gen', 'lapse_seq', 'version', 'gate_count', 'open_count', 'bucket',
+  'audit_cursor', 'gate_cursor'}
+
+local function begin_batch(now)
+  local meta = {}
+  local got = call('HMGET', KEY .. 'meta', unpack_list(META))
+  for i = 1, #META do meta[META[i]] = got[i] or nil end
+  U = {
+    now = now, meta = meta, meta_new = {}, jobs = {}, dirty = {}, nodes = {}, dirty_nodes = {},
+    due = {}, lapsed = {}, gates = {}, dirty_gates = {}, idems = {}, dirty_idems = {},
+    sessions = {}, dirty_sessions = {}, callbacks = {}, told = {}, none_ripe = false,
+    order = tonumber(meta.order or 0), lapse_seq = tonumber(meta.lapse_seq or 0),
+    version = tonumber(meta.version or 0), gate_count = tonumber(meta.gate_count or 0),
+    open_count = tonumber(meta.open_count or 0), bucket = meta.bucket or '',
+  }
+end
+
+local function read_ops(count)
+  local ops, jobs, nodes = {}, {}, {}
+  for i = 1, count do
+    local verb, not_after = text(), number()
+    local op = readers[verb]()
+    op.verb, op.not_after = verb, not_after
+    ops[i] = op
+    if op.job then jobs[#jobs + 1] = op.job end
+    if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end
+    if op.ids then for k = 1, #op.ids do jobs[#jobs + 1] = op.ids[k] end end
+    if op.node then nodes[#nodes + 1] = op.node end
+    if op.nodes and op.nodes[1] then nodes[#nodes + 1] = op.nodes[1] end
+  end
+  jobs_prefetch(jobs)
+  nodes_prefetch(nodes)
+  return ops
+end
+
+local function end_batch(count)
+  write_due()
+  write_lapsed()
+  write_jobs()
+  write_nodes()
+  if next(U.dirty_gates) then write_gates() end
+  if next(U.dirty_idems) then write_idems() end
+  if next(U.dirty_sessions) then write_sessions() end
+  if next(U.callbacks) then write_callbacks() end
+  publish_nodes()
+  local set = {'now', U.now, 'order', U.order + count, 'lapse_seq', U.lapse_seq,
+    'version', U.version, 'gate_count', U.gate_count, 'open_count', U.open_count,
+    'bucket', U.bucket, 'gen', U.gen}
+  for name, value in pairs(U.meta_new) do
+    set[#set + 1] = name
+    set[#set + 1] = value
+  end
+  call('HSET', KEY .. 'meta', unpack_list(set))
+  if U.leaving then
+    call('HDEL', KEY .. 'instances', U.instance)
+  elseif count == 0 or U.now - (tonumber(U.meta.now or 0)) > 1000 or U.told_alive then
+    call('HSET', KEY .. 'instances', U.instance, U.now)
+  end
+end
+
+-- ARGV: now (only a library loaded for tests looks at it), the store time after which nothing may
+-- change any more, instance, a name for a new generation, retention, breaker threshold and cooldown,
+-- "1" when this instance wants to be noted as alive, and the number of ops.
+-- Answers {now, order of the first op - 1, generation, open breakers, answers...}.
+local function batch(keys, args)
+  begin_library()
+  A, at = args, 0
+  local now = number()
+  if not TEST_CLOCK then now = server_now() end
+  local late = number()
+  local instance, gen, retention, threshold, cooldown = text(), text(), number(), number(), number()
+  local alive, count = text(), number()
+  if late > 0 and now > late then return {now, 'LATE'} end
+  begin_batch(now)
+  U.instance, U.retention, U.threshold, U.cooldown = instance, retention, threshold, cooldown
+  U.told_alive = alive == '1'
+  U.gen = U.meta.gen or gen
+  local ops = read_ops(count)
+  local last_now = tonumber(U.meta.now)
+  if not (ops[1] and ops[1].verb == 'I' and not others_live()) then pass_time(last_now) end
+  local answers = {now, U.order, U.gen, 0}
+  for i = 1, count do
+    local op = ops[i]
+    if op.not_after > 0 and now > op.not_after then
+      answers[i + 4] = {ERR.TOO_LATE, false, false}
+    else
+      answers[i + 4] = verbs[op.verb](op)
+    end
+  end
+  end_batch(count)
+  answers[4] = U.open_count
+  return answers
+end
+
+redis.register_function(LIBRARY .. '_batch', batch)

@@ -1,0 +1,198 @@
+-- Breakers, as model/breaker.c and store/breakers.c have them: one for each node x type that failed
+-- lately. A probe is tied to the lease of its job.
+local CLOSED, OPEN, HALF_OPEN = 0, 1, 2
+local EVENT = {NONE = 0, TRIPPED = 1, PROBE_FAILED = 2, RECOVERED = 3} -- enum breaker_event
+local BREAKERS_MAX = 16384
+local TYPE_MAX = 32
+
+local function gate_read(key, text)
+  local state, failures, opened, changed, probe =
+    string.match(text, '^(%d+),(%d+),(%-?%d+),(%-?%d+),(.*)$')
+  return {
+    key = key, state = tonumber(state), failures = tonumber(failures), opened = tonumber(opened),
+    changed = tonumber(changed), probe = probe,
+  }
+end
+
+local function gate_text(g)
+  return g.state .. ',' .. g.failures .. ',' .. g.opened .. ',' .. g.changed .. ',' .. g.probe
+end
+
+local function gate_of(key)
+  local g = U.gates[key]
+  if g == nil then
+    local text = call('HGET', KEY .. 'breakers', key)
+    g = text and gate_read(key, text) or false
+    U.gates[key] = g
+  end
+  return g or nil
+end
+
+-- All is well nearly always: then a dispatch pays nothing.
+local function gate_find(node, type)
+  if U.threshold == 0 or U.gate_count == 0 or type == '' or #type > TYPE_MAX then return nil end
+  return gate_of(node .. '|' .. type)
+end
+
+local function gate_write(g)
+  U.dirty_gates[g.key] = g
+end
+
+-- Its state now: a pause that has passed makes it half open.
+local function gate_state(g)
+  if g.state ~= OPEN then return g.state end
+  if g.opened > U.now then
+    g.opened = U.now -- the clock was set back: the pause must still end
+    gate_write(g)
+  end
+  if U.now - g.opened >= U.cooldown then
+    g.state = HALF_OPEN
+    gate_write(g)
+  end
+  return g.state
+end
+
+function probe_release(j)
+  if not j.probe then return end
+  local g = gate_of(j.node .. '|' .. j.type)
+  if g then
+    g.probe = ''
+    gate_write(g)
+  end
+  j.probe = false
+  job_changed(j)
+end
+
+local function gate_forget(g)
+  if g.probe ~= '' then
+    local j = job_get(g.probe)
+    if j then probe_release(j) end
+  end
+  if g.counted then U.open_count = U.open_count - 1 end
+  U.gate_count = U.gate_count - 1
+  U.gates[g.key] = false
+  U.dirty_gates[g.key] = false
+end
+
+local function gate_add(node, type)
+  if U.gate_count >= BREAKERS_MAX then
+    local key = call('HRANDFIELD', KEY .. 'breakers')
+    local old = key and gate_of(key)
+    if old then
+      old.counted = old.state ~= CLOSED
+      gate_forget(old)
+    end
+  end
+  local g = {
+    key = node .. '|' .. type, state = CLOSED, failures = 0, opened = 0, changed = U.now,
+    probe = '',
+  }
+  U.gates[g.key] = g
+  U.gate_count = U.gate_count + 1
+  return g
+end
+
+local function gate_open(g)
+  g.state, g.opened = OPEN, U.now
+end
+
+local function gate_reset(g)
+  g.state, g.failures, g.opened = CLOSED, 0, 0
+end
+
+local function gate_fail(g)
+  local state = gate_state(g)
+  g.failures = g.failures + 1
+  if state == HALF_OPEN then
+    if g.failures >= U.threshold * 2 then g.failures = U.threshold * 2 end
+    gate_open(g)
+    return EVENT.PROBE_FAILED
+  end
+  if state == OPEN or g.failures < U.threshold then return EVENT.NONE end
+  gate_open(g)
+  return EVENT.TRIPPED
+end
+
+local function gate_ok(g)
+  local state = gate_state(g)
+  if state == OPEN then return EVENT.NONE end -- begun before it opened; only a probe closes it
+  gate_reset(g)
+  return state == HALF_OPEN and EVENT.RECOVERED or EVENT.NONE
+end
+
+-- `was_open`: before the change, so that those that are open can be counted.
+local function gate_changed(g, was_open)
+  local open = g.state ~= CLOSED
+  U.open_count = U.open_count + (open and 1 or 0) - (was_open and 1 or 0)
+  g.counted = open
+  g.changed = U.now
+  if not open and g.failures == 0 then gate_forget(g) else gate_write(g) end
+end
+
+-- May work of this type go to this node? The second: then it is the probe of this one.
+local function breaker_allows(node, type)
+  local g = gate_find(node, type)
+  if not g then return true end
+  if g.probe ~= '' then return false end
+  local state = gate_state(g)
+  if state == OPEN then return false end
+  return true, state == HALF_OPEN and g or nil
+end
+
+local function breaker_probe(g, j)
+  g.probe, j.probe = j.id, true
+  job_changed(j)
+  gate_changed(g, true)
+end
+
+-- Half open, the probe alone decides, not what began before it opened.
+local function may_speak(g, j, was_probe)
+  if was_probe or gate_state(g) ~= HALF_OPEN then return true end
+  return g.probe == '' and j.dispatched >= g.opened
+end
+
+-- Its attempt ended; the job still says where it was.
+local function breaker_settle(j, word)
+  local was_probe = j.probe
+  local g = gate_find(j.node, j.type)
+  probe_release(j)
+  if not g and word == 'bad' and U.threshold > 0 and j.type ~= '' then g = gate_add(j.node, j.type) end
+  if not g or not may_speak(g, j, was_probe) then return EVENT.NONE end
+  local was_open = g.state ~= CLOSED
+  local event = EVENT.NONE
+  if word == 'good' then event = gate_ok(g) elseif word == 'bad' then event = gate_fail(g) end
+  if was_probe or event ~= EVENT.NONE or word == 'bad' or g.failures == 0 then
+    gate_changed(g, was_open)
+  end
+  return event
+end
+
+local function write_gates()
+  local set, del = {}, {}
+  for key, g in pairs(U.dirty_gates) do
+    if g then
+      set[#set + 1] = key
+      set[#set + 1] = gate_text(g)
+    else
+      del[#del + 1] = key
+    end
+  end
+  if #set > 0 then call_in_parts('HSET', KEY .. 'breakers', set, 2) end
+  if #del > 0 then call_in_parts('HDEL', KEY .. 'breakers', del) end
+  U.dirty_gates = {}
+end
+
+-- Drops those of nodes that are gone and did not come back for a whole pause; a part at a time.
+local function breakers_tidy()
+  if U.threshold == 0 or U.gate_count == 0 then return end
+  local page = call('HSCAN', KEY .. 'breakers', U.meta.gate_cursor or '0', 'COUNT', 256)
+  U.meta_new.gate_cursor = page[1]
+  for i = 1, #page[2], 2 do
+    local g = gate_of(page[2][i])
+    local n = g and node_get(sub(g.key, 1, find(g.key, '|', 1, true) - 1))
+    if g and U.now - g.changed >= U.cooldown and g.probe == '' and not (n and n.known) then
+      g.counted = g.state ~= CLOSED
+      gate_forget(g)
+    end
+  end
+end

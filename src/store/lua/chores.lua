@@ -1,0 +1,145 @@
+-- What an instance does around its work: it arrives, it leaves, and it tidies up now and then.
+local INSTANCE_MS = 15000 -- an instance that did not call for so long is taken for gone
+
+-- Is anybody else there to renew and to hold?
+local function others_live()
+  local all = call('HGETALL', KEY .. 'instances')
+  for i = 1, #all, 2 do
+    if all[i] ~= U.instance and U.now - tonumber(all[i + 1]) <= INSTANCE_MS then return true end
+  end
+  return false
+end
+
+-- The first one after a pause of all: nobody could renew meanwhile, so a running lease gets a full
+-- term, and even past its time-out a grace in which its node can still report.
+local function full_term(j, ttl)
+  local until_ms = later(U.now, ttl)
+  if j.run_until ~= 0 and j.run_until < U.now + AWAY_GRACE_MS then
+    j.run_until = U.now + AWAY_GRACE_MS
+  end
+  if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
+  j.due = until_ms
+end
+
+-- An instance begins with an empty memory: what an earlier one of its number held is due at once.
+function verbs.I(op)
+  local alone = not others_live()
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and j.lease == RUNNING_LEASE and alone then
+      full_term(j, op.running_ttl)
+      job_place(j)
+    elseif j and is_waiting(j) and (alone or j.owner == op.owner) then
+      j.due = U.now
+      job_place(j)
+    end
+  end
+  return {ERR.OK, false, false}
+end
+
+-- It goes in peace: what it held need not wait for its hold to lapse.
+function verbs.L(op)
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and is_waiting(j) and j.owner == op.owner and j.due > U.now then
+      j.due = U.now
+      job_place(j)
+    end
+  end
+  U.leaving = true
+  return {ERR.OK, false, false}
+end
+
+-- The auditor of ruling 5: recounts nodes from the leases they list, a part at a time.
+local function audit_node(n)
+  local reserved, running, kept, repairs = 0, 0, '', 0
+  for id in string.gmatch(n.leases, '%S+') do
+    local j = job_get(id)
+    if j and j.lease ~= NONE and j.node == n.id then
+      kept = kept .. ' ' .. id
+      if j.epoch == n.epoch then
+        if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
+      end
+    end
+  end
+  if reserved ~= n.reserved then repairs = repairs + 1 end
+  if running ~= n.running then repairs = repairs + 1 end
+  if repairs > 0 or kept ~= n.leases then
+    n.reserved, n.running, n.leases = reserved, running, kept
+    node_changed(n)
+  end
+  return repairs
+end
+
+local function audit()
+  local page = call('HSCAN', KEY .. 'n', U.meta.audit_cursor or '0', 'COUNT', 64)
+  local repairs = 0
+  U.meta_new.audit_cursor = page[1]
+  for i = 1, #page[2], 2 do
+    local n = node_get(page[2][i])
+    if n then repairs = repairs + audit_node(n) end
+  end
+  return repairs
+end
+
+-- Buckets whose jobs all changed too long ago. One with a callback that waits is kept.
+local function purge_old()
+  local list = call('ZRANGE', KEY .. 'buckets', 0, 7)
+  for i = 1, #list do
+    local bucket = list[i]
+    local left = call('PTTL', KEY .. 'j:' .. bucket)
+    if left == -2 or (left >= 0 and left < BUCKET_SPARE_MS) then
+      local waits = call('ZRANGEBYLEX', KEY .. 'callbacks', '[' .. bucket, '[' .. bucket .. '~',
+        'LIMIT', 0, 1)
+      if #waits > 0 then
+        bucket_keep(bucket, false)
+      else
+        call('UNLINK', KEY .. 'j:' .. bucket, KEY .. 'l:' .. bucket)
+        call('ZREM', KEY .. 'buckets', bucket)
+      end
+    end
+  end
+end
+
+-- No more finished ones than allowed: the oldest go first, a part at a time.
+local function purge_many(jobs_max)
+  local list = call('ZRANGE', KEY .. 'buckets', 0, -1)
+  local count = -call('ZCARD', KEY .. 'due') - call('ZCARD', KEY .. 'lapsed')
+  for i = 1, #list do count = count + call('ZCARD', KEY .. 'l:' .. list[i]) end
+  local at, budget = 1, 1024
+  while count > jobs_max and list[at] and budget > 0 do
+    local ids = call('ZRANGE', KEY .. 'l:' .. list[at], 0, budget - 1)
+    local gone, fields = {}, {}
+    jobs_prefetch(ids)
+    for i = 1, #ids do
+      local j = job_get(ids[i])
+      if count > jobs_max and (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
+        gone[#gone + 1] = ids[i]
+        for _, tail in ipairs({'', ':s', ':h', ':r', ':k'}) do
+          fields[#fields + 1] = ids[i] .. tail
+        end
+        U.jobs[ids[i]] = false
+        count = count - 1
+      end
+    end
+    budget = budget - #ids
+    if #gone > 0 then
+      call_in_parts('ZREM', KEY .. 'l:' .. list[at], gone)
+      call_in_parts('HDEL', KEY .. 'j:' .. list[at], fields)
+      if call('EXISTS', KEY .. 'l:' .. list[at]) == 0 then
+        call('ZREM', KEY .. 'buckets', list[at])
+      end
+    end
+    at = at + 1
+  end
+end
+
+function verbs.T(op)
+  breakers_tidy()
+  local repairs = audit()
+  if U.retention > 0 then purge_old() end
+  if op.jobs_max > 0 then purge_many(op.jobs_max) end
+  return {ERR.OK, false, false, repairs}
+end

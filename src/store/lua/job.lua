@@ -1,0 +1,122 @@
+-- The job machine of model/job.c, row by row.
+local NEW, SELECTING, RESERVED, DISPATCHED, ACKED, RETRYING, DONE, FAILED = 0, 1, 2, 3, 4, 5, 6, 7
+
+-- from -> event -> where it leads, what that needs, where it leads without, and what the lease does.
+local edges = {
+  [NEW] = {
+    select = {to = SELECTING},
+    cancel = {to = FAILED},
+    queue_timeout = {to = FAILED},
+  },
+  [SELECTING] = {
+    reserved = {to = RESERVED, effect = 'reserve'},
+    no_candidate = {to = FAILED},
+    cancel = {to = FAILED},
+    queue_timeout = {to = FAILED},
+  },
+  [RESERVED] = {
+    sent = {to = DISPATCHED},
+    send_failed = {to = SELECTING, need = 'candidates', otherwise = FAILED, effect = 'release'},
+    cancel = {to = FAILED, effect = 'release'},
+  },
+  [DISPATCHED] = {
+    ack = {to = ACKED, effect = 'commit'},
+    ack_timeout = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'release'},
+    refused = {to = SELECTING, need = 'candidates', otherwise = FAILED, effect = 'release'},
+    done = {to = DONE, effect = 'release'},
+    fail = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'release'},
+    cancel = {to = FAILED, effect = 'release'},
+  },
+  [ACKED] = {
+    done = {to = DONE, effect = 'finish'},
+    fail = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'finish'},
+    run_timeout = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'finish'},
+    cancel = {to = FAILED}, -- its process still runs: the slot stays taken (ruling 34)
+  },
+  [RETRYING] = {
+    select = {to = SELECTING, need = 'attempts'},
+    cancel = {to = FAILED},
+    queue_timeout = {to = FAILED},
+  },
+  [DONE] = {},
+  [FAILED] = {},
+}
+
+-- ACK, DONE and FAIL are a node's words: they must name the job's attempt and node.
+local by_node = {ack = true, done = true, fail = true}
+
+local function concerns(node, attempt, event, in_attempt, in_node)
+  if by_node[event] and (in_attempt == 0 or not in_node or node == '') then return false end
+  if in_attempt ~= 0 and in_attempt ~= attempt then return false end
+  return not in_node or node == '' or in_node == node
+end
+
+-- What the event makes of it: state, attempt, effect; nil when it does not fit.
+local function job_step(state, attempt, max, node, event, in_attempt, in_node, candidates_left)
+  local edge = edges[state][event]
+  if not edge or not concerns(node, attempt, event, in_attempt, in_node) then return nil end
+  local enough = true
+  if edge.need == 'attempts' then enough = attempt < max end
+  if edge.need == 'candidates' then enough = candidates_left end
+  local to = enough and edge.to or edge.otherwise
+  if not to then return nil end
+  if state == RETRYING and to == SELECTING then attempt = attempt + 1 end
+  return to, attempt, edge.effect
+end
+
+local function is_final(j)
+  return j.state == DONE or j.state == FAILED
+end
+
+local function is_waiting(j)
+  return j.state == NEW or j.state == SELECTING or j.state == RETRYING
+end
+
+-- Nothing will happen to it any more.
+local function is_over(j)
+  return is_final(j) and j.lease == NONE and j.ran_out == NONE
+end
+
+local function is_alive(j)
+  return j.lease ~= NONE and U.now < j.due
+end
+
+-- The list of ended attempts: the same text as store/attempts.c writes.
+
+local HISTORY_MAX = 4096
+
+local function quoted(text)
+  return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
+end
+
+local function history_add(j, event, reason_json)
+  local kept = job_history(j)
+  local entry = '{"attempt_id":' .. j.attempt .. ',"node_id":' .. quoted(j.node) ..
+    ',"outcome":"' .. event .. '","reason":' .. reason_json ..
+    ',"dispatched_ms":' .. j.dispatched ..
+    ',"acked_ms":' .. (j.acked ~= 0 and j.acked or 'null') .. ',"ended_ms":' .. U.now .. '}]'
+  kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry
+  while #kept > HISTORY_MAX do
+    -- Inside a text the quotes have backslashes, so this is where the second entry begins.
+    local at = find(kept, '},{"attempt_id":', 1, true)
+    kept = at and '[' .. sub(kept, at + 2) or ''
+  end
+  j.history, j.new_history = kept, kept
+end
+
+-- Did this attempt end so? Without a node: on any.
+local function history_has(j, attempt, node, event)
+  local from = '{"attempt_id":' .. attempt .. ',"node_id":'
+  local rest = ',"outcome":"' .. event .. '",'
+  local kept = job_history(j)
+  if node then return find(kept, from .. quoted(node) .. rest, 1, true) ~= nil end
+  local at = 1
+  while true do
+    local _, to = find(kept, from, at, true)
+    if not to then return false end
+    local close = find(kept, '"' .. rest, to + 1, true)
+    local comma = find(kept, ',', to + 1, true)
+    if close and comma == close + 1 then return true end
+    at = to + 1
+  end
+end

@@ -1,0 +1,139 @@
+-- Leases, as model/lease.c has them: the only thing that moves a node's counters.
+local WHY = {OK = 0, NOT_READY = 2, NO_CAPACITY = 3, FULL = 4, BREAKER = 5} -- enum lease_reason
+local HEALTH_READY = 2
+local CLEAR_MAX = 16 -- run-out leases one reserve clears
+
+-- Its lease is of an epoch that is over: it counts nowhere and is due for the sweep.
+local function is_orphaned(j)
+  return j.lease ~= NONE and j.epoch ~= node_get(j.node).epoch
+end
+
+-- Puts it where its state and lease say it belongs.
+local function job_place(j)
+  if j.lease ~= NONE then
+    if is_orphaned(j) then job_lapsed(j) else job_due(j) end
+  elseif is_waiting(j) then
+    job_due(j)
+  elseif is_over(j) then
+    job_nowhere(j)
+  else
+    job_lapsed(j)
+  end
+end
+
+-- Why this node does not take it; OK when it does. `spare` slots are kept for others.
+local function lease_check(n, spare)
+  if n.health ~= HEALTH_READY then return WHY.NOT_READY end
+  if n.max <= 0 then return WHY.NO_CAPACITY end
+  if n.running + n.reserved >= n.max - spare then return WHY.FULL end
+  return WHY.OK
+end
+
+local function lease_take(n, j, ttl)
+  n.reserved = n.reserved + 1
+  n.leases = n.leases .. ' ' .. j.id
+  node_changed(n)
+  j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.now, ttl)
+end
+
+-- Ends it whatever it is; one of an older epoch moves no counter.
+local function lease_end(n, j)
+  if j.epoch == n.epoch then
+    if j.lease == RESERVED_LEASE then n.reserved = n.reserved - 1 end
+    if j.lease == RUNNING_LEASE then n.running = n.running - 1 end
+  end
+  j.lease = NONE
+end
+
+local function lease_unbind(n, j)
+  local from, to = find(n.leases, ' ' .. j.id, 1, true)
+  if from then n.leases = sub(n.leases, 1, from - 1) .. sub(n.leases, to + 1) end
+  node_changed(n)
+  if not n.known and n.leases == '' then U.nodes[n.id] = false end
+end
+
+local probe_release -- breaker.lua
+
+-- It ran out: a lease gives its slot back, and whatever it is now waits for the sweep.
+local function lapse(j)
+  if j.lease ~= NONE then
+    local n = node_get(j.node)
+    j.ran_out = j.lease
+    probe_release(j)
+    lease_end(n, j)
+    lease_unbind(n, j)
+  end
+  job_lapsed(j)
+end
+
+local function lapse_one(j)
+  if j.place == AT_DUE and j.due <= U.now then lapse(j) end
+end
+
+-- Up to `max` that ran out. Asked once for most batches: what was not ripe at its beginning is not
+-- ripe at its end, unless a verb of it made it so.
+local function lapse_some(max)
+  if U.none_ripe then return end
+  write_due()
+  local ids = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', U.now, 'LIMIT', 0, max)
+  jobs_prefetch(ids)
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j then
+      lapse(j)
+    else
+      U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
+    end
+  end
+  U.none_ripe = #ids < max
+end
+
+-- All jobs that are not over.
+local function active_ids()
+  write_due()
+  write_lapsed()
+  local ids = call('ZRANGE', KEY .. 'due', 0, -1)
+  local more = call('ZRANGE', KEY .. 'lapsed', 0, -1)
+  for i = 1, #more do ids[#ids + 1] = more[i] end
+  jobs_prefetch(ids)
+  return ids
+end
+
+local AWAY_MS, AWAY_GRACE_MS, BACK_MS = 5000, 15000, 1000
+
+-- Nobody called, so nobody could renew: leases that had not run out by then get a grace.
+local function prolong(last_now)
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and j.lease == RUNNING_LEASE and j.due > last_now then
+      local until_ms = later(j.due > U.now and j.due or U.now, AWAY_GRACE_MS)
+      if until_ms > j.due then j.due = until_ms end
+      if j.run_until ~= 0 and j.run_until < j.due then j.run_until = j.due end
+      job_place(j)
+    end
+  end
+end
+
+-- The clock was set back: every term keeps the length it has left.
+local function shift(back_ms)
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and (j.place == AT_DUE or is_orphaned(j)) then
+      if j.lease == NONE or j.due ~= FOREVER then j.due = j.due - back_ms end
+      if j.run_until ~= 0 then j.run_until = j.run_until - back_ms end
+      job_place(j)
+    end
+  end
+end
+
+local function pass_time(last_now)
+  if not last_now then return end
+  local away = U.now - last_now
+  if away > AWAY_MS then
+    prolong(last_now)
+  elseif away < -BACK_MS then
+    shift(-away)
+  end
+end

@@ -1,0 +1,198 @@
+-- Nodes and time: NODE_PUT, NODE_DROP, RENEW, HOLD, ADOPT, DUE and the verbs on breakers, as
+-- store/ledger_node.c, ledger_due.c and ledger_breaker.c have them.
+local NODE_ID_MAX = 128
+
+local function tell_changed(id)
+  U.told[#U.told + 1] = id
+end
+
+-- Facts and the operator's reason are texts nobody needs for a reserve: hashes of their own.
+local function text_set(name, id, text)
+  if (call('HGET', KEY .. name, id) or '') == text then return false end
+  if text == '' then
+    call('HDEL', KEY .. name, id)
+  else
+    call('HSET', KEY .. name, id, text)
+  end
+  return true
+end
+
+local function take_facts(n, op)
+  local changed = n.own ~= op.own or n.health ~= op.health or n.max ~= op.max
+  n.own, n.health, n.max = op.own, op.health, op.max
+  if op.facts and text_set('facts', n.id, op.facts) then changed = true end
+  if op.set_admin then
+    if n.admin ~= op.admin then
+      n.admin = op.admin
+      changed = true
+    end
+    if text_set('admin', n.id, op.admin_reason) then changed = true end
+  end
+  return changed
+end
+
+-- Its jobs need not wait for their leases to run out, the sweep may take them at once.
+local function orphan_leases(n)
+  local ids = {}
+  for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
+  jobs_prefetch(ids)
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j then job_place(j) end
+  end
+end
+
+local function put_answer(err, n, created)
+  return {err, false, n and node_counts(n) or false, created and 1 or 0, n and n.version or 0}
+end
+
+function verbs.M(op)
+  local n = node_get(op.node)
+  local created = false
+  if not (n and n.known) then
+    if #op.node == 0 or #op.node > NODE_ID_MAX then return put_answer(ERR.BAD_FIELD) end
+    if not op.facts then return put_answer(ERR.NOT_FOUND) end
+    -- Dropped a moment ago and back: leases it still has go on counting.
+    n = n or node_new(op.node)
+    n.known, n.version, n.registered = true, 0, U.now
+    created = true
+  end
+  local is_fresh = created and n.leases == ''
+  local old_epoch = op.if_epoch ~= 0 and op.if_epoch ~= n.epoch
+  if old_epoch and not op.facts then return put_answer(ERR.STALE, n, created) end
+  local changed = take_facts(n, op) or created
+  if op.new_epoch and not old_epoch and not is_fresh then
+    n.epoch, n.reserved, n.running = n.epoch + 1, 0, 0
+    orphan_leases(n)
+    changed = true
+  end
+  if changed then
+    n.version = n.version + 1
+    node_changed(n)
+    tell_changed(n.id)
+  end
+  return put_answer(ERR.OK, n, created)
+end
+
+function verbs.X(op)
+  local n = node_get(op.node)
+  if not (n and n.known) then return {ERR.NOT_FOUND, false, false} end
+  local counts = node_counts(n)
+  n.known, n.health, n.admin = false, 0, 0
+  call('HDEL', KEY .. 'facts', n.id)
+  call('HDEL', KEY .. 'admin', n.id)
+  node_changed(n)
+  if n.leases == '' then U.nodes[n.id] = false end
+  tell_changed(n.id)
+  return {ERR.OK, false, counts}
+end
+
+-- A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
+-- epoch is not the node's any more.
+local function renew_one(n, j, ttl)
+  if not j or j.lease == NONE or j.node ~= n.id or j.epoch ~= n.epoch or j.due <= U.now then
+    return false
+  end
+  if j.lease ~= RUNNING_LEASE then return false end
+  local until_ms = later(U.now, ttl)
+  if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
+  if until_ms > j.due then j.due = until_ms end
+  job_place(j)
+  return true
+end
+
+function verbs.N(op)
+  local n = node_get(op.node)
+  if n and not n.known then n = nil end -- dropped: what it still has runs out by itself
+  local unknown = {}
+  for i = 1, #op.runs do
+    local j = job_get(op.runs[i])
+    local mine = n and j and j.attempt == op.attempts[i] and renew_one(n, j, op.ttl)
+    unknown[i] = mine and '0' or '1'
+  end
+  if not n then return {ERR.NOT_FOUND, false, false, concat(unknown)} end
+  if op.all then
+    local ids = {}
+    for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
+    jobs_prefetch(ids)
+    for i = 1, #ids do renew_one(n, job_get(ids[i]), op.ttl) end
+  end
+  return {ERR.OK, false, node_counts(n), concat(unknown)}
+end
+
+function verbs.H(op)
+  local until_ms = later(U.now, op.hold)
+  for i = 1, #op.ids do
+    local j = job_get(op.ids[i])
+    if j and is_waiting(j) and j.owner == op.owner then
+      if j.due < until_ms then j.due = until_ms end
+      job_place(j)
+    end
+  end
+  return {ERR.OK, false, false}
+end
+
+function verbs.A(op)
+  local answer = new_answer()
+  local j = job_get(op.job)
+  if not j then
+    answer.err = ERR.NOT_FOUND
+    return settled_answer(answer)
+  end
+  -- One's own hold may be taken again: that is a replay.
+  if is_waiting(j) and (j.due <= U.now or j.owner == op.owner) then
+    j.owner, j.due = op.owner, later(U.now, op.hold)
+    job_place(j)
+    answer_record(answer, j)
+  else
+    answer.err = ERR.STALE
+  end
+  answer.head = head_of(j)
+  return settled_answer(answer)
+end
+
+function verbs.D(op)
+  lapse_some(op.max)
+  write_lapsed()
+  local ids = call('ZRANGE', KEY .. 'lapsed', 0, op.max - 1)
+  local answer = {ERR.OK, false, false}
+  jobs_prefetch(ids)
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j then
+      local lease = j.lease ~= NONE and j.lease or j.ran_out
+      answer[#answer + 1] = j.id .. char(j.attempt, j.state, lease) .. j.node
+    else
+      U.lapsed[ids[i]] = false
+    end
+  end
+  return answer
+end
+
+function verbs.B()
+  local answer = {ERR.OK, false, false}
+  if U.threshold == 0 then return answer end
+  write_gates()
+  local all = call('HGETALL', KEY .. 'breakers')
+  for i = 1, #all, 2 do
+    local g = gate_read(all[i], all[i + 1])
+    local j = g.probe ~= '' and job_get(g.probe)
+    if g.state == OPEN and U.now - g.opened >= U.cooldown then g.state = HALF_OPEN end
+    answer[#answer + 1] = g.state .. ',' .. g.failures .. ',' .. g.opened .. ',' ..
+      (j and j.due or 0) .. ',' .. g.key
+  end
+  return answer
+end
+
+function verbs.Z(op)
+  local g = gate_find(op.node, op.type)
+  if not g then return {ERR.NOT_FOUND, false, false} end
+  local was_open = g.state ~= CLOSED
+  if g.probe ~= '' then
+    local j = job_get(g.probe)
+    if j then probe_release(j) end
+  end
+  gate_reset(g)
+  gate_changed(g, was_open)
+  return {ERR.OK, false, false}
+end

@@ -1,0 +1,249 @@
+-- How a job comes in and how an attempt starts: PUT and RESERVE, as store/ledger_reserve.c has them.
+local ERR = { -- as redis_wire.c knows them
+  OK = 0, NOT_FOUND = 1, STALE = 2, ALL_FULL = 3, IDEMPOTENCY = 4, TOO_LATE = 5, BAD_FIELD = 6,
+  CONFLICT = 7,
+}
+local ATTEMPTS_MAX = 9
+local CALLBACK = {NONE = 0, WANTED = 1, PENDING = 2, SENT = 3, GIVEN_UP = 4}
+
+local function head_of(j)
+  return j.id .. job_packed(j)
+end
+
+-- An Idempotency-Key: "job fingerprint node", the node of attempt 1 or nothing.
+local function idem_get(text)
+  local kept = U.idems[text]
+  if kept == nil then
+    kept = call('GET', KEY .. 'k:' .. text)
+    U.idems[text] = kept
+  end
+  if not kept then return nil end
+  return string.match(kept, '^(%S+) (%S+) (.*)$')
+end
+
+local function idem_set(text, job, fingerprint, node)
+  U.idems[text] = job .. ' ' .. fingerprint .. ' ' .. node
+  U.dirty_idems[text] = true
+end
+
+local function idem_drop(text)
+  U.idems[text] = false
+  U.dirty_idems[text] = true
+end
+
+local function write_idems()
+  for text in pairs(U.dirty_idems) do
+    local kept = U.idems[text]
+    if not kept then
+      call('UNLINK', KEY .. 'k:' .. text)
+    elseif U.retention > 0 then
+      call('SET', KEY .. 'k:' .. text, kept, 'PX', U.retention + BUCKET_SPARE_MS)
+    else
+      call('SET', KEY .. 'k:' .. text, kept)
+    end
+  end
+end
+
+-- The key its job was made with; only a job made by a reserve keeps it.
+local function idem_of(j)
+  if j.new_idem then return j.new_idem end
+  return call('HGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':k')
+end
+
+-- The head a first answer had: what became of the job since is not part of it.
+local function first_answer(j, node)
+  local first = {}
+  for name, value in pairs(j) do first[name] = value end
+  first.state = node ~= '' and DISPATCHED or NEW
+  first.attempt, first.lease, first.due, first.ended = 1, NONE, 0, 0
+  first.reason, first.node = '', node
+  return head_of(first)
+end
+
+-- The key was used for another job: that one's first answer, or a refusal.
+local function answered_by_key(op, answer)
+  if not op.idem then return false end
+  local job, fingerprint, node = idem_get(op.idem)
+  if not job or job == op.job then return false end
+  local j = job_get(job)
+  if not j then return false end
+  if fingerprint ~= op.fingerprint then
+    answer.err, answer.head = ERR.IDEMPOTENCY, head_of(j)
+    return true
+  end
+  answer.head, answer.duplicate = first_answer(j, node), 1
+  return true
+end
+
+local function may_create(op, answer)
+  if op.job == '' or op.attempt > 1 or not op.spec then
+    answer.err = ERR.NOT_FOUND
+  elseif op.max < 1 or op.max > ATTEMPTS_MAX or #op.type > TYPE_MAX then
+    answer.err = ERR.BAD_FIELD
+  end
+  return answer.err == ERR.OK
+end
+
+local function create(op)
+  local j = {
+    id = op.job, state = NEW, lease = NONE, attempt = 1, max = op.max,
+    callback = op.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
+    place = AT_NOWHERE, keyed = false, epoch = 0, owner = op.owner, created = U.now,
+    updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = op.timeout,
+    run_until = 0, node = '', type = op.type, reason = '', history = '', new_spec = op.spec,
+  }
+  U.jobs[op.job] = j
+  job_changed(j)
+  return j
+end
+
+-- R004-7: which pool and language pair a session used last: "version updated pool\npair".
+local function note_session(op)
+  if not op.session then return end
+  local kept = U.sessions[op.session]
+  if kept == nil then kept = call('GET', KEY .. 's:' .. op.session) end
+  local version, updated, rest = 0, nil, nil
+  if kept then
+    version, updated, rest = string.match(kept, '^(%d+) (%-?%d+) (.*)$')
+    version, updated = tonumber(version), tonumber(updated)
+  end
+  local now_used = op.pool .. '\n' .. op.lang_pair
+  local refresh = U.retention / 2
+  if rest == now_used and (refresh <= 0 or U.now - updated < refresh) then return end
+  if rest ~= now_used then version = version + 1 end
+  U.sessions[op.session] = version .. ' ' .. U.now .. ' ' .. now_used
+  U.dirty_sessions[op.session] = true
+end
+
+local function write_sessions()
+  for id in pairs(U.dirty_sessions) do
+    if U.retention > 0 then
+      call('SET', KEY .. 's:' .. id, U.sessions[id], 'PX', U.retention)
+    else
+      call('SET', KEY .. 's:' .. id, U.sessions[id])
+    end
+  end
+end
+
+local verbs = {}
+
+local function placed_answer(answer)
+  return {answer.err, answer.head or false, answer.counts or false, answer.chosen,
+    answer.duplicate, answer.probe, answer.why or ''}
+end
+
+function verbs.P(op)
+  local answer = {err = ERR.OK, chosen = -1, duplicate = 0, probe = 0}
+  if answered_by_key(op, answer) then return placed_answer(answer) end
+  local j = job_get(op.job)
+  if j then
+    answer.duplicate = 1
+  elseif may_create(op, answer) then
+    j = create(op)
+    j.due = later(U.now, op.hold)
+    job_place(j)
+    if op.idem then idem_set(op.idem, op.job, op.fingerprint, '') end
+    note_session(op)
+  end
+  if j then answer.head = head_of(j) end
+  return placed_answer(answer)
+end
+
+local function may_start(j, attempt)
+  if j.state == SELECTING then return attempt == j.attempt end
+  local to, next_attempt = job_step(j.state, j.attempt, j.max, j.node, 'select', 0, nil)
+  return to ~= nil and attempt == next_attempt
+end
+
+-- The same reserve again: what it got the first time.
+local function answer_replay(op, j, answer)
+  answer.head, answer.duplicate = head_of(j), 1
+  for i = 1, #op.nodes do
+    if op.nodes[i] == j.node then answer.chosen = i - 1 end
+  end
+  if j.lease ~= NONE then answer.counts = node_counts(node_get(j.node)) end
+end
+
+local function may_reserve(op, j, answer)
+  if not j then return may_create(op, answer) end
+  if (j.state == DISPATCHED or j.state == ACKED) and j.attempt == op.attempt then
+    answer_replay(op, j, answer)
+    return false
+  end
+  if may_start(j, op.attempt) then return true end
+  answer.err, answer.head = ERR.STALE, head_of(j)
+  return false
+end
+
+-- The first candidate with a free slot and a breaker that lets this type through.
+local function first_fit(op, type, answer)
+  local why = {}
+  for i = 1, #op.nodes do
+    local n = node_get(op.nodes[i])
+    local reason, probe = WHY.NOT_READY, nil
+    if n and n.known then reason = lease_check(n, op.spares[i]) end
+    if reason == WHY.OK then
+      local allowed
+      allowed, probe = breaker_allows(op.nodes[i], type)
+      if not allowed then reason = WHY.BREAKER end
+    end
+    why[i] = reason
+    if reason == WHY.OK then
+      answer.chosen, answer.why = i - 1, concat(why)
+      return n, probe
+    end
+  end
+  answer.why = concat(why)
+  return nil
+end
+
+-- Reserved and, as far as the record goes, sent: DISPATCHED is the intent, written before anything
+-- leaves (F03).
+local function start(op, j, n)
+  if j.state ~= SELECTING then
+    j.state, j.attempt = job_step(j.state, j.attempt, j.max, j.node, 'select', 0, nil)
+  end
+  j.state = DISPATCHED
+  j.node, j.reason = n.id, ''
+  j.dispatched, j.acked, j.updated, j.run_until = U.now, 0, U.now, 0
+  lease_take(n, j, op.ttl)
+  job_place(j)
+end
+
+-- What its key answers with from now on.
+local function note_key(op, j, created)
+  if created and op.idem then
+    j.keyed, j.new_idem = true, op.idem
+    idem_set(op.idem, j.id, op.fingerprint, j.node)
+  elseif not created and j.keyed and j.attempt == 1 then
+    local text = idem_of(j)
+    local job, fingerprint
+    if text then job, fingerprint = idem_get(text) end
+    if job == j.id then idem_set(text, job, fingerprint, j.node) end
+  end
+end
+
+function verbs.R(op)
+  local answer = {err = ERR.OK, chosen = -1, duplicate = 0, probe = 0}
+  if answered_by_key(op, answer) then return placed_answer(answer) end
+  local j = job_get(op.job)
+  if not may_reserve(op, j, answer) then return placed_answer(answer) end
+  lapse_some(CLEAR_MAX)
+  local n, probe = first_fit(op, j and j.type or op.type, answer)
+  if not n then
+    answer.err = ERR.ALL_FULL
+    if j then answer.head = head_of(j) end
+    return placed_answer(answer)
+  end
+  local created = not j
+  if created then j = create(op) end
+  start(op, j, n)
+  note_key(op, j, created)
+  if probe then
+    breaker_probe(probe, j)
+    answer.probe = 1
+  end
+  note_session(op)
+  answer.head, answer.counts = head_of(j), node_counts(n)
+  return placed_answer(answer)
+end

@@ -1,0 +1,251 @@
+-- How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE, as store/ledger_settle.c has them.
+
+local function settled_answer(answer)
+  return {answer.err, answer.head or false, answer.counts or false, answer.duplicate,
+    answer.ended, answer.breaker, answer.spec or false, answer.history or false,
+    answer.result or false}
+end
+
+local function new_answer()
+  return {err = ERR.OK, duplicate = 0, ended = 0, breaker = EVENT.NONE}
+end
+
+-- The whole record, for who goes on with the job.
+local function answer_record(answer, j)
+  local got = call('HMGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':s', j.id .. ':r')
+  answer.spec = j.new_spec or got[1]
+  answer.result = j.new_result or got[2]
+  answer.history = job_history(j)
+  if answer.history == '' then answer.history = '[]' end
+end
+
+local function from_here(op, j)
+  return op.attempt == j.attempt and op.node ~= nil and op.node == j.node
+end
+
+function verbs.C(op)
+  local answer = new_answer()
+  local j = job_get(op.job)
+  if not j then
+    answer.err = ERR.NOT_FOUND
+    return settled_answer(answer)
+  end
+  lapse_one(j)
+  local to = job_step(j.state, j.attempt, j.max, j.node, 'ack', op.attempt, op.node)
+  local until_ms, run_until = later(U.now, op.running_ttl), 0
+  if j.timeout > 0 then
+    run_until = later(later(U.now, j.timeout), op.stop_grace)
+    if until_ms > run_until then until_ms = run_until end
+  end
+  if to and j.lease == RESERVED_LEASE and not is_orphaned(j) then
+    local n = node_get(j.node)
+    n.reserved, n.running = n.reserved - 1, n.running + 1
+    node_changed(n)
+    j.lease, j.due, j.run_until = RUNNING_LEASE, until_ms, run_until
+    j.state, j.acked, j.updated = to, U.now, U.now
+    job_place(j)
+  elseif j.state == ACKED and is_alive(j) and from_here(op, j) then
+    answer.duplicate = 1
+  else
+    answer.err = ERR.STALE
+  end
+  if j.lease ~= NONE then answer.counts = node_counts(node_get(j.node)) end
+  answer.head = head_of(j)
+  return settled_answer(answer)
+end
+
+-- What each outcome is to the job machine, and the reason it leaves when none is given.
+local endings = {
+  done = {event = 'done', reason = '', of_attempt = true},
+  fail = {event = 'fail', reason = 'FAILED', of_attempt = true},
+  refused = {event = 'refused', reason = 'NODE_REFUSED', of_attempt = true},
+  send_failed = {event = 'send_failed', reason = 'SEND_FAILED', of_attempt = true},
+  expire = {event = 'ack_timeout', reason = 'ACK_TIMEOUT', of_attempt = true},
+  cancel = {event = 'cancel', reason = 'CANCELLED'},
+  queue_timeout = {event = 'queue_timeout', reason = 'QUEUE_TIMEOUT'},
+  no_candidate = {event = 'no_candidate', reason = 'NO_CANDIDATE'},
+}
+
+local function plain_json(reason)
+  return reason == '' and 'null' or '"' .. reason .. '"'
+end
+
+local function verdict_of(op, j)
+  local ending = endings[op.outcome]
+  local v = {
+    event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
+    reason = op.reason, reason_json = op.reason_json, blames = op.blames,
+  }
+  if op.reason == '' or op.outcome == 'done' then
+    v.reason, v.reason_json = ending.reason, plain_json(ending.reason)
+  end
+  if op.outcome == 'expire' then
+    v.in_time = not v.in_time or is_orphaned(j)
+    v.reason, v.blames = ending.reason, false
+    if j.state == ACKED or j.lease == RUNNING_LEASE or j.ran_out == RUNNING_LEASE then
+      v.event = 'run_timeout'
+      v.blames = j.run_until ~= 0 and U.now >= j.run_until
+      v.reason = v.blames and 'RUN_TIMEOUT' or 'NODE_LOST'
+    end
+    v.reason_json = plain_json(v.reason)
+  end
+  if not v.of_attempt then v.in_time = true end
+  return v
+end
+
+-- Asks the job machine. The record says DISPATCHED before the send, so a failed send is judged as
+-- RESERVED; a job that waits is looked at as SELECTING when nobody can take it.
+local function ask(op, j, v)
+  local state, attempt = j.state, j.attempt
+  if v.event == 'send_failed' and state == DISPATCHED then state = RESERVED end
+  if v.of_attempt then
+    return job_step(state, attempt, j.max, j.node, v.event, op.attempt, op.node, op.left)
+  end
+  local named = op.attempt
+  if state == RETRYING and named == attempt + 1 then named = attempt end
+  if named ~= 0 and named ~= attempt then return nil end
+  if v.event == 'no_candidate' and state ~= SELECTING then
+    local to, next_attempt = job_step(state, attempt, j.max, j.node, 'select', 0, nil)
+    if to then state, attempt = to, next_attempt end
+  end
+  return job_step(state, attempt, j.max, j.node, v.event, 0, nil, op.left)
+end
+
+-- What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
+-- a good end does.
+local function word_of(j, v)
+  if v.event == 'done' then return 'good' end
+  if (v.event ~= 'fail' and v.event ~= 'run_timeout') or is_final(j) then return nil end
+  return v.blames and 'bad' or nil
+end
+
+local function end_attempt(answer, j, v)
+  if j.lease ~= NONE then
+    local n = node_get(j.node)
+    lease_end(n, j)
+    answer.counts, answer.ended = node_counts(n), 1
+    lease_unbind(n, j)
+  elseif j.ran_out ~= NONE then
+    answer.ended = 1 -- it was cleared before; now that is settled
+  end
+  answer.breaker = breaker_settle(j, word_of(j, v))
+  j.ran_out = NONE
+  history_add(j, v.event, v.reason_json)
+end
+
+local function become_final(j, v)
+  j.ended = U.now
+  if j.lease == NONE then j.due = 0 end
+  if j.callback == CALLBACK.WANTED then
+    j.callback = CALLBACK.PENDING
+    U.callbacks[j.id] = true
+  end
+  -- A dispatch that never left answered with an error: the same key may try again.
+  if v.event == 'send_failed' and j.keyed and j.attempt == 1 then
+    local text = idem_of(j)
+    if text and idem_get(text) == j.id then idem_drop(text) end
+  end
+end
+
+local function become_waiting(op, j)
+  j.owner, j.due = op.owner, later(U.now, op.hold)
+  if j.state ~= SELECTING then return end
+  j.node, j.dispatched, j.acked = '', 0, 0 -- the same attempt, but on none
+end
+
+local function take(op, answer, j, v, to, attempt, effect)
+  local ran_out = not is_waiting(j) and not is_alive(j)
+  if effect or ran_out then end_attempt(answer, j, v) end
+  j.state, j.attempt, j.updated, j.reason = to, attempt, U.now, v.reason
+  if is_final(j) then
+    become_final(j, v)
+    if v.event == 'done' or v.event == 'fail' then j.new_result = op.result end
+  else
+    become_waiting(op, j)
+  end
+  job_place(j)
+end
+
+-- The job was cancelled while it ran: this is the node's word that it stopped, or the end of its
+-- lease. The job stays as the cancel left it.
+local function ends_cancelled(op, j, v)
+  if not is_final(j) or is_over(j) or not v.in_time then return false end
+  if op.outcome == 'expire' then return op.attempt == 0 or op.attempt == j.attempt end
+  return (op.outcome == 'done' or op.outcome == 'fail') and from_here(op, j)
+end
+
+local function end_cancelled(answer, j, v)
+  end_attempt(answer, j, v)
+  j.due, j.updated = 0, U.now
+  job_place(j)
+end
+
+-- Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only
+-- its reason.
+local function is_repeated(op, j, v)
+  if not v.of_attempt then return j.state == FAILED and v.reason == j.reason end
+  if op.outcome == 'expire' then
+    return history_has(j, op.attempt, op.node, 'ack_timeout') or
+      history_has(j, op.attempt, op.node, 'run_timeout')
+  end
+  return history_has(j, op.attempt, op.node, v.event)
+end
+
+function verbs.F(op)
+  local answer = new_answer()
+  local j = job_get(op.job)
+  if not j then
+    answer.err = ERR.NOT_FOUND
+    return settled_answer(answer)
+  end
+  local node = j.node
+  lapse_one(j)
+  local v = verdict_of(op, j)
+  local to, attempt, effect = ask(op, j, v)
+  if to and v.in_time then
+    take(op, answer, j, v, to, attempt, effect)
+  elseif ends_cancelled(op, j, v) then
+    end_cancelled(answer, j, v)
+  elseif is_repeated(op, j, v) then
+    answer.duplicate = 1
+  else
+    answer.err = ERR.STALE
+  end
+  answer.head = head_of(j)
+  local n = node ~= '' and node_get(node)
+  if n then answer.counts = node_counts(n) end
+  if answer.err == ERR.OK and
+    (op.want_record or (is_waiting(j) and answer.duplicate == 0)) then
+    answer_record(answer, j)
+  end
+  return settled_answer(answer)
+end
+
+function verbs.K(op)
+  local j = job_get(op.job)
+  if not j then return {ERR.NOT_FOUND, false, false} end
+  local err = ERR.OK
+  if j.callback == CALLBACK.PENDING then
+    j.callback = op.given_up and CALLBACK.GIVEN_UP or CALLBACK.SENT
+    j.updated = U.now
+    U.callbacks[j.id] = false
+    job_changed(j)
+  elseif j.callback < CALLBACK.PENDING then
+    err = ERR.CONFLICT -- none was asked for, or the job still runs
+  end
+  return {err, head_of(j), false}
+end
+
+local function write_callbacks()
+  local add, del = {}, {}
+  for id, pending in pairs(U.callbacks) do
+    if pending then
+      add[#add + 1] = 0
+      add[#add + 1] = id
+    else
+      del[#del + 1] = id
+    end
+  end
+  if #add > 0 then call_in_parts('ZADD', KEY .. 'callbacks', add, 2) end
+  if #del > 0 then call_in_parts('ZREM', KEY .. 'callbacks', del) end
+end

@@ -1,0 +1,588 @@
+/* `redis:`, `redis-sentinel:`, `redis-cluster:` - the store thread takes its whole inbox, sends it
+ * as calls of one function (at most WIRE_OPS_MAX ops each), and answers. What queued up meanwhile
+ * is the next batch; there is no timer. The helper thread reads over a connection of its own.
+ *
+ * A call that fails or comes too slowly answers its batch ERR_STORE_DOWN, and what is queued behind
+ * it; then every new op is refused at the door until a call works again. Nothing is decided here.
+ */
+#include "store/redis.h"
+
+#include "base/mem.h"
+#include "base/metrics.h"
+#include "model/degrade.h"
+#include "store/desk.h"
+#include "store/redis_read.h"
+#include "store/redis_session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    IN_FLIGHT_DEFAULT = 65536,
+    RUNNING_TTL_DEFAULT_MS = 45000,
+    IDLE_MS = 1000,
+    TIDY_MS = 1000,
+    OPEN_MS = 3000,        /* the first connection may take so long */
+    REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
+    REVIVE_MIN_MS = 50,
+    REVIVE_MAX_MS = 1000,
+    LISTS_PATIENCE = 10, /* a list takes many calls: so many times the time of one */
+    DETAIL_WORDS = 20,   /* of 8 bytes */
+};
+
+struct redis {
+    struct store store;
+    struct store_config config; /* url and data_dir are not kept */
+    struct redis_target target;
+    struct desk desk;   /* the store thread's */
+    struct desk helper; /* the reader's */
+
+    /* Any thread. */
+    _Alignas(64) _Atomic int64_t in_flight;
+    _Alignas(64) _Atomic bool up;
+    _Atomic int mode; /* enum store_mode */
+    _Atomic int64_t since_ms;
+    _Atomic int64_t errors;
+    _Atomic int64_t calls;
+    _Atomic int64_t batches;
+    _Atomic uint64_t detail[DETAIL_WORDS]; /* a text; half of a new one harms nobody */
+    _Atomic uint64_t generation[(REDIS_GENERATION_MAX + 1) / 8];
+
+    /* The store thread's. */
+    struct redis_session session;
+    struct degrade degrade;
+    int64_t revive_ms; /* clock_mono_ms: when to try again */
+    int64_t pause_ms;
+    int64_t tidy_ms;
+    bool arrived;
+    bool stopping;
+    struct problem *why; /* of the opening; then NULL */
+    enum err opened;
+    sem_t is_open;
+
+    /* The helper's. */
+    struct redis_link read_link;
+    bool helper_stopping;
+
+    struct msg stop;
+    struct msg helper_stop;
+};
+
+static struct redis *of(struct store *store)
+{
+    return container_of(store, struct redis, store);
+}
+
+/* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
+static void answered(struct msg *msg)
+{
+    struct store_op *op = container_of(msg, struct store_op, msg);
+
+    op->done(op);
+}
+
+static bool is_up(const struct redis *self)
+{
+    return atomic_load_explicit(&self->up, memory_order_relaxed);
+}
+
+static enum err redis_send(struct store *store, struct store_op *op)
+{
+    struct redis *self = of(store);
+
+    assert(op->done && op->reply_to);
+    if (!is_up(self))
+        return ERR_STORE_DOWN;
+    if (atomic_fetch_add_explicit(&self->in_flight, 1, memory_order_relaxed) >=
+        self->config.in_flight_max) {
+        atomic_fetch_sub_explicit(&self->in_flight, 1, memory_order_relaxed);
+        return ERR_BUSY;
+    }
+    op->msg.run = answered;
+    inbox_post(redis_read_answers(op->verb) ? &self->helper.inbox : &self->desk.inbox, &op->msg);
+    return ERR_OK;
+}
+
+static void count(_Atomic int64_t *value, int64_t n)
+{
+    atomic_fetch_add_explicit(value, n, memory_order_relaxed);
+}
+
+static void put_text(_Atomic uint64_t *words, size_t count, const char *text)
+{
+    char bytes[DETAIL_WORDS * 8] = "";
+    uint64_t word;
+
+    assert(count <= DETAIL_WORDS);
+    str_copy(str_of(text), bytes, count * 8);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&word, bytes + i * 8, 8);
+        atomic_store_explicit(&words[i], word, memory_order_relaxed);
+    }
+}
+
+static void get_text(const _Atomic uint64_t *words, size_t count, char *to)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
+
+        memcpy(to + i * 8, &word, 8);
+    }
+    to[count * 8 - 1] = '\0';
+}
+
+static void set_mode(struct redis *self, enum store_mode mode)
+{
+    if ((int)mode == atomic_load_explicit(&self->mode, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&self->mode, (int)mode, memory_order_relaxed);
+    atomic_store_explicit(&self->since_ms, clock_wall_ms(), memory_order_relaxed);
+    metric_set(METRIC_STORE_MODE, mode);
+}
+
+static void note_error(struct redis *self, const char *why)
+{
+    count(&self->errors, 1);
+    put_text(self->detail, DETAIL_WORDS, why);
+}
+
+static void redis_status(struct store *store, struct store_status *ret_status)
+{
+    struct redis *self = of(store);
+
+    *ret_status = (struct store_status){
+        .mode = (enum store_mode)atomic_load_explicit(&self->mode, memory_order_relaxed),
+        .since_ms = atomic_load_explicit(&self->since_ms, memory_order_relaxed),
+        .errors = atomic_load_explicit(&self->errors, memory_order_relaxed),
+        .calls = atomic_load_explicit(&self->calls, memory_order_relaxed),
+        .batches = atomic_load_explicit(&self->batches, memory_order_relaxed),
+    };
+    static_assert(sizeof ret_status->detail == DETAIL_WORDS * 8, "it is copied as a whole");
+    static_assert(sizeof ret_status->generation == sizeof self->generation, "likewise");
+    get_text(self->detail, DETAIL_WORDS, ret_status->detail);
+    get_text(self->generation, COUNT_OF(self->generation), ret_status->generation);
+}
+
+/* Posts every op of a list to its sender. `down`: whatever they hold, they failed. */
+static void answer(struct redis *self, struct msg *batch, bool down)
+{
+    int64_t total = 0;
+    int64_t refused = 0;
+
+    for (struct msg *msg = batch; msg; msg = msg->next)
+        total++;
+    atomic_fetch_sub_explicit(&self->in_flight, total, memory_order_relaxed);
+    count(&self->calls, total);
+    for (struct msg *next; batch; batch = next) {
+        struct store_op *op = container_of(batch, struct store_op, msg);
+
+        next = batch->next; /* once posted it is the sender's again */
+        if (down) {
+            op->err = ERR_STORE_DOWN;
+            op->head = (struct store_head){0};
+            op->record = (struct store_record){0};
+        }
+        refused += op->err != ERR_OK;
+        inbox_post(op->reply_to, &op->msg);
+    }
+    if (total > refused)
+        metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
+    if (refused)
+        metric_add_label(METRIC_STORE_CALLS, down ? "down" : "refused", refused);
+}
+
+/* Takes an inbox: the ops in their order; our own messages are run. */
+static struct msg *take(struct desk *desk)
+{
+    struct msg *ops = inbox_take(&desk->inbox);
+
+    for (struct msg **at = &ops; *at;) {
+        struct msg *msg = *at;
+
+        if (msg->run == answered) {
+            at = &msg->next;
+        } else {
+            *at = msg->next;
+            msg->run(msg);
+        }
+    }
+    return ops;
+}
+
+/* The store thread. */
+
+static void go_down(struct redis *self, int64_t latency_ms)
+{
+    degrade_error(&self->degrade, latency_ms);
+    atomic_store_explicit(&self->up, false, memory_order_relaxed);
+    note_error(self, self->session.link.why);
+    set_mode(self, (enum store_mode)self->degrade.mode);
+    self->revive_ms = clock_mono_ms() + self->pause_ms;
+    self->pause_ms = self->pause_ms ? self->pause_ms * 2 : REVIVE_MIN_MS;
+    if (self->pause_ms > REVIVE_MAX_MS)
+        self->pause_ms = REVIVE_MAX_MS;
+}
+
+static void take_news(struct redis *self)
+{
+    struct redis_session *session = &self->session;
+
+    count(&self->batches, 1);
+    metric_add(METRIC_STORE_BATCHES, 1);
+    metric_set(METRIC_BREAKERS_OPEN, session->open_breakers);
+    put_text(self->generation, COUNT_OF(self->generation), session->generation);
+    if (session->emptied)
+        note_error(self, "Redis came back empty: all nodes, jobs and leases are gone");
+    session->emptied = false;
+}
+
+/* One call of our own; its only op, if there is one, answers nothing that matters but `repairs`. */
+static bool call_own(struct redis *self, int64_t deadline_ms)
+{
+    redisReply *reply = redis_session_call(&self->session, deadline_ms);
+    const redisReply *last;
+
+    if (!reply)
+        return false;
+    take_news(self);
+    last = reply->element[reply->elements - 1];
+    if (last->type == REDIS_REPLY_ARRAY && last->elements == 4 && last->element[3]->integer > 0)
+        metric_add(METRIC_AUDIT_REPAIRS, last->element[3]->integer);
+    freeReplyObject(reply);
+    return true;
+}
+
+/* A call that changes something must work before we are well again: the first one tells that this
+ * instance is there, and takes back what an earlier life of it held. */
+static bool bring_up(struct redis *self, int64_t deadline_ms)
+{
+    redis_session_begin(&self->session, &self->config, true);
+    if (!self->arrived)
+        wire_arrive(&self->session.wire, self->config.instance, self->config.running_ttl_ms);
+    if (!call_own(self, deadline_ms))
+        return false;
+    self->arrived = true;
+    self->pause_ms = 0;
+    degrade_success(&self->degrade);
+    set_mode(self, STORE_NORMAL);
+    atomic_store_explicit(&self->up, true, memory_order_relaxed);
+    return true;
+}
+
+static void revive(struct redis *self)
+{
+    int64_t began_ms = clock_mono_ms();
+
+    if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
+        go_down(self, clock_mono_ms() - began_ms);
+}
+
+/* The first ops of a list as one call; what is behind them is returned. */
+static struct msg *cut_batch(struct redis *self, struct msg *batch)
+{
+    struct wire *wire = &self->session.wire;
+    struct msg *last = NULL;
+
+    redis_session_begin(&self->session, &self->config, false);
+    for (struct msg *msg = batch; msg; last = msg, msg = msg->next) {
+        struct store_op *op = container_of(msg, struct store_op, msg);
+
+        if (wire->ops >= WIRE_OPS_MAX || (wire->ops && wire->bytes >= WIRE_BYTES_MAX))
+            break;
+        wire_op(wire, op, redis_session_bound(&self->session, op->not_after_ms));
+    }
+    assert(last);
+    batch = last->next;
+    last->next = NULL;
+    return batch;
+}
+
+static bool read_answers(struct redis *self, struct msg *batch, const redisReply *reply)
+{
+    size_t at = WIRE_ANSWERS;
+    uint64_t order = self->session.order;
+
+    for (struct msg *msg = batch; msg; msg = msg->next) {
+        struct store_op *op = container_of(msg, struct store_op, msg);
+
+        op->order = ++order;
+        if (!wire_answer(op, reply->element[at++]))
+            return redis_link_fail(&self->session.link, "an answer cannot be read", NULL);
+    }
+    return true;
+}
+
+/* False: it failed, and so did the batch. */
+static bool run_batch(struct redis *self, struct msg *batch)
+{
+    int64_t began_ms = clock_mono_ms();
+    redisReply *reply = redis_session_call(&self->session, began_ms + self->session.timeout_ms);
+    bool ok = reply && read_answers(self, batch, reply);
+
+    if (reply)
+        freeReplyObject(reply);
+    if (ok) {
+        take_news(self);
+        degrade_success(&self->degrade);
+    } else {
+        go_down(self, clock_mono_ms() - began_ms); /* first, so that nobody sends more */
+    }
+    answer(self, batch, !ok);
+    return ok;
+}
+
+static void tidy(struct redis *self)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    if (now_ms < self->tidy_ms)
+        return;
+    self->tidy_ms = now_ms + TIDY_MS;
+    redis_session_begin(&self->session, &self->config, true);
+    wire_tidy(&self->session.wire, self->config.retention_jobs_max);
+    if (!call_own(self, now_ms + self->session.timeout_ms))
+        go_down(self, clock_mono_ms() - now_ms);
+}
+
+static int64_t time_to_wait(const struct redis *self)
+{
+    int64_t left_ms = (is_up(self) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
+
+    return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
+}
+
+static void open_first(struct redis *self)
+{
+    int64_t deadline_ms = clock_mono_ms() + OPEN_MS;
+
+    self->opened = redis_session_check(&self->session, deadline_ms, self->why);
+    if (!self->opened && !bring_up(self, deadline_ms))
+        self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
+                                   self->session.link.why);
+    self->why = NULL;
+    self->stopping = self->opened != ERR_OK;
+    sem_post(&self->is_open);
+}
+
+static void leave(struct redis *self)
+{
+    if (!is_up(self))
+        return;
+    redis_session_begin(&self->session, &self->config, false);
+    wire_leave(&self->session.wire, self->config.instance);
+    call_own(self, clock_mono_ms() + self->session.timeout_ms);
+}
+
+static void *store_thread(void *arg)
+{
+    struct redis *self = arg;
+
+    metrics_thread();
+    open_first(self);
+    while (!self->stopping || atomic_load(&self->desk.inbox.head)) {
+        struct msg *batch;
+
+        desk_wait(&self->desk, time_to_wait(self));
+        batch = take(&self->desk);
+        while (batch && is_up(self)) {
+            struct msg *rest = cut_batch(self, batch);
+
+            run_batch(self, batch);
+            batch = rest;
+        }
+        answer(self, batch, true);
+        if (is_up(self))
+            tidy(self);
+        else if (!self->stopping)
+            revive(self);
+    }
+    leave(self);
+    return NULL;
+}
+
+static void stop_store(struct msg *msg)
+{
+    container_of(msg, struct redis, stop)->stopping = true;
+}
+
+/* The helper thread. */
+
+static bool is_too_late(const struct redis *self, const struct store_op *op)
+{
+    int64_t now_ms = self->config.now_ms ? self->config.now_ms() : clock_wall_ms();
+
+    return op->not_after_ms && now_ms > op->not_after_ms;
+}
+
+static bool read_one(struct redis *self, struct store_op *op)
+{
+    bool one_call = op->verb == STORE_JOB_GET || op->verb == STORE_SESSION_GET;
+    int64_t timeout_ms = self->session.timeout_ms * (one_call ? 1 : LISTS_PATIENCE);
+    int64_t deadline_ms = clock_mono_ms() + timeout_ms;
+
+    if (is_too_late(self, op)) {
+        op->err = ERR_TOO_LATE;
+        op->head.id = 0;
+        return true;
+    }
+    if (redis_read_run(&self->read_link, op, deadline_ms))
+        return true;
+    redis_link_close(&self->read_link);
+    note_error(self, self->read_link.why);
+    return false;
+}
+
+static void *helper_thread(void *arg)
+{
+    struct redis *self = arg;
+
+    metrics_thread();
+    while (!self->helper_stopping || atomic_load(&self->helper.inbox.head)) {
+        struct msg *ops;
+        bool ok = true;
+
+        desk_wait(&self->helper, IDLE_MS);
+        ops = take(&self->helper);
+        for (struct msg *next; ops && ok; ops = next) {
+            struct store_op *op = container_of(ops, struct store_op, msg);
+
+            next = ops->next;
+            ops->next = NULL;
+            ok = is_up(self) && read_one(self, op);
+            answer(self, ops, !ok);
+        }
+        answer(self, ops, true); /* what stood behind one that failed need not wait as long */
+    }
+    return NULL;
+}
+
+static void stop_helper(struct msg *msg)
+{
+    container_of(msg, struct redis, helper_stop)->helper_stopping = true;
+}
+
+/* Opening and closing. */
+
+static void free_all(struct redis *self)
+{
+    redis_session_free(&self->session);
+    redis_link_close(&self->read_link);
+    sem_destroy(&self->is_open);
+    explicit_bzero(&self->target, sizeof self->target);
+    free(self);
+}
+
+static struct redis *redis_new(const struct store_config *config, const struct redis_target *target,
+                               const struct store_backend *backend)
+{
+    struct redis *self = mem_aligned(_Alignof(struct redis), sizeof *self);
+
+    self->store.backend = backend;
+    self->config = *config;
+    self->config.url = self->config.data_dir = NULL;
+    if (config->in_flight_max <= 0)
+        self->config.in_flight_max = IN_FLIGHT_DEFAULT;
+    if (config->running_ttl_ms <= 0)
+        self->config.running_ttl_ms = RUNNING_TTL_DEFAULT_MS;
+    self->target = *target;
+    self->since_ms = clock_wall_ms();
+    redis_session_init(&self->session, &self->target, config);
+    redis_link_init(&self->read_link, &self->target);
+    desk_init(&self->desk);
+    desk_init(&self->helper);
+    sem_init(&self->is_open, 0, 0);
+    self->stop.run = stop_store;
+    self->helper_stop.run = stop_helper;
+    return self;
+}
+
+static void stop_desk(struct desk *desk, struct msg *stop)
+{
+    inbox_post(&desk->inbox, stop);
+    desk_join(desk);
+}
+
+static enum err redis_open(const struct store_config *config, struct store **ret_store,
+                           struct problem *why)
+{
+    static const struct store_backend *const backends[] = {
+        [REDIS_SINGLE] = &redis_backend,
+        [REDIS_SENTINEL] = &redis_sentinel_backend,
+        [REDIS_CLUSTER] = &redis_cluster_backend,
+    };
+    struct redis_target target;
+    enum err err = redis_url_parse(config->url, &target, why);
+    struct redis *self;
+
+    if (err)
+        return err;
+    self = redis_new(config, &target, backends[target.kind]);
+    explicit_bzero(&target, sizeof target);
+    self->why = why;
+    if (!desk_start(&self->desk, "berth-store", store_thread, self)) {
+        free_all(self);
+        return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
+    }
+    while (sem_wait(&self->is_open))
+        ;
+    err = self->opened;
+    if (!err && !desk_start(&self->helper, "berth-reader", helper_thread, self)) {
+        inbox_post(&self->desk.inbox, &self->stop);
+        err = problem_set(why, ERR_IO, "", "No thread for the store can be started.");
+    }
+    if (err) {
+        desk_join(&self->desk);
+        free_all(self);
+        return err;
+    }
+    *ret_store = &self->store;
+    return ERR_OK;
+}
+
+static void redis_close(struct store *store)
+{
+    struct redis *self = of(store);
+
+    stop_desk(&self->helper, &self->helper_stop);
+    stop_desk(&self->desk, &self->stop);
+    assert(atomic_load(&self->in_flight) == 0);
+    free_all(self);
+}
+
+static enum err open_tls(const struct store_config *config, struct store **ret_store,
+                         struct problem *why)
+{
+    return problem_set(why, ERR_BAD_CONFIG, "store",
+                       "rediss:// is not possible: this build's Redis client has no TLS. Use "
+                       "redis:// through a tunnel or on a trusted network.");
+}
+
+const struct store_backend redis_backend = {
+    .scheme = "redis",
+    .open = redis_open,
+    .send = redis_send,
+    .status = redis_status,
+    .close = redis_close,
+};
+const struct store_backend redis_sentinel_backend = {
+    .scheme = "redis-sentinel",
+    .open = redis_open,
+    .send = redis_send,
+    .status = redis_status,
+    .close = redis_close,
+};
+const struct store_backend redis_cluster_backend = {
+    .scheme = "redis-cluster",
+    .open = redis_open,
+    .send = redis_send,
+    .status = redis_status,
+    .close = redis_close,
+};
+const struct store_backend rediss_backend = {
+    .scheme = "rediss",
+    .open = open_tls,
+};

@@ -1,0 +1,335 @@
+/* Reads what the function library answers, and trusts none of it: a library of another build, or a
+ * key somebody wrote by hand, must not become an index out of range. */
+#include "store/redis_wire.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The errors of lua/reserve.lua. */
+static const enum err errors[] = {
+    ERR_OK,          ERR_NOT_FOUND, ERR_STALE,     ERR_ALL_FULL,
+    ERR_IDEMPOTENCY, ERR_TOO_LATE,  ERR_BAD_FIELD, ERR_CONFLICT,
+};
+
+/* Whole numbers, little end first, as struct.pack writes them. */
+struct bytes {
+    const unsigned char *at;
+    size_t left;
+    bool short_of; /* it ended too early */
+};
+
+static uint64_t take(struct bytes *from, size_t width)
+{
+    uint64_t value = 0;
+
+    if (from->left < width) {
+        from->short_of = true;
+        return 0;
+    }
+    for (size_t i = width; i > 0; i--)
+        value = value << 8 | from->at[i - 1];
+    from->at += width;
+    from->left -= width;
+    return value;
+}
+
+static int64_t take_time(struct bytes *from)
+{
+    int64_t value = (int64_t)take(from, 8);
+
+    return value >= WIRE_FOREVER ? LEASE_FOREVER : value;
+}
+
+static int take_small(struct bytes *from, int limit)
+{
+    int value = (int)take(from, 1);
+
+    if (value >= limit)
+        from->short_of = true;
+    return value < limit ? value : 0;
+}
+
+static void take_text(struct bytes *from, char *to, size_t size)
+{
+    const unsigned char *end = memchr(from->at, '\0', from->left);
+    size_t len = end ? (size_t)(end - from->at) : 0;
+
+    if (!end || !str_copy((struct str){(const char *)from->at, len}, to, size)) {
+        from->short_of = true;
+        return;
+    }
+    from->at += len + 1;
+    from->left -= len + 1;
+}
+
+static struct bytes bytes_of(struct str text)
+{
+    return (struct bytes){.at = (const unsigned char *)text.at, .left = text.len};
+}
+
+bool wire_head_read(struct str packed, struct store_head *ret_head)
+{
+    struct bytes from = bytes_of(packed);
+    struct store_head head = {.id = ret_head->id};
+
+    if (!packed.at)
+        return false;
+    head.state = (enum job_state)take_small(&from, JOB_STATE_COUNT);
+    head.lease = (enum lease_kind)take_small(&from, LEASE_RUNNING + 1);
+    head.attempt = take_small(&from, JOB_ATTEMPTS_MAX + 1);
+    head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
+    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
+    take(&from, 4); /* what ran out, probe, place, keyed: the library's own */
+    head.epoch = (uint32_t)take(&from, 4);
+    head.owner = (unsigned)take(&from, 4);
+    head.created_ms = take_time(&from);
+    head.updated_ms = take_time(&from);
+    head.dispatched_ms = take_time(&from);
+    head.acked_ms = take_time(&from);
+    head.ended_ms = take_time(&from);
+    head.due_ms = take_time(&from);
+    head.timeout_ms = take_time(&from);
+    take(&from, 8); /* run_until */
+    take_text(&from, head.node, sizeof head.node);
+    take_text(&from, head.type, sizeof head.type);
+    take_text(&from, head.reason, sizeof head.reason);
+    if (!from.short_of)
+        *ret_head = head;
+    return !from.short_of;
+}
+
+bool wire_node_read(struct str packed, struct wire_node *ret_node)
+{
+    struct bytes from = bytes_of(packed);
+    struct wire_node node = {0};
+
+    if (!packed.at)
+        return false;
+    node.counts.health = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
+    node.own = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
+    node.admin = (enum node_admin)take_small(&from, NODE_ADMIN_DRAINING + 1);
+    node.known = take_small(&from, 2);
+    node.counts.max = (int32_t)take(&from, 4);
+    node.counts.reserved = (int32_t)take(&from, 4);
+    node.counts.running = (int32_t)take(&from, 4);
+    node.counts.epoch = (uint32_t)take(&from, 4);
+    node.registered_ms = take_time(&from);
+    node.version = (int64_t)take(&from, 8);
+    if (!from.short_of)
+        *ret_node = node;
+    return !from.short_of;
+}
+
+static bool read_counts(struct str packed, struct lease_node *ret_counts)
+{
+    struct bytes from = bytes_of(packed);
+    struct lease_node counts = {0};
+
+    counts.health = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
+    counts.max = (int32_t)take(&from, 4);
+    counts.reserved = (int32_t)take(&from, 4);
+    counts.running = (int32_t)take(&from, 4);
+    counts.epoch = (uint32_t)take(&from, 4);
+    if (!from.short_of)
+        *ret_counts = counts;
+    return !from.short_of;
+}
+
+/* A head goes with the id of its job before it. */
+static bool read_head(struct str text, struct store_head *ret_head)
+{
+    if (text.len <= JOB_ID_TEXT || !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &ret_head->id))
+        return false;
+    return wire_head_read((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT}, ret_head);
+}
+
+static const redisReply *part(const redisReply *answer, size_t at)
+{
+    return at < answer->elements ? answer->element[at] : NULL;
+}
+
+static int64_t number(const redisReply *answer, size_t at)
+{
+    const redisReply *reply = part(answer, at);
+
+    return reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
+}
+
+static bool read_put(struct store_op *op, const redisReply *answer)
+{
+    struct str why = redis_text(part(answer, 6));
+
+    op->u.put.chosen = (int)number(answer, 3);
+    op->u.put.duplicate = number(answer, 4);
+    if (op->verb != STORE_RESERVE)
+        return true;
+    op->u.put.probe = number(answer, 5);
+    if (why.len > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
+        return false;
+    for (size_t i = 0; i < op->u.put.candidate_count; i++) {
+        op->u.put.candidates[i].tried = i < why.len;
+        if (i < why.len)
+            op->u.put.candidates[i].why = (enum lease_reason)(why.at[i] - '0');
+    }
+    return true;
+}
+
+static struct str kept(struct arena *arena, struct str text)
+{
+    return text.at ? arena_str(arena, text) : STR_NONE;
+}
+
+static void read_record(struct store_op *op, const redisReply *answer)
+{
+    struct str history = redis_text(part(answer, 7));
+
+    if (!op->arena || !history.at)
+        return;
+    op->record = (struct store_record){
+        .head = op->head,
+        .spec = kept(op->arena, redis_text(part(answer, 6))),
+        .history = kept(op->arena, history),
+        .result = kept(op->arena, redis_text(part(answer, 8))),
+    };
+}
+
+static bool read_settle(struct store_op *op, const redisReply *answer)
+{
+    op->u.settle.duplicate = number(answer, 3);
+    op->u.settle.ended_lease = number(answer, 4);
+    op->u.settle.breaker = (enum breaker_event)number(answer, 5);
+    if (op->verb == STORE_FINISH) {
+        op->record = (struct store_record){0};
+        read_record(op, answer);
+    }
+    return op->u.settle.breaker >= BREAKER_NO_EVENT && op->u.settle.breaker <= BREAKER_RECOVERED;
+}
+
+static bool read_adopt(struct store_op *op, const redisReply *answer)
+{
+    if (!op->err)
+        read_record(op, answer);
+    return true;
+}
+
+static bool read_renew(struct store_op *op, const redisReply *answer)
+{
+    struct str unknown = redis_text(part(answer, 3));
+    size_t count = op->u.renew.runs ? op->u.renew.count : 0;
+
+    if (unknown.len != count)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        op->u.renew.runs[i].unknown = unknown.at[i] != '0';
+    return true;
+}
+
+static bool read_due(struct store_op *op, const redisReply *answer)
+{
+    size_t count = 0;
+
+    for (size_t i = 3; i < answer->elements && count < op->u.due.max; i++) {
+        struct str text = redis_text(answer->element[i]);
+        struct store_due *due = &op->u.due.items[count++];
+        const unsigned char *small = (const unsigned char *)text.at + JOB_ID_TEXT;
+
+        *due = (struct store_due){0};
+        if (text.len < JOB_ID_TEXT + 3 ||
+            !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &due->id) ||
+            small[1] >= JOB_STATE_COUNT || small[2] > LEASE_RUNNING)
+            return false;
+        due->attempt = small[0];
+        due->state = (enum job_state)small[1];
+        due->lease = (enum lease_kind)small[2];
+        str_copy((struct str){text.at + JOB_ID_TEXT + 3, text.len - JOB_ID_TEXT - 3}, due->node,
+                 sizeof due->node);
+    }
+    op->u.due.count = count;
+    return true;
+}
+
+static bool read_node_put(struct store_op *op, const redisReply *answer)
+{
+    op->u.node_put.created = number(answer, 3);
+    op->u.node_put.version = number(answer, 4);
+    return true;
+}
+
+static int by_node_and_type(const void *a, const void *b)
+{
+    const struct store_breaker *left = a;
+    const struct store_breaker *right = b;
+    int order = str_cmp(left->node, right->node);
+
+    return order ? order : str_cmp(left->type, right->type);
+}
+
+/* "state,failures,opened,probe until,node|type" */
+static bool read_breaker(struct str text, struct arena *arena, struct store_breaker *ret_breaker)
+{
+    int64_t values[4];
+    struct str node;
+
+    for (size_t i = 0; i < COUNT_OF(values); i++)
+        if (!str_int(str_cut(&text, ','), &values[i]))
+            return false;
+    node = str_cut(&text, '|');
+    if (!text.at || values[0] < 0 || values[0] >= BREAKER_STATE_COUNT)
+        return false;
+    *ret_breaker = (struct store_breaker){
+        .node = arena_str(arena, node),
+        .type = arena_str(arena, text),
+        .breaker = {.state = (enum breaker_state)values[0],
+                    .failures = (int32_t)values[1],
+                    .opened_ms = values[2],
+                    .probe_until_ms = values[3] >= WIRE_FOREVER ? LEASE_FOREVER : values[3]},
+    };
+    return true;
+}
+
+static bool read_breakers(struct store_op *op, const redisReply *answer)
+{
+    size_t count = answer->elements - 3;
+    struct store_breaker *items = arena_array(op->arena, struct store_breaker, count);
+
+    for (size_t i = 0; i < count; i++)
+        if (!read_breaker(redis_text(answer->element[i + 3]), op->arena, &items[i]))
+            return false;
+    qsort(items, count, sizeof *items, by_node_and_type);
+    op->u.breakers.items = items;
+    op->u.breakers.count = count;
+    return true;
+}
+
+/* What a verb answers beyond its error, the head and the counters. */
+static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
+    [STORE_PUT] = read_put,           [STORE_RESERVE] = read_put,
+    [STORE_COMMIT] = read_settle,     [STORE_FINISH] = read_settle,
+    [STORE_RENEW] = read_renew,       [STORE_ADOPT] = read_adopt,
+    [STORE_DUE] = read_due,           [STORE_NODE_PUT] = read_node_put,
+    [STORE_BREAKERS] = read_breakers,
+};
+
+bool wire_answer(struct store_op *op, const redisReply *answer)
+{
+    int64_t code;
+    struct str head;
+    struct str counts;
+
+    if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
+        return false;
+    code = number(answer, 0);
+    head = redis_text(answer->element[1]);
+    counts = redis_text(answer->element[2]);
+    if (code < 0 || code >= (int64_t)COUNT_OF(errors))
+        return false;
+    op->err = errors[code];
+    op->head.id = 0;
+    if ((head.at && !read_head(head, &op->head)) ||
+        (counts.at && !read_counts(counts, &op->counts)))
+        return false;
+    if (op->err == ERR_TOO_LATE || !readers[op->verb])
+        return true;
+    return readers[op->verb](op, answer);
+}

@@ -1,0 +1,64 @@
+/* One connection to the Redis that has the store's keys, found anew whenever it moves: the only
+ * server, the master the Sentinels name, or the cluster node that owns our slot. Every call has a
+ * deadline (clock_mono_ms) within which redirections and short refusals are sat out. One thread. */
+#ifndef STORE_REDIS_LINK_H
+#define STORE_REDIS_LINK_H
+
+#include "base/clock.h"
+#include "store/redis_url.h"
+
+#include <hiredis/hiredis.h>
+
+#define REDIS_KEY "sched:{f}:" /* as lua/unit.lua has it */
+
+enum { REDIS_WHY_MAX = 159, REDIS_HOPS_MAX = 5 };
+
+struct redis_link {
+    const struct redis_target *target;
+    redisContext *context; /* NULL: not connected */
+    struct redis_addr at;  /* where it is, or is to be */
+    bool moved;            /* `at` was told by a redirection: connect there, ask nobody */
+    struct rnd rnd;
+    char why[REDIS_WHY_MAX + 1]; /* the last failure, a part of a sentence */
+};
+
+struct redis_args {
+    int count;
+    const char **texts;
+    const size_t *lens;
+};
+
+void redis_link_init(struct redis_link *link, const struct redis_target *target);
+void redis_link_close(struct redis_link *link);
+/* Connects, logs in, selects the database and makes sure it is a master. True if it is so already.
+ */
+bool redis_link_open(struct redis_link *link, int64_t deadline_ms);
+/* One command. NULL: nothing came in time or the connection is gone; then it is closed and it is
+ * unknown whether the command was run. The reply may be an error; the caller frees it. */
+redisReply *redis_link_call(struct redis_link *link, const struct redis_args *args,
+                            int64_t deadline_ms);
+/* The same with the words of the command, up to a NULL. */
+redisReply *redis_link_ask(struct redis_link *link, int64_t deadline_ms, ...)
+    __attribute__((sentinel));
+bool redis_is_error(const redisReply *reply, const char *begins); /* NULL: any error */
+struct str redis_text(const redisReply *reply); /* STR_NONE for nil and what is no text */
+
+/* For redis_route.c only. */
+bool redis_link_fail(struct redis_link *link, const char *what, const char *detail);
+bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms);
+/* Without following anything. */
+redisReply *redis_exchange(struct redis_link *link, redisContext *context,
+                           const struct redis_args *args, int64_t deadline_ms);
+/* The next reply of what was sent. */
+redisReply *redis_receive(struct redis_link *link, redisContext *context, int64_t deadline_ms);
+bool redis_login(struct redis_link *link, redisContext *context, int64_t deadline_ms);
+redisContext *redis_dial(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms);
+/* Where the master is. */
+bool redis_route_find(struct redis_link *link, struct redis_addr *ret_addr, int64_t deadline_ms);
+/* What to do about an error reply: it is the answer, or it was dealt with and the command is to be
+ * sent again. *reply may become the answer of another server. */
+enum redis_turn { REDIS_TAKE, REDIS_AGAIN, REDIS_BROKEN };
+enum redis_turn redis_route_turn(struct redis_link *link, const struct redis_args *args,
+                                 redisReply **reply, int64_t deadline_ms);
+
+#endif

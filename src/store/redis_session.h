@@ -1,0 +1,41 @@
+/* A connection with our function library behind it: calls batches, loads the library where it is
+ * missing, and knows what time it is there. The store thread's. */
+#ifndef STORE_REDIS_SESSION_H
+#define STORE_REDIS_SESSION_H
+
+#include "store/redis_wire.h"
+
+enum { REDIS_FUNCTION_MAX = 47, REDIS_GENERATION_MAX = 23 };
+
+struct redis_session {
+    struct redis_link link;
+    struct wire wire;            /* the batch that is being made */
+    int64_t (*test_clock)(void); /* NULL: Redis' own time counts */
+    int64_t timeout_ms;
+    char library[REDIS_FUNCTION_MAX + 1];
+    char function[REDIS_FUNCTION_MAX + 16];
+    /* The store's time: `store_ms` was not before it was `mono_ms` here. */
+    int64_t store_ms; /* 0: not known yet */
+    int64_t mono_ms;
+    char generation[REDIS_GENERATION_MAX + 1]; /* "": none seen yet */
+    char next_generation[REDIS_GENERATION_MAX + 1];
+    bool emptied;   /* the generation changed: what was there before is gone */
+    uint64_t order; /* before the first op of the last batch */
+    int64_t open_breakers;
+};
+
+void redis_session_init(struct redis_session *session, const struct redis_target *target,
+                        const struct store_config *config);
+void redis_session_free(struct redis_session *session);
+/* Is this a Redis we can live with? The sentence says why not. */
+enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
+                             struct problem *why);
+void redis_session_begin(struct redis_session *session, const struct store_config *config,
+                         bool alive);
+/* What is `not_after_ms` (the sender's wall time) by the store's clock? */
+int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms);
+/* Sends what was put into `wire`. The answers stand from WIRE_ANSWERS on, one for each op. NULL: it
+ * failed, link.why says how, and whether it was run is unknown. */
+redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms);
+
+#endif

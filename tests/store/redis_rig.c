@@ -1,0 +1,190 @@
+/* Starts, stops and asks Redis servers. */
+#include "redis_rig.h"
+
+#include "base/clock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 20000, ARGS_MAX = REDIS_OPTIONS_MAX + 16 };
+
+/* A port nobody listens on now, and whose cluster bus (+ 10000) is a port as well. */
+static int free_port(void)
+{
+    for (;;) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof at;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int port;
+
+        if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) ||
+            getsockname(fd, (struct sockaddr *)&at, &size))
+            abort();
+        close(fd);
+        port = ntohs(at.sin_port);
+        if (port < 50000)
+            return port;
+    }
+}
+
+bool redis_available(void)
+{
+    return system("redis-server --version >/dev/null 2>&1") == 0;
+}
+
+static void become_server(const struct redis_server *server, char *const *args)
+{
+    int fd = open("/dev/null", O_RDWR);
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nobody behind */
+    if (fd < 0 || chdir(server->dir))
+        _exit(127);
+    dup2(fd, 0);
+    dup2(fd, 1);
+    dup2(fd, 2);
+    execvp(args[0], args);
+    _exit(127);
+}
+
+static void launch(struct redis_server *server)
+{
+    char port[16];
+    char *args[ARGS_MAX] = {"redis-server", "--port",           port, "--bind",
+                            "127.0.0.1",    "--save",           "",   "--daemonize",
+                            "no",           "--protected-mode", "no"};
+    size_t count = 11;
+
+    snprintf(port, sizeof port, "%d", server->port);
+    for (size_t i = 0; server->options[i]; i++)
+        args[count++] = (char *)server->options[i];
+    if (server->options[0] && strstr(server->options[0], ".conf")) {
+        args[1] = (char *)server->options[0];
+        args[2] = "--sentinel";
+        args[3] = NULL;
+    }
+    server->pid = fork();
+    if (server->pid == 0)
+        become_server(server, args);
+    if (server->pid < 0)
+        abort();
+}
+
+static bool answers(int port)
+{
+    redisContext *context = redisConnectWithTimeout("127.0.0.1", port, (struct timeval){1, 0});
+    redisReply *reply = context && !context->err ? redisCommand(context, "PING") : NULL;
+    /* One that wants a password is there as well. */
+    bool ok = reply && strncmp(reply->str, "LOADING", 7) != 0;
+
+    if (reply)
+        freeReplyObject(reply);
+    if (context)
+        redisFree(context);
+    return ok;
+}
+
+void redis_server_start(struct redis_server *server)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    const char *tmp = getenv("TMPDIR");
+
+    if (!*server->dir) {
+        snprintf(server->dir, sizeof server->dir, "%s/berth-redis-XXXXXX", tmp ? tmp : "/tmp");
+        if (!mkdtemp(server->dir))
+            abort();
+    }
+    for (bool again = false; !again || !answers(server->port); again = true) {
+        /* Somebody may have taken the port between our look and its start. */
+        if (server->pid && waitpid(server->pid, NULL, WNOHANG) == server->pid) {
+            server->pid = 0;
+            server->port = 0;
+        }
+        if (!server->port)
+            server->port = free_port();
+        if (!server->pid)
+            launch(server);
+        if (clock_mono_ms() > end_ms) {
+            fprintf(stderr, "redis-server does not start\n");
+            abort();
+        }
+        poll(NULL, 0, 2);
+    }
+}
+
+void redis_server_signal(struct redis_server *server, int signal)
+{
+    if (server->pid)
+        kill(server->pid, signal);
+}
+
+void redis_server_kill(struct redis_server *server)
+{
+    if (!server->pid)
+        return;
+    kill(server->pid, SIGKILL);
+    waitpid(server->pid, NULL, 0);
+    server->pid = 0;
+}
+
+void redis_server_remove(struct redis_server *server)
+{
+    char below[128];
+
+    redis_server_kill(server);
+    if (!*server->dir)
+        return;
+    snprintf(below, sizeof below, "%s/appendonlydir", server->dir);
+    rig_remove_dir(below);
+    rig_remove_dir(server->dir);
+    server->dir[0] = '\0';
+}
+
+static void write_reply(char *to, size_t size, const redisReply *reply)
+{
+    size_t len = strlen(to);
+
+    if (reply->type == REDIS_REPLY_INTEGER)
+        snprintf(to + len, size - len, "%lld", reply->integer);
+    else if (reply->type == REDIS_REPLY_ARRAY)
+        for (size_t i = 0; i < reply->elements; i++) {
+            write_reply(to, size, reply->element[i]);
+            len = strlen(to);
+            snprintf(to + len, size - len, "\n");
+        }
+    else if (reply->str)
+        snprintf(to + len, size - len, "%s", reply->str);
+}
+
+const char *redis_say(int port, const char *fmt, ...)
+{
+    static char text[65536];
+    redisContext *context = redisConnectWithTimeout("127.0.0.1", port, (struct timeval){5, 0});
+    redisReply *reply;
+    va_list list;
+
+    if (!context || context->err)
+        abort();
+    redisSetTimeout(context, (struct timeval){10, 0});
+    va_start(list, fmt);
+    reply = redisvCommand(context, fmt, list);
+    va_end(list);
+    if (!reply)
+        abort();
+    text[0] = '\0';
+    write_reply(text, sizeof text, reply);
+    freeReplyObject(reply);
+    redisFree(context);
+    return text;
+}

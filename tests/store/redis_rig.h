@@ -1,0 +1,31 @@
+/* Real Redis servers for tests: started on free loopback ports with a directory of their own, and
+ * ended by their pid. */
+#ifndef TESTS_STORE_REDIS_RIG_H
+#define TESTS_STORE_REDIS_RIG_H
+
+#include "rig.h"
+
+#include <sys/types.h>
+
+enum { REDIS_SERVERS_MAX = 8, REDIS_OPTIONS_MAX = 24 };
+
+struct redis_server {
+    pid_t pid; /* 0: not running */
+    int port;
+    char dir[80];
+    const char *options[REDIS_OPTIONS_MAX]; /* further ones, up to a NULL */
+};
+
+/* Starts it on a free port (or the one it had) and waits until it answers. Aborts if it does not.
+ */
+void redis_server_start(struct redis_server *server);
+void redis_server_kill(struct redis_server *server); /* at once; its directory stays */
+void redis_server_signal(struct redis_server *server, int signal);
+void redis_server_remove(struct redis_server *server); /* ends it and all it wrote */
+bool redis_available(void);                            /* is there a redis-server to be started? */
+
+/* One command over a connection of its own; the answer as text (of an array: its elements, one a
+ * line). The text lives until the next call. Aborts when nobody answers. */
+const char *redis_say(int port, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
