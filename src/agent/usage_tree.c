@@ -265,9 +265,11 @@ static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, in
     return ticks * 1000 * 1000 * 1000 / (trees->hz * ms * cores_milli);
 }
 
-/* Every process to its tree. */
-static void add_up(struct usage_trees *trees)
+/* Every process to its tree. False: none of them is ours. */
+static bool add_up(struct usage_trees *trees)
 {
+    bool seen = false;
+
     for (size_t i = 0; i < trees->count + 1; i++) {
         trees->trees[i].memory_kib = 0;
         trees->ticks[i] = 0;
@@ -277,11 +279,13 @@ static void add_up(struct usage_trees *trees)
 
         find_owner(trees, proc);
         assert(proc->owner >= NOT_OURS && proc->owner <= (int)trees->count);
+        seen |= proc->owner != NOT_OURS;
         if (proc->owner == NOT_OURS || proc->ended)
             continue;
         trees->trees[proc->owner].memory_kib += proc->rss_kib;
         trees->ticks[proc->owner] += ticks_since(trees, proc);
     }
+    return seen;
 }
 
 static void look_again(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
@@ -289,19 +293,22 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
 {
     int64_t ms = mono_ms - trees->walked_ms, ticks = 0, memory_kib = 0;
     struct procs older = trees->before;
+    bool seen;
     int self;
 
     trees->before = trees->now;
     trees->now = older;
     self = walk(files, trees->page_kib, &trees->now);
     index_roots(trees, self);
-    add_up(trees);
+    seen = add_up(trees);
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];
 
         ticks += trees->ticks[i];
         memory_kib += tree->memory_kib;
         tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, cores_milli);
+        if (!seen) /* not our /proc: what our runs use is not known, rather than nothing */
+            tree->memory_kib = tree->cpu_permille = USAGE_NONE;
     }
     trees->own_cpu_permille = self > 0 ? share_permille(trees, ticks, ms, cores_milli) : USAGE_NONE;
     trees->own_memory_kib = self > 0 ? memory_kib : USAGE_NONE;
