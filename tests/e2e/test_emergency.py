@@ -1,0 +1,211 @@
+"""A machine that runs out of memory, as files that the test rewrites: what is still let in, who is ended
+and in which order, and that it all comes back without a human."""
+import re
+import time
+
+from harness import SLOW, eventually
+from test_agent import GATE, AgentCase, write
+
+MEASURED_MS = 100
+
+
+def fields(line):
+    """A log line as {name: text}."""
+    return {name: text.strip('"') for name, text in re.findall(r'(\w+)=("[^"]*"|\S+)', line)}
+
+
+class EmergencyCase(AgentCase):
+    def sick(self, server, node_id="sick", **settings):
+        return self.agent(server, node_id, **{"monitor_interval_ms": MEASURED_MS, "slots_fixed": 8, **settings})
+
+    def level(self, server, node_id, level, seconds=10):
+        eventually(f"{node_id} is at {level}", lambda: server.node(node_id)["level"] == level, seconds)
+
+    def hold(self, server, type, **more):
+        """A job that runs until the gate is there."""
+        job = self.run_task(server, GATE.format(gate=self.dir / "gate"), type=type, **more)
+        self.running(server, job)
+        return job
+
+    def kills(self, agent):
+        return [fields(line) for line in agent.events("emergency.kill")]
+
+    def forced(self, server, agent, priority):
+        """The server is told that all is well there, until the agent's next heartbeat, and sends a job that
+        must not run; the line with which the agent refuses it."""
+        def refused():
+            self.ok(server.post("/v1/node/heartbeat", {"node_id": agent.node_id, "level": "normal", "health": "ready",
+                                                       "max": 8}))
+            self.task(server, command=f"touch {self.dir / 'ran'}", priority=priority)
+            return agent.events("job.refused")
+
+        line = eventually("it was refused", refused)[0]
+        self.assertFalse((self.dir / "ran").exists())
+        return line
+
+
+class Admission(EmergencyCase):
+    def test_at_warning_only_high_priority_is_dispatched(self):
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        agent.machine.memory(free_percent=25)
+        self.level(server, "sick", "warning")
+        self.assertEqual(server.node("sick")["health"], "ready")
+        body = self.problem(self.task(server, command="true", priority=6), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(body["reasons"].get("LEVEL"), 1, body)
+        for priority in (7, 9):
+            job = self.run_task(server, "true", priority=priority)
+            self.assertEqual(self.ended(server, job)["state"], "DONE")
+        self.assertEqual(agent.events("job.refused"), [])
+
+    def test_at_warning_the_agent_itself_refuses_the_rest(self):
+        server = self.start(heartbeat_ms=60000, heartbeat_stale_ms=200000)
+        agent = self.sick(server)
+        agent.machine.memory(free_percent=25)
+        self.level(server, "sick", "warning")
+        line = self.forced(server, agent, priority=6)
+        self.assertIn("reason=NODE_OVERLOADED", line)
+        self.assertIn("level warning because of its memory", line)
+        high = self.run_task(server, "true", priority=7)
+        self.assertEqual(self.ended(server, high)["state"], "DONE")
+
+    def test_at_danger_nothing_is_taken_and_what_runs_goes_on(self):
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        job = self.hold(server, "research")
+        agent.machine.memory(free_percent=15)
+        self.level(server, "sick", "danger")
+        eventually("it is degraded", lambda: server.node("sick")["health"] == "degraded")
+        answer = self.task(server, command="true", priority=9)
+        body = self.problem(answer, 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(sum(body["reasons"].values()), 1, body)
+        self.assertTrue({"LEVEL", "NOT_READY"} & set(body["reasons"]), body)
+        self.assertEqual(server.get("/v1/cluster/status")["servers"]["sick"]["slots_available"], 0)
+        (self.dir / "gate").touch()
+        self.assertEqual(self.ended(server, job)["state"], "DONE")
+        self.assertEqual(self.kills(agent), [])
+
+    def test_at_danger_the_agent_itself_refuses_everything(self):
+        server = self.start(heartbeat_ms=60000, heartbeat_stale_ms=200000)
+        agent = self.sick(server)
+        agent.machine.memory(free_percent=15)
+        self.level(server, "sick", "danger")
+        self.assertIn("reason=NODE_OVERLOADED", self.forced(server, agent, priority=9))
+
+
+class Killing(EmergencyCase):
+    def test_the_least_important_first_and_dev_never(self):
+        """Of a machine of files nobody knows what a job would free, so one is ended, then it is looked
+        again; the figures stay bad, so one after the other goes."""
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        dev = self.hold(server, "dev", priority=0, max_attempts=1)
+        jobs = {priority: self.hold(server, type, priority=priority, max_attempts=1)
+                for priority, type in ((5, "talk"), (2, "research"), (8, "research"))}
+        begun = time.monotonic()
+        agent.machine.memory(free_percent=5)
+        eventually("the first is ended", lambda: self.kills(agent))
+        self.assertLess(time.monotonic() - begun, 2 * SLOW)
+        eventually("all that may be are ended", lambda: len(self.kills(agent)) == 3, 40)
+        kills = self.kills(agent)
+        self.assertEqual([kill["job_id"] for kill in kills], [jobs[priority]["job_id"] for priority in (2, 5, 8)])
+        for kill, priority in zip(kills, (2, 5, 8)):
+            self.assertEqual((kill["level"], kill["by"], kill["reason"]), ("critical", "memory", "emergency_degradation"))
+            self.assertEqual(int(kill["priority"]), priority)
+            self.assertEqual((kill["number"], kill["count"]), ("1", "1"), kill)
+            self.assertEqual(int(kill["score"]), priority * 1000 + int(kill["age_ms"]) // 1000)
+            self.assertEqual(int(kill["mem_free_percent"]), 5)
+            self.assertAlmostEqual(int(kill["missing_kib"]), 800000, delta=8)
+        for job in jobs.values():
+            found = self.ended(server, job)
+            self.assertEqual((found["state"], found["reason"]), ("FAILED", "EMERGENCY"), found)
+            evidence = found["result"]["emergency"]
+            self.assertEqual((evidence["reason"], evidence["level"]), ("emergency_degradation", "critical"), found)
+        eventually("there is nobody left to end", lambda: agent.events("emergency.unresolved"), 20)
+        self.assertEqual(server.job(dev["job_id"])["state"], "ACKED")
+        (self.dir / "gate").touch()
+        self.assertEqual(self.ended(server, dev)["state"], "DONE")
+
+    def test_as_many_as_free_what_is_missing(self):
+        """800 MB are missing and each job has 300 MB: three are ended together, the fourth is not."""
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        command = f'echo "$BERTH_JOB_ID $PPID" >> {self.dir / "shims"}; ' + GATE.format(gate=self.dir / "gate")
+        jobs = [self.run_task(server, command, type="research", priority=priority, max_attempts=1)
+                for priority in (4, 1, 3, 2)]
+        eventually("all run", lambda: len(self.lines("shims")) == 4)
+        self.put_process(agent, "self", agent.process.pid, 0)
+        for line in self.lines("shims"):
+            self.put_process(agent, line.split()[1], line.split()[1], 300000)
+        usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
+        eventually("they are measured", lambda: server.post(usage).json.get("memory_mb", 0) > 1100)
+        agent.machine.memory(free_percent=5)
+        eventually("some are ended", lambda: len(self.kills(agent)) >= 3)
+        agent.machine.memory(free_percent=60)
+        kills = self.kills(agent)
+        self.assertEqual([kill["job_id"] for kill in kills], [jobs[i]["job_id"] for i in (1, 3, 2)])
+        self.assertEqual([(kill["number"], kill["count"]) for kill in kills], [("1", "3"), ("2", "3"), ("3", "3")])
+        for i in (1, 2, 3):
+            self.assertEqual(self.ended(server, jobs[i])["reason"], "EMERGENCY")
+        (self.dir / "gate").touch()
+        self.assertEqual(self.ended(server, jobs[0])["state"], "DONE")
+        self.assertEqual(len(self.kills(agent)), 3)
+
+    def put_process(self, agent, name, pid, rss_kib):
+        """A process of the machine of files."""
+        place = agent.machine.proc / str(name)
+        place.mkdir()
+        write(place / "stat", f"{pid} (job) S 1 {pid} {pid} 0 -1 0 0 0 0 0 10 10 0 0 20 0 1 0 100 0 {rss_kib // 4} 0\n")
+
+    def test_killed_jobs_run_elsewhere_and_are_done(self):
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        jobs = [self.hold(server, "talk", priority=1), self.hold(server, "research", priority=2)]
+        dev = self.hold(server, "dev", max_attempts=1)
+        self.agent(server, "sound", slots_fixed=8)
+        agent.machine.memory(free_percent=4)
+        for job in jobs:
+            eventually("it runs elsewhere", lambda: server.job(job["job_id"])["node_id"] == "sound", 20)
+        (self.dir / "gate").touch()
+        for job in jobs:
+            found = self.ended(server, job)
+            self.assertEqual((found["state"], found["node_id"], found["attempt_id"]), ("DONE", "sound", 2), found)
+            self.assertEqual(found["attempts"][0]["reason"], "EMERGENCY", found)
+        self.assertEqual((self.ended(server, dev)["state"], server.job(dev["job_id"])["node_id"]), ("DONE", "sick"))
+
+
+class Recovery(EmergencyCase):
+    def test_back_to_normal_without_a_human(self):
+        """A level is held for a minute, so that it does not dance."""
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        agent.machine.memory(free_percent=5)
+        self.level(server, "sick", "critical")
+        agent.machine.memory(free_percent=75)
+        waiting = self.ok(self.task(server, command="true", queue_ms=150000), 202)
+        self.level(server, "sick", "normal", 100)
+        self.assertEqual(self.ended(server, waiting)["state"], "DONE")
+        self.assertEqual(server.node("sick")["health"], "ready")
+        changes = [fields(line) for line in agent.events("level.change")]
+        self.assertEqual([change["to"] for change in changes], ["critical", "normal"], changes)
+
+    def dance(self, agent, percents, seconds=15):
+        """The free memory goes to and fro, faster than a heartbeat, for so long."""
+        begun, turns = time.monotonic(), 0
+        while time.monotonic() - begun < seconds:
+            agent.machine.memory(free_percent=percents[turns % len(percents)])
+            turns += 1
+            eventually("it was measured twice", lambda: time.monotonic() - begun > turns * 2.5 * MEASURED_MS / 1000)
+        self.assertGreater(turns, 10)
+        return [fields(line)["to"] for line in agent.events("level.change")]
+
+    def test_a_value_that_dances_around_a_border(self):
+        server = self.start(heartbeat_ms=1000)
+        for border, percents in {"warning": (31, 29), "danger": (21, 19), "critical": (11, 9)}.items():
+            agent = self.sick(server, border)
+            self.assertEqual(server.node(border)["level"], "normal")
+            changes = self.dance(agent, percents)
+            self.assertLessEqual(len(changes), 2, f"{border}: {changes}")
+            if border == "critical":
+                self.assertIn("critical", changes)
+            agent.stop()
