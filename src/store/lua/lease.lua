@@ -1,6 +1,6 @@
 -- Leases, as model/lease.c has them: the only thing that moves a node's counters.
 local WHY = {OK = 0, NOT_READY = 2, NO_CAPACITY = 3, FULL = 4, BREAKER = 5} -- enum lease_reason
-local HEALTH_READY = 2
+local HEALTH = {NONE = 0, READY = 2, DRAINING = 4, OFFLINE = 5} -- enum node_health
 local CLEAR_MAX = 16 -- run-out leases one reserve clears
 
 -- Its lease is of an epoch that is over: it counts nowhere and is due for the sweep.
@@ -23,7 +23,7 @@ end
 
 -- Why this node does not take it; OK when it does. `spare` slots are kept for others.
 local function lease_check(n, spare)
-  if n.health ~= HEALTH_READY then return WHY.NOT_READY end
+  if n.health ~= HEALTH.READY then return WHY.NOT_READY end
   if n.max <= 0 then return WHY.NO_CAPACITY end
   if n.running + n.reserved >= n.max - spare then return WHY.FULL end
   return WHY.OK

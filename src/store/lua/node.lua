@@ -17,13 +17,25 @@ local function text_set(name, id, text)
   return true
 end
 
+-- What a reserve sees: node_effective() of model/node.c, with a watch that says ready.
+local function effective(health, admin)
+  if health == HEALTH.NONE or health == HEALTH.OFFLINE or admin == 0 then return health end
+  return HEALTH.DRAINING
+end
+
+-- Takes over what is new in it. Who changes one thing may have an old view of the others: what it
+-- leaves out stays, and the operator's word is the one kept here.
 local function take_facts(n, op)
-  local changed = n.own ~= op.own or n.health ~= op.health or n.max ~= op.max
-  n.own, n.health, n.max = op.own, op.health, op.max
+  local admin = op.set_admin and op.admin or n.admin
+  local own = op.own ~= HEALTH.NONE and op.own or n.own
+  local health = effective(op.health, admin)
+  local max = op.max >= 0 and op.max or n.max
+  local changed = n.own ~= own or n.health ~= health or n.max ~= max
+  n.own, n.health, n.max = own, health, max
   if op.facts and text_set('facts', n.id, op.facts) then changed = true end
   if op.set_admin then
-    if n.admin ~= op.admin then
-      n.admin = op.admin
+    if n.admin ~= admin then
+      n.admin = admin
       changed = true
     end
     if text_set('admin', n.id, op.admin_reason) then changed = true end

@@ -1,0 +1,664 @@
+/* The embedded store and the one in Redis get the same random calls by the same clock, and must
+ * give the same answers in every field. STORE_OPS and STORE_SEED say how many and which. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "store/embedded.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPS_DEFAULT = 40000,
+    JOBS = 80,
+    NODES = 8,
+    FIXED = 6, /* the first nodes never leave; only they get work that has a type */
+    ROUND = 32,
+    RUNS = 5,
+    DUES = 2 * JOBS + 8,
+    COOLDOWN_MS = 20000,
+    HOLD_MS = 15000,
+};
+
+static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "d0", "d1"};
+static const char *const types[] = {"talk", "dev"};
+static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
+
+/* What an op points to, for one of the two. */
+struct side {
+    struct store_op op;
+    struct store_run runs[RUNS];
+    struct store_due due[DUES];
+    uint64_t ids[RUNS];
+    struct play *play;
+};
+
+struct call {
+    struct side sides[2];
+    int slot; /* of the job it is about; -1: none */
+};
+
+struct play {
+    struct rig rigs[2]; /* embedded, Redis; the second uses the first's inbox */
+    struct rnd rnd;
+    uint64_t next_id;
+    struct store_head heads[JOBS]; /* as last answered; id 0: no job yet */
+    uint64_t ids[JOBS];
+    struct call *calls;
+    int waiting;
+    long ops;
+    long answers[STORE_VERB_COUNT][2]; /* refused, accepted */
+};
+
+static unsigned below(struct play *play, unsigned bound)
+{
+    return rnd_below(&play->rnd, bound);
+}
+
+static bool chance(struct play *play, unsigned one_in)
+{
+    return below(play, one_in) == 0;
+}
+
+static void arrived(struct store_op *op)
+{
+    container_of(op, struct side, op)->play->waiting--;
+}
+
+/* Making an op: mostly what would fit now, sometimes anything. */
+
+/* A name that lives on, whatever becomes of the head. */
+static const char *some_node(struct play *play, const struct store_head *head)
+{
+    for (int i = 0; i < NODES; i++)
+        if (strcmp(head->node, names[i]) == 0 && !chance(play, 8))
+            return names[i];
+    return names[below(play, NODES)];
+}
+
+static int pick_job(struct play *play)
+{
+    int slot = (int)below(play, JOBS);
+    const struct store_head *head = &play->heads[slot];
+
+    if (!play->ids[slot] ||
+        (head->id && job_state_final(head->state) && !head->lease && chance(play, 3))) {
+        play->ids[slot] = play->next_id++;
+        play->heads[slot] = (struct store_head){0};
+    }
+    return slot;
+}
+
+static void make_put(struct play *play, struct store_op *op, int slot)
+{
+    static char keys[8][8];
+    unsigned key = below(play, 8);
+    bool typed = chance(play, 2);
+
+    op->job = play->ids[slot];
+    op->attempt = 1;
+    if (!chance(play, 20))
+        op->u.put.spec = STR("{\"type\":\"talk\",\"session_id\":\"s1\"}");
+    if (typed)
+        op->u.put.type = str_of(types[below(play, COUNT_OF(types))]);
+    if (chance(play, 10)) {
+        snprintf(keys[key], sizeof keys[key], "key %u", key);
+        op->u.put.idem = str_of(keys[key]);
+        op->u.put.fingerprint = below(play, 2);
+    }
+    if (chance(play, 6)) {
+        op->u.put.session = str_of(names[below(play, 3)]);
+        op->u.put.pool = chance(play, 2) ? STR("en:zh") : STR("zh:en");
+        op->u.put.lang_pair = STR("en->zh");
+    }
+    op->u.put.max_attempts = chance(play, 50) ? 10 : 1 + (int)below(play, 3);
+    op->u.put.timeout_ms = chance(play, 3) ? 20000 : 0;
+    op->u.put.callback = chance(play, 4);
+    op->u.put.owner = 1 + below(play, 2);
+    op->u.put.hold_ms = HOLD_MS;
+    op->u.put.ttl_ms = chance(play, 30) ? 0 : RIG_TTL_MS;
+}
+
+static void make_reserve(struct play *play, struct store_op *op, int slot)
+{
+    const struct store_head *head = &play->heads[slot];
+    bool typed;
+
+    make_put(play, op, slot);
+    typed = op->u.put.type.at || *head->type;
+    if (head->id)
+        op->attempt = head->attempt + (head->state == JOB_RETRYING);
+    if (chance(play, 10))
+        op->attempt = 1 + (int)below(play, 3);
+    op->u.put.candidate_count = below(play, STORE_CANDIDATES_MAX + 1);
+    for (size_t i = 0; i < op->u.put.candidate_count; i++) {
+        struct str node = str_of(names[below(play, typed ? FIXED : NODES)]);
+
+        op->u.put.candidates[i] = (struct store_candidate){
+            .node = node, .hash = str_hash(node), .spare = chance(play, 10) ? 1 : 0};
+    }
+}
+
+static void make_commit(struct play *play, struct store_op *op, int slot)
+{
+    const struct store_head *head = &play->heads[slot];
+
+    op->job = play->ids[slot];
+    op->attempt = head->id && !chance(play, 10) ? head->attempt : 1 + (int)below(play, 3);
+    op->node = str_of(some_node(play, head));
+    op->u.settle.running_ttl_ms = RIG_RUN_MS;
+    op->u.settle.stop_grace_ms = 1000;
+}
+
+static void make_finish(struct play *play, struct store_op *op, int slot)
+{
+    static const enum store_outcome often[] = {
+        STORE_DONE,    STORE_DONE,        STORE_FAIL,          STORE_FAIL,         STORE_FAIL,
+        STORE_EXPIRE,  STORE_EXPIRE,      STORE_CANCEL,        STORE_EXPIRE,       STORE_DONE,
+        STORE_REFUSED, STORE_SEND_FAILED, STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE,
+    };
+    const struct store_head *head = &play->heads[slot];
+    enum store_outcome outcome = often[below(play, COUNT_OF(often))];
+    bool by_node = outcome <= STORE_SEND_FAILED;
+
+    op->job = play->ids[slot];
+    op->attempt = head->id && !chance(play, 10) ? head->attempt : (int)below(play, 4);
+    if (!by_node && !chance(play, 4))
+        op->attempt = 0;
+    if (outcome == STORE_EXPIRE && op->attempt == 0)
+        op->attempt = 1;
+    if (by_node && !chance(play, 30))
+        op->node = str_of(some_node(play, head));
+    op->u.settle.outcome = outcome;
+    op->u.settle.reason = str_of(reasons[below(play, COUNT_OF(reasons))]);
+    op->u.settle.result = chance(play, 2) ? STR("{\"ok\":1}") : STR_NONE;
+    op->u.settle.candidates_left = !chance(play, 4);
+    op->u.settle.owner = 1 + below(play, 2);
+    op->u.settle.hold_ms = HOLD_MS;
+    op->u.settle.want_record = chance(play, 4);
+}
+
+static void make_renew(struct play *play, struct call *call)
+{
+    const char *node = names[below(play, NODES)];
+    bool all = chance(play, 2);
+    size_t count = below(play, RUNS + 1);
+
+    for (size_t i = 0; i < count; i++) {
+        int slot = pick_job(play);
+
+        call->sides[0].runs[i] = (struct store_run){
+            .id = play->ids[slot], .attempt = play->heads[slot].id ? play->heads[slot].attempt : 1};
+    }
+    memcpy(call->sides[1].runs, call->sides[0].runs, sizeof call->sides[0].runs);
+    for (int k = 0; k < 2; k++) {
+        struct store_op *op = &call->sides[k].op;
+
+        op->node = str_of(node);
+        op->u.renew.runs = all ? NULL : call->sides[k].runs;
+        op->u.renew.count = all ? 0 : count;
+        op->u.renew.ttl_ms = RIG_RUN_MS;
+    }
+}
+
+static void make_node_put(struct play *play, struct store_op *op)
+{
+    op->node = str_of(names[below(play, NODES)]);
+    op->u.node_put.own = (enum node_health)below(play, NODE_HEALTH_COUNT);
+    op->u.node_put.health =
+        chance(play, 8) ? (enum node_health)below(play, NODE_HEALTH_COUNT) : NODE_READY;
+    op->u.node_put.max = (int32_t)below(play, 7) - 1;
+    if (chance(play, 2))
+        op->u.node_put.facts = chance(play, 2) ? STR("{\"v\":1}") : STR("{\"v\":2}");
+    op->u.node_put.set_admin = chance(play, 6);
+    op->u.node_put.admin = chance(play, 2) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
+    op->u.node_put.admin_reason = chance(play, 2) ? STR("disk") : STR_NONE;
+    op->u.node_put.new_epoch = chance(play, 6);
+    op->u.node_put.if_epoch = chance(play, 4) ? 1 + below(play, 3) : 0;
+}
+
+static void make_hold(struct play *play, struct call *call)
+{
+    size_t count = below(play, RUNS + 1);
+    unsigned owner = 1 + below(play, 2);
+
+    for (size_t i = 0; i < count; i++)
+        call->sides[0].ids[i] = call->sides[1].ids[i] = play->ids[pick_job(play)];
+    for (int k = 0; k < 2; k++) {
+        struct store_op *op = &call->sides[k].op;
+
+        op->u.hold.ids = call->sides[k].ids;
+        op->u.hold.count = count;
+        op->u.hold.owner = owner;
+        op->u.hold.hold_ms = HOLD_MS;
+    }
+}
+
+static void make_due(struct play *play, struct call *call)
+{
+    for (int k = 0; k < 2; k++) {
+        call->sides[k].op.u.due.items = call->sides[k].due;
+        call->sides[k].op.u.due.max = DUES;
+    }
+}
+
+static const struct {
+    enum store_verb verb;
+    unsigned often; /* of 100 */
+} mix[] = {
+    {STORE_RESERVE, 26},      {STORE_COMMIT, 16},   {STORE_FINISH, 32},       {STORE_PUT, 5},
+    {STORE_RENEW, 4},         {STORE_HOLD, 2},      {STORE_ADOPT, 3},         {STORE_DUE, 2},
+    {STORE_NODE_PUT, 5},      {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1},
+    {STORE_BREAKER_RESET, 1},
+};
+
+static enum store_verb pick_verb(struct play *play)
+{
+    unsigned dice = below(play, 100);
+
+    for (size_t i = 0; i < COUNT_OF(mix); i++) {
+        if (dice < mix[i].often)
+            return mix[i].verb;
+        dice -= mix[i].often;
+    }
+    return STORE_FINISH;
+}
+
+/* The op of the first side; what points into the side itself is made for both. */
+static void make_op(struct play *play, struct call *call, struct store_op *op)
+{
+    bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE ||
+                     op->verb == STORE_COMMIT || op->verb == STORE_FINISH ||
+                     op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE;
+
+    call->slot = about_job ? pick_job(play) : -1;
+    if (op->verb == STORE_PUT)
+        make_put(play, op, call->slot);
+    else if (op->verb == STORE_RESERVE)
+        make_reserve(play, op, call->slot);
+    else if (op->verb == STORE_COMMIT)
+        make_commit(play, op, call->slot);
+    else if (op->verb == STORE_FINISH)
+        make_finish(play, op, call->slot);
+    else if (op->verb == STORE_NODE_PUT)
+        make_node_put(play, op);
+    else if (op->verb == STORE_NODE_DROP)
+        op->node = str_of(names[FIXED + below(play, NODES - FIXED)]);
+    else if (op->verb == STORE_BREAKER_RESET) {
+        op->node = str_of(names[below(play, FIXED)]);
+        op->u.breaker.type = str_of(types[below(play, COUNT_OF(types))]);
+    } else if (op->verb == STORE_ADOPT) {
+        op->job = play->ids[call->slot];
+        op->u.hold.owner = 1 + below(play, 2);
+        op->u.hold.hold_ms = HOLD_MS;
+    } else if (op->verb == STORE_CALLBACK_DONE) {
+        op->job = play->ids[call->slot];
+        op->u.callback.given_up = chance(play, 2);
+    }
+}
+
+static void make_call(struct play *play, struct call *call)
+{
+    struct store_op op = {.verb = pick_verb(play), .done = arrived};
+
+    *call = (struct call){0};
+    if (chance(play, 50))
+        op.not_after_ms = rig_now_ms() - below(play, 2);
+    op.reply_to = &play->rigs[0].desk.inbox;
+    make_op(play, call, &op);
+    for (int k = 0; k < 2; k++) {
+        call->sides[k].op = op;
+        call->sides[k].op.arena = &play->rigs[k].arena;
+        call->sides[k].play = play;
+    }
+    if (op.verb == STORE_RENEW)
+        make_renew(play, call);
+    else if (op.verb == STORE_HOLD)
+        make_hold(play, call);
+    else if (op.verb == STORE_DUE)
+        make_due(play, call);
+}
+
+/* Comparing. */
+
+#define SAME(left, right, what)                                                                    \
+    do {                                                                                           \
+        if ((left) != (right))                                                                     \
+            fail_msg("verb %d outcome %d job %llu: %s is %lld, in Redis %lld", a->verb,            \
+                     a->verb == STORE_FINISH ? (int)a->u.settle.outcome : -1,                      \
+                     (unsigned long long)a->job, what, (long long)(left), (long long)(right));     \
+    } while (0)
+
+#define SAME_TEXT(left, right, what)                                                               \
+    do {                                                                                           \
+        if (!str_eq((left), (right)) || !(left).at != !(right).at)                                 \
+            fail_msg("verb %d job %llu: %s is " STR_FMT ", in Redis " STR_FMT, a->verb,            \
+                     (unsigned long long)a->job, what, STR_ARG(left), STR_ARG(right));             \
+    } while (0)
+
+/* A row of the file may be behind: then when it is due, who holds it and what ran out are left
+ * out. */
+static void same_head(const struct store_op *a, const struct store_head *left,
+                      const struct store_head *right, bool from_row)
+{
+    SAME(left->id, right->id, "id");
+    if (left->id == 0)
+        return;
+    SAME(left->state, right->state, "state");
+    SAME(left->attempt, right->attempt, "attempt");
+    SAME(left->max_attempts, right->max_attempts, "max_attempts");
+    SAME(left->epoch, right->epoch, "epoch");
+    SAME(left->created_ms, right->created_ms, "created_ms");
+    SAME(left->updated_ms, right->updated_ms, "updated_ms");
+    SAME(left->dispatched_ms, right->dispatched_ms, "dispatched_ms");
+    SAME(left->acked_ms, right->acked_ms, "acked_ms");
+    SAME(left->ended_ms, right->ended_ms, "ended_ms");
+    SAME(left->timeout_ms, right->timeout_ms, "timeout_ms");
+    SAME(left->callback, right->callback, "callback");
+    SAME_TEXT(str_of(left->node), str_of(right->node), "node");
+    SAME_TEXT(str_of(left->type), str_of(right->type), "type");
+    SAME_TEXT(str_of(left->reason), str_of(right->reason), "reason");
+    if (from_row)
+        return;
+    SAME(left->lease, right->lease, "lease");
+    /* Who held a job that is over, the embedded store has from a row that may be behind. */
+    if (left->id == a->job && !job_state_final(left->state))
+        SAME(left->owner, right->owner, "owner");
+    SAME(left->due_ms, right->due_ms, "due_ms");
+}
+
+static void same_record(const struct store_op *a, const struct store_record *left,
+                        const struct store_record *right, bool from_row)
+{
+    same_head(a, &left->head, &right->head, from_row);
+    SAME_TEXT(left->spec, right->spec, "spec");
+    SAME_TEXT(left->history, right->history, "history");
+    SAME_TEXT(left->result, right->result, "result");
+}
+
+static void same_counts(const struct store_op *a, const struct lease_node *left,
+                        const struct lease_node *right)
+{
+    SAME(left->health, right->health, "health");
+    SAME(left->max, right->max, "max");
+    SAME(left->reserved, right->reserved, "reserved");
+    SAME(left->running, right->running, "running");
+    SAME(left->epoch, right->epoch, "epoch of the node");
+}
+
+static void same_put(const struct store_op *a, const struct store_op *b)
+{
+    SAME(a->u.put.chosen, b->u.put.chosen, "chosen");
+    SAME(a->u.put.duplicate, b->u.put.duplicate, "duplicate");
+    if (a->verb == STORE_PUT)
+        return;
+    SAME(a->u.put.probe, b->u.put.probe, "probe");
+    for (size_t i = 0; i < a->u.put.candidate_count; i++) {
+        SAME(a->u.put.candidates[i].tried, b->u.put.candidates[i].tried, "tried");
+        if (a->u.put.candidates[i].tried)
+            SAME(a->u.put.candidates[i].why, b->u.put.candidates[i].why, "why");
+    }
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct store_due *left = a;
+    const struct store_due *right = b;
+
+    return left->id < right->id ? -1 : left->id > right->id;
+}
+
+static void same_due(const struct store_op *a, const struct store_op *b)
+{
+    SAME(a->u.due.count, b->u.due.count, "number of due");
+    qsort(a->u.due.items, a->u.due.count, sizeof *a->u.due.items, by_id);
+    qsort(b->u.due.items, b->u.due.count, sizeof *b->u.due.items, by_id);
+    for (size_t i = 0; i < a->u.due.count; i++) {
+        const struct store_due *left = &a->u.due.items[i];
+        const struct store_due *right = &b->u.due.items[i];
+
+        SAME(left->id, right->id, "due job");
+        SAME(left->attempt, right->attempt, "due attempt");
+        SAME(left->state, right->state, "due state");
+        SAME(left->lease, right->lease, "due lease");
+        SAME_TEXT(str_of(left->node), str_of(right->node), "due node");
+    }
+}
+
+static void same_breakers(const struct store_op *a, const struct store_op *b)
+{
+    SAME(a->u.breakers.count, b->u.breakers.count, "number of breakers");
+    for (size_t i = 0; i < a->u.breakers.count; i++) {
+        const struct store_breaker *left = &a->u.breakers.items[i];
+        const struct store_breaker *right = &b->u.breakers.items[i];
+
+        SAME_TEXT(left->node, right->node, "breaker node");
+        SAME_TEXT(left->type, right->type, "breaker type");
+        SAME(left->breaker.state, right->breaker.state, "breaker state");
+        SAME(left->breaker.failures, right->breaker.failures, "failures");
+        SAME(left->breaker.probe_until_ms, right->breaker.probe_until_ms, "probe_until_ms");
+    }
+}
+
+static void compare(struct play *play, const struct call *call)
+{
+    const struct store_op *a = &call->sides[0].op;
+    const struct store_op *b = &call->sides[1].op;
+
+    if (a->err != b->err)
+        fail_msg("verb %d outcome %d job %llu attempt %d: %s, in Redis %s", a->verb,
+                 a->verb == STORE_FINISH ? (int)a->u.settle.outcome : -1,
+                 (unsigned long long)a->job, a->attempt, err_name(a->err), err_name(b->err));
+    play->answers[a->verb][a->err == ERR_OK]++;
+    if (a->err == ERR_TOO_LATE)
+        return;
+    same_head(a, &a->head, &b->head, false);
+    same_counts(a, &a->counts, &b->counts);
+    if (a->verb == STORE_PUT || a->verb == STORE_RESERVE)
+        same_put(a, b);
+    if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH) {
+        SAME(a->u.settle.duplicate, b->u.settle.duplicate, "duplicate");
+        SAME(a->u.settle.ended_lease, b->u.settle.ended_lease, "ended_lease");
+        SAME(a->u.settle.breaker, b->u.settle.breaker, "breaker event");
+    }
+    if (a->verb == STORE_FINISH || a->verb == STORE_ADOPT)
+        same_record(a, &a->record, &b->record, false);
+    if (a->verb == STORE_RENEW)
+        for (size_t i = 0; i < a->u.renew.count; i++)
+            SAME(a->u.renew.runs[i].unknown, b->u.renew.runs[i].unknown, "unknown run");
+    if (a->verb == STORE_DUE)
+        same_due(a, b);
+    if (a->verb == STORE_NODE_PUT && (!a->err || a->err == ERR_STALE)) {
+        SAME(a->u.node_put.created, b->u.node_put.created, "created");
+        SAME(a->u.node_put.version, b->u.node_put.version, "version");
+    }
+    if (a->verb == STORE_BREAKERS)
+        same_breakers(a, b);
+    if (call->slot >= 0 && a->head.id == play->ids[call->slot])
+        play->heads[call->slot] = a->head;
+}
+
+/* Reads, when nothing is under way. */
+
+static void ask_both(struct play *play, struct store_op ops[2])
+{
+    assert_int_equal(rig_call(&play->rigs[0], &ops[0]), rig_call(&play->rigs[1], &ops[1]));
+    assert_int_equal(ops[0].err, ops[1].err);
+}
+
+static int node_by_id(const void *a, const void *b)
+{
+    return str_cmp(((const struct store_node *)a)->id, ((const struct store_node *)b)->id);
+}
+
+static void check_nodes(struct play *play)
+{
+    struct store_op ops[2] = {{.verb = STORE_NODES}, {.verb = STORE_NODES}};
+    const struct store_op *a = &ops[0];
+
+    ask_both(play, ops);
+    SAME(ops[0].u.nodes.count, ops[1].u.nodes.count, "number of nodes");
+    for (int k = 0; k < 2; k++)
+        qsort(ops[k].u.nodes.items, ops[k].u.nodes.count, sizeof *ops[k].u.nodes.items, node_by_id);
+    for (size_t i = 0; i < a->u.nodes.count; i++) {
+        const struct store_node *left = &ops[0].u.nodes.items[i];
+        const struct store_node *right = &ops[1].u.nodes.items[i];
+
+        SAME_TEXT(left->id, right->id, "node");
+        same_counts(a, &left->counts, &right->counts);
+        assert_true(left->counts.reserved >= 0 && left->counts.running >= 0);
+        SAME(left->own, right->own, "own health");
+        SAME(left->admin, right->admin, "admin");
+        SAME(left->registered_ms, right->registered_ms, "registered_ms");
+        SAME(left->version, right->version, "version");
+        assert_true(str_eq(left->admin_reason, right->admin_reason));
+        SAME_TEXT(left->facts, right->facts, "facts");
+    }
+}
+
+static void check_jobs(struct play *play, enum store_verb verb, struct store_op op)
+{
+    struct store_op ops[2] = {op, op};
+    const struct store_op *a = &ops[0];
+
+    ops[0].verb = ops[1].verb = verb;
+    ask_both(play, ops);
+    if (verb == STORE_JOB_GET && !a->err)
+        same_record(a, &ops[0].record, &ops[1].record, true);
+    if (verb == STORE_JOB_GET)
+        return;
+    SAME(ops[0].u.list.count, ops[1].u.list.count, "number of jobs");
+    for (size_t i = 0; i < a->u.list.count; i++)
+        same_record(a, &ops[0].u.list.items[i], &ops[1].u.list.items[i], true);
+}
+
+static void check_reads(struct play *play)
+{
+    struct store_op op = {.job = play->ids[below(play, JOBS)]};
+    struct store_op ops[2] = {{.verb = STORE_SESSION_GET}, {.verb = STORE_SESSION_GET}};
+
+    check_nodes(play);
+    check_jobs(play, STORE_JOB_GET, op);
+    op = (struct store_op){.u.list.max = 20};
+    if (chance(play, 2))
+        op.u.list.before = play->next_id - below(play, 40);
+    if (chance(play, 3))
+        op.u.list.states = 1u << below(play, JOB_STATE_COUNT);
+    if (chance(play, 3))
+        op.u.list.node_id = str_of(names[below(play, NODES)]);
+    check_jobs(play, STORE_JOB_LIST, op);
+    check_jobs(play, STORE_CALLBACKS, (struct store_op){.u.list.max = 1000});
+    ops[0].u.session.key = ops[1].u.session.key = str_of(names[below(play, 3)]);
+    ask_both(play, ops);
+    const struct store_op *a = &ops[0];
+    if (a->err)
+        return;
+    SAME(ops[0].u.session.version, ops[1].u.session.version, "version of the session");
+    SAME(ops[0].u.session.updated_ms, ops[1].u.session.updated_ms, "updated_ms of the session");
+    SAME_TEXT(ops[0].u.session.preferred_pool, ops[1].u.session.preferred_pool, "pool");
+}
+
+static void play_round(struct play *play)
+{
+    play->waiting = 2 * ROUND;
+    for (int i = 0; i < ROUND; i++) {
+        make_call(play, &play->calls[i]);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(store_send(play->rigs[k].store, &play->calls[i].sides[k].op), ERR_OK);
+    }
+    while (play->waiting) {
+        desk_wait(&play->rigs[0].desk, 1000);
+        inbox_run(&play->rigs[0].desk.inbox);
+    }
+    for (int i = 0; i < ROUND; i++)
+        compare(play, &play->calls[i]);
+    play->ops += ROUND;
+    if (chance(play, 8))
+        check_reads(play);
+    for (int k = 0; k < 2; k++)
+        arena_reset(&play->rigs[k].arena);
+}
+
+/* Mostly a little; now and then nobody calls for a while, or the clock is set back. */
+static void pass(struct play *play)
+{
+    unsigned dice = below(play, 200);
+
+    if (dice < 120)
+        rig_jump(below(play, 400));
+    else if (dice < 196)
+        rig_jump(below(play, 5001));
+    else if (dice < 199)
+        rig_jump(below(play, 70000));
+    else
+        rig_jump(-(int64_t)below(play, 10000));
+}
+
+static long given(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+
+    return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+static struct redis_server server;
+
+static void open_both(struct play *play)
+{
+    static char url[64];
+
+    for (int k = 0; k < 2; k++) {
+        rig_init(&play->rigs[k]);
+        play->rigs[k].config.breaker_threshold = 3;
+        play->rigs[k].config.breaker_cooldown_ms = COOLDOWN_MS;
+    }
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
+    redis_say(server.port, "FLUSHALL");
+    play->rigs[1].config.url = url;
+    play->rigs[1].config.timeout_ms = 5000;
+    rig_open(&play->rigs[0]);
+    embedded_check_always(play->rigs[0].store);
+    rig_open(&play->rigs[1]);
+}
+
+static void test_same_answers(void **state)
+{
+    static struct play play;
+    long want = given("STORE_OPS", OPS_DEFAULT);
+    long seed = given("STORE_SEED", 1);
+
+    play = (struct play){.next_id = 1};
+    print_message("seed %ld, %ld operations\n", seed, want);
+    rnd_seed(&play.rnd, (uint64_t)seed);
+    play.calls = mem_array(struct call, ROUND);
+    open_both(&play);
+    for (int i = 0; i < NODES; i++)
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(rig_node(&play.rigs[k], names[i], 1 + i % 4, NODE_READY), ERR_OK);
+    while (play.ops < want) {
+        play_round(&play);
+        pass(&play);
+    }
+    /* What is never accepted, or never refused, was not tried. */
+    for (int verb = STORE_PUT; verb <= STORE_NODE_DROP; verb++)
+        assert_true(play.answers[verb][true] > 0);
+    assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);
+    assert_int_equal(embedded_repairs(play.rigs[0].store), 0);
+    for (int k = 0; k < 2; k++)
+        rig_done(&play.rigs[k]);
+    free(play.calls);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_answers)};
+    int failed;
+
+    redis_server_start(&server);
+    failed = cmocka_run_group_tests_name("store/redis_same", tests, NULL, NULL);
+    redis_server_remove(&server);
+    return failed;
+}
