@@ -257,6 +257,7 @@ static void draw_level(struct block *block)
 static void draw_head(struct block *block, struct str id)
 {
     struct str name = member(block, "name"), role = member(block, "role");
+    struct str health = member(block, "health");
     struct str seen = show_age(block->cli, block->server, "last_seen_ms", block->style->now_ms);
 
     sheet_line(&block->sheet);
@@ -265,6 +266,8 @@ static void draw_head(struct block *block, struct str id)
         sheet_fmt(&block->sheet, TABLE_PLAIN, " (" STR_FMT ")", STR_ARG(role));
     if (name.len && !str_eq(name, id))
         sheet_fmt(&block->sheet, TABLE_DIM, "  " STR_FMT, STR_ARG(id));
+    if (block->online && health.len && !str_is(health, "ready"))
+        sheet_fmt(&block->sheet, show_health_colour(health), "  " STR_FMT, STR_ARG(health));
     if (block->online)
         return;
     label(block, "");

@@ -144,6 +144,7 @@ static void write_card(struct jsonw *w, const struct card *card, const struct st
     jsonw_kbool(w, "online", card->fleet.online);
     jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
     jsonw_kint(w, "last_seen_ms", atomic_load(&node->heartbeat_ms));
+    jsonw_kstr(w, "health", str_of(node_health_name(atomic_load(&node->health))));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     for (size_t i = 0; i < COUNT_OF(figures); i++)
         copy_figure(w, card, figures[i]);

@@ -30,13 +30,13 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
     if (json_type(list) != JSON_ARR || !list->count)
         return false;
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        unsigned before = *ret_scopes;
+        int scope = SCOPE_READ;
 
-        for (int s = SCOPE_READ; s < SCOPE_COUNT; s++)
-            if (json_str_is(item, scope_names[s]))
-                *ret_scopes |= implied[s];
-        if (*ret_scopes == before && !json_str_is(item, "read"))
+        while (scope < SCOPE_COUNT && !json_str_is(item, scope_names[scope]))
+            scope++;
+        if (scope == SCOPE_COUNT)
             return false;
+        *ret_scopes |= implied[scope]; /* one that another brings along may be named too */
     }
     return true;
 }

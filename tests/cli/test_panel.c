@@ -103,6 +103,9 @@ static const struct {
     {"{" US ",\"tasks\":[],\"available_for\":[\"talk\",\"research\",\"*\"]}",
      {"\nRunning: nothing\nAvailable for: talk, research, any type\n"},
      NULL},
+    /* drained by somebody */
+    {"{" US ",\"health\":\"draining\"}", {"\nUS VPS (main)  us  draining\n"}, NULL},
+    {"{" US ",\"health\":\"ready\"}", {"\nUS VPS (main)  us\n"}, "ready"},
     /* a silent one */
     {"{\"name\":\"HK VPS\",\"online\":false,\"offline_reason\":\"no heartbeat: lost\","
      "\"last_seen_ms\":40000,\"slots_max\":2}",

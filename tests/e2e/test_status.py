@@ -134,6 +134,8 @@ class Status(OperatorCase):
             self.assertIn("\x1b[32mhealthy\x1b[0m", terminal.text)
             heads = [line for line in plain.splitlines() if re.search(r"│ hk .*us|│ hk ", line)]
             self.assertEqual("us" in heads[0], same_line, plain)
+        self.cli("node", "drain", "hk")
+        self.assertIn("\nhk  draining\n", self.out("status"))
         plain = Terminal(server.port, "status", env={"NO_COLOR": "1"})
         plain.exit()
         self.assertNotIn("\x1b", plain.text)
@@ -279,9 +281,11 @@ class Operating(OperatorCase):
         done = subprocess.run([BINARY, "token", "hash"], input=made["token"] + "\n", capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout.strip(), done.stderr), (0, made["sha256"], ""))
         config = self.dir / "server.yaml"
-        config.write_text(f"tokens:\n  - {{name: ops, sha256: {made['sha256']}, scopes: [read]}}\n")
+        more = dict(line.split(": ") for line in other.splitlines())
+        config.write_text(f"tokens:\n  - {{name: eye, sha256: {made['sha256']}, scopes: [read]}}\n"
+                          f"  - {{name: ops, sha256: {more['sha256']}, scopes: [operate, submit, read]}}\n")
         server = self.start(config=config)
-        server.secrets.append(made["token"])
+        server.secrets += [made["token"], more["token"]]
         self.cli("status", code=1)
         self.cli("status", code=1, env={"BERTH_TOKEN": "wrong"})
         self.assertIn("Cluster status", self.out("status", env={"BERTH_TOKEN": made["token"]}))
@@ -289,6 +293,7 @@ class Operating(OperatorCase):
         path.write_text(made["token"] + "\n")
         self.assertIn("Cluster status", self.out("status", "--token-file", path))
         self.cli("breaker", "reset", "a", "b", "--token-file", path, code=1)
+        self.cli("breaker", "reset", "a", "b", env={"BERTH_TOKEN": more["token"]}, code=3)
         self.assertEqual(server.stop(), 0)
         server.check_log()
 
