@@ -2,7 +2,9 @@
  * is true is the store's to decide; here is only chosen whom to ask. */
 #include "sched/candidates.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/level.h"
 #include "model/selector.h"
@@ -10,17 +12,31 @@
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
-static bool was_tried(const struct dispatch *dispatch, struct str node)
+static bool stands_in(const struct str *list, size_t count, struct str node)
 {
-    for (size_t i = 0; i < dispatch->tried_count; i++)
-        if (str_eq(dispatch->tried[i], node))
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(list[i], node))
             return true;
     return false;
 }
 
-void candidates_add_tried(struct dispatch *dispatch, struct str node)
+/* An earlier attempt ended there. */
+static bool has_failed(const struct dispatch *dispatch, struct str node)
 {
-    if (dispatch->tried_count < SCHED_TRIED_MAX && !was_tried(dispatch, node))
+    return stands_in(dispatch->tried, dispatch->failed_count, node);
+}
+
+/* It refused in this attempt, or could not be reached. */
+static bool has_refused(const struct dispatch *dispatch, struct str node)
+{
+    return stands_in(dispatch->tried + dispatch->failed_count,
+                     dispatch->tried_count - dispatch->failed_count, node);
+}
+
+void candidates_refused(struct dispatch *dispatch, struct str node)
+{
+    assert(dispatch->failed_count <= dispatch->tried_count);
+    if (dispatch->tried_count < SCHED_TRIED_MAX && !has_refused(dispatch, node))
         dispatch->tried[dispatch->tried_count++] = node;
 }
 
@@ -36,23 +52,38 @@ static bool is_past(const struct dispatch *dispatch, const struct json *entry)
            (apart_ms < 0 ? -apart_ms : apart_ms) >= dispatch->loop->sched->config.heartbeat_ms;
 }
 
-void candidates_read_history(struct dispatch *dispatch)
+/* Those of one kind. `list` is an array we wrote. */
+static void read_some(struct dispatch *dispatch, const struct json *list, bool refusals)
 {
-    const struct json *list;
-
-    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
-        json_type(list) != JSON_ARR)
-        return;
     const struct json *entry = json_first(list);
+
     for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
         const struct json *outcome = json_get(entry, "outcome");
+        struct str node = json_str(json_get(entry, "node_id"), dispatch->arena);
         bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
         int64_t attempt = 0;
 
         json_int(json_get(entry, "attempt_id"), &attempt);
-        if (!refused || (attempt == dispatch->attempt && !is_past(dispatch, entry)))
-            candidates_add_tried(dispatch, json_str(json_get(entry, "node_id"), dispatch->arena));
+        if (refused != refusals || !node.len)
+            continue;
+        if (refused && attempt == dispatch->attempt && !is_past(dispatch, entry))
+            candidates_refused(dispatch, node);
+        if (!refused && dispatch->failed_count < SCHED_TRIED_MAX && !has_failed(dispatch, node))
+            dispatch->tried[dispatch->failed_count++] = node;
     }
+}
+
+void candidates_read_history(struct dispatch *dispatch)
+{
+    const struct json *list;
+
+    assert(!dispatch->tried_count && !dispatch->failed_count);
+    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
+        json_type(list) != JSON_ARR)
+        return;
+    read_some(dispatch, list, false);
+    dispatch->tried_count = dispatch->failed_count;
+    read_some(dispatch, list, true);
 }
 
 unsigned candidates_wants(const struct spec *spec)
@@ -70,8 +101,8 @@ const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
                      : snapshot_type_pool(snapshot, spec->type);
 }
 
-struct policy_candidate candidates_look(const struct dispatch *dispatch,
-                                        const struct snap_node *member)
+static struct policy_candidate look_at(const struct dispatch *dispatch,
+                                       const struct snap_node *member)
 {
     struct node *node = member->node;
 
@@ -121,6 +152,43 @@ static bool on_route(const struct dispatch *dispatch, const struct snap_node *me
     return true;
 }
 
+static bool has_labels(const struct dispatch *dispatch, const struct snap_node *member)
+{
+    return !dispatch->spec.requires.at ||
+           selector_match(dispatch->spec.requires, member->facts->label_values);
+}
+
+bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member)
+{
+    struct policy_candidate unused;
+
+    return has_labels(dispatch, member) &&
+           (dispatch->spec.f2f || on_route(dispatch, member, &unused));
+}
+
+/* Is there a member that could do it and where no attempt ended before? */
+static bool has_other(const struct dispatch *dispatch, const struct snap_pool *pool)
+{
+    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    unsigned wants = candidates_wants(&dispatch->spec);
+
+    for (uint32_t i = 0; i < pool->counts[wants]; i++) {
+        const struct snap_node *member = &nodes[pool->members[wants][i]];
+
+        if (!has_failed(dispatch, member->node->id) && candidates_fits(dispatch, member))
+            return true;
+    }
+    return false;
+}
+
+bool candidates_some_fit(const struct dispatch *dispatch)
+{
+    const struct snap_pool *pool = candidates_pool(dispatch);
+
+    assert(!dispatch->failed_count);
+    return pool && has_other(dispatch, pool);
+}
+
 /* Its connection closed, and it has no other way to get a job. */
 static bool has_left(const struct snap_node *member)
 {
@@ -138,16 +206,16 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
 
     if (member->node == dispatch->preferred)
         return false; /* it had its turn */
-    if (!again_ok && was_tried(dispatch, member->node->id)) {
+    if (has_refused(dispatch, member->node->id) ||
+        (!again_ok && has_failed(dispatch, member->node->id))) {
         dispatch->whys[WHY_TRIED]++;
         return false;
     }
-    if (dispatch->spec.requires.at &&
-        !selector_match(dispatch->spec.requires, member->facts->label_values)) {
+    if (!has_labels(dispatch, member)) {
         dispatch->whys[WHY_REQUIRES]++;
         return false;
     }
-    *ret_candidate = candidates_look(dispatch, member);
+    *ret_candidate = look_at(dispatch, member);
     if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate)) {
         dispatch->whys[WHY_ROUTE]++;
         return false;
@@ -166,20 +234,21 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
     return skip == POLICY_KEEP;
 }
 
-/* Every member with room (by what this loop knows), a fair choice of them when there are many. Used
- * where a job must not wait while a slot is free: costs a look at each member. */
-static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
-                           bool again_ok, const struct policy_rules *rules)
+/* Every member, or every one with room (by what this loop knows); a fair choice of them when there
+ * are many. Costs a look at each member. */
+static void scan_members(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                         bool again_ok, bool with_room, const struct policy_rules *rules)
 {
     const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
     uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
 
+    assert(keep <= SCHED_SAMPLE_MAX);
     for (uint32_t i = 0; i < count; i++) {
         struct policy_candidate candidate;
 
         if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
             continue;
-        if (candidate.load >= candidate.max - candidate.spare) {
+        if (with_room && candidate.load >= candidate.max - candidate.spare) {
             dispatch->whys[WHY_FULL]++;
             continue;
         }
@@ -189,6 +258,21 @@ static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, u
             dispatch->list[at] = candidate;
     }
     dispatch->count = seen < keep ? seen : keep;
+}
+
+/* What waits must not wait while a slot is free. What is refused when nobody has room is not
+ * refused on this loop's word alone: then those who seem full are asked. */
+static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
+                           bool again_ok, const struct policy_rules *rules)
+{
+    uint32_t before[WHY_COUNT];
+
+    memcpy(before, dispatch->whys, sizeof before);
+    scan_members(dispatch, members, count, again_ok, true, rules);
+    if (dispatch->count || dispatch->scan || dispatch->whys[WHY_FULL] == before[WHY_FULL])
+        return;
+    memcpy(dispatch->whys, before, sizeof before);
+    scan_members(dispatch, members, count, again_ok, false, rules);
 }
 
 static int by_number(const void *a, const void *b)
@@ -226,7 +310,7 @@ void candidates_choose(struct dispatch *dispatch)
     const uint32_t *members = pool->members[wants];
     uint32_t count = pool->counts[wants];
     /* A retry goes to another node if the pool has one, else to the same. */
-    bool again_ok = dispatch->again || (count <= dispatch->tried_count && dispatch->attempt > 1);
+    bool again_ok = dispatch->again || (dispatch->failed_count > 0 && !has_other(dispatch, pool));
     /* Few nodes may fit a selector: a sample could miss them all. */
     if (dispatch->scan || dispatch->spec.requires.at ||
         (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
@@ -235,6 +319,16 @@ void candidates_choose(struct dispatch *dispatch)
         choose_by_sample(dispatch, members, count, again_ok, &rules);
     dispatch->count =
         policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
+}
+
+void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member)
+{
+    struct policy_rules rules = rules_of(dispatch);
+
+    assert(!dispatch->preferred);
+    dispatch->next = 0;
+    dispatch->count = may_take(dispatch, member, &rules, false, &dispatch->list[0]);
+    dispatch->preferred = member->node;
 }
 
 bool candidates_nobody_fits(const struct dispatch *dispatch)

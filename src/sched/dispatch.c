@@ -9,6 +9,7 @@
 #include "base/metrics.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
+#include "sched/keeper.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_STALE] = "STALE",
@@ -58,10 +59,12 @@ static void finish(struct dispatch *dispatch, enum err err)
     int64_t us = clock_mono_us() - dispatch->begun_us;
 
     dispatch->err = err;
-    if (err == ERR_NO_CAPABLE_NODE)
-        metric_add(METRIC_POOL_EMPTY, 1);
-    metric_add_label(METRIC_DISPATCH, err ? err_name(err) : "PLACED", 1);
-    metric_observe_us(METRIC_DISPATCH_SECONDS, us);
+    if (!err || !dispatch->queued) { /* what goes on waiting has no outcome yet */
+        if (err == ERR_NO_CAPABLE_NODE)
+            metric_add(METRIC_POOL_EMPTY, 1);
+        metric_add_label(METRIC_DISPATCH, err ? err_name(err) : "PLACED", 1);
+        metric_observe_us(METRIC_DISPATCH_SECONDS, us);
+    }
     dispatch->done(dispatch);
 }
 
@@ -168,6 +171,20 @@ static void tell_shut(struct dispatch *dispatch)
                   KI("nodes", dispatch->whys[WHY_BREAKER]));
 }
 
+static void log_preferred(const struct dispatch *dispatch)
+{
+    const char *reason = "FULL";
+    char id[JOB_ID_TEXT + 1];
+
+    for (int i = 0; i < WHY_COUNT; i++)
+        if (dispatch->whys[i])
+            reason = dispatch_why_name((enum dispatch_why)i);
+    job_id_text(dispatch->job, id);
+    log_event(LOG_INFO, "dispatch.preferred_failed", KC("job_id", id),
+              KS("node_id", dispatch->preferred->id), KI("attempt_id", dispatch->attempt),
+              KI("strict", dispatch->spec.options.strict), KC("reason", reason));
+}
+
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
@@ -175,8 +192,7 @@ static void exhausted(struct dispatch *dispatch)
         const struct snap_pool *pool = candidates_pool(dispatch);
         size_t others = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
 
-        log_event(LOG_INFO, "dispatch.preferred_failed", KS("node_id", dispatch->preferred->id),
-                  KI("strict", dispatch->spec.options.strict));
+        log_preferred(dispatch);
         outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
         if (dispatch->outcome.phase == OUTCOME_WALK) {
             candidates_choose(dispatch);
@@ -199,13 +215,29 @@ static void exhausted(struct dispatch *dispatch)
     give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
 }
 
+/* Told once: the job ended with this call. */
+static void note_failed(struct dispatch *dispatch, const struct store_head *head)
+{
+    struct settle_note note = {.head = head, .event = "failed"};
+
+    assert(job_state_final(head->state));
+    dispatch->head = *head;
+    metric_add_label(METRIC_JOBS, "FAILED", 1);
+    dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
+}
+
+static bool waits_on(const struct dispatch *dispatch, enum err err)
+{
+    return dispatch->spec.queue_ms > 0 && (dispatch->queued || err == ERR_ALL_FULL);
+}
+
 /* A job that exists already and may not wait ends here: who was refused must not see it run later.
  */
 static void give_up(struct dispatch *dispatch, enum err err)
 {
     struct store_op *op = &dispatch->op;
 
-    if (!dispatch->exists || dispatch->spec.queue_ms > 0) {
+    if (!dispatch->exists || dispatch->ended || waits_on(dispatch, err)) {
         finish(dispatch, err);
         return;
     }
@@ -217,20 +249,37 @@ static void give_up(struct dispatch *dispatch, enum err err)
                             .arena = dispatch->arena};
     op->u.settle.outcome = STORE_NO_CANDIDATE;
     op->u.settle.reason = str_of(err_name(err));
-    sched_send(dispatch->loop,
-               op); /* should the store be away, the sweep finds it by its lapsed hold */
+    sched_send(dispatch->loop, op);
+}
+
+/* The store did not take a call about a job it has. One that stands in the queue is tried again;
+ * of any other the client now hears that nothing was started, so the keeper sees to it that nothing
+ * is. */
+static void store_failed(struct dispatch *dispatch, enum err err)
+{
+    if (dispatch->exists && !dispatch->queued)
+        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
+                       err_name(err));
+    finish(dispatch, refuse(dispatch, err));
+}
+
+/* The job went on without us (the sweep, a cancel, its node's own word): what it is now is the
+ * answer. */
+static void went_on(struct dispatch *dispatch, const struct store_head *head)
+{
+    dispatch->head = *head;
+    finish(dispatch, head->state == JOB_FAILED ? refuse(dispatch, ERR_ALL_FULL) : ERR_OK);
 }
 
 static void gave_up(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
-    if (!op->err) {
-        struct settle_note note = {.head = &op->head, .event = "failed"};
-
-        dispatch->head = op->head;
-        metric_add_label(METRIC_JOBS, "FAILED", 1);
-        dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
+    if (!op->err)
+        note_failed(dispatch, &op->head);
+    else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
+        store_failed(dispatch, op->err);
+        return;
     }
     finish(dispatch, dispatch->why.err);
 }
@@ -360,8 +409,12 @@ static void reserved(struct store_op *op)
         return;
     }
     dispatch->head = op->head;
+    if (op->err == ERR_STALE && dispatch->exists) {
+        went_on(dispatch, &op->head);
+        return;
+    }
     if (op->err) {
-        finish(dispatch, refuse(dispatch, op->err));
+        store_failed(dispatch, op->err);
         return;
     }
     if (op->u.put.duplicate) { /* somebody asked for the same before: the first answer again */
@@ -412,7 +465,7 @@ static void sent(struct send_op *send)
         return;
     }
     dispatch->whys[WHY_SEND_FAILED]++;
-    candidates_add_tried(dispatch, dispatch->node->id);
+    candidates_refused(dispatch, dispatch->node->id);
     char id[JOB_ID_TEXT + 1];
     job_id_text(dispatch->job, id);
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
@@ -433,18 +486,25 @@ static void sent(struct send_op *send)
     sched_send(dispatch->loop, op);
 }
 
-/* The reservation was given back; or the lease ran out first, then the sweep moves the job on. */
+/* The reservation was given back; or it ran out first, and the job went on. */
 static void released(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
-    dispatch->head = op->head;
-    if (op->err) {
-        finish(dispatch, refuse(dispatch, op->err == ERR_STALE ? ERR_ALL_FULL : op->err));
+    if (op->err == ERR_STALE) {
+        went_on(dispatch, &op->head);
         return;
     }
+    if (op->err) {
+        store_failed(dispatch, op->err);
+        return;
+    }
+    dispatch->head = op->head;
     counts_take(dispatch->node, &op->counts, op->order, false);
     dispatch->record = op->record;
+    dispatch->ended = job_state_final(op->head.state);
+    if (dispatch->ended)
+        note_failed(dispatch, &op->head);
     reserve_next(dispatch);
 }
 
@@ -468,7 +528,8 @@ void dispatch_start(struct dispatch *dispatch)
     struct outcome_start start = {
         .store_up = true, /* a store that is down says so at once when asked */
         .preferred_given = prefers,
-        .preferred_in_pool = prefers && snapshot_is_member(snapshot, pool, preferred, wants),
+        .preferred_in_pool = prefers && snapshot_is_member(snapshot, pool, preferred, wants) &&
+                             candidates_fits(dispatch, preferred),
         .strict = spec->options.strict,
         .pool_count = pool ? pool->counts[wants] : 0};
     outcome_begin(&dispatch->outcome, &start);
@@ -476,12 +537,9 @@ void dispatch_start(struct dispatch *dispatch)
         give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
         return;
     }
-    if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
-        dispatch->preferred = preferred->node;
-        dispatch->list[0] = candidates_look(dispatch, preferred);
-        dispatch->count = 1;
-    } else {
+    if (dispatch->outcome.phase == OUTCOME_PREFERRED)
+        candidates_prefer(dispatch, preferred);
+    else
         candidates_choose(dispatch);
-    }
     reserve_next(dispatch);
 }

@@ -36,6 +36,7 @@ struct dispatch {
     int max_attempts;
     bool exists;        /* the store knows the job already */
     bool scan;          /* look at every member with room instead of a sample */
+    bool queued;        /* it stands in the queue: whatever is answered, it may go on waiting */
     struct str history; /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);
     void *user; /* of whoever is told */
@@ -51,16 +52,19 @@ struct dispatch {
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
     bool again; /* also to a node that had it before: all others are shut */
+    bool ended; /* the store has ended the job: there is nothing to give up */
     struct node *preferred;
     size_t count, next;
     struct node *expected; /* whose pending count was raised */
-    size_t tried_count;
+    size_t tried_count, failed_count;
     struct node *node; /* reserved on */
     struct store_op op;
     struct send_op send;
     int64_t begun_us;
     /* From here on not cleared by dispatch_new. */
     struct policy_candidate list[SCHED_SAMPLE_MAX];
+    /* Where it was: first those where an earlier attempt ended, then those that refused, or could
+     * not be reached, in this one. */
     struct str tried[SCHED_TRIED_MAX];
 };
 

@@ -53,8 +53,9 @@ struct onward {
     struct msg msg;
     struct keeper *keeper;
     struct arena arena;
-    struct store_record record;
+    struct store_record record; /* spec.at == NULL: forget the job */
     bool counted;
+    const char *abandon; /* the reason to end it; NULL: it goes on */
 };
 
 /* A change the keeper itself makes (a lost or forgotten node). */
@@ -278,7 +279,9 @@ static void go_on(struct msg *msg)
 {
     struct onward *onward = container_of(msg, struct onward, msg);
 
-    if (onward->record.spec.at)
+    if (onward->abandon)
+        queue_abandon(onward->keeper->queue, &onward->record, onward->abandon);
+    else if (onward->record.spec.at)
         queue_continue(onward->keeper->queue, &onward->record, onward->counted);
     else
         queue_forget(onward->keeper->queue, onward->record.head.id);
@@ -314,6 +317,17 @@ void keeper_forget(struct keeper *keeper, uint64_t job)
     struct onward *onward = onward_new(keeper);
 
     onward->record.head.id = job;
+    inbox_post(loop_of(keeper)->inbox, &onward->msg);
+}
+
+void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec, const char *reason)
+{
+    struct onward *onward = onward_new(keeper);
+
+    assert(job && spec.at && reason);
+    onward->record.head.id = job;
+    onward->record.spec = arena_str(&onward->arena, spec);
+    onward->abandon = reason;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 

@@ -27,5 +27,8 @@ void keeper_kick(struct keeper *keeper);  /* capacity may have become free: look
  * (NEW). Copies what it needs of the record. counted: see queue_continue. */
 void keeper_continue(struct keeper *keeper, const struct store_record *record, bool counted);
 void keeper_forget(struct keeper *keeper, uint64_t job); /* cancelled: it need not wait any more */
+/* Its client was refused although the store may have the job: it must end, as soon as the store
+ * takes the word for it. `reason` is a literal. */
+void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec, const char *reason);
 
 #endif

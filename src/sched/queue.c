@@ -14,14 +14,18 @@
 enum {
     HOLD_EVERY_MS = 5000,
     HOLD_BATCH = 512,
+    ASIDE_MAX = 64, /* jobs of one lane passed over in a kick: each costs a look at its pool */
     STORE_AWAY_MS =
         5000, /* a job that may not wait still outlives a store that is away for so long */
 };
 
-/* The waiting jobs that can go to the same nodes. Kept once made: there are few. */
+/* The waiting jobs of one pool and selector: as far as the lane knows, who fits one of them fits
+ * all. Gone with its last job: what clients may name has no end. */
 struct lane {
     struct str key;
     struct heap order;
+    size_t jobs;  /* that belong to it, also while they are busy */
+    int aside;    /* in this kick: so many were passed over */
     bool blocked; /* in this kick: its best job found no room */
 };
 
@@ -33,11 +37,15 @@ struct waiting {
     struct heap_node deadline; /* in queue->deadlines */
     uint64_t job;
     struct spec spec;
-    struct str history;
+    struct buf history;
     int attempt; /* the one to start */
     int max_attempts;
-    bool busy; /* a dispatch or a settle is under way: it stands in no heap */
-    bool gone; /* forgotten meanwhile: goes when it is not busy any more */
+    enum job_state state;      /* when it came */
+    bool busy;                 /* a dispatch or a settle is under way: it stands in no heap */
+    bool gone;                 /* forgotten meanwhile: goes when it is not busy any more */
+    const char *abandon;       /* it shall end, with this reason; NULL: it waits */
+    struct waiting *successor; /* newer news of the same job, that came while it was busy */
+    struct waiting *next;      /* of those passed over in this kick */
 };
 
 /* One try to place a waiting job. */
@@ -66,6 +74,7 @@ struct queue {
     struct heap deadlines;
     int64_t next_hold_ms;
     bool kicking;
+    struct waiting *aside; /* passed over in this kick */
 };
 
 struct queue *queue_new(struct sched *sched)
@@ -77,8 +86,27 @@ struct queue *queue_new(struct sched *sched)
     return queue;
 }
 
+static void lane_leave(struct queue *queue, struct lane *lane)
+{
+    assert(lane->jobs > 0);
+    if (--lane->jobs > 0)
+        return;
+    map_del(&queue->lanes, lane->key);
+    heap_free(&lane->order);
+    free((void *)lane->key.at);
+    free(lane);
+}
+
+/* Takes it out of the instance's counts and of its lane. */
 static void waiting_free(struct waiting *waiting)
 {
+    struct queue *queue = waiting->queue;
+
+    if (waiting->successor)
+        waiting_free(waiting->successor);
+    sched_queue_leave(queue->sched, waiting->spec.type);
+    lane_leave(queue, waiting->lane);
+    buf_free(&waiting->history);
     arena_free(&waiting->arena);
     free(waiting);
 }
@@ -86,44 +114,35 @@ static void waiting_free(struct waiting *waiting)
 void queue_free(struct queue *queue)
 {
     struct waiting *waiting;
-    struct lane *lane;
 
     if (!queue)
         return;
     for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));)
         waiting_free(waiting);
-    for (size_t i = 0; (lane = map_next(&queue->lanes, &i));) {
-        heap_free(&lane->order);
-        free((void *)lane->key.at);
-        free(lane);
-    }
+    assert(queue->lanes.count == 0);
     idmap_free(&queue->jobs);
     map_free(&queue->lanes);
     heap_free(&queue->deadlines);
     free(queue);
 }
 
-/* Interactive jobs may use slots that others may not, and a job with a history may not go where it
- * was: what one of them finds says nothing of the others. */
-static struct lane *lane_of(struct queue *queue, const struct waiting *waiting, struct arena *arena)
+static struct lane *lane_join(struct queue *queue, const struct spec *spec, struct arena *arena)
 {
-    const struct spec *spec = &waiting->spec;
-    const char *again = waiting->history.len ? "|again" : "";
-    struct str key = spec->f2f ? arena_fmt(arena, STR_FMT ":" STR_FMT "%s", STR_ARG(spec->src),
-                                           STR_ARG(spec->tgt), again)
-                               : arena_fmt(arena, "type:" STR_FMT "|" STR_FMT "%s%s",
-                                           STR_ARG(spec->type), STR_ARG(spec->requires),
-                                           spec->interactive ? "|interactive" : "", again);
+    struct str key =
+        spec->f2f ? arena_fmt(arena, STR_FMT ":" STR_FMT, STR_ARG(spec->src), STR_ARG(spec->tgt))
+                  : arena_fmt(arena, "type:" STR_FMT "|" STR_FMT "|%d", STR_ARG(spec->type),
+                              STR_ARG(spec->requires), spec->interactive);
     struct lane *lane = map_get(&queue->lanes, key);
 
-    if (lane)
-        return lane;
-    lane = calloc(1, sizeof *lane);
-    char *text = malloc(key.len + 1);
-    assert(lane && text);
-    memcpy(text, key.at, key.len);
-    lane->key = (struct str){.at = text, .len = key.len};
-    map_put(&queue->lanes, lane->key, lane);
+    if (!lane) {
+        lane = calloc(1, sizeof *lane);
+        char *text = malloc(key.len + 1);
+        assert(lane && text);
+        memcpy(text, key.at, key.len);
+        lane->key = (struct str){.at = text, .len = key.len};
+        map_put(&queue->lanes, lane->key, lane);
+    }
+    lane->jobs++;
     return lane;
 }
 
@@ -133,25 +152,36 @@ static void leave_heaps(struct waiting *waiting)
     heap_del(&waiting->queue->deadlines, &waiting->deadline);
 }
 
+static void begin(struct waiting *waiting);
+
 static void drop(struct waiting *waiting)
 {
     struct queue *queue = waiting->queue;
+    struct waiting *successor = waiting->gone || waiting->abandon ? NULL : waiting->successor;
 
+    assert(idmap_get(&queue->jobs, waiting->job) == waiting);
     leave_heaps(waiting);
-    if (idmap_del(&queue->jobs, waiting->job))
-        sched_queue_leave(queue->sched, waiting->spec.type);
+    idmap_del(&queue->jobs, waiting->job);
+    if (successor)
+        waiting->successor = NULL;
     waiting_free(waiting);
+    if (successor)
+        begin(successor);
 }
 
+static void time_out(struct waiting *waiting);
+
+/* Not busy any more: what came meanwhile counts, else it waits on. */
 static void wait_on(struct waiting *waiting)
 {
     waiting->busy = false;
-    if (waiting->gone) {
+    if (waiting->gone || (waiting->successor && !waiting->abandon)) {
         drop(waiting);
         return;
     }
-    heap_add(&waiting->lane->order, &waiting->order);
     heap_add(&waiting->queue->deadlines, &waiting->deadline);
+    if (!waiting->abandon) /* never to be placed */
+        heap_add(&waiting->lane->order, &waiting->order);
 }
 
 static void ended(struct settle *settle)
@@ -175,15 +205,39 @@ static void time_out(struct waiting *waiting)
 
     assert(end);
     leave_heaps(waiting);
+    if (waiting->abandon)
+        waiting->deadline.key = 0; /* should the store be away: with every tick */
     waiting->busy = true;
     end->waiting = waiting;
-    end->settle = (struct settle){.loop = sched_keeper_loop(waiting->queue->sched),
-                                  .arena = &end->arena,
-                                  .kind = SETTLE_QUEUE_TIMEOUT,
-                                  .job = waiting->job,
-                                  .reason = STR("QUEUE_TIMEOUT"),
-                                  .done = ended};
+    end->settle =
+        (struct settle){.loop = sched_keeper_loop(waiting->queue->sched),
+                        .arena = &end->arena,
+                        .kind = waiting->abandon ? SETTLE_CANCEL : SETTLE_QUEUE_TIMEOUT,
+                        .job = waiting->job,
+                        .reason = str_of(waiting->abandon ? waiting->abandon : "QUEUE_TIMEOUT"),
+                        .done = ended};
     settle_start(&end->settle);
+}
+
+/* What kept it from a node is its own (where it was before, whom it prefers): others of its lane
+ * may find room where it did not. */
+static bool is_particular(const struct waiting *waiting, const struct dispatch *dispatch)
+{
+    return dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
+}
+
+/* It found no room. In a kick either its lane is blocked, or it alone is passed over. */
+static void no_room(struct waiting *waiting, bool particular)
+{
+    struct queue *queue = waiting->queue;
+
+    if (queue->kicking && particular && waiting->lane->aside++ < ASIDE_MAX) {
+        waiting->next = queue->aside;
+        queue->aside = waiting; /* still busy: the kick's end lets it wait on */
+        return;
+    }
+    waiting->lane->blocked = true;
+    wait_on(waiting);
 }
 
 /* Placed, or waits on, or has ended in the dispatch itself. */
@@ -192,18 +246,21 @@ static void tried(struct dispatch *dispatch)
     struct try *try = container_of(dispatch, struct try, dispatch);
     struct waiting *waiting = try->waiting;
     enum err err = dispatch->err;
-    bool waits = err && waiting->spec.queue_ms > 0 && err != ERR_STALE && err != ERR_NOT_FOUND;
+    bool away = err == ERR_STORE_DOWN || err == ERR_BUSY;
+    bool waits = away || (err && waiting->spec.queue_ms > 0 && err != ERR_NOT_FOUND &&
+                          !job_state_final(dispatch->head.state));
+    bool particular = is_particular(waiting, dispatch);
 
-    if (err == ERR_STORE_DOWN || err == ERR_BUSY)
-        waits = true;
-    if (waits && dispatch->record.history.at)
-        waiting->history = arena_str(&waiting->arena, dispatch->record.history);
-    if (waits)
-        waiting->lane->blocked = true;
+    if (waits && dispatch->record.history.at) {
+        buf_clear(&waiting->history);
+        buf_str(&waiting->history, dispatch->record.history);
+    }
     arena_free(&try->arena);
     free(try);
-    if (waits)
-        wait_on(waiting);
+    if (waiting->abandon)
+        time_out(waiting); /* asked for meanwhile */
+    else if (waits)
+        no_room(waiting, particular && !away);
     else
         drop(waiting);
 }
@@ -225,63 +282,107 @@ static void place(struct waiting *waiting)
                                       .max_attempts = waiting->max_attempts,
                                       .exists = true,
                                       .scan = true,
-                                      .history = waiting->history,
+                                      .queued = true,
+                                      .history = buf_view(&waiting->history),
                                       .done = tried};
     dispatch_start(&try->dispatch);
 }
 
 /* A job waits from its creation, one that is tried again from the end of the attempt before: being
  * refused in between gives it no more time. */
-static int64_t waits_since(struct waiting *waiting, const struct store_head *head)
+static int64_t waits_since(const struct store_record *record, int attempt)
 {
-    const struct json *list = NULL, *entry;
-    int64_t since_ms = head->created_ms;
+    const struct json *list = NULL;
+    int64_t since_ms = record->head.created_ms;
+    struct arena arena = {0};
 
-    if (waiting->attempt == 1 || json_parse(waiting->history, &waiting->arena, &list, NULL) ||
-        json_type(list) != JSON_ARR)
-        return since_ms;
-    entry = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
-        int64_t attempt, ended_ms;
+    if (attempt > 1 && json_parse(record->history, &arena, &list, NULL))
+        list = NULL;
+    const struct json *entry = json_first(list);
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        int64_t of = 0, ended_ms = 0;
 
-        if (json_int(json_get(entry, "attempt_id"), &attempt) && attempt < waiting->attempt &&
-            json_int(json_get(entry, "ended_ms"), &ended_ms) && ended_ms > since_ms)
+        json_int(json_get(entry, "attempt_id"), &of);
+        json_int(json_get(entry, "ended_ms"), &ended_ms);
+        if (of < attempt && ended_ms > since_ms)
             since_ms = ended_ms;
+        entry = json_next(entry);
     }
+    arena_free(&arena);
     return since_ms;
 }
 
-void queue_continue(struct queue *queue, const struct store_record *record, bool counted)
+/* Copies the record; NULL when we cannot have written it. */
+static struct waiting *waiting_new(struct queue *queue, const struct store_record *record)
 {
     const struct store_head *head = &record->head;
     struct waiting *waiting = calloc(1, sizeof *waiting);
 
     assert(waiting && head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
-    if (job_state_final(head->state) || idmap_get(&queue->jobs, head->id) ||
-        spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
-        if (counted)
-            sched_queue_leave(queue->sched, waiting->spec.type);
-        waiting_free(waiting);
-        return;
+    if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
+        arena_free(&waiting->arena);
+        free(waiting);
+        return NULL;
     }
     waiting->queue = queue;
-    if (!counted)
-        sched_queue_enter(queue->sched, waiting->spec.type);
     waiting->job = head->id;
+    waiting->state = head->state;
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
     waiting->max_attempts = head->max_attempts;
-    waiting->history = arena_str(&waiting->arena, record->history);
-    waiting->lane = lane_of(queue, waiting, &waiting->arena);
+    buf_str(&waiting->history, record->history);
+    waiting->lane = lane_join(queue, &waiting->spec, &waiting->arena);
     waiting->order = (struct heap_node){.key = -waiting->spec.priority, .tie = head->id};
     int64_t may_wait_ms = waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS;
-    waiting->deadline =
-        (struct heap_node){.key = waits_since(waiting, head) + may_wait_ms, .tie = head->id};
-    idmap_put(&queue->jobs, waiting->job, waiting);
-    if (head->state == JOB_NEW)
+    waiting->deadline = (struct heap_node){
+        .key = waits_since(record, waiting->attempt) + may_wait_ms, .tie = head->id};
+    return waiting;
+}
+
+static void begin(struct waiting *waiting)
+{
+    idmap_put(&waiting->queue->jobs, waiting->job, waiting);
+    if (waiting->state == JOB_NEW)
         wait_on(waiting);
     else
         place(waiting);
+}
+
+void queue_continue(struct queue *queue, const struct store_record *record, bool counted)
+{
+    struct waiting *known = idmap_get(&queue->jobs, record->head.id);
+    struct waiting *waiting = waiting_new(queue, record);
+
+    assert(waiting || !counted);
+    if (!waiting)
+        return;
+    if (!counted)
+        sched_queue_enter(queue->sched, waiting->spec.type);
+    if (!known && !job_state_final(record->head.state)) {
+        begin(waiting);
+    } else if (known && known->busy && !known->abandon && !job_state_final(record->head.state)) {
+        if (known->successor)
+            waiting_free(known->successor);
+        known->successor = waiting;
+    } else {
+        waiting_free(waiting);
+    }
+}
+
+void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason)
+{
+    struct waiting *waiting = idmap_get(&queue->jobs, record->head.id);
+
+    assert(reason);
+    if (!waiting) {
+        waiting = waiting_new(queue, record);
+        assert(waiting); /* it was read from a request a moment ago */
+        sched_queue_enter(queue->sched, waiting->spec.type);
+        idmap_put(&queue->jobs, waiting->job, waiting);
+    }
+    waiting->abandon = reason;
+    if (!waiting->busy)
+        time_out(waiting);
 }
 
 /* The best head among the lanes that are not blocked: priority, then age. */
@@ -308,11 +409,17 @@ void queue_kick(struct queue *queue)
     if (queue->kicking || !queue->jobs.count)
         return;
     queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
-    for (size_t i = 0; (lane = map_next(&queue->lanes, &i));)
+    for (size_t i = 0; (lane = map_next(&queue->lanes, &i));) {
         lane->blocked = false;
+        lane->aside = 0;
+    }
     while ((waiting = best_head(queue)))
         place(waiting);
     queue->kicking = false;
+    while ((waiting = queue->aside)) {
+        queue->aside = waiting->next;
+        wait_on(waiting);
+    }
 }
 
 static void held(struct store_op *op)
@@ -359,7 +466,7 @@ void queue_tick(struct queue *queue, int64_t now_ms)
 
     while ((top = heap_top(&queue->deadlines)) && top->key <= now_ms)
         time_out(container_of(top, struct waiting, deadline));
-    if (now_ms >= queue->next_hold_ms) {
+    if (now_ms >= queue->next_hold_ms || queue->next_hold_ms - now_ms > HOLD_EVERY_MS) {
         queue->next_hold_ms = now_ms + HOLD_EVERY_MS;
         hold_all(queue);
     }

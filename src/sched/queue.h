@@ -13,6 +13,8 @@ void queue_free(struct queue *queue);
 /* A record that is NEW (waits), SELECTING or RETRYING (tried at once, then waits if it may).
  * Copies. counted: whoever put it into the store has called sched_queue_enter() already. */
 void queue_continue(struct queue *queue, const struct store_record *record, bool counted);
+/* Ends it: at once, or when the store takes it. */
+void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason);
 void queue_kick(struct queue *queue);                 /* place what can be placed */
 void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */
 void queue_forget(struct queue *queue, uint64_t job);

@@ -45,14 +45,13 @@ void settle_start(struct settle *settle)
     sched_send(settle->loop, op);
 }
 
-/* A node that says NODE_OVERLOADED after its ACK failed, it did not refuse. */
+/* A node that says NODE_OVERLOADED after its ACK failed, it did not refuse. The store knows whether
+ * it was so, also when the message comes again later. */
 static bool fail_instead(struct settle *settle)
 {
     struct store_op *op = &settle->op;
 
-    if (op->verb != STORE_FINISH || op->u.settle.outcome != STORE_REFUSED || op->err != ERR_STALE ||
-        op->head.state != JOB_ACKED || op->head.attempt != settle->attempt ||
-        !str_is(settle->node, op->head.node))
+    if (op->verb != STORE_FINISH || op->u.settle.outcome != STORE_REFUSED || op->err != ERR_STALE)
         return false;
     op->u.settle.outcome = STORE_FAIL;
     op->err = ERR_OK;
@@ -149,18 +148,32 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
         metric_add(METRIC_NODE_OVERLOAD, 1);
 }
 
+/* This call ended the job. Not so when a node stops what was cancelled before: that has been told.
+ */
+static bool ended_now(const struct store_op *op)
+{
+    const struct store_head *head = &op->head;
+    bool stopped =
+        op->verb == STORE_FINISH && op->u.settle.outcome == STORE_DONE && head->state == JOB_FAILED;
+
+    return job_state_final(head->state) && head->ended_ms == head->updated_ms && !stopped;
+}
+
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
     struct keeper *keeper = loop->sched->keeper;
     struct settle_note note = {.head = head, .event = event_of(head)};
+    bool ended = ended_now(op);
 
+    assert(!op->err);
     note_node(loop, op);
     log_end(op);
     note_breaker(op);
-    if (job_state_final(head->state))
+    if (ended)
         metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
-    loop->sched->hooks->noted(loop, &note);
+    if (ended || !job_state_final(head->state))
+        loop->sched->hooks->noted(loop, &note);
     if (head->state == JOB_RETRYING)
         metric_add(METRIC_RETRIES, 1);
     if (head->state == JOB_RETRYING || head->state == JOB_SELECTING)

@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "sched/dispatch.h"
+#include "sched/candidates.h"
 #include "server/api.h"
 
 enum { IDEM_MAX = 255 };
@@ -100,12 +100,15 @@ static void enqueue(struct submit *submit)
 
     if (sched_queue_enter(sched, dispatch->spec.type) >= sched->config.queue_max) {
         sched_queue_leave(sched, dispatch->spec.type);
+        if (dispatch->exists) /* a send failed: refused now, it must not run later */
+            keeper_abandon(sched->keeper, dispatch->job, dispatch->spec.json,
+                           err_name(ERR_QUEUE_FULL));
         submit_over(submit, problem_set(&submit->why, ERR_QUEUE_FULL, "",
                                         "%lld jobs of this type wait already (queue_max).",
                                         (long long)sched->config.queue_max));
         return;
     }
-    if (dispatch->exists) { /* a send failed: it is in the store already */
+    if (dispatch->exists) { /* it is in the store already */
         struct store_record record = dispatch->record;
 
         record.spec = dispatch->spec.json;
@@ -140,6 +143,9 @@ static void dispatched(struct dispatch *dispatch)
         return;
     }
     submit->why = dispatch->why;
+    /* It may have gone on without us: then it is on a node, or waits for one. */
+    submit->queued = !dispatch->err && !dispatch->duplicate &&
+                     dispatch->head.state != JOB_DISPATCHED && dispatch->head.state != JOB_ACKED;
     submit_over(submit, dispatch->err);
 }
 
@@ -152,8 +158,7 @@ void submit_start(struct submit *submit)
     dispatch->done = dispatched;
     dispatch->user = submit;
     /* Who may wait does not overtake those who wait already: the queue decides who is next. */
-    if (dispatch->spec.queue_ms > 0 && others_wait &&
-        snapshot_type_pool(dispatch->loop->snapshot, dispatch->spec.type))
+    if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
         enqueue(submit);
     else
         dispatch_start(dispatch);

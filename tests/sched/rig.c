@@ -529,24 +529,49 @@ static void ask(struct rig *rig, struct call *call)
     assert_true(call->done);
 }
 
-uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)
+static struct call *put_waiting(struct rig *rig, const struct dispatch *job)
 {
-    struct dispatch *job = rig_task(rig, task_json);
     struct call *call = arena_new(&rig->arena, struct call);
 
     call->op = (struct store_op){.verb = STORE_PUT, .job = job->job, .attempt = 1};
     call->op.u.put.spec = job->spec.json;
+    call->op.u.put.type = job->spec.type;
     call->op.u.put.max_attempts = job->max_attempts;
     call->op.u.put.timeout_ms = job->spec.timeout_ms;
     call->op.u.put.owner = rig->config.instance;
     call->op.u.put.hold_ms = SCHED_HOLD_MS;
     ask(rig, call);
     assert_int_equal(call->op.err, ERR_OK);
+    return call;
+}
+
+uint64_t rig_put_waiting(struct rig *rig, const char *task_json)
+{
+    struct dispatch *job = rig_task(rig, task_json);
+
+    put_waiting(rig, job);
+    return job->job;
+}
+
+uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)
+{
+    struct dispatch *job = rig_task(rig, task_json);
+    struct call *call = put_waiting(rig, job);
     struct store_record record = {.head = call->op.head, .spec = job->spec.json};
+
     sched_queue_enter(&rig->sched, job->spec.type);
     keeper_continue(rig->sched.keeper, &record, true);
     rig_quiet(rig);
     return job->job;
+}
+
+void rig_renew(struct rig *rig, const char *node)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_RENEW, .node = str_of(node)};
+    call->op.u.renew.ttl_ms = rig->config.running_lease_ms;
+    ask(rig, call);
 }
 
 static void settle_done(struct settle *settle)

@@ -126,6 +126,9 @@ uint64_t rig_place(struct rig *rig, const char *task_json); /* must be placed; i
 /* A task that waits: durable, and in the keeper's queue, as a request that found no room left it.
  */
 uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json);
+/* The same, but in the store alone: whoever holds it has died. */
+uint64_t rig_put_waiting(struct rig *rig, const char *task_json);
+void rig_renew(struct rig *rig, const char *node); /* a heartbeat that renews all its leases */
 
 enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int attempt,
                     const char *node, const char *reason);

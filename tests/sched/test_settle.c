@@ -1,0 +1,318 @@
+/* How attempts and jobs end. Every message may come late, twice or never. */
+#include "rig.h"
+
+#include "base/metrics.h"
+#include "sched/counts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TASK "{\"type\":\"t\"}"
+
+static void assert_free(struct rig *rig, const char *node)
+{
+    struct lease_node counts = rig_counts(rig, node);
+
+    assert_int_equal(counts.reserved, 0);
+    assert_int_equal(counts.running, 0);
+    assert_int_equal(counts_load(rig_node(rig, node)), 0); /* and the loops know */
+}
+
+static void from_dispatched_to_done(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(counts_running(rig_node(rig, "n1")), 1);
+    assert_int_equal(counts_reserved(rig_node(rig, "n1")), 0);
+    assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_job(rig, job).state, JOB_DONE);
+    assert_int_equal(rig_noted(rig, job, "acked"), 1);
+    assert_int_equal(rig_noted(rig, job, "done"), 1);
+    assert_free(rig, "n1");
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->ring_at), 1);
+}
+
+/* Every message twice: the second is answered alike and moves nothing. */
+static void the_same_message_again_moves_nothing(void **state)
+{
+    static const struct {
+        enum settle_kind kind;
+        const char *reason;
+    } ends[] = {{SETTLE_DONE, NULL}, {SETTLE_FAIL, "BROKEN"}, {SETTLE_FAIL, "NODE_OVERLOADED"}};
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 9);
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+
+        for (int twice = 0; twice < 2; twice++)
+            assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+        assert_int_equal(rig_counts(rig, "n1").running, 1);
+        size_t notes = 0;
+        for (int twice = 0; twice < 2; twice++) {
+            assert_int_equal(rig_settle(rig, ends[i].kind, job, 1, "n1", ends[i].reason), ERR_OK);
+            assert_free(rig, "n1");
+            notes = notes ? notes : rig->note_count;
+        }
+        assert_int_equal(rig->note_count, notes); /* told once */
+    }
+}
+
+static void words_that_are_not_the_leaseholders_change_nothing(void **state)
+{
+    static const struct {
+        enum settle_kind kind;
+        int attempt;
+        const char *node;
+    } rows[] = {
+        {SETTLE_ACK, 1, "n2"},  {SETTLE_DONE, 1, "n2"}, {SETTLE_FAIL, 1, "n2"},
+        {SETTLE_ACK, 2, "n1"},  {SETTLE_DONE, 2, "n1"}, {SETTLE_FAIL, 2, "n1"},
+        {SETTLE_DONE, 1, "n3"},
+    };
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    rig_worker(rig, "n2", 2);
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (rig_settle(rig, rows[i].kind, job, rows[i].attempt, rows[i].node, "x") != ERR_STALE)
+            fail_msg("row %zu", i);
+        assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
+        assert_int_equal(rig_counts(rig, "n1").running, 1);
+    }
+    assert_int_equal(rig_settle(rig, SETTLE_DONE, job + 1, 1, "n1", NULL), ERR_NOT_FOUND);
+    assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "x"), ERR_STALE); /* contradicts */
+}
+
+static void a_failure_goes_to_another_node(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    uint64_t job = rig_place(rig, TASK);
+    char first[NODE_ID_MAX + 1];
+    strcpy(first, rig_last_sent(rig, job)->node);
+    rig_settle(rig, SETTLE_ACK, job, 1, first, NULL);
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, first, "BROKEN"), ERR_OK);
+    struct store_head head = rig_job(rig, job);
+    assert_int_equal(head.state, JOB_DISPATCHED);
+    assert_int_equal(head.attempt, 2);
+    assert_string_not_equal(head.node, first);
+    assert_int_equal(rig_noted(rig, job, "retrying"), 1);
+    /* The last attempt: its failure ends the job. */
+    rig_settle(rig, SETTLE_ACK, job, 2, head.node, NULL);
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 2, head.node, "BROKEN"), ERR_OK);
+    assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
+    assert_free(rig, "n1");
+    assert_free(rig, "n2");
+    assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, first, NULL), ERR_STALE);
+}
+
+/* Also when the pool has changed since: n1 failed it, n2 (which failed it too) has left, n3 came.
+ */
+static void a_retry_never_goes_back_while_the_pool_has_another(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 9);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":9}");
+    rig_worker(rig, "n2", 9);
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN");
+    assert_string_equal(rig_job(rig, job).node, "n2");
+    rig_settle(rig, SETTLE_ACK, job, 2, "n2", NULL);
+    rig_drop(rig, "n2");
+    rig_worker(rig, "n3", 9);
+    for (int i = 0; i < 3; i++) /* n1 is the emptier one */
+        rig_place(rig, "{\"type\":\"t\",\"options\":{\"preferred_node_id\":\"n3\"}}");
+    rig_settle(rig, SETTLE_FAIL, job, 2, "n2", "BROKEN");
+    assert_string_equal(rig_job(rig, job).node, "n3");
+    assert_int_equal(rig_job(rig, job).attempt, 3);
+}
+
+/* Of two members one has the labels: that is all the pool there is for this job. */
+static void a_retry_goes_to_the_same_node_if_no_other_can_do_it(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 9);
+    rig_register(rig,
+                 "{\"node_id\":\"gpu\",\"allowed_types\":[\"t\"],\"labels\":{\"gpu\":\"yes\"}}");
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"requires\":\"gpu=yes\"}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "gpu", NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "gpu", "BROKEN");
+    assert_int_equal(rig_job(rig, job).attempt, 2);
+    assert_string_equal(rig_job(rig, job).node, "gpu");
+    assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
+}
+
+static void a_refusal_is_no_attempt(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    rig_worker(rig, "n2", 2);
+    int64_t refused = metric_value(METRIC_NODE_OVERLOAD, NULL);
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "NODE_OVERLOADED"), ERR_OK);
+    assert_int_equal(rig_job(rig, job).attempt, 1);
+    assert_string_equal(rig_job(rig, job).node, "n2");
+    assert_int_equal(metric_value(METRIC_NODE_OVERLOAD, NULL), refused + 1);
+    assert_free(rig, "n1");
+    /* After its ACK the same word is a failure. */
+    rig_settle(rig, SETTLE_ACK, job, 1, "n2", NULL);
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n2", "NODE_OVERLOADED"), ERR_OK);
+    assert_int_equal(rig_job(rig, job).attempt, 2);
+    assert_string_equal(rig_job(rig, job).node, "n1");
+}
+
+/* The only node there is refuses: the job ends, it does not go round for ever. */
+static void the_only_nodes_refusal_ends_the_job(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    for (int attempt = 1; attempt <= 2; attempt++) {
+        uint64_t job = rig_place(rig, TASK);
+
+        if (attempt == 2) { /* a retry on the same node, since the pool has no other */
+            rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+            rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN");
+        }
+        size_t sends = rig_sends_of(rig, job);
+        assert_int_equal(sends, attempt);
+        rig_settle(rig, SETTLE_FAIL, job, attempt, "n1", "NODE_OVERLOADED");
+        assert_int_equal(rig_sends_of(rig, job), sends); /* not again to whom said no just now */
+        assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
+        assert_int_equal(rig_noted(rig, job, "failed"), 1);
+        assert_free(rig, "n1");
+    }
+}
+
+static void a_late_ack_is_refused(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+    int64_t late = metric_value(METRIC_ACK_LATE, NULL);
+    rig->wall_ms += 5001;
+    rig_tick(rig, 0);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_STALE);
+    assert_int_equal(metric_value(METRIC_ACK_LATE, NULL), late + 1);
+    assert_free(rig, "n1");
+}
+
+/* Ends it at once; the slot is the node's until it says it stopped. The end is told and counted
+ * once, not again when the node stops. */
+static void a_cancel_ends_the_job_and_is_counted_once(void **state)
+{
+    struct rig *rig = *state;
+    static const enum settle_kind words[] = {SETTLE_DONE, SETTLE_FAIL};
+
+    rig_worker(rig, "n1", 2);
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        uint64_t job = rig_place(rig, TASK);
+        int64_t failed = metric_value(METRIC_JOBS, "FAILED");
+
+        rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+        assert_int_equal(rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED"), ERR_OK);
+        assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
+        assert_int_equal(rig_counts(rig, "n1").running, 1);
+        rig->wall_ms += 10;
+        rig_tick(rig, 0);
+        assert_int_equal(rig_settle(rig, words[i], job, 1, "n1", "stopped"), ERR_OK);
+        assert_free(rig, "n1");
+        assert_string_equal(rig_job(rig, job).reason, "CANCELLED");
+        assert_int_equal(rig_noted(rig, job, "failed"), 1);
+        assert_int_equal(metric_value(METRIC_JOBS, "FAILED"), failed + 1);
+    }
+}
+
+static void a_cancelled_reservation_is_free_at_once(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    uint64_t job = rig_place(rig, TASK);
+    assert_int_equal(rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED"), ERR_OK);
+    assert_free(rig, "n1");
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_STALE);
+    rig_place(rig, TASK);
+}
+
+static void a_store_that_is_away_is_told_as_such(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    rig->refuse = ERR_STORE_DOWN;
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_STORE_DOWN);
+    rig->refuse = ERR_OK;
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK); /* it sends again */
+}
+
+static void any_word_is_a_sign_of_life(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    rig_tick(rig, 2000);
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->heartbeat_ms), rig->wall_ms);
+}
+
+/* A push endpoint that says no by /v1/job/fail before it answers the push itself. */
+static void a_refusal_that_overtakes_its_sends_answer_is_heeded(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, TASK);
+    rig_worker(rig, "n2", 2);
+    rig_worker(rig, "n3", 2);
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig->reach = RIG_KEEP;
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN"); /* the keeper sends attempt 2 */
+    size_t at = rig->sent_count - 1;
+    rig_settle(rig, SETTLE_FAIL, job, 2, rig->sent[at].node, "NODE_OVERLOADED");
+    rig->reach = RIG_OK;
+    rig_answer(rig, at, true);
+    rig_quiet(rig);
+    struct store_head head = rig_job(rig, job);
+    assert_int_equal(head.state, JOB_DISPATCHED); /* at once, not when somebody's hold lapses */
+    assert_string_not_equal(head.node, rig->sent[at].node);
+    assert_string_not_equal(head.node, "n1");
+    assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(from_dispatched_to_done),
+        ROW(the_same_message_again_moves_nothing),
+        ROW(words_that_are_not_the_leaseholders_change_nothing),
+        ROW(a_failure_goes_to_another_node),
+        ROW(a_retry_never_goes_back_while_the_pool_has_another),
+        ROW(a_retry_goes_to_the_same_node_if_no_other_can_do_it),
+        ROW(a_refusal_is_no_attempt),
+        ROW(the_only_nodes_refusal_ends_the_job),
+        ROW(a_late_ack_is_refused),
+        ROW(a_cancel_ends_the_job_and_is_counted_once),
+        ROW(a_cancelled_reservation_is_free_at_once),
+        ROW(a_store_that_is_away_is_told_as_such),
+        ROW(any_word_is_a_sign_of_life),
+        ROW(a_refusal_that_overtakes_its_sends_answer_is_heeded),
+    };
+
+    return cmocka_run_group_tests_name("sched/settle", tests, NULL, NULL);
+}
