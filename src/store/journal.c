@@ -145,7 +145,8 @@ sqlite3_stmt *journal_write(struct journal *journal, enum journal_sql which)
 bool journal_probe(struct journal *journal)
 {
     assert(!journal->writing);
-    /* As much as a few jobs take: a file with room for a byte only would fail them again at once. */
+    /* As much as a few jobs take: a file with room for a byte only would fail them again at once.
+     */
     return storefile_exec(journal->db,
                           "DROP TABLE IF EXISTS probe; CREATE TABLE probe(x);"
                           "INSERT INTO probe VALUES(zeroblob(262144)); DROP TABLE probe",
