@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "model/node.h"
+
 static const char *const scope_names[SCOPE_COUNT] = {[SCOPE_READ] = "read",
                                                      [SCOPE_SUBMIT] = "submit",
                                                      [SCOPE_NODE] = "node",
@@ -41,6 +43,23 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
     return true;
 }
 
+/* A name that is not known may be a binding that somebody relies on. */
+static bool knows_all_keys(const struct json *item)
+{
+    static const char *const keys[] = {"name", "sha256", "scopes", "node_id"};
+    const struct json *key = json_first(item);
+
+    for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
+        bool known = false;
+
+        for (size_t k = 0; k < COUNT_OF(keys); k++)
+            known |= json_str_is(key, keys[k]);
+        if (!known)
+            return false;
+    }
+    return true;
+}
+
 static bool read_digest(struct str text, char out[DIGEST_HEX + 1])
 {
     if (text.len != DIGEST_HEX)
@@ -68,9 +87,16 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
         return bad(why, "sha256 must be 64 lower-case hex digits (printf %s TOKEN | sha256sum).");
     if (!read_scopes(json_get(item, "scopes"), arena, &token->scopes))
         return bad(why, "scopes must list read, submit, node, operate or admin.");
+    if (!knows_all_keys(item))
+        return bad(why, "each has name, sha256, scopes and node_id, and nothing else.");
     const struct json *node = json_get(item, "node_id");
-    if (!json_is_null(node))
+    if (json_is_null(node))
+        return ERR_OK;
+    /* Taken for no binding, anything else would speak for every node. */
+    if (json_type(node) == JSON_STR)
         token->node_id = json_str(node, arena);
+    if (!str_is_id(token->node_id, NODE_ID_MAX))
+        return bad(why, "node_id must be the id of a node, as a text.");
     return ERR_OK;
 }
 
