@@ -37,7 +37,7 @@ void counts_full(struct node *node)
 {
     uint64_t old = atomic_load_explicit(&node->counts, memory_order_relaxed);
     int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
-    int32_t running = counts_running(node);
+    int32_t running = (int32_t)(old >> COUNTS_BITS & COUNT_MASK);
 
     if (running >= max)
         return;

@@ -8,24 +8,26 @@
 
 enum { COUNTS_BITS = 20, COUNTS_ORDER_BITS = 24 };
 
-static inline int32_t counts_reserved(const struct node *node)
+struct counts {
+    int32_t reserved;
+    int32_t running;
+};
+
+/* Both of one moment: read apart, they could add up to more than the node ever had. */
+static inline struct counts counts_of(const struct node *node)
 {
     uint64_t word = atomic_load_explicit(&node->counts, memory_order_relaxed);
+    uint64_t mask = (1u << COUNTS_BITS) - 1;
 
-    return (int32_t)(word & ((1u << COUNTS_BITS) - 1));
-}
-
-static inline int32_t counts_running(const struct node *node)
-{
-    uint64_t word = atomic_load_explicit(&node->counts, memory_order_relaxed);
-
-    return (int32_t)(word >> COUNTS_BITS & ((1u << COUNTS_BITS) - 1));
+    return (struct counts){.reserved = (int32_t)(word & mask),
+                           .running = (int32_t)(word >> COUNTS_BITS & mask)};
 }
 
 static inline int32_t counts_load(const struct node *node)
 {
-    return counts_reserved(node) + counts_running(node) +
-           atomic_load_explicit(&node->pending, memory_order_relaxed);
+    struct counts now = counts_of(node);
+
+    return now.reserved + now.running + atomic_load_explicit(&node->pending, memory_order_relaxed);
 }
 
 /* Takes over an answer's counters unless newer ones are known; the first ones of a node (`first`)

@@ -278,8 +278,9 @@ void node_write(struct jsonw *w, const struct snap_node *member, const struct sc
                str_of(node_health_name((enum node_health)atomic_load(&node->own))));
     jsonw_kstr(w, "admin", word == NODE_ADMIN_NONE ? STR_NONE : str_of(admins[word]));
     jsonw_kint(w, "max", atomic_load(&node->max));
-    jsonw_kint(w, "running", counts_running(node));
-    jsonw_kint(w, "reserved", counts_reserved(node));
+    struct counts now = counts_of(node);
+    jsonw_kint(w, "running", now.running);
+    jsonw_kint(w, "reserved", now.reserved);
     jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
     int32_t level = atomic_load(&node->level);
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));

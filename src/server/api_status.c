@@ -62,12 +62,13 @@ static struct card card_of(const struct snap_node *member, const struct sched_co
                            int64_t now_ms, struct arena *arena)
 {
     struct node *node = member->node;
+    struct counts counts = counts_of(node);
     int32_t level = atomic_load(&node->level);
     int64_t max = atomic_load(&node->max);
     struct card card = {.member = member,
                         .usage = read_usage(node, arena),
                         .offline_reason = why_offline(node, config, now_ms),
-                        .in_use = counts_reserved(node) + counts_running(node)};
+                        .in_use = counts.reserved + counts.running};
     int64_t room = max > card.in_use ? max - card.in_use : 0;
 
     if (atomic_load(&node->health) != NODE_READY || level >= LEVEL_DANGER)

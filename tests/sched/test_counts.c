@@ -40,10 +40,10 @@ static void newest_answer_wins(void **state)
 
         counts_take(&node, &before, rows[i].known, true);
         counts_take(&node, &after, rows[i].comes, rows[i].first);
-        if (counts_reserved(&node) != (rows[i].taken ? 3 : 1) ||
-            counts_running(&node) != (rows[i].taken ? 4 : 2))
-            fail_msg("%s: reserved %d, running %d", rows[i].what, counts_reserved(&node),
-                     counts_running(&node));
+        if (counts_of(&node).reserved != (rows[i].taken ? 3 : 1) ||
+            counts_of(&node).running != (rows[i].taken ? 4 : 2))
+            fail_msg("%s: reserved %d, running %d", rows[i].what, counts_of(&node).reserved,
+                     counts_of(&node).running);
     }
 }
 
@@ -65,8 +65,8 @@ static void largest_counts_fit(void **state)
     struct lease_node counts = counted(1000000, 1000000);
 
     counts_take(&node, &counts, WRAP - 1, true);
-    assert_int_equal(counts_reserved(&node), 1000000);
-    assert_int_equal(counts_running(&node), 1000000);
+    assert_int_equal(counts_of(&node).reserved, 1000000);
+    assert_int_equal(counts_of(&node).running, 1000000);
 }
 
 /* An answer that was not about a node (a job nobody has) carries no counters. */
@@ -89,7 +89,7 @@ static void full_shows_until_more_is_known(void **state)
     counts_take(&node, &counts, 7, true);
     counts_full(&node);
     assert_int_equal(counts_load(&node), 10);
-    assert_int_equal(counts_running(&node), 4);
+    assert_int_equal(counts_of(&node).running, 4);
     counts_take(&node, &counts, 6, false); /* older than what said FULL */
     assert_int_equal(counts_load(&node), 10);
     counts_take(&node, &counts, 8, false);
@@ -118,7 +118,7 @@ static void *tell(void *arg)
         counts_take(teller->node, &counts, (uint64_t)i, false);
         if (i % 7 == 0)
             counts_full(teller->node);
-        assert_true(counts_reserved(teller->node) <= 1000);
+        assert_true(counts_of(teller->node).reserved <= 1000);
     }
     return NULL;
 }
@@ -134,8 +134,8 @@ static void many_loops_agree_in_the_end(void **state)
     }
     for (int i = 0; i < THREADS; i++)
         pthread_join(tellers[i].thread, NULL);
-    assert_int_equal(counts_running(&node), ANSWERS % 1000);
-    assert_int_equal(counts_reserved(&node), (ANSWERS - 1) % 1000);
+    assert_int_equal(counts_of(&node).running, ANSWERS % 1000);
+    assert_int_equal(counts_of(&node).reserved, (ANSWERS - 1) % 1000);
 }
 
 int main(void)

@@ -77,7 +77,7 @@ static void placed_means_sent_and_on_disk(void **state)
     assert_string_equal(dispatch->head.node, "n1");
     assert_non_null(strstr(rig_last_sent(rig, dispatch->job)->message, "\"payload\":{\"a\":1}"));
     assert_int_equal(rig_noted(rig, dispatch->job, "dispatched"), 1);
-    assert_int_equal(counts_reserved(rig_node(rig, "n1")), 1);
+    assert_int_equal(counts_of(rig_node(rig, "n1")).reserved, 1);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->pending), 0);
 }
 

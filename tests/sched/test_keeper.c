@@ -37,7 +37,7 @@ static void a_restart_finds_everything(void **state)
     rig_restart(rig);
     const struct node *n1 = rig_node(rig, "n1"), *n2 = rig_node(rig, "n2");
     assert_int_equal(atomic_load(&n1->health), NODE_READY);
-    assert_int_equal(counts_running(n1), 1);
+    assert_int_equal(counts_of(n1).running, 1);
     assert_int_equal(atomic_load(&n1->max), 2);
     assert_int_equal(atomic_load(&n2->admin), NODE_ADMIN_DRAINING);
     assert_int_equal(atomic_load(&n2->health), NODE_DRAINING);

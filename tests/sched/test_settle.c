@@ -25,8 +25,8 @@ static void from_dispatched_to_done(void **state)
     rig_worker(rig, "n1", 2);
     uint64_t job = rig_place(rig, TASK);
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
-    assert_int_equal(counts_running(rig_node(rig, "n1")), 1);
-    assert_int_equal(counts_reserved(rig_node(rig, "n1")), 0);
+    assert_int_equal(counts_of(rig_node(rig, "n1")).running, 1);
+    assert_int_equal(counts_of(rig_node(rig, "n1")).reserved, 0);
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig_job(rig, job).state, JOB_DONE);
     assert_int_equal(rig_noted(rig, job, "acked"), 1);
