@@ -215,9 +215,11 @@ static struct msg *take(struct desk *desk)
 
 /* The store thread. */
 
-static void go_down(struct redis *self, int64_t latency_ms)
+static void go_down(struct redis *self, int64_t began_us)
 {
-    degrade_error(&self->degrade, latency_ms);
+    int64_t took_us = clock_mono_us() - began_us;
+
+    degrade_error(&self->degrade, (took_us + 999) / 1000); /* a time-out is longer than its time */
     atomic_store_explicit(&self->up, false, memory_order_relaxed);
     note_error(self, self->session.link.why);
     set_mode(self, (enum store_mode)self->degrade.mode);
@@ -275,10 +277,10 @@ static bool bring_up(struct redis *self, int64_t deadline_ms)
 
 static void revive(struct redis *self)
 {
-    int64_t began_ms = clock_mono_ms();
+    int64_t began_us = clock_mono_us();
 
-    if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
-        go_down(self, clock_mono_ms() - began_ms);
+    if (clock_mono_ms() >= self->revive_ms && !bring_up(self, clock_mono_ms() + REVIVE_CALL_MS))
+        go_down(self, began_us);
 }
 
 /* The first ops of a list as one call; what is behind them is returned. */
@@ -319,8 +321,9 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
 /* False: it failed, and so did the batch. */
 static bool run_batch(struct redis *self, struct msg *batch)
 {
-    int64_t began_ms = clock_mono_ms();
-    redisReply *reply = redis_session_call(&self->session, began_ms + self->session.timeout_ms);
+    int64_t began_us = clock_mono_us();
+    redisReply *reply =
+        redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
     bool ok = reply && read_answers(self, batch, reply);
 
     if (reply)
@@ -329,7 +332,7 @@ static bool run_batch(struct redis *self, struct msg *batch)
         take_news(self);
         degrade_success(&self->degrade);
     } else {
-        go_down(self, clock_mono_ms() - began_ms); /* first, so that nobody sends more */
+        go_down(self, began_us); /* first, so that nobody sends more */
     }
     answer(self, batch, !ok);
     return ok;
@@ -337,6 +340,7 @@ static bool run_batch(struct redis *self, struct msg *batch)
 
 static void tidy(struct redis *self)
 {
+    int64_t began_us = clock_mono_us();
     int64_t now_ms = clock_mono_ms();
 
     if (now_ms < self->tidy_ms)
@@ -345,7 +349,7 @@ static void tidy(struct redis *self)
     redis_session_begin(&self->session, &self->config, true);
     wire_tidy(&self->session.wire, self->config.retention_jobs_max);
     if (!call_own(self, now_ms + self->session.timeout_ms))
-        go_down(self, clock_mono_ms() - now_ms);
+        go_down(self, began_us);
 }
 
 static int64_t time_to_wait(const struct redis *self)

@@ -92,17 +92,22 @@ static int pick_job(struct play *play)
     return slot;
 }
 
+/* Breakers of a node that left are forgotten in a quiet moment, which is not the same for both. */
+static bool is_typed(uint64_t job)
+{
+    return job % 2;
+}
+
 static void make_put(struct play *play, struct store_op *op, int slot)
 {
     static char keys[8][8];
     unsigned key = below(play, 8);
-    bool typed = chance(play, 2);
 
     op->job = play->ids[slot];
     op->attempt = 1;
     if (!chance(play, 20))
         op->u.put.spec = STR("{\"type\":\"talk\",\"session_id\":\"s1\"}");
-    if (typed)
+    if (is_typed(op->job))
         op->u.put.type = str_of(types[below(play, COUNT_OF(types))]);
     if (chance(play, 10)) {
         snprintf(keys[key], sizeof keys[key], "key %u", key);
@@ -125,17 +130,15 @@ static void make_put(struct play *play, struct store_op *op, int slot)
 static void make_reserve(struct play *play, struct store_op *op, int slot)
 {
     const struct store_head *head = &play->heads[slot];
-    bool typed;
 
     make_put(play, op, slot);
-    typed = op->u.put.type.at || *head->type;
     if (head->id)
         op->attempt = head->attempt + (head->state == JOB_RETRYING);
     if (chance(play, 10))
         op->attempt = 1 + (int)below(play, 3);
     op->u.put.candidate_count = below(play, STORE_CANDIDATES_MAX + 1);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
-        struct str node = str_of(names[below(play, typed ? FIXED : NODES)]);
+        struct str node = str_of(names[below(play, is_typed(op->job) ? FIXED : NODES)]);
 
         op->u.put.candidates[i] = (struct store_candidate){
             .node = node, .hash = str_hash(node), .spare = chance(play, 10) ? 1 : 0};

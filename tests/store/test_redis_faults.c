@@ -1,0 +1,393 @@
+/* A Redis that is slow, gone, empty, full, of another opinion, or behind a password. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 20000, TIMEOUT_MS = 100 };
+
+struct fixture {
+    struct redis_server server;
+    struct rig rig;
+    char url[128];
+};
+
+static void start(struct fixture *fixture, const char *login, int db)
+{
+    redis_server_start(&fixture->server);
+    rig_init(&fixture->rig);
+    snprintf(fixture->url, sizeof fixture->url, "redis://%s127.0.0.1:%d/%d", login,
+             fixture->server.port, db);
+    fixture->rig.config.url = fixture->url;
+    fixture->rig.config.now_ms = NULL; /* Redis' own time */
+    fixture->rig.config.timeout_ms = TIMEOUT_MS;
+}
+
+static int setup(void **state)
+{
+    struct fixture *fixture = mem_new(struct fixture);
+
+    fixture->server.options[0] = "--appendonly";
+    fixture->server.options[1] = "yes";
+    fixture->server.options[2] = "--appendfsync";
+    fixture->server.options[3] = "always";
+    start(fixture, "", 0);
+    rig_open(&fixture->rig);
+    *state = fixture;
+    return rig_node(&fixture->rig, "n1", 100000, NODE_READY);
+}
+
+static int bare_setup(void **state)
+{
+    *state = mem_new(struct fixture);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fixture = *state;
+
+    if (fixture->rig.store)
+        rig_done(&fixture->rig);
+    else if (*fixture->rig.dir)
+        rig_remove_dir(fixture->rig.dir);
+    redis_server_remove(&fixture->server);
+    free(fixture);
+    return 0;
+}
+
+/* Tries until it is well again. */
+static void wait_well(struct fixture *fixture, const char *node)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (rig_node(&fixture->rig, node, 100000, NODE_READY)) {
+        assert_int_equal(fixture->rig.op.err, ERR_STORE_DOWN);
+        assert_true(clock_mono_ms() < end_ms);
+        sched_yield();
+    }
+}
+
+static struct store_status status(struct fixture *fixture)
+{
+    struct store_status status;
+
+    store_status(fixture->rig.store, &status);
+    return status;
+}
+
+/* Nobody waits longer than the time of one call, and soon nobody waits at all. */
+static void test_slow_is_down(void **state)
+{
+    struct fixture *fixture = *state;
+    int64_t began_ms;
+    int64_t took_ms;
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    redis_server_signal(&fixture->server, SIGSTOP);
+    began_ms = clock_mono_ms();
+    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_STORE_DOWN);
+    took_ms = clock_mono_ms() - began_ms;
+    assert_in_range(took_ms, TIMEOUT_MS - 5, TIMEOUT_MS + 100);
+    assert_int_equal(status(fixture).mode, STORE_L2_ONLY);
+    assert_string_equal(status(fixture).detail, "no answer in time");
+    began_ms = clock_mono_ms();
+    for (uint64_t job = 3; job < 1000; job++)
+        assert_int_equal(rig_reserve(&fixture->rig, job, 1, "n1"), ERR_STORE_DOWN);
+    assert_int_equal(rig_get(&fixture->rig, 1), ERR_STORE_DOWN);
+    assert_true(clock_mono_ms() - began_ms < 100);
+    while (clock_mono_ms() - began_ms < 200)
+        sched_yield();
+    redis_server_signal(&fixture->server, SIGCONT);
+    wait_well(fixture, "n2");
+    assert_int_equal(status(fixture).mode, STORE_NORMAL);
+    /* What was refused did not become true when it arrived after all. */
+    assert_int_equal(rig_get(&fixture->rig, 2), ERR_NOT_FOUND);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
+    assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+static void test_restart_keeps_what_was_written(void **state)
+{
+    struct fixture *fixture = *state;
+    char generation[24];
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    memcpy(generation, status(fixture).generation, sizeof generation);
+    assert_int_equal(strlen(generation), 16);
+    redis_server_kill(&fixture->server);
+    while (rig_reserve(&fixture->rig, 2, 1, "n1") == ERR_OK)
+        ;
+    for (int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+         status(fixture).mode != STORE_LOCAL_ONLY && clock_mono_ms() < end_ms;)
+        sched_yield();
+    assert_int_equal(status(fixture).mode, STORE_LOCAL_ONLY);
+    redis_server_start(&fixture->server);
+    wait_well(fixture, "n2");
+    assert_string_equal(status(fixture).generation, generation);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 1);
+    assert_int_equal(rig_finish(&fixture->rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+}
+
+static void test_empty_is_noticed(void **state)
+{
+    struct fixture *fixture = *state;
+    char generation[24];
+
+    memcpy(generation, status(fixture).generation, sizeof generation);
+    redis_say(fixture->server.port, "FLUSHALL");
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_ALL_FULL);
+    assert_int_equal(fixture->rig.op.u.put.candidates[0].why, LEASE_NOT_READY);
+    assert_string_not_equal(status(fixture).generation, generation);
+    assert_non_null(strstr(status(fixture).detail, "came back empty"));
+    /* Registered again, it works as if it were new. */
+    assert_int_equal(rig_node(&fixture->rig, "n1", 1, NODE_READY), ERR_OK);
+    assert_true(fixture->rig.op.u.node_put.created);
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+static void test_functions_are_loaded_again(void **state)
+{
+    struct fixture *fixture = *state;
+
+    redis_say(fixture->server.port, "FUNCTION FLUSH");
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    redis_say(fixture->server.port, "FUNCTION FLUSH");
+    assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+static void test_cut_connections_are_made_again(void **state)
+{
+    struct fixture *fixture = *state;
+
+    assert_int_equal(rig_get(&fixture->rig, 1), ERR_NOT_FOUND);
+    redis_say(fixture->server.port, "CLIENT KILL TYPE normal SKIPME yes");
+    wait_well(fixture, "n2");
+    while (rig_get(&fixture->rig, 1) == ERR_STORE_DOWN)
+        ;
+    assert_int_equal(rig_get(&fixture->rig, 1), ERR_NOT_FOUND);
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+/* No room: refused, not half done; and well again once there is room. */
+static void test_out_of_memory(void **state)
+{
+    struct fixture *fixture = *state;
+
+    redis_say(fixture->server.port, "CONFIG SET maxmemory 1");
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_STORE_DOWN);
+    assert_non_null(strstr(status(fixture).detail, "OOM"));
+    redis_say(fixture->server.port, "CONFIG SET maxmemory 0");
+    wait_well(fixture, "n2");
+    assert_int_equal(rig_get(&fixture->rig, 1), ERR_NOT_FOUND);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 0);
+}
+
+/* Time is Redis' own, whatever ours says. */
+static void test_store_time_counts(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store_op op = {.verb = STORE_RESERVE, .job = 1, .attempt = 1};
+    struct store_due due[4];
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 2;
+    op.u.put.ttl_ms = 30;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = STR("n1");
+    op.not_after_ms = clock_wall_ms() + 5000;
+    assert_int_equal(rig_call(&fixture->rig, &op), ERR_OK);
+    while (rig_due(&fixture->rig, due, 4) == 0)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(due[0].id, 1);
+    assert_int_equal(rig_finish(&fixture->rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_OK);
+    op = (struct store_op){.verb = STORE_PUT, .job = 2, .not_after_ms = clock_wall_ms() - 100};
+    assert_int_equal(rig_call(&fixture->rig, &op), ERR_TOO_LATE);
+}
+
+/* What is kept for a time has a time to live, and what lives has none that is too short. */
+static void test_keys_expire(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    struct store_op op = {.verb = STORE_RESERVE, .job = 1, .attempt = 1};
+
+    rig_close(rig);
+    rig->config.retention_ms = 60000;
+    rig_open(rig);
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 2;
+    op.u.put.ttl_ms = 5000;
+    op.u.put.idem = STR("k1");
+    op.u.put.session = STR("s1");
+    op.u.put.pool = STR("p");
+    op.u.put.lang_pair = STR("l");
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = STR("n1");
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_in_range(atol(redis_say(fixture->server.port, "PTTL sched:{f}:s:s1")), 1, 60000);
+    assert_in_range(atol(redis_say(fixture->server.port, "PTTL sched:{f}:j:j00000")), 60000,
+                    3660000);
+    assert_in_range(atol(redis_say(fixture->server.port, "PTTL sched:{f}:l:j00000")), 60000,
+                    3660000);
+    assert_in_range(atol(redis_say(fixture->server.port, "PTTL sched:{f}:k:k1")), 60000, 3660000);
+    assert_string_equal(redis_say(fixture->server.port, "PTTL sched:{f}:n"), "-1");
+}
+
+/* No key pattern of one kind may match another kind, and all are in one slot. */
+static void test_one_hash_tag(void **state)
+{
+    struct fixture *fixture = *state;
+    char *keys;
+    char *rest;
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    keys = strdup(redis_say(fixture->server.port, "KEYS *"));
+    for (char *key = strtok_r(keys, "\n", &rest); key; key = strtok_r(NULL, "\n", &rest))
+        assert_memory_equal(key, "sched:{f}:", 10);
+    free(keys);
+}
+
+static void test_too_many_jobs_go(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    rig_close(rig);
+    rig->config.retention_jobs_max = 20;
+    rig_open(rig);
+    for (uint64_t job = 1; job <= 60; job++) {
+        assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+        if (job != 5)
+            assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
+    }
+    while (atol(redis_say(fixture->server.port, "ZCARD sched:{f}:l:j00000")) > 21)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(rig_get(rig, 60), ERR_OK);
+    assert_int_equal(rig_get(rig, 1), ERR_NOT_FOUND);
+    assert_int_equal(rig_get(rig, 5), ERR_OK); /* it is not over */
+    assert_int_equal(rig_finish(rig, STORE_DONE, 5, 1, "n1", NULL), ERR_OK);
+}
+
+/* Refusals to start, each with a sentence that says why. */
+
+static void refused(struct rig *rig, const char *url, const char *says)
+{
+    struct store_config config = rig->config;
+    struct problem why = {0};
+    struct store *store = NULL;
+
+    config.url = url;
+    config.data_dir = "unused";
+    assert_int_not_equal(store_open(&config, &store, &why), ERR_OK);
+    assert_null(store);
+    if (!strstr(why.detail, says))
+        fail_msg("%s: \"%s\" does not say \"%s\"", url, why.detail, says);
+    assert_null(strstr(why.detail, "secret"));
+}
+
+static void test_wrong_urls(void **state)
+{
+    struct rig rig = {0};
+
+    refused(&rig, "redis:", "not complete");
+    refused(&rig, "redis://", "no host");
+    refused(&rig, "redis://h:0", "wrong port");
+    refused(&rig, "redis://h:70000", "wrong port");
+    refused(&rig, "redis://h:1/x", "no number");
+    refused(&rig, "redis://h:1/-1", "no number");
+    refused(&rig, "redis://a:1,b:2", "one host");
+    refused(&rig, "redis://user@h:1", "needs a password");
+    refused(&rig, "redis://u:secret%4@h:1", "cannot be read");
+    refused(&rig, "redis-sentinel://h:1", "name the master");
+    refused(&rig, "redis-cluster://h:1/3", "no database but 0");
+    refused(&rig, "rediss://h:1", "no TLS");
+    refused(&rig, "memcached://h:1", "no store of the kind");
+    refused(&rig, "redis://127.0.0.1:1", "cannot be reached");
+}
+
+static void test_login_and_database(void **state)
+{
+    static const char *const options[] = {"--requirepass", "secret",   "--user", "app",  "on",
+                                          ">secret%at",    "~sched:*", "&*",     "+@all"};
+    struct fixture *fixture = *state;
+
+    memcpy(fixture->server.options, options, sizeof options);
+    start(fixture, "app:secret%25at@", 3);
+    refused(&fixture->rig, "redis://127.0.0.1:1", "cannot be reached");
+    rig_open(&fixture->rig);
+    assert_int_equal(rig_node(&fixture->rig, "n1", 1, NODE_READY), ERR_OK);
+    assert_int_equal(rig_get(&fixture->rig, 1), ERR_NOT_FOUND);
+    rig_close(&fixture->rig);
+
+    snprintf(fixture->url, sizeof fixture->url, "redis://app:secretwrong@127.0.0.1:%d/3",
+             fixture->server.port);
+    refused(&fixture->rig, fixture->url, "refuses the login");
+    snprintf(fixture->url, sizeof fixture->url, "redis://:secret@127.0.0.1:%d/99",
+             fixture->server.port);
+    refused(&fixture->rig, fixture->url, "no such database");
+    /* From the environment, and into the same database. */
+    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/3", fixture->server.port);
+    refused(&fixture->rig, fixture->url, "NOAUTH");
+    setenv("BERTH_STORE_PASSWORD", "secret", 1);
+    rig_open(&fixture->rig);
+    unsetenv("BERTH_STORE_PASSWORD");
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+static void test_eviction_is_refused(void **state)
+{
+    struct fixture *fixture = *state;
+
+    fixture->server.options[0] = "--maxmemory-policy";
+    fixture->server.options[1] = "allkeys-lru";
+    start(fixture, "", 0);
+    refused(&fixture->rig, fixture->url, "noeviction");
+    redis_say(fixture->server.port, "CONFIG SET maxmemory-policy noeviction");
+    rig_open(&fixture->rig);
+}
+
+static void test_replica_is_refused(void **state)
+{
+    struct fixture *fixture = *state;
+
+    fixture->server.options[0] = "--replicaof";
+    fixture->server.options[1] = "127.0.0.1";
+    fixture->server.options[2] = "1";
+    start(fixture, "", 0);
+    refused(&fixture->rig, fixture->url, "replica");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define BARE(name) cmocka_unit_test_setup_teardown(name, bare_setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_slow_is_down),
+        TEST(test_restart_keeps_what_was_written),
+        TEST(test_empty_is_noticed),
+        TEST(test_functions_are_loaded_again),
+        TEST(test_cut_connections_are_made_again),
+        TEST(test_out_of_memory),
+        TEST(test_store_time_counts),
+        TEST(test_keys_expire),
+        TEST(test_one_hash_tag),
+        TEST(test_too_many_jobs_go),
+        cmocka_unit_test(test_wrong_urls),
+        BARE(test_login_and_database),
+        BARE(test_eviction_is_refused),
+        BARE(test_replica_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("store/redis_faults", tests, NULL, NULL);
+}
