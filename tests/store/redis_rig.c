@@ -58,25 +58,41 @@ static void become_server(const struct redis_server *server, char *const *args)
     _exit(127);
 }
 
+/* A Sentinel writes its own file anew. */
+static void write_sentinel_file(const struct redis_server *server, char path[128])
+{
+    FILE *file;
+
+    snprintf(path, 128, "%s/sentinel.conf", server->dir);
+    file = fopen(path, "we");
+    if (!file)
+        abort();
+    fprintf(file,
+            "port %d\nbind 127.0.0.1\nprotected-mode no\n"
+            "sentinel monitor m 127.0.0.1 %d 1\n"
+            "sentinel down-after-milliseconds m 500\nsentinel failover-timeout m 3000\n",
+            server->port, server->watches);
+    fclose(file);
+}
+
 static void launch(struct redis_server *server)
 {
     char port[16];
+    char path[128];
     char *args[ARGS_MAX] = {"redis-server", "--port",           port, "--bind",
                             "127.0.0.1",    "--save",           "",   "--daemonize",
                             "no",           "--protected-mode", "no"};
+    char *sentinel_args[] = {"redis-server", path, "--sentinel", NULL};
     size_t count = 11;
 
     snprintf(port, sizeof port, "%d", server->port);
     for (size_t i = 0; server->options[i]; i++)
         args[count++] = (char *)server->options[i];
-    if (server->options[0] && strstr(server->options[0], ".conf")) {
-        args[1] = (char *)server->options[0];
-        args[2] = "--sentinel";
-        args[3] = NULL;
-    }
+    if (server->watches)
+        write_sentinel_file(server, path);
     server->pid = fork();
     if (server->pid == 0)
-        become_server(server, args);
+        become_server(server, server->watches ? sentinel_args : args);
     if (server->pid < 0)
         abort();
 }
@@ -167,19 +183,20 @@ static void write_reply(char *to, size_t size, const redisReply *reply)
         snprintf(to + len, size - len, "%s", reply->str);
 }
 
-const char *redis_say(int port, const char *fmt, ...)
+static redisContext *dial(int port)
 {
-    static char text[65536];
     redisContext *context = redisConnectWithTimeout("127.0.0.1", port, (struct timeval){5, 0});
-    redisReply *reply;
-    va_list list;
 
     if (!context || context->err)
         abort();
     redisSetTimeout(context, (struct timeval){10, 0});
-    va_start(list, fmt);
-    reply = redisvCommand(context, fmt, list);
-    va_end(list);
+    return context;
+}
+
+static const char *take_reply(redisContext *context, redisReply *reply)
+{
+    static char text[65536];
+
     if (!reply)
         abort();
     text[0] = '\0';
@@ -187,4 +204,23 @@ const char *redis_say(int port, const char *fmt, ...)
     freeReplyObject(reply);
     redisFree(context);
     return text;
+}
+
+const char *redis_say(int port, const char *fmt, ...)
+{
+    redisContext *context = dial(port);
+    redisReply *reply;
+    va_list list;
+
+    va_start(list, fmt);
+    reply = redisvCommand(context, fmt, list);
+    va_end(list);
+    return take_reply(context, reply);
+}
+
+const char *redis_say_words(int port, int count, const char **words)
+{
+    redisContext *context = dial(port);
+
+    return take_reply(context, redisCommandArgv(context, count, words, NULL));
 }

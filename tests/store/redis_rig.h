@@ -12,6 +12,7 @@ enum { REDIS_SERVERS_MAX = 8, REDIS_OPTIONS_MAX = 24 };
 struct redis_server {
     pid_t pid; /* 0: not running */
     int port;
+    int watches; /* a Sentinel: the port of the master it calls "m"; 0: a server */
     char dir[80];
     const char *options[REDIS_OPTIONS_MAX]; /* further ones, up to a NULL */
 };
@@ -27,5 +28,7 @@ bool redis_available(void);                            /* is there a redis-serve
 /* One command over a connection of its own; the answer as text (of an array: its elements, one a
  * line). The text lives until the next call. Aborts when nobody answers. */
 const char *redis_say(int port, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same with the words of the command, which may be empty. */
+const char *redis_say_words(int port, int count, const char **words);
 
 #endif

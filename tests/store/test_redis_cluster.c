@@ -1,0 +1,291 @@
+/* A real cluster: three masters, three replicas. The contract, a master that is killed under load,
+ * and a slot that moves while it is used. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MASTERS = 3, SERVERS = 6, SLOTS = 16384, PATIENCE_MS = 60000, LIVES = 300 };
+
+static struct redis_server servers[SERVERS];
+static char url[256];
+
+/* Building it by hand takes a second; redis-cli --cluster create takes ten. */
+
+static void wait_until(bool (*done)(void))
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (!done())
+        if (clock_mono_ms() > end_ms) {
+            fprintf(stderr, "the cluster does not get ready\n");
+            abort();
+        }
+}
+
+static bool all_met(void)
+{
+    char want[32];
+
+    snprintf(want, sizeof want, "cluster_known_nodes:%d", SERVERS);
+    for (int i = 0; i < SERVERS; i++)
+        if (!strstr(redis_say(servers[i].port, "CLUSTER INFO"), want))
+            return false;
+    return true;
+}
+
+static bool all_well(void)
+{
+    for (int i = 0; i < SERVERS; i++) {
+        if (!servers[i].pid)
+            continue;
+        if (!strstr(redis_say(servers[i].port, "CLUSTER INFO"), "cluster_state:ok") ||
+            (i >= MASTERS &&
+             strstr(redis_say(servers[i].port, "INFO replication"), "master_link_status:down")))
+            return false;
+    }
+    return true;
+}
+
+static const char *id_of(int server)
+{
+    static char ids[SERVERS][48];
+
+    snprintf(ids[server], sizeof ids[server], "%s",
+             redis_say(servers[server].port, "CLUSTER MYID"));
+    return ids[server];
+}
+
+static bool all_follow(void)
+{
+    for (int i = MASTERS; i < SERVERS; i++)
+        if (strcmp(redis_say(servers[i].port, "CLUSTER REPLICATE %s", id_of(i - MASTERS)), "OK"))
+            return false;
+    return true;
+}
+
+static void build(void)
+{
+    static const char *const options[] = {"--cluster-enabled",
+                                          "yes",
+                                          "--cluster-node-timeout",
+                                          "1000",
+                                          "--cluster-announce-ip",
+                                          "127.0.0.1",
+                                          "--repl-diskless-sync-delay",
+                                          "0",
+                                          "--cluster-replica-validity-factor",
+                                          "0"};
+    size_t len = 0;
+
+    len += (size_t)snprintf(url, sizeof url, "redis-cluster://");
+    for (int i = 0; i < SERVERS; i++) {
+        memcpy(servers[i].options, options, sizeof options);
+        redis_server_start(&servers[i]);
+        len += (size_t)snprintf(url + len, sizeof url - len, "%s127.0.0.1:%d", i ? "," : "",
+                                servers[i].port);
+    }
+    for (int i = 0; i < MASTERS; i++)
+        redis_say(servers[i].port, "CLUSTER ADDSLOTSRANGE %d %d", SLOTS * i / MASTERS,
+                  SLOTS * (i + 1) / MASTERS - 1);
+    for (int i = 1; i < SERVERS; i++)
+        redis_say(servers[0].port, "CLUSTER MEET 127.0.0.1 %d", servers[i].port);
+    wait_until(all_met);
+    wait_until(all_follow);
+    wait_until(all_well);
+}
+
+/* Which server has our slot. */
+static int owner(void)
+{
+    for (int i = 0; i < SERVERS; i++)
+        if (servers[i].pid &&
+            strstr(redis_say(servers[i].port, "INFO replication"), "role:master") &&
+            !strstr(redis_say(servers[i].port, "EXISTS sched:{f}:n"), "MOVED"))
+            return i;
+    return -1;
+}
+
+static void init(struct rig *rig)
+{
+    rig_init(rig);
+    redis_say(servers[owner()].port, "FLUSHALL");
+    rig->config.url = url;
+    rig->config.timeout_ms = 5000;
+}
+
+static const struct contract_backend backend = {
+    .name = "store/redis_cluster contract",
+    .init = init,
+    .open = rig_open,
+    .close = rig_close,
+    .done = rig_done,
+};
+
+/* With Redis' own time and the usual patience. */
+static void open_real(struct rig *rig)
+{
+    init(rig);
+    rig->config.now_ms = NULL;
+    rig->config.timeout_ms = 100;
+    rig_open(rig);
+    assert_int_equal(rig_node(rig, "n1", 4, NODE_READY), ERR_OK);
+}
+
+/* A verb, again and again while the store is away: every verb can be replayed. */
+static enum err insist(struct rig *rig, struct store_op *op)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    struct store_op copy;
+
+    do {
+        copy = *op;
+        rig_call(rig, &copy);
+        assert_true(clock_mono_ms() < end_ms);
+    } while (copy.err == ERR_STORE_DOWN || copy.err == ERR_TOO_LATE);
+    *op = copy;
+    return op->err;
+}
+
+/* One job from reserve to done. What a failover forgot is found out, not worked around. */
+static void live(struct rig *rig, uint64_t job)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 1;
+    op.u.put.ttl_ms = 500;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = STR("n1");
+    if (insist(rig, &op))
+        return; /* full of what must run out first */
+    assert_true(op.counts.reserved + op.counts.running <= op.counts.max);
+    op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    op.u.settle.running_ttl_ms = 1000;
+    if (insist(rig, &op))
+        return;
+    op = (struct store_op){.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
+    op.u.settle.outcome = STORE_DONE;
+    insist(rig, &op);
+}
+
+/* Everything that is left runs out, and then no slot is taken. */
+static void drain(struct rig *rig)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    struct lease_node counts;
+
+    do {
+        struct store_due due[16];
+        size_t count = rig_due(rig, due, 16);
+
+        for (size_t i = 0; i < count; i++)
+            rig_finish(rig, STORE_EXPIRE, due[i].id, due[i].attempt, NULL, NULL);
+        assert_true(clock_mono_ms() < end_ms);
+        counts = rig_counts(rig, "n1");
+    } while (counts.reserved + counts.running > 0);
+    assert_int_equal(counts.max, 4);
+}
+
+static void test_master_is_killed(void **state)
+{
+    struct rig rig;
+    int64_t began_ms = 0;
+    int64_t away_ms = 0;
+    int killed = -1;
+
+    open_real(&rig);
+    for (uint64_t job = 1; job <= LIVES; job++) {
+        if (job == LIVES / 3) {
+            killed = owner();
+            redis_server_kill(&servers[killed]);
+            began_ms = clock_mono_ms();
+        }
+        live(&rig, job);
+        if (began_ms && !away_ms)
+            away_ms = clock_mono_ms() - began_ms;
+    }
+    print_message("away for %lld ms after kill -9 of the master\n", (long long)away_ms);
+    assert_int_not_equal(owner(), killed);
+    drain(&rig);
+    rig_done(&rig);
+    redis_server_start(&servers[killed]); /* it comes back as a replica */
+    wait_until(all_well);
+}
+
+static void move_keys(int from, int to, int slot)
+{
+    for (;;) {
+        char keys[8192];
+        char port[16];
+        const char *words[32] = {"MIGRATE", "127.0.0.1", port, "", "0", "5000", "KEYS"};
+        char *rest;
+        int count = 7;
+
+        snprintf(port, sizeof port, "%d", servers[to].port);
+        snprintf(keys, sizeof keys, "%s",
+                 redis_say(servers[from].port, "CLUSTER GETKEYSINSLOT %d 10", slot));
+        if (!*keys)
+            return;
+        for (char *key = strtok_r(keys, "\n", &rest); key; key = strtok_r(NULL, "\n", &rest))
+            words[count++] = key;
+        assert_string_equal(redis_say_words(servers[from].port, count, words), "OK");
+    }
+}
+
+static void test_slot_moves(void **state)
+{
+    struct rig rig;
+    int slot = atoi(redis_say(servers[0].port, "CLUSTER KEYSLOT sched:{f}:n"));
+    int from = owner();
+    int to = -1;
+    char from_id[48];
+    char to_id[48];
+
+    open_real(&rig);
+    for (int i = 0; i < SERVERS && to < 0; i++)
+        if (i != from && strstr(redis_say(servers[i].port, "INFO replication"), "role:master"))
+            to = i;
+    snprintf(from_id, sizeof from_id, "%s", id_of(from));
+    snprintf(to_id, sizeof to_id, "%s", id_of(to));
+    for (uint64_t job = 1; job <= 20; job++)
+        live(&rig, job);
+    assert_int_equal(rig_put(&rig, 21), ERR_OK);
+    redis_say(servers[to].port, "CLUSTER SETSLOT %d IMPORTING %s", slot, from_id);
+    redis_say(servers[from].port, "CLUSTER SETSLOT %d MIGRATING %s", slot, to_id);
+    /* While it is neither here nor there nothing is decided on half of it. */
+    assert_int_equal(rig_reserve(&rig, 22, 1, "n1"), ERR_STORE_DOWN);
+    move_keys(from, to, slot);
+    assert_int_equal(rig_reserve(&rig, 22, 1, "n1"), ERR_STORE_DOWN);
+    redis_say(servers[to].port, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
+    redis_say(servers[from].port, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
+    for (uint64_t job = 30; job <= 60; job++)
+        live(&rig, job);
+    assert_int_equal(owner(), to);
+    assert_int_equal(rig_get(&rig, 1), ERR_OK);
+    assert_int_equal(rig.op.head.state, JOB_DONE);
+    assert_int_equal(rig_get(&rig, 60), ERR_OK);
+    assert_int_equal(rig_get(&rig, 21), ERR_OK);
+    drain(&rig);
+    rig_done(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slot_moves),
+        cmocka_unit_test(test_master_is_killed),
+    };
+    int failed;
+
+    build();
+    failed = contract_run(&backend);
+    failed += cmocka_run_group_tests_name("store/redis_cluster", tests, NULL, NULL);
+    for (int i = 0; i < SERVERS; i++)
+        redis_server_remove(&servers[i]);
+    return failed;
+}
