@@ -24,6 +24,7 @@ enum {
 };
 
 static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "d0", "d1"};
+static const char *const keys[] = {"a", "b", "key c", "d", "e", "f"};
 static const char *const types[] = {"talk", "dev"};
 static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
 
@@ -100,9 +101,6 @@ static bool is_typed(uint64_t job)
 
 static void make_put(struct play *play, struct store_op *op, int slot)
 {
-    static char keys[8][8];
-    unsigned key = below(play, 8);
-
     op->job = play->ids[slot];
     op->attempt = 1;
     if (!chance(play, 20))
@@ -110,8 +108,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     if (is_typed(op->job))
         op->u.put.type = str_of(types[below(play, COUNT_OF(types))]);
     if (chance(play, 10)) {
-        snprintf(keys[key], sizeof keys[key], "key %u", key);
-        op->u.put.idem = str_of(keys[key]);
+        op->u.put.idem = str_of(keys[below(play, COUNT_OF(keys))]);
         op->u.put.fingerprint = below(play, 2);
     }
     if (chance(play, 6)) {
