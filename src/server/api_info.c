@@ -161,7 +161,7 @@ void api_metrics(struct call *call)
     struct http_reply reply = {.status = 200,
                                .content_type = "text/plain; version=0.0.4; charset=utf-8",
                                .body = buf_view(&buf)};
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
     buf_free(&buf);
 }
 
@@ -176,5 +176,5 @@ void api_root(struct call *call)
     struct http_reply reply = {
         .status = 200, .content_type = "text/plain; charset=utf-8", .body = STR(text)};
 
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
 }

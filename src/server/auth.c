@@ -6,6 +6,8 @@
 
 #include "model/node.h"
 
+#define BEARER STR("Bearer ") /* the scheme's case does not matter */
+
 static const char *const scope_names[SCOPE_COUNT] = {[SCOPE_READ] = "read",
                                                      [SCOPE_SUBMIT] = "submit",
                                                      [SCOPE_NODE] = "node",
@@ -146,10 +148,12 @@ enum err auth_check(const struct auth *auth, const struct http_request *req, enu
     *ret_token = NULL;
     if (!auth->count || needed == SCOPE_NONE)
         return ERR_OK;
-    if (!str_starts(header, STR("Bearer ")))
+    if (header.len < BEARER.len ||
+        !str_eq_nocase((struct str){.at = header.at, .len = BEARER.len}, BEARER))
         return problem_set(why, ERR_UNAUTHORIZED, "Authorization",
                            "Send a token: Authorization: Bearer TOKEN.");
-    token = find(auth, str_trim((struct str){.at = header.at + 7, .len = header.len - 7}));
+    token = find(
+        auth, str_trim((struct str){.at = header.at + BEARER.len, .len = header.len - BEARER.len}));
     if (!token)
         return problem_set(why, ERR_UNAUTHORIZED, "Authorization", "The token is not known.");
     if (!(token->scopes & 1u << needed))

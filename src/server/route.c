@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "server/api.h"
+#include "server/origin.h"
 
 static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true,
@@ -99,14 +100,14 @@ static bool path_matches(const char *pattern, struct str path, struct str params
     return at == path.len;
 }
 
-static const struct route *find_route(struct http_request *req, struct str params[ROUTE_PARAMS_MAX],
-                                      bool *ret_known_path)
+const struct route *route_find(enum http_method method, struct str path,
+                               struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path)
 {
-    enum http_method method = req->method == HTTP_M_HEAD ? HTTP_M_GET : req->method;
-
+    if (method == HTTP_M_HEAD)
+        method = HTTP_M_GET;
     *ret_known_path = false;
     for (size_t i = 0; i < COUNT_OF(routes); i++)
-        if (path_matches(routes[i].path, req->path, params)) {
+        if (path_matches(routes[i].path, path, params)) {
             *ret_known_path = true;
             if (routes[i].method == method)
                 return &routes[i];
@@ -131,61 +132,6 @@ static const char *reason_allow(struct http_request *req, struct arena *arena)
     return text;
 }
 
-/* The host of "name", "name:port", "[::1]:port". */
-static struct str host_only(struct str host)
-{
-    if (host.len && host.at[0] == '[') {
-        const char *end = memchr(host.at, ']', host.len);
-
-        return end ? (struct str){.at = host.at, .len = (size_t)(end - host.at) + 1} : host;
-    }
-    return str_cut(&host, ':');
-}
-
-static bool host_allowed(const struct settings *settings, struct str host)
-{
-    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
-    struct str name = host_only(host);
-
-    for (size_t i = 0; i < COUNT_OF(own); i++)
-        if (str_eq_nocase(name, str_of(own[i])))
-            return true;
-    if (str_eq_nocase(name, host_only(settings->listen)))
-        return true;
-    for (size_t i = 0; i < settings->hosts.count; i++)
-        if (str_eq_nocase(name, settings->hosts.at[i]) ||
-            str_eq_nocase(host, settings->hosts.at[i]))
-            return true;
-    return false;
-}
-
-/* A web page elsewhere must not be able to talk to us through somebody's browser. */
-static enum err check_origin(const struct http_request *req, const struct settings *settings,
-                             struct problem *why)
-{
-    struct str host = http_header_get(req, "Host");
-    struct str origin = http_header_get(req, "Origin");
-
-    if (host.at && !host_allowed(settings, host))
-        return problem_set(why, ERR_FORBIDDEN, "Host",
-                           "Host is not this server's: use a loopback address, or list it in the "
-                           "setting hosts.");
-    if (!origin.at)
-        return ERR_OK;
-    struct str rest = origin;
-    if (str_starts(rest, STR("http://")))
-        rest = (struct str){.at = rest.at + 7, .len = rest.len - 7};
-    else if (str_starts(rest, STR("https://")))
-        rest = (struct str){.at = rest.at + 8, .len = rest.len - 8};
-    else
-        rest = STR_NONE;
-    /* The very host and port we were called by: another port on this machine is another program. */
-    if (!rest.at || !str_eq_nocase(rest, host))
-        return problem_set(why, ERR_FORBIDDEN, "Origin",
-                           "Requests from pages of another origin are not taken.");
-    return ERR_OK;
-}
-
 static struct call *call_new(struct http_request *req)
 {
     struct call *call = arena_new(&req->arena, struct call);
@@ -203,10 +149,24 @@ static int64_t body_limit(struct http_request *req, enum err *ret_err, struct pr
     bool known;
 
     *ret_err = ERR_OK;
-    req->route = (void *)find_route(req, params, &known);
+    req->route = (void *)route_find(req->method, req->path, params, &known);
     const struct route *route = req->route;
     int64_t limit = settings->http.body_bytes_max;
     return route && route->large ? ROUTE_LARGE * limit : limit;
+}
+
+static void count_status(int status)
+{
+    static const char *const classes[] = {"1xx", "2xx", "3xx", "4xx", "5xx"};
+
+    assert(status >= 100 && status < 600);
+    metric_add_label(METRIC_HTTP, classes[status / 100 - 1], 1);
+}
+
+void call_reply(struct call *call, const struct http_reply *reply)
+{
+    count_status(reply->status);
+    http_reply(call->req, reply);
 }
 
 static void answer_unrouted(struct call *call, bool known_path)
@@ -224,7 +184,7 @@ static void answer_unrouted(struct call *call, bool known_path)
     struct http_reply reply = {.headers = &allow, .header_count = 1};
     if (call->req->method == HTTP_M_OPTIONS) {
         reply.status = 204;
-        http_reply(call->req, &reply);
+        call_reply(call, &reply);
         return;
     }
     problem_set(&why, ERR_METHOD, "", "This route takes " STR_FMT ".", STR_ARG(allow.value));
@@ -235,7 +195,7 @@ static void answer_unrouted(struct call *call, bool known_path)
     reply.status = 405;
     reply.content_type = "application/problem+json";
     reply.body = buf_view(&buf);
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
     buf_free(&buf);
 }
 
@@ -264,11 +224,11 @@ static void on_request(struct http_request *req)
     bool known;
     struct problem why;
 
-    if (check_origin(req, call->worker->server->settings, &why)) {
+    if (origin_check(req, call->worker->server->settings, &why)) {
         call_problem(call, &why);
         return;
     }
-    call->route = find_route(req, call->params, &known);
+    call->route = route_find(req->method, req->path, call->params, &known);
     if (!call->route)
         answer_unrouted(call, known);
     else if (auth_check(&call->worker->server->settings->auth, req, call->route->scope,
@@ -293,28 +253,18 @@ static void on_problem(struct http_request *req, enum err err, const char *detai
 const struct http_callbacks route_callbacks = {
     .body_limit = body_limit, .request = on_request, .problem = on_problem};
 
-static void count_status(int status)
-{
-    static const char *const classes[] = {"1xx", "2xx", "3xx", "4xx", "5xx"};
-
-    assert(status >= 100 && status < 600);
-    metric_add_label(METRIC_HTTP, classes[status / 100 - 1], 1);
-}
-
 void call_json(struct call *call, int status, const struct buf *body)
 {
     struct http_reply reply = {.status = status, .body = buf_view(body)};
 
-    count_status(status);
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
 }
 
 void call_ok(struct call *call)
 {
     struct http_reply reply = {.status = 200, .body = STR("{\"ok\":true}")};
 
-    count_status(200);
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
 }
 
 void problem_write(struct jsonw *w, const struct problem *why)
@@ -351,8 +301,7 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                                .body = buf_view(buf),
                                .headers = later ? &retry : &who,
                                .header_count = later || status == 401 ? 1 : 0};
-    count_status(status);
-    http_reply(call->req, &reply);
+    call_reply(call, &reply);
     buf_free(buf);
 }
 

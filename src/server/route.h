@@ -35,8 +35,13 @@ struct route {
 
 extern const struct http_callbacks route_callbacks;
 const struct route *route_at(size_t index); /* NULL behind the last: for the tests and docs */
+/* The route of a request; fills `params`. NULL: there is none, and *ret_known_path tells whether
+ * the path is one that takes other methods. HEAD is answered as GET. */
+const struct route *route_find(enum http_method method, struct str path,
+                               struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path);
 
 /* Answers. Each ends the request. */
+void call_reply(struct call *call, const struct http_reply *reply);
 void call_json(struct call *call, int status, const struct buf *body); /* frees nothing */
 void call_ok(struct call *call);                                       /* {"ok":true} */
 void call_problem(struct call *call, const struct problem *why);

@@ -460,6 +460,9 @@ enum err settings_check(const struct settings *settings, struct problem *why)
     if ((settings->tls_cert.len > 0) != (settings->tls_key.len > 0))
         return problem_set(why, ERR_BAD_CONFIG, "tls_key",
                            "tls_cert and tls_key must be given together.");
+    if (settings->tls_client_ca.len && !settings->tls_cert.len)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_client_ca",
+                           "tls_client_ca needs tls_cert: without TLS nobody shows a certificate.");
     if (!str_is(sched->health_filter, "ready"))
         return problem_set(why, ERR_BAD_CONFIG, "health_filter",
                            "health_filter must be ready: only a node that says so gets work.");

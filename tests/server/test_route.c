@@ -1,0 +1,110 @@
+/* The route table: which path leads where, and that the table itself makes sense. */
+#include "unit.h"
+
+#include "server/route.h"
+
+#include <string.h>
+
+static void paths_and_methods(void **state)
+{
+    static const struct {
+        enum http_method method;
+        const char *path;
+        const char *route; /* NULL: none */
+        bool known;        /* the path takes other methods */
+        const char *params[ROUTE_PARAMS_MAX];
+    } rows[] = {
+        {HTTP_M_GET, "/", "/", true, {0}},
+        {HTTP_M_GET, "", NULL, false, {0}},
+        {HTTP_M_GET, "//", NULL, false, {0}},
+        {HTTP_M_GET, "/v1/jobs", "/v1/jobs", true, {0}},
+        {HTTP_M_HEAD, "/v1/jobs", "/v1/jobs", true, {0}},
+        {HTTP_M_POST, "/v1/jobs", NULL, true, {0}},
+        {HTTP_M_OPTIONS, "/v1/jobs", NULL, true, {0}},
+        {HTTP_M_OTHER, "/v1/jobs", NULL, true, {0}},
+        {HTTP_M_GET, "/v1/jobs/", NULL, false, {0}},
+        {HTTP_M_GET, "/V1/jobs", NULL, false, {0}},
+        {HTTP_M_GET, "/v1/job", NULL, false, {0}},
+        {HTTP_M_GET, "/v1/jobsx", NULL, false, {0}},
+        {HTTP_M_GET, "/v1/jobs/j1", "/v1/jobs/{id}", true, {"j1"}},
+        {HTTP_M_GET, "/v1/jobs/j1/", NULL, false, {0}},
+        {HTTP_M_GET, "/v1/jobs/..", "/v1/jobs/{id}", true, {".."}}, /* an id like any other */
+        {HTTP_M_POST, "/v1/jobs/j1/cancel", "/v1/jobs/{id}/cancel", true, {"j1"}},
+        {HTTP_M_GET, "/v1/jobs/j1/cancel", NULL, true, {0}},
+        {HTTP_M_POST, "/v1/jobs//cancel", NULL, false, {0}},
+        {HTTP_M_DELETE, "/v1/nodes/n 1", "/v1/nodes/{id}", true, {"n 1"}},
+        {HTTP_M_POST,
+         "/v1/nodes/n1/rpc/NodeUnit/Inspect",
+         "/v1/nodes/{id}/rpc/{service}/{method}",
+         true,
+         {"n1", "NodeUnit", "Inspect"}},
+        {HTTP_M_POST, "/v1/nodes/n1/rpc/NodeUnit", NULL, false, {0}},
+        {HTTP_M_POST, "/v1/nodes/n1/rpc/a/b/c", NULL, false, {0}},
+        {HTTP_M_GET, "/api/brain/cluster/status", "/api/brain/cluster/status", true, {0}},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str params[ROUTE_PARAMS_MAX] = {0};
+        bool known;
+        const struct route *route =
+            route_find(rows[i].method, str_of(rows[i].path), params, &known);
+
+        if ((route == NULL) != (rows[i].route == NULL) ||
+            (route && strcmp(route->path, rows[i].route) != 0) || known != rows[i].known)
+            fail_msg("%s: %s, known %d", rows[i].path, route ? route->path : "none", known);
+        for (int p = 0; route && p < ROUTE_PARAMS_MAX; p++)
+            if (rows[i].params[p])
+                assert_str(params[p], rows[i].params[p]);
+    }
+}
+
+static bool is_open(const char *path)
+{
+    static const char *const open[] = {"/", "/healthz", "/readyz"};
+
+    for (size_t i = 0; i < COUNT_OF(open); i++)
+        if (strcmp(path, open[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What a row must have, and that no route hides another. */
+static void the_table_makes_sense(void **state)
+{
+    const struct route *route, *other;
+
+    for (size_t i = 0; (route = route_at(i)); i++) {
+        assert_true(route->handle && route->help && route->path[0] == '/');
+        if ((route->scope == SCOPE_NONE) != is_open(route->path))
+            fail_msg("%s: who may call it?", route->path);
+        if (route->method == HTTP_M_GET && route->body)
+            fail_msg("%s: a GET with a body", route->path);
+        if ((route->large || route->body_optional) && !route->body)
+            fail_msg("%s: takes no body, but says how large", route->path);
+        for (size_t j = 0; j < i; j++) {
+            other = route_at(j);
+            if (other->method == route->method && strcmp(other->path, route->path) == 0)
+                fail_msg("%s stands there twice", route->path);
+        }
+        /* A path of its own shape finds this very row. */
+        struct str params[ROUTE_PARAMS_MAX];
+        char path[128] = "";
+        bool known;
+        for (const char *at = route->path; *at; at++)
+            if (*at == '{')
+                at = strchr(at, '}'), strcat(path, "x");
+            else
+                strncat(path, at, 1);
+        assert_ptr_equal(route_find(route->method, str_of(path), params, &known), route);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paths_and_methods),
+        cmocka_unit_test(the_table_makes_sense),
+    };
+
+    return cmocka_run_group_tests_name("server/route", tests, NULL, NULL);
+}
