@@ -120,6 +120,15 @@ static bool begin_again(struct logs *logs, const struct json *json)
     return true;
 }
 
+/* Where to go on. Bytes that are no text come changed, so the agent tells; an answer that would
+ * have us read the same again does not count. */
+static int64_t next_offset(const struct json *json, int64_t offset, struct str text)
+{
+    int64_t behind = offset + (int64_t)text.len, next = show_int(json, "next", behind);
+
+    return next > offset ? next : behind;
+}
+
 /* One answer. True: there may be more to read. */
 static bool take_answer(struct logs *logs, const struct json *json)
 {
@@ -129,6 +138,7 @@ static bool take_answer(struct logs *logs, const struct json *json)
 
     json_bool(json_get(json, "ended"), &ended);
     json_bool(json_get(json, "tail_only"), &tail_only);
+    offset = offset < 0 ? 0 : offset;
     if (tail_only) {
         print_tail(logs, text);
         return false;
@@ -142,8 +152,7 @@ static bool take_answer(struct logs *logs, const struct json *json)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
     print(logs, text);
-    /* Bytes that are no text come changed, so the length of what came may not tell. */
-    logs->offset = show_int(json, "next", offset + (int64_t)text.len);
+    logs->offset = next_offset(json, offset, text);
     logs->pause_ms = next_pause(logs->pause_ms, text.len > 0, logs->offset < total);
     if (ended && logs->offset >= total)
         return logs->follow && !job_ended(logs); /* perhaps another attempt follows */
@@ -180,6 +189,7 @@ static int ask_once(struct logs *logs, bool *ret_more)
     struct str said;
     int code;
 
+    assert(logs->offset >= 0);
     ask.path = arena_fmt(&cli->arena, "/v1/jobs/%s/logs?offset=%" PRId64 "&max=%d", logs->id,
                          logs->offset, LOGS_BYTES)
                    .at;

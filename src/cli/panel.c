@@ -108,6 +108,7 @@ static double figure(const struct block *block, const char *name)
 
 static void label(struct block *block, const char *text)
 {
+    assert(strlen(text) < LABEL_COLUMNS);
     sheet_line(&block->sheet);
     sheet_fmt(&block->sheet, TABLE_DIM, "%-*s", LABEL_COLUMNS, text);
 }
@@ -126,6 +127,7 @@ static void bar(struct block *block, int64_t permille)
 {
     enum table_colour colour = block->online ? panel_share_colour(permille) : TABLE_DIM;
 
+    assert(permille >= 0);
     sheet_bar(&block->sheet, colour, BAR_COLUMNS, permille);
     sheet_put(&block->sheet, TABLE_PLAIN, STR(" "));
 }
@@ -163,7 +165,7 @@ static void draw_memory(struct block *block)
 static void draw_percent(struct block *block, const char *title, const char *name)
 {
     double percent;
-    bool known = json_double(json_get(block->server, name), &percent);
+    bool known = json_double(json_get(block->server, name), &percent) && percent >= 0;
 
     if (!known && !block->style->wide)
         return;
@@ -174,7 +176,7 @@ static void draw_percent(struct block *block, const char *title, const char *nam
         unknown(block);
         return;
     }
-    bar(block, (int64_t)lround(percent * 10));
+    bar(block, (int64_t)lround(fmin(percent, 1000) * 10));
     sheet_fmt(&block->sheet, TABLE_PLAIN, "%.0f%%", percent);
 }
 
@@ -401,6 +403,7 @@ void panel_print(struct cli *cli, const struct json *status, const struct panel_
     struct sheet all;
 
     column = column > COLUMN_MAX ? COLUMN_MAX : column;
+    assert(column >= COLUMN_MIN && across >= 1 && across <= 2);
     sheet_style.width = across * column + (across - 1) * COLUMN_GAP;
     sheet_init(&all, &cli->arena, sheet_style);
     draw_top(cli, &all, status);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -314,7 +315,8 @@ static void a_killed_holder_frees_its_slot(void **state)
     assert_int_equal(finish(&second, said), 4);
 }
 
-/* The command has gone, what it left behind still runs: the machine still carries it. */
+/* The command has gone, what it left behind still runs: the machine still carries it. Scripts use
+ * the small descriptors for themselves, which must not free the slot. */
 static void what_was_left_running_keeps_the_slot(void **state)
 {
     struct gated first, second;
@@ -322,7 +324,9 @@ static void what_was_left_running_keeps_the_slot(void **state)
     int in_fd;
 
     put_config("slots_fixed: 1\n");
-    first = start_script("exec 4<&0; cat <&4 >/dev/null 2>&1 & exec 3>/dev/null; echo up", 5, 0);
+    first = start_script("for i in 3 5 6 7 8 9; do eval \"exec $i>/dev/null\"; done; exec 4<&0; "
+                         "cat <&4 >/dev/null 2>&1 & echo up",
+                         5, 0);
     assert_true(is_up(&first));
     in_fd = dup(first.in_fd);
     assert_int_equal(finish(&first, said), 0);
@@ -331,6 +335,41 @@ static void what_was_left_running_keeps_the_slot(void **state)
     close(in_fd);
     second = start_script("exit 4", 5, -1);
     assert_int_equal(finish(&second, said), 4);
+}
+
+/* An emergency is the agent's business: here nobody is ended, whatever type he is of. */
+static void nobody_is_ended(void **state)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)"echo up; exec cat", NULL};
+    struct gated first = start(&(struct admit_request){.type = "talk", .argv = argv}), second;
+    char said[TEXT_MAX];
+
+    assert_true(is_up(&first));
+    machine_put_memory(&machine, 15 * GIB, GIB / 4, 0, 0);
+    second = start_script("exit 0", 9, 500);
+    assert_int_equal(finish(&second, said), ADMIT_TIMEOUT);
+    assert_has(str_of(said), "level critical by memory");
+    assert_int_equal(finish(&first, said), 0);
+}
+
+/* Who decides must be alone with it, or two would take the last slot. */
+static void nobody_decides_beside_another(void **state)
+{
+    struct gated gated = start_script("exit 0", 5, 0);
+    char said[TEXT_MAX] = "", path[128];
+    int gate_fd;
+
+    assert_int_equal(finish(&gated, said), 0);
+    snprintf(path, sizeof path, "%s/run/berth-run/gate", machine.root);
+    gate_fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(gate_fd, LOCK_EX | LOCK_NB), 0);
+    gated = start_script("echo up", 5, -1);
+    said[0] = 0;
+    read_until(gated.err_fd, said, "\n");
+    assert_string_equal(said, "berth: waiting: Another `berth run` has been deciding for long.\n");
+    close(gate_fd);
+    assert_true(is_up(&gated));
+    assert_int_equal(finish(&gated, said), 0);
 }
 
 /* All at once: never more than there are slots. */
@@ -376,7 +415,7 @@ static void a_foreign_directory_is_refused(void **state)
     struct gated gated;
 
     snprintf(path, sizeof path, "%s/run/berth-run", machine.root);
-    assert_int_equal(symlink("/tmp", path), 0);
+    assert_int_equal(symlink(machine.root, path), 0);
     gated = start_script("exit 0", 5, 0);
     assert_int_equal(finish(&gated, said), ADMIT_BAD);
     unlink(path);
@@ -398,6 +437,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(runs_count_each_other, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_killed_holder_frees_its_slot, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_left_running_keeps_the_slot, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nobody_is_ended, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nobody_decides_beside_another, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_last_slot_is_taken_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_burst_has_an_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_foreign_directory_is_refused, set_up, tear_down),

@@ -325,6 +325,15 @@ static const struct row rows[] = {
      "\xef\xbf\xbd"
      "b\n",
      NULL},
+    /* an answer that goes nowhere is not asked for again and again */
+    {"berth job logs j1",
+     {"200 {\"offset\":-7,\"next\":-9,\"total\":4,\"text\":\"a\\n\",\"ended\":false}",
+      "200 {\"offset\":2,\"next\":2,\"total\":4,\"text\":\"b\\n\",\"ended\":false}"},
+     CLI_OK,
+     "GET /v1/jobs/j1/logs?offset=2&max=",
+     NULL,
+     "a\nb\n",
+     NULL},
     {"berth job logs j1",
      {"200 {\"offset\":0,\"total\":2,\"text\":\"a\\n\",\"ended\":true,\"tail_only\":true}"},
      CLI_OK,
