@@ -8,11 +8,8 @@
 #include <stdio.h>
 
 static const struct store_backend *const backends[] = {
-    &embedded_backend,
-    &redis_backend,
-    &redis_sentinel_backend,
-    &redis_cluster_backend,
-    &rediss_backend,
+    &embedded_backend,      &redis_backend,  &redis_sentinel_backend,
+    &redis_cluster_backend, &rediss_backend,
 };
 
 static const char *const mode_names[] = {

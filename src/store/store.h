@@ -23,22 +23,22 @@ enum {
 };
 
 enum store_verb {
-    STORE_PUT,           /* a durable NEW job that waits; Idempotency-Key checked in the same step */
-    STORE_RESERVE,       /* put (attempt 1) or next attempt + first fit over ranked candidates */
-    STORE_COMMIT,        /* ACK */
-    STORE_FINISH,        /* how an attempt or a job ends, see enum store_outcome */
-    STORE_RENEW,         /* a node's heartbeat prolongs its running leases */
-    STORE_HOLD,          /* an instance prolongs its hold on jobs that wait in its queue */
-    STORE_ADOPT,         /* takes over a waiting job whose hold lapsed */
-    STORE_DUE,           /* leases and holds that ran out */
-    STORE_NODE_PUT,      /* register, changed facts, operator's word, new epoch */
-    STORE_NODE_DROP,     /* deregistered or forgotten; its live leases run out by themselves */
-    STORE_NODES,         /* all nodes, with facts (cold start) */
-    STORE_COUNTS,        /* all nodes' counters (reconcile, audit) */
-    STORE_JOB_GET,       /* one job */
-    STORE_JOB_LIST,      /* newest first, filtered, with a cursor */
-    STORE_SESSION_GET,   /* R004-7 */
-    STORE_CALLBACKS,     /* finished jobs whose callback is not delivered yet */
+    STORE_PUT,         /* a durable NEW job that waits; Idempotency-Key checked in the same step */
+    STORE_RESERVE,     /* put (attempt 1) or next attempt + first fit over ranked candidates */
+    STORE_COMMIT,      /* ACK */
+    STORE_FINISH,      /* how an attempt or a job ends, see enum store_outcome */
+    STORE_RENEW,       /* a node's heartbeat prolongs its running leases */
+    STORE_HOLD,        /* an instance prolongs its hold on jobs that wait in its queue */
+    STORE_ADOPT,       /* takes over a waiting job whose hold lapsed */
+    STORE_DUE,         /* leases and holds that ran out */
+    STORE_NODE_PUT,    /* register, changed facts, operator's word, new epoch */
+    STORE_NODE_DROP,   /* deregistered or forgotten; its live leases run out by themselves */
+    STORE_NODES,       /* all nodes, with facts (cold start) */
+    STORE_COUNTS,      /* all nodes' counters (reconcile, audit) */
+    STORE_JOB_GET,     /* one job */
+    STORE_JOB_LIST,    /* newest first, filtered, with a cursor */
+    STORE_SESSION_GET, /* R004-7 */
+    STORE_CALLBACKS,   /* finished jobs whose callback is not delivered yet */
     STORE_CALLBACK_DONE, /* delivered (or given up) */
     STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
     STORE_BREAKER_RESET, /* an operator's word: closed, and the count starts over */
@@ -46,13 +46,13 @@ enum store_verb {
 };
 
 enum store_outcome {
-    STORE_DONE,          /* from its node; `result` is kept */
-    STORE_FAIL,          /* from its node; retried while attempts are left */
-    STORE_REFUSED,       /* the node said no before its ACK: same attempt goes elsewhere */
-    STORE_SEND_FAILED,   /* as REFUSED, noticed by us */
-    STORE_EXPIRE,        /* the sweep: acts only on what ran out by store time, or whose node began a
-                            new epoch: ack or run timeout; else ERR_STALE */
-    STORE_CANCEL,        /* an operator; a running job keeps its lease until its node ends it */
+    STORE_DONE,        /* from its node; `result` is kept */
+    STORE_FAIL,        /* from its node; retried while attempts are left */
+    STORE_REFUSED,     /* the node said no before its ACK: same attempt goes elsewhere */
+    STORE_SEND_FAILED, /* as REFUSED, noticed by us */
+    STORE_EXPIRE,      /* the sweep: acts only on what ran out by store time, or whose node began a
+                          new epoch: ack or run timeout; else ERR_STALE */
+    STORE_CANCEL,      /* an operator; a running job keeps its lease until its node ends it */
     STORE_QUEUE_TIMEOUT, /* it waited queue_ms */
     STORE_NO_CANDIDATE,  /* a retry found nobody */
     STORE_OUTCOME_COUNT
@@ -66,8 +66,8 @@ struct store_head {
     int max_attempts;
     enum lease_kind lease; /* may outlive the job after a cancel */
     uint32_t epoch;
-    unsigned owner; /* instance that holds it while it waits */
-    char node[NODE_ID_MAX + 1]; /* of the current attempt; "" = none */
+    unsigned owner;               /* instance that holds it while it waits */
+    char node[NODE_ID_MAX + 1];   /* of the current attempt; "" = none */
     char type[POOL_LANG_MAX + 1]; /* what breakers tell apart; "" = none is asked */
     char reason[STORE_REASON_MAX + 1];
     int64_t created_ms;
@@ -80,7 +80,13 @@ struct store_head {
     int callback;       /* enum store_callback */
 };
 
-enum store_callback { CALLBACK_NONE, CALLBACK_WANTED, CALLBACK_PENDING, CALLBACK_SENT, CALLBACK_GIVEN_UP };
+enum store_callback {
+    CALLBACK_NONE,
+    CALLBACK_WANTED,
+    CALLBACK_PENDING,
+    CALLBACK_SENT,
+    CALLBACK_GIVEN_UP
+};
 
 struct store_record {
     struct store_head head;
@@ -97,7 +103,7 @@ struct store_node {
     enum node_admin admin;
     struct str admin_reason;
     int64_t registered_ms;
-    int64_t version; /* of the record, +1 with every change of it */
+    int64_t version;  /* of the record, +1 with every change of it */
     struct str facts; /* JSON object as registered, normalised by the registry */
 };
 
@@ -110,18 +116,18 @@ struct store_breaker {
 
 struct store_candidate {
     struct str node;
-    uint64_t hash;           /* str_hash(node), computed once */
-    int32_t spare;           /* of its max, so many slots are not for this job */
-    enum lease_reason why;   /* answer: LEASE_OK for the one chosen; what was tried before it */
-    bool tried;              /* answer */
+    uint64_t hash;         /* str_hash(node), computed once */
+    int32_t spare;         /* of its max, so many slots are not for this job */
+    enum lease_reason why; /* answer: LEASE_OK for the one chosen; what was tried before it */
+    bool tried;            /* answer */
 };
 
 struct store_due {
     uint64_t id;
     int attempt;
     enum job_state state;
-    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, if the state is one that waits; else a
-                              lease that was cleared before a restart */
+    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, if the state is one that waits; else
+                              a lease that was cleared before a restart */
     char node[NODE_ID_MAX + 1];
 };
 
@@ -137,7 +143,7 @@ typedef void store_done(struct store_op *op);
 /* Inputs point to memory the sender keeps until `done`; while an op is under way the sender touches
  * neither the op nor `arena`. */
 struct store_op {
-    struct msg msg;        /* private: how it travels */
+    struct msg msg;         /* private: how it travels */
     struct inbox *reply_to; /* the sender's inbox */
     store_done *done;
     enum store_verb verb;
@@ -148,13 +154,14 @@ struct store_op {
     /* the job it is about: PUT, RESERVE, COMMIT, FINISH, ADOPT, JOB_GET, CALLBACK_DONE */
     uint64_t job;
     int attempt;     /* RESERVE: the attempt to start */
-    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not from a node */
+    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not
+                        from a node */
 
     union {
-        struct { /* PUT, RESERVE */
-            struct str spec; /* only for a job that does not exist yet; else STR_NONE */
-            struct str type; /* likewise; at == NULL: it takes no part in breakers */
-            struct str idem; /* Idempotency-Key with its scope; at == NULL: none */
+        struct {                  /* PUT, RESERVE */
+            struct str spec;      /* only for a job that does not exist yet; else STR_NONE */
+            struct str type;      /* likewise; at == NULL: it takes no part in breakers */
+            struct str idem;      /* Idempotency-Key with its scope; at == NULL: none */
             uint64_t fingerprint; /* of the request body, compared when the key is known */
             struct str session;   /* R004-7 is kept for it; at == NULL: none */
             struct str pool;      /* pool_id, becomes the session's preferred_pool */
@@ -168,32 +175,33 @@ struct store_op {
             size_t candidate_count;
             int64_t ttl_ms;
             /* answer */
-            int chosen;     /* index; -1: none fits (err ERR_ALL_FULL) */
-            bool probe;     /* it is the one that decides whether a breaker closes */
+            int chosen; /* index; -1: none fits (err ERR_ALL_FULL) */
+            bool probe; /* it is the one that decides whether a breaker closes */
             /* The key or the job was known: `head` is what it got the first time. By key: attempt 1
-             * with its node and DISPATCHED, or NEW without one if it was put; no lease, no due. The key
-             * is free again when nothing was placed (ERR_ALL_FULL, or SEND_FAILED with nobody left). A
-             * job that is final answers ERR_STALE to a reserve. */
+             * with its node and DISPATCHED, or NEW without one if it was put; no lease, no due. The
+             * key is free again when nothing was placed (ERR_ALL_FULL, or SEND_FAILED with nobody
+             * left). A job that is final answers ERR_STALE to a reserve. */
             bool duplicate;
         } put;
-        struct { /* COMMIT, FINISH */
+        struct {                    /* COMMIT, FINISH */
             int64_t running_ttl_ms; /* COMMIT */
-            int64_t stop_grace_ms;  /* COMMIT: run_until = now + timeout_ms + this, if it has a timeout */
+            int64_t stop_grace_ms;  /* COMMIT: run_until = now + timeout_ms + this, if it has a
+                                       timeout */
             enum store_outcome outcome;
             struct str reason;
-            struct str result; /* JSON */
+            struct str result;    /* JSON */
             bool candidates_left; /* REFUSED, SEND_FAILED */
             unsigned owner;
-            int64_t hold_ms; /* of a job that goes back to waiting (RETRYING, SELECTING) */
+            int64_t hold_ms;  /* of a job that goes back to waiting (RETRYING, SELECTING) */
             bool want_record; /* fill `record` from `arena` also when it does not go on */
             /* answer */
             /* The same message was accepted before: ERR_OK, nothing moved, and no record unless
              * want_record. An ACK counts as repeated only while its lease is alive. */
             bool duplicate;
-            bool ended_lease; /* a lease ended with this call */
+            bool ended_lease;           /* a lease ended with this call */
             enum breaker_event breaker; /* what that did to the breaker of head.node x head.type */
         } settle;
-        struct { /* RENEW */
+        struct {                    /* RENEW */
             struct store_run *runs; /* NULL: all of the node's */
             size_t count;
             int64_t ttl_ms;
@@ -209,29 +217,29 @@ struct store_op {
             size_t max;
             size_t count; /* answer */
         } due;
-        struct { /* NODE_PUT */
-            enum node_health own;     /* what the node says of itself; NODE_HEALTH_NONE: unchanged */
-            enum node_health health;  /* what reserve checks; the operator's word is added here */
-            int32_t max;              /* < 0: unchanged */
-            struct str facts;  /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
+        struct {                     /* NODE_PUT */
+            enum node_health own;    /* what the node says of itself; NODE_HEALTH_NONE: unchanged */
+            enum node_health health; /* what reserve checks; the operator's word is added here */
+            int32_t max;             /* < 0: unchanged */
+            struct str facts;        /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
             bool set_admin;
             enum node_admin admin;
             struct str admin_reason;
-            /* Lost, or back without its runs. What it ran is due at once; until the sweep takes it, a
-             * late word of the node still ends it, but moves no counter. */
+            /* Lost, or back without its runs. What it ran is due at once; until the sweep takes it,
+             * a late word of the node still ends it, but moves no counter. */
             bool new_epoch;
-            /* 0 = any. If it is no longer the node's epoch, a finding (no facts) changes nothing and
-             * answers ERR_STALE; a registration (facts) is taken without a further bump. */
+            /* 0 = any. If it is no longer the node's epoch, a finding (no facts) changes nothing
+             * and answers ERR_STALE; a registration (facts) is taken without a further bump. */
             uint32_t if_epoch;
-            bool created;   /* answer */
+            bool created;    /* answer */
             int64_t version; /* answer */
         } node_put;
-        struct { /* NODES, COUNTS */
+        struct {                      /* NODES, COUNTS */
             struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
             size_t count;
         } nodes;
-        struct { /* JOB_LIST, CALLBACKS */
-            unsigned states; /* bit per job_state; 0 = all */
+        struct {                               /* JOB_LIST, CALLBACKS */
+            unsigned states;                   /* bit per job_state; 0 = all */
             struct str type, session, node_id; /* at == NULL: any */
             uint64_t before; /* cursor: ids smaller than this; 0 = from the newest */
             uint64_t after;  /* CALLBACKS: ids larger than this */
@@ -252,7 +260,7 @@ struct store_op {
         struct { /* CALLBACK_DONE */
             bool given_up;
         } callback;
-        struct { /* BREAKERS */
+        struct {                         /* BREAKERS */
             struct store_breaker *items; /* answer, in `arena` */
             size_t count;
         } breakers;
@@ -261,42 +269,46 @@ struct store_op {
         } breaker;
     } u;
 
-    struct arena *arena; /* where answers that need memory go; required for ADOPT, reads, want_record */
+    struct arena
+        *arena; /* where answers that need memory go; required for ADOPT, reads, want_record */
     struct store_head head; /* answer of every verb about a job; id 0 when there is no such job */
-    struct store_record record; /* answer: ADOPT, JOB_GET, and FINISH when the job goes on or want_record */
-    struct lease_node counts; /* answer: the node's counters afterwards (RESERVE: of the chosen one) */
+    struct store_record
+        record; /* answer: ADOPT, JOB_GET, and FINISH when the job goes on or want_record */
+    struct lease_node
+        counts; /* answer: the node's counters afterwards (RESERVE: of the chosen one) */
 };
 
 /* How well the store is. Any thread; never blocks. */
 enum store_mode { STORE_NORMAL, STORE_L2_ONLY, STORE_LOCAL_ONLY };
 struct store_status {
     enum store_mode mode;
-    int64_t since_ms;  /* in this mode, wall time */
-    int64_t errors;    /* since the start */
+    int64_t since_ms; /* in this mode, wall time */
+    int64_t errors;   /* since the start */
     int64_t calls;
     int64_t batches;
-    char detail[160];  /* the last error, "" when none */
+    char detail[160];    /* the last error, "" when none */
     char generation[24]; /* of what a shared store holds: another one means that it was emptied */
 };
 
 struct store_config {
-    const char *url;      /* "embedded:", "redis://host:port/db", see redis_url.h */
+    const char *url; /* "embedded:", "redis://host:port/db", see redis_url.h */
     const char *data_dir;
     unsigned instance;
-    int64_t retention_ms;      /* finished jobs, and sessions nobody uses; 0 = any age */
-    int64_t retention_jobs_max; /* and no more of them than this; 0 = any number */
-    int64_t in_flight_max;     /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
-    int64_t running_ttl_ms;    /* recovery gives running leases this much; 0 = 45 s */
-    int64_t breaker_threshold; /* failures in a row that open one; 0: no breakers */
+    int64_t retention_ms;        /* finished jobs, and sessions nobody uses; 0 = any age */
+    int64_t retention_jobs_max;  /* and no more of them than this; 0 = any number */
+    int64_t in_flight_max;       /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
+    int64_t running_ttl_ms;      /* recovery gives running leases this much; 0 = 45 s */
+    int64_t breaker_threshold;   /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
-    int64_t timeout_ms;        /* of one call, where the store is a server; 0 = 100 ms */
-    int64_t (*now_ms)(void);   /* NULL: clock_wall_ms; tests bring their own */
+    int64_t timeout_ms;          /* of one call, where the store is a server; 0 = 100 ms */
+    int64_t (*now_ms)(void);     /* NULL: clock_wall_ms; tests bring their own */
 };
 
 struct store;
 struct store_backend { /* a row per kind of store */
     const char *scheme;
-    enum err (*open)(const struct store_config *config, struct store **ret_store, struct problem *why);
+    enum err (*open)(const struct store_config *config, struct store **ret_store,
+                     struct problem *why);
     enum err (*send)(struct store *store, struct store_op *op);
     void (*status)(struct store *store, struct store_status *ret_status);
     void (*close)(struct store *store);
@@ -305,14 +317,16 @@ struct store {
     const struct store_backend *backend;
 };
 
-enum err store_open(const struct store_config *config, struct store **ret_store, struct problem *why);
-/* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN: refused at
- * once, done() is not called. While the disk takes no writes, reads are still answered from the file.
- * The store counts on being called all the time (the sweep does): more than 5 s of store time without a
- * call, and every running lease gets 15 s more, because nobody could renew it meanwhile. */
+enum err store_open(const struct store_config *config, struct store **ret_store,
+                    struct problem *why);
+/* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN:
+ * refused at once, done() is not called. While the disk takes no writes, reads are still answered
+ * from the file. The store counts on being called all the time (the sweep does): more than 5 s of
+ * store time without a call, and every running lease gets 15 s more, because nobody could renew it
+ * meanwhile. */
 enum err store_send(struct store *store, struct store_op *op);
 void store_status(struct store *store, struct store_status *ret_status);
-void store_close(struct store *store); /* answers what is under way, then frees */
+void store_close(struct store *store);             /* answers what is under way, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */
 
 #endif
