@@ -148,6 +148,17 @@ static void put_cpu(const struct usage_meter *meter, const struct usage_proc *pr
         usage->load_1m_centi = used / 10;
 }
 
+/* A machine nearly full is in danger even where its last bit is more than our group may have. */
+static int64_t fullest_permille(const struct usage_proc *proc, const struct usage_cgroup *cgroup)
+{
+    int64_t total = proc->mem_total_kib, used;
+
+    if (total == USAGE_NONE || total <= 0 || proc->mem_free_kib == USAGE_NONE)
+        return cgroup->mem_used_permille;
+    used = (total - proc->mem_free_kib) * 1000 / total;
+    return used > cgroup->mem_used_permille ? used : cgroup->mem_used_permille;
+}
+
 static void put_memory(const struct usage_proc *proc, const struct usage_cgroup *cgroup,
                        struct usage *usage)
 {
@@ -160,12 +171,13 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
         (usage->mem_total_kib != USAGE_NONE && limit >= usage->mem_total_kib))
         return;
     usage->confined = true;
+    usage->mem_used_permille = fullest_permille(proc, cgroup);
     /* Whichever runs out first: the group's limit or the machine itself. */
     if (usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE ||
-        room * 1000 / limit <= usage->mem_free_kib * 1000 / usage->mem_total_kib)
+        room <= usage->mem_free_kib) {
         usage->mem_total_kib = limit;
-    if (usage->mem_free_kib == USAGE_NONE || room < usage->mem_free_kib)
         usage->mem_free_kib = room;
+    }
     assert(usage->mem_total_kib > 0 && usage->mem_free_kib >= 0);
 }
 

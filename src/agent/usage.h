@@ -26,6 +26,7 @@ struct usage {
                                   confined) */
     int64_t mem_total_kib;     /* the cgroup's limit when that is what runs out first */
     int64_t mem_free_kib; /* MemAvailable, or what is left of the limit (reclaimable is free) */
+    int64_t mem_used_permille; /* when confined: of whatever is fullest, the machine or a group */
     int64_t swap_total_kib;
     int64_t swap_used_kib;
     int64_t psi_cpu_some_centi; /* avg10 x 100, percent */

@@ -116,22 +116,18 @@ static int64_t limit_bytes(struct usage_files *files, const char *dir,
     return least;
 }
 
-/* This group's limit becomes the one that counts if a smaller share of it is left. */
+/* The limit with the least room below it is the one that counts, and both figures are its own: the
+ * room of a small group is no share of a big one. How full the fullest is counts besides. */
 static void weigh_memory(struct usage_cgroup *cgroup, int64_t limit_kib, int64_t room_kib)
 {
     assert(room_kib >= 0 && room_kib <= limit_kib);
     assert((cgroup->mem_total_kib == USAGE_NONE) == (cgroup->mem_free_kib == USAGE_NONE));
-    if (cgroup->mem_total_kib == USAGE_NONE) {
-        cgroup->mem_total_kib = limit_kib;
-        cgroup->mem_free_kib = room_kib;
+    if (limit_kib > 0 && (limit_kib - room_kib) * 1000 / limit_kib > cgroup->mem_used_permille)
+        cgroup->mem_used_permille = (limit_kib - room_kib) * 1000 / limit_kib;
+    if (cgroup->mem_free_kib != USAGE_NONE && cgroup->mem_free_kib <= room_kib)
         return;
-    }
-    /* Shares in 1/1000: a product of two sizes could overflow. */
-    if (limit_kib > 0 && cgroup->mem_total_kib > 0 &&
-        room_kib * 1000 / limit_kib < cgroup->mem_free_kib * 1000 / cgroup->mem_total_kib)
-        cgroup->mem_total_kib = limit_kib;
-    if (room_kib < cgroup->mem_free_kib)
-        cgroup->mem_free_kib = room_kib;
+    cgroup->mem_total_kib = limit_kib;
+    cgroup->mem_free_kib = room_kib;
 }
 
 static void read_memory(const struct usage_groups *groups, const struct memory_files *names,

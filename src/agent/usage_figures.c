@@ -37,12 +37,21 @@ static int64_t swap_ppm(const struct usage *usage)
     return share_ppm(usage->swap_used_kib, usage->swap_total_kib, true);
 }
 
+/* What is free where least is left, or less if somewhere the share is smaller. */
+static int64_t memory_ppm(const struct usage *usage)
+{
+    int64_t ppm = share_ppm(usage->mem_free_kib, usage->mem_total_kib, false);
+    int64_t fullest = PPM - usage->mem_used_permille * (PPM / 1000);
+
+    return ppm != USAGE_NONE && fullest < ppm ? fullest : ppm;
+}
+
 void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
 {
     *ret_figures = (struct level_figures){
         .ppm =
             {
-                [LEVEL_MEMORY] = share_ppm(usage->mem_free_kib, usage->mem_total_kib, false),
+                [LEVEL_MEMORY] = memory_ppm(usage),
                 [LEVEL_CPU] = cpu_ppm(usage),
                 [LEVEL_SWAP] = swap_ppm(usage),
                 [LEVEL_PRESSURE] = usage->psi_mem_full_centi == USAGE_NONE

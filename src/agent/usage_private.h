@@ -51,11 +51,12 @@ struct usage_groups {
 };
 
 struct usage_cgroup {
-    int64_t cpu_milli;      /* USAGE_NONE: no quota and no cpuset */
-    int64_t cpu_used_us;    /* by everybody under that quota, ever */
-    int64_t mem_total_kib;  /* of the limit with the smallest share left; USAGE_NONE: no limit */
-    int64_t mem_free_kib;   /* the smallest room under any limit */
-    int64_t swap_total_kib; /* USAGE_NONE: as the machine's */
+    int64_t cpu_milli;         /* USAGE_NONE: no quota and no cpuset */
+    int64_t cpu_used_us;       /* by everybody under that quota, ever */
+    int64_t mem_total_kib;     /* of the limit with the smallest room; USAGE_NONE: no limit */
+    int64_t mem_free_kib;      /* that room */
+    int64_t mem_used_permille; /* of the fullest of all limits */
+    int64_t swap_total_kib;    /* USAGE_NONE: as the machine's */
     int64_t swap_used_kib;
 };
 

@@ -4,7 +4,7 @@ import re
 import time
 
 from harness import SLOW, eventually
-from test_agent import GATE, AgentCase, write
+from test_agent import GATE, AgentCase, Machine, write
 
 MEASURED_MS = 100
 
@@ -172,6 +172,45 @@ class Killing(EmergencyCase):
             self.assertEqual((found["state"], found["node_id"], found["attempt_id"]), ("DONE", "sound", 2), found)
             self.assertEqual(found["attempts"][0]["reason"], "EMERGENCY", found)
         self.assertEqual((self.ended(server, dev)["state"], server.job(dev["job_id"])["node_id"]), ("DONE", "sick"))
+
+
+class Confined(EmergencyCase):
+    """An agent in a container: a small memory limit on a big machine."""
+
+    def limit(self, agent_machine, limit_mb, used_mb):
+        root = agent_machine.proc.parent
+        group = root / "sys" / "fs" / "cgroup" / "app"
+        for place in (group, agent_machine.proc / "self"):
+            place.mkdir(parents=True, exist_ok=True)
+        write(agent_machine.proc / "self" / "cgroup", "0::/app\n")
+        write(agent_machine.proc / "self" / "mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        write(group / "memory.current", f"{used_mb << 20}\n")
+        write(group / "memory.max", f"{limit_mb << 20}\n")
+
+    def figures(self, server):
+        return server.get("/v1/cluster/status")["servers"]["small"]
+
+    def test_a_group_with_room_is_not_in_danger(self):
+        machine = Machine(self.dir / "host")
+        self.limit(machine, 1024, 10)
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server, "small", machine=machine)
+        card = self.figures(server)
+        self.assertEqual((card["level"], card["mem_total_gb"], card["mem_free_gb"]), ("normal", 1, 0.99), card)
+        self.limit(machine, 1024, 960)
+        self.level(server, "small", "critical")
+        self.assertEqual(fields(agent.events("level.change")[0])["mem_free_percent"], "6")
+
+    def test_a_machine_that_is_full_outside_the_group_is(self):
+        """5 % of the machine is more than the group may have, and danger all the same."""
+        machine = Machine(self.dir / "host")
+        self.limit(machine, 512, 10)
+        server = self.start(heartbeat_ms=1000)
+        self.sick(server, "small", machine=machine)
+        self.assertEqual(self.figures(server)["level"], "normal")
+        machine.memory(free_percent=5)
+        self.level(server, "small", "critical")
+        self.assertEqual(self.figures(server)["mem_total_gb"], 0.5)
 
 
 class Recovery(EmergencyCase):
