@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench asan tsan fuzz format clean
+.PHONY: help run build test bench asan tsan fuzz stress format clean
 
 SECS ?= 60
 
@@ -34,6 +34,9 @@ tsan: ## unit and end-to-end tests under the thread sanitiser
 fuzz: ## each libFuzzer program for SECS seconds (60)
 	@tools/install-packages test
 	@tools/fuzz $(SECS)
+
+stress: build ## memory runs out in a cgroup: who is ended, and how the agent answers (root; two minutes)
+	@tools/stress $(ARGS)
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
