@@ -1,5 +1,5 @@
 /* What a job costs Redis:
- *     bench_redis [jobs] [spec_bytes]
+ *     bench_redis [jobs] [spec_bytes] [in_flight: only this, without the seed]
  * Whole lives (reserve with its record, commit, done) through the store at several numbers of jobs
  * in flight, and beside them the seed's scripts (R001-29..32) sent in pipelines as long. Prints
  * jobs a second, latency of a verb, and CPU of Redis' main thread for each job. Build only: not a
@@ -269,6 +269,7 @@ int main(int argc, char **argv)
 {
     static const long flights[] = {1, 4, 16, 64, 256};
     long jobs = argc > 1 ? atol(argv[1]) : 20000;
+    long only = argc > 3 ? atol(argv[3]) : 0;
     struct store_config config = {.data_dir = ".", .in_flight_max = 100000, .timeout_ms = 5000};
     struct problem why;
     char url[64];
@@ -283,7 +284,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < NODES; i++)
         snprintf(bench.names[i], sizeof bench.names[i], "node-%04d", i);
     for (size_t i = 0; i < COUNT_OF(flights); i++) {
-        run_seed(flights[i], flights[i] == 1 ? jobs / 4 : jobs);
+        if (only && only != flights[i])
+            continue;
+        if (!only)
+            run_seed(flights[i], flights[i] == 1 ? jobs / 4 : jobs);
         if (store_open(&config, &bench.store, &why)) {
             printf("%s\n", why.detail);
             return 1;

@@ -32,6 +32,7 @@ vec_run area_snapshot;
 vec_run area_slot_formula, area_danger_level, area_emergency_kill, area_resource_score;
 vec_run area_circuit_breaker, area_breaker_attribution;
 vec_run area_server_routing, area_cluster_status;
+vec_run area_store_degradation;
 
 /* A member by name. Absent and null read as the fallback; a wrong type does too. */
 struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */

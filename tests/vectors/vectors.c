@@ -34,6 +34,7 @@ static const struct vec_area areas[] = {
     {.name = "breaker_attribution", .run = area_breaker_attribution},
     {.name = "server_routing", .run = area_server_routing},
     {.name = "cluster_status", .run = area_cluster_status},
+    {.name = "store_degradation", .run = area_store_degradation},
 };
 
 struct tally {
