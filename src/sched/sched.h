@@ -86,7 +86,8 @@ struct send_op {
     struct msg msg;
     struct inbox *reply_to;
     void (*done)(struct send_op *send);
-    void *server; /* of whoever sends */
+    void *to;     /* of whoever sends: where it goes, */
+    uint64_t via; /* and by which connection; 0: none */
     struct node *node;
     struct str endpoint; /* at == NULL: the node has none */
     struct str message;  /* the job message without the WebSocket envelope: a JSON object */

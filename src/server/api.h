@@ -10,12 +10,14 @@ void api_node_register(struct call *call);
 void api_node_heartbeat(struct call *call);
 void api_node_deregister(struct call *call);
 void api_node_jobs(struct call *call);
-void api_node_list(struct call *call);
-void api_node_show(struct call *call);
 void api_node_delete(struct call *call);
 void api_node_drain(struct call *call);
 void api_node_undrain(struct call *call);
 void api_node_cordon(struct call *call);
+
+/* api_node_show.c */
+void api_node_list(struct call *call);
+void api_node_show(struct call *call);
 
 /* api_dispatch.c */
 void api_dispatch_f2f(struct call *call);

@@ -34,19 +34,30 @@ static struct submit *submit_new(struct worker *worker, struct arena *arena,
     return submit;
 }
 
+/* Also of a job that is done again: what is allowed may have changed since. */
+static enum err check_callback(const struct worker *worker, const struct spec *spec,
+                               struct problem *why)
+{
+    const struct strs *allowed = &worker->server->settings->allow_urls;
+
+    if (!spec->callback_url.at ||
+        client_url_allowed(spec->callback_url, allowed->at, allowed->count))
+        return ERR_OK;
+    return problem_set(why, ERR_BAD_FIELD, "callback_url",
+                       "callback_url is not among the URLs this server may call (allow_urls).");
+}
+
 enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,
                         bool f2f, struct submit **ret_submit, struct problem *why)
 {
-    const struct strs *allowed = &worker->server->settings->allow_urls;
     struct spec spec;
     enum err err =
         f2f ? spec_read_f2f(body, arena, &spec, why) : spec_read_task(body, arena, &spec, why);
 
+    if (!err)
+        err = check_callback(worker, &spec, why);
     if (err)
         return err;
-    if (spec.callback_url.at && !client_url_allowed(spec.callback_url, allowed->at, allowed->count))
-        return problem_set(why, ERR_BAD_FIELD, "callback_url",
-                           "callback_url is not among the URLs this server may call (allow_urls).");
     *ret_submit = submit_new(worker, arena, &spec);
     return ERR_OK;
 }
@@ -393,7 +404,8 @@ static void again_read(struct store_op *op)
                    job_state_name(op->head.state));
         return;
     }
-    if (spec_again(op->record.spec, op->job, call->arena, &spec, &why)) {
+    if (spec_again(op->record.spec, op->job, call->arena, &spec, &why) ||
+        check_callback(call->worker, &spec, &why)) {
         call_problem(call, &why);
         return;
     }

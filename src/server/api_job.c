@@ -32,6 +32,17 @@ static const struct field fields[] = {
 static const struct schema message_schema = {
     .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
 
+/* At most so many bytes of it, in whole characters. */
+static struct str cut_text(struct str text, size_t max)
+{
+    if (text.len <= max)
+        return text;
+    text.len = max;
+    while (text.len > 0 && ((unsigned char)text.at[text.len] & 0xc0) == 0x80)
+        text.len--;
+    return text;
+}
+
 enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,
                       struct arena *arena, struct message *ret_message, struct problem *why)
 {
@@ -48,8 +59,7 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
     message.reason = in.reason;
     if (kind != SETTLE_ACK && !message.reason.at && (kind == SETTLE_FAIL || !message.ok))
         message.reason = STR("FAILED");
-    if (message.reason.len > STORE_REASON_MAX)
-        message.reason.len = STORE_REASON_MAX;
+    message.reason = cut_text(message.reason, STORE_REASON_MAX);
     if (!json_is_null(in.result)) {
         message.result = json_raw(in.result);
         if ((int64_t)message.result.len > result_bytes_max)

@@ -1,17 +1,16 @@
-/* Nodes over HTTP: register, heartbeat, leave, poll; and how they are shown and drained. */
+/* Nodes over HTTP: register, heartbeat, leave, poll; and an operator's word about them. How they
+ * are shown is api_node_show.c's. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/metrics.h"
-#include "model/level.h"
-#include "sched/counts.h"
 #include "sched/registry.h"
 #include "server/api.h"
 #include "server/hub.h"
 #include "server/renew.h"
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000, POLL_MAX = 1000, POLL_DEFAULT = 16 };
+enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256 };
 
 /* A change of a node on behalf of a request. */
 struct node_call {
@@ -140,7 +139,7 @@ void api_node_heartbeat(struct call *call)
         const struct snap_node *known =
             snapshot_node(loop->snapshot, json_str(json_get(call->body, "node_id"), call->arena));
 
-        if (known)
+        if (known && auth_speaks_for(call->token, known->node->id))
             atomic_fetch_add(&known->node->bad_heartbeats, 1);
         call_problem(call, &why);
         return;
@@ -198,9 +197,16 @@ void api_node_delete(struct call *call)
 
 static void admin(struct call *call, enum node_admin word)
 {
+    static const struct field fields[] = {{.name = "reason", .type = FIELD_STR, .max = REASON_MAX}};
+    static const struct schema schema = {.what = "the body", .fields = fields, .count = 1};
     struct node_call *own = node_call(call);
-    struct str reason = json_str(json_get(call->body, "reason"), call->arena);
+    struct str reason = STR_NONE;
+    struct problem why;
 
+    if (schema_read(&schema, call->body, &reason, call->arena, &why)) {
+        call_problem(call, &why);
+        return;
+    }
     own->change = (struct change){
         .kind = CHANGE_ADMIN, .node_id = call->params[0], .admin = word, .admin_reason = reason};
     send_change(own, registered);
@@ -242,163 +248,14 @@ void api_node_jobs(struct call *call)
     if (!call_query_ms(call, "wait", call->worker->server->settings->poll_wait_max_ms, &wait_ms) ||
         !call_query_int(call, "max", 1, POLL_MAX, &max))
         return;
+    if (call->req->method == HTTP_M_HEAD) { /* which shows no body must take no job */
+        struct buf none = {0};
+
+        buf_str(&none, STR("{\"jobs\":[]}"));
+        call_json(call, 200, &none);
+        buf_free(&none);
+        return;
+    }
     registry_alive(loop, known->node);
     hub_poll(call, known->node, wait_ms, (size_t)max);
-}
-
-static void share_write(struct jsonw *w, const char *name, int32_t pm)
-{
-    jsonw_key(w, name);
-    if (pm < 0)
-        jsonw_null(w);
-    else
-        jsonw_double(w, pm / 1000.0);
-}
-
-static const char *reached_by(const struct snap_node *member)
-{
-    if (atomic_load(&member->node->link))
-        return "websocket";
-    return member->facts->endpoint.at ? "push" : "poll";
-}
-
-void node_write(struct jsonw *w, const struct snap_node *member, const struct sched *sched)
-{
-    static const char *const admins[] = {
-        [NODE_ADMIN_CORDONED] = "cordoned", [NODE_ADMIN_DRAINING] = "draining"};
-    struct node *node = member->node;
-    const struct facts *facts = member->facts;
-    const struct pool_facts *pool = &facts->pool;
-    enum node_admin word = (enum node_admin)atomic_load(&node->admin);
-
-    jsonw_obj(w);
-    jsonw_kstr(w, "node_id", node->id);
-    jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)atomic_load(&node->health))));
-    jsonw_kstr(w, "reported_health",
-               str_of(node_health_name((enum node_health)atomic_load(&node->own))));
-    jsonw_kstr(w, "admin", word == NODE_ADMIN_NONE ? STR_NONE : str_of(admins[word]));
-    jsonw_kint(w, "max", atomic_load(&node->max));
-    struct counts now = counts_of(node);
-    jsonw_kint(w, "running", now.running);
-    jsonw_kint(w, "reserved", now.reserved);
-    jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
-    int32_t level = atomic_load(&node->level);
-    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
-    jsonw_kraw(w, "labels", facts->labels);
-    const char *const lists[] = {"semantic_langs", "tts_langs", "allowed_types"};
-    const struct str *values[] = {pool->semantic_langs, pool->tts_langs, pool->types};
-    const size_t counts[] = {pool->semantic_count, pool->tts_count, pool->type_count};
-    for (size_t l = 0; l < COUNT_OF(lists); l++) {
-        jsonw_key(w, lists[l]);
-        jsonw_arr(w);
-        for (size_t i = 0; i < counts[l]; i++)
-            jsonw_str(w, values[l][i]);
-        jsonw_end_arr(w);
-    }
-    jsonw_key(w, "nmt_pairs");
-    if (pool->nmt_any) {
-        jsonw_str(w, STR("any"));
-    } else {
-        jsonw_arr(w);
-        for (size_t i = 0; i < pool->nmt_count; i++) {
-            jsonw_arr(w);
-            jsonw_str(w, pool->nmt_pairs[i].src);
-            jsonw_str(w, pool->nmt_pairs[i].tgt);
-            jsonw_end_arr(w);
-        }
-        jsonw_end_arr(w);
-    }
-    jsonw_key(w, "capabilities");
-    jsonw_obj(w);
-    jsonw_kbool(w, "asr", pool->asr);
-    jsonw_kbool(w, "nmt", pool->nmt);
-    jsonw_kbool(w, "tts", pool->tts);
-    jsonw_kbool(w, "tone", pool->tone);
-    jsonw_kbool(w, "semantic", pool->semantic);
-    jsonw_end_obj(w);
-    jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
-    jsonw_key(w, "current_load");
-    jsonw_obj(w);
-    share_write(w, "cpu", atomic_load(&node->cpu_pm));
-    share_write(w, "gpu", atomic_load(&node->gpu_pm));
-    share_write(w, "mem", atomic_load(&node->mem_pm));
-    jsonw_end_obj(w);
-    jsonw_kint(w, "health_score", sched_score(node, sched->config.latency_target_ms));
-    jsonw_kstr(w, "agent_version", facts->agent_version);
-    jsonw_kint(w, "version", facts->version);
-    jsonw_kint(w, "epoch", atomic_load(&node->epoch));
-    jsonw_kstr(w, "reached_by", str_of(reached_by(member)));
-    jsonw_kstr(w, "endpoint", facts->endpoint);
-    jsonw_kstr(w, "name", facts->name);
-    jsonw_kstr(w, "role", facts->role);
-    jsonw_kint(w, "registered_ms", facts->registered_ms);
-    jsonw_end_obj(w);
-}
-
-void api_node_show(struct call *call)
-{
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    if (!known) {
-        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
-                   STR_ARG(call->params[0]));
-        return;
-    }
-    node_write(&w, known, &call->worker->server->sched);
-    call_json(call, 200, &buf);
-    buf_free(&buf);
-}
-
-/* The first node behind the cursor. */
-static size_t first_after(const struct snapshot *snapshot, struct str cursor)
-{
-    size_t low = 0, high = snapshot ? snapshot->count : 0;
-
-    while (cursor.at && low < high) {
-        size_t middle = (low + high) / 2;
-
-        if (str_cmp(snapshot->nodes[middle].node->id, cursor) <= 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-void api_node_list(struct call *call)
-{
-    const struct snapshot *snapshot = call->worker->sched->snapshot;
-    struct str cursor = http_query(call->req, "cursor");
-    struct str health = http_query(call->req, "health");
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    int64_t limit = LIST_DEFAULT, shown = 0;
-    size_t i = first_after(snapshot, cursor);
-
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
-        return;
-    if (health.at && node_health_by_name(health) == NODE_HEALTH_NONE) {
-        call_error(call, ERR_BAD_FIELD, "health",
-                   "health must be registering, ready, degraded, draining or offline.");
-        return;
-    }
-    jsonw_obj(&w);
-    jsonw_key(&w, "nodes");
-    jsonw_arr(&w);
-    for (; snapshot && i < snapshot->count && shown < limit; i++) {
-        enum node_health now = (enum node_health)atomic_load(&snapshot->nodes[i].node->health);
-
-        if (health.at && now != node_health_by_name(health))
-            continue;
-        node_write(&w, &snapshot->nodes[i], &call->worker->server->sched);
-        shown++;
-    }
-    jsonw_end_arr(&w);
-    bool more = snapshot && shown > 0 && i < snapshot->count;
-    jsonw_kstr(&w, "next_cursor", more ? snapshot->nodes[i - 1].node->id : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
-    buf_free(&buf);
 }

@@ -5,7 +5,7 @@
 #include "server/api.h"
 #include "server/rpc.h"
 
-enum { LOG_DEFAULT = 65536, LOG_MAX = 1 << 20 };
+enum { LOG_DEFAULT = 65536, LOG_MAX = 1 << 20, WORD_MAX = RPC_METHOD_MAX / 2 - 1 };
 
 struct rpc_call {
     struct call *call;
@@ -57,6 +57,11 @@ void api_node_rpc(struct call *call)
     if (!known) {
         call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
                    STR_ARG(call->params[0]));
+        return;
+    }
+    if (!str_is_id(call->params[1], WORD_MAX) || !str_is_id(call->params[2], WORD_MAX)) {
+        call_error(call, ERR_NOT_FOUND, "",
+                   "A service and its method are ids of at most %d letters.", WORD_MAX);
         return;
     }
     snprintf(own->rpc.method, sizeof own->rpc.method, STR_FMT "/" STR_FMT, STR_ARG(call->params[1]),

@@ -38,14 +38,16 @@ static const struct json *read_usage(const struct node *node, struct arena *aren
     return usage;
 }
 
-static const char *why_offline(const struct node *node, const struct sched_config *config,
-                               int64_t now_ms)
+static const char *why_offline(const struct node *node, bool has_endpoint,
+                               const struct sched_config *config, int64_t now_ms)
 {
     int64_t silent_ms = now_ms - atomic_load(&node->heartbeat_ms);
 
     if (atomic_load(&node->health) == NODE_OFFLINE)
         return atomic_load(&node->own) == NODE_OFFLINE ? "it said it is offline"
                                                        : "no heartbeat: lost";
+    if (atomic_load(&node->left_ms) && !has_endpoint)
+        return "no heartbeat: its connection closed";
     if (config->heartbeat_stale_ms != FIELD_OFF && silent_ms > config->heartbeat_stale_ms)
         return "no heartbeat lately";
     return NULL;
@@ -67,7 +69,8 @@ static struct card card_of(const struct snap_node *member, const struct sched_co
     int64_t max = atomic_load(&node->max);
     struct card card = {.member = member,
                         .usage = read_usage(node, arena),
-                        .offline_reason = why_offline(node, config, now_ms),
+                        .offline_reason =
+                            why_offline(node, member->facts->endpoint.at, config, now_ms),
                         .in_use = counts.reserved + counts.running};
     int64_t room = max > card.in_use ? max - card.in_use : 0;
 
@@ -92,32 +95,43 @@ static void copy_figure(struct jsonw *w, const struct card *card, const char *na
     jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
 }
 
-static bool runs_here(const struct card *card, const struct store_record *record)
+/* What runs on each server, found once: a fleet has many of both. */
+struct task {
+    const struct store_record *record;
+    struct task *next; /* on the same server */
+};
+
+static void find_tasks(const struct store_op *op, struct map *by_node, struct arena *arena)
 {
-    return str_is(card->member->node->id, record->head.node);
+    struct task *tasks = arena_array(arena, struct task, op->u.list.count + 1);
+
+    for (size_t i = op->u.list.count; i-- > 0;) { /* from the end: the chains are in order */
+        struct str node = str_of(op->u.list.items[i].head.node);
+
+        tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(by_node, node)};
+        map_put(by_node, node, &tasks[i]);
+    }
 }
 
 /* tasks_running has the ids, as the seed's answer; tasks tells more of each. */
-static void write_tasks(struct jsonw *w, const struct card *card, const struct store_op *op,
-                        struct arena *arena)
+static void write_tasks(struct jsonw *w, const struct task *first, struct arena *arena)
 {
     char id[JOB_ID_TEXT + 1];
 
     jsonw_key(w, "tasks_running");
     jsonw_arr(w);
-    for (size_t i = 0; i < op->u.list.count; i++)
-        if (runs_here(card, &op->u.list.items[i])) {
-            job_id_text(op->u.list.items[i].head.id, id);
-            jsonw_str(w, str_of(id));
-        }
+    for (const struct task *task = first; task; task = task->next) {
+        job_id_text(task->record->head.id, id);
+        jsonw_str(w, str_of(id));
+    }
     jsonw_end_arr(w);
     jsonw_key(w, "tasks");
     jsonw_arr(w);
-    for (size_t i = 0; i < op->u.list.count; i++) {
-        const struct store_record *record = &op->u.list.items[i];
+    for (const struct task *task = first; task; task = task->next) {
+        const struct store_record *record = task->record;
         const struct json *spec;
 
-        if (!runs_here(card, record) || json_parse(record->spec, arena, &spec, NULL))
+        if (json_parse(record->spec, arena, &spec, NULL))
             continue;
         job_id_text(record->head.id, id);
         jsonw_obj(w);
@@ -130,7 +144,7 @@ static void write_tasks(struct jsonw *w, const struct card *card, const struct s
     jsonw_end_arr(w);
 }
 
-static void write_card(struct jsonw *w, const struct card *card, const struct store_op *op,
+static void write_card(struct jsonw *w, const struct card *card, const struct task *tasks,
                        struct arena *arena)
 {
     static const char *const figures[] = {"cpu_cores",   "cpu_load",      "cpu_pct", "mem_total_gb",
@@ -155,7 +169,7 @@ static void write_card(struct jsonw *w, const struct card *card, const struct st
     jsonw_kint(w, "slots_available", card->fleet.slots_available);
     jsonw_kint(w, "slots_in_use", card->in_use);
     copy_figure(w, card, "clamps");
-    write_tasks(w, card, op, arena);
+    write_tasks(w, tasks, arena);
     jsonw_key(w, "available_for");
     jsonw_arr(w);
     for (size_t i = 0; i < card->fleet.available_for.count; i++)
@@ -174,17 +188,19 @@ static void tasks_listed(struct store_op *op)
     struct card *cards = arena_array(call->arena, struct card, count + 1);
     struct fleet_server *servers = arena_array(call->arena, struct fleet_server, count + 1);
     struct buf buf = {0}, text = {0};
+    struct map by_node = {0};
     struct jsonw w = jsonw_to(&buf);
 
     if (op->err)
         op->u.list.count = 0; /* the store is away: the servers can be shown all the same */
+    find_tasks(op, &by_node, call->arena);
     jsonw_obj(&w);
     jsonw_key(&w, "servers");
     jsonw_obj(&w);
     for (size_t i = 0; i < count; i++) {
         cards[i] = card_of(&snapshot->nodes[i], config, call->worker->loop.wall_ms, call->arena);
         servers[i] = cards[i].fleet;
-        write_card(&w, &cards[i], op, call->arena);
+        write_card(&w, &cards[i], map_get(&by_node, snapshot->nodes[i].node->id), call->arena);
     }
     jsonw_end_obj(&w);
     struct fleet fleet = fleet_sum(servers, count);
@@ -198,6 +214,7 @@ static void tasks_listed(struct store_op *op)
     call_json(call, 200, &buf);
     buf_free(&buf);
     buf_free(&text);
+    map_free(&by_node);
 }
 
 void api_cluster_status(struct call *call)

@@ -11,7 +11,14 @@
 #include "base/metrics.h"
 #include "server/api.h"
 
-enum { BATCH = 64, LOOK_EVERY_MS = 2000, BACKOFF_MAX_MS = 60000, TIMEOUT_MS = 10000 };
+enum {
+    BATCH = 64,
+    KNOWN_MAX = 10000, /* in memory; the others wait in the store */
+    BUSY_MAX = 128,    /* posts at a time: more would only wait for a connection, and time out */
+    LOOK_EVERY_MS = 2000,
+    BACKOFF_MAX_MS = 60000,
+    TIMEOUT_MS = 10000,
+};
 
 /* One pending callback this process knows of. */
 struct delivery {
@@ -29,6 +36,7 @@ struct delivery {
 struct callbacks {
     struct worker *keeper;
     struct idmap known; /* job -> struct delivery * */
+    int busy;           /* of them being posted */
     struct store_op list_op;
     struct arena arena;
     bool listing;
@@ -101,6 +109,8 @@ static void delivered(struct client_call *call)
     bool ok = !call->err && call->status >= 200 && call->status < 300;
     char id[JOB_ID_TEXT + 1];
 
+    assert(delivery->busy && delivery->callbacks->busy > 0);
+    delivery->callbacks->busy--;
     buf_free(&call->reply);
     job_id_text(delivery->job, id);
     metric_add_label(METRIC_CALLBACK, ok ? "ok" : "failed", 1);
@@ -123,7 +133,12 @@ static void delivered(struct client_call *call)
 
 static void deliver(struct delivery *delivery)
 {
+    struct callbacks *callbacks = delivery->callbacks;
+    const struct strs *allowed = &callbacks->keeper->server->settings->allow_urls;
+
+    assert(!delivery->busy);
     delivery->busy = true;
+    callbacks->busy++;
     delivery->call = (struct client_call){.method = "POST",
                                           .url = delivery->url,
                                           .body = buf_view(&delivery->body),
@@ -131,7 +146,11 @@ static void deliver(struct delivery *delivery)
                                           .timeout_ms = TIMEOUT_MS,
                                           .reply_bytes_max = 65536,
                                           .done = delivered};
-    if (client_send(delivery->callbacks->keeper->client, &delivery->call)) {
+    /* Accepted under other settings, maybe: what counts is what is allowed now. */
+    if (!client_url_allowed(str_of(delivery->url), allowed->at, allowed->count)) {
+        delivery->call.err = ERR_FORBIDDEN;
+        delivered(&delivery->call);
+    } else if (client_send(callbacks->keeper->client, &delivery->call)) {
         delivery->call.err = ERR_IO;
         delivered(&delivery->call);
     }
@@ -142,7 +161,7 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
     const struct json *spec;
     struct delivery *delivery;
 
-    if (idmap_get(&callbacks->known, record->head.id) ||
+    if (idmap_get(&callbacks->known, record->head.id) || callbacks->known.count >= KNOWN_MAX ||
         json_parse(record->spec, &callbacks->arena, &spec, NULL))
         return;
     struct str url = json_str(json_get(spec, "callback_url"), &callbacks->arena);
@@ -154,7 +173,8 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
     struct jsonw w = jsonw_to(&delivery->body);
     job_write(&w, record, &callbacks->arena);
     idmap_put(&callbacks->known, delivery->job, delivery);
-    deliver(delivery);
+    if (callbacks->busy < BUSY_MAX)
+        deliver(delivery); /* else with a tick */
 }
 
 static void listed(struct store_op *op)
@@ -207,11 +227,11 @@ void callbacks_tick(struct callbacks *callbacks)
     int64_t now_ms = callbacks->keeper->loop.wall_ms;
     struct delivery *delivery;
 
-    for (size_t i = 0; (delivery = idmap_next(&callbacks->known, &i));)
-        if (!delivery->busy && delivery->next_ms <= now_ms) {
+    /* What ends a delivery comes as a message, later: the map does not change here. */
+    for (size_t i = 0;
+         callbacks->busy < BUSY_MAX && (delivery = idmap_next(&callbacks->known, &i));)
+        if (!delivery->busy && delivery->next_ms <= now_ms)
             deliver(delivery);
-            break; /* one a tick: a finished delivery changes the map */
-        }
     if (now_ms >= callbacks->next_look_ms) {
         callbacks->next_look_ms = now_ms + LOOK_EVERY_MS;
         look(callbacks);

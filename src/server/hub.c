@@ -13,7 +13,10 @@
 #define LINK_SOCKET     (1ull << 63)
 #define LINK_LOOP_SHIFT 54
 
-enum { BOX_KEEP_BYTES = 65536 }; /* an empty box keeps no more than this */
+enum {
+    BOX_KEEP_BYTES = 65536, /* an empty box keeps no more than this */
+    BOX_IDLE_MS = 60000,    /* and goes when nobody has needed it for so long */
+};
 
 uint64_t hub_link(int loop, uint64_t incarnation)
 {
@@ -72,6 +75,12 @@ int64_t hub_connections(const struct hub *hub)
     return (int64_t)hub->sockets.count;
 }
 
+/* The loop on which a node's box stands. */
+static struct worker *hub_home(struct server *server, const struct node *node)
+{
+    return &server->workers[node->number % (uint32_t)server->loop_count];
+}
+
 static void send_over(struct send_op *send, bool ok, const char *reason)
 {
     send->ok = ok;
@@ -97,12 +106,14 @@ static struct box *box_of(struct hub *hub, struct node *node)
     /* number + 1: an idmap key is never 0 */
     struct box *box = idmap_get(&hub->boxes, node->number + 1);
 
-    if (box)
-        return box;
-    box = calloc(1, sizeof *box);
-    assert(box);
-    box->node = node;
-    idmap_put(&hub->boxes, node->number + 1, box);
+    assert(hub_home(hub->worker->server, node) == hub->worker);
+    if (!box) {
+        box = calloc(1, sizeof *box);
+        assert(box);
+        box->node = node;
+        idmap_put(&hub->boxes, node->number + 1, box);
+    }
+    box->used_ms = hub->worker->loop.wall_ms;
     return box;
 }
 
@@ -211,29 +222,38 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
     send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
 }
 
-/* On the loop where the node's socket or box is. */
-static void deliver_here(struct hub *hub, struct send_op *send)
+static void deliver_msg(struct msg *msg);
+
+/* On the loop it was sent to, where the node's socket or box was a moment ago. False: the node is
+ * connected elsewhere by now, the job follows it. */
+static bool deliver_here(struct hub *hub, struct send_op *send)
 {
+    struct server *server = hub->worker->server;
     uint64_t link = atomic_load(&send->node->link);
 
-    if (!link)
+    if (!link && send->via)
+        send_over(send, false, "NOT_CONNECTED"); /* it would not look into a box */
+    else if (!link)
         box_add(hub, send);
     else if (hub_link_loop(link) == hub->worker->loop.index)
         socket_send(hub, send, link);
-    else
-        send_over(send, false, "MOVED"); /* reconnected to another loop this instant */
+    else {
+        send->via = link;
+        send->to = &server->workers[hub_link_loop(link)];
+        send->msg.run = deliver_msg;
+        inbox_post(&server->workers[hub_link_loop(link)].loop.inbox, &send->msg);
+        return false;
+    }
+    return true;
 }
 
 static void deliver_msg(struct msg *msg)
 {
     struct send_op *send = container_of(msg, struct send_op, msg);
-    struct server *server = send->server;
-    uint64_t link = atomic_load(&send->node->link);
-    int home =
-        link ? hub_link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
+    struct worker *here = send->to;
 
-    deliver_here(server->workers[home].hub, send);
-    answer_send(send);
+    if (deliver_here(here->hub, send))
+        answer_send(send);
 }
 
 /* A push: any 2xx answer means the node has it. */
@@ -259,8 +279,15 @@ static void pushed(struct client_call *call)
 
 static void push_job(struct worker *worker, struct send_op *send)
 {
-    struct push *push = calloc(1, sizeof *push);
+    const struct strs *allowed = &worker->server->settings->allow_urls;
 
+    /* Registered under other settings, maybe: what counts is what is allowed now. */
+    if (!client_url_allowed(send->endpoint, allowed->at, allowed->count)) {
+        send_over(send, false, "URL_NOT_ALLOWED");
+        send->done(send);
+        return;
+    }
+    struct push *push = calloc(1, sizeof *push);
     assert(push);
     push->send = send;
     push->url = strndup(send->endpoint.at, send->endpoint.len);
@@ -282,21 +309,20 @@ void hub_send(struct sched_loop *from, struct send_op *send)
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *worker = &server->workers[from->index];
     uint64_t link = atomic_load(&send->node->link);
+    struct worker *to = link ? &server->workers[hub_link_loop(link)] : hub_home(server, send->node);
 
-    send->server = server;
     if (!link && send->endpoint.at) {
         push_job(worker, send);
         return;
     }
-    int home =
-        link ? hub_link_loop(link) : (int)(send->node->number % (uint32_t)server->loop_count);
-    if (home == from->index) {
-        deliver_here(worker->hub, send);
+    send->via = link;
+    send->to = to;
+    if (to != worker) {
+        send->msg.run = deliver_msg;
+        inbox_post(&to->loop.inbox, &send->msg);
+    } else if (deliver_here(worker->hub, send)) {
         send->done(send);
-        return;
     }
-    send->msg.run = deliver_msg;
-    inbox_post(&server->workers[home].loop.inbox, &send->msg);
 }
 
 struct tell {
@@ -376,12 +402,12 @@ static void poll_arrived(struct msg *msg)
 {
     struct poll *poll = container_of(msg, struct poll, msg);
     struct server *server = poll->call->worker->server;
-    struct hub *hub = server->workers[poll->node->number % (uint32_t)server->loop_count].hub;
+    struct hub *hub = hub_home(server, poll->node)->hub;
     struct box *box = box_of(hub, poll->node);
     int64_t now_ms = hub->worker->loop.wall_ms;
 
     box_expire(box, now_ms);
-    if (box_first(box) || poll->until_ms <= now_ms) {
+    if (box_first(box) || poll->until_ms <= now_ms || atomic_load(&server->draining)) {
         poll_answer(box, poll, now_ms);
         return;
     }
@@ -391,55 +417,109 @@ static void poll_arrived(struct msg *msg)
     *end = poll;
 }
 
+/* A poll whose peer left, on its way to the node's home. */
+struct hangup {
+    struct msg msg;
+    struct hub *home;
+    struct node *node;
+    uint64_t number;
+};
+
+/* Answered empty-handed: what it took along would be lost. */
+static void poll_hung_up(struct msg *msg)
+{
+    struct hangup *hangup = container_of(msg, struct hangup, msg);
+    struct box *box = idmap_get(&hangup->home->boxes, hangup->node->number + 1);
+
+    for (struct poll **at = box ? &box->polls : NULL; at && *at; at = &(*at)->next)
+        if ((*at)->number == hangup->number) {
+            struct poll *poll = *at;
+
+            *at = poll->next;
+            poll_answer(NULL, poll, hangup->home->worker->loop.wall_ms);
+            break;
+        }
+    free(hangup);
+}
+
+/* On the request's loop. The poll is there until its answer has come back here. */
+static void poll_gone(struct http_request *req)
+{
+    const struct poll *poll = req->user;
+    struct hangup *hangup = calloc(1, sizeof *hangup);
+
+    assert(hangup);
+    *hangup = (struct hangup){.msg = {.run = poll_hung_up},
+                              .home = hub_home(poll->call->worker->server, poll->node)->hub,
+                              .node = poll->node,
+                              .number = poll->number};
+    inbox_post(&hangup->home->worker->loop.inbox, &hangup->msg);
+}
+
 void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
 {
-    struct server *server = call->worker->server;
+    static _Atomic uint64_t last_number;
     struct poll *poll = calloc(1, sizeof *poll);
 
-    assert(poll);
+    assert(poll && max > 0);
+    poll->number = atomic_fetch_add(&last_number, 1) + 1;
     poll->call = call;
     poll->node = node;
     poll->max = max;
     poll->until_ms = call->worker->loop.wall_ms + wait_ms;
     poll->msg.run = poll_arrived;
-    inbox_post(&server->workers[node->number % (uint32_t)server->loop_count].loop.inbox,
-               &poll->msg);
+    call->req->user = poll;
+    call->req->on_gone = poll_gone;
+    inbox_post(&hub_home(call->worker->server, node)->loop.inbox, &poll->msg);
 }
 
 /* Answers, empty-handed, those whose wait is over. */
-static void end_polls(struct hub *hub, int64_t now_ms)
+static void end_polls(struct box *box, int64_t now_ms)
 {
-    struct box *box;
+    struct poll **at = &box->polls;
+
+    while (*at) {
+        struct poll *poll = *at;
+
+        if (poll->until_ms > now_ms) {
+            at = &poll->next;
+            continue;
+        }
+        *at = poll->next;
+        poll_answer(NULL, poll, now_ms);
+    }
+}
+
+/* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
+static void tend_boxes(struct hub *hub, int64_t now_ms)
+{
+    struct box *box, *idle = NULL;
 
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
-        struct poll **at = &box->polls;
-
-        while (*at) {
-            struct poll *poll = *at;
-
-            /* One whose peer left is answered too, so that it takes no job with it. */
-            if (poll->until_ms > now_ms &&
-                !(poll->call->worker == hub->worker && poll->call->req->gone)) {
-                at = &poll->next;
-                continue;
-            }
-            *at = poll->next;
-            poll_answer(NULL, poll, now_ms);
-        }
+        end_polls(box, now_ms);
+        box_expire(box, now_ms);
+        if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
+            idle = box;
     }
+    if (!idle)
+        return;
+    idmap_del(&hub->boxes, idle->node->number + 1);
+    box_free(idle);
 }
 
 void hub_drain(struct hub *hub)
 {
     struct socket *socket;
+    struct box *box;
 
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
-        ws_close(socket->ws, 1001, "the server stops");
-    end_polls(hub, INT64_MAX);
+        ws_close(socket->ws, 1001, "the server stops"); /* its end comes later: the map stays */
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
+        end_polls(box, INT64_MAX);
 }
 
 void hub_tick(struct hub *hub)
 {
     rpc_tick(hub);
-    end_polls(hub, hub->worker->loop.wall_ms);
+    tend_boxes(hub, hub->worker->loop.wall_ms);
 }

@@ -15,6 +15,7 @@ struct boxed {
 struct poll {
     struct msg msg;
     struct poll *next;
+    uint64_t number; /* its name, also when it may be gone */
     struct call *call;
     struct node *node;
     int64_t until_ms;
@@ -27,6 +28,7 @@ struct box {
     struct buf jobs; /* one behind the other: struct boxed, text, padding */
     size_t taken;    /* bytes of `jobs` that are gone */
     struct poll *polls;
+    int64_t used_ms; /* when somebody last put something in, or asked */
 };
 
 /* One WebSocket of a node. */
@@ -47,6 +49,7 @@ struct hub {
     uint64_t last_rpc;
     struct buf frame;     /* scratch */
     struct wscall *spare; /* message contexts to use again */
+    int spare_count;
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);

@@ -12,7 +12,7 @@
 #include "server/renew.h"
 #include "server/rpc.h"
 
-enum { HUB_PROTOCOL = 1 };
+enum { HUB_PROTOCOL = 1, SPARE_MAX = 1024 };
 
 /* One message of a node on its way through the scheduler. */
 struct wscall {
@@ -35,11 +35,13 @@ static struct wscall *wscall_new(struct socket *socket)
     struct hub *hub = socket->hub;
     struct wscall *call = hub->spare;
 
-    if (call)
+    if (call) {
         hub->spare = call->next;
-    else
+        hub->spare_count--;
+    } else {
         call = calloc(1, sizeof *call);
-    assert(call);
+    }
+    assert(call && hub->spare_count >= 0);
     call->hub = hub;
     call->incarnation = socket->incarnation;
     return call;
@@ -49,9 +51,15 @@ static void wscall_over(struct wscall *call)
 {
     struct hub *hub = call->hub;
 
+    if (hub->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
+        arena_free(&call->arena);
+        free(call);
+        return;
+    }
     arena_reset(&call->arena);
     call->next = hub->spare;
     hub->spare = call;
+    hub->spare_count++;
 }
 
 void hub_ws_free(struct hub *hub)
@@ -115,7 +123,24 @@ static void reply_problem(struct wscall *call, const struct problem *why, int at
 
 static void renewed(struct renew *renew);
 
-/* hello: the node is (now) known; its newest connection is the one that counts. */
+/* The newest connection is the one that counts, whichever hello was done with first. False: a newer
+ * one is there already. */
+static bool take_link(const struct wscall *call, const struct socket *socket, struct node *node)
+{
+    struct worker *worker = call->hub->worker;
+    uint64_t link = hub_link(worker->loop.index, socket->incarnation);
+    uint64_t old = atomic_load(&node->link);
+
+    do
+        if (hub_link_incarnation(old) > socket->incarnation)
+            return false;
+    while (!atomic_compare_exchange_weak(&node->link, &old, link));
+    if (old && old != link)
+        hub_close_link(worker->server, old);
+    return true;
+}
+
+/* hello: the node is (now) known. */
 static void welcome(struct wscall *call, struct node *node)
 {
     struct socket *socket = socket_of(call);
@@ -126,10 +151,11 @@ static void welcome(struct wscall *call, struct node *node)
         wscall_over(call);
         return;
     }
-    uint64_t link = hub_link(worker->loop.index, socket->incarnation);
-    uint64_t old = atomic_exchange(&node->link, link);
-    if (old && old != link)
-        hub_close_link(worker->server, old);
+    if (!take_link(call, socket, node)) {
+        ws_close(socket->ws, 4001, "replaced");
+        wscall_over(call);
+        return;
+    }
     socket->node = node;
     registry_alive(worker->sched, node); /* the old one's close may have come in between */
     struct jsonw w = jsonw_to(frame);
@@ -269,6 +295,14 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     if (beat == BEAT_TAKEN) {
         if (!renew_start(&call->renew, socket->node, renewed))
             reply_ok(call, false);
+        return;
+    }
+    if (beat == BEAT_UNKNOWN && !report_registers(&report)) {
+        /* It left, or was forgotten, and its connection is about to close: a heartbeat alone would
+         * make a node of it that can do nothing. */
+        problem_set(&why, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\" any more.",
+                    STR_ARG(socket->node->id));
+        reply_problem(call, &why, 0);
         return;
     }
     if (beat == BEAT_MAX) {

@@ -41,7 +41,10 @@ static void ask(struct msg *msg)
     jsonw_kstr(&w, "method", str_of(rpc->method));
     jsonw_kraw(&w, "params", rpc->params.len ? rpc->params : STR("{}"));
     jsonw_end_obj(&w);
-    ws_send(socket->ws, buf_view(frame));
+    if (!ws_send(socket->ws, buf_view(frame))) {
+        idmap_del(&hub->rpcs, rpc->id);
+        answer(rpc, ERR_CONFLICT);
+    }
 }
 
 void rpc_send(struct rpc *rpc, struct node *node)
@@ -77,16 +80,22 @@ void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, s
 static void end_some(struct hub *hub, uint64_t incarnation)
 {
     int64_t now_ms = hub->worker->loop.mono_ms;
+    struct msg *first = NULL;
     struct rpc *rpc;
 
+    /* Found first, ended then: the map must not change while it is walked. */
     for (size_t i = 0; (rpc = idmap_next(&hub->rpcs, &i));) {
-        bool gone = incarnation && hub_link_incarnation(rpc->link) == incarnation;
-
-        if (!gone && rpc->until_ms > now_ms)
+        rpc->gone = incarnation && hub_link_incarnation(rpc->link) == incarnation;
+        if (!rpc->gone && rpc->until_ms > now_ms)
             continue;
+        rpc->msg.next = first;
+        first = &rpc->msg;
+    }
+    while (first) {
+        rpc = container_of(first, struct rpc, msg);
+        first = first->next; /* before it is posted */
         idmap_del(&hub->rpcs, rpc->id);
-        answer(rpc, gone ? ERR_CONFLICT : ERR_TIMEOUT);
-        i = 0; /* the map changed */
+        answer(rpc, rpc->gone ? ERR_CONFLICT : ERR_TIMEOUT);
     }
 }
 
@@ -98,4 +107,9 @@ void rpc_tick(struct hub *hub)
 void rpc_gone(struct hub *hub, uint64_t incarnation)
 {
     end_some(hub, incarnation);
+}
+
+void rpc_forget(struct hub *hub)
+{
+    idmap_free(&hub->rpcs);
 }

@@ -13,6 +13,7 @@ struct rpc {
     uint64_t link; /* where the node's socket was when it was asked */
     uint64_t id;   /* on the socket's loop */
     int64_t until_ms;
+    bool gone; /* its socket has closed */
     char method[RPC_METHOD_MAX];
     struct str params; /* JSON object; the asker's memory until done */
     /* the answer */
@@ -29,5 +30,6 @@ void rpc_send(struct rpc *rpc, struct node *node);
 void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena);
 void rpc_tick(struct hub *hub);
 void rpc_gone(struct hub *hub, uint64_t incarnation); /* its socket closed */
+void rpc_forget(struct hub *hub); /* all loops have ended: their requests go, and what asked */
 
 #endif

@@ -19,9 +19,10 @@
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/route.h"
+#include "server/rpc.h"
 #include "server/waiters.h"
 
-enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000 };
+enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
 
 /* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
 static void noted(struct sched_loop *from, const struct settle_note *note)
@@ -223,14 +224,36 @@ static enum err listen_all(struct server *server, struct problem *why)
     return ERR_OK;
 }
 
+/* False: told to end meanwhile. A store that cannot list its nodes must not make us deaf. */
+static bool wait_loaded(struct server *server)
+{
+    sigset_t ends;
+
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    for (;;) {
+        struct timespec until, now = {0};
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOADED_LOOK_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        if (sem_timedwait(&server->loaded, &until) == 0)
+            return true;
+        if (sigtimedwait(&ends, NULL, &now) > 0)
+            return false;
+    }
+}
+
 /* Nobody is served before the nodes are loaded: a reader would miss them. */
 static enum err start_all(struct server *server, struct problem *why)
 {
     for (int i = 0; i <= server->loop_count; i++)
         if (loop_start(&server->workers[i].loop))
             return problem_set(why, ERR_IO, "", "A thread cannot be started.");
-    while (sem_wait(&server->loaded))
-        ;
+    if (!wait_loaded(server))
+        return problem_set(why, ERR_CLOSED, "", "Stopped before the nodes were loaded.");
     return listen_all(server, why);
 }
 
@@ -386,6 +409,8 @@ static void server_stop(struct server *server)
 static void server_done(struct server *server)
 {
     store_close(server->store); /* answers what is under way: into inboxes nobody reads any more */
+    for (int i = 0; server->workers && i <= server->loop_count; i++)
+        rpc_forget(server->workers[i].hub); /* another loop's requests, which go below */
     for (int i = 0; server->workers && i <= server->loop_count; i++) {
         struct worker *worker = &server->workers[i];
 

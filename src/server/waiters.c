@@ -7,7 +7,8 @@
 #include "base/map.h"
 
 struct waiter {
-    struct waiter *next; /* of the same job */
+    struct waiter *next;      /* of the same job */
+    struct waiter *next_over; /* of those whose time is over, while they are ended */
     struct call *call;
     uint64_t job;
     int64_t until_ms;
@@ -123,22 +124,22 @@ void waiters_tell(struct server *server, uint64_t job)
 
 static void end_waits(struct waiters *waiters, int64_t now_ms)
 {
-    struct waiter *waiter;
-    bool again = atomic_load(&waiters->count) > 0;
+    struct waiter *waiter, *over = NULL;
 
-    while (again) {
-        again = false;
-        for (size_t i = 0; !again && (waiter = idmap_next(&waiters->by_job, &i));)
-            for (; waiter && !again; waiter = waiter->next)
-                if (waiter->until_ms <= now_ms || waiter->call->req->gone) {
-                    struct call *call = waiter->call;
-                    void (*ready)(struct call *) = waiter->ready;
+    /* Found first, ended then: the map must not change while it is walked. */
+    for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
+        for (; waiter; waiter = waiter->next)
+            if (waiter->until_ms <= now_ms || waiter->call->req->gone) {
+                waiter->next_over = over;
+                over = waiter;
+            }
+    while ((waiter = over)) {
+        struct call *call = waiter->call;
+        void (*ready)(struct call *) = waiter->ready;
 
-                    waiters_del(waiters, waiter); /* the map changed: start over */
-                    ready(call);
-                    again = true;
-                    break;
-                }
+        over = waiter->next_over;
+        waiters_del(waiters, waiter);
+        ready(call);
     }
 }
 

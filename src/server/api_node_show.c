@@ -1,0 +1,189 @@
+/* How nodes are shown: one, or a page of them. */
+#include <assert.h>
+
+#include "model/level.h"
+#include "sched/counts.h"
+#include "server/api.h"
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+static void share_write(struct jsonw *w, const char *name, int32_t pm)
+{
+    jsonw_key(w, name);
+    if (pm < 0)
+        jsonw_null(w);
+    else
+        jsonw_double(w, pm / 1000.0);
+}
+
+static const char *reached_by(const struct snap_node *member)
+{
+    if (atomic_load(&member->node->link))
+        return "websocket";
+    return member->facts->endpoint.at ? "push" : "poll";
+}
+
+static void strs_write(struct jsonw *w, const char *name, const struct str *list, size_t count)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, list[i]);
+    jsonw_end_arr(w);
+}
+
+static void pairs_write(struct jsonw *w, const struct pool_facts *pool)
+{
+    jsonw_key(w, "nmt_pairs");
+    if (pool->nmt_any) {
+        jsonw_str(w, STR("any"));
+        return;
+    }
+    jsonw_arr(w);
+    for (size_t i = 0; i < pool->nmt_count; i++) {
+        jsonw_arr(w);
+        jsonw_str(w, pool->nmt_pairs[i].src);
+        jsonw_str(w, pool->nmt_pairs[i].tgt);
+        jsonw_end_arr(w);
+    }
+    jsonw_end_arr(w);
+}
+
+/* What it can do, as it registered it. */
+static void pool_write(struct jsonw *w, const struct pool_facts *pool)
+{
+    strs_write(w, "semantic_langs", pool->semantic_langs, pool->semantic_count);
+    strs_write(w, "tts_langs", pool->tts_langs, pool->tts_count);
+    strs_write(w, "allowed_types", pool->types, pool->type_count);
+    pairs_write(w, pool);
+    jsonw_key(w, "capabilities");
+    jsonw_obj(w);
+    jsonw_kbool(w, "asr", pool->asr);
+    jsonw_kbool(w, "nmt", pool->nmt);
+    jsonw_kbool(w, "tts", pool->tts);
+    jsonw_kbool(w, "tone", pool->tone);
+    jsonw_kbool(w, "semantic", pool->semantic);
+    jsonw_end_obj(w);
+}
+
+static struct str health_text(const _Atomic int32_t *health)
+{
+    return str_of(node_health_name((enum node_health)atomic_load(health)));
+}
+
+/* How it is right now. */
+static void live_write(struct jsonw *w, const struct node *node)
+{
+    static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
+                                         [NODE_ADMIN_CORDONED] = "cordoned",
+                                         [NODE_ADMIN_DRAINING] = "draining"};
+    struct counts now = counts_of(node);
+    int32_t level = atomic_load(&node->level);
+    int32_t admin = atomic_load(&node->admin);
+
+    assert(admin >= 0 && admin < (int32_t)COUNT_OF(admins));
+    jsonw_kstr(w, "health", health_text(&node->health));
+    jsonw_kstr(w, "reported_health", health_text(&node->own));
+    jsonw_kstr(w, "admin", str_of(admins[admin]));
+    jsonw_kint(w, "max", atomic_load(&node->max));
+    jsonw_kint(w, "running", now.running);
+    jsonw_kint(w, "reserved", now.reserved);
+    jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
+    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
+    jsonw_key(w, "current_load");
+    jsonw_obj(w);
+    share_write(w, "cpu", atomic_load(&node->cpu_pm));
+    share_write(w, "gpu", atomic_load(&node->gpu_pm));
+    share_write(w, "mem", atomic_load(&node->mem_pm));
+    jsonw_end_obj(w);
+    jsonw_kint(w, "epoch", atomic_load(&node->epoch));
+}
+
+void node_write(struct jsonw *w, const struct snap_node *member, const struct sched *sched)
+{
+    const struct facts *facts = member->facts;
+
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_id", member->node->id);
+    live_write(w, member->node);
+    jsonw_kraw(w, "labels", facts->labels);
+    pool_write(w, &facts->pool);
+    jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
+    jsonw_kint(w, "health_score", sched_score(member->node, sched->config.latency_target_ms));
+    jsonw_kstr(w, "agent_version", facts->agent_version);
+    jsonw_kint(w, "version", facts->version);
+    jsonw_kstr(w, "reached_by", str_of(reached_by(member)));
+    jsonw_kstr(w, "endpoint", facts->endpoint);
+    jsonw_kstr(w, "name", facts->name);
+    jsonw_kstr(w, "role", facts->role);
+    jsonw_kint(w, "registered_ms", facts->registered_ms);
+    jsonw_end_obj(w);
+}
+
+void api_node_show(struct call *call)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (!known) {
+        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                   STR_ARG(call->params[0]));
+        return;
+    }
+    node_write(&w, known, &call->worker->server->sched);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* The first node behind the cursor. */
+static size_t first_after(const struct snapshot *snapshot, struct str cursor)
+{
+    size_t low = 0, high = snapshot ? snapshot->count : 0;
+
+    while (cursor.at && low < high) {
+        size_t middle = (low + high) / 2;
+
+        if (str_cmp(snapshot->nodes[middle].node->id, cursor) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void api_node_list(struct call *call)
+{
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
+    struct str cursor = http_query(call->req, "cursor");
+    struct str health = http_query(call->req, "health");
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    int64_t limit = LIST_DEFAULT, shown = 0;
+    size_t i = first_after(snapshot, cursor);
+
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
+        return;
+    if (health.at && node_health_by_name(health) == NODE_HEALTH_NONE) {
+        call_error(call, ERR_BAD_FIELD, "health",
+                   "health must be registering, ready, degraded, draining or offline.");
+        return;
+    }
+    jsonw_obj(&w);
+    jsonw_key(&w, "nodes");
+    jsonw_arr(&w);
+    for (; snapshot && i < snapshot->count && shown < limit; i++) {
+        enum node_health now = (enum node_health)atomic_load(&snapshot->nodes[i].node->health);
+
+        if (health.at && now != node_health_by_name(health))
+            continue;
+        node_write(&w, &snapshot->nodes[i], &call->worker->server->sched);
+        shown++;
+    }
+    jsonw_end_arr(&w);
+    bool more = snapshot && shown > 0 && i < snapshot->count;
+    jsonw_kstr(&w, "next_cursor", more ? snapshot->nodes[i - 1].node->id : STR_NONE);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}

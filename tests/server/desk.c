@@ -1,0 +1,57 @@
+/* See desk.h. */
+#include "desk.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct server *desk_new(struct settings *settings)
+{
+    struct server *server = calloc(1, sizeof *server);
+
+    assert(server);
+    server->settings = settings;
+    server->loop_count = DESK_LOOPS;
+    server->workers = calloc(DESK_LOOPS + 1, sizeof *server->workers);
+    server->sched.loops = calloc(DESK_LOOPS + 1, sizeof *server->sched.loops);
+    server->sched.loop_count = DESK_LOOPS;
+    assert(server->workers && server->sched.loops);
+    for (int i = 0; i <= DESK_LOOPS; i++) {
+        struct worker *worker = &server->workers[i];
+
+        worker->server = server;
+        worker->serves = i < DESK_LOOPS;
+        worker->loop.index = i;
+        worker->loop.wall_ms = worker->loop.mono_ms = DESK_START_MS;
+        worker->sched = &server->sched.loops[i];
+        sched_loop_init(&server->sched, i, &worker->loop.inbox, &worker->loop.wall_ms);
+        worker->hub = hub_new(worker);
+        worker->waiters = waiters_new(worker);
+    }
+    return server;
+}
+
+void desk_free(struct server *server)
+{
+    for (int i = 0; i <= DESK_LOOPS; i++) {
+        hub_free(server->workers[i].hub);
+        waiters_free(server->workers[i].waiters);
+    }
+    free(server->sched.loops);
+    free(server->workers);
+    free(server);
+}
+
+void desk_pass(struct server *server, int64_t ms)
+{
+    for (int i = 0; i <= DESK_LOOPS; i++) {
+        server->workers[i].loop.wall_ms += ms;
+        server->workers[i].loop.mono_ms += ms;
+        hub_tick(server->workers[i].hub);
+        waiters_tick(server->workers[i].waiters);
+    }
+}
+
+int desk_run(struct server *server, int loop)
+{
+    return inbox_run(&server->workers[loop].loop.inbox);
+}

@@ -1,0 +1,261 @@
+/* Submitting: placed, waiting or refused; and what becomes of a job that is refused late. */
+#include "rig.h"
+
+#include "server/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct fixture {
+    struct rig *rig;
+    struct settings settings;
+    struct server server;
+    struct worker worker;
+};
+
+static int setup(void **state)
+{
+    struct fixture *own = calloc(1, sizeof *own);
+    static struct str loopback = STR("loopback");
+
+    own->rig = rig_new();
+    rig_open(own->rig);
+    own->settings.sched = own->rig->config;
+    own->settings.allow_urls = (struct strs){.at = &loopback, .count = 1};
+    own->server.settings = &own->settings;
+    own->worker.server = &own->server;
+    own->worker.sched = rig_loop(own->rig, 0);
+    *state = own;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_free(own->rig);
+    free(own);
+    return 0;
+}
+
+static void submitted(struct submit *submit)
+{
+    assert_null(submit->user); /* once */
+    submit->user = submit;
+}
+
+static enum err prepare(struct fixture *own, const char *json, struct submit **ret_submit,
+                        struct problem *why)
+{
+    const struct json *root;
+
+    *why = (struct problem){0};
+    own->worker.loop.wall_ms = own->rig->wall_ms;
+    assert_int_equal(json_parse(str_of(json), &own->rig->arena, &root, why), ERR_OK);
+    enum err err = submit_prepare(&own->worker, &own->rig->arena, root, false, ret_submit, why);
+    if (!err)
+        (*ret_submit)->done = submitted;
+    return err;
+}
+
+static struct submit *start(struct fixture *own, const char *json)
+{
+    struct submit *submit;
+    struct problem why;
+
+    assert_int_equal(prepare(own, json, &submit, &why), ERR_OK);
+    submit_start(submit);
+    rig_quiet(own->rig);
+    assert_ptr_equal(submit->user, submit);
+    return submit;
+}
+
+#define TASK  "{\"type\":\"t\"}"
+#define WAITS "{\"type\":\"t\",\"queue_ms\":60000}"
+
+static int64_t depth(const struct fixture *own)
+{
+    return atomic_load(&own->rig->sched.queue_depth);
+}
+
+static void placed_waiting_or_refused(void **state)
+{
+    struct fixture *own = *state;
+
+    assert_int_equal(start(own, WAITS)->err, ERR_NO_CAPABLE_NODE); /* nobody takes the type */
+    rig_worker(own->rig, "n1", 1);
+    struct submit *submit = start(own, WAITS);
+    assert_int_equal(submit->err, ERR_OK);
+    assert_false(submit->queued);
+    assert_string_equal(submit->dispatch->head.node, "n1");
+    assert_int_equal(start(own, TASK)->err, ERR_ALL_FULL);
+    submit = start(own, WAITS);
+    assert_int_equal(submit->err, ERR_OK);
+    assert_true(submit->queued);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_NEW);
+    assert_int_equal(rig_noted(own->rig, submit->dispatch->job, "queued"), 1);
+    assert_int_equal(depth(own), 1);
+}
+
+/* Waiting helps where somebody fits; it does not depend on who else waits. */
+static void what_nobody_can_do_is_refused_also_while_others_wait(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_worker(own->rig, "n1", 0);
+    start(own, WAITS);
+    assert_int_equal(depth(own), 1);
+    assert_int_equal(
+        start(own, "{\"type\":\"t\",\"queue_ms\":60000,\"requires\":\"gpu=yes\"}")->err,
+        ERR_NO_CAPABLE_NODE);
+    assert_int_equal(depth(own), 1);
+}
+
+static void who_may_wait_does_not_overtake(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_worker(own->rig, "n1", 0);
+    struct submit *first = start(own, WAITS);
+    rig_worker(own->rig, "n2", 0);
+    struct submit *second = start(own, WAITS);
+    assert_true(second->queued);
+    rig_worker(own->rig, "n1", 1);
+    assert_int_equal(rig_job(own->rig, first->dispatch->job).state, JOB_DISPATCHED);
+    assert_int_equal(rig_job(own->rig, second->dispatch->job).state, JOB_NEW);
+}
+
+static void a_full_queue_refuses(void **state)
+{
+    struct fixture *own = *state;
+
+    own->rig->sched.config.queue_max = 2;
+    rig_worker(own->rig, "n1", 0);
+    start(own, WAITS);
+    struct submit *second = start(own, WAITS);
+    struct submit *third = start(own, WAITS);
+    assert_int_equal(third->err, ERR_QUEUE_FULL);
+    assert_int_equal(rig_job(own->rig, third->dispatch->job).id, 0);
+    assert_int_equal(depth(own), 2);
+    start(own, "{\"type\":\"other\",\"queue_ms\":60000}"); /* another type has a bound of its own */
+    assert_int_equal(depth(own), 3);
+    rig_settle(own->rig, SETTLE_CANCEL, second->dispatch->job, 0, NULL, "CANCELLED");
+    assert_int_equal(start(own, WAITS)->err, ERR_OK);
+}
+
+/* Its send failed, so the store has it; then the queue was full: it must not run later. */
+static void refused_by_a_full_queue_it_never_runs(void **state)
+{
+    struct fixture *own = *state;
+
+    own->rig->sched.config.queue_max = 1;
+    rig_worker(own->rig, "n1", 1);
+    own->rig->reach = RIG_KEEP;
+    struct submit *submit;
+    struct problem why;
+    assert_int_equal(prepare(own, WAITS, &submit, &why), ERR_OK);
+    submit_start(submit); /* nobody waits yet: it is sent */
+    rig_quiet(own->rig);
+    uint64_t other =
+        rig_wait_in_queue(own->rig, "{\"type\":\"t\",\"queue_ms\":60000,\"requires\":\"gpu=yes\"}");
+    rig_answer(own->rig, 0, false);
+    rig_quiet(own->rig);
+    assert_int_equal(submit->err, ERR_QUEUE_FULL);
+    own->rig->reach = RIG_OK;
+    rig_settle(own->rig, SETTLE_CANCEL, other, 0, NULL, "CANCELLED");
+    for (int i = 0; i < 10; i++) {
+        rig_pass(own->rig, 3000);
+        rig_beat(own->rig, "{\"node_id\":\"n1\"}");
+    }
+    assert_int_equal(rig_sends_of(own->rig, submit->dispatch->job), 1);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
+    assert_int_equal(depth(own), 0);
+}
+
+/* Nobody can be reached just now, but it may wait. */
+static void a_failed_send_may_wait_in_the_store(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_worker(own->rig, "n1", 1);
+    own->rig->reach = RIG_FAIL;
+    struct submit *submit = start(own, WAITS);
+    assert_int_equal(submit->err, ERR_OK);
+    assert_true(submit->queued);
+    assert_int_equal(depth(own), 1);
+    own->rig->reach = RIG_OK;
+    rig_pass(own->rig, 6000);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_DISPATCHED);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).attempt, 1);
+    assert_int_equal(depth(own), 0);
+}
+
+static void a_key_answers_a_waiting_job_again(void **state)
+{
+    struct fixture *own = *state;
+    uint64_t first = 0;
+
+    rig_worker(own->rig, "n1", 0);
+    for (int i = 0; i < 3; i++) {
+        struct submit *submit;
+        struct problem why;
+
+        assert_int_equal(prepare(own, WAITS, &submit, &why), ERR_OK);
+        submit->dispatch->idem = STR("key");
+        submit->dispatch->fingerprint = i == 2;
+        submit_start(submit);
+        rig_quiet(own->rig);
+        assert_int_equal(submit->err, i == 2 ? ERR_IDEMPOTENCY : ERR_OK);
+        first = first ? first : submit->dispatch->head.id;
+        if (i == 1) {
+            assert_true(submit->queued && submit->dispatch->duplicate);
+            assert_int_equal(submit->dispatch->head.id, first);
+        }
+        assert_int_equal(depth(own), 1); /* the others left no count behind */
+    }
+}
+
+static void a_store_that_is_away_leaves_no_count_behind(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_worker(own->rig, "n1", 0);
+    start(own, WAITS);
+    own->rig->refuse = ERR_STORE_DOWN;
+    assert_int_equal(start(own, WAITS)->err, ERR_STORE_DOWN);
+    own->rig->refuse = ERR_OK;
+    assert_int_equal(depth(own), 1);
+}
+
+static void callbacks_go_where_they_may(void **state)
+{
+    struct fixture *own = *state;
+    struct submit *submit;
+    struct problem why;
+
+    assert_int_equal(
+        prepare(own, "{\"type\":\"t\",\"callback_url\":\"http://127.0.0.1:1/\"}", &submit, &why),
+        ERR_OK);
+    assert_int_equal(
+        prepare(own, "{\"type\":\"t\",\"callback_url\":\"http://10.0.0.1/\"}", &submit, &why),
+        ERR_BAD_FIELD);
+    assert_string_equal(why.field, "callback_url");
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(placed_waiting_or_refused),
+        ROW(what_nobody_can_do_is_refused_also_while_others_wait),
+        ROW(who_may_wait_does_not_overtake),
+        ROW(a_full_queue_refuses),
+        ROW(refused_by_a_full_queue_it_never_runs),
+        ROW(a_failed_send_may_wait_in_the_store),
+        ROW(a_key_answers_a_waiting_job_again),
+        ROW(a_store_that_is_away_leaves_no_count_behind),
+        ROW(callbacks_go_where_they_may),
+    };
+
+    return cmocka_run_group_tests_name("server/api_dispatch", tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+/* Requests that wait for a job: each is told once, whatever comes first. */
+#include "unit.h"
+
+#include "desk.h"
+
+#include <stdlib.h>
+
+enum { CALLS = 200 };
+
+struct fixture {
+    struct server *server;
+    struct settings settings;
+    struct http_request reqs[CALLS];
+    struct call calls[CALLS];
+};
+
+static int told[CALLS];
+static struct call *first_call;
+
+static void ready(struct call *call)
+{
+    told[call - first_call]++;
+}
+
+static int setup(void **state)
+{
+    struct fixture *own = calloc(1, sizeof *own);
+
+    own->server = desk_new(&own->settings);
+    for (int i = 0; i < CALLS; i++) {
+        own->calls[i] = (struct call){.req = &own->reqs[i]};
+        told[i] = 0;
+    }
+    first_call = own->calls;
+    *state = own;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *own = *state;
+
+    desk_free(own->server);
+    free(own);
+    return 0;
+}
+
+static struct waiter *wait_for(struct fixture *own, int call, int loop, uint64_t job, int64_t ms)
+{
+    struct worker *worker = &own->server->workers[loop];
+
+    own->calls[call].worker = worker;
+    return waiters_add(worker->waiters, &own->calls[call], job, ms, ready);
+}
+
+static void run_all(struct fixture *own)
+{
+    for (int i = 0; i < DESK_LOOPS; i++)
+        desk_run(own->server, i);
+}
+
+static void all_who_wait_for_it_are_told_once(void **state)
+{
+    struct fixture *own = *state;
+
+    wait_for(own, 0, 0, 7, 1000);
+    wait_for(own, 1, 0, 7, 1000);
+    wait_for(own, 2, 1, 7, 1000);
+    wait_for(own, 3, 1, 8, 1000);
+    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7);
+    run_all(own);
+    assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
+    assert_int_equal(told[3], 0);
+    desk_pass(own->server, 2000); /* their time would be over now */
+    assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
+    assert_int_equal(told[3], 1);
+}
+
+static void a_wait_has_an_end(void **state)
+{
+    struct fixture *own = *state;
+
+    wait_for(own, 0, 0, 7, 1000);
+    wait_for(own, 1, 0, 7, 5000);
+    desk_pass(own->server, 999);
+    assert_int_equal(told[0], 0);
+    desk_pass(own->server, 1);
+    assert_int_equal(told[0], 1);
+    assert_int_equal(told[1], 0);
+    waiters_tell(own->server, 7);
+    run_all(own);
+    assert_true(told[0] == 1 && told[1] == 1);
+}
+
+static void who_left_need_not_wait(void **state)
+{
+    struct fixture *own = *state;
+
+    wait_for(own, 0, 0, 7, 60000);
+    own->reqs[0].gone = true;
+    desk_pass(own->server, 100);
+    assert_int_equal(told[0], 1);
+}
+
+static void one_that_was_taken_back_is_not_told(void **state)
+{
+    struct fixture *own = *state;
+    struct waiter *waiters[3];
+
+    for (int i = 0; i < 3; i++)
+        waiters[i] = wait_for(own, i, 0, 7, 1000);
+    waiters_del(own->server->workers[0].waiters, waiters[1]); /* the middle, the last, the first */
+    waiters_del(own->server->workers[0].waiters, waiters[0]);
+    waiters_tell(own->server, 7);
+    run_all(own);
+    assert_true(told[0] == 0 && told[1] == 0 && told[2] == 1);
+    desk_pass(own->server, 2000);
+    assert_int_equal(told[2], 1);
+}
+
+/* Nobody waits: nothing is posted to anybody. */
+static void telling_nobody_costs_nothing(void **state)
+{
+    struct fixture *own = *state;
+
+    waiters_tell(own->server, 7);
+    assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
+    waiters_del(own->server->workers[0].waiters, wait_for(own, 0, 0, 7, 1000));
+    waiters_tell(own->server, 7);
+    assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
+}
+
+static void a_draining_server_answers_all(void **state)
+{
+    struct fixture *own = *state;
+
+    for (int i = 0; i < CALLS; i++)
+        wait_for(own, i, 0, (uint64_t)(i / 3 + 1), 60000);
+    waiters_drain(own->server->workers[0].waiters);
+    for (int i = 0; i < CALLS; i++)
+        assert_int_equal(told[i], 1);
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(all_who_wait_for_it_are_told_once),
+        ROW(a_wait_has_an_end),
+        ROW(who_left_need_not_wait),
+        ROW(one_that_was_taken_back_is_not_told),
+        ROW(telling_nobody_costs_nothing),
+        ROW(a_draining_server_answers_all),
+    };
+
+    return cmocka_run_group_tests_name("server/waiters", tests, NULL, NULL);
+}
