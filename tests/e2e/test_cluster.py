@@ -397,7 +397,7 @@ class Status(ClusterCase):
         status = self.status(server)
         us = status["servers"]["us"]
         self.assertTrue(us["offline_reason"].startswith("no heartbeat"), us)
-        self.assertGreater(time.time() * 1000 - us["last_seen_ms"], 3000)
+        self.assertLessEqual(us["last_seen_ms"], time.time() * 1000)  # at once: its connection closed
         self.assertEqual((us["slots_available"], us["available_for"]), (0, []))
         self.assertEqual(status["cluster_status"], "partial")
         self.assertEqual(status["recommendation"], "US VPS offline; talk, research, automation can go to HK VPS")
