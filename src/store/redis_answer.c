@@ -12,6 +12,8 @@ static const enum err errors[] = {
     ERR_IDEMPOTENCY, ERR_TOO_LATE,  ERR_BAD_FIELD, ERR_CONFLICT,
 };
 
+enum { COUNTS_BYTES = 17 };
+
 /* Whole numbers, little end first, as struct.pack writes them. */
 struct bytes {
     const unsigned char *at;
@@ -80,7 +82,7 @@ bool wire_head_read(struct str packed, struct store_head *ret_head)
     head.attempt = take_small(&from, JOB_ATTEMPTS_MAX + 1);
     head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
     head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
-    take(&from, 4); /* what ran out, probe, place, keyed: the library's own */
+    take(&from, 5); /* what ran out, probe, place, keyed, told: the library's own */
     head.epoch = (uint32_t)take(&from, 4);
     head.owner = (unsigned)take(&from, 4);
     head.created_ms = take_time(&from);
@@ -156,23 +158,45 @@ static int64_t number(const redisReply *answer, size_t at)
     return reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
 }
 
-static bool read_put(struct store_op *op, const redisReply *answer)
+/* What the verbs that come with every job begin with is one text: small numbers, counters if there
+ * are any, and the head. */
+static bool read_rest(struct store_op *op, struct bytes *from)
 {
-    struct str why = redis_text(part(answer, 6));
+    struct str rest;
 
-    op->u.put.chosen = (int)number(answer, 3);
-    op->u.put.duplicate = number(answer, 4);
+    if (take(from, 1) == '1') {
+        if (from->left < COUNTS_BYTES ||
+            !read_counts((struct str){(const char *)from->at, COUNTS_BYTES}, &op->counts))
+            return false;
+        take(from, 8);
+        take(from, 8);
+        take(from, 1);
+    }
+    rest = (struct str){(const char *)from->at, from->left};
+    return !from->short_of && (rest.len == 0 || read_head(rest, &op->head));
+}
+
+static bool read_put(struct store_op *op, struct bytes *from)
+{
+    size_t tried;
+
+    op->u.put.duplicate = take(from, 1);
+    if (op->verb == STORE_RESERVE)
+        op->u.put.probe = take(from, 1);
+    else
+        take(from, 1);
+    op->u.put.chosen = (int)take(from, 1) - 1;
+    tried = (size_t)take(from, 1);
     if (op->verb != STORE_RESERVE)
-        return true;
-    op->u.put.probe = number(answer, 5);
-    if (why.len > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
+        return read_rest(op, from);
+    if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
         return false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
-        op->u.put.candidates[i].tried = i < why.len;
-        if (i < why.len)
-            op->u.put.candidates[i].why = (enum lease_reason)(why.at[i] - '0');
+        op->u.put.candidates[i].tried = i < tried;
+        if (i < tried)
+            op->u.put.candidates[i].why = (enum lease_reason)(take(from, 1) - '0');
     }
-    return true;
+    return read_rest(op, from);
 }
 
 static struct str kept(struct arena *arena, struct str text)
@@ -182,34 +206,46 @@ static struct str kept(struct arena *arena, struct str text)
 
 static void read_record(struct store_op *op, const redisReply *answer)
 {
-    struct str history = redis_text(part(answer, 7));
-
-    if (!op->arena || !history.at)
+    if (!op->arena || !answer)
         return;
     op->record = (struct store_record){
         .head = op->head,
-        .spec = kept(op->arena, redis_text(part(answer, 6))),
-        .history = kept(op->arena, history),
-        .result = kept(op->arena, redis_text(part(answer, 8))),
+        .spec = kept(op->arena, redis_text(part(answer, 1))),
+        .history = kept(op->arena, redis_text(part(answer, 2))),
+        .result = kept(op->arena, redis_text(part(answer, 3))),
     };
 }
 
-static bool read_settle(struct store_op *op, const redisReply *answer)
+static bool read_settle(struct store_op *op, struct bytes *from)
 {
-    op->u.settle.duplicate = number(answer, 3);
-    op->u.settle.ended_lease = number(answer, 4);
-    op->u.settle.breaker = (enum breaker_event)number(answer, 5);
-    if (op->verb == STORE_FINISH) {
-        op->record = (struct store_record){0};
-        read_record(op, answer);
+    bool duplicate = take(from, 1);
+    bool ended_lease = take(from, 1);
+    int event = take_small(from, BREAKER_RECOVERED + 1);
+
+    if (op->verb != STORE_ADOPT) {
+        op->u.settle.duplicate = duplicate;
+        op->u.settle.ended_lease = ended_lease;
+        op->u.settle.breaker = (enum breaker_event)event;
     }
-    return op->u.settle.breaker >= BREAKER_NO_EVENT && op->u.settle.breaker <= BREAKER_RECOVERED;
+    if (op->verb == STORE_FINISH)
+        op->record = (struct store_record){0};
+    return read_rest(op, from);
 }
 
-static bool read_adopt(struct store_op *op, const redisReply *answer)
+/* `list`: the answer, if it goes on behind its text. */
+static bool read_packed(struct store_op *op, struct str text, const redisReply *list)
 {
-    if (!op->err)
-        read_record(op, answer);
+    struct bytes from = bytes_of(text);
+    uint64_t code = take(&from, 1);
+    bool put = op->verb == STORE_PUT || op->verb == STORE_RESERVE;
+
+    op->head.id = 0;
+    if (from.short_of || code >= COUNT_OF(errors))
+        return false;
+    op->err = errors[code];
+    if (!(put ? read_put(op, &from) : read_settle(op, &from)))
+        return false;
+    read_record(op, list);
     return true;
 }
 
@@ -304,12 +340,17 @@ static bool read_breakers(struct store_op *op, const redisReply *answer)
 
 /* What a verb answers beyond its error, the head and the counters. */
 static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
-    [STORE_PUT] = read_put,           [STORE_RESERVE] = read_put,
-    [STORE_COMMIT] = read_settle,     [STORE_FINISH] = read_settle,
-    [STORE_RENEW] = read_renew,       [STORE_ADOPT] = read_adopt,
-    [STORE_DUE] = read_due,           [STORE_NODE_PUT] = read_node_put,
+    [STORE_RENEW] = read_renew,
+    [STORE_DUE] = read_due,
+    [STORE_NODE_PUT] = read_node_put,
     [STORE_BREAKERS] = read_breakers,
 };
+
+static bool is_packed(enum store_verb verb)
+{
+    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
+           verb == STORE_FINISH || verb == STORE_ADOPT;
+}
 
 bool wire_answer(struct store_op *op, const redisReply *answer)
 {
@@ -317,8 +358,12 @@ bool wire_answer(struct store_op *op, const redisReply *answer)
     struct str head;
     struct str counts;
 
+    if (answer->type == REDIS_REPLY_STRING)
+        return is_packed(op->verb) && read_packed(op, redis_text(answer), NULL);
     if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
         return false;
+    if (answer->element[0]->type == REDIS_REPLY_STRING)
+        return is_packed(op->verb) && read_packed(op, redis_text(answer->element[0]), answer);
     code = number(answer, 0);
     head = redis_text(answer->element[1]);
     counts = redis_text(answer->element[2]);

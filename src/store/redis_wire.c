@@ -62,15 +62,39 @@ static void add_job(struct wire *wire, uint64_t id)
     add(wire, text, JOB_ID_TEXT);
 }
 
-static void add_flags(struct wire *wire, const char *letters, const bool *set)
-{
-    char *flags = arena_raw(&wire->arena, strlen(letters) + 1);
-    size_t len = 0;
+/* Numbers packed as struct.unpack of lua/batch.lua reads them: little end first, nothing between.
+ */
+struct pack {
+    char *at;
+    size_t len;
+};
 
-    for (size_t i = 0; letters[i]; i++)
-        if (set[i])
-            flags[len++] = letters[i];
-    add(wire, flags, len);
+enum { PACK_MAX = 128 };
+
+static struct pack pack_begin(struct wire *wire, uint64_t job)
+{
+    struct pack pack = {.at = arena_raw(&wire->arena, PACK_MAX)};
+
+    job_id_text(job, pack.at);
+    pack.len = JOB_ID_TEXT;
+    return pack;
+}
+
+static void pack_number(struct pack *pack, int64_t value, size_t width)
+{
+    uint64_t bits = (uint64_t)(value > WIRE_FOREVER    ? WIRE_FOREVER
+                               : value < -WIRE_FOREVER ? -WIRE_FOREVER
+                                                       : value);
+
+    assert(pack->len + width <= PACK_MAX);
+    for (size_t i = 0; i < width; i++, bits >>= 8)
+        pack->at[pack->len++] = (char)bits;
+}
+
+static void pack_flags(struct pack *pack, const bool *set, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        pack_number(pack, set[i], 1);
 }
 
 void wire_begin(struct wire *wire, const struct wire_head *head)
@@ -114,21 +138,26 @@ void wire_free(struct wire *wire)
     *wire = (struct wire){0};
 }
 
-static void begin_op(struct wire *wire, const char *verb, int64_t not_after_ms)
-{
-    add_word(wire, verb);
-    add_int(wire, not_after_ms);
-    wire->ops++;
-}
-
-static void write_put(struct wire *wire, const struct store_op *op)
+static void write_put(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
     const bool set[] = {op->u.put.spec.at, op->u.put.type.at, op->u.put.idem.at,
                         op->u.put.session.at, op->u.put.callback};
+    size_t count = op->verb == STORE_RESERVE ? op->u.put.candidate_count : 0;
+    struct pack pack = pack_begin(wire, op->job);
 
-    add_job(wire, op->job);
-    add_int(wire, op->attempt);
-    add_flags(wire, "stiec", set);
+    assert(count <= STORE_CANDIDATES_MAX);
+    pack_flags(&pack, set, COUNT_OF(set));
+    pack_number(&pack, not_after_ms, 8);
+    pack_number(&pack, op->attempt, 4);
+    pack_number(&pack, op->u.put.max_attempts, 4);
+    pack_number(&pack, op->u.put.timeout_ms, 8);
+    pack_number(&pack, op->u.put.owner, 8);
+    pack_number(&pack, op->u.put.hold_ms, 8);
+    pack_number(&pack, op->u.put.ttl_ms, 8);
+    pack_number(&pack, (int64_t)count, 1);
+    for (size_t i = 0; i < STORE_CANDIDATES_MAX; i++)
+        pack_number(&pack, i < count ? op->u.put.candidates[i].spare : 0, 4);
+    add(wire, pack.at, pack.len);
     if (op->u.put.spec.at)
         add_text(wire, op->u.put.spec);
     if (op->u.put.type.at)
@@ -145,76 +174,64 @@ static void write_put(struct wire *wire, const struct store_op *op)
         add_text(wire, op->u.put.pool);
         add_text(wire, op->u.put.lang_pair);
     }
-    add_int(wire, op->u.put.max_attempts);
-    add_int(wire, op->u.put.timeout_ms);
-    add_int(wire, op->u.put.owner);
-    add_int(wire, op->u.put.hold_ms);
-    add_int(wire, op->u.put.ttl_ms);
-    assert(op->u.put.candidate_count <= STORE_CANDIDATES_MAX);
-    add_int(wire, op->verb == STORE_RESERVE ? (int64_t)op->u.put.candidate_count : 0);
-    for (size_t i = 0; op->verb == STORE_RESERVE && i < op->u.put.candidate_count; i++) {
+    for (size_t i = 0; i < count; i++)
         add_text(wire, op->u.put.candidates[i].node);
-        add_int(wire, op->u.put.candidates[i].spare);
-    }
 }
 
-/* The names of lua/settle.lua. */
-static const char *const outcomes[STORE_OUTCOME_COUNT] = {
-    [STORE_DONE] = "done",
-    [STORE_FAIL] = "fail",
-    [STORE_REFUSED] = "refused",
-    [STORE_SEND_FAILED] = "send_failed",
-    [STORE_EXPIRE] = "expire",
-    [STORE_CANCEL] = "cancel",
-    [STORE_QUEUE_TIMEOUT] = "queue_timeout",
-    [STORE_NO_CANDIDATE] = "no_candidate",
-};
-
-static void write_settle(struct wire *wire, const struct store_op *op, struct str reason)
+static void write_commit(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
-    bool finish = op->verb == STORE_FINISH;
-    struct str blamed = reason.len ? reason : STR("FAILED");
-    const bool set[] = {
-        op->node.at,
-        finish && op->u.settle.result.at,
-        finish && op->u.settle.candidates_left,
-        finish && op->u.settle.want_record,
-        finish && op->u.settle.outcome == STORE_FAIL && breaker_blames(blamed),
-    };
+    struct pack pack = pack_begin(wire, op->job);
 
-    add_job(wire, op->job);
-    add_int(wire, op->attempt);
-    add_flags(wire, "nrlwb", set);
+    pack_number(&pack, op->node.at != NULL, 1);
+    pack_number(&pack, not_after_ms, 8);
+    pack_number(&pack, op->attempt, 4);
+    pack_number(&pack, op->u.settle.running_ttl_ms, 8);
+    pack_number(&pack, op->u.settle.stop_grace_ms, 8);
+    add(wire, pack.at, pack.len);
     if (op->node.at)
         add_text(wire, op->node);
-    if (set[1])
-        add_text(wire, op->u.settle.result);
-}
-
-static void write_commit(struct wire *wire, const struct store_op *op)
-{
-    write_settle(wire, op, STR_NONE);
-    add_int(wire, op->u.settle.running_ttl_ms);
-    add_int(wire, op->u.settle.stop_grace_ms);
 }
 
 /* The reason also as JSON: the library writes the list of attempts, but knows no escapes. */
-static void write_finish(struct wire *wire, const struct store_op *op)
+static void add_reason(struct wire *wire, struct str reason)
+{
+    struct buf quoted = {0};
+
+    json_quote(&quoted, reason);
+    add_text(wire, reason);
+    add_text(wire, arena_str(&wire->arena, buf_view(&quoted)));
+    buf_free(&quoted);
+}
+
+static void write_finish(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
     struct str reason = op->u.settle.reason;
-    struct buf quoted = {0};
+    struct pack pack = pack_begin(wire, op->job);
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
     if (reason.len > STORE_REASON_MAX)
         reason.len = STORE_REASON_MAX;
-    write_settle(wire, op, reason);
-    json_quote(&quoted, reason);
-    add_word(wire, outcomes[op->u.settle.outcome]);
-    add_text(wire, reason);
-    add_text(wire, arena_str(&wire->arena, buf_view(&quoted)));
-    buf_free(&quoted);
-    add_int(wire, op->u.settle.owner);
-    add_int(wire, op->u.settle.hold_ms);
+    const bool set[] = {
+        op->node.at,
+        op->u.settle.result.at,
+        reason.len,
+        op->u.settle.candidates_left,
+        op->u.settle.want_record,
+        op->u.settle.outcome == STORE_FAIL && breaker_blames(reason.len ? reason : STR("FAILED")),
+    };
+    pack_flags(&pack, set, COUNT_OF(set));
+    pack_number(&pack, op->u.settle.outcome, 1);
+    pack_number(&pack, not_after_ms, 8);
+    pack_number(&pack, op->attempt, 4);
+    pack_number(&pack, op->u.settle.owner, 8);
+    pack_number(&pack, op->u.settle.hold_ms, 8);
+    add(wire, pack.at, pack.len);
+    if (op->node.at)
+        add_text(wire, op->node);
+    if (op->u.settle.result.at)
+        add_text(wire, op->u.settle.result);
+    if (reason.len)
+        add_reason(wire, reason);
 }
 
 static void write_renew(struct wire *wire, const struct store_op *op)
@@ -255,11 +272,17 @@ static void write_due(struct wire *wire, const struct store_op *op)
 
 static void write_node_put(struct wire *wire, const struct store_op *op)
 {
-    const bool set[] = {op->u.node_put.facts.at, op->u.node_put.set_admin,
-                        op->u.node_put.new_epoch};
+    char *flags = arena_raw(&wire->arena, 3);
+    size_t len = 0;
 
+    if (op->u.node_put.facts.at)
+        flags[len++] = 'f';
+    if (op->u.node_put.set_admin)
+        flags[len++] = 'a';
+    if (op->u.node_put.new_epoch)
+        flags[len++] = 'e';
     add_text(wire, op->node);
-    add_flags(wire, "fae", set);
+    add(wire, flags, len);
     add_int(wire, op->u.node_put.own);
     add_int(wire, op->u.node_put.health);
     add_int(wire, op->u.node_put.max);
@@ -292,48 +315,64 @@ static void write_reset(struct wire *wire, const struct store_op *op)
     add_text(wire, op->u.breaker.type);
 }
 
-/* The other verbs are reads, see redis_read.c. */
+/* Those that come with every job are packed; of the others each value is an argument. The verbs
+ * that are missing here are reads, see redis_read.c. */
 static const struct {
     const char *letter; /* of lua/batch.lua */
     void (*write)(struct wire *wire, const struct store_op *op);
+    void (*write_packed)(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
 } verbs[STORE_VERB_COUNT] = {
-    [STORE_PUT] = {"P", write_put},
-    [STORE_RESERVE] = {"R", write_put},
-    [STORE_COMMIT] = {"C", write_commit},
-    [STORE_FINISH] = {"F", write_finish},
-    [STORE_RENEW] = {"N", write_renew},
-    [STORE_HOLD] = {"H", write_hold},
-    [STORE_ADOPT] = {"A", write_adopt},
-    [STORE_DUE] = {"D", write_due},
-    [STORE_NODE_PUT] = {"M", write_node_put},
-    [STORE_NODE_DROP] = {"X", write_node},
-    [STORE_CALLBACK_DONE] = {"K", write_callback},
-    [STORE_BREAKERS] = {"B", write_nothing},
-    [STORE_BREAKER_RESET] = {"Z", write_reset},
+    [STORE_PUT] = {"P", NULL, write_put},
+    [STORE_RESERVE] = {"R", NULL, write_put},
+    [STORE_COMMIT] = {"C", NULL, write_commit},
+    [STORE_FINISH] = {"F", NULL, write_finish},
+    [STORE_RENEW] = {"N", write_renew, NULL},
+    [STORE_HOLD] = {"H", write_hold, NULL},
+    [STORE_ADOPT] = {"A", write_adopt, NULL},
+    [STORE_DUE] = {"D", write_due, NULL},
+    [STORE_NODE_PUT] = {"M", write_node_put, NULL},
+    [STORE_NODE_DROP] = {"X", write_node, NULL},
+    [STORE_CALLBACK_DONE] = {"K", write_callback, NULL},
+    [STORE_BREAKERS] = {"B", write_nothing, NULL},
+    [STORE_BREAKER_RESET] = {"Z", write_reset, NULL},
 };
 
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
     assert(op->verb < STORE_VERB_COUNT && verbs[op->verb].letter);
-    begin_op(wire, verbs[op->verb].letter, not_after_ms);
+    add_word(wire, verbs[op->verb].letter);
+    wire->ops++;
+    if (verbs[op->verb].write_packed) {
+        verbs[op->verb].write_packed(wire, op, not_after_ms);
+        return;
+    }
     verbs[op->verb].write(wire, op);
+    add_int(wire, not_after_ms);
+}
+
+/* Our own have no bound. */
+static void begin_own(struct wire *wire, const char *verb, int64_t first)
+{
+    add_word(wire, verb);
+    wire->ops++;
+    add_int(wire, first);
 }
 
 void wire_arrive(struct wire *wire, unsigned instance, int64_t running_ttl_ms)
 {
-    begin_op(wire, "I", 0);
-    add_int(wire, instance);
+    begin_own(wire, "I", instance);
     add_int(wire, running_ttl_ms);
+    add_int(wire, 0);
 }
 
 void wire_leave(struct wire *wire, unsigned instance)
 {
-    begin_op(wire, "L", 0);
-    add_int(wire, instance);
+    begin_own(wire, "L", instance);
+    add_int(wire, 0);
 }
 
 void wire_tidy(struct wire *wire, int64_t jobs_max)
 {
-    begin_op(wire, "T", 0);
-    add_int(wire, jobs_max > 0 ? jobs_max : 0);
+    begin_own(wire, "T", jobs_max > 0 ? jobs_max : 0);
+    add_int(wire, 0);
 }

@@ -25,26 +25,40 @@ end
 
 local readers = {}
 
+local NO_JOB = 'j0000000000000'
+
+local function job_named(id)
+  return id == NO_JOB and '' or id
+end
+
+-- Numbers come packed, see redis_wire.c: a text for each would cost more than the work.
+local PUT = '<c14BBBBBi8i4i4i8i8i8i8Bi4i4i4i4'
+
 local function read_put()
-  local op = {job = text(), attempt = number()}
-  local flags = text()
-  if has(flags, 's') then op.spec = text() end
-  op.type = has(flags, 't') and text() or ''
-  if has(flags, 'i') then
+  local job, has_spec, has_type, has_idem, has_session, callback, not_after, attempt, max, timeout,
+    owner, hold, ttl, count, spare1, spare2, spare3, spare4 = unpack_struct(PUT, text())
+  local op = {
+    job = job_named(job), not_after = not_after, attempt = attempt, max = max, timeout = timeout,
+    owner = owner, hold = hold, ttl = ttl, callback = callback == 1, spec = nil, type = '',
+    idem = nil, fingerprint = nil, session = nil, pool = nil, lang_pair = nil, verb = nil,
+    nodes = nil, spares = {spare1, spare2, spare3, spare4},
+  }
+  if has_spec == 1 then op.spec = text() end
+  if has_type == 1 then op.type = text() end
+  if has_idem == 1 then
     op.idem = text()
     op.fingerprint = text()
   end
-  if has(flags, 'e') then
+  if has_session == 1 then
     op.session = text()
     op.pool = text()
     op.lang_pair = text()
   end
-  op.callback = has(flags, 'c')
-  op.max, op.timeout, op.owner, op.hold, op.ttl = number(), number(), number(), number(), number()
-  op.nodes, op.spares = {}, {}
-  for i = 1, number() do
-    op.nodes[i] = text()
-    op.spares[i] = number()
+  if count == 4 then
+    op.nodes = {A[at + 1], A[at + 2], A[at + 3], A[at + 4]}
+    at = at + 4
+  else
+    op.nodes = texts(count)
   end
   return op
 end
@@ -52,26 +66,26 @@ end
 readers.P = read_put
 readers.R = read_put
 
-local function read_settle()
-  local op = {job = text(), attempt = number()}
-  local flags = text()
-  if has(flags, 'n') then op.node = text() end
-  if has(flags, 'r') then op.result = text() end
-  op.left, op.want_record, op.blames = has(flags, 'l'), has(flags, 'w'), has(flags, 'b')
-  return op
-end
+local COMMIT, FINISH = '<c14Bi8i4i8i8', '<c14BBBBBBBi8i4i8i8'
 
 function readers.C()
-  local op = read_settle()
-  op.running_ttl, op.stop_grace = number(), number()
-  return op
+  local job, has_node, not_after, attempt, running_ttl, stop_grace = unpack_struct(COMMIT, text())
+  return {
+    job = job_named(job), not_after = not_after, attempt = attempt, running_ttl = running_ttl,
+    stop_grace = stop_grace, node = has_node == 1 and text() or nil, verb = nil,
+  }
 end
 
 function readers.F()
-  local op = read_settle()
-  op.outcome, op.reason, op.reason_json = text(), text(), text()
-  op.owner, op.hold = number(), number()
-  return op
+  local job, has_node, has_result, has_reason, left, want_record, blames, outcome, not_after,
+    attempt, owner, hold = unpack_struct(FINISH, text())
+  return {
+    job = job_named(job), not_after = not_after, attempt = attempt, owner = owner, hold = hold,
+    left = left == 1, want_record = want_record == 1, blames = blames == 1, outcome = outcome,
+    node = has_node == 1 and text() or nil, result = has_result == 1 and text() or nil,
+    reason = has_reason == 1 and text() or '', reason_json = has_reason == 1 and text() or 'null',
+    verb = nil,
+  }
 end
 
 function readers.N()
@@ -160,9 +174,10 @@ end
 local function read_ops(count)
   local ops, jobs, nodes = {}, {}, {}
   for i = 1, count do
-    local verb, not_after = text(), number()
+    local verb = text()
     local op = readers[verb]()
-    op.verb, op.not_after = verb, not_after
+    op.verb = verb
+    op.not_after = op.not_after or number()
     ops[i] = op
     if op.job then jobs[#jobs + 1] = op.job end
     if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end

@@ -101,7 +101,7 @@ local function history_add(j, event, reason_json)
     local at = find(kept, '},{"attempt_id":', 1, true)
     kept = at and '[' .. sub(kept, at + 2) or ''
   end
-  j.history, j.new_history = kept, kept
+  j.history, j.new_history, j.told = kept, kept, 1
 end
 
 -- Did this attempt end so? Without a node: on any.

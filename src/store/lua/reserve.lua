@@ -56,7 +56,7 @@ local function first_answer(j, node)
   for name, value in pairs(j) do first[name] = value end
   first.state = node ~= '' and DISPATCHED or NEW
   first.attempt, first.lease, first.due, first.ended = 1, NONE, 0, 0
-  first.reason, first.node = '', node
+  first.reason, first.node, first.packed = '', node, nil
   return head_of(first)
 end
 
@@ -88,9 +88,9 @@ local function create(op)
   local j = {
     id = op.job, state = NEW, lease = NONE, attempt = 1, max = op.max,
     callback = op.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
-    place = AT_NOWHERE, keyed = false, epoch = 0, owner = op.owner, created = U.now,
+    place = AT_NOWHERE, keyed = false, told = 0, epoch = 0, owner = op.owner, created = U.now,
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = op.timeout,
-    run_until = 0, node = '', type = op.type, reason = '', history = '', new_spec = op.spec,
+    run_until = 0, node = '', type = op.type, reason = '', new_spec = op.spec,
   }
   U.jobs[op.job] = j
   job_changed(j)
@@ -127,9 +127,11 @@ end
 
 local verbs = {}
 
+-- One text is cheaper to send than a list: redis_answer.c takes it apart again.
 local function placed_answer(answer)
-  return {answer.err, answer.head or false, answer.counts or false, answer.chosen,
-    answer.duplicate, answer.probe, answer.why or ''}
+  local why = answer.why or ''
+  return char(answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
+    (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
 end
 
 function verbs.P(op)
@@ -177,7 +179,7 @@ end
 
 -- The first candidate with a free slot and a breaker that lets this type through.
 local function first_fit(op, type, answer)
-  local why = {}
+  local why = ''
   for i = 1, #op.nodes do
     local n = node_get(op.nodes[i])
     local reason, probe = WHY.NOT_READY, nil
@@ -187,13 +189,13 @@ local function first_fit(op, type, answer)
       allowed, probe = breaker_allows(op.nodes[i], type)
       if not allowed then reason = WHY.BREAKER end
     end
-    why[i] = reason
+    why = why .. reason
     if reason == WHY.OK then
-      answer.chosen, answer.why = i - 1, concat(why)
+      answer.chosen, answer.why = i - 1, why
       return n, probe
     end
   end
-  answer.why = concat(why)
+  answer.why = why
   return nil
 end
 

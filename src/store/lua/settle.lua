@@ -1,9 +1,11 @@
 -- How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE, as store/ledger_settle.c has them.
 
+-- A text, or a list that begins with it when the whole record is wanted.
 local function settled_answer(answer)
-  return {answer.err, answer.head or false, answer.counts or false, answer.duplicate,
-    answer.ended, answer.breaker, answer.spec or false, answer.history or false,
-    answer.result or false}
+  local head = char(answer.err, answer.duplicate, answer.ended, answer.breaker) ..
+    (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
+  if not answer.history then return head end
+  return {head, answer.spec or false, answer.history, answer.result or false}
 end
 
 local function new_answer()
@@ -54,16 +56,18 @@ function verbs.C(op)
   return settled_answer(answer)
 end
 
+local DONE_OUTCOME, FAIL_OUTCOME, EXPIRE_OUTCOME = 0, 1, 4
+
 -- What each outcome is to the job machine, and the reason it leaves when none is given.
-local endings = {
-  done = {event = 'done', reason = '', of_attempt = true},
-  fail = {event = 'fail', reason = 'FAILED', of_attempt = true},
-  refused = {event = 'refused', reason = 'NODE_REFUSED', of_attempt = true},
-  send_failed = {event = 'send_failed', reason = 'SEND_FAILED', of_attempt = true},
-  expire = {event = 'ack_timeout', reason = 'ACK_TIMEOUT', of_attempt = true},
-  cancel = {event = 'cancel', reason = 'CANCELLED'},
-  queue_timeout = {event = 'queue_timeout', reason = 'QUEUE_TIMEOUT'},
-  no_candidate = {event = 'no_candidate', reason = 'NO_CANDIDATE'},
+local endings = { -- by enum store_outcome
+  [0] = {event = 'done', reason = '', of_attempt = true},
+  [1] = {event = 'fail', reason = 'FAILED', of_attempt = true},
+  [2] = {event = 'refused', reason = 'NODE_REFUSED', of_attempt = true},
+  [3] = {event = 'send_failed', reason = 'SEND_FAILED', of_attempt = true},
+  [4] = {event = 'ack_timeout', reason = 'ACK_TIMEOUT', of_attempt = true},
+  [5] = {event = 'cancel', reason = 'CANCELLED'},
+  [6] = {event = 'queue_timeout', reason = 'QUEUE_TIMEOUT'},
+  [7] = {event = 'no_candidate', reason = 'NO_CANDIDATE'},
 }
 
 local function plain_json(reason)
@@ -76,10 +80,10 @@ local function verdict_of(op, j)
     event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
     reason = op.reason, reason_json = op.reason_json, blames = op.blames,
   }
-  if op.reason == '' or op.outcome == 'done' then
+  if op.reason == '' or op.outcome == DONE_OUTCOME then
     v.reason, v.reason_json = ending.reason, plain_json(ending.reason)
   end
-  if op.outcome == 'expire' then
+  if op.outcome == EXPIRE_OUTCOME then
     v.in_time = not v.in_time or is_orphaned(j)
     v.reason, v.blames = ending.reason, false
     if j.state == ACKED or j.lease == RUNNING_LEASE or j.ran_out == RUNNING_LEASE then
@@ -170,8 +174,8 @@ end
 -- lease. The job stays as the cancel left it.
 local function ends_cancelled(op, j, v)
   if not is_final(j) or is_over(j) or not v.in_time then return false end
-  if op.outcome == 'expire' then return op.attempt == 0 or op.attempt == j.attempt end
-  return (op.outcome == 'done' or op.outcome == 'fail') and from_here(op, j)
+  if op.outcome == EXPIRE_OUTCOME then return op.attempt == 0 or op.attempt == j.attempt end
+  return (op.outcome == DONE_OUTCOME or op.outcome == FAIL_OUTCOME) and from_here(op, j)
 end
 
 local function end_cancelled(answer, j, v)
@@ -184,7 +188,7 @@ end
 -- its reason.
 local function is_repeated(op, j, v)
   if not v.of_attempt then return j.state == FAILED and v.reason == j.reason end
-  if op.outcome == 'expire' then
+  if op.outcome == EXPIRE_OUTCOME then
     return history_has(j, op.attempt, op.node, 'ack_timeout') or
       history_has(j, op.attempt, op.node, 'run_timeout')
   end

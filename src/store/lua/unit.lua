@@ -15,7 +15,7 @@ local U -- this batch
 local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
 local AT_NOWHERE, AT_DUE, AT_LAPSED = 0, 1, 2
 
-local JOB = '<BBBBBBBBBI4I4i8i8i8i8i8i8i8i8sss'
+local JOB = '<BBBBBBBBBBI4I4i8i8i8i8i8i8i8i8sss'
 local NODE = '<BBBBi4i4i4I4i8i8'
 local NODE_BYTES = 36
 local COUNTS = '<Bi4i4i4I4'
@@ -47,22 +47,27 @@ end
 -- Jobs.
 
 local function job_read(id, packed)
-  local state, lease, attempt, max, callback, ran_out, probe, place, keyed, epoch, owner, created,
+  local state, lease, attempt, max, callback, ran_out, probe, place, keyed, told, epoch, owner, created,
     updated, dispatched, acked, ended, due, timeout, run_until, node, type, reason =
     unpack_struct(JOB, packed)
   return {
     id = id, state = state, lease = lease, attempt = attempt, max = max, callback = callback,
-    ran_out = ran_out, probe = probe == 1, place = place, keyed = keyed == 1, epoch = epoch,
-    owner = owner, created = created, updated = updated, dispatched = dispatched, acked = acked,
+    ran_out = ran_out, probe = probe == 1, place = place, keyed = keyed == 1, told = told,
+    epoch = epoch, owner = owner, created = created, updated = updated, dispatched = dispatched, acked = acked,
     ended = ended, due = due, timeout = timeout, run_until = run_until, node = node, type = type,
     reason = reason,
   }
 end
 
+-- Until it changes again; an answer and the write after it share the text.
 local function job_packed(j)
-  return pack(JOB, j.state, j.lease, j.attempt, j.max, j.callback, j.ran_out, j.probe and 1 or 0,
-    j.place, j.keyed and 1 or 0, j.epoch, j.owner, j.created, j.updated, j.dispatched, j.acked,
+  local packed = j.packed
+  if packed then return packed end
+  packed = pack(JOB, j.state, j.lease, j.attempt, j.max, j.callback, j.ran_out, j.probe and 1 or 0,
+    j.place, j.keyed and 1 or 0, j.told, j.epoch, j.owner, j.created, j.updated, j.dispatched, j.acked,
     j.ended, j.due, j.timeout, j.run_until, j.node, j.type, j.reason)
+  j.packed = packed
+  return packed
 end
 
 local function job_get(id)
@@ -106,9 +111,12 @@ end
 
 local function job_changed(j)
   U.dirty[j.id] = j
+  j.packed = nil
 end
 
+-- `told`: it has one; most jobs have none until they end.
 local function job_history(j)
+  if j.told == 0 then return '' end
   if j.history == nil then
     j.history = call('HGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':h') or ''
   end
@@ -123,6 +131,7 @@ local function job_due(j)
   if j.place == AT_LAPSED then U.lapsed[j.id] = false end
   j.place = AT_DUE
   U.dirty[j.id] = j
+  j.packed = nil
 end
 
 local function job_lapsed(j)
@@ -131,6 +140,7 @@ local function job_lapsed(j)
   if j.place == AT_DUE then U.due[j.id] = false end
   j.place = AT_LAPSED
   U.dirty[j.id] = j
+  j.packed = nil
 end
 
 local function job_nowhere(j)
@@ -138,6 +148,7 @@ local function job_nowhere(j)
   if j.place == AT_LAPSED then U.lapsed[j.id] = false end
   j.place = AT_NOWHERE
   U.dirty[j.id] = j
+  j.packed = nil
 end
 
 -- Nodes. `leases` is the list of job ids that hold a slot, oldest first, each after a space.
@@ -204,10 +215,16 @@ end
 
 local function write_places(name, places)
   local add, del = {}, {}
+  local added, texts = 0, {} -- the score of one batch is often the same, and slow to write
   for id, score in pairs(places) do
     if score then
-      add[#add + 1] = score
-      add[#add + 1] = id
+      local as_text = texts[score]
+      if not as_text then
+        as_text = score .. ''
+        texts[score] = as_text
+      end
+      add[added + 1], add[added + 2] = as_text, id
+      added = added + 2
     else
       del[#del + 1] = id
     end
