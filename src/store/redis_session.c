@@ -22,6 +22,8 @@ void redis_session_init(struct redis_session *session, const struct redis_target
         .timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : TIMEOUT_DEFAULT_MS,
     };
     redis_link_init(&session->link, target);
+    snprintf(session->instance, sizeof session->instance, "%u:%08" PRIx32, config->instance,
+             (uint32_t)rnd_next(&session->link.rnd));
     snprintf(session->library, sizeof session->library, "berth_v1_%08" PRIx32 "%s", mark,
              config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
@@ -66,7 +68,7 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
     struct wire_head head = {
         .function = session->function,
         .now_ms = session->test_clock ? session->test_clock() : 0,
-        .instance = config->instance,
+        .instance = session->instance,
         .generation = session->next_generation,
         .retention_ms = config->retention_ms,
         .breaker_threshold = config->breaker_threshold,

@@ -14,6 +14,7 @@ struct redis_session {
     int64_t timeout_ms;
     char library[REDIS_FUNCTION_MAX + 1];
     char function[REDIS_FUNCTION_MAX + 16];
+    char instance[REDIS_GENERATION_MAX + 1]; /* "7:1a2b3c4d": another one after every start */
     /* The store's time: `store_ms` was not before it was `mono_ms` here. */
     int64_t store_ms; /* 0: not known yet */
     int64_t mono_ms;

@@ -109,7 +109,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     add_word(wire, REDIS_KEY "none");
     add_int(wire, head->now_ms);
     add_int(wire, head->late_ms);
-    add_int(wire, head->instance);
+    add_word(wire, head->instance);
     add_word(wire, head->generation);
     add_int(wire, head->retention_ms > 0 ? head->retention_ms : 0);
     add_int(wire, head->breaker_threshold);

@@ -29,9 +29,9 @@ struct wire {
 
 struct wire_head {
     const char *function;
-    int64_t now_ms;  /* only a library for tests looks at it */
-    int64_t late_ms; /* store time after which nothing changes any more; 0: no bound */
-    unsigned instance;
+    int64_t now_ms;         /* only a library for tests looks at it */
+    int64_t late_ms;        /* store time after which nothing changes any more; 0: no bound */
+    const char *instance;   /* its number and a name for this life of it */
     const char *generation; /* the name of a new one, if the store turns out to be empty */
     int64_t retention_ms;
     int64_t breaker_threshold;

@@ -213,6 +213,37 @@ static void test_store_time_counts(void **state)
     assert_int_equal(rig_call(&fixture->rig, &op), ERR_TOO_LATE);
 }
 
+/* One that starts while another is there takes back only what its own number held. */
+static void test_second_instance(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    struct rig other = {.config = rig->config};
+    struct store_op adopt = {.verb = STORE_ADOPT, .job = 1};
+    int64_t due_ms;
+
+    adopt.u.hold.owner = 2;
+    adopt.u.hold.hold_ms = 15000;
+    assert_int_equal(rig_put(rig, 1), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
+    due_ms = rig->op.head.due_ms;
+    desk_init(&other.desk);
+    other.config.instance = 2;
+    other.config.running_ttl_ms = 10 * RIG_RUN_MS;
+    rig_open(&other);
+    assert_int_equal(rig_call(&other, &adopt), ERR_STALE); /* the first one still holds it */
+    assert_int_equal(rig_commit(&other, 2, 1, "n1"), ERR_OK);
+    assert_true(other.op.u.settle.duplicate);
+    assert_int_equal(other.op.head.due_ms, due_ms);
+    rig_close(rig); /* in peace: what it held is free at once */
+    adopt.err = ERR_OK;
+    assert_int_equal(rig_call(&other, &adopt), ERR_OK);
+    rig_close(&other);
+    arena_free(&other.arena);
+    rig_open(rig);
+}
+
 /* What is kept for a time has a time to live, and what lives has none that is too short. */
 static void test_keys_expire(void **state)
 {
@@ -380,6 +411,7 @@ int main(void)
         TEST(test_cut_connections_are_made_again),
         TEST(test_out_of_memory),
         TEST(test_store_time_counts),
+        TEST(test_second_instance),
         TEST(test_keys_expire),
         TEST(test_one_hash_tag),
         TEST(test_too_many_jobs_go),

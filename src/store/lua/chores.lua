@@ -1,13 +1,19 @@
 -- What an instance does around its work: it arrives, it leaves, and it tidies up now and then.
 local INSTANCE_MS = 15000 -- an instance that did not call for so long is taken for gone
 
--- Is anybody else there to renew and to hold?
+-- Is anybody else there to renew and to hold? Those that went without a word are forgotten.
 local function others_live()
   local all = call('HGETALL', KEY .. 'instances')
+  local live = false
   for i = 1, #all, 2 do
-    if all[i] ~= U.instance and U.now - tonumber(all[i + 1]) <= INSTANCE_MS then return true end
+    local silent_ms = U.now - tonumber(all[i + 1])
+    if silent_ms > 10 * INSTANCE_MS then
+      call('HDEL', KEY .. 'instances', all[i])
+    elseif all[i] ~= U.instance and silent_ms <= INSTANCE_MS then
+      live = true
+    end
   end
-  return false
+  return live
 end
 
 -- The first one after a pause of all: nobody could renew meanwhile, so a running lease gets a full
