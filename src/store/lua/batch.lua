@@ -155,7 +155,7 @@ local function server_now()
 end
 
 local META = {'now', 'order', 'gen', 'lapse_seq', 'version', 'gate_count', 'open_count', 'bucket',
-  'audit_cursor', 'gate_cursor'}
+  'audit_cursor', 'gate_cursor', 'purge_at'}
 
 local function begin_batch(now)
   local meta = {}

@@ -90,9 +90,12 @@ local function audit()
   return repairs
 end
 
--- Buckets whose jobs all changed too long ago. One with a callback that waits is kept.
+-- Buckets whose jobs all changed too long ago, some at a time: the oldest may live on for long. One
+-- with a callback that waits is kept.
 local function purge_old()
-  local list = call('ZRANGE', KEY .. 'buckets', 0, 7)
+  local from = tonumber(U.meta.purge_at or 0)
+  local list = call('ZRANGE', KEY .. 'buckets', from, from + 7)
+  U.meta_new.purge_at = #list == 8 and from + 7 or 0
   for i = 1, #list do
     local bucket = list[i]
     local left = call('PTTL', KEY .. 'j:' .. bucket)
