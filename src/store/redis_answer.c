@@ -101,6 +101,14 @@ bool wire_head_read(struct str packed, struct store_head *ret_head)
     return !from.short_of;
 }
 
+uint64_t wire_order(struct str state)
+{
+    struct bytes from = bytes_of(state);
+
+    take(&from, 8); /* the time of the last call */
+    return take(&from, 8);
+}
+
 bool wire_node_read(struct str packed, struct wire_node *ret_node)
 {
     struct bytes from = bytes_of(packed);

@@ -25,15 +25,12 @@ static bool read_order(struct redis_read *read)
 {
     redisReply *reply = redis_read_checked(
         read,
-        redis_link_ask(read->link, read->deadline_ms, "HGET", REDIS_KEY "meta", "order", NULL),
+        redis_link_ask(read->link, read->deadline_ms, "HGET", REDIS_KEY "meta", "state", NULL),
         REDIS_REPLY_STRING, "read the order");
-    int64_t order = 0;
 
     if (!reply)
         return false;
-    if (reply->type == REDIS_REPLY_STRING)
-        str_int(redis_text(reply), &order);
-    read->op->order = (uint64_t)order;
+    read->op->order = wire_order(redis_text(reply));
     freeReplyObject(reply);
     return true;
 }

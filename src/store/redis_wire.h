@@ -60,6 +60,8 @@ struct wire_node {
     int64_t registered_ms;
     int64_t version;
 };
+/* The order of answers out of `meta.state`; 0 when there is none. */
+uint64_t wire_order(struct str state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
 
 #endif

@@ -154,20 +154,24 @@ local function server_now()
   return tonumber(time[1]) * 1000 + (tonumber(time[2]) - tonumber(time[2]) % 1000) / 1000
 end
 
-local META = {'now', 'order', 'gen', 'lapse_seq', 'version', 'gate_count', 'open_count', 'bucket',
-  'audit_cursor', 'gate_cursor', 'purge_at'}
+-- What every call reads and writes is one field: now, order, lapse_seq, version, gate_count,
+-- open_count, generation, newest bucket. redis_nodes.c looks at the order.
+local STATE = '<i8i8i8i8i8i8ss'
 
-local function begin_batch(now)
-  local meta = {}
-  local got = call('HMGET', KEY .. 'meta', unpack_list(META))
-  for i = 1, #META do meta[META[i]] = got[i] or nil end
+local function begin_batch(now, gen)
+  local last, order, lapse_seq, version, gate_count, open_count, bucket = nil, 0, 0, 0, 0, 0, ''
+  local packed = call('HGET', KEY .. 'meta', 'state')
+  if packed then
+    last, order, lapse_seq, version, gate_count, open_count, gen, bucket =
+      unpack_struct(STATE, packed)
+  end
   U = {
-    now = now, meta = meta, meta_new = {}, jobs = {}, dirty = {}, nodes = {}, dirty_nodes = {},
+    now = now, last = last, jobs = {}, dirty = {}, nodes = {}, dirty_nodes = {},
     due = {}, lapsed = {}, gates = {}, dirty_gates = {}, idems = {}, dirty_idems = {},
     sessions = {}, dirty_sessions = {}, callbacks = {}, told = {}, none_ripe = false,
-    order = tonumber(meta.order or 0), lapse_seq = tonumber(meta.lapse_seq or 0),
-    version = tonumber(meta.version or 0), gate_count = tonumber(meta.gate_count or 0),
-    open_count = tonumber(meta.open_count or 0), bucket = meta.bucket or '',
+    order = order, lapse_seq = lapse_seq, version = version, gate_count = gate_count,
+    open_count = open_count, bucket = bucket, gen = gen, instance = nil, retention = nil,
+    threshold = nil, cooldown = nil, told_alive = nil, leaving = nil,
   }
 end
 
@@ -200,17 +204,11 @@ local function end_batch(count)
   if next(U.dirty_sessions) then write_sessions() end
   if next(U.callbacks) then write_callbacks() end
   publish_nodes()
-  local set = {'now', U.now, 'order', U.order + count, 'lapse_seq', U.lapse_seq,
-    'version', U.version, 'gate_count', U.gate_count, 'open_count', U.open_count,
-    'bucket', U.bucket, 'gen', U.gen}
-  for name, value in pairs(U.meta_new) do
-    set[#set + 1] = name
-    set[#set + 1] = value
-  end
-  call('HSET', KEY .. 'meta', unpack_list(set))
+  call('HSET', KEY .. 'meta', 'state', pack(STATE, U.now, U.order + count, U.lapse_seq, U.version,
+    U.gate_count, U.open_count, U.gen, U.bucket))
   if U.leaving then
     call('HDEL', KEY .. 'instances', U.instance)
-  elseif count == 0 or U.now - (tonumber(U.meta.now or 0)) > 1000 or U.told_alive then
+  elseif U.told_alive then
     call('HSET', KEY .. 'instances', U.instance, U.now)
   end
 end
@@ -228,13 +226,11 @@ local function batch(keys, args)
   local instance, gen, retention, threshold, cooldown = text(), text(), number(), number(), number()
   local alive, count = text(), number()
   if late > 0 and now > late then return {now, 'LATE'} end
-  begin_batch(now)
+  begin_batch(now, gen)
   U.instance, U.retention, U.threshold, U.cooldown = instance, retention, threshold, cooldown
   U.told_alive = alive == '1'
-  U.gen = U.meta.gen or gen
   local ops = read_ops(count)
-  local last_now = tonumber(U.meta.now)
-  if not (ops[1] and ops[1].verb == 'I' and not others_live()) then pass_time(last_now) end
+  if not (ops[1] and ops[1].verb == 'I' and not others_live()) then pass_time(U.last) end
   local answers = {now, U.order, U.gen, 0}
   for i = 1, count do
     local op = ops[i]

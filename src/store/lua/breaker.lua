@@ -182,11 +182,20 @@ local function write_gates()
   U.dirty_gates = {}
 end
 
+-- Where a chore goes on the next time.
+local function cursor_get(name)
+  return call('HGET', KEY .. 'meta', name .. '_at') or '0'
+end
+
+local function cursor_set(name, value)
+  call('HSET', KEY .. 'meta', name .. '_at', value)
+end
+
 -- Drops those of nodes that are gone and did not come back for a whole pause; a part at a time.
 local function breakers_tidy()
   if U.threshold == 0 or U.gate_count == 0 then return end
-  local page = call('HSCAN', KEY .. 'breakers', U.meta.gate_cursor or '0', 'COUNT', 256)
-  U.meta_new.gate_cursor = page[1]
+  local page = call('HSCAN', KEY .. 'breakers', cursor_get('gates'), 'COUNT', 256)
+  cursor_set('gates', page[1])
   for i = 1, #page[2], 2 do
     local g = gate_of(page[2][i])
     local n = g and node_get(sub(g.key, 1, find(g.key, '|', 1, true) - 1))

@@ -80,9 +80,9 @@ local function audit_node(n)
 end
 
 local function audit()
-  local page = call('HSCAN', KEY .. 'n', U.meta.audit_cursor or '0', 'COUNT', 64)
+  local page = call('HSCAN', KEY .. 'n', cursor_get('audit'), 'COUNT', 64)
   local repairs = 0
-  U.meta_new.audit_cursor = page[1]
+  cursor_set('audit', page[1])
   for i = 1, #page[2], 2 do
     local n = node_get(page[2][i])
     if n then repairs = repairs + audit_node(n) end
@@ -93,9 +93,9 @@ end
 -- Buckets whose jobs all changed too long ago, some at a time: the oldest may live on for long. One
 -- with a callback that waits is kept.
 local function purge_old()
-  local from = tonumber(U.meta.purge_at or 0)
+  local from = tonumber(cursor_get('purge'))
   local list = call('ZRANGE', KEY .. 'buckets', from, from + 7)
-  U.meta_new.purge_at = #list == 8 and from + 7 or 0
+  cursor_set('purge', #list == 8 and from + 7 or 0)
   for i = 1, #list do
     local bucket = list[i]
     local left = call('PTTL', KEY .. 'j:' .. bucket)
