@@ -21,7 +21,8 @@ static const struct field fields[] = {
      .type = FIELD_STR,
      .offset = AT(store),
      .preset = "embedded:",
-     .help = "where jobs and leases live: embedded:"},
+     .help = "where jobs and leases live: embedded:, redis://..., redis-cluster://..., "
+             "redis-sentinel://..."},
     {.name = "data_dir",
      .type = FIELD_STR,
      .offset = AT(data_dir),
