@@ -469,20 +469,20 @@ class Secured(AgentCase):
 class Dying(AgentCase):
     def test_kill_the_agent_with_running_jobs(self):
         server = self.start(running_lease_ms=60000)
-        agent = self.agent(server, slots_fixed=10)
+        agent = self.agent(server, slots_fixed=20, max_concurrent_jobs=20)
         started, gate = self.dir / "started", self.dir / "gate"
         early, jobs = self.dir / "early", []
-        for i in range(10):
+        for i in range(20):
             wait = GATE.format(gate=early if i < 3 else gate)
             jobs.append(self.run_task(server, f"echo $BERTH_JOB_ID >> {started}; {wait}; echo end of {i}; exit {i % 2 * 5}",
                                       max_attempts=1))
-        eventually("all run", lambda: len(self.lines("started")) == 10)
+        eventually("all run", lambda: len(self.lines("started")) == 20)
         agent.kill()
         early.touch() # some end while there is no agent
         ended = [self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1" / "exit" for job in jobs[:3]]
         eventually("their shims wrote it down", lambda: all(path.exists() for path in ended))
-        second = self.agent(server, slots_fixed=10)
-        self.assertEqual(len(second.events("job.adopted")), 7)
+        second = self.agent(server, slots_fixed=20, max_concurrent_jobs=20)
+        self.assertEqual(len(second.events("job.adopted")), 17)
         gate.touch()
         for i, job in enumerate(jobs):
             found = self.ended(server, job)
