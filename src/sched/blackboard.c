@@ -31,10 +31,12 @@ bool blackboard_write(struct blackboard *board, struct str text)
 {
     uint32_t turn = atomic_load_explicit(&board->turn, memory_order_relaxed);
 
+    assert(text.at || !text.len);
     if (text.len > BLACKBOARD_BYTES_MAX || turn % 2 ||
         !atomic_compare_exchange_strong_explicit(&board->turn, &turn, turn + 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
+    assert(turn % 2 == 0); /* nobody else writes until it is even again */
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&board->len, (uint32_t)text.len, memory_order_relaxed);
     for (size_t i = 0; i * sizeof(uint64_t) < text.len; i++) {

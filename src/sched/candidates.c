@@ -12,6 +12,8 @@
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
+_Static_assert(SCHED_SAMPLE_MAX <= POLICY_SAMPLE_MAX, "sampled without looking at all");
+
 static bool stands_in(const struct str *list, size_t count, struct str node)
 {
     for (size_t i = 0; i < count; i++)
@@ -84,6 +86,7 @@ void candidates_read_history(struct dispatch *dispatch)
     read_some(dispatch, list, false);
     dispatch->tried_count = dispatch->failed_count;
     read_some(dispatch, list, true);
+    assert(dispatch->tried_count <= SCHED_TRIED_MAX);
 }
 
 unsigned candidates_wants(const struct spec *spec)
@@ -135,20 +138,22 @@ static bool on_route(const struct dispatch *dispatch, const struct snap_node *me
                      struct policy_candidate *candidate)
 {
     const struct routing *routing = &dispatch->loop->sched->config.routing;
+    int64_t priority = member->facts->priority;
     struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
     struct routing_server server = {.id = member->node->id,
                                     .labels = member->facts->label_values,
                                     .types = &types,
-                                    .priority = member->facts->priority,
+                                    .priority = priority,
                                     .slots = 1,
                                     .online = true};
 
+    assert(!dispatch->spec.f2f && priority >= 0 && priority < RANK_STEP);
     candidate->rank =
         is_routed(dispatch->loop->sched) ? routing_rank(routing, dispatch->spec.type, &server) : 0;
     if (candidate->rank == ROUTING_REFUSED)
         return false;
     /* Within one place of a route, or without routes, the server's own priority decides. */
-    candidate->rank = candidate->rank * RANK_STEP + (int32_t)member->facts->priority;
+    candidate->rank = candidate->rank * RANK_STEP + (int32_t)priority;
     return true;
 }
 
@@ -204,6 +209,7 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
     static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {
         [POLICY_SKIP_HEALTH] = WHY_NOT_READY, [POLICY_SKIP_STALE] = WHY_STALE};
 
+    assert(member->node && member->facts);
     if (member->node == dispatch->preferred)
         return false; /* it had its turn */
     if (has_refused(dispatch, member->node->id) ||
@@ -288,6 +294,7 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     const struct sched_config *config = &dispatch->loop->sched->config;
     const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
     uint32_t picks[SCHED_SAMPLE_MAX];
+    assert(config->sample_k > 0 && config->sample_k <= SCHED_SAMPLE_MAX);
     size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
 
     if (!config->candidate_shuffle)
@@ -319,6 +326,7 @@ void candidates_choose(struct dispatch *dispatch)
         choose_by_sample(dispatch, members, count, again_ok, &rules);
     dispatch->count =
         policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
+    assert(dispatch->count <= SCHED_SAMPLE_MAX && dispatch->next == 0);
 }
 
 void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member)

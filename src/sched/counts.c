@@ -6,6 +6,8 @@
 #define COUNT_MASK ((1ull << COUNTS_BITS) - 1)
 #define ORDER_MASK ((1ull << COUNTS_ORDER_BITS) - 1)
 
+_Static_assert(2 * COUNTS_BITS + COUNTS_ORDER_BITS == 64, "all of it in one word");
+
 static uint64_t pack(uint64_t reserved, uint64_t running, uint64_t order)
 {
     assert(reserved <= COUNT_MASK && running <= COUNT_MASK);
@@ -23,6 +25,7 @@ void counts_take(struct node *node, const struct lease_node *counts, uint64_t or
     uint64_t old = atomic_load_explicit(&node->counts, memory_order_relaxed);
     uint64_t word = pack((uint64_t)counts->reserved, (uint64_t)counts->running, order);
 
+    assert(lease_counts_ok(counts));
     if (counts->health == NODE_HEALTH_NONE)
         return; /* the answer was not about a node */
     do

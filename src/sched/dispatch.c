@@ -49,6 +49,8 @@ struct dispatch *dispatch_new(struct arena *arena)
 {
     struct dispatch *dispatch = arena_raw(arena, sizeof *dispatch);
 
+    _Static_assert(offsetof(struct dispatch, tried) > offsetof(struct dispatch, list),
+                   "what is not cleared stands at the end");
     memset(dispatch, 0, offsetof(struct dispatch, list));
     dispatch->arena = arena;
     return dispatch;
@@ -58,6 +60,7 @@ static void finish(struct dispatch *dispatch, enum err err)
 {
     int64_t us = clock_mono_us() - dispatch->begun_us;
 
+    assert(err == ERR_OK || err == dispatch->why.err); /* a refusal says why */
     dispatch->err = err;
     if (!err || !dispatch->queued) { /* what goes on waiting has no outcome yet */
         if (err == ERR_NO_CAPABLE_NODE)
@@ -92,6 +95,7 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
     const struct spec *spec = &dispatch->spec;
     struct str detail;
 
+    assert(err != ERR_OK);
     switch (err) {
     case ERR_NO_CAPABLE_NODE:
         detail = spec->f2f ? pool_refusal(spec->src, spec->tgt,
@@ -237,6 +241,7 @@ static void give_up(struct dispatch *dispatch, enum err err)
 {
     struct store_op *op = &dispatch->op;
 
+    assert(err != ERR_OK);
     if (!dispatch->exists || dispatch->ended || waits_on(dispatch, err)) {
         finish(dispatch, err);
         return;
@@ -267,6 +272,7 @@ static void store_failed(struct dispatch *dispatch, enum err err)
  * answer. */
 static void went_on(struct dispatch *dispatch, const struct store_head *head)
 {
+    assert(dispatch->exists && head->id == dispatch->job);
     dispatch->head = *head;
     finish(dispatch, head->state == JOB_FAILED ? refuse(dispatch, ERR_ALL_FULL) : ERR_OK);
 }
@@ -275,6 +281,7 @@ static void gave_up(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
+    assert(dispatch->exists && !dispatch->ended);
     if (!op->err)
         note_failed(dispatch, &op->head);
     else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
@@ -293,6 +300,7 @@ static void fill_session(struct dispatch *dispatch)
     char *pool = arena_raw(dispatch->arena, 2 * room);
     char *pair = pool + room;
 
+    assert(spec->f2f && spec->src.len && spec->tgt.len);
     memcpy(pool, spec->src.at, spec->src.len);
     pool[spec->src.len] = ':';
     memcpy(pool + spec->src.len + 1, spec->tgt.at, spec->tgt.len);
@@ -336,6 +344,7 @@ static void fill_reserve(struct dispatch *dispatch)
         op->u.put.candidates[op->u.put.candidate_count++] = (struct store_candidate){
             .node = node->id, .hash = node->hash, .spare = candidate->spare};
     }
+    assert(op->u.put.candidate_count > 0 && dispatch->next <= dispatch->count);
 }
 
 static void reserve_next(struct dispatch *dispatch)
@@ -357,12 +366,14 @@ static void note_candidates(struct dispatch *dispatch)
     const struct store_op *op = &dispatch->op;
     size_t first = dispatch->next - op->u.put.candidate_count;
 
+    assert(op->u.put.candidate_count <= dispatch->next);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         const struct store_candidate *candidate = &op->u.put.candidates[i];
         struct node *node = dispatch->list[first + i].node;
 
         if (!candidate->tried)
             continue;
+        assert(candidate->why < LEASE_REASON_COUNT);
         metric_add_label(METRIC_RESERVE, lease_reason_name(candidate->why), 1);
         if (candidate->why == LEASE_OK)
             continue;
@@ -385,6 +396,7 @@ static void note_probe(const struct dispatch *dispatch)
 
 static void send_job(struct dispatch *dispatch)
 {
+    assert(dispatch->exists && str_is(dispatch->node->id, dispatch->op.head.node));
     dispatch->send =
         (struct send_op){.reply_to = dispatch->loop->inbox,
                          .done = sent,
@@ -402,7 +414,10 @@ static void reserved(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
-    atomic_fetch_sub_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    int32_t pending =
+        atomic_fetch_sub_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    assert(pending > 0);
+    (void)pending;
     if (op->err == ERR_ALL_FULL) {
         note_candidates(dispatch);
         reserve_next(dispatch);
@@ -422,7 +437,8 @@ static void reserved(struct store_op *op)
         finish(dispatch, ERR_OK);
         return;
     }
-    assert(op->u.put.chosen >= 0 && op->u.put.chosen < STORE_CANDIDATES_MAX);
+    assert(op->head.id == dispatch->job && op->head.state == JOB_DISPATCHED);
+    assert(op->u.put.chosen >= 0 && op->u.put.chosen < (int)op->u.put.candidate_count);
     note_candidates(dispatch);
     size_t first = dispatch->next - op->u.put.candidate_count;
     dispatch->node = dispatch->list[first + (size_t)op->u.put.chosen].node;
@@ -455,6 +471,7 @@ static void sent(struct send_op *send)
 {
     struct dispatch *dispatch = container_of(send, struct dispatch, send);
 
+    assert(dispatch->exists && (send->ok || send->reason));
     if (send->ok) {
         outcome_placed(&dispatch->outcome);
         struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
@@ -513,7 +530,9 @@ void dispatch_start(struct dispatch *dispatch)
     const struct spec *spec = &dispatch->spec;
     const struct snapshot *snapshot = dispatch->loop->snapshot;
 
-    assert(dispatch->job && dispatch->attempt > 0 && dispatch->done);
+    assert(dispatch->job && dispatch->done && dispatch->spec.json.at);
+    assert(dispatch->attempt > 0 && dispatch->attempt <= dispatch->max_attempts);
+    assert(dispatch->exists || !dispatch->queued);
     dispatch->begun_us = clock_mono_us();
     if (!snapshot) {
         finish(dispatch, problem_set(&dispatch->why, ERR_STORE_DOWN, "",

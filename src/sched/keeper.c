@@ -115,6 +115,7 @@ static void all_confirmed(struct keeper *keeper)
 {
     struct change *change = keeper->aboard;
 
+    assert(keeper->unconfirmed == 0 && keeper->current);
     keeper->aboard = NULL;
     while (change) {
         struct change *next = change->next;
@@ -147,6 +148,7 @@ static void swap_snapshot(struct msg *msg)
 {
     struct edition_swap *swap = container_of(msg, struct edition_swap, msg);
 
+    assert(swap->loop->index < swap->keeper->sched->loop_count);
     swap->loop->snapshot = swap->keeper->current;
     swap->msg.run = confirmed;
     inbox_post(loop_of(swap->keeper)->inbox, &swap->msg);
@@ -159,6 +161,7 @@ static void publish(struct keeper *keeper)
     assert(keeper->unconfirmed == 0 && !keeper->before);
     keeper->before = keeper->current;
     keeper->current = members_publish(keeper->members, keeper->before);
+    assert(!keeper->members->dirty && !keeper->aboard);
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
     keeper->published_us = clock_mono_us();
@@ -177,6 +180,7 @@ static void take_figures(struct node *node, const struct change *change)
 {
     const struct store_op *op = &change->op;
 
+    assert(!op->err && op->verb == STORE_NODE_PUT);
     if (change->kind == CHANGE_PUT)
         atomic_store(&node->own, change->own);
     if (change->kind == CHANGE_ADMIN)
@@ -191,6 +195,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
     struct facts *known = members_facts(keeper->members, change->node_id);
     int64_t now_ms = *loop_of(keeper)->wall_ms;
 
+    assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
     change->facts->version = change->op.u.node_put.version;
     change->facts->registered_ms = known ? known->registered_ms : now_ms;
     change->node = members_put(keeper->members, change->node_id, change->facts);
@@ -211,7 +216,10 @@ static bool is_late(struct keeper *keeper, struct change *change)
 {
     struct node *node = members_node(keeper->members, change->node_id);
 
-    if (change->op.order >= node->change_order) {
+    bool created = change->kind == CHANGE_PUT && change->op.u.node_put.created;
+
+    /* One the store did not have begins anew: so does the order of a store that was emptied. */
+    if (created || change->op.order >= node->change_order) {
         node->change_order = change->op.order;
         return false;
     }
@@ -231,6 +239,7 @@ static void apply(struct msg *msg)
                                         [CHANGE_DROP] = "left",
                                         [CHANGE_WATCH] = "health"};
 
+    assert(!change->err && change->kind < COUNT_OF(words) && change->kind != CHANGE_MAX);
     if (!is_late(keeper, change)) {
         if (change->kind == CHANGE_PUT)
             apply_put(keeper, change);
@@ -247,6 +256,7 @@ static void apply(struct msg *msg)
 
 void keeper_apply(struct keeper *keeper, struct change *change)
 {
+    assert(change->from && change->done);
     change->msg.run = apply;
     inbox_post(loop_of(keeper)->inbox, &change->msg);
 }
@@ -265,6 +275,7 @@ static void kicked(struct msg *msg)
 {
     struct keeper *keeper = container_of(msg, struct keeper, kick);
 
+    assert(atomic_load(&keeper->kicked));
     atomic_store(&keeper->kicked, false);
     keeper->kick_wanted = true;
 }
@@ -316,6 +327,7 @@ void keeper_forget(struct keeper *keeper, uint64_t job)
 {
     struct onward *onward = onward_new(keeper);
 
+    assert(job);
     onward->record.head.id = job;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
@@ -335,6 +347,9 @@ static void own_change_done(struct change *change)
 {
     struct own_change *own = container_of(change, struct own_change, change);
 
+    /* The store does not have it at all: then it is forgotten here as well. */
+    if (change->kind == CHANGE_DROP && change->err == ERR_NOT_FOUND)
+        members_del(change->from->sched->keeper->members, change->node_id);
     log_event(LOG_INFO, change->kind == CHANGE_DROP ? "node.forgotten" : "node.health",
               KC("node_id", own->node_id), KC("health", node_health_name(change->watch)),
               KC("result", err_name(change->err)));
@@ -347,7 +362,9 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
     struct own_change *own = calloc(1, sizeof *own);
 
     assert(own);
-    str_copy(node->id, own->node_id, sizeof own->node_id);
+    bool fits = str_copy(node->id, own->node_id, sizeof own->node_id);
+    assert(fits && (kind == CHANGE_DROP || kind == CHANGE_WATCH));
+    (void)fits;
     own->change.kind = kind;
     own->change.watch = watch;
     own->change.node_id = str_of(own->node_id);
@@ -464,6 +481,7 @@ static void loaded(struct store_op *op)
 {
     struct keeper *keeper = container_of(op, struct keeper, load_op);
 
+    assert(keeper->load_busy);
     keeper->load_busy = false;
     for (size_t i = 0; !op->err && i < op->u.nodes.count; i++) {
         const struct store_node *record = &op->u.nodes.items[i];
@@ -482,6 +500,7 @@ static void loaded(struct store_op *op)
 
 static void load(struct keeper *keeper, enum store_verb verb)
 {
+    assert(verb == STORE_NODES || verb == STORE_COUNTS);
     if (keeper->load_busy)
         return;
     keeper->load_op = (struct store_op){.verb = verb,

@@ -148,6 +148,7 @@ static struct lane *lane_join(struct queue *queue, const struct spec *spec, stru
 
 static void leave_heaps(struct waiting *waiting)
 {
+    assert(waiting->lane && waiting->lane->jobs > 0);
     heap_del(&waiting->lane->order, &waiting->order);
     heap_del(&waiting->queue->deadlines, &waiting->deadline);
 }
@@ -174,6 +175,7 @@ static void time_out(struct waiting *waiting);
 /* Not busy any more: what came meanwhile counts, else it waits on. */
 static void wait_on(struct waiting *waiting)
 {
+    assert(!waiting->order.at && !waiting->deadline.at);
     waiting->busy = false;
     if (waiting->gone || (waiting->successor && !waiting->abandon)) {
         drop(waiting);
@@ -190,6 +192,7 @@ static void ended(struct settle *settle)
     struct waiting *waiting = end->waiting;
     bool retry = settle->err == ERR_STORE_DOWN || settle->err == ERR_BUSY;
 
+    assert(waiting->busy && waiting->job == settle->job);
     arena_free(&end->arena);
     free(end);
     if (retry) {
@@ -251,6 +254,7 @@ static void tried(struct dispatch *dispatch)
                           !job_state_final(dispatch->head.state));
     bool particular = is_particular(waiting, dispatch);
 
+    assert(waiting->busy && waiting->job == dispatch->job);
     if (waits && dispatch->record.history.at) {
         buf_clear(&waiting->history);
         buf_str(&waiting->history, dispatch->record.history);
@@ -341,6 +345,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
 
 static void begin(struct waiting *waiting)
 {
+    assert(!idmap_get(&waiting->queue->jobs, waiting->job) && !waiting->busy);
     idmap_put(&waiting->queue->jobs, waiting->job, waiting);
     if (waiting->state == JOB_NEW)
         wait_on(waiting);
@@ -353,6 +358,7 @@ void queue_continue(struct queue *queue, const struct store_record *record, bool
     struct waiting *known = idmap_get(&queue->jobs, record->head.id);
     struct waiting *waiting = waiting_new(queue, record);
 
+    assert(!known || known->job == record->head.id);
     assert(waiting || !counted);
     if (!waiting)
         return;
@@ -408,6 +414,7 @@ void queue_kick(struct queue *queue)
 
     if (queue->kicking || !queue->jobs.count)
         return;
+    assert(!queue->aside);
     queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
     for (size_t i = 0; (lane = map_next(&queue->lanes, &i));) {
         lane->blocked = false;
@@ -429,6 +436,7 @@ static void held(struct store_op *op)
 
 static void send_hold(struct queue *queue, struct hold *hold, size_t count)
 {
+    assert(count > 0 && count <= HOLD_BATCH);
     hold->op = (struct store_op){
         .verb = STORE_HOLD, .reply_to = sched_keeper_loop(queue->sched)->inbox, .done = held};
     hold->op.u.hold.ids = hold->ids;

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "model/level.h"
 #include "sched/blackboard.h"
 #include "sched/keeper.h"
 
@@ -22,16 +23,19 @@ enum err registry_prepare(struct sched_loop *loop, const struct report *report,
     enum err err = report_facts(report, known ? known->facts : NULL, &facts, why);
     if (err)
         return err;
-    enum node_health own =
-        report->health != NODE_HEALTH_NONE ? (enum node_health)report->health
-        : known ? (enum node_health)atomic_load_explicit(&known->node->own, memory_order_relaxed)
-                : NODE_READY;
+    /* A node that left a moment ago may still be in this loop's snapshot, with nothing to say. */
+    enum node_health own = report->health != NODE_HEALTH_NONE ? (enum node_health)report->health
+                           : known ? (enum node_health)atomic_load(&known->node->own)
+                                   : NODE_HEALTH_NONE;
+    if (own == NODE_HEALTH_NONE)
+        own = NODE_READY;
     *ret_change = (struct change){.kind = CHANGE_PUT,
                                   .node = known ? known->node : NULL,
                                   .node_id = report->node_id,
                                   .facts = facts,
                                   .own = own,
                                   .report = *report};
+    assert(own >= NODE_READY && own < NODE_HEALTH_COUNT);
     return ERR_OK;
 }
 
@@ -44,6 +48,7 @@ void registry_prepare_max(const struct report *report, struct node *node, struct
 /* How many jobs it may have: what it said it would run now, never more than it registered. */
 static int32_t bounded(int64_t said, const struct facts *facts)
 {
+    assert(said == FIELD_OFF || said >= 0);
     return said != FIELD_OFF && said < facts->max_concurrent_jobs ? (int32_t)said
                                                                   : facts->max_concurrent_jobs;
 }
@@ -82,6 +87,7 @@ static void fill_op(struct change *change)
 
 void registry_send(struct sched_loop *loop, struct change *change)
 {
+    assert(change->done && change->node_id.at && (change->kind == CHANGE_PUT) == !!change->facts);
     change->from = loop;
     if (change->kind != CHANGE_PUT && !snapshot_node(loop->snapshot, change->node_id)) {
         change->err = problem_set(&change->why, ERR_NOT_FOUND, "node_id",
@@ -97,6 +103,8 @@ void registry_send(struct sched_loop *loop, struct change *change)
 static void take_max(struct change *change)
 {
     struct node *node = change->node;
+
+    assert(node && change->op.counts.max >= 0);
     int32_t before = atomic_exchange(&node->max, change->op.counts.max);
 
     if (change->op.counts.max > before)
@@ -108,6 +116,7 @@ static void stored(struct store_op *op)
 {
     struct change *change = container_of(op, struct change, op);
 
+    assert(op->reply_to == change->from->inbox);
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     if (!change->err && change->kind == CHANGE_MAX) {
         take_max(change);
@@ -178,6 +187,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
     if (!known)
         return BEAT_UNKNOWN;
     struct node *node = known->node;
+    assert(str_eq(node->id, report->node_id) && report->level < (int)LEVEL_COUNT);
     atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
     clear_left(node);
     if (load->cpu_pm >= 0)

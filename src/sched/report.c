@@ -183,6 +183,7 @@ void report_remember(const struct report *report, struct node *node)
 
 bool report_registers(const struct report *report)
 {
+    assert(report->node_id.at);
     return report->max_concurrent_jobs != FIELD_OFF || !json_is_null(report->semantic_langs) ||
            !json_is_null(report->allowed_types);
 }
@@ -369,6 +370,7 @@ static void write_facts(struct facts *facts, struct str id)
     jsonw_kstr(&w, "name", facts->name);
     jsonw_kstr(&w, "role", facts->role);
     jsonw_end_obj(&w);
+    assert(w.depth == 0 && id.len > 0);
     facts->json = arena_str(&facts->arena, buf_view(&buf));
     buf_free(&buf);
 }
@@ -455,6 +457,7 @@ enum err report_facts(const struct report *report, const struct facts *before,
         return err;
     }
     write_facts(facts, report->node_id);
+    assert(facts->max_concurrent_jobs >= 0 && facts->label_values);
     *ret_facts = facts;
     return ERR_OK;
 }
@@ -484,6 +487,7 @@ static bool read_share(const struct json *load, const char *name, int32_t *ret_p
     if (!json_double(value, &share) || !(share >= 0) || share > 1000)
         return false;
     *ret_pm = share >= 1 ? 1000 : (int32_t)lround(share * 1000);
+    assert(*ret_pm >= 0 && *ret_pm <= 1000);
     return true;
 }
 

@@ -33,7 +33,7 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
     struct arena arena = {0};
     struct pool_pair *pairs;
 
-    assert(loop_count > 0);
+    assert(loop_count > 0 && store && hooks);
     *sched = (struct sched){.config = *config,
                             .policy = policy_by_name(config->policy),
                             .store = store,
@@ -59,6 +59,7 @@ void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const 
 
     assert(index >= 0 && index <= sched->loop_count);
     *loop = (struct sched_loop){.sched = sched, .inbox = inbox, .wall_ms = wall_ms, .index = index};
+    assert(inbox && wall_ms);
     rnd_seed_os(&loop->rnd);
 }
 
@@ -88,6 +89,8 @@ void sched_flush(struct sched_loop *loop)
     while ((op = loop->out_first)) {
         struct msg *next = op->msg.next;
 
+        assert(!next == (op == loop->out_last));
+
         loop->out_first = next ? container_of(next, struct store_op, msg) : NULL;
         if (!next)
             loop->out_last = NULL;
@@ -116,7 +119,9 @@ void sched_queue_leave(struct sched *sched, struct str type)
 
     assert(before > 0);
     (void)before;
-    atomic_fetch_sub(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
+    int32_t waited = atomic_fetch_sub(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
+    assert(waited > 0);
+    (void)waited;
 }
 
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed)
@@ -124,6 +129,7 @@ void sched_ring_add(struct node *node, int64_t run_ms, bool failed)
     uint32_t at = atomic_fetch_add_explicit(&node->ring_at, 1, memory_order_relaxed);
     int32_t ms = run_ms < 0 ? 0 : run_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)run_ms;
 
+    assert(ms >= 0);
     atomic_store_explicit(&node->ring[at % NODE_RING], failed ? -ms - 1 : ms, memory_order_relaxed);
 }
 
@@ -169,5 +175,6 @@ int sched_score(const struct node *node, int64_t latency_target_ms)
         figures.cpu_pm = 0; /* not sent: nothing held against it */
     if (figures.mem_pm < 0)
         figures.mem_pm = 0;
+    assert(figures.fail_pm >= 0 && figures.fail_pm <= 1000 && figures.p95_ms >= 0);
     return node_score(&figures);
 }

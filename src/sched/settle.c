@@ -21,7 +21,8 @@ void settle_start(struct settle *settle)
     const struct sched_config *config = &settle->loop->sched->config;
     struct store_op *op = &settle->op;
 
-    assert(settle->done && settle->arena);
+    assert(settle->done && settle->arena && settle->job);
+    assert(!settle->node.at == !settle->attempt); /* a node names its attempt */
     *op = (struct store_op){.verb = settle->kind == SETTLE_ACK ? STORE_COMMIT : STORE_FINISH,
                             .reply_to = settle->loop->inbox,
                             .done = settled,
@@ -63,6 +64,7 @@ static void settled(struct store_op *op)
 {
     struct settle *settle = container_of(op, struct settle, op);
 
+    assert(op->job == settle->job && (op->err || op->head.id == settle->job));
     if (fail_instead(settle))
         return;
     settle->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
@@ -134,6 +136,7 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
     struct str id = op->node.at ? op->node : str_of(op->head.node);
     const struct snap_node *member = snapshot_node(loop->snapshot, id);
 
+    assert(op->verb == STORE_COMMIT || op->verb == STORE_FINISH);
     if (!member)
         return;
     counts_take(member->node, &op->counts, op->order, false);

@@ -263,6 +263,7 @@ static struct snap_pool *gather_pool(struct gather *gather, struct str src, stru
     struct snap_pool *pool = map_get(&gather->seen, str_of(id));
     if (pool)
         return pool;
+    assert(src.len > 0 && tgt.len > 0);
     pool = arena_new(&gather->snapshot->arena, struct snap_pool);
     pool->id = arena_str(&gather->snapshot->arena, str_of(id));
     pool->src = arena_str(&gather->snapshot->arena, src);
@@ -324,6 +325,8 @@ static void join(struct snap_pool *pool, uint32_t index, unsigned bits)
 {
     for (unsigned wants = 0; wants < POOL_WANTS; wants++)
         if (bits & (1u << wants)) {
+            assert(!pool->counts[wants] || !pool->members[wants] ||
+                   pool->members[wants][pool->counts[wants] - 1] < index); /* once, in order */
             if (pool->members[wants])
                 pool->members[wants][pool->counts[wants]] = index;
             pool->counts[wants]++;

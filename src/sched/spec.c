@@ -114,6 +114,7 @@ static void write_spec(struct spec *spec, struct arena *arena)
     if (spec->retried_from.at)
         jsonw_kstr(&w, "retried_from", spec->retried_from);
     jsonw_end_obj(&w);
+    assert(w.depth == 0 && spec->type.at);
     spec->json = arena_str(arena, buf_view(&buf));
     buf_free(&buf);
 }
@@ -177,7 +178,8 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
         return bad_lang(why, "tgt_lang");
     spec.type = STR("f2f");
     spec.retried_from = STR_NONE; /* only spec_again() says so */
-    spec.queue_ms = 0;            /* face to face is refused at once when all are full */
+    assert(spec.src.len && spec.tgt.len);
+    spec.queue_ms = 0; /* face to face is refused at once when all are full */
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
@@ -213,6 +215,8 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
         err = read_fields(root, arena, &spec, why);
     if (err)
         return err;
+    if (!spec.type.at)
+        return missing(why, "type"); /* we did not write that */
     spec.f2f = str_is(spec.type, "f2f");
     spec.json = json;
     *ret_spec = spec;
@@ -257,6 +261,7 @@ struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int6
     at = text + snprintf(text, HEAD_MAX,
                          "{\"job_id\":\"%s\",\"attempt_id\":%d,\"deadline_ms\":%lld,", id, attempt,
                          (long long)deadline_ms);
+    assert(at - text < HEAD_MAX && attempt > 0);
     memcpy(at, rest.at + 1, rest.len - 1); /* behind its brace */
     return (struct str){.at = text, .len = (size_t)(at - text) + rest.len - 1};
 }

@@ -51,6 +51,7 @@ static void looked(struct store_op *op);
 
 static void look(struct sweep *sweep)
 {
+    assert(sweep->open == 0);
     sweep->op = (struct store_op){
         .verb = STORE_DUE, .reply_to = sched_keeper_loop(sweep->sched)->inbox, .done = looked};
     sweep->op.u.due.items = sweep->due;
@@ -77,6 +78,7 @@ static void expired(struct store_op *op)
     struct sweep_item *item = container_of(op, struct sweep_item, op);
     struct sched *sched = item->sweep->sched;
 
+    assert(item->sweep->busy && op->verb == STORE_FINISH);
     if (!op->err) {
         bool unacked = str_is(str_of(op->head.reason), "ACK_TIMEOUT");
 
@@ -93,6 +95,7 @@ static void adopted(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
 
+    assert(item->sweep->busy && op->verb == STORE_ADOPT);
     if (!op->err)
         queue_continue(item->sweep->queue, &op->record, false);
     item_over(item);
@@ -106,6 +109,7 @@ static void take(struct sweep *sweep, size_t i)
         due->lease == LEASE_NONE &&
         (due->state == JOB_NEW || due->state == JOB_SELECTING || due->state == JOB_RETRYING);
 
+    assert(i < SWEEP_BATCH && due->id);
     item->sweep = sweep;
     memcpy(item->node, due->node, sizeof item->node);
     item->op = (struct store_op){.verb = waits ? STORE_ADOPT : STORE_FINISH,
@@ -130,6 +134,7 @@ static void looked(struct store_op *op)
 {
     struct sweep *sweep = container_of(op, struct sweep, op);
 
+    assert(sweep->busy && sweep->open == 0 && (op->err || op->u.due.count <= SWEEP_BATCH));
     if (op->err || op->u.due.count == 0) {
         op->u.due.count = 0;
         sweep->busy = false;

@@ -1,5 +1,7 @@
 /* Breakers for people: which node gets no work of which type, and an operator's word that it does
  * again. */
+#include <assert.h>
+
 #include "base/log.h"
 #include "base/metrics.h"
 #include "sched/keeper.h"
@@ -17,6 +19,7 @@ static struct breaker_call *breaker_call(struct call *call, enum store_verb verb
 {
     struct breaker_call *own = arena_new(call->arena, struct breaker_call);
 
+    assert(verb == STORE_BREAKERS || verb == STORE_BREAKER_RESET);
     own->call = call;
     own->limit = LIST_DEFAULT;
     own->op = (struct store_op){.verb = verb,
@@ -31,6 +34,7 @@ static void failed(struct call *call, const struct store_op *op)
 {
     enum err err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
 
+    assert(op->err);
     if (err == ERR_NOT_FOUND)
         call_error(call, err, "node_id",
                    "There is no breaker of " STR_FMT " for type " STR_FMT
@@ -132,6 +136,7 @@ static void was_reset(struct store_op *op)
 {
     struct call *call = container_of(op, struct breaker_call, op)->call;
 
+    assert(op->verb == STORE_BREAKER_RESET && op->node.at);
     if (op->err) {
         failed(call, op);
         return;

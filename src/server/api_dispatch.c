@@ -64,6 +64,7 @@ enum err submit_prepare(struct worker *worker, struct arena *arena, const struct
 
 static void submit_over(struct submit *submit, enum err err)
 {
+    assert(submit->done && (!err || submit->why.err == err) && !(err && submit->queued));
     submit->err = err;
     submit->done(submit);
 }
@@ -73,6 +74,7 @@ static void waits(struct submit *submit, const struct store_record *record)
     struct sched *sched = submit->dispatch->loop->sched;
     struct settle_note note = {.head = &submit->dispatch->head, .event = "queued"};
 
+    assert(record->head.id == submit->dispatch->job && !job_state_final(record->head.state));
     keeper_continue(sched->keeper, record, true);
     sched->hooks->noted(submit->dispatch->loop, &note);
     submit->queued = true;
@@ -109,6 +111,7 @@ static void enqueue(struct submit *submit)
     struct sched *sched = dispatch->loop->sched;
     struct store_op *op = &submit->op;
 
+    assert(dispatch->spec.queue_ms > 0 && !submit->queued);
     if (sched_queue_enter(sched, dispatch->spec.type) >= sched->config.queue_max) {
         sched_queue_leave(sched, dispatch->spec.type);
         if (dispatch->exists) /* a send failed: refused now, it must not run later */
@@ -180,6 +183,7 @@ void submit_write(struct jsonw *w, const struct submit *submit)
     const struct store_head *head = &submit->dispatch->head;
     char id[JOB_ID_TEXT + 1];
 
+    assert(!submit->err && head->id);
     job_id_text(head->id, id);
     jsonw_kstr(w, "job_id", str_of(id));
     jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
@@ -309,6 +313,7 @@ static void batch_answer(struct batch *batch)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    assert(batch->open == 0 && batch->count > 0);
     jsonw_obj(&w);
     jsonw_key(&w, "results");
     jsonw_arr(&w);
@@ -326,6 +331,7 @@ static void entry_over(struct submit *submit)
 {
     struct entry *entry = submit->user;
 
+    assert(entry->submit == submit);
     assert(entry->batch->open > 0);
     if (--entry->batch->open == 0)
         batch_answer(entry->batch);

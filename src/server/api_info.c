@@ -1,4 +1,5 @@
 /* What there is to know besides nodes and jobs: pools, sessions, health, metrics, events. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/metrics.h"
@@ -12,6 +13,7 @@ static uint32_t count_ready(const struct snapshot *snapshot, const struct snap_p
 {
     uint32_t ready = 0;
 
+    assert(pool->counts[0] <= snapshot->count);
     for (uint32_t i = 0; i < pool->counts[0]; i++)
         ready += atomic_load_explicit(&snapshot->nodes[pool->members[0][i]].node->health,
                                       memory_order_relaxed) == NODE_READY;

@@ -75,6 +75,7 @@ void settle_problem(const struct settle *settle, struct problem *ret_why)
 {
     char id[JOB_ID_TEXT + 1];
 
+    assert(settle->err);
     job_id_text(settle->job, id);
     if (settle->err == ERR_STALE)
         problem_set(ret_why, ERR_STALE, "attempt_id",
@@ -231,6 +232,7 @@ static void show_ready(struct call *call)
 {
     struct show *show = call->req->user;
 
+    assert(show && show->call == call && show->waiter);
     show->waiter = NULL; /* it is spent */
     show->last = true;
     show->reread = show->busy;
@@ -266,6 +268,7 @@ static void show_got(struct store_op *op)
 {
     struct show *show = container_of(op, struct show, op);
 
+    assert(show->busy && op->job == show->job);
     show->busy = false;
     bool over = op->err || job_state_final(op->head.state);
     if (!over && show->waiter)
@@ -278,6 +281,7 @@ static void show_got(struct store_op *op)
 
 static void show_read(struct show *show)
 {
+    assert(!show->busy && show->job);
     show->reread = false;
     show->op = (struct store_op){.verb = STORE_JOB_GET,
                                  .reply_to = &show->call->worker->loop.inbox,
@@ -317,6 +321,7 @@ static void listed(struct store_op *op)
     struct jsonw w = jsonw_to(&buf);
     char cursor[JOB_ID_TEXT + 1];
 
+    assert(op->err || op->u.list.count <= op->u.list.max);
     if (op->err) {
         call_error(call, op->err, "", "%s.", err_title(op->err));
         return;
@@ -386,6 +391,7 @@ static void cancelled(struct settle *settle)
     struct jsonw w = jsonw_to(&buf);
     char id[JOB_ID_TEXT + 1];
 
+    assert(settle->kind == SETTLE_CANCEL);
     job_id_text(settle->job, id);
     if (settle->err == ERR_STALE || settle->err == ERR_CONFLICT) {
         call_error(call, ERR_CONFLICT, "job_id", "Job %s is %s already.", id,

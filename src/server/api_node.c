@@ -31,6 +31,7 @@ static void registered(struct change *change)
 {
     struct node_call *own = container_of(change, struct node_call, change);
 
+    assert(!change->facts);
     if (change->err)
         call_problem(own->call, &change->why);
     else
@@ -54,6 +55,7 @@ static enum err read_report(struct call *call, struct report *report, struct rep
 
 static void send_change(struct node_call *own, void (*done)(struct change *change))
 {
+    assert(own->change.node_id.at);
     own->change.done = done;
     registry_send(own->call->worker->sched, &own->change);
 }
@@ -120,6 +122,7 @@ static void beat_registered(struct change *change)
 {
     struct node_call *own = container_of(change, struct node_call, change);
 
+    assert(change->err || change->node);
     if (change->err)
         call_problem(own->call, &change->why);
     else if (!renew_start(&own->renew, change->node, renewed))

@@ -1,4 +1,5 @@
 /* What is asked of a node on somebody's behalf: its usage, the output of a job. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ static void rpc_failed(struct rpc_call *own)
         [ERR_CONFLICT] = "The node has no connection to be asked over."};
     const struct buf *said = &own->rpc.answer;
 
+    assert(own->rpc.err == ERR_BAD_REQUEST || sentences[own->rpc.err]);
     if (own->rpc.err == ERR_BAD_REQUEST)
         call_error(own->call, ERR_BAD_REQUEST, "", "The node says: " STR_FMT,
                    STR_ARG(buf_view(said)));
@@ -116,6 +118,7 @@ static void logs_found(struct store_op *op)
     struct buf params = {0};
     struct jsonw w = jsonw_to(&params);
 
+    assert(op->err || op->head.id == op->job);
     if (op->err) {
         call_error(call, op->err, "job_id", "%s.",
                    op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));

@@ -166,5 +166,6 @@ enum err auth_check(const struct auth *auth, const struct http_request *req, enu
 
 bool auth_speaks_for(const struct auth_token *token, struct str node_id)
 {
+    assert(node_id.at || !node_id.len);
     return !token || !token->node_id.at || str_eq(token->node_id, node_id);
 }

@@ -83,6 +83,7 @@ static void marked(struct store_op *op)
 {
     struct delivery *delivery = container_of(op, struct delivery, op);
 
+    assert(delivery->busy && op->job == delivery->job);
     if (op->err == ERR_STORE_DOWN || op->err == ERR_TOO_LATE || op->err == ERR_BUSY) {
         delivery->busy = false; /* it is delivered once more: at least once */
         delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms + LOOK_EVERY_MS;
@@ -94,6 +95,7 @@ static void marked(struct store_op *op)
 
 static void mark(struct delivery *delivery, bool given_up)
 {
+    assert(delivery->busy);
     delivery->op = (struct store_op){.verb = STORE_CALLBACK_DONE,
                                      .reply_to = &delivery->callbacks->keeper->loop.inbox,
                                      .done = marked,
@@ -161,6 +163,7 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
     const struct json *spec;
     struct delivery *delivery;
 
+    assert(job_state_final(record->head.state));
     if (idmap_get(&callbacks->known, record->head.id) || callbacks->known.count >= KNOWN_MAX ||
         json_parse(record->spec, &callbacks->arena, &spec, NULL))
         return;
@@ -181,6 +184,7 @@ static void listed(struct store_op *op)
 {
     struct callbacks *callbacks = container_of(op, struct callbacks, list_op);
 
+    assert(callbacks->listing && (op->err || op->u.list.count <= BATCH));
     callbacks->listing = false;
     if (op->err)
         return;

@@ -64,6 +64,7 @@ static void stream_closed(struct http_stream *http)
 {
     struct stream *stream = http->user;
 
+    assert(*stream->prev == stream);
     *stream->prev = stream->next;
     if (stream->next)
         stream->next->prev = stream->prev;
@@ -77,6 +78,7 @@ static void pass_on(struct msg *msg)
     struct buf buf = {0};
     struct stream *next;
 
+    assert(event->to && event->seq > 0);
     buf_fmt(&buf, "id: %lld\nevent: %s\ndata: ", (long long)event->seq, event->name);
     buf_add(&buf, event->text, event->len);
     buf_str(&buf, STR("\n\n"));
@@ -113,6 +115,7 @@ static void emit(struct server *server, const char *name, const struct buf *text
 {
     struct event *event = calloc(1, sizeof *event + text->len);
 
+    assert(name && text->len > 0);
     assert(event);
     event->msg.run = number;
     event->server = server;

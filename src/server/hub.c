@@ -83,6 +83,7 @@ static struct worker *hub_home(struct server *server, const struct node *node)
 
 static void send_over(struct send_op *send, bool ok, const char *reason)
 {
+    assert(ok == !reason);
     send->ok = ok;
     send->reason = reason;
 }
@@ -97,6 +98,7 @@ static void sent_msg(struct msg *msg)
 
 static void answer_send(struct send_op *send)
 {
+    assert(send->reply_to && (send->ok || send->reason));
     send->msg.run = sent_msg;
     inbox_post(send->reply_to, &send->msg);
 }
@@ -131,6 +133,7 @@ static size_t boxed_bytes(size_t len)
 
 static void box_take(struct box *box)
 {
+    assert(box_first(box));
     box->taken += boxed_bytes(box_first(box)->len);
     if (box->taken == box->jobs.len) {
         box->taken = 0;
@@ -157,6 +160,7 @@ static void poll_answered(struct msg *msg)
 {
     struct poll *poll = container_of(msg, struct poll, msg);
 
+    assert(poll->answer.len > 0);
     call_json(poll->call, 200, &poll->answer);
     buf_free(&poll->answer);
     free(poll);
@@ -168,6 +172,7 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
     struct jsonw w = jsonw_to(&poll->answer);
     struct boxed *boxed;
 
+    assert(!poll->answer.len && (!box || box->node == poll->node));
     if (box)
         box_expire(box, now_ms);
     jsonw_obj(&w);
@@ -190,6 +195,7 @@ static void box_add(struct hub *hub, struct send_op *send)
     int64_t now_ms = hub->worker->loop.wall_ms;
     size_t bytes = boxed_bytes(head.len);
 
+    assert(send->message.len > 2 && send->message.at[0] == '{');
     box_expire(box, now_ms);
     buf_reserve(&box->jobs, bytes);
     memcpy(box->jobs.at + box->jobs.len, &head, sizeof head);
@@ -252,6 +258,7 @@ static void deliver_msg(struct msg *msg)
     struct send_op *send = container_of(msg, struct send_op, msg);
     struct worker *here = send->to;
 
+    assert(here->hub && send->node);
     if (deliver_here(here->hub, send))
         answer_send(send);
 }
@@ -269,6 +276,7 @@ static void pushed(struct client_call *call)
     struct send_op *send = push->send;
     bool ok = !call->err && call->status >= 200 && call->status < 300;
 
+    assert(send && push->url);
     metric_add_label(METRIC_PUSH, ok ? "ok" : call->err ? err_name(call->err) : "refused", 1);
     send_over(send, ok, ok ? NULL : call->err == ERR_TIMEOUT ? "PUSH_TIMEOUT" : "PUSH_FAILED");
     buf_free(&call->reply);
@@ -448,6 +456,7 @@ static void poll_gone(struct http_request *req)
     const struct poll *poll = req->user;
     struct hangup *hangup = calloc(1, sizeof *hangup);
 
+    assert(req->gone && poll->call->req == req);
     assert(hangup);
     *hangup = (struct hangup){.msg = {.run = poll_hung_up},
                               .home = hub_home(poll->call->worker->server, poll->node)->hub,

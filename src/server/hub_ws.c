@@ -51,6 +51,7 @@ static void wscall_over(struct wscall *call)
 {
     struct hub *hub = call->hub;
 
+    assert(hub->spare_count >= 0 && hub->spare_count <= SPARE_MAX);
     if (hub->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
         arena_free(&call->arena);
         free(call);
@@ -147,6 +148,7 @@ static void welcome(struct wscall *call, struct node *node)
     struct worker *worker = call->hub->worker;
     struct buf *frame = &call->hub->frame;
 
+    assert(node);
     if (!socket) {
         wscall_over(call);
         return;
@@ -185,6 +187,7 @@ static void hello_registered(struct change *change)
 {
     struct wscall *call = container_of(change, struct wscall, change);
 
+    assert(change->err || change->node);
     if (change->err)
         refuse_hello(call, &change->why);
     else
@@ -283,6 +286,7 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     struct report_load load;
     struct problem why;
 
+    assert(socket->node);
     if (report_read(call->body, socket->node->id, &call->arena, &report, &why) ||
         report_load(&report, &load, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
@@ -320,6 +324,7 @@ static void settled(struct settle *settle)
     struct wscall *call = container_of(settle, struct wscall, settle);
     struct problem why;
 
+    assert(settle->node.at);
     if (!settle->err) {
         reply_ok(call, settle->duplicate);
         return;
@@ -334,6 +339,7 @@ static void on_job(struct wscall *call, struct socket *socket, enum settle_kind 
     struct message message;
     struct problem why;
 
+    assert(socket->node);
     if (message_read(call->body, kind, worker->server->settings->result_bytes_max, &call->arena,
                      &message, &why)) {
         reply_problem(call, &why, 0);
@@ -412,6 +418,7 @@ static void on_closed(struct ws *ws, int code)
     struct hub *hub = socket->hub;
     uint64_t link = hub_link(hub->worker->loop.index, socket->incarnation);
 
+    assert(socket->ws == ws && idmap_get(&hub->sockets, socket->incarnation) == socket);
     idmap_del(&hub->sockets, socket->incarnation);
     rpc_gone(hub, socket->incarnation);
     /* A replaced socket's close must not evict the new one. */

@@ -1,6 +1,7 @@
 /* Host, Origin and what browsers tell of a request's site. */
 #include "server/origin.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The host of "name", "name:port", "[::1]:port". */
@@ -49,6 +50,7 @@ enum err origin_check(const struct http_request *req, const struct settings *set
     struct str host = http_header_get(req, "Host");
     struct str origin = http_header_get(req, "Origin");
 
+    assert(settings->listen.at);
     if (host.at && !host_allowed(settings, host))
         return problem_set(why, ERR_FORBIDDEN, "Host",
                            "Host is not this server's: use a loopback address, or list it in the "

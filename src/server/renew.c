@@ -16,6 +16,7 @@ static void renewed(struct store_op *op)
 {
     struct renew *renew = container_of(op, struct renew, op);
 
+    assert(renew->done && renew->listed);
     renew->done(renew);
 }
 
@@ -28,6 +29,7 @@ static void send_renew(struct renew *renew, struct node *node, store_done *done)
 {
     struct sched *sched = &renew->worker->server->sched;
 
+    assert(!renew->listed || renew->runs);
     renew->op = (struct store_op){.verb = STORE_RENEW,
                                   .reply_to = &renew->worker->loop.inbox,
                                   .done = done,

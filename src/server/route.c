@@ -136,6 +136,7 @@ static struct call *call_new(struct http_request *req)
 {
     struct call *call = arena_new(&req->arena, struct call);
 
+    assert(worker_of(req->loop)->serves);
     call->req = req;
     call->worker = worker_of(req->loop);
     call->arena = &req->arena;
@@ -165,6 +166,7 @@ static void count_status(int status)
 
 void call_reply(struct call *call, const struct http_reply *reply)
 {
+    assert(call->req);
     count_status(reply->status);
     http_reply(call->req, reply);
 }
@@ -203,6 +205,7 @@ static bool read_body(struct call *call)
 {
     struct problem why;
 
+    assert(call->route);
     if (!call->route->body)
         return true;
     if (!call->req->body.len && call->route->body_optional)
@@ -295,6 +298,7 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
     int status = err_http(why->err);
     bool later = status == 503 || status == 429;
 
+    assert(why->err && status >= 400);
     jsonw_end_obj(w);
     struct http_reply reply = {.status = status,
                                .content_type = "application/problem+json",

@@ -14,6 +14,7 @@ static void answered(struct msg *msg)
 
 static void answer(struct rpc *rpc, enum err err)
 {
+    assert(rpc->from && rpc->done);
     rpc->err = err;
     rpc->msg.run = answered;
     inbox_post(&rpc->from->loop.inbox, &rpc->msg);
@@ -26,6 +27,7 @@ static void ask(struct msg *msg)
     struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(rpc->link));
     struct buf *frame = &hub->frame;
 
+    assert(rpc->link);
     if (!socket) {
         answer(rpc, ERR_CONFLICT);
         return;

@@ -29,6 +29,7 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
 {
     struct server *server = container_of(from->sched, struct server, sched);
 
+    assert(note->head->id && note->event);
     if (events_wanted(server))
         events_job(server, note->event, note->head);
     if (!job_state_final(note->head->state))
@@ -122,6 +123,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     struct worker *worker = &server->workers[index];
     enum err err = loop_init(&worker->loop, index);
 
+    assert(index >= 0 && index <= server->loop_count);
     worker->server = server;
     worker->serves = index < server->loop_count;
     worker->loop.owner = worker;
@@ -179,6 +181,7 @@ static void serve_here(struct msg *msg)
     struct serve *serve = container_of(msg, struct serve, msg);
     struct worker *worker = serve->worker;
 
+    assert(worker->serves && !worker->http.priv);
     worker->http = (struct http_server){.loop = &worker->loop,
                                         .limits = &worker->server->limits,
                                         .callbacks = &route_callbacks,

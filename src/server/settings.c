@@ -1,6 +1,8 @@
 /* The settings table. */
 #include "server/settings.h"
 
+#include <assert.h>
+
 #define AT(member) offsetof(struct settings, member)
 #define SCHED(m)   offsetof(struct settings, sched.m)
 #define SECOND_MS  1000
@@ -453,6 +455,7 @@ enum err settings_check(const struct settings *settings, struct problem *why)
 {
     const struct sched_config *sched = &settings->sched;
 
+    assert(sched->sample_k > 0 && sched->sample_k <= SCHED_SAMPLE_MAX && settings->loops <= 64);
     if (sched->heartbeat_stale_ms != FIELD_OFF &&
         sched->heartbeat_stale_ms < 3 * sched->heartbeat_ms)
         return problem_set(why, ERR_BAD_CONFIG, "heartbeat_stale_ms",

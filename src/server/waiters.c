@@ -90,6 +90,7 @@ static void wake(struct waiters *waiters, uint64_t job)
 {
     struct waiter *waiter = idmap_del(&waiters->by_job, job);
 
+    assert(job);
     while (waiter) {
         struct waiter *next = waiter->next;
 
@@ -104,12 +105,14 @@ static void told(struct msg *msg)
 {
     struct word *word = container_of(msg, struct word, msg);
 
+    assert(word->job);
     wake(word->waiters, word->job);
     free(word);
 }
 
 void waiters_tell(struct server *server, uint64_t job)
 {
+    assert(job);
     for (int i = 0; i < server->loop_count; i++) {
         struct waiters *waiters = server->workers[i].waiters;
 

@@ -529,6 +529,15 @@ static void ask(struct rig *rig, struct call *call)
     assert_true(call->done);
 }
 
+void rig_drop_behind(struct rig *rig, const char *id)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_NODE_DROP, .node = str_of(id)};
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+}
+
 static struct call *put_waiting(struct rig *rig, const struct dispatch *job)
 {
     struct call *call = arena_new(&rig->arena, struct call);

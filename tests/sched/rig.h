@@ -116,6 +116,7 @@ void rig_worker(struct rig *rig, const char *id, int max);
 enum registry_beat rig_beat(struct rig *rig, const char *json);
 enum err rig_admin(struct rig *rig, const char *id, enum node_admin word);
 enum err rig_drop(struct rig *rig, const char *id);
+void rig_drop_behind(struct rig *rig, const char *id); /* in the store, past the scheduler */
 
 /* A new job, prepared but not started; its memory is the rig's. */
 struct dispatch *rig_f2f(struct rig *rig, const char *json);

@@ -153,6 +153,19 @@ static void after_an_hour_it_is_forgotten(void **state)
     assert_non_null(rig_node(rig, "n2"));
 }
 
+/* Also one that the store has lost meanwhile. */
+static void who_is_in_no_store_is_forgotten_too(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->sched.config.forget_ms = 60000;
+    rig_worker(rig, "n1", 2);
+    rig_drop_behind(rig, "n1");
+    assert_non_null(rig_node(rig, "n1"));
+    rig_pass(rig, 65000);
+    assert_null(rig_node(rig, "n1"));
+}
+
 static void a_lost_nodes_jobs_move_on_at_once(void **state)
 {
     struct rig *rig = *state;
@@ -445,6 +458,7 @@ int main(void)
         ROW(what_a_loop_reads_is_not_freed),
         ROW(silence_has_three_ends),
         ROW(after_an_hour_it_is_forgotten),
+        ROW(who_is_in_no_store_is_forgotten_too),
         ROW(a_lost_nodes_jobs_move_on_at_once),
         ROW(who_is_lost_while_the_store_is_away_is_lost_afterwards),
         ROW(to_undrain_a_lost_node_does_not_make_it_ready),

@@ -159,6 +159,21 @@ static void specs_survive_the_store(void **state)
     }
 }
 
+/* Nor does a record that is damaged bring anything down. */
+static void what_we_did_not_write_is_refused(void **state)
+{
+    static const char *const rows[] = {
+        "", "x", "{}", "[]", "5", "{\"type\":5}", "{\"priority\":5}", "{\"type\":\"a b\"}"};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct spec spec;
+        struct problem why = {0};
+
+        if (!spec_stored(str_of(rows[i]), *state, &spec, &why))
+            fail_msg("%s", rows[i]);
+    }
+}
+
 /* Who submits must not be able to say that an operator asked for it again. */
 static void only_a_retry_says_where_it_came_from(void **state)
 {
@@ -201,6 +216,7 @@ int main(void)
         ROW(bad_input_names_its_field),
         ROW(face_to_face_has_its_own_defaults),
         ROW(specs_survive_the_store),
+        ROW(what_we_did_not_write_is_refused),
         ROW(only_a_retry_says_where_it_came_from),
         ROW(the_message_is_whole_and_tells_no_callback),
     };
