@@ -12,7 +12,7 @@
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
-_Static_assert(SCHED_SAMPLE_MAX <= POLICY_SAMPLE_MAX, "sampled without looking at all");
+_Static_assert((int)SCHED_SAMPLE_MAX <= (int)POLICY_SAMPLE_MAX, "sampled without looking at all");
 
 static bool stands_in(const struct str *list, size_t count, struct str node)
 {
