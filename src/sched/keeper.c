@@ -537,7 +537,7 @@ void keeper_tick(struct keeper *keeper)
     int64_t now_ms = *loop_of(keeper)->wall_ms;
 
     watch_store(keeper);
-
+    keeper->members->now_ms = now_ms;
     if (!keeper->current) {
         load(keeper, STORE_NODES);
         return;

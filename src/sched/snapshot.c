@@ -1,8 +1,6 @@
-/* Snapshots and the table they are made from. Owns the node structs (never freed while the process
- * lives, so that a pointer to one stays good) and the sharing of facts between versions. */
+/* Snapshots: how they are made from the keeper's table, and the sharing of facts between versions.
+ */
 #include "sched/snapshot.h"
-
-#include "sched/blackboard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -10,11 +8,6 @@
 
 #define TYPE_POOL STR("type")
 #define TYPE_ANY  STR("*")
-
-struct member {
-    struct node *node;
-    struct facts *facts;
-};
 
 struct facts *facts_new(void)
 {
@@ -95,127 +88,6 @@ void snapshot_free(struct snapshot *snapshot)
     map_free(&snapshot->by_pool);
     arena_free(&snapshot->arena);
     free(snapshot);
-}
-
-struct members *members_new(const struct pool_pair *config_pairs, size_t count)
-{
-    struct members *members = calloc(1, sizeof *members);
-
-    assert(members);
-    members->config_pairs = calloc(count ? count : 1, sizeof *config_pairs);
-    assert(members->config_pairs);
-    if (count)
-        memcpy(members->config_pairs, config_pairs, count * sizeof *config_pairs);
-    members->config_pair_count = count;
-    return members;
-}
-
-void members_free(struct members *members)
-{
-    struct member *member;
-    struct node *node;
-
-    if (!members)
-        return;
-    for (size_t i = 0; (member = map_next(&members->by_id, &i));) {
-        facts_unref(member->facts);
-        free(member);
-    }
-    for (size_t i = 0; (node = map_next(&members->nodes, &i));) {
-        free((void *)node->id.at);
-        blackboard_free(atomic_load(&node->usage));
-        free(node);
-    }
-    map_free(&members->by_id);
-    map_free(&members->nodes);
-    free(members->config_pairs);
-    free(members);
-}
-
-/* As one that never said anything. */
-static void clear_live(struct node *node)
-{
-    struct blackboard *usage = atomic_load(&node->usage);
-
-    atomic_store(&node->health, NODE_HEALTH_NONE);
-    atomic_store(&node->own, NODE_HEALTH_NONE);
-    atomic_store(&node->admin, NODE_ADMIN_NONE);
-    atomic_store(&node->max, 0);
-    atomic_store(&node->cpu_pm, -1);
-    atomic_store(&node->gpu_pm, -1);
-    atomic_store(&node->mem_pm, -1);
-    atomic_store(&node->score, 100);
-    atomic_store(&node->level, -1);
-    atomic_store(&node->left_ms, 0);
-    atomic_store(&node->bad_heartbeats, 0);
-    atomic_store(&node->ring_at, 0);
-    for (int i = 0; i < NODE_MARKS; i++)
-        atomic_store(&node->marks[i], 0);
-    if (usage)
-        blackboard_write(usage, STR(""));
-}
-
-struct node *members_node(struct members *members, struct str id)
-{
-    struct node *node = map_get(&members->nodes, id);
-
-    assert(id.len > 0 && id.len <= NODE_ID_MAX);
-    if (node)
-        return node;
-    node = calloc(1, sizeof *node);
-    char *text = malloc(id.len + 1);
-    assert(node && text);
-    memcpy(text, id.at, id.len);
-    text[id.len] = 0;
-    node->id = (struct str){.at = text, .len = id.len};
-    node->hash = str_hash(node->id);
-    node->number = (uint32_t)members->nodes.count;
-    clear_live(node);
-    map_put(&members->nodes, node->id, node);
-    return node;
-}
-
-struct node *members_put(struct members *members, struct str id, struct facts *facts)
-{
-    struct node *node = members_node(members, id);
-    struct member *member = map_get(&members->by_id, node->id);
-
-    assert(facts);
-    if (!member) {
-        member = calloc(1, sizeof *member);
-        assert(member);
-        member->node = node;
-        map_put(&members->by_id, node->id, member);
-    }
-    facts_unref(member->facts);
-    member->facts = facts;
-    members->dirty = true;
-    return node;
-}
-
-bool members_del(struct members *members, struct str id)
-{
-    struct member *member = map_del(&members->by_id, id);
-
-    if (!member)
-        return false;
-    clear_live(member->node);
-    facts_unref(member->facts);
-    free(member);
-    members->dirty = true;
-    return true;
-}
-
-struct facts *members_facts(const struct members *members, struct str id)
-{
-    const struct member *member = map_get(&members->by_id, id);
-
-    return member ? member->facts : NULL;
-}
-
-size_t members_count(const struct members *members)
-{
-    return members->by_id.count;
 }
 
 static int by_node_id(const void *a, const void *b)

@@ -20,7 +20,7 @@ enum {
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
 struct node {
-    struct str id; /* never freed */
+    struct str id;
     uint64_t hash;
     uint32_t number;        /* 0.. in order of first registration */
     _Atomic int32_t health; /* effective, enum node_health */
@@ -42,9 +42,12 @@ struct node {
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     _Atomic uint32_t ring_at;
-    struct node_watch watch; /* the keeper's alone */
-    uint64_t change_order;   /* and: of the last change of it that became true in the store */
-    uint32_t ring_seen;      /* the keeper's too: ring_at at its last look, and when that changed */
+    struct node_watch watch;   /* the keeper's alone */
+    struct node *next_retired; /* in members->first_retired */
+    int64_t retired_ms;
+    bool in_retired;
+    uint64_t change_order; /* and: of the last change of it that became true in the store */
+    uint32_t ring_seen;    /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
 };
@@ -106,9 +109,16 @@ bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool 
 void snapshot_free(struct snapshot *snapshot);
 
 /* The keeper's table, from which snapshots are made. */
+struct member {
+    struct node *node;
+    struct facts *facts;
+};
+
 struct members {
-    struct map by_id;               /* -> struct member * */
-    struct map nodes;               /* every node struct ever made, also of members that left */
+    struct map by_id;                          /* -> struct member * */
+    struct map nodes;                          /* also of members that left */
+    int64_t now_ms;                            /* the keeper's, as of its last tick */
+    struct node *first_retired, *last_retired; /* members that left, oldest first */
     struct pool_pair *config_pairs; /* `pools:` of the configuration, for nodes with nmt `any` */
     size_t config_pair_count;
     int64_t version; /* of the last snapshot published */

@@ -202,6 +202,77 @@ static void a_node_that_comes_back_is_the_same(void **state)
     assert_int_equal(members_count(table->members), 201);
 }
 
+/* Nodes with new names every time (containers, say) come and go for months. */
+static void nodes_that_left_long_ago_leave_no_memory(void **state)
+{
+    enum { HOURS = 50, PER_HOUR = 40 };
+    struct table *table = *state;
+    struct node *kept = members_put(table->members, STR("kept"), facts_new());
+
+    for (int i = 0; i < HOURS * PER_HOUR; i++) {
+        char id[16], last[16];
+
+        table->members->now_ms += 3600000 / PER_HOUR;
+        snprintf(id, sizeof id, "c%d", i);
+        snprintf(last, sizeof last, "c%d", i - 1);
+        struct node *node = members_put(table->members, str_of(id), facts_new());
+        assert_str(node->id, id);
+        assert_int_equal(atomic_load(&node->level), -1);
+        assert_ptr_not_equal(node, kept);
+        members_del(table->members, str_of(last));
+        atomic_store(&node->level, 3); /* it must not haunt the next one */
+        assert_ptr_equal(members_node(table->members, str_of(id)), node);
+    }
+    assert_true(table->members->nodes.count <= 4 * PER_HOUR);
+    /* Numbers name boxes: no two nodes share one. */
+    bool seen[4 * PER_HOUR] = {false};
+    struct node *node;
+    for (size_t i = 0; (node = map_next(&table->members->nodes, &i));) {
+        assert_false(seen[node->number]);
+        seen[node->number] = true;
+    }
+    /* One that left and came back in time is the same, and is not given away later. */
+    members_del(table->members, STR("kept"));
+    assert_ptr_equal(members_put(table->members, STR("kept"), facts_new()), kept);
+    table->members->now_ms += 10 * 3600000;
+    for (int i = 0; i < 4 * PER_HOUR; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "d%d", i);
+        assert_ptr_not_equal(members_put(table->members, str_of(id), facts_new()), kept);
+    }
+}
+
+/* Somebody may still hold it: a connection, a reserve under way. */
+static void a_node_in_use_is_not_given_away(void **state)
+{
+    struct table *table = *state;
+    struct node *linked = members_put(table->members, STR("a"), facts_new());
+    struct node *asked = members_put(table->members, STR("b"), facts_new());
+
+    atomic_store(&linked->link, 1);
+    atomic_store(&asked->pending, 1);
+    members_del(table->members, STR("a"));
+    members_del(table->members, STR("b"));
+    table->members->now_ms += 10 * 3600000;
+    for (int i = 0; i < 10; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "c%d", i);
+        struct node *node = members_put(table->members, str_of(id), facts_new());
+        assert_true(node != linked && node != asked);
+    }
+    atomic_store(&linked->link, 0);
+    bool reused = false;
+    for (int i = 10; i < 20; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "c%d", i);
+        reused |= members_put(table->members, str_of(id), facts_new()) == linked;
+    }
+    assert_true(reused);
+}
+
 static void names_that_are_too_long_find_nothing(void **state)
 {
     struct table *table = *state;
@@ -259,6 +330,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(an_old_version_stays_as_it_was, setup, teardown),
         cmocka_unit_test_setup_teardown(a_node_that_comes_back_is_the_same, setup, teardown),
+        cmocka_unit_test_setup_teardown(nodes_that_left_long_ago_leave_no_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_in_use_is_not_given_away, setup, teardown),
         cmocka_unit_test_setup_teardown(names_that_are_too_long_find_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(the_largest_node_is_published_quickly, setup, teardown),
     };
