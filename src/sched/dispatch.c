@@ -274,6 +274,7 @@ static void went_on(struct dispatch *dispatch, const struct store_head *head)
 {
     assert(dispatch->exists && head->id == dispatch->job);
     dispatch->head = *head;
+    dispatch->ended = job_state_final(head->state);
     finish(dispatch, head->state == JOB_FAILED ? refuse(dispatch, ERR_ALL_FULL) : ERR_OK);
 }
 

@@ -46,13 +46,13 @@ struct dispatch {
     struct problem why;
     struct store_head head;
     bool duplicate;
+    bool ended;                 /* the job is over: it can neither wait nor be given up */
     struct store_record record; /* when it exists but was not placed: for the queue */
     uint32_t whys[WHY_COUNT];
 
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
     bool again; /* also to a node that had it before: all others are shut */
-    bool ended; /* the store has ended the job: there is nothing to give up */
     struct node *preferred;
     size_t count, next;
     struct node *expected; /* whose pending count was raised */

@@ -152,14 +152,15 @@ static void dispatched(struct dispatch *dispatch)
 {
     struct submit *submit = dispatch->user;
 
-    if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0) {
+    if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
         enqueue(submit);
         return;
     }
     submit->why = dispatch->why;
-    /* It may have gone on without us: then it is on a node, or waits for one. */
+    /* It may have gone on without us: then it has been on a node, or waits for one. */
     submit->queued = !dispatch->err && !dispatch->duplicate &&
-                     dispatch->head.state != JOB_DISPATCHED && dispatch->head.state != JOB_ACKED;
+                     (dispatch->head.state == JOB_NEW || dispatch->head.state == JOB_SELECTING ||
+                      dispatch->head.state == JOB_RETRYING);
     submit_over(submit, dispatch->err);
 }
 

@@ -190,6 +190,48 @@ static void a_failed_send_may_wait_in_the_store(void **state)
     assert_int_equal(depth(own), 0);
 }
 
+/* Cancelled while it was being sent, and the send failed: it neither waits nor runs. */
+static void cancelled_on_its_way_it_does_not_wait(void **state)
+{
+    struct fixture *own = *state;
+    struct submit *submit;
+    struct problem why;
+
+    rig_worker(own->rig, "n1", 1);
+    own->rig->reach = RIG_KEEP;
+    assert_int_equal(prepare(own, WAITS, &submit, &why), ERR_OK);
+    submit_start(submit);
+    rig_quiet(own->rig);
+    rig_settle(own->rig, SETTLE_CANCEL, submit->dispatch->job, 0, NULL, "CANCELLED");
+    rig_answer(own->rig, 0, false);
+    rig_quiet(own->rig);
+    assert_ptr_equal(submit->user, submit);
+    assert_int_equal(submit->err, ERR_ALL_FULL);
+    assert_int_equal(depth(own), 0);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
+}
+
+/* Its node was so quick that it had finished before the push was answered with an error. */
+static void done_on_its_way_it_is_placed(void **state)
+{
+    struct fixture *own = *state;
+    struct submit *submit;
+    struct problem why;
+
+    rig_worker(own->rig, "n1", 1);
+    own->rig->reach = RIG_KEEP;
+    assert_int_equal(prepare(own, WAITS, &submit, &why), ERR_OK);
+    submit_start(submit);
+    rig_quiet(own->rig);
+    rig_settle(own->rig, SETTLE_ACK, submit->dispatch->job, 1, "n1", NULL);
+    rig_settle(own->rig, SETTLE_DONE, submit->dispatch->job, 1, "n1", NULL);
+    rig_answer(own->rig, 0, false);
+    rig_quiet(own->rig);
+    assert_int_equal(submit->err, ERR_OK);
+    assert_false(submit->queued);
+    assert_int_equal(depth(own), 0);
+}
+
 static void a_key_answers_a_waiting_job_again(void **state)
 {
     struct fixture *own = *state;
@@ -252,6 +294,8 @@ int main(void)
         ROW(a_full_queue_refuses),
         ROW(refused_by_a_full_queue_it_never_runs),
         ROW(a_failed_send_may_wait_in_the_store),
+        ROW(cancelled_on_its_way_it_does_not_wait),
+        ROW(done_on_its_way_it_is_placed),
         ROW(a_key_answers_a_waiting_job_again),
         ROW(a_store_that_is_away_leaves_no_count_behind),
         ROW(callbacks_go_where_they_may),
