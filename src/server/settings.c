@@ -24,7 +24,8 @@ static const struct field fields[] = {
      .offset = AT(store),
      .preset = "embedded:",
      .help = "where jobs and leases live: embedded:, redis://..., redis-cluster://..., "
-             "redis-sentinel://..."},
+             "redis-sentinel://...",
+     .flags = FIELD_SECRET},
     {.name = "data_dir",
      .type = FIELD_STR,
      .offset = AT(data_dir),
