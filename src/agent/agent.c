@@ -283,16 +283,31 @@ static enum err own_path(char path[SHIM_PATH_MAX], struct problem *why)
     return ERR_OK;
 }
 
+/* A run that an earlier agent left. */
+static void on_found(struct run *run)
+{
+    struct agent *agent = runs_user(run->runs);
+
+    jobs_adopt(agent->jobs, run);
+}
+
+static enum err open_runs(struct agent *agent, struct problem *why)
+{
+    const char *dir = arena_fmt(&agent->source.arena, "%s/runs", agent->dir).at;
+    char path[SHIM_PATH_MAX];
+    enum err err = own_path(path, why);
+
+    return err ? err : runs_new(&agent->loop, dir, path, agent, &agent->runs, why);
+}
+
 static enum err open_jobs(struct agent *agent, struct problem *why)
 {
-    char path[SHIM_PATH_MAX];
     struct jobs_config config = {.config = agent->config,
                                  .node_id = agent->node_id,
                                  .data_dir = agent->dir,
-                                 .shim_path = path};
-    enum err err = own_path(path, why);
+                                 .runs = agent->runs};
 
-    return err ? err : jobs_new(&agent->loop, &config, &jobs_handler, agent, &agent->jobs, why);
+    return jobs_new(&agent->loop, &config, &jobs_handler, agent, &agent->jobs, why);
 }
 
 static enum err open_link(struct agent *agent, struct problem *why)
@@ -329,9 +344,13 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     if (err)
         return err;
     protect_init(&agent->protect, &rules, kill_task, agent);
-    err = open_jobs(agent, why);
+    err = open_runs(agent, why);
     if (!err)
+        err = open_jobs(agent, why);
+    if (!err) {
+        runs_adopt(agent->runs, on_found);
         err = start_sampler(agent, why);
+    }
     return err;
 }
 
@@ -341,6 +360,7 @@ static void agent_done(struct agent *agent)
     sampler_free(agent->sampler);
     link_free(agent->link);
     jobs_free(agent->jobs);
+    runs_free(agent->runs);
     loop_done(&agent->loop);
     if (agent->protect.kill)
         protect_done(&agent->protect);
@@ -363,7 +383,7 @@ static void log_start(const struct agent *agent)
 {
     struct run_limits_offered offered;
 
-    runs_offered(jobs_runs(agent->jobs), &offered);
+    runs_offered(agent->runs, &offered);
     log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
               KC("version", BERTH_VERSION), KI("pid", getpid()),
               KI("adopted", (int64_t)jobs_in_use(agent->jobs)));

@@ -19,6 +19,7 @@ struct agent {
     struct net_tls *tls;
     struct link_config link_config;
     struct link *link; /* NULL until the machine was measured once */
+    struct runs *runs;
     struct jobs *jobs;
     struct sampler *sampler;
     struct protect protect;

@@ -119,7 +119,7 @@ static void on_ended(struct run *run)
     }
 }
 
-static const struct runs_handler runs_handler = {.started = on_started, .ended = on_ended};
+const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
 
 static void drop(struct agent_job *job)
 {
@@ -375,9 +375,8 @@ static void adopt_ended(struct agent_job *job)
     }
 }
 
-static void adopt(struct run *run)
+void jobs_adopt(struct jobs *jobs, struct run *run)
 {
-    struct jobs *jobs = runs_user(run->runs);
     struct agent_job *job = jobs_new_job(jobs, JOBS_RUNNING);
     int64_t age_ms = jobs->loop->wall_ms - run->started_ms;
 
@@ -388,6 +387,7 @@ static void adopt(struct run *run)
         job->dropped = true; /* like one that the server does not want */
         str_copy(run->key, job->key, sizeof job->key);
     }
+    run->handler = &jobs_run_handler;
     run->user = job;
     job->run = run;
     job->since_ms = jobs->loop->mono_ms - (age_ms > 0 ? age_ms : 0);
@@ -408,16 +408,10 @@ static enum err open_all(struct jobs *jobs, const struct jobs_config *config, st
     struct buf path = {0};
     enum err err;
 
-    buf_fmt(&path, "%s/runs", config->data_dir);
-    buf_char(&path, 0);
-    jobs->runs_dir = strdup(path.at);
-    err = runs_new(jobs->loop, jobs->runs_dir, config->shim_path, &runs_handler, jobs, &jobs->runs,
-                   why);
-    buf_clear(&path);
+    /* behind the lock that runs_new took */
     buf_fmt(&path, "%s/outbox", config->data_dir);
     buf_char(&path, 0);
-    if (!err) /* behind the lock that runs_new takes */
-        err = outbox_new(jobs->loop, path.at, &outbox_handler, jobs, &jobs->outbox, why);
+    err = outbox_new(jobs->loop, path.at, &outbox_handler, jobs, &jobs->outbox, why);
     buf_free(&path);
     return err;
 }
@@ -435,12 +429,12 @@ enum err jobs_new(struct loop *loop, const struct jobs_config *config,
     jobs->handler = handler;
     jobs->user = user;
     jobs->node_id = config->node_id;
+    jobs->runs = config->runs;
     err = open_all(jobs, config, why);
     if (err) {
         jobs_free(jobs);
         return err;
     }
-    runs_adopt(jobs->runs, adopt);
     *ret_jobs = jobs;
     return ERR_OK;
 }
@@ -454,13 +448,11 @@ void jobs_free(struct jobs *jobs)
     for (job = jobs->first; job; job = job->next)
         if (job->state == JOBS_KEPT)
             jobs_settled_mark(job);
-    runs_free(jobs->runs);
     outbox_free(jobs->outbox);
     for (job = jobs->first; job; job = next) {
         next = job->next;
         jobs_delete(job);
     }
     map_free(&jobs->by_key);
-    free(jobs->runs_dir);
     free(jobs);
 }

@@ -57,17 +57,18 @@ struct jobs_handler {
 struct jobs_config {
     const struct config *config;
     struct str node_id;
-    const char *data_dir;  /* absolute */
-    const char *shim_path; /* see runs_new */
+    const char *data_dir; /* absolute */
+    struct runs *runs;    /* outlives it */
 };
 
-/* Opens the outbox and takes up what was left. Nothing is sent before jobs_up. `config` and what it
- * points to must outlive it. */
+/* Opens the outbox. Nothing is sent before jobs_up. `config` and what it points to must outlive it.
+ */
 enum err jobs_new(struct loop *loop, const struct jobs_config *config,
                   const struct jobs_handler *handler, void *user, struct jobs **ret_jobs,
                   struct problem *why);
 void *jobs_user(const struct jobs *jobs);
-struct runs *jobs_runs(const struct jobs *jobs);
+/* A run that an earlier agent left is taken up again: its job goes on, or its outcome is told. */
+void jobs_adopt(struct jobs *jobs, struct run *run);
 size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
 
 void jobs_up(struct jobs *jobs);   /* the link stands */
@@ -87,7 +88,7 @@ struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int atte
 /* Ends it because the machine is about to freeze; `evidence` (JSON, copied) goes with the result.
  */
 void jobs_kill(struct agent_job *job, struct str evidence);
-/* Leaves the runs to their shims. Before loop_done. */
+/* Leaves the runs to their shims. Before runs_free and loop_done. */
 void jobs_free(struct jobs *jobs);
 
 #endif

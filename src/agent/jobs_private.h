@@ -15,7 +15,6 @@ struct jobs {
     const struct jobs_handler *handler;
     void *user;
     struct str node_id;
-    char *runs_dir; /* absolute */
     struct outbox *outbox;
     struct runs *runs;
     struct map by_key;
@@ -23,6 +22,8 @@ struct jobs {
     size_t count;
     size_t counts[JOBS_STATES];
 };
+
+extern const struct run_handler jobs_run_handler;
 
 /* "ID.ATTEMPT"; false: such a name cannot be. */
 bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX]);

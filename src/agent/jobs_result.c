@@ -41,7 +41,7 @@ static int open_in(const struct agent_job *job, const char *name, int flags)
     struct buf path = {0};
     int fd, error;
 
-    buf_fmt(&path, "%s/%s/%s", job->jobs->runs_dir, job->key, name);
+    buf_fmt(&path, "%s/%s/%s", runs_dir(job->jobs->runs), job->key, name);
     buf_char(&path, 0);
     fd = open(path.at, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
     error = errno;

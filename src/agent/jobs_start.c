@@ -144,7 +144,7 @@ static void surround(const struct agent_job *job, const struct jobs_order *order
     add_env(arena, env, &count, "BERTH_TGT", order->tgt);
     add_env(arena, env, &count, "BERTH_AUDIO_REF", order->audio_ref);
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
-            arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" JOBS_RESULT_FILE, job->jobs->runs_dir,
+            arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" JOBS_RESULT_FILE, runs_dir(job->jobs->runs),
                       job->key));
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
     spec->env = env;
@@ -201,7 +201,7 @@ static void limit(const struct jobs_order *order, const struct config *config,
 enum err jobs_start(struct agent_job *job, struct problem *why)
 {
     struct jobs *jobs = job->jobs;
-    struct run_spec spec = {.key = str_of(job->key)};
+    struct run_spec spec = {.handler = &jobs_run_handler, .key = str_of(job->key)};
     const struct executor *executor;
     struct jobs_order order;
     struct buf meta = {0};

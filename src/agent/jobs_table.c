@@ -117,8 +117,3 @@ void *jobs_user(const struct jobs *jobs)
 {
     return jobs->user;
 }
-
-struct runs *jobs_runs(const struct jobs *jobs)
-{
-    return jobs->runs;
-}

@@ -99,7 +99,7 @@ void run_set_ended(struct run_private *priv, const struct run_exit *exit)
     assert(run->runs->alive > 0);
     run->runs->alive--;
     if (!priv->untold)
-        run->runs->handler.ended(run);
+        run->handler->ended(run);
 }
 
 int run_open_dir(const struct runs *runs, struct str key)
@@ -210,16 +210,15 @@ void runs_unpin(struct runs *runs)
     }
 }
 
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
-                  const struct runs_handler *handler, void *user, struct runs **ret_runs,
-                  struct problem *why)
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
+                  struct runs **ret_runs, struct problem *why)
 {
     struct runs *runs = mem_new(struct runs);
     char name[32];
     enum err err;
 
-    assert(handler->ended && dir && shim_path);
-    *runs = (struct runs){.loop = loop, .handler = *handler, .user = user, .dir_fd = -1};
+    assert(dir && shim_path);
+    *runs = (struct runs){.loop = loop, .user = user, .dir_fd = -1};
     runs->nursery.fd = -1;
     runs->patience_ms = RUN_PATIENCE_MS;
     runs->shim_path = arena_cstr(&runs->arena, str_of(shim_path));
@@ -269,6 +268,11 @@ void runs_free(struct runs *runs)
 void *runs_user(const struct runs *runs)
 {
     return runs->user;
+}
+
+const char *runs_dir(const struct runs *runs)
+{
+    return runs->dir;
 }
 
 struct run *runs_find(struct runs *runs, struct str key)
@@ -349,8 +353,9 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
                            "The working directory must be an absolute path.");
     if (spec->user.at && !str_is_id(spec->user, 64))
         return problem_set(why, ERR_BAD_FIELD, "user", "That is no name of a user.");
-    if (spec->timeout_ms < 0 || spec->stop_grace_ms < 0 || spec->deadline_mono_ms < 0 ||
-        spec->memory_bytes_max < 0 || spec->pids_max < 0 || spec->log_bytes_max < 0)
+    if (spec->timeout_ms < 0 || spec->stop_grace_ms < 0 || spec->deadline_boot_ms < 0 ||
+        spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 || spec->pids_max < 0 ||
+        spec->log_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     return spec->user.at ? check_user(spec->user, why) : ERR_OK;
 }
@@ -423,10 +428,12 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     assert(!runs->freed);
     if (err)
         return err;
+    assert(spec->handler && spec->handler->ended);
     if (spec->user.at)
         open_to_users(runs);
     priv = run_new(runs, spec->key, spec->meta);
     priv->run.user = user;
+    priv->run.handler = spec->handler;
     priv->created_mono_ms = clock_mono_ms();
     err = write_run(runs, priv, spec, &dir_fd, why);
     if (!err)
@@ -458,18 +465,18 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms)
     run_link_flush(priv);
 }
 
-void run_deadline(struct run *run, int64_t mono_ms)
+void run_deadline(struct run *run, int64_t boot_ms)
 {
     struct run_private *priv = run->priv;
     int dir_fd;
 
-    assert(mono_ms >= 0);
-    if (run->state == RUN_ENDED || priv->deadline_ms == mono_ms)
+    assert(boot_ms >= 0);
+    if (run->state == RUN_ENDED || priv->deadline_ms == boot_ms)
         return;
-    priv->deadline_ms = mono_ms;
+    priv->deadline_ms = boot_ms;
     dir_fd = run_open_dir(run->runs, run->key);
     if (dir_fd >= 0) {
-        runfile_put_deadline(dir_fd, mono_ms); /* a full disk: the shim is told all the same */
+        runfile_put_deadline(dir_fd, boot_ms); /* a full disk: the shim is told all the same */
         close(dir_fd);
     }
     priv->todo |= RUN_TODO_DEADLINE;

@@ -1,4 +1,4 @@
-/* Runs: the processes of jobs (and later of deployments). Each run has a directory and a shim, a
+/* Runs: the processes of jobs and of deployments. Each run has a directory and a shim, a
  * process of its own that outlives the agent: an agent that dies touches no work. The agent talks
  * to shims over sockets and adopts those it finds when it starts. */
 #ifndef AGENT_RUN_H
@@ -13,11 +13,12 @@ enum {
     RUN_TAIL_BYTES = 4096,
     RUN_LOG_BYTES_DEFAULT = 4 << 20, /* when log_bytes_max is 0 */
     RUN_LOG_BYTES_MIN = 4096,
-    RUN_DEADLINE_GRACE_MS = 10000, /* a passed deadline gives at most this much time to end */
+    RUN_DEADLINE_GRACE_MS = 10000, /* when deadline_grace_ms is 0 */
 };
 
 /* What to run. Strings are copied; all are valid UTF-8 without NUL, except `input`. */
 struct run_spec {
+    const struct run_handler *handler; /* who is told */
     struct str key;  /* names the run and its directory: "j0ahx2vbjw0000.1"; str_is_id() */
     struct str meta; /* the agent's own words about it (JSON), kept with the run across restarts */
     const struct str *argv; /* argv[0] is looked up in the run's PATH */
@@ -30,7 +31,10 @@ struct run_spec {
                                * at == NULL: stdin is empty and there is no such file */
     int64_t timeout_ms;       /* 0 = none; then it is stopped with reason TIMEOUT */
     int64_t stop_grace_ms;    /* between TERM and KILL */
-    int64_t deadline_mono_ms; /* 0 = none; see run_deadline() */
+    int64_t deadline_boot_ms; /* 0 = none; see run_deadline() */
+    /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
+     * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */
+    int64_t deadline_grace_ms;
     int64_t memory_bytes_max; /* 0 = none; without a cgroup (runs_offered) it is not enforced */
     int64_t pids_max;         /* likewise */
     int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
@@ -61,7 +65,8 @@ struct run {
     int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
     bool adopted;         /* found when the agent started */
     struct run_exit exit; /* when ENDED */
-    void *user;           /* the caller's, to set and read */
+    const struct run_handler *handler; /* who is told; of a run that is found, set by `found` */
+    void *user;                        /* that one's, to set and read */
     struct run_private *priv;
 };
 
@@ -70,8 +75,8 @@ struct run_limits_offered {       /* what this machine's cgroups give; for the s
     char missing[160];            /* what is not there and why, "" when all is */
 };
 
-struct runs_handler {
-    void (*started)(struct run *run); /* the process runs */
+struct run_handler {
+    void (*started)(struct run *run); /* the process runs; may be NULL */
     void (*ended)(struct run *run);   /* once; the record is on disk until run_forget */
 };
 
@@ -79,14 +84,14 @@ struct runs_handler {
  * that becomes the shims, usually this binary: it is started once as `PATH shim -`, a nursery that
  * forks a shim for each run, because an exec of it costs ten times a fork. The nursery ends with
  * the agent, shims do not. */
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
-                  const struct runs_handler *handler, void *user, struct runs **ret_runs,
-                  struct problem *why);
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
+                  struct runs **ret_runs, struct problem *why);
 void *runs_user(const struct runs *runs);
+const char *runs_dir(const struct runs *runs); /* absolute */
 /* Finds what was left by an earlier agent: calls found(run) for each, once, before any call of the
- * handler about it. RUNNING: `ended` follows, `started` does not. ENDED with its record: nothing
- * follows. STOPPING: its shim is gone without a record; it ends as SHIM_LOST after whatever is left
- * of its tree was killed. To be called once, before the first runs_start. */
+ * handler about it, which `found` sets. RUNNING: `ended` follows, `started` does not. ENDED with
+ * its record: nothing follows. STOPPING: its shim is gone without a record; it ends as SHIM_LOST
+ * after whatever is left of its tree was killed. To be called once, before the first runs_start. */
 void runs_adopt(struct runs *runs, void (*found)(struct run *run));
 /* What cannot work is refused at once; what fails later (no such program, no such user) ends the
  * run as START_FAILED without a `started`. Never calls the handler itself. */
@@ -97,8 +102,8 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
  * "EMERGENCY"): an id of at most 31 characters. A shim that does not react is killed itself. */
 void run_stop(struct run *run, const char *reason, int64_t grace_ms);
 /* The shim itself stops the tree when this moment passes, also if the agent is dead or frozen
- * (CLOCK_MONOTONIC ms; 0 = no deadline). Used by leases. */
-void run_deadline(struct run *run, int64_t mono_ms);
+ * (clock_boot_ms(); 0 = no deadline), and starts nothing behind it. Used by leases. */
+void run_deadline(struct run *run, int64_t boot_ms);
 /* Its outcome is settled: the directory goes, `run` too. Only when ENDED; allowed in `ended`. */
 void run_forget(struct run *run);
 struct run *runs_find(struct runs *runs, struct str key);

@@ -77,7 +77,8 @@ void run_take_file(struct run_private *priv, const struct runfile *file)
     assert(file->mark.len > 0 && !priv->mark.at);
     priv->timeout_ms = file->spec.timeout_ms;
     priv->grace_ms = file->spec.stop_grace_ms;
-    priv->deadline_ms = file->spec.deadline_mono_ms;
+    priv->deadline_ms = file->spec.deadline_boot_ms;
+    priv->deadline_grace_ms = file->spec.deadline_grace_ms;
     priv->places = file->places;
     priv->mark = arena_str(&priv->arena, file->mark);
     priv->boot_id = arena_str(&priv->arena, file->boot_id);
@@ -126,7 +127,7 @@ static void adopt(struct runs *runs, const char *name, void (*found)(struct run 
     priv->untold = true;
     run_link_seek(priv);
     priv->untold = false;
-    found(&priv->run); /* which may forget it */
+    found(&priv->run); /* which may forget it, or sets its handler */
 }
 
 void runs_adopt(struct runs *runs, void (*found)(struct run *run))

@@ -101,8 +101,8 @@ static void hear_started(struct run_private *priv, struct str words)
     if (run->state != RUN_STARTING)
         return; /* adopted: it was taken for running already */
     run->state = RUN_RUNNING;
-    if (run->runs->handler.started)
-        run->runs->handler.started(run);
+    if (run->handler->started)
+        run->handler->started(run);
 }
 
 static void hear_stopping(struct run_private *priv, struct str words)
@@ -259,10 +259,12 @@ static int64_t due_ms(const struct run_private *priv)
 
     if (priv->timeout_ms && priv->created_mono_ms)
         due = earlier(due, priv->created_mono_ms + priv->timeout_ms + priv->grace_ms);
-    if (priv->deadline_ms)
-        due = earlier(due, priv->deadline_ms + (priv->grace_ms < RUN_DEADLINE_GRACE_MS
-                                                    ? priv->grace_ms
-                                                    : RUN_DEADLINE_GRACE_MS));
+    if (priv->deadline_ms) { /* on another clock */
+        int64_t most_ms = priv->deadline_grace_ms ? priv->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
+
+        due = earlier(due, priv->deadline_ms - clock_boot_ms() + clock_mono_ms() +
+                               (priv->grace_ms < most_ms ? priv->grace_ms : most_ms));
+    }
     return due;
 }
 

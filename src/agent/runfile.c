@@ -29,8 +29,9 @@ struct int_field {
 #name, offsetof(struct run_spec, name)                                                     \
     }
 static const struct int_field spec_ints[] = {
-    SPEC_INT(timeout_ms),       SPEC_INT(stop_grace_ms), SPEC_INT(deadline_mono_ms),
-    SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),      SPEC_INT(log_bytes_max),
+    SPEC_INT(timeout_ms),        SPEC_INT(stop_grace_ms),    SPEC_INT(deadline_boot_ms),
+    SPEC_INT(deadline_grace_ms), SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),
+    SPEC_INT(log_bytes_max),
 };
 
 #define EXIT_INT(name)                                                                             \
@@ -338,22 +339,22 @@ enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_
 
 /* --- the deadline --- */
 
-enum err runfile_put_deadline(int dir_fd, int64_t mono_ms)
+enum err runfile_put_deadline(int dir_fd, int64_t boot_ms)
 {
     char text[24];
     enum err err;
 
-    assert(mono_ms >= 0);
-    snprintf(text, sizeof text, "%" PRId64, mono_ms);
+    assert(boot_ms >= 0);
+    snprintf(text, sizeof text, "%" PRId64, boot_ms);
     err = put_file(dir_fd, DEADLINE_NEW, str_of(text), NULL);
     if (err)
         return err;
     return renameat(dir_fd, DEADLINE_NEW, dir_fd, RUNFILE_DEADLINE) == 0 ? ERR_OK : ERR_IO;
 }
 
-bool runfile_get_deadline(int dir_fd, int64_t *ret_mono_ms)
+bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms)
 {
-    return cgroup_file_int(dir_fd, RUNFILE_DEADLINE, NULL, ret_mono_ms);
+    return cgroup_file_int(dir_fd, RUNFILE_DEADLINE, NULL, ret_boot_ms);
 }
 
 struct str runfile_boot_id(struct arena *arena)

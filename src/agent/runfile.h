@@ -45,8 +45,8 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);
 
-enum err runfile_put_deadline(int dir_fd, int64_t mono_ms);
-bool runfile_get_deadline(int dir_fd, int64_t *ret_mono_ms); /* false: none was ever written */
+enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);
+bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: none was ever written */
 
 struct str runfile_boot_id(struct arena *arena); /* of the running kernel; "" when not known */
 

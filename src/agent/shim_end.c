@@ -50,7 +50,7 @@ void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
 void shim_end_unstarted(const struct problem *why, struct run_exit *exit)
 {
     *exit = (struct run_exit){.exit_code = -1, .signal = -1, .ended_ms = clock_wall_ms()};
-    tell(exit, "START_FAILED", "%s", why->detail);
+    tell(exit, why->err == ERR_TOO_LATE ? "DEADLINE" : "START_FAILED", "%s", why->detail);
 }
 
 static int64_t ms_of(struct timeval time)

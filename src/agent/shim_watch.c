@@ -14,6 +14,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,12 +44,13 @@ struct shim {
     struct runlog log;
     struct shim_job job;
     int signal_fd, listen_fd;
+    int alarm_fd; /* goes off at the deadline, also if the machine slept over it */
     int agent_fd; /* -1: no agent is there */
     enum phase phase;
-    int64_t now_ms;     /* CLOCK_MONOTONIC, fresh after each poll */
-    int64_t started_ms; /* wall */
-    int64_t timeout_ms; /* moments on CLOCK_MONOTONIC; 0: none */
-    int64_t deadline_ms;
+    int64_t now_ms;                     /* CLOCK_MONOTONIC, fresh after each poll */
+    int64_t started_ms;                 /* wall */
+    int64_t timeout_ms;                 /* a moment on CLOCK_MONOTONIC; 0: none */
+    int64_t deadline_ms;                /* on CLOCK_BOOTTIME; 0: none, or it passed */
     bool stopping;                      /* TERM was sent */
     char reason[32];                    /* why; "" when the main process ended by itself */
     int64_t kill_ms;                    /* when stopping: from then on KILL, */
@@ -260,6 +262,53 @@ static void take_signals(struct shim *shim)
     reap(shim);
 }
 
+/* --- the deadline --- */
+
+static void set_deadline(struct shim *shim, int64_t at_ms)
+{
+    struct itimerspec alarm = {
+        .it_value = {.tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000}};
+
+    assert(at_ms >= 0);
+    shim->deadline_ms = at_ms;
+    timerfd_settime(shim->alarm_fd, TFD_TIMER_ABSTIME, &alarm, NULL); /* 0 disarms it */
+}
+
+/* The agent writes a later one down before it tells us. */
+static bool deadline_passed(struct shim *shim)
+{
+    int64_t now_ms, written_ms;
+
+    if (!shim->deadline_ms || (now_ms = clock_boot_ms()) < shim->deadline_ms)
+        return false;
+    if (!runfile_get_deadline(shim->dir_fd, &written_ms) ||
+        (written_ms != 0 && written_ms <= now_ms))
+        return true;
+    set_deadline(shim, written_ms);
+    return false;
+}
+
+/* How long its tree may still take to end: the grace began with the deadline. */
+static int64_t deadline_left_ms(const struct shim *shim)
+{
+    const struct run_spec *spec = &shim->file.spec;
+    int64_t grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
+    int64_t left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_boot_ms();
+
+    return left_ms > 0 ? left_ms : 0;
+}
+
+static void check_deadline(struct shim *shim)
+{
+    int64_t left_ms;
+
+    if (!deadline_passed(shim))
+        return;
+    left_ms = deadline_left_ms(shim);
+    set_deadline(shim, 0); /* it passes once */
+    stop(shim, STR("DEADLINE"), shim->now_ms + left_ms);
+}
+
 /* --- the agent --- */
 
 static void obey_stop(struct shim *shim, struct str words)
@@ -276,7 +325,7 @@ static void obey_deadline(struct shim *shim, struct str words)
     int64_t at_ms;
 
     if (str_int(words, &at_ms) && at_ms >= 0)
-        shim->deadline_ms = at_ms;
+        set_deadline(shim, at_ms);
 }
 
 static void obey_ping(struct shim *shim, struct str words)
@@ -327,7 +376,7 @@ static void take_agent(struct shim *shim)
 
 static void check_times(struct shim *shim)
 {
-    int64_t grace_ms = shim->file.spec.stop_grace_ms, written_ms;
+    int64_t grace_ms = shim->file.spec.stop_grace_ms;
 
     if (shim->phase == PHASE_RECORDING) {
         record(shim);
@@ -335,16 +384,7 @@ static void check_times(struct shim *shim)
     }
     if (shim->timeout_ms && shim->now_ms >= shim->timeout_ms && !shim->stopping)
         stop(shim, STR("TIMEOUT"), shim->now_ms + grace_ms);
-    if (shim->deadline_ms && shim->now_ms >= shim->deadline_ms) {
-        /* The agent writes it down before it tells us. */
-        if (runfile_get_deadline(shim->dir_fd, &written_ms) &&
-            (written_ms == 0 || written_ms > shim->now_ms)) {
-            shim->deadline_ms = written_ms;
-        } else {
-            shim->deadline_ms = 0; /* it passes once */
-            stop(shim, STR("DEADLINE"), shim->now_ms + earlier(grace_ms, RUN_DEADLINE_GRACE_MS));
-        }
-    }
+    check_deadline(shim);
     check_kill(shim);
 }
 
@@ -357,8 +397,6 @@ static int sleep_ms(const struct shim *shim)
     else {
         if (shim->timeout_ms && !shim->stopping)
             until = earlier(until, shim->timeout_ms);
-        if (shim->deadline_ms)
-            until = earlier(until, shim->deadline_ms);
         if (shim->stopping)
             until = earlier(until, shim->killed ? shim->kill_next_ms : shim->kill_ms);
         if (shim->job.out_fd >= 0 && shim->out_budget <= 0)
@@ -367,7 +405,7 @@ static int sleep_ms(const struct shim *shim)
     return until > shim->now_ms ? (int)(until - shim->now_ms) : 0;
 }
 
-enum { ON_SIGNAL, ON_LISTEN, ON_AGENT, ON_OUT, ON_COUNT };
+enum { ON_SIGNAL, ON_LISTEN, ON_AGENT, ON_OUT, ON_ALARM, ON_COUNT };
 
 static void turn(struct shim *shim)
 {
@@ -376,12 +414,15 @@ static void turn(struct shim *shim)
         [ON_LISTEN] = {.fd = shim->listen_fd, .events = POLLIN},
         [ON_AGENT] = {.fd = shim->agent_fd, .events = POLLIN},
         [ON_OUT] = {.fd = may_read(shim) ? shim->job.out_fd : -1, .events = POLLIN},
+        [ON_ALARM] = {.fd = shim->alarm_fd, .events = POLLIN},
     };
 
     if (poll(fds, ON_COUNT, sleep_ms(shim)) < 0)
         return;
     shim->now_ms = clock_mono_ms();
     refill_budget(shim);
+    if (fds[ON_ALARM].revents)
+        check_deadline(shim); /* before anything else: we may have been frozen for long */
     if (fds[ON_OUT].revents)
         take_output(shim);
     if (fds[ON_AGENT].revents)
@@ -426,7 +467,8 @@ static enum err prepare(struct shim *shim, struct problem *why)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "berth-shim");
     shim->signal_fd = open_signals();
-    if (shim->signal_fd < 0 || fchdir(shim->dir_fd) != 0)
+    shim->alarm_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (shim->signal_fd < 0 || shim->alarm_fd < 0 || fchdir(shim->dir_fd) != 0)
         return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
     err = runfile_get(shim->dir_fd, &shim->arena, &shim->file, why);
     if (err)
@@ -450,6 +492,11 @@ static enum err begin(struct shim *shim, struct problem *why)
     const struct run_spec *spec = &shim->file.spec;
     enum err err = prepare(shim, why);
 
+    if (!err) {
+        set_deadline(shim, spec->deadline_boot_ms);
+        if (deadline_passed(shim))
+            err = problem_set(why, ERR_TOO_LATE, "", "Its deadline had passed before it began.");
+    }
     if (!err)
         err = shim_job_start(&shim->job, why);
     if (err)
@@ -458,7 +505,6 @@ static enum err begin(struct shim *shim, struct problem *why)
     shim->now_ms = shim->out_budget_ms = clock_mono_ms();
     shim->out_budget = OUT_BYTES_BURST;
     shim->timeout_ms = spec->timeout_ms ? shim->now_ms + spec->timeout_ms : 0;
-    shim->deadline_ms = spec->deadline_mono_ms;
     return ERR_OK;
 }
 
@@ -468,7 +514,8 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj)
     struct problem why = {0};
 
     assert(dir_fd >= 0 && shim.dir_fd == 0);
-    shim = (struct shim){.dir_fd = dir_fd, .agent_fd = agent_fd, .signal_fd = -1, .listen_fd = -1};
+    shim = (struct shim){
+        .dir_fd = dir_fd, .agent_fd = agent_fd, .signal_fd = -1, .listen_fd = -1, .alarm_fd = -1};
     shim.job = (struct shim_job){.file = &shim.file,
                                  .group = &shim.group,
                                  .dir_fd = dir_fd,
@@ -486,6 +533,7 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj)
     close_fd(&shim.agent_fd);
     close_fd(&shim.listen_fd);
     close_fd(&shim.signal_fd);
+    close_fd(&shim.alarm_fd);
     buf_free(&shim.tail);
     arena_free(&shim.arena);
     close(dir_fd); /* and with it the lock: from here on the record speaks */

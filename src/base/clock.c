@@ -30,6 +30,11 @@ int64_t clock_mono_us(void)
     return read_us(CLOCK_MONOTONIC);
 }
 
+int64_t clock_boot_ms(void)
+{
+    return read_us(CLOCK_BOOTTIME) / 1000;
+}
+
 /* `count` decimal digits of `value`; returns what stands behind them. */
 static char *put_digits(char *to, int64_t value, int count, char behind)
 {

@@ -8,6 +8,7 @@
 int64_t clock_wall_ms(void); /* since 1970, for records that people read */
 int64_t clock_mono_ms(void); /* for intervals; never jumps */
 int64_t clock_mono_us(void);
+int64_t clock_boot_ms(void); /* likewise, but the time a machine slept counts: for leases */
 
 enum { CLOCK_ISO_BYTES = 25 }; /* with the NUL */
 /* "2026-11-15T19:33:00.123Z"; years 1970 to 9999. Takes no lock, unlike gmtime_r. */

@@ -24,24 +24,24 @@ static void on_ended(struct run *run)
 
 int main(int argc, char **argv)
 {
-    static const struct runs_handler handler = {.started = on_started, .ended = on_ended};
+    static const struct run_handler handler = {.started = on_started, .ended = on_ended};
     struct problem why = {0};
     struct loop loop;
     struct runs *runs;
 
-    if (argc < 6 || loop_init(&loop, 0) ||
-        runs_new(&loop, argv[2], argv[1], &handler, NULL, &runs, &why))
+    if (argc < 6 || loop_init(&loop, 0) || runs_new(&loop, argv[2], argv[1], NULL, &runs, &why))
         return 1;
     for (int i = 4; i + 1 < argc; i += 2) {
         struct str words[] = {STR("sh"), STR("-c"), str_of(argv[i + 1])};
         int64_t deadline_ms = atoll(argv[3]);
-        struct run_spec spec = {.key = str_of(argv[i]),
+        struct run_spec spec = {.handler = &handler,
+                                .key = str_of(argv[i]),
                                 .meta = STR("{\"job\":1}"),
                                 .argv = words,
                                 .argc = COUNT_OF(words),
                                 .stop_grace_ms = 200,
-                                .deadline_mono_ms =
-                                    deadline_ms ? clock_mono_ms() + deadline_ms : 0};
+                                .deadline_boot_ms =
+                                    deadline_ms ? clock_boot_ms() + deadline_ms : 0};
         struct run *run;
 
         awaited++;

@@ -28,7 +28,8 @@ static void start(struct rig *rig, int number)
 {
     struct str argv = STR("true");
     char key[32];
-    struct run_spec spec = {.argv = &argv, .argc = 1, .stop_grace_ms = 1000};
+    struct run_spec spec = {
+        .handler = &rig_handler, .argv = &argv, .argc = 1, .stop_grace_ms = 1000};
     struct problem why = {0};
     struct run *run;
 

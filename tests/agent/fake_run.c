@@ -13,7 +13,6 @@ int fake_run_count;
 const char *fake_run_fail;
 
 struct runs {
-    struct runs_handler handler;
     void *user;
     char dir[256];
 };
@@ -42,7 +41,7 @@ void fake_run_begin(const char *key)
     assert_true(fake && fake->there && fake->run.state == RUN_STARTING);
     fake->run.state = RUN_RUNNING;
     if (open_runs)
-        open_runs->handler.started(&fake->run);
+        fake->run.handler->started(&fake->run);
 }
 
 void fake_run_end(const char *key, const char *reason, int exit_code, int signal, const char *tail)
@@ -65,7 +64,7 @@ void fake_run_end(const char *key, const char *reason, int exit_code, int signal
     exit->tail = str_of(fake->tail);
     fake->run.state = RUN_ENDED;
     if (open_runs)
-        open_runs->handler.ended(&fake->run);
+        fake->run.handler->ended(&fake->run);
 }
 
 int fake_run_alive(void)
@@ -79,13 +78,11 @@ int fake_run_alive(void)
 
 /* --- run.h --- */
 
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
-                  const struct runs_handler *handler, void *user, struct runs **ret_runs,
-                  struct problem *why)
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
+                  struct runs **ret_runs, struct problem *why)
 {
     assert_null(open_runs);
     open_runs = mem_new(struct runs);
-    open_runs->handler = *handler;
     open_runs->user = user;
     snprintf(open_runs->dir, sizeof open_runs->dir, "%s", dir);
     mkdir(dir, 0700);
@@ -96,6 +93,11 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path,
 void *runs_user(const struct runs *runs)
 {
     return runs->user;
+}
+
+const char *runs_dir(const struct runs *runs)
+{
+    return runs->dir;
 }
 
 void runs_adopt(struct runs *runs, void (*found)(struct run *run))
@@ -146,6 +148,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
                              .meta = str_of(fake->meta),
                              .state = RUN_STARTING,
                              .started_ms = 1000,
+                             .handler = spec->handler,
                              .user = user};
     snprintf(path, sizeof path, "%s/%s", runs->dir, fake->key);
     mkdir(path, 0700);

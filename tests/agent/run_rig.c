@@ -45,11 +45,14 @@ static void on_ended(struct run *run)
         run_forget(run);
 }
 
+const struct run_handler rig_handler = {.started = on_started, .ended = on_ended};
+
 static void on_found(struct run *run)
 {
     struct rig *rig = runs_user(run->runs);
 
     assert_true(run->adopted);
+    run->handler = &rig_handler;
     rig->found++;
 }
 
@@ -62,11 +65,10 @@ void rig_make(struct rig *rig)
 
 void rig_open(struct rig *rig)
 {
-    static const struct runs_handler handler = {.started = on_started, .ended = on_ended};
     struct problem why = {0};
 
     assert_int_equal(loop_init(&rig->loop, 0), ERR_OK);
-    if (runs_new(&rig->loop, rig->dir, rig_shim(), &handler, rig, &rig->runs, &why))
+    if (runs_new(&rig->loop, rig->dir, rig_shim(), rig, &rig->runs, &why))
         fail_msg("%s", why.detail);
 }
 
@@ -123,6 +125,7 @@ struct run *rig_sh(struct rig *rig, const char *key, const char *script,
     struct run *run = NULL;
     struct problem why = {0};
 
+    spec.handler = &rig_handler;
     spec.key = str_of(key);
     spec.argv = argv;
     spec.argc = COUNT_OF(argv);

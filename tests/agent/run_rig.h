@@ -43,6 +43,7 @@ int rig_setup(void **state);      /* make + open, for cmocka */
 int rig_teardown(void **state);
 
 /* `sh -c script` with a grace of 200 ms; NULL spec: nothing else is set. */
+extern const struct run_handler rig_handler;
 struct run *rig_sh(struct rig *rig, const char *key, const char *script,
                    const struct run_spec *more);
 void rig_await_end(struct rig *rig, struct run *run);

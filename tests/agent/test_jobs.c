@@ -17,6 +17,7 @@ enum { WORDS_MAX = 256 };
 
 struct bench {
     struct loop loop;
+    struct runs *runs;
     struct jobs *jobs;
     struct config config;
     struct executor executors[3];
@@ -67,24 +68,33 @@ static const struct jobs_handler handler = {
 
 /* --- the agent's life --- */
 
+static void on_found(struct run *run)
+{
+    jobs_adopt(((struct bench *)runs_user(run->runs))->jobs, run);
+}
+
 static void bench_open(struct bench *bench)
 {
-    struct jobs_config config = {.config = &bench->config,
-                                 .node_id = STR("n1"),
-                                 .data_dir = bench->dir,
-                                 .shim_path = "shim"};
+    struct jobs_config config = {
+        .config = &bench->config, .node_id = STR("n1"), .data_dir = bench->dir};
     struct problem why;
+    char path[96];
 
     bench->slots = 0;
     assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
+    snprintf(path, sizeof path, "%s/runs", bench->dir);
+    assert_int_equal(runs_new(&bench->loop, path, "shim", bench, &bench->runs, &why), ERR_OK);
+    config.runs = bench->runs;
     if (jobs_new(&bench->loop, &config, &handler, bench, &bench->jobs, &why) != ERR_OK)
         fail_msg("%s", why.detail);
+    runs_adopt(bench->runs, on_found);
     jobs_up(bench->jobs);
 }
 
 static void bench_close(struct bench *bench)
 {
     jobs_free(bench->jobs);
+    runs_free(bench->runs);
     loop_done(&bench->loop);
 }
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/run_tree.h"
 #include "run_rig.h"
 
 /* --- how it ends --- */
@@ -66,7 +67,8 @@ static void test_cannot_start(void **state)
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct str argv = str_of(rows[i].program), path = STR("PATH=/bin:/usr/bin");
-        struct run_spec spec = {.key = str_of(rows[i].key),
+        struct run_spec spec = {.handler = &rig_handler,
+                                .key = str_of(rows[i].key),
                                 .argv = &argv,
                                 .argc = 1,
                                 .env = &path,
@@ -219,9 +221,10 @@ static void test_user(void **state)
 /* In a process of its own, which is nobody. */
 static int try_as_nobody(const struct passwd *nobody)
 {
-    static const struct runs_handler handler = {.ended = run_forget};
+    static const struct run_handler handler = {.ended = run_forget};
     struct str argv = STR("true");
-    struct run_spec spec = {.key = STR("k"), .argv = &argv, .argc = 1, .user = STR("root")};
+    struct run_spec spec = {
+        .handler = &handler, .key = STR("k"), .argv = &argv, .argc = 1, .user = STR("root")};
     char dir[] = "/tmp/berth-nobody-XXXXXX";
     struct run_limits_offered offered;
     struct problem why = {0};
@@ -231,7 +234,7 @@ static int try_as_nobody(const struct passwd *nobody)
 
     if (setgid(nobody->pw_gid) != 0 || setuid(nobody->pw_uid) != 0 || !mkdtemp(dir))
         return 1;
-    if (loop_init(&loop, 0) || runs_new(&loop, dir, "/bin/true", &handler, NULL, &runs, &why))
+    if (loop_init(&loop, 0) || runs_new(&loop, dir, "/bin/true", NULL, &runs, &why))
         return 2;
     if (runs_start(runs, &spec, NULL, &run, &why) != ERR_FORBIDDEN || !strstr(why.detail, "root"))
         return 3;
@@ -429,8 +432,8 @@ static void test_stop_early(void **state)
 static void test_deadline(void **state)
 {
     struct rig *rig = *state;
-    int64_t now_ms = clock_mono_ms();
-    struct run_spec spec = {.deadline_mono_ms = now_ms + 3600 * 1000};
+    int64_t now_ms = clock_boot_ms();
+    struct run_spec spec = {.deadline_boot_ms = now_ms + 3600 * 1000};
     struct run *early = rig_sh(rig, "d.early", "exec sleep 60", &spec);
     struct run *later = rig_sh(rig, "d.later", "exec sleep 60", NULL);
 
@@ -442,9 +445,50 @@ static void test_deadline(void **state)
     assert_exit(early, "DEADLINE", -1, SIGTERM);
     assert_int_not_equal(later->state, RUN_ENDED);
     run_deadline(later, 0);
-    run_deadline(later, 1); /* long past */
+    run_deadline(later, 1); /* long past, and its grace too */
     rig_await_end(rig, later);
-    assert_exit(later, "DEADLINE", -1, SIGTERM);
+    assert_exit(later, "DEADLINE", -1, SIGKILL);
+}
+
+/* A shim that comes late, because all was frozen on the way to it, starts nothing. */
+static void test_deadline_before_it_began(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.deadline_boot_ms = 1};
+    struct run *run = rig_sh(rig, "d.late", "echo began", &spec);
+
+    rig_await_end(rig, run);
+    assert_string_equal(run->exit.reason, "DEADLINE");
+    assert_int_equal(run->exit.started_ms, 0);
+    assert_int_equal(run->exit.output_bytes, 0);
+    assert_int_equal(rig->started, 0);
+}
+
+/* Shim and job are frozen over the deadline and its grace: there is no time left for a goodbye. */
+static void test_deadline_of_a_frozen_tree(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.stop_grace_ms = 60000, .deadline_grace_ms = 50};
+    struct run *run =
+        rig_sh(rig, "d.frozen",
+               "trap 'echo goodbye; exit 0' TERM; echo up; while :; do sleep 0.01; done", &spec);
+    int64_t deadline_ms = clock_boot_ms() + 100, offset, total = 0;
+    struct buf text = {0};
+    int shim;
+
+    rig_await(rig, run->state == RUN_RUNNING && run_shim_pid(run) > 0 &&
+                       run_log(run, 0, 100, &text, &offset, &total) == ERR_OK && total > 0);
+    shim = run_shim_pid(run);
+    run_tree_signal(shim, SIGSTOP);
+    kill(shim, SIGSTOP);
+    run_deadline(run, deadline_ms);
+    rig_await(rig, clock_boot_ms() > deadline_ms + 50);
+    run_tree_signal(shim, SIGCONT);
+    kill(shim, SIGCONT);
+    rig_await_end(rig, run);
+    assert_exit(run, "DEADLINE", -1, SIGKILL);
+    assert_true(str_is(run->exit.tail, "up\n"));
+    buf_free(&text);
 }
 
 /* --- the whole tree --- */
@@ -576,6 +620,8 @@ int main(void)
         RUN_TEST(test_stop_again),
         RUN_TEST(test_stop_early),
         RUN_TEST(test_deadline),
+        RUN_TEST(test_deadline_before_it_began),
+        RUN_TEST(test_deadline_of_a_frozen_tree),
         RUN_TEST(test_tree),
         RUN_TEST(test_tree_without_cgroups),
         RUN_TEST(test_left_behind),

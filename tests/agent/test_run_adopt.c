@@ -240,7 +240,7 @@ static void test_adopted_obeys(void **state)
     a = runs_find(rig->runs, STR("a.1"));
     b = runs_find(rig->runs, STR("b.1"));
     run_stop(a, "CANCELLED", -1);
-    run_deadline(b, clock_mono_ms());
+    run_deadline(b, clock_boot_ms());
     rig_await_end(rig, a);
     rig_await_end(rig, b);
     assert_exit(a, "CANCELLED", -1, SIGTERM);
@@ -249,28 +249,24 @@ static void test_adopted_obeys(void **state)
 
 static void test_one_agent_a_directory(void **state)
 {
-    static const struct runs_handler handler = {.ended = run_forget};
     struct rig *rig = *state;
     struct problem why = {0};
     struct runs *second = NULL;
 
     rig_open(rig);
-    assert_int_equal(runs_new(&rig->loop, rig->dir, rig_shim(), &handler, NULL, &second, &why),
-                     ERR_CONFLICT);
+    assert_int_equal(runs_new(&rig->loop, rig->dir, rig_shim(), NULL, &second, &why), ERR_CONFLICT);
     assert_non_null(strstr(why.detail, "Another agent"));
     assert_null(second);
 }
 
 static void test_no_program_for_shims(void **state)
 {
-    static const struct runs_handler handler = {.ended = run_forget};
     struct rig *rig = *state;
     struct problem why = {0};
     struct runs *runs = NULL;
 
     assert_int_equal(loop_init(&rig->loop, 0), ERR_OK);
-    assert_int_equal(runs_new(&rig->loop, rig->dir, "/no/such/berth", &handler, NULL, &runs, &why),
-                     ERR_IO);
+    assert_int_equal(runs_new(&rig->loop, rig->dir, "/no/such/berth", NULL, &runs, &why), ERR_IO);
     assert_non_null(strstr(why.detail, "/no/such/berth"));
     loop_done(&rig->loop);
 }

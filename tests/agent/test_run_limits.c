@@ -142,7 +142,7 @@ static void test_full_at_the_start(void **state)
 {
     struct rig *rig = *state;
     struct str argv = STR("true");
-    struct run_spec spec = {.key = STR("full"), .argv = &argv, .argc = 1};
+    struct run_spec spec = {.handler = &rig_handler, .key = STR("full"), .argv = &argv, .argc = 1};
     struct problem why = {0};
     struct run *run;
 

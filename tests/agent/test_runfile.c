@@ -53,7 +53,7 @@ static struct runfile example(void)
                  .input = STR("bytes"),
                  .timeout_ms = 1,
                  .stop_grace_ms = 2,
-                 .deadline_mono_ms = 3,
+                 .deadline_boot_ms = 3,
                  .memory_bytes_max = INT64_MAX,
                  .pids_max = 5,
                  .log_bytes_max = 6},
@@ -91,7 +91,7 @@ static void test_spec(void **state)
     assert_non_null(read.spec.input.at);
     assert_int_equal(read.spec.timeout_ms, 1);
     assert_int_equal(read.spec.stop_grace_ms, 2);
-    assert_int_equal(read.spec.deadline_mono_ms, 3);
+    assert_int_equal(read.spec.deadline_boot_ms, 3);
     assert_true(read.spec.memory_bytes_max == INT64_MAX);
     assert_int_equal(read.spec.pids_max, 5);
     assert_int_equal(read.spec.log_bytes_max, 6);
