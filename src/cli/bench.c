@@ -247,7 +247,7 @@ static int run_jobs(struct cli *cli, int jobs, int conc, int64_t period_ns,
     return code;
 }
 
-int cmd_bench_sat(struct cli *cli)
+static int cmd_bench_sat(struct cli *cli)
 {
     return run_jobs(cli, (int)cli_num(cli, "jobs", 20000), (int)cli_num(cli, "conc", 64), 0,
                     print_sat);
@@ -266,7 +266,7 @@ static bool read_secs(struct cli *cli, double fallback, double *ret_secs)
     return end != text && *end == 0 && *ret_secs > 0 && *ret_secs < 1e6;
 }
 
-int cmd_bench_low(struct cli *cli)
+static int cmd_bench_low(struct cli *cli)
 {
     int64_t rate = cli_num(cli, "rate", 100);
     double secs;
@@ -280,7 +280,7 @@ int cmd_bench_low(struct cli *cli)
                     print_low);
 }
 
-int cmd_bench_idle(struct cli *cli)
+static int cmd_bench_idle(struct cli *cli)
 {
     struct bench_target target = {0};
     double secs;
@@ -293,3 +293,110 @@ int cmd_bench_idle(struct cli *cli)
                           cli_text(cli, "secs"));
     return bench_idle_run(cli, &target, secs);
 }
+
+enum { PORT_MAX = 65535 };
+
+#define BENCH_TARGET                                                                               \
+    {.name = "addr",                                                                               \
+     .type = FLAG_TEXT,                                                                            \
+     .value = "URL",                                                                               \
+     .help = "the server (BERTH_ADDR, default http://127.0.0.1:7420)"},                            \
+    {                                                                                              \
+        .name = "port", .type = FLAG_INT, .value = "PORT", .min = 1, .max = PORT_MAX,              \
+        .help = "the server on 127.0.0.1 at this port"                                             \
+    }
+
+static const struct flag sat_flags[] = {
+    BENCH_TARGET,
+    {.name = "jobs",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = 100000000,
+     .help = "jobs in all (default 20000)"},
+    {.name = "conc",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = 100000,
+     .help = "jobs outstanding at a time (default 64)"},
+};
+
+static const struct flag low_flags[] = {
+    BENCH_TARGET,
+    {.name = "rate",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = 1000000,
+     .help = "jobs a second (default 100)"},
+    {.name = "secs",
+     .type = FLAG_TEXT,
+     .value = "SECONDS",
+     .help = "for so many seconds (default 3)"},
+};
+
+static const struct flag idle_flags[] = {
+    BENCH_TARGET,
+    {.name = "conns",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = 1000000,
+     .help = "connections, a node each (default 1000)"},
+    {.name = "heartbeats-per-s",
+     .type = FLAG_INT,
+     .value = "R",
+     .max = 10000000,
+     .help = "heartbeats a second, all together (default 0)"},
+    {.name = "pair",
+     .type = FLAG_TEXT,
+     .value = "SRC:TGT",
+     .help = "what the nodes translate (default xi:xj: no job of anybody's)"},
+    {.name = "slots",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = 1000000,
+     .help = "jobs a node takes at a time (default 1)"},
+    {.name = "secs",
+     .type = FLAG_TEXT,
+     .value = "SECONDS",
+     .help = "end after so long (default: when standard input ends)"},
+};
+
+static const struct command rows[] = {
+    {.noun = "bench",
+     .verb = "sat",
+     .kind = COMMAND_LOCAL,
+     .flags = FLAGS(sat_flags),
+     .help = "whole job lifecycles as fast as they go",
+     .detail =
+         "Submits no-op jobs over HTTP; 16 no-op nodes on WebSocket in a process of their own\n"
+         "acknowledge and finish them. Prints {\"jobs\":N,\"elapsed_s\":x}.",
+     .examples = "berth bench sat --jobs 20000 --conc 64",
+     .run = cmd_bench_sat},
+    {.noun = "bench",
+     .verb = "low",
+     .kind = COMMAND_LOCAL,
+     .flags = FLAGS(low_flags),
+     .help = "latency of whole job lifecycles at a steady rate",
+     .detail = "Prints {\"start_us\":[...],\"done_us\":[...]}: from the submit to the start in the "
+               "node,\n"
+               "and to the end that the store has accepted.",
+     .examples = "berth bench low --rate 100 --secs 3",
+     .run = cmd_bench_low},
+    {.noun = "bench",
+     .verb = "idle",
+     .kind = COMMAND_LOCAL,
+     .flags = FLAGS(idle_flags),
+     .help = "many connected nodes that do nothing but heartbeat",
+     .detail =
+         "Prints {\"conns\":N,\"open_s\":x} once all are connected, and at the end how many\n"
+         "heartbeats went out. Jobs they are given are left to run out. A number on standard\n"
+         "input is a new rate of heartbeats.",
+     .examples = "berth bench idle --conns 10000 --heartbeats-per-s 10000 --secs 10",
+     .run = cmd_bench_idle},
+};
+
+const struct command_set commands_bench = COMMANDS(rows);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/help.h"
+#include "cli/list.h"
 
 #define ADDR_DEFAULT "http://127.0.0.1:7420"
 
@@ -53,12 +54,12 @@ int cli_misuse(struct cli *cli, const char *fmt, ...)
 /* Whether the running command has such a flag: asking for another is a typo in our code. */
 static bool in_table(const struct cli *cli, const char *name)
 {
-    const struct flag_set *sets[] = {command_flags(cli->command),
-                                     command_common(cli->command->kind)};
+    struct flag_set sets[COMMAND_FLAG_SETS];
 
+    command_flags(cli->command, sets);
     for (size_t s = 0; s < COUNT_OF(sets); s++)
-        for (size_t i = 0; i < sets[s]->count; i++)
-            if (strcmp(sets[s]->flags[i].name, name) == 0)
+        for (size_t i = 0; i < sets[s].count; i++)
+            if (strcmp(sets[s].flags[i].name, name) == 0)
                 return true;
     return false;
 }
@@ -134,6 +135,23 @@ static int read_token(struct cli *cli, const char *path)
     return CLI_OK;
 }
 
+static bool read_output(struct cli *cli, const char *name)
+{
+    static const char *const names[CLI_OUTPUT_COUNT] = {[CLI_TABLE] = "table",
+                                                        [CLI_WIDE] = "wide",
+                                                        [CLI_JSON] = "json",
+                                                        [CLI_JSONL] = "jsonl",
+                                                        [CLI_NAME] = "name"};
+
+    for (int i = 0; i < CLI_OUTPUT_COUNT; i++)
+        if (strcmp(names[i], name) == 0) {
+            cli->output = (enum cli_output)i;
+            cli->json = i == CLI_JSON || i == CLI_JSONL;
+            return true;
+        }
+    return false;
+}
+
 /* Where the server is and who we are; "host:port" is taken as http. */
 static int common_flags(struct cli *cli)
 {
@@ -152,9 +170,8 @@ static int common_flags(struct cli *cli)
         return cli_misuse(cli, "the address must be http:// or https://, not " STR_FMT,
                           STR_ARG(text));
     cli->addr = arena_cstr(&cli->arena, text);
-    if (output && strcmp(output, "json") != 0 && strcmp(output, "table") != 0)
-        return cli_misuse(cli, "--output is table or json, not \"%s\"", output);
-    cli->json = output && strcmp(output, "json") == 0;
+    if (output && !read_output(cli, output))
+        return cli_misuse(cli, "--output is table, wide, json, jsonl or name, not \"%s\"", output);
     cli->ca_file = cli_text(cli, "ca-file");
     if (!cli->ca_file)
         cli->ca_file = getenv("BERTH_CA_FILE");
@@ -221,12 +238,12 @@ static int print_help(struct cli *cli)
 
 static int run_command(struct cli *cli, int argc, char **argv)
 {
-    const struct flag_set sets[] = {*command_flags(cli->command),
-                                    *command_common(cli->command->kind)};
+    struct flag_set sets[COMMAND_FLAG_SETS];
     struct flag_line line;
     struct problem why;
     int code;
 
+    command_flags(cli->command, sets);
     if (flag_parse(sets, COUNT_OF(sets), argc, argv, &cli->arena, &line, &why))
         return cli_misuse(cli, "%s", why.detail);
     cli->given = line.given;
@@ -242,8 +259,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
     if (code == CLI_OK && cli->command->kind == COMMAND_API)
         code = common_flags(cli);
     if (code == CLI_OK)
-        code = cli->command->run(cli);
-    return fflush(cli->out) != 0 && code == CLI_OK ? CLI_FAILED : code;
+        code = cli->command->list ? list_run(cli, cli->command->list) : cli->command->run(cli);
+    return (fflush(cli->out) != 0 || ferror(cli->out)) && code == CLI_OK ? CLI_FAILED : code;
 }
 
 static bool is_help(const char *word)

@@ -19,6 +19,16 @@ enum cli_exit {
     CLI_JOB_FAILED = 7,
 };
 
+/* -o, in the order of its names in cli.c. */
+enum cli_output {
+    CLI_TABLE,
+    CLI_WIDE,  /* a table with every column */
+    CLI_JSON,  /* the answer as it came */
+    CLI_JSONL, /* each item of a list as a line of JSON */
+    CLI_NAME,  /* ids only, a line each */
+    CLI_OUTPUT_COUNT
+};
+
 enum { CLI_TYPE_MAX = 64 }; /* characters of a task's type */
 
 /* `berth run`: a command that starts when this machine has room for it. */
@@ -56,7 +66,8 @@ struct cli {
     char **rest; /* behind `--` */
     int rest_count;
     bool help;
-    bool json;
+    enum cli_output output;
+    bool json; /* the output is JSON of some kind */
     bool colour;
     const char *addr;    /* "http://127.0.0.1:7420", no slash at the end */
     const char *token;   /* NULL: none */

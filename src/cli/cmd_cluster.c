@@ -1,72 +1,18 @@
-/* Commands about the server as a whole: pools, sessions, events, health, version. */
+/* Commands about the server as a whole: version, health, events. */
 #include <assert.h>
 #include <string.h>
 
 #include "cli/ask.h"
 #include "cli/show.h"
 
-int cmd_version(struct cli *cli)
+static int cmd_version(struct cli *cli)
 {
     fprintf(cli->out, "berth %s\n", BERTH_VERSION);
     return CLI_OK;
 }
 
-/* `members` may be a number or the list itself. */
-static struct str count_text(struct cli *cli, const struct json *value)
-{
-    if (json_type(value) == JSON_ARR)
-        return arena_fmt(&cli->arena, "%u", value->count);
-    return show_text(cli, value);
-}
-
-int cmd_pool_ls(struct cli *cli)
-{
-    static const char *const titles[] = {"POOL ID", "SRC", "TGT", ">READY", ">MEMBERS", ">VERSION"};
-    const struct json *json, *list, *pool;
-    struct table table;
-    struct str reply;
-    int code = ask_list(cli, "/v1/pools", "pools", &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json) {
-        show_raw(cli, reply);
-        return CLI_OK;
-    }
-    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    list = json_get(json, "pools");
-    pool = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, pool = json_next(pool)) {
-        table_cell(&table, show_member(cli, pool, "pool_id"));
-        table_cell(&table, show_member(cli, pool, "src"));
-        table_cell(&table, show_member(cli, pool, "tgt"));
-        table_cell(&table, count_text(cli, json_get(pool, "ready")));
-        table_cell(&table, count_text(cli, json_get(pool, "members")));
-        table_cell(&table, show_member(cli, pool, "version"));
-    }
-    table_print(&table, cli->out, cli->colour);
-    return CLI_OK;
-}
-
-int cmd_session_show(struct cli *cli)
-{
-    const char *path =
-        arena_fmt(&cli->arena, "/v1/sessions/%s", ask_escape(cli, str_of(cli->args[0]))).at;
-    const struct json *json;
-    struct str reply;
-    int code = ask_get(cli, path, &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json)
-        show_raw(cli, reply);
-    else
-        show_object(cli, json);
-    return CLI_OK;
-}
-
 /* A server that is up but not ready says so with 503 and the reason. */
-int cmd_health(struct cli *cli)
+static int cmd_health(struct cli *cli)
 {
     struct ask ask = {.method = "GET", .path = "/readyz", .any_status = true};
     int code = ask_run(cli, &ask);
@@ -147,7 +93,7 @@ static bool take_piece(void *user, struct str bytes)
     return reader->left != 0 && !ferror(reader->cli->out); /* `berth events | head` ends it */
 }
 
-int cmd_events(struct cli *cli)
+static int cmd_events(struct cli *cli)
 {
     struct event_reader reader = {.cli = cli, .left = cli_num(cli, "count", -1)};
     struct ask ask = {.method = "GET", .path = "/v1/events", .piece = take_piece, .user = &reader};
@@ -160,3 +106,35 @@ int cmd_events(struct cli *cli)
     buf_free(&reader.data);
     return code;
 }
+
+static const struct flag events_flags[] = {
+    {.name = "count",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = INT32_MAX,
+     .help = "stop after so many events"},
+};
+
+static const struct command rows[] = {
+    {.noun = "version",
+     .kind = COMMAND_LOCAL,
+     .help = "the version of this program",
+     .examples = "berth version",
+     .run = cmd_version},
+    {.noun = "health",
+     .kind = COMMAND_API,
+     .help = "is the server up and ready",
+     .examples = "berth health\n"
+                 "berth health -o json",
+     .run = cmd_health},
+    {.noun = "events",
+     .kind = COMMAND_API,
+     .flags = FLAGS(events_flags),
+     .help = "follow what happens, until interrupted",
+     .examples = "berth events\n"
+                 "berth events --count 10 -o json",
+     .run = cmd_events},
+};
+
+const struct command_set commands_cluster = COMMANDS(rows);

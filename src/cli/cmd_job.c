@@ -1,58 +1,30 @@
 /* `berth job ...`, all but submit. */
-#include <assert.h>
-#include <inttypes.h>
-
-#include "base/clock.h"
-#include "cli/ask.h"
-#include "cli/show.h"
+#include "cli/answer.h"
+#include "cli/list.h"
 #include "cli/wait.h"
 
 enum { JOB_LS_LIMIT = 50 };
 
-static const char *job_path(struct cli *cli, const char *suffix)
+static int cmd_job_show(struct cli *cli)
 {
-    assert(cli->arg_count == 1);
-    return arena_fmt(&cli->arena, "/v1/jobs/%s%s", ask_escape(cli, str_of(cli->args[0])), suffix)
-        .at;
+    return answer_show(cli, answer_path(cli, "/v1/jobs/", ""), "job_id");
 }
 
-int cmd_job_show(struct cli *cli)
-{
-    const struct json *json;
-    struct str reply;
-    int code = ask_get(cli, job_path(cli, ""), &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json)
-        show_raw(cli, reply);
-    else
-        show_object(cli, json);
-    return CLI_OK;
-}
-
-int cmd_job_wait(struct cli *cli)
+static int cmd_job_wait(struct cli *cli)
 {
     return wait_job(cli, cli->args[0], cli_num(cli, "timeout", WAIT_FOREVER));
 }
 
-int cmd_job_cancel(struct cli *cli)
+static int cmd_job_cancel(struct cli *cli)
 {
-    struct ask ask = {.method = "POST", .path = job_path(cli, "/cancel"), .body = STR("{}")};
-    int code = ask_run(cli, &ask);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json)
-        show_raw(cli, ask.reply);
-    else
-        fprintf(cli->out, "%s cancelled\n", cli->args[0]);
-    return CLI_OK;
+    return answer_post(cli, answer_path(cli, "/v1/jobs/", "/cancel"), NULL, "%s cancelled",
+                       cli->args[0]);
 }
 
-int cmd_job_retry(struct cli *cli)
+static int cmd_job_retry(struct cli *cli)
 {
-    struct ask ask = {.method = "POST", .path = job_path(cli, "/retry"), .body = STR("{}")};
+    struct ask ask = {
+        .method = "POST", .path = answer_path(cli, "/v1/jobs/", "/retry"), .body = STR("{}")};
     int code = ask_run(cli, &ask);
 
     if (code != CLI_OK)
@@ -64,76 +36,100 @@ int cmd_job_retry(struct cli *cli)
     return CLI_OK;
 }
 
-/* Flags that become query parameters. */
-static const struct {
-    const char *flag;
-    const char *param;
-} job_filters[] = {
+/* What it is called: its title, else the room it belongs to. */
+static void put_title(struct list_view *view, const struct list_column *column,
+                      const struct json *job)
+{
+    struct str title = show_member(view->cli, job, "title");
+
+    table_cell(&view->table, title.len ? title : show_member(view->cli, job, "session_id"));
+}
+
+static const struct list_column job_columns[] = {
+    {.title = "JOB ID", .member = "job_id"},
+    {.title = "STATE", .member = "state", .put = list_put_state},
+    {.title = "TYPE", .member = "type"},
+    {.title = "NODE", .member = "node_id"},
+    {.title = ">TRY", .member = "attempt_id"},
+    {.title = ">PRIO", .member = "priority"},
+    {.title = ">AGE", .member = "created_ms", .put = list_put_age},
+    {.title = "TITLE", .put = put_title},
+    {.title = "REASON", .member = "reason"},
+    {.title = ">CHANGED", .member = "updated_ms", .put = list_put_age, .wide = true},
+    {.title = "SRC", .member = "src", .wide = true},
+    {.title = "TGT", .member = "tgt", .wide = true},
+    {.title = "SESSION", .member = "session_id", .wide = true},
+};
+
+static const struct list_filter job_filters[] = {
+    {"state", "state"},
     {"type", "type"},
     {"session", "session_id"},
     {"node", "node_id"},
-    {"cursor", "cursor"},
 };
 
-static const char *job_ls_path(struct cli *cli)
-{
-    struct buf path = {0};
-    struct str *states;
-    size_t state_count = cli_list(cli, "state", &states);
-    const char *text;
+static const struct listing job_list = {.path = "/v1/jobs",
+                                        .name = "jobs",
+                                        .id = "job_id",
+                                        .limit = JOB_LS_LIMIT,
+                                        .columns = job_columns,
+                                        .column_count = COUNT_OF(job_columns),
+                                        .filters = job_filters,
+                                        .filter_count = COUNT_OF(job_filters)};
 
-    assert(cli->arg_count == 0);
-    buf_fmt(&path, "/v1/jobs?limit=%" PRId64, cli_num(cli, "limit", JOB_LS_LIMIT));
-    for (size_t i = 0; i < state_count; i++)
-        buf_fmt(&path, "%s%s", i ? "," : "&state=", ask_escape(cli, states[i]));
-    for (size_t i = 0; i < COUNT_OF(job_filters); i++)
-        if (cli_given(cli, job_filters[i].flag))
-            buf_fmt(&path, "&%s=%s", job_filters[i].param,
-                    ask_escape(cli, str_of(cli_text(cli, job_filters[i].flag))));
-    text = arena_cstr(&cli->arena, buf_view(&path));
-    buf_free(&path);
-    return text;
-}
+static const struct flag job_ls_flags[] = {
+    {.name = "state", .type = FLAG_LIST, .value = "STATE,...", .help = "DONE, FAILED, ACKED, ..."},
+    {.name = "type", .type = FLAG_TEXT, .value = "TYPE", .help = "only this type"},
+    {.name = "session", .type = FLAG_TEXT, .value = "ID", .help = "only this session"},
+    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "only on this node"},
+};
 
-static void job_row(struct cli *cli, struct table *table, const struct json *job, int64_t now_ms)
-{
-    struct str state = show_member(cli, job, "state"), title = show_member(cli, job, "title");
+static const struct flag wait_flags[] = {
+    {.name = "timeout",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "give up after this long, exit 6 (default: never)"},
+};
 
-    table_cell(table, show_member(cli, job, "job_id"));
-    table_cell_colour(table, state, show_state_colour(state));
-    table_cell(table, show_member(cli, job, "type"));
-    table_cell(table, show_member(cli, job, "node_id"));
-    table_cell(table, show_member(cli, job, "attempt_id"));
-    table_cell(table, show_member(cli, job, "priority"));
-    table_cell(table, show_age(cli, job, "created_ms", now_ms));
-    table_cell(table, title.len ? title : show_member(cli, job, "session_id"));
-    table_cell(table, show_member(cli, job, "reason"));
-}
+static const struct command rows[] = {
+    {.noun = "job",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .flags = FLAGS(job_ls_flags),
+     .list = &job_list,
+     .help = "jobs, newest first, 50 at a time",
+     .examples = "berth job ls --state FAILED --limit 20\n"
+                 "berth job ls --node node-1 -o jsonl\n"
+                 "berth job ls --state NEW,DISPATCHED,ACKED --watch"},
+    {.noun = "job",
+     .verb = "show",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "one job, everything known of it",
+     .examples = "berth job show j0abcdefghijkl",
+     .run = cmd_job_show},
+    {.noun = "job",
+     .verb = "wait",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(wait_flags),
+     .help = "wait for a job's end; exit 7 if it failed",
+     .examples = "berth job wait j0abcdefghijkl --timeout 30s",
+     .run = cmd_job_wait},
+    {.noun = "job",
+     .verb = "cancel",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "stop a job",
+     .examples = "berth job cancel j0abcdefghijkl",
+     .run = cmd_job_cancel},
+    {.noun = "job",
+     .verb = "retry",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "the same work again, as a new job",
+     .examples = "berth job retry j0abcdefghijkl",
+     .run = cmd_job_retry},
+};
 
-int cmd_job_ls(struct cli *cli)
-{
-    static const char *const titles[] = {"JOB ID", "STATE", "TYPE",  "NODE",  ">TRY",
-                                         ">PRIO",  ">AGE",  "TITLE", "REASON"};
-    const struct json *json, *list, *job, *cursor;
-    struct table table;
-    struct str reply;
-    int64_t now_ms = clock_wall_ms();
-    int code = ask_get(cli, job_ls_path(cli), &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json) {
-        show_raw(cli, reply);
-        return CLI_OK;
-    }
-    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    list = json_get(json, "jobs");
-    job = json_first(list);
-    for (uint32_t i = 0; list && i < list->count; i++, job = json_next(job))
-        job_row(cli, &table, job, now_ms);
-    table_print(&table, cli->out, cli->colour);
-    cursor = json_get(json, "next_cursor");
-    if (!json_is_null(cursor))
-        fprintf(cli->err, "more: --cursor " STR_FMT "\n", STR_ARG(show_text(cli, cursor)));
-    return CLI_OK;
-}
+const struct command_set commands_job = COMMANDS(rows);

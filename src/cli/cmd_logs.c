@@ -217,7 +217,7 @@ static int ask_once(struct logs *logs, bool *ret_more)
     return CLI_OK;
 }
 
-int cmd_job_logs(struct cli *cli)
+static int cmd_job_logs(struct cli *cli)
 {
     struct logs logs = {.cli = cli,
                         .id = ask_escape(cli, str_of(cli->args[0])),
@@ -243,3 +243,29 @@ int cmd_job_logs(struct cli *cli)
     cli->arena = kept;
     return code;
 }
+
+static const struct flag logs_flags[] = {
+    {.name = "follow",
+     .letter = 'f',
+     .type = FLAG_SWITCH,
+     .help = "go on until the job has ended and all was read"},
+    {.name = "offset",
+     .type = FLAG_INT,
+     .value = "BYTES",
+     .max = INT64_MAX,
+     .help = "begin behind so many bytes (default 0)"},
+};
+
+static const struct command rows[] = {
+    {.noun = "job",
+     .verb = "logs",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(logs_flags),
+     .help = "what a job printed",
+     .examples = "berth job logs j0abcdefghijkl\n"
+                 "berth job logs -f j0abcdefghijkl",
+     .run = cmd_job_logs},
+};
+
+const struct command_set commands_logs = COMMANDS(rows);

@@ -2,82 +2,19 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "cli/ask.h"
-#include "cli/show.h"
+#include "cli/answer.h"
+#include "cli/list.h"
 
-int cmd_node_ls(struct cli *cli)
+/* Jobs it has or was promised. */
+static void put_load(struct list_view *view, const struct list_column *column,
+                     const struct json *node)
 {
-    static const char *const titles[] = {"NODE ID", "HEALTH", ">LOAD",    ">MAX", ">SCORE",
-                                         ">SEEN",   "LEVEL",  "SEMANTIC", "NMT",  "TYPES"};
-    const struct json *json, *list, *node;
-    struct table table;
-    struct str reply;
-    int64_t now_ms = clock_wall_ms();
-    int code = ask_list(cli, "/v1/nodes", "nodes", &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json) {
-        show_raw(cli, reply);
-        return CLI_OK;
-    }
-    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    list = json_get(json, "nodes");
-    node = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, node = json_next(node)) {
-        struct str health = show_member(cli, node, "health");
-
-        table_cell(&table, show_member(cli, node, "node_id"));
-        table_cell_colour(&table, health, show_health_colour(health));
-        table_int(&table, show_int(node, "running", 0) + show_int(node, "reserved", 0));
-        table_cell(&table, show_member(cli, node, "max"));
-        table_cell(&table, show_member(cli, node, "health_score"));
-        table_cell(&table, show_age(cli, node, "last_heartbeat_ms", now_ms));
-        table_cell(&table, show_member(cli, node, "level"));
-        table_cell(&table, show_member(cli, node, "semantic_langs"));
-        table_cell(&table, show_member(cli, node, "nmt_pairs"));
-        table_cell(&table, show_member(cli, node, "allowed_types"));
-    }
-    table_print(&table, cli->out, cli->colour);
-    return CLI_OK;
+    table_int(&view->table, show_int(node, "running", 0) + show_int(node, "reserved", 0));
 }
 
-/* "/v1/nodes/ID" and what follows. */
-static const char *node_path(struct cli *cli, const char *suffix)
+static int cmd_node_show(struct cli *cli)
 {
-    assert(cli->arg_count == 1);
-    return arena_fmt(&cli->arena, "/v1/nodes/%s%s", ask_escape(cli, str_of(cli->args[0])), suffix)
-        .at;
-}
-
-int cmd_node_show(struct cli *cli)
-{
-    const struct json *json;
-    struct str reply;
-    int code = ask_get(cli, node_path(cli, ""), &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->json)
-        show_raw(cli, reply);
-    else
-        show_object(cli, json);
-    return CLI_OK;
-}
-
-/* Sends a body that was written with jsonw, and prints a word for a person. */
-static int post(struct cli *cli, const char *path, struct buf *body, const char *word)
-{
-    struct ask ask = {.method = "POST", .path = path, .body = buf_view(body)};
-    int code = ask_run(cli, &ask);
-
-    buf_free(body);
-    if (code == CLI_OK && cli->json)
-        show_raw(cli, ask.reply);
-    else if (code == CLI_OK)
-        fprintf(cli->out, "%s %s\n", cli->args[0], word);
-    return code;
+    return answer_show(cli, answer_path(cli, "/v1/nodes/", ""), "node_id");
 }
 
 static void put_list(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
@@ -167,7 +104,7 @@ static const char *put_registration(struct cli *cli, struct jsonw *w)
     return NULL;
 }
 
-int cmd_node_register(struct cli *cli)
+static int cmd_node_register(struct cli *cli)
 {
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
@@ -177,14 +114,14 @@ int cmd_node_register(struct cli *cli)
         buf_free(&body);
         return cli_misuse(cli, "%s", wrong);
     }
-    return post(cli, "/v1/node/register", &body, "registered");
+    return answer_post(cli, "/v1/node/register", &body, "%s registered", cli->args[0]);
 }
 
-int cmd_node_admin(struct cli *cli)
+/* drain, undrain, cordon: the verb is the route. */
+static int cmd_node_admin(struct cli *cli)
 {
-    const char *path = arena_fmt(&cli->arena, "%s/%s", node_path(cli, ""), cli->command->verb).at;
+    const char *suffix = arena_fmt(&cli->arena, "/%s", cli->command->verb).at;
     const char *reason = cli_text(cli, "reason");
-    const char *word = arena_fmt(&cli->arena, "%sed", cli->command->verb).at;
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
 
@@ -192,10 +129,11 @@ int cmd_node_admin(struct cli *cli)
     if (reason)
         jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_end_obj(&w);
-    return post(cli, path, &body, word);
+    return answer_post(cli, answer_path(cli, "/v1/nodes/", suffix), &body, "%s %sed", cli->args[0],
+                       cli->command->verb);
 }
 
-int cmd_node_rm(struct cli *cli)
+static int cmd_node_rm(struct cli *cli)
 {
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
@@ -203,11 +141,11 @@ int cmd_node_rm(struct cli *cli)
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
     jsonw_end_obj(&w);
-    return post(cli, "/v1/node/deregister", &body, "removed");
+    return answer_post(cli, "/v1/node/deregister", &body, "%s removed", cli->args[0]);
 }
 
 /* Any word but a slash may stand in each part: the server knows what there is. */
-int cmd_node_rpc(struct cli *cli)
+static int cmd_node_rpc(struct cli *cli)
 {
     struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');
     struct str params = str_of(cli->arg_count > 2 ? cli->args[2] : "{}");
@@ -228,3 +166,141 @@ int cmd_node_rpc(struct cli *cli)
         show_raw(cli, ask.reply);
     return code;
 }
+
+static const struct list_column node_columns[] = {
+    {.title = "NODE ID", .member = "node_id"},
+    {.title = "HEALTH", .member = "health", .put = list_put_health},
+    {.title = ">LOAD", .put = put_load},
+    {.title = ">MAX", .member = "max"},
+    {.title = ">SCORE", .member = "health_score"},
+    {.title = ">SEEN", .member = "last_heartbeat_ms", .put = list_put_age},
+    {.title = "LEVEL", .member = "level"},
+    {.title = "SEMANTIC", .member = "semantic_langs"},
+    {.title = "NMT", .member = "nmt_pairs"},
+    {.title = "TYPES", .member = "allowed_types"},
+    {.title = "TTS", .member = "tts_langs", .wide = true},
+    {.title = "LABELS", .member = "labels", .wide = true},
+    {.title = "ROLE", .member = "role", .wide = true},
+    {.title = "AGENT", .member = "agent_version", .wide = true},
+    {.title = "REASON", .member = "reason", .wide = true},
+};
+
+static const struct list_filter node_filters[] = {{"health", "health"}, {"selector", "selector"}};
+
+static const struct listing node_list = {.path = "/v1/nodes",
+                                         .name = "nodes",
+                                         .id = "node_id",
+                                         .columns = node_columns,
+                                         .column_count = COUNT_OF(node_columns),
+                                         .filters = node_filters,
+                                         .filter_count = COUNT_OF(node_filters)};
+
+static const struct flag node_ls_flags[] = {
+    {.name = "selector",
+     .letter = 'l',
+     .type = FLAG_LIST,
+     .value = "KEY=VALUE",
+     .help = "only with this label (several: all of them)"},
+    {.name = "health", .type = FLAG_TEXT, .value = "HEALTH", .help = "only ready, offline, ..."},
+};
+
+static const struct flag register_flags[] = {
+    {.name = "semantic",
+     .type = FLAG_LIST,
+     .value = "LANG,...",
+     .help = "languages it understands"},
+    {.name = "nmt",
+     .type = FLAG_LIST,
+     .value = "SRC:TGT,...|any",
+     .help = "pairs it translates, or any"},
+    {.name = "tts", .type = FLAG_LIST, .value = "LANG,...", .help = "languages it speaks"},
+    {.name = "max",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 0,
+     .max = INT32_MAX,
+     .help = "jobs at a time (default 1)"},
+    {.name = "types", .type = FLAG_LIST, .value = "TYPE,...|*", .help = "types of tasks it takes"},
+    {.name = "endpoint",
+     .type = FLAG_TEXT,
+     .value = "URL",
+     .help = "where jobs are pushed to; without it the node polls"},
+    {.name = "label", .type = FLAG_LIST, .value = "KEY=VALUE", .help = "a label (several allowed)"},
+};
+
+static const struct flag reason_flags[] = {
+    {.name = "reason", .type = FLAG_TEXT, .value = "TEXT", .help = "shown with the node"},
+};
+
+static const struct command rows[] = {
+    {.noun = "node",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .flags = FLAGS(node_ls_flags),
+     .list = &node_list,
+     .help = "all nodes",
+     .examples = "berth node ls\n"
+                 "berth node ls --selector zone=eu -o wide\n"
+                 "berth node ls --health ready -o name\n"
+                 "berth node ls -o json | jq -r '.nodes[].node_id'"},
+    {.noun = "node",
+     .verb = "show",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "one node, everything known of it",
+     .examples = "berth node show node-1",
+     .run = cmd_node_show},
+    {.noun = "node",
+     .verb = "register",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(register_flags),
+     .help = "make a node known",
+     .detail = "For trying things out: a real node registers itself.",
+     .examples =
+         "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
+         "berth node register worker-1 --types '*' --label zone=eu",
+     .run = cmd_node_register},
+    {.noun = "node",
+     .verb = "drain",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(reason_flags),
+     .help = "no new work; what runs may end",
+     .examples = "berth node drain node-1 --reason 'new kernel'",
+     .run = cmd_node_admin},
+    {.noun = "node",
+     .verb = "undrain",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(reason_flags),
+     .help = "take a drain or cordon back",
+     .examples = "berth node undrain node-1",
+     .run = cmd_node_admin},
+    {.noun = "node",
+     .verb = "cordon",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(reason_flags),
+     .help = "no new work, for now",
+     .examples = "berth node cordon node-1 --reason 'odd results'",
+     .run = cmd_node_admin},
+    {.noun = "node",
+     .verb = "rm",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "forget a node",
+     .examples = "berth node rm node-1",
+     .run = cmd_node_rm},
+    {.noun = "node",
+     .verb = "rpc",
+     .arg = "NODE SERVICE/METHOD [JSON]",
+     .kind = COMMAND_API,
+     .help = "ask a connected node something",
+     .detail = "Prints the answer as it came.",
+     .examples = "berth node rpc us NodeUnit/InspectResourceUsage\n"
+                 "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
+     .run = cmd_node_rpc},
+};
+
+const struct command_set commands_node = COMMANDS(rows);

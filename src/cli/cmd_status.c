@@ -3,18 +3,17 @@
 
 #include "base/clock.h"
 #include "cli/ask.h"
+#include "cli/command_flags.h"
 #include "cli/live.h"
 #include "cli/panel.h"
 #include "cli/show.h"
-
-enum { WATCH_MS = 2000 };
 
 static int draw_status(struct live *live, FILE *to)
 {
     struct cli *cli = live->cli;
     struct panel_style style = {.columns = live_columns(cli),
                                 .unicode = live_unicode(cli),
-                                .wide = cli_given(cli, "wide"),
+                                .wide = cli->output == CLI_WIDE || cli_given(cli, "wide"),
                                 .now_ms = clock_wall_ms()};
     const struct json *json;
     struct str reply;
@@ -29,14 +28,34 @@ static int draw_status(struct live *live, FILE *to)
     return CLI_OK;
 }
 
-int cmd_status(struct cli *cli)
+static int cmd_status(struct cli *cli)
 {
-    int64_t watch_ms = cli_num(cli, "watch", WATCH_MS);
+    int64_t watch_ms = cli_num(cli, "watch", LIVE_WATCH_MS);
     struct live live = {.cli = cli,
-                        .interval_ms = watch_ms < 0 ? WATCH_MS : watch_ms,
+                        .interval_ms = watch_ms < 0 ? LIVE_WATCH_MS : watch_ms,
                         .once = !cli_given(cli, "watch"),
                         .draw = draw_status};
 
     assert(cli->arg_count == 0);
     return live_run(&live);
 }
+
+static const struct flag status_flags[] = {
+    FLAG_WATCH,
+    {.name = "wide",
+     .type = FLAG_SWITCH,
+     .help = "every figure and task, and how the slots come about (as -o wide)"},
+};
+
+static const struct command rows[] = {
+    {.noun = "status",
+     .kind = COMMAND_API,
+     .flags = FLAGS(status_flags),
+     .help = "every server: load, slots, tasks, what it is available for",
+     .examples = "berth status\n"
+                 "berth status --watch=5s --wide\n"
+                 "berth status -o json | jq .cluster_status",
+     .run = cmd_status},
+};
+
+const struct command_set commands_status = COMMANDS(rows);

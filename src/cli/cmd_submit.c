@@ -190,7 +190,7 @@ static int tell(struct cli *cli, const struct ask *ask)
     return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
 }
 
-int cmd_job_submit(struct cli *cli)
+static int cmd_job_submit(struct cli *cli)
 {
     const char *kind;
     struct buf body = {0};
@@ -215,3 +215,111 @@ int cmd_job_submit(struct cli *cli)
     buf_free(&body);
     return code == CLI_OK ? tell(cli, &ask) : code;
 }
+
+static const struct flag submit_flags[] = {
+    {.name = "wait",
+     .type = FLAG_MS_MAYBE,
+     .value = "DURATION",
+     .help = "wait for the end; exit 7 if the job failed, 6 if it took longer"},
+    {.name = "idempotency-key",
+     .type = FLAG_TEXT,
+     .value = "KEY",
+     .help = "the same key again gives the same job"},
+    {.name = "session",
+     .type = FLAG_TEXT,
+     .value = "ID",
+     .help = "session or room",
+     .group = "f2f"},
+    {.name = "src",
+     .type = FLAG_TEXT,
+     .value = "LANG",
+     .help = "from this language",
+     .group = "f2f"},
+    {.name = "tgt", .type = FLAG_TEXT, .value = "LANG", .help = "to this language", .group = "f2f"},
+    {.name = "audio-ref",
+     .type = FLAG_TEXT,
+     .value = "REF",
+     .help = "what to translate",
+     .group = "f2f"},
+    {.name = "require-tts",
+     .type = FLAG_SWITCH,
+     .help = "the node must also speak the target",
+     .group = "f2f"},
+    {.name = "preferred-node",
+     .type = FLAG_TEXT,
+     .value = "ID",
+     .help = "try this node first",
+     .group = "f2f"},
+    {.name = "strict", .type = FLAG_SWITCH, .help = "the preferred node or none", .group = "f2f"},
+    {.name = "type",
+     .type = FLAG_TEXT,
+     .value = "TYPE",
+     .help = "type of task (default \"task\" with a command)",
+     .group = "task"},
+    {.name = "title",
+     .type = FLAG_TEXT,
+     .value = "TEXT",
+     .help = "shown in lists",
+     .group = "task"},
+    {.name = "priority",
+     .type = FLAG_INT,
+     .value = "0-9",
+     .max = 9,
+     .help = "higher first (default 5)",
+     .group = "task"},
+    {.name = "payload",
+     .type = FLAG_TEXT,
+     .value = "JSON|@FILE|-",
+     .help = "what the node gets; - reads standard input",
+     .group = "task"},
+    {.name = "queue",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "how long it may wait for a slot",
+     .group = "task"},
+    {.name = "timeout",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "how long it may run",
+     .group = "task"},
+    {.name = "max-attempts",
+     .type = FLAG_INT,
+     .value = "1-9",
+     .min = 1,
+     .max = 9,
+     .help = "attempts in all",
+     .group = "task"},
+    {.name = "callback-url",
+     .type = FLAG_TEXT,
+     .value = "URL",
+     .help = "told when it has ended",
+     .group = "task"},
+    {.name = "requires",
+     .type = FLAG_LIST,
+     .value = "KEY=VALUE",
+     .help = "a label its node must have (several allowed)",
+     .group = "task"},
+    {.name = "interactive",
+     .type = FLAG_SWITCH,
+     .help = "a person waits: may use reserved slots",
+     .group = "task"},
+};
+
+static const struct command rows[] = {
+    {.noun = "job",
+     .verb = "submit",
+     .rest = "COMMAND [ARG...]",
+     .kind = COMMAND_API,
+     .flags = FLAGS(submit_flags),
+     .help = "start a job and print its id",
+     .detail = "A job is either f2f (speech from one language to another) or a task.",
+     .examples =
+         "berth job submit --session room-1 --src en --tgt zh --audio-ref blob://1\n"
+         "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
+         "--wait=1m\n"
+         "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
+         "berth job submit --wait -- make -j2 test",
+     .run = cmd_job_submit},
+};
+
+const struct command_set commands_submit = COMMANDS(rows);

@@ -66,7 +66,7 @@ static int read_token(struct cli *cli, char *line, size_t size)
     return CLI_OK;
 }
 
-int cmd_token_hash(struct cli *cli)
+static int cmd_token_hash(struct cli *cli)
 {
     bool make = cli_given(cli, "new");
     char token[TOKEN_BYTES_MAX + 2], digest[DIGEST_HEX + 1];
@@ -83,3 +83,28 @@ int cmd_token_hash(struct cli *cli)
     explicit_bzero(token, sizeof token);
     return CLI_OK;
 }
+
+static const struct flag token_flags[] = {
+    {.name = "new", .type = FLAG_SWITCH, .help = "make a random token and print it, this once"},
+};
+
+static const struct command rows[] = {
+    {.noun = "token",
+     .verb = "hash",
+     .kind = COMMAND_LOCAL,
+     .flags = FLAGS(token_flags),
+     .help = "the SHA-256 of a token, for the server's configuration",
+     .detail = "Reads the token from standard input. The server knows only the digest; its\n"
+               "configuration file says who may do what:\n"
+               "\n"
+               "  tokens:\n"
+               "    - {name: ops, sha256: 9f86d0..., scopes: [operate, submit, read]}\n"
+               "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us}\n"
+               "\n"
+               "Callers have the token in BERTH_TOKEN or in the file of --token-file.",
+     .examples = "berth token hash --new\n"
+                 "berth token hash < /etc/berth/token",
+     .run = cmd_token_hash},
+};
+
+const struct command_set commands_token = COMMANDS(rows);

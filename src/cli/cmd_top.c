@@ -245,7 +245,7 @@ static int draw_top(struct live *live, FILE *to)
     return CLI_OK;
 }
 
-int cmd_top(struct cli *cli)
+static int cmd_top(struct cli *cli)
 {
     struct top top = {
         .live = {
@@ -260,3 +260,21 @@ int cmd_top(struct cli *cli)
     scrape_done(&top.before);
     return code;
 }
+
+static const struct flag top_flags[] = {
+    {.name = "once", .type = FLAG_SWITCH, .help = "one picture, with rates over one second"},
+};
+
+static const struct command rows[] = {
+    {.noun = "top",
+     .kind = COMMAND_API,
+     .flags = FLAGS(top_flags),
+     .help = "nodes by load, the queue, dispatches and refusals, live",
+     .detail =
+         "The fullest first: by the larger share of its slots and of its cores in use. q ends.",
+     .examples = "berth top\n"
+                 "berth top --once",
+     .run = cmd_top},
+};
+
+const struct command_set commands_top = COMMANDS(rows);

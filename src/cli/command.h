@@ -1,10 +1,13 @@
-/* Every command of `berth` as one table: help, usage errors and completions come from it. */
+/* The commands of `berth`: a row each, beside the code that runs it (cmd_*.c). Help, usage errors,
+ * completions and manual pages come from the rows. To add a noun, write a cmd_NOUN.c that ends in
+ * its rows and a command_set, and name that set in command.c. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
 #include "cli/flag.h"
 
 struct cli;
+struct listing;
 
 enum command_kind {
     COMMAND_API,   /* asks a server: takes --addr, --token-file, -o */
@@ -20,49 +23,35 @@ struct command {
                          those in [] may be left out; NULL: none */
     const char *rest; /* what may stand behind `--`; NULL: nothing */
     enum command_kind kind;
-    const struct flag_set *flags; /* NULL: only the common ones */
+    const struct flag_set *flags; /* its own, beside the common ones: FLAGS(rows); NULL: none */
+    const struct listing *list;   /* it prints this list, and takes the flags of all lists */
     const char *help;             /* one line */
     const char *detail;           /* a paragraph; NULL: none */
     const char *examples;         /* lines: "berth ..." or "# why" */
-    int (*run)(struct cli *cli);
+    int (*run)(struct cli *cli);  /* NULL where there is a list, or a host runs it */
 };
+
+/* What one file brings. Commands of one noun follow each other. */
+struct command_set {
+    const struct command *rows;
+    size_t count;
+};
+
+#define COMMANDS(array)                                                                            \
+    {                                                                                              \
+        .rows = (array), .count = COUNT_OF(array)                                                  \
+    }
+#define FLAGS(array) (&(const struct flag_set){.flags = (array), .count = COUNT_OF(array)})
+
+enum { COMMAND_FLAG_SETS = 3 };
 
 const struct command *command_at(size_t index); /* NULL behind the last */
 /* The command that argv starts with; *ret_used words name it. NULL: `why` tells what is wrong. */
 const struct command *command_find(int argc, char **argv, int *ret_used, struct problem *why);
-/* Its own flags (may be an empty set), and those of every command of its kind. */
-const struct flag_set *command_flags(const struct command *command);
-const struct flag_set *command_common(enum command_kind kind);
+/* Every flag it takes: its own, those of lists, those of every command of its kind. Sets may be
+ * empty. */
+void command_flags(const struct command *command, struct flag_set sets[COMMAND_FLAG_SETS]);
 /* "node ls" */
 void command_name(const struct command *command, char *to, size_t size);
-
-/* What the commands do, one file a noun: cmd_*.c and bench*.c. */
-int cmd_node_ls(struct cli *cli);
-int cmd_node_show(struct cli *cli);
-int cmd_node_register(struct cli *cli);
-int cmd_node_admin(struct cli *cli); /* drain, undrain, cordon: the verb is the route */
-int cmd_node_rm(struct cli *cli);
-int cmd_node_rpc(struct cli *cli);
-int cmd_job_submit(struct cli *cli);
-int cmd_job_ls(struct cli *cli);
-int cmd_job_show(struct cli *cli);
-int cmd_job_wait(struct cli *cli);
-int cmd_job_cancel(struct cli *cli);
-int cmd_job_retry(struct cli *cli);
-int cmd_job_logs(struct cli *cli);
-int cmd_pool_ls(struct cli *cli);
-int cmd_session_show(struct cli *cli);
-int cmd_events(struct cli *cli);
-int cmd_health(struct cli *cli);
-int cmd_version(struct cli *cli);
-int cmd_status(struct cli *cli);
-int cmd_top(struct cli *cli);
-int cmd_run(struct cli *cli);
-int cmd_breaker_ls(struct cli *cli);
-int cmd_breaker_reset(struct cli *cli);
-int cmd_token_hash(struct cli *cli);
-int cmd_bench_sat(struct cli *cli);
-int cmd_bench_low(struct cli *cli);
-int cmd_bench_idle(struct cli *cli);
 
 #endif

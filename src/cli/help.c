@@ -12,12 +12,14 @@ static const char exit_codes[] =
 
 static void usage_text(const struct command *command, char *to, size_t size)
 {
+    struct flag_set sets[COMMAND_FLAG_SETS];
     char name[NAME_MAX_LEN];
 
+    command_flags(command, sets);
     command_name(command, name, sizeof name);
     snprintf(to, size, "berth %s%s%s%s%s%s%s", name, command->arg ? " " : "",
              command->arg ? command->arg : "",
-             command->kind == COMMAND_LOCAL && command_flags(command)->count == 0 ? "" : " [flags]",
+             command->kind == COMMAND_LOCAL && sets[0].count == 0 ? "" : " [flags]",
              command->rest ? " [-- " : "", command->rest ? command->rest : "",
              command->rest ? "]" : "");
 }
@@ -96,10 +98,12 @@ static void list_examples(FILE *to, const struct command *command)
 
 void help_command(FILE *to, const struct command *command)
 {
-    const struct flag_set *flags = command_flags(command);
+    struct flag_set sets[COMMAND_FLAG_SETS];
+    const struct flag_set *flags = &sets[0];
     char usage[NAME_MAX_LEN * 2];
     char title[NAME_MAX_LEN];
 
+    command_flags(command, sets);
     command_name(command, title, sizeof title);
     usage_text(command, usage, sizeof usage);
     fprintf(to, "berth %s: %s\n\nUsage:\n  %s\n", title, command->help, usage);
@@ -114,8 +118,9 @@ void help_command(FILE *to, const struct command *command)
         snprintf(title, sizeof title, "Flags of %s", group);
         list_flags(to, flags, group, title);
     }
+    list_flags(to, &sets[1], NULL, "Flags of lists");
     if (command->kind != COMMAND_HOST)
-        list_flags(to, command_common(command->kind), NULL, "Common flags");
+        list_flags(to, &sets[2], NULL, "Common flags");
     list_examples(to, command);
 }
 

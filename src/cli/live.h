@@ -5,6 +5,8 @@
 
 #include "cli/cli.h"
 
+enum { LIVE_WATCH_MS = 2000 }; /* --watch without a time */
+
 struct live {
     struct cli *cli;
     int64_t interval_ms;

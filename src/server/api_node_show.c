@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "model/level.h"
+#include "model/selector.h"
 #include "sched/counts.h"
 #include "server/api.h"
 
@@ -157,6 +158,7 @@ void api_node_list(struct call *call)
     const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct str cursor = http_query(call->req, "cursor");
     struct str health = http_query(call->req, "health");
+    struct str selector = http_query(call->req, "selector");
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     int64_t limit = LIST_DEFAULT, shown = 0;
@@ -169,6 +171,11 @@ void api_node_list(struct call *call)
                    "health must be registering, ready, degraded, draining or offline.");
         return;
     }
+    if (!selector_valid(selector)) {
+        call_error(call, ERR_BAD_FIELD, "selector",
+                   "selector must be labels like zone=eu,gpu=yes.");
+        return;
+    }
     jsonw_obj(&w);
     jsonw_key(&w, "nodes");
     jsonw_arr(&w);
@@ -176,6 +183,8 @@ void api_node_list(struct call *call)
         enum node_health now = (enum node_health)atomic_load(&snapshot->nodes[i].node->health);
 
         if (health.at && now != node_health_by_name(health))
+            continue;
+        if (!selector_match(selector, snapshot->nodes[i].facts->label_values))
             continue;
         node_write(&w, &snapshot->nodes[i], &call->worker->server->sched);
         shown++;

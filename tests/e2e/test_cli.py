@@ -34,6 +34,25 @@ class Cli(Case):
         self.cli("node", "show", "n1", code=3)
         self.cli("node", "drain", "ghost", code=3)
 
+    def test_every_way_to_print_a_list(self):
+        for name, zone in (("a1", "eu"), ("a2", "us"), ("a3", "eu")):
+            self.cli("node", "register", name, "--types", "*", "--label", f"zone={zone}", "--label", "disk=ssd")
+        self.assertEqual(self.cli("node", "ls", "-o", "name"), "a1\na2\na3\n")
+        self.assertEqual([json.loads(line)["node_id"] for line in self.cli("node", "ls", "-o", "jsonl").splitlines()],
+                         ["a1", "a2", "a3"])
+        self.assertIn("LABELS", self.cli("node", "ls", "-o", "wide"))
+        self.assertNotIn("LABELS", self.cli("node", "ls"))
+        self.assertEqual(self.cli("node", "ls", "-l", "zone=eu,disk=ssd", "-o", "name"), "a1\na3\n")
+        self.assertEqual(self.cli("node", "ls", "-l", "zone=eu", "-l", "disk=hdd", "-o", "name"), "")
+        self.assertEqual(self.cli("node", "ls", "--health", "offline", "-o", "name"), "")
+        self.cli("node", "ls", "--selector", "nonsense", code=2)
+        self.cli("node", "ls", "--health", "well", code=2)
+        page = self.json("node", "ls", "--limit", "2")
+        self.assertEqual(([node["node_id"] for node in page["nodes"]], page["next_cursor"]), (["a1", "a2"], "a2"))
+        self.assertEqual(self.cli("node", "ls", "--limit", "2", "--cursor", "a2", "-o", "name"), "a3\n")
+        self.assertEqual(self.cli("node", "show", "a2", "-o", "name"), "a2\n")
+        self.assertEqual(self.cli("node", "cordon", "a2", "-o", "name"), "a2\n")
+
     def test_a_jobs_life(self):
         node = Node(self.server, "n1", allowed_types=["research"])
         placed = self.json("job", "submit", "--session", "room-1", "--src", "en", "--tgt", "zh",
