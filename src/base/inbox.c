@@ -5,18 +5,37 @@
 #include <assert.h>
 #include <stddef.h>
 
-void inbox_post(struct inbox *inbox, struct msg *msg)
+void mail_add(struct mail *mail, struct msg *msg)
 {
+    assert(msg->run);
+    msg->next = mail->newest;
+    mail->newest = msg;
+    if (!mail->oldest)
+        mail->oldest = msg;
+}
+
+void inbox_post_all(struct inbox *inbox, const struct mail *mail)
+{
+    struct msg *newest = mail->newest;
+    struct msg *oldest = mail->oldest;
     struct msg *head = atomic_load_explicit(&inbox->head, memory_order_relaxed);
 
-    assert(msg->run);
+    assert(!newest == !oldest);
+    if (!newest)
+        return;
     do
-        msg->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&inbox->head, &head, msg, memory_order_release,
+        oldest->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&inbox->head, &head, newest, memory_order_release,
                                                   memory_order_relaxed));
-    /* From here on the owner may have run and freed the message. */
+    /* From here on the owner may have run and freed the messages. */
     if (!head && inbox->wake)
         inbox->wake(inbox);
+}
+
+void inbox_post(struct inbox *inbox, struct msg *msg)
+{
+    assert(msg->run);
+    inbox_post_all(inbox, &(struct mail){.newest = msg, .oldest = msg});
 }
 
 struct msg *inbox_take(struct inbox *inbox)

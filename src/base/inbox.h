@@ -16,7 +16,15 @@ struct inbox {
     void (*wake)(struct inbox *inbox); /* from any thread, when the inbox was empty */
 };
 
+/* Messages that are posted together: one exchange, and the owner finds all of them or none. */
+struct mail {
+    struct msg *newest; /* linked by next, to the oldest */
+    struct msg *oldest;
+};
+
 void inbox_post(struct inbox *inbox, struct msg *msg);
+void mail_add(struct mail *mail, struct msg *msg);
+void inbox_post_all(struct inbox *inbox, const struct mail *mail); /* nothing, if it is empty */
 struct msg *inbox_take(struct inbox *inbox); /* owner: all of them, oldest first, linked by next */
 int inbox_run(struct inbox *inbox);          /* owner: takes and runs all; how many there were */
 

@@ -84,20 +84,18 @@ void sched_send(struct sched_loop *loop, struct store_op *op)
 
 void sched_flush(struct sched_loop *loop)
 {
-    struct store_op *op;
+    while (loop->out_first) {
+        struct msg *refused;
 
-    while ((op = loop->out_first)) {
-        struct msg *next = op->msg.next;
+        assert(!loop->out_last->msg.next);
+        refused = &loop->out_first->msg;
+        loop->out_first = loop->out_last = NULL;
+        refused = store_send_all(loop->sched->store, refused);
+        for (struct msg *next; refused; refused = next) {
+            struct store_op *op = container_of(refused, struct store_op, msg);
 
-        assert(!next == (op == loop->out_last));
-
-        loop->out_first = next ? container_of(next, struct store_op, msg) : NULL;
-        if (!next)
-            loop->out_last = NULL;
-        enum err err = store_send(loop->sched->store, op);
-        if (err) {
-            op->err = err;
-            op->done(op); /* may send more: behind the others */
+            next = refused->next;
+            op->done(op); /* may send more: in the next round */
         }
     }
 }

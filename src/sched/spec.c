@@ -250,18 +250,23 @@ struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int6
                         struct arena *arena)
 {
     struct str rest = spec->json;
-    char *text, *at;
+    struct buf buf = {0}; /* over memory of the arena: it never grows */
     char id[JOB_ID_TEXT + 1];
 
-    assert(spec->json.len > 2 && spec->json.at[0] == '{');
+    assert(spec->json.len > 2 && spec->json.at[0] == '{' && attempt > 0);
     if (spec->callback_url.at)
         rest = without_callback(spec, arena);
     job_id_text(job, id);
-    text = arena_raw(arena, HEAD_MAX + rest.len);
-    at = text + snprintf(text, HEAD_MAX,
-                         "{\"job_id\":\"%s\",\"attempt_id\":%d,\"deadline_ms\":%lld,", id, attempt,
-                         (long long)deadline_ms);
-    assert(at - text < HEAD_MAX && attempt > 0);
-    memcpy(at, rest.at + 1, rest.len - 1); /* behind its brace */
-    return (struct str){.at = text, .len = (size_t)(at - text) + rest.len - 1};
+    buf.cap = HEAD_MAX + rest.len;
+    buf.at = arena_raw(arena, buf.cap);
+    buf_str(&buf, STR("{\"job_id\":\""));
+    buf_str(&buf, str_of(id));
+    buf_str(&buf, STR("\",\"attempt_id\":"));
+    buf_int(&buf, attempt);
+    buf_str(&buf, STR(",\"deadline_ms\":"));
+    buf_int(&buf, deadline_ms);
+    buf_char(&buf, ',');
+    assert(buf.len < HEAD_MAX);
+    buf_add(&buf, rest.at + 1, rest.len - 1); /* behind its brace */
+    return buf_view(&buf);
 }

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "store/desk.h"
+#include "store/front.h"
 #include "store/journal.h"
 #include "store/purge.h"
 #include "store/reader.h"
@@ -21,7 +21,6 @@
 #include <string.h>
 
 enum {
-    IN_FLIGHT_DEFAULT = 65536,
     RUNNING_TTL_DEFAULT_MS = 45000,
     IDLE_MS = 1000,
     PURGE_IDLE_MS = 100, /* between two rounds while there is more to purge */
@@ -42,24 +41,15 @@ enum {
 struct embedded {
     struct store store;
     struct storefile file;
-    struct desk desk;   /* the store thread's */
-    struct desk helper; /* the reader's */
+    struct front front;
     int64_t (*now_ms)(void);
     int64_t running_ttl_ms;
     int64_t retention_ms;
     int64_t retention_jobs_max;
-    int64_t in_flight_max;
     struct breaker_rules breaker;
 
     /* Any thread. */
-    _Alignas(64) _Atomic int64_t in_flight;
-    _Alignas(64) _Atomic bool up;
     _Atomic bool check_always;
-    _Atomic int mode; /* enum store_mode */
-    _Atomic int64_t since_ms;
-    _Atomic int64_t errors;
-    _Atomic int64_t calls;
-    _Atomic int64_t batches;
     _Atomic int64_t repairs;
     _Atomic(const char *) fault_what;
     _Atomic int fault_code;
@@ -96,50 +86,14 @@ static struct embedded *of(struct store *store)
     return container_of(store, struct embedded, store);
 }
 
-/* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
-static void answered(struct msg *msg)
+static struct msg *embedded_send(struct store *store, struct msg *ops)
 {
-    struct store_op *op = container_of(msg, struct store_op, msg);
-
-    op->done(op);
-}
-
-static enum err embedded_send(struct store *store, struct store_op *op)
-{
-    struct embedded *self = of(store);
-
-    assert(op->done && op->reply_to);
-    /* What is in the file can be read also while it takes no writes. */
-    if (!atomic_load_explicit(&self->up, memory_order_relaxed) && !reader_answers(op->verb))
-        return ERR_STORE_DOWN;
-    if (atomic_fetch_add_explicit(&self->in_flight, 1, memory_order_relaxed) >=
-        self->in_flight_max) {
-        atomic_fetch_sub_explicit(&self->in_flight, 1, memory_order_relaxed);
-        return ERR_BUSY;
-    }
-    op->msg.run = answered;
-    inbox_post(reader_answers(op->verb) ? &self->helper.inbox : &self->desk.inbox, &op->msg);
-    return ERR_OK;
-}
-
-/* Only the store thread and the helper count, each its own calls. */
-static void count(_Atomic int64_t *value, int64_t n)
-{
-    atomic_fetch_add_explicit(value, n, memory_order_relaxed);
-}
-
-static void set_mode(struct embedded *self, enum store_mode mode)
-{
-    if ((int)mode == atomic_load_explicit(&self->mode, memory_order_relaxed))
-        return;
-    atomic_store_explicit(&self->mode, (int)mode, memory_order_relaxed);
-    atomic_store_explicit(&self->since_ms, clock_wall_ms(), memory_order_relaxed);
-    metric_set(METRIC_STORE_MODE, mode);
+    return front_send(&of(store)->front, ops);
 }
 
 static void note_fault(struct embedded *self, const struct fault *fault)
 {
-    count(&self->errors, 1);
+    front_count_error(&self->front);
     atomic_store_explicit(&self->fault_what, fault->what, memory_order_relaxed);
     atomic_store_explicit(&self->fault_code, fault->code, memory_order_relaxed);
     atomic_store_explicit(&self->fault_sys, fault->sys, memory_order_relaxed);
@@ -152,75 +106,13 @@ static void embedded_status(struct store *store, struct store_status *ret_status
                           .code = atomic_load_explicit(&self->fault_code, memory_order_relaxed),
                           .sys = atomic_load_explicit(&self->fault_sys, memory_order_relaxed)};
 
-    *ret_status = (struct store_status){
-        .mode = (enum store_mode)atomic_load_explicit(&self->mode, memory_order_relaxed),
-        .since_ms = atomic_load_explicit(&self->since_ms, memory_order_relaxed),
-        .errors = atomic_load_explicit(&self->errors, memory_order_relaxed),
-        .calls = atomic_load_explicit(&self->calls, memory_order_relaxed),
-        .batches = atomic_load_explicit(&self->batches, memory_order_relaxed),
-    };
+    front_status(&self->front, ret_status);
     fault_text(&fault, ret_status->detail, sizeof ret_status->detail);
-}
-
-/* Posts every op of a batch to its sender. `down`: whatever they hold, they failed. */
-static void answer(struct embedded *self, struct msg *batch, bool down)
-{
-    int64_t total = 0;
-    int64_t refused = 0;
-
-    for (struct msg *msg = batch; msg; msg = msg->next)
-        total++;
-    atomic_fetch_sub_explicit(&self->in_flight, total, memory_order_relaxed);
-    count(&self->calls, total);
-    for (struct msg *next; batch; batch = next) {
-        struct store_op *op = container_of(batch, struct store_op, msg);
-
-        next = batch->next; /* once posted it is the sender's again */
-        if (down) {
-            op->err = ERR_STORE_DOWN;
-            op->head = (struct store_head){0};
-            op->record = (struct store_record){0};
-        }
-        refused += op->err != ERR_OK;
-        inbox_post(op->reply_to, &op->msg);
-    }
-    if (total > refused)
-        metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
-    if (refused)
-        metric_add_label(METRIC_STORE_CALLS, down ? "down" : "refused", refused);
-}
-
-/* Takes an inbox: the ops in their order, and apart from them our own messages. */
-static struct msg *take(struct desk *desk, struct msg **ret_own)
-{
-    struct msg *ops = inbox_take(&desk->inbox);
-
-    *ret_own = NULL;
-    for (struct msg **at = &ops; *at;) {
-        struct msg *msg = *at;
-
-        if (msg->run == answered) {
-            at = &msg->next;
-        } else {
-            *at = msg->next;
-            msg->next = *ret_own;
-            *ret_own = msg;
-        }
-    }
-    return ops;
-}
-
-static void run_own(struct msg *own)
-{
-    for (struct msg *next; own; own = next) {
-        next = own->next; /* it may be posted again at once */
-        own->run(own);
-    }
 }
 
 static void wait_reader_closed(struct embedded *self)
 {
-    inbox_post(&self->helper.inbox, &self->close_reader);
+    inbox_post(&self->front.helper.inbox, &self->close_reader);
     while (sem_wait(&self->reader_closed))
         ;
 }
@@ -240,10 +132,11 @@ static void throw_away(struct embedded *self)
 
 static void go_down(struct embedded *self)
 {
-    atomic_store_explicit(&self->up, false, memory_order_relaxed);
+    front_set_up(&self->front, false);
     self->failures++;
     note_fault(self, &self->journal.fault);
-    set_mode(self, self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
+    front_set_mode(&self->front,
+                   self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
 }
 
 /* Opens the file and builds memory from it: at the start, and after every failure. */
@@ -273,9 +166,9 @@ static bool bring_up(struct embedded *self)
     self->audit_ms = clock_mono_ms() + AUDIT_MS;
     self->purge_ms = 0;
     self->failures = 0;
-    set_mode(self, STORE_NORMAL);
+    front_set_mode(&self->front, STORE_NORMAL);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
-    atomic_store_explicit(&self->up, true, memory_order_relaxed);
+    front_set_up(&self->front, true);
     return true;
 }
 
@@ -310,16 +203,15 @@ static void run_batch(struct embedded *self, struct msg *batch)
                    PURGE_BATCH_ROWS + 2 * self->journal.added);
     if (!journal_commit(&self->journal)) {
         go_down(self); /* first, so that nobody sends more */
-        answer(self, batch, true);
+        front_answer(&self->front, batch, true);
         throw_away(self);
         return;
     }
     if (atomic_load_explicit(&self->check_always, memory_order_relaxed))
         ledger_check(&self->ledger);
-    count(&self->batches, 1);
-    metric_add(METRIC_STORE_BATCHES, 1);
+    front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
-    answer(self, batch, false);
+    front_answer(&self->front, batch, false);
 }
 
 static void audit(struct embedded *self, int64_t mono_ms)
@@ -327,7 +219,7 @@ static void audit(struct embedded *self, int64_t mono_ms)
     int repairs = ledger_audit(&self->ledger);
 
     self->audit_ms = mono_ms + AUDIT_MS;
-    count(&self->repairs, repairs);
+    atomic_fetch_add_explicit(&self->repairs, repairs, memory_order_relaxed);
     if (repairs)
         metric_add(METRIC_AUDIT_REPAIRS, repairs);
 }
@@ -353,7 +245,7 @@ static void do_chores(struct embedded *self)
 
     if (self->journal.wal_pages >= self->copy_at_pages && !self->copying) {
         self->copying = true;
-        inbox_post(&self->helper.inbox, &self->copy_wal);
+        inbox_post(&self->front.helper.inbox, &self->copy_wal);
     }
     if (mono_ms >= self->audit_ms)
         audit(self, mono_ms);
@@ -361,14 +253,10 @@ static void do_chores(struct embedded *self)
         purge(self, mono_ms);
 }
 
-static bool is_up(const struct embedded *self)
-{
-    return atomic_load_explicit(&self->up, memory_order_relaxed);
-}
-
 static int64_t time_to_wait(const struct embedded *self)
 {
-    int64_t left_ms = (is_up(self) ? self->purge_ms : self->revive_ms) - clock_mono_ms();
+    int64_t left_ms =
+        (front_is_up(&self->front) ? self->purge_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -378,18 +266,18 @@ static void *store_thread(void *arg)
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->stopping || atomic_load(&self->desk.inbox.head)) {
+    while (!self->stopping || atomic_load(&self->front.desk.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
-        desk_wait(&self->desk, time_to_wait(self));
-        batch = take(&self->desk, &own);
-        if (!is_up(self))
-            answer(self, batch, true);
+        desk_wait(&self->front.desk, time_to_wait(self));
+        batch = front_take(&self->front.desk, &own);
+        if (!front_is_up(&self->front))
+            front_answer(&self->front, batch, true);
         else if (batch)
             run_batch(self, batch);
-        run_own(own);
-        if (is_up(self))
+        front_run_own(own);
+        if (front_is_up(&self->front))
             do_chores(self);
         else if (!self->stopping)
             revive(self);
@@ -405,7 +293,7 @@ static void wal_copied(struct msg *msg)
     struct embedded *self = container_of(msg, struct embedded, copied);
 
     self->copying = false;
-    if (!is_up(self))
+    if (!front_is_up(&self->front))
         return;
     self->copy_at_pages = self->journal.wal_pages + WAL_COPY_PAGES;
     if (self->journal.wal_pages >= WAL_RESTART_PAGES && journal_checkpoint(&self->journal))
@@ -424,23 +312,23 @@ static void *helper_thread(void *arg)
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->helper_stopping || atomic_load(&self->helper.inbox.head)) {
+    while (!self->helper_stopping || atomic_load(&self->front.helper.inbox.head)) {
         struct msg *own;
         struct msg *ops;
 
-        desk_wait(&self->helper, IDLE_MS);
-        ops = take(&self->helper, &own);
+        desk_wait(&self->front.helper, IDLE_MS);
+        ops = front_take(&self->front.helper, &own);
         for (struct msg *next; ops; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
             next = ops->next;
             ops->next = NULL;
             reader_run(&self->reader, op, self->now_ms());
-            if (op->err == ERR_STORE_DOWN && is_up(self))
+            if (op->err == ERR_STORE_DOWN && front_is_up(&self->front))
                 note_fault(self, &self->reader.fault);
-            answer(self, ops, op->err == ERR_STORE_DOWN);
+            front_answer(&self->front, ops, op->err == ERR_STORE_DOWN);
         }
-        run_own(own);
+        front_run_own(own);
     }
     return NULL;
 }
@@ -457,7 +345,7 @@ static void copy_wal(struct msg *msg)
             note_fault(self, &self->reader.fault);
             break;
         }
-    inbox_post(&self->desk.inbox, &self->copied);
+    inbox_post(&self->front.desk.inbox, &self->copied);
 }
 
 static void close_reader(struct msg *msg)
@@ -496,13 +384,11 @@ static struct embedded *embedded_new(const struct store_config *config)
         config->running_ttl_ms > 0 ? config->running_ttl_ms : RUNNING_TTL_DEFAULT_MS;
     self->retention_ms = config->retention_ms;
     self->retention_jobs_max = config->retention_jobs_max;
-    self->in_flight_max = config->in_flight_max > 0 ? config->in_flight_max : IN_FLIGHT_DEFAULT;
     self->breaker = breaker_defaults;
     self->breaker.threshold = (int32_t)config->breaker_threshold;
     self->breaker.cooldown_ms = config->breaker_cooldown_ms;
-    self->since_ms = clock_wall_ms();
-    desk_init(&self->desk);
-    desk_init(&self->helper);
+    front_init(&self->front, reader_answers, config->in_flight_max);
+    self->front.reads_while_down = true; /* from the file */
     sem_init(&self->reader_closed, 0, 0);
     self->stop.run = stop_store;
     self->copied.run = wal_copied;
@@ -510,12 +396,6 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->copy_wal.run = copy_wal;
     self->close_reader.run = close_reader;
     return self;
-}
-
-static void stop_desk(struct desk *desk, struct msg *stop)
-{
-    inbox_post(&desk->inbox, stop);
-    desk_join(desk);
 }
 
 static enum err embedded_open(const struct store_config *config, struct store **ret_store,
@@ -538,12 +418,12 @@ static enum err embedded_open(const struct store_config *config, struct store **
         free_all(self);
         return err;
     }
-    if (!desk_start(&self->helper, "berth-reader", helper_thread, self)) {
+    if (!desk_start(&self->front.helper, "berth-reader", helper_thread, self)) {
         free_all(self);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
-    if (!desk_start(&self->desk, "berth-store", store_thread, self)) {
-        stop_desk(&self->helper, &self->helper_stop);
+    if (!desk_start(&self->front.desk, "berth-store", store_thread, self)) {
+        front_stop_desk(&self->front.helper, &self->helper_stop);
         free_all(self);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
@@ -555,9 +435,9 @@ static void embedded_close(struct store *store)
 {
     struct embedded *self = of(store);
 
-    stop_desk(&self->desk, &self->stop); /* it may still need the helper */
-    stop_desk(&self->helper, &self->helper_stop);
-    assert(atomic_load(&self->in_flight) == 0);
+    front_stop_desk(&self->front.desk, &self->stop); /* it may still need the helper */
+    front_stop_desk(&self->front.helper, &self->helper_stop);
+    assert(atomic_load(&self->front.in_flight) == 0);
     free_all(self);
 }
 

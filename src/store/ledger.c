@@ -93,7 +93,7 @@ void ledger_unbind(struct ledger *ledger, struct entry *entry)
 
 struct entry *ledger_add(struct ledger *ledger, uint64_t id)
 {
-    struct entry *entry = mem_new(struct entry);
+    struct entry *entry = slab_new(&ledger->entries);
 
     assert(id != 0 && !idmap_get(&ledger->jobs, id));
     entry->head.id = id;
@@ -114,7 +114,7 @@ static void entry_free(struct ledger *ledger, struct entry *entry)
     chain_del(&entry->in_list);
     chain_del(&entry->in_holder);
     buf_free(&entry->attempts);
-    free(entry);
+    slab_drop(&ledger->entries, entry);
 }
 
 static void retire(struct ledger *ledger, struct entry *entry)
@@ -351,6 +351,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .running_ttl_ms = config->running_ttl_ms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
+        .entries = {.size = sizeof(struct entry)},
     };
     chain_init(&ledger->lapsed);
     chain_init(&ledger->recent);
@@ -377,10 +378,9 @@ void ledger_free(struct ledger *ledger)
         return; /* never loaded, or freed already */
     /* Before the jobs: they point to each other. */
     breakers_free(&ledger->breakers);
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
         buf_free(&entry->attempts);
-        free(entry);
-    }
+    slab_free(&ledger->entries);
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
         buf_free(&holder->admin_reason);
         buf_free(&holder->facts);

@@ -8,6 +8,7 @@
 
 #include "base/heap.h"
 #include "base/map.h"
+#include "base/slab.h"
 #include "store/breakers.h"
 #include "store/chain.h"
 #include "store/sessions.h"
@@ -56,7 +57,8 @@ struct entry {
 
 struct ledger {
     struct journal *journal;
-    struct idmap jobs;
+    struct idmap jobs; /* the entries are in `entries` */
+    struct slab entries;
     struct map nodes;
     struct heap due;
     struct chain lapsed; /* oldest first */

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "model/degrade.h"
-#include "store/desk.h"
+#include "store/front.h"
 #include "store/redis_read.h"
 #include "store/redis_session.h"
 
@@ -22,7 +22,6 @@
 #include <string.h>
 
 enum {
-    IN_FLIGHT_DEFAULT = 65536,
     RUNNING_TTL_DEFAULT_MS = 45000,
     IDLE_MS = 1000,
     TIDY_MS = 1000,
@@ -38,17 +37,9 @@ struct redis {
     struct store store;
     struct store_config config; /* url and data_dir are not kept */
     struct redis_target target;
-    struct desk desk;   /* the store thread's */
-    struct desk helper; /* the reader's */
+    struct front front;
 
     /* Any thread. */
-    _Alignas(64) _Atomic int64_t in_flight;
-    _Alignas(64) _Atomic bool up;
-    _Atomic int mode; /* enum store_mode */
-    _Atomic int64_t since_ms;
-    _Atomic int64_t errors;
-    _Atomic int64_t calls;
-    _Atomic int64_t batches;
     _Atomic uint64_t detail[DETAIL_WORDS]; /* a text; half of a new one harms nobody */
     _Atomic uint64_t generation[(REDIS_GENERATION_MAX + 1) / 8];
 
@@ -77,39 +68,9 @@ static struct redis *of(struct store *store)
     return container_of(store, struct redis, store);
 }
 
-/* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
-static void answered(struct msg *msg)
+static struct msg *redis_send(struct store *store, struct msg *ops)
 {
-    struct store_op *op = container_of(msg, struct store_op, msg);
-
-    op->done(op);
-}
-
-static bool is_up(const struct redis *self)
-{
-    return atomic_load_explicit(&self->up, memory_order_relaxed);
-}
-
-static enum err redis_send(struct store *store, struct store_op *op)
-{
-    struct redis *self = of(store);
-
-    assert(op->done && op->reply_to);
-    if (!is_up(self))
-        return ERR_STORE_DOWN;
-    if (atomic_fetch_add_explicit(&self->in_flight, 1, memory_order_relaxed) >=
-        self->config.in_flight_max) {
-        atomic_fetch_sub_explicit(&self->in_flight, 1, memory_order_relaxed);
-        return ERR_BUSY;
-    }
-    op->msg.run = answered;
-    inbox_post(redis_read_answers(op->verb) ? &self->helper.inbox : &self->desk.inbox, &op->msg);
-    return ERR_OK;
-}
-
-static void count(_Atomic int64_t *value, int64_t n)
-{
-    atomic_fetch_add_explicit(value, n, memory_order_relaxed);
+    return front_send(&of(store)->front, ops);
 }
 
 static void put_text(_Atomic uint64_t *words, size_t count, const char *text)
@@ -135,18 +96,9 @@ static void get_text(const _Atomic uint64_t *words, size_t count, char *to)
     to[count * 8 - 1] = '\0';
 }
 
-static void set_mode(struct redis *self, enum store_mode mode)
-{
-    if ((int)mode == atomic_load_explicit(&self->mode, memory_order_relaxed))
-        return;
-    atomic_store_explicit(&self->mode, (int)mode, memory_order_relaxed);
-    atomic_store_explicit(&self->since_ms, clock_wall_ms(), memory_order_relaxed);
-    metric_set(METRIC_STORE_MODE, mode);
-}
-
 static void note_error(struct redis *self, const char *why)
 {
-    count(&self->errors, 1);
+    front_count_error(&self->front);
     put_text(self->detail, DETAIL_WORDS, why);
 }
 
@@ -154,63 +106,11 @@ static void redis_status(struct store *store, struct store_status *ret_status)
 {
     struct redis *self = of(store);
 
-    *ret_status = (struct store_status){
-        .mode = (enum store_mode)atomic_load_explicit(&self->mode, memory_order_relaxed),
-        .since_ms = atomic_load_explicit(&self->since_ms, memory_order_relaxed),
-        .errors = atomic_load_explicit(&self->errors, memory_order_relaxed),
-        .calls = atomic_load_explicit(&self->calls, memory_order_relaxed),
-        .batches = atomic_load_explicit(&self->batches, memory_order_relaxed),
-    };
+    front_status(&self->front, ret_status);
     static_assert(sizeof ret_status->detail == DETAIL_WORDS * 8, "it is copied as a whole");
     static_assert(sizeof ret_status->generation == sizeof self->generation, "likewise");
     get_text(self->detail, DETAIL_WORDS, ret_status->detail);
     get_text(self->generation, COUNT_OF(self->generation), ret_status->generation);
-}
-
-/* Posts every op of a list to its sender. `down`: whatever they hold, they failed. */
-static void answer(struct redis *self, struct msg *batch, bool down)
-{
-    int64_t total = 0;
-    int64_t refused = 0;
-
-    for (struct msg *msg = batch; msg; msg = msg->next)
-        total++;
-    atomic_fetch_sub_explicit(&self->in_flight, total, memory_order_relaxed);
-    count(&self->calls, total);
-    for (struct msg *next; batch; batch = next) {
-        struct store_op *op = container_of(batch, struct store_op, msg);
-
-        next = batch->next; /* once posted it is the sender's again */
-        if (down) {
-            op->err = ERR_STORE_DOWN;
-            op->head = (struct store_head){0};
-            op->record = (struct store_record){0};
-        }
-        refused += op->err != ERR_OK;
-        inbox_post(op->reply_to, &op->msg);
-    }
-    if (total > refused)
-        metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
-    if (refused)
-        metric_add_label(METRIC_STORE_CALLS, down ? "down" : "refused", refused);
-}
-
-/* Takes an inbox: the ops in their order; our own messages are run. */
-static struct msg *take(struct desk *desk)
-{
-    struct msg *ops = inbox_take(&desk->inbox);
-
-    for (struct msg **at = &ops; *at;) {
-        struct msg *msg = *at;
-
-        if (msg->run == answered) {
-            at = &msg->next;
-        } else {
-            *at = msg->next;
-            msg->run(msg);
-        }
-    }
-    return ops;
 }
 
 /* The store thread. */
@@ -220,9 +120,9 @@ static void go_down(struct redis *self, int64_t began_us)
     int64_t took_us = clock_mono_us() - began_us;
 
     degrade_error(&self->degrade, (took_us + 999) / 1000); /* a time-out is longer than its time */
-    atomic_store_explicit(&self->up, false, memory_order_relaxed);
+    front_set_up(&self->front, false);
     note_error(self, self->session.link.why);
-    set_mode(self, (enum store_mode)self->degrade.mode);
+    front_set_mode(&self->front, (enum store_mode)self->degrade.mode);
     self->revive_ms = clock_mono_ms() + self->pause_ms;
     self->pause_ms = self->pause_ms ? self->pause_ms * 2 : REVIVE_MIN_MS;
     if (self->pause_ms > REVIVE_MAX_MS)
@@ -233,8 +133,7 @@ static void take_news(struct redis *self)
 {
     struct redis_session *session = &self->session;
 
-    count(&self->batches, 1);
-    metric_add(METRIC_STORE_BATCHES, 1);
+    front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, session->open_breakers);
     put_text(self->generation, COUNT_OF(self->generation), session->generation);
     if (session->emptied)
@@ -270,8 +169,8 @@ static bool bring_up(struct redis *self, int64_t deadline_ms)
     self->arrived = true;
     self->pause_ms = 0;
     degrade_success(&self->degrade);
-    set_mode(self, STORE_NORMAL);
-    atomic_store_explicit(&self->up, true, memory_order_relaxed);
+    front_set_mode(&self->front, STORE_NORMAL);
+    front_set_up(&self->front, true);
     return true;
 }
 
@@ -334,7 +233,7 @@ static bool run_batch(struct redis *self, struct msg *batch)
     } else {
         go_down(self, began_us); /* first, so that nobody sends more */
     }
-    answer(self, batch, !ok);
+    front_answer(&self->front, batch, !ok);
     return ok;
 }
 
@@ -354,7 +253,8 @@ static void tidy(struct redis *self)
 
 static int64_t time_to_wait(const struct redis *self)
 {
-    int64_t left_ms = (is_up(self) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
+    int64_t left_ms =
+        (front_is_up(&self->front) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -374,7 +274,7 @@ static void open_first(struct redis *self)
 
 static void leave(struct redis *self)
 {
-    if (!is_up(self))
+    if (!front_is_up(&self->front))
         return;
     redis_session_begin(&self->session, &self->config, false);
     wire_leave(&self->session.wire, self->config.instance);
@@ -387,19 +287,21 @@ static void *store_thread(void *arg)
 
     metrics_thread();
     open_first(self);
-    while (!self->stopping || atomic_load(&self->desk.inbox.head)) {
+    while (!self->stopping || atomic_load(&self->front.desk.inbox.head)) {
+        struct msg *own;
         struct msg *batch;
 
-        desk_wait(&self->desk, time_to_wait(self));
-        batch = take(&self->desk);
-        while (batch && is_up(self)) {
+        desk_wait(&self->front.desk, time_to_wait(self));
+        batch = front_take(&self->front.desk, &own);
+        front_run_own(own);
+        while (batch && front_is_up(&self->front)) {
             struct msg *rest = cut_batch(self, batch);
 
             run_batch(self, batch);
             batch = rest;
         }
-        answer(self, batch, true);
-        if (is_up(self))
+        front_answer(&self->front, batch, true);
+        if (front_is_up(&self->front))
             tidy(self);
         else if (!self->stopping)
             revive(self);
@@ -445,21 +347,24 @@ static void *helper_thread(void *arg)
     struct redis *self = arg;
 
     metrics_thread();
-    while (!self->helper_stopping || atomic_load(&self->helper.inbox.head)) {
+    while (!self->helper_stopping || atomic_load(&self->front.helper.inbox.head)) {
+        struct msg *own;
         struct msg *ops;
         bool ok = true;
 
-        desk_wait(&self->helper, IDLE_MS);
-        ops = take(&self->helper);
+        desk_wait(&self->front.helper, IDLE_MS);
+        ops = front_take(&self->front.helper, &own);
+        front_run_own(own);
         for (struct msg *next; ops && ok; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
             next = ops->next;
             ops->next = NULL;
-            ok = is_up(self) && read_one(self, op);
-            answer(self, ops, !ok);
+            ok = front_is_up(&self->front) && read_one(self, op);
+            front_answer(&self->front, ops, !ok);
         }
-        answer(self, ops, true); /* what stood behind one that failed need not wait as long */
+        front_answer(&self->front, ops,
+                     true); /* what stood behind one that failed need not wait as long */
     }
     return NULL;
 }
@@ -488,26 +393,16 @@ static struct redis *redis_new(const struct store_config *config, const struct r
     self->store.backend = backend;
     self->config = *config;
     self->config.url = self->config.data_dir = NULL;
-    if (config->in_flight_max <= 0)
-        self->config.in_flight_max = IN_FLIGHT_DEFAULT;
     if (config->running_ttl_ms <= 0)
         self->config.running_ttl_ms = RUNNING_TTL_DEFAULT_MS;
     self->target = *target;
-    self->since_ms = clock_wall_ms();
     redis_session_init(&self->session, &self->target, config);
     redis_link_init(&self->read_link, &self->target);
-    desk_init(&self->desk);
-    desk_init(&self->helper);
+    front_init(&self->front, redis_read_answers, config->in_flight_max);
     sem_init(&self->is_open, 0, 0);
     self->stop.run = stop_store;
     self->helper_stop.run = stop_helper;
     return self;
-}
-
-static void stop_desk(struct desk *desk, struct msg *stop)
-{
-    inbox_post(&desk->inbox, stop);
-    desk_join(desk);
 }
 
 static enum err redis_open(const struct store_config *config, struct store **ret_store,
@@ -527,19 +422,19 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     self = redis_new(config, &target, backends[target.kind]);
     explicit_bzero(&target, sizeof target);
     self->why = why;
-    if (!desk_start(&self->desk, "berth-store", store_thread, self)) {
+    if (!desk_start(&self->front.desk, "berth-store", store_thread, self)) {
         free_all(self);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     while (sem_wait(&self->is_open))
         ;
     err = self->opened;
-    if (!err && !desk_start(&self->helper, "berth-reader", helper_thread, self)) {
-        inbox_post(&self->desk.inbox, &self->stop);
+    if (!err && !desk_start(&self->front.helper, "berth-reader", helper_thread, self)) {
+        inbox_post(&self->front.desk.inbox, &self->stop);
         err = problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     if (err) {
-        desk_join(&self->desk);
+        desk_join(&self->front.desk);
         free_all(self);
         return err;
     }
@@ -551,9 +446,9 @@ static void redis_close(struct store *store)
 {
     struct redis *self = of(store);
 
-    stop_desk(&self->helper, &self->helper_stop);
-    stop_desk(&self->desk, &self->stop);
-    assert(atomic_load(&self->in_flight) == 0);
+    front_stop_desk(&self->front.helper, &self->helper_stop);
+    front_stop_desk(&self->front.desk, &self->stop);
+    assert(atomic_load(&self->front.in_flight) == 0);
     free_all(self);
 }
 

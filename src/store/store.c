@@ -49,7 +49,13 @@ enum err store_open(const struct store_config *config, struct store **ret_store,
 
 enum err store_send(struct store *store, struct store_op *op)
 {
-    return store->backend->send(store, op);
+    op->msg.next = NULL;
+    return store_send_all(store, &op->msg) ? op->err : ERR_OK;
+}
+
+struct msg *store_send_all(struct store *store, struct msg *ops)
+{
+    return store->backend->send(store, ops);
 }
 
 void store_status(struct store *store, struct store_status *ret_status)

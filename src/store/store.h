@@ -309,7 +309,7 @@ struct store_backend { /* a row per kind of store */
     const char *scheme;
     enum err (*open)(const struct store_config *config, struct store **ret_store,
                      struct problem *why);
-    enum err (*send)(struct store *store, struct store_op *op);
+    struct msg *(*send)(struct store *store, struct msg *ops); /* as store_send_all */
     void (*status)(struct store *store, struct store_status *ret_status);
     void (*close)(struct store *store);
 };
@@ -325,6 +325,9 @@ enum err store_open(const struct store_config *config, struct store **ret_store,
  * store time without a call, and every running lease gets 15 s more, because nobody could renew it
  * meanwhile. */
 enum err store_send(struct store *store, struct store_op *op);
+/* Many at once, linked by their msg.next, oldest first. Returns those that were refused at once, in
+ * their order, with `err` set. */
+struct msg *store_send_all(struct store *store, struct msg *ops);
 void store_status(struct store *store, struct store_status *ret_status);
 void store_close(struct store *store);             /* answers what is under way, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */

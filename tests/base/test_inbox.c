@@ -42,16 +42,23 @@ static void read_letter(struct msg *msg)
     free(letter);
 }
 
+/* Odd senders send mail of up to seven letters, even ones each letter by itself. */
 static void *send_letters(void *arg)
 {
     int sender = *(int *)arg;
+    struct mail mail = {0};
 
     for (int i = 0; i < MESSAGES; i++) {
         struct letter *letter = malloc(sizeof *letter);
 
         *letter = (struct letter){.msg = {.run = read_letter}, .sender = sender, .number = i};
-        inbox_post(&office.inbox, &letter->msg);
+        mail_add(&mail, &letter->msg);
+        if (sender % 2 && i % 7 && i < MESSAGES - 1)
+            continue;
+        inbox_post_all(&office.inbox, &mail);
+        mail = (struct mail){0};
     }
+    inbox_post_all(&office.inbox, &mail); /* of nothing: does nothing */
     return NULL;
 }
 
@@ -113,13 +120,17 @@ static void test_take_is_oldest_first(void **state)
 {
     struct inbox inbox = {.wake = NULL};
     struct msg msgs[5];
+    struct mail mail = {0};
     struct msg *msg;
 
     assert_null(inbox_take(&inbox));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         msgs[i].run = echo;
-        inbox_post(&inbox, &msgs[i]);
-    }
+    inbox_post(&inbox, &msgs[0]);
+    for (int i = 1; i < 4; i++)
+        mail_add(&mail, &msgs[i]);
+    inbox_post_all(&inbox, &mail);
+    inbox_post(&inbox, &msgs[4]);
     msg = inbox_take(&inbox);
     for (int i = 0; i < 5; i++, msg = msg->next)
         assert_ptr_equal(msg, &msgs[i]);

@@ -36,19 +36,24 @@ static void go_through(struct rig *rig, struct store_op *op)
     assert_int_equal(store_send(rig->store, op), ERR_OK);
 }
 
-static enum err turnstile_send(struct store *store, struct store_op *op)
+static struct msg *turnstile_send(struct store *store, struct msg *ops)
 {
     struct rig *rig = container_of(store, struct rig, turnstile);
 
-    if (rig->refuse)
-        return rig->refuse;
-    if (op->verb == rig->keep) {
-        assert_true(rig->kept_count < COUNT_OF(rig->kept));
-        rig->kept[rig->kept_count++] = op;
-        return ERR_OK;
+    for (struct msg *msg = ops, *next; msg; msg = next) {
+        struct store_op *op = container_of(msg, struct store_op, msg);
+
+        next = msg->next;
+        if (rig->refuse) {
+            op->err = rig->refuse;
+        } else if (op->verb == rig->keep) {
+            assert_true(rig->kept_count < COUNT_OF(rig->kept));
+            rig->kept[rig->kept_count++] = op;
+        } else {
+            go_through(rig, op);
+        }
     }
-    go_through(rig, op);
-    return ERR_OK;
+    return rig->refuse ? ops : NULL;
 }
 
 static void turnstile_status(struct store *store, struct store_status *ret_status)

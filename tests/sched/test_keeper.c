@@ -311,7 +311,7 @@ struct crowd {
 static struct crowd *crowd;
 
 /* A store that says yes at once, on whatever thread asks. */
-static enum err yes(struct store *store, struct store_op *op)
+static void say_yes(struct store_op *op)
 {
     op->err = ERR_OK;
     op->order = atomic_fetch_add(&crowd->order, 1) + 1;
@@ -323,7 +323,15 @@ static enum err yes(struct store *store, struct store_op *op)
     else
         op->u.node_put.version = (int64_t)op->order;
     op->done(op);
-    return ERR_OK;
+}
+
+static struct msg *yes(struct store *store, struct msg *ops)
+{
+    for (struct msg *next; ops; ops = next) {
+        next = ops->next;
+        say_yes(container_of(ops, struct store_op, msg));
+    }
+    return NULL;
 }
 
 static void fine(struct store *store, struct store_status *status)

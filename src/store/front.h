@@ -1,0 +1,48 @@
+/* The counter of a store: where ops come in and answers go out, the same for every backend. Senders
+ * post to the store thread's desk, or to the reader's for what only reads; how well the store is
+ * can be seen from any thread. */
+#ifndef STORE_FRONT_H
+#define STORE_FRONT_H
+
+#include "store/desk.h"
+#include "store/store.h"
+
+struct front {
+    struct desk desk;   /* the store thread's */
+    struct desk helper; /* the reader's */
+    bool (*is_read)(enum store_verb verb);
+    bool reads_while_down;
+    int64_t in_flight_max;
+
+    /* Any thread. */
+    _Alignas(64) _Atomic int64_t in_flight;
+    _Alignas(64) _Atomic bool up;
+    _Atomic int mode; /* enum store_mode */
+    _Atomic int64_t since_ms;
+    _Atomic int64_t errors;
+    _Atomic int64_t calls;
+    _Atomic int64_t batches;
+};
+
+void front_init(struct front *front, bool (*is_read)(enum store_verb verb), int64_t in_flight_max);
+
+/* As store_send_all: any thread. */
+struct msg *front_send(struct front *front, struct msg *ops);
+
+/* The store's own two threads. */
+
+/* What came in: the ops in their order, and apart from them the store's own messages. */
+struct msg *front_take(struct desk *desk, struct msg **ret_own);
+void front_run_own(struct msg *own);
+/* Posts every op of a batch to its sender. `down`: whatever they hold, they failed. */
+void front_answer(struct front *front, struct msg *batch, bool down);
+void front_set_mode(struct front *front, enum store_mode mode);
+void front_set_up(struct front *front, bool up);
+bool front_is_up(const struct front *front);
+void front_count_batch(struct front *front);
+void front_count_error(struct front *front);
+
+void front_status(const struct front *front, struct store_status *ret_status);
+void front_stop_desk(struct desk *desk, struct msg *stop);
+
+#endif
