@@ -18,6 +18,7 @@
 #include "agent/identity.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "io/notify.h"
 
 enum { FDS_PER_JOB = 4, FDS_OTHER = 256, STALE_SAMPLES = 10, SHIM_PATH_MAX = 4096 };
 
@@ -226,15 +227,42 @@ static enum err start_sampler(struct agent *agent, struct problem *why)
 
 /* --- the process --- */
 
+static enum err open_log(const struct agent *agent, struct problem *why)
+{
+    struct arena arena = {0};
+    enum err err = ERR_OK;
+
+    if (agent->config->log_file.len)
+        err = log_open(arena_cstr(&arena, agent->config->log_file), why);
+    arena_free(&arena);
+    return err;
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct agent *agent = handle->data;
+    struct problem why;
 
-    if (number == SIGHUP) /* nothing is read again yet; the default would end us */
+    if (number == SIGHUP) { /* after a log rotation; settings are read at the start only */
+        if (open_log(agent, &why))
+            log_event(LOG_ERROR, "agent.log_file", KC("reason", why.detail));
         return;
+    }
     log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
               KC("signal", strsignal(number)), KI("running", (int64_t)jobs_in_use(agent->jobs)));
     loop_stop(&agent->loop);
+}
+
+/* Tells the service manager that the loop turns. */
+static void on_tick(struct loop *loop)
+{
+    struct agent *agent = loop->owner;
+    int64_t watchdog_ms = notify_watchdog_ms();
+
+    if (watchdog_ms == 0 || loop->mono_ms - agent->alive_ms < watchdog_ms / 3)
+        return;
+    agent->alive_ms = loop->mono_ms;
+    notify_send("WATCHDOG=1");
 }
 
 static void watch_signals(struct agent *agent)
@@ -407,7 +435,11 @@ static int run(struct agent *agent)
     if (!err) {
         watch_signals(agent);
         log_start(agent);
+        agent->loop.owner = agent;
+        agent->loop.on_tick = on_tick;
+        notify_send("READY=1");
         loop_run(&agent->loop);
+        notify_send("STOPPING=1");
     }
     agent_done(agent);
     if (err)
@@ -428,6 +460,7 @@ int agent_main(int argc, char **argv)
     int code;
 
     umask(077); /* payloads and results are nobody else's business */
+    notify_init();
     agent = mem_new(struct agent);
     agent->config = &agent->source.config;
     if (config_load(&agent->source, argc, argv, &why)) {
@@ -435,7 +468,7 @@ int agent_main(int argc, char **argv)
     } else {
         log_setup((enum log_level)agent->config->log_level,
                   (enum log_format)agent->config->log_format, STDERR_FILENO);
-        code = run(agent);
+        code = open_log(agent, &why) ? fail(&why) : run(agent);
     }
     config_done(&agent->source);
     free(agent);

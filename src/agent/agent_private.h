@@ -24,6 +24,7 @@ struct agent {
     struct sampler *sampler;
     struct protect protect;
     uv_signal_t signals[3];
+    int64_t alive_ms; /* when the service manager was last told */
     /* What was told last, to know what is news. */
     enum level told_level;
     int64_t told_max;

@@ -239,6 +239,10 @@ static const struct field fields[] = {
      .names = log_formats,
      .preset = "logfmt",
      .help = "logfmt or json"},
+    {.name = "log_file",
+     .type = FIELD_STR,
+     .offset = AT(log_file),
+     .help = "file to log to, opened again at SIGHUP; empty = standard error"},
 };
 
 static const struct schema config_schema = {

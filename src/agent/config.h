@@ -62,6 +62,7 @@ struct config {
     int64_t runs_kept;
     int64_t heartbeat_ms; /* until a server says otherwise */
     int log_level, log_format;
+    struct str log_file;               /* empty: standard error */
     const char *urls[CONFIG_URLS_MAX]; /* of `server`, as WebSocket URLs with the path */
     size_t url_count;
     bool tls; /* one of them is wss */

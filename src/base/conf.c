@@ -263,3 +263,19 @@ void conf_show_json(const struct conf *conf, struct jsonw *w)
     }
     jsonw_end_obj(w);
 }
+
+void conf_keep(struct conf *conf, const struct conf *old, struct buf *ret_changed,
+               struct buf *ret_waiting)
+{
+    assert(conf->schema == old->schema && conf->out != old->out);
+    for (size_t i = 0; i < conf->schema->count; i++) {
+        const struct field *field = &conf->schema->fields[i];
+        bool live = field->flags & FIELD_LIVE;
+        struct buf *list = live ? ret_changed : ret_waiting;
+
+        if (!field_same(field, conf->out, old->out))
+            buf_fmt(list, "%s%s", list->len ? "," : "", field->name);
+        if (!live)
+            field_copy(field, old->out, conf->out);
+    }
+}

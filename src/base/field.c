@@ -435,3 +435,39 @@ void field_show(const struct field *field, const void *out, struct jsonw *w)
     else
         types[field->type].show(field, from, w);
 }
+
+bool field_same(const struct field *field, const void *a, const void *b)
+{
+    struct buf texts[2] = {{0}};
+    bool same;
+
+    assert((size_t)field->type < COUNT_OF(types));
+    for (int i = 0; i < 2; i++) {
+        struct jsonw w = jsonw_to(&texts[i]);
+
+        types[field->type].show(field, (const char *)(i ? b : a) + field->offset, &w);
+    }
+    same = str_eq(buf_view(&texts[0]), buf_view(&texts[1]));
+    buf_free(&texts[0]);
+    buf_free(&texts[1]);
+    return same;
+}
+
+void field_copy(const struct field *field, const void *from, void *to)
+{
+    static const size_t sizes[] = {
+        [FIELD_BOOL] = sizeof(bool),        [FIELD_INT] = sizeof(int64_t),
+        [FIELD_MS] = sizeof(int64_t),       [FIELD_STR] = sizeof(struct str),
+        [FIELD_ID] = sizeof(struct str),    [FIELD_ENUM] = sizeof(int),
+        [FIELD_STRS] = sizeof(struct strs), [FIELD_JSON] = sizeof(struct json *),
+        [FIELD_REAL] = sizeof(double)};
+    const char *source = (const char *)from + field->offset;
+    char *target = (char *)to + field->offset;
+
+    if (field->type != FIELD_OBJ) {
+        memcpy(target, source, sizes[field->type]);
+        return;
+    }
+    for (size_t i = 0; i < field->field_count; i++)
+        field_copy(&field->fields[i], source, target);
+}

@@ -15,5 +15,8 @@ bool field_from_text(const struct field *field, struct str text, void *out, stru
 bool field_takes_null(const struct field *field);                   /* null is a value: off */
 void field_expect(const struct field *field, struct buf *ret_text); /* "must be true or false" */
 void field_show(const struct field *field, const void *out, struct jsonw *w);
+/* Have both structs the same value? Inside FIELD_OBJ secrets all look the same. */
+bool field_same(const struct field *field, const void *a, const void *b);
+void field_copy(const struct field *field, const void *from, void *to);
 
 #endif

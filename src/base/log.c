@@ -5,7 +5,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,14 +24,16 @@ static const char *const level_names[] = {
     [LOG_ERROR] = "error",
 };
 
-static enum log_level least_level = LOG_INFO;
-static enum log_format line_format = LOG_LOGFMT;
-static int line_fd = STDERR_FILENO;
+/* Read by every thread, changed by a reload. */
+static _Atomic int least_level = LOG_INFO;
+static _Atomic int line_format = LOG_LOGFMT;
+static _Atomic int line_fd = STDERR_FILENO;
 
 struct line {
     char at[LINE_MAX_BYTES];
     size_t len;
-    bool cut; /* something did not fit; nothing more is added */
+    bool cut;  /* something did not fit; nothing more is added */
+    bool json; /* for the whole line, whatever a reload says meanwhile */
 };
 
 void log_setup(enum log_level least, enum log_format format, int fd)
@@ -40,9 +44,36 @@ void log_setup(enum log_level least, enum log_format format, int fd)
     line_fd = fd;
 }
 
+void log_tune(enum log_level least, enum log_format format)
+{
+    assert(least <= LOG_ERROR && format <= LOG_JSON);
+    least_level = least;
+    line_format = format;
+}
+
+enum err log_open(const char *path, struct problem *why)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    int now = line_fd;
+
+    if (fd < 0)
+        return problem_set(why, ERR_BAD_CONFIG, "log_file", "log_file %s cannot be opened: %s.",
+                           path, strerror(errno));
+    if (now == STDERR_FILENO) {
+        line_fd = fd;
+        return ERR_OK;
+    }
+    /* The number stays, so that a thread that is just writing hits the old file or the new one. */
+    bool swapped = dup3(fd, now, O_CLOEXEC) == now;
+    assert(swapped);
+    (void)swapped;
+    close(fd);
+    return ERR_OK;
+}
+
 bool log_on(enum log_level level)
 {
-    return level >= least_level;
+    return (int)level >= atomic_load_explicit(&least_level, memory_order_relaxed);
 }
 
 static void put(struct line *line, const char *bytes, size_t len)
@@ -142,7 +173,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
     size_t before = line->len;
 
     assert(str_is_id(str_of(key), VALUE_MAX_BYTES)); /* keys are ours and need no quotes */
-    if (line_format == LOG_JSON) {
+    if (line->json) {
         put_c(line, ",\"");
         put_c(line, key);
         put_c(line, "\":");
@@ -153,7 +184,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
     }
     if (kv->is_num)
         put_num(line, kv->num);
-    else if (line_format == LOG_LOGFMT && is_bare(kv->text))
+    else if (!line->json && is_bare(kv->text))
         put(line, kv->text.at, kv->text.len);
     else
         put_quoted(line, kv->text);
@@ -180,6 +211,7 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     assert(level <= LOG_ERROR && event && kvs);
     line.len = 0;
     line.cut = false;
+    line.json = json;
     put_c(&line, json ? "{\"ts\":\"" : "ts=");
     put_time(&line);
     put_c(&line, json ? "\"" : "");

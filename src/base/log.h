@@ -4,6 +4,7 @@
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
+#include "base/err.h"
 #include "base/str.h"
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
@@ -21,6 +22,10 @@ struct log_kv {
 #define KI(name, value) ((struct log_kv){.key = (name), .num = (value), .is_num = true})
 
 void log_setup(enum log_level least, enum log_format format, int fd); /* before the threads start */
+void log_tune(enum log_level least, enum log_format format);          /* any time */
+/* Lines go to the end of this file from now on. Again with the same path: what was moved away by a
+ * log rotation is let go. */
+enum err log_open(const char *path, struct problem *why);
 bool log_on(enum log_level level);
 void log_write(enum log_level level, const char *event, const struct log_kv *kvs);
 

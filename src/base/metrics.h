@@ -48,6 +48,7 @@
     ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL,                            \
         "Version of the live snapshot")                                                            \
     ROW(METRIC_CONNECTIONS, GAUGE, "berth_connections", NULL, "Open connections")                  \
+    ROW(METRIC_RELOADS, COUNTER, "berth_reloads_total", "result", "Settings read again (SIGHUP)")  \
     ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status",                               \
         "HTTP answers, by status class")                                                           \
     ROW(METRIC_PUSH, COUNTER, "berth_push_total", "result", "Jobs pushed to an endpoint")          \

@@ -29,6 +29,7 @@ enum field_flag {
     FIELD_NULLABLE = 2, /* FIELD_INT, FIELD_MS: null (or "off") stores FIELD_OFF */
     FIELD_SECRET = 4,   /* `config show` prints *** */
     FIELD_NO_FLAG = 8,  /* only from the file or a body, never a flag or env */
+    FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others wait for a start */
 };
 
 #define FIELD_OFF INT64_MIN
@@ -95,6 +96,11 @@ void conf_help(const struct schema *schema, struct buf *out);
 /* Every value and where it came from, one a line: `sample_k: 20  # default`. */
 void conf_show(const struct conf *conf, struct buf *ret_text);
 void conf_show_json(const struct conf *conf, struct jsonw *w);
+/* A reload: fields without FIELD_LIVE are set back to their value in `old`, of the same schema,
+ * whose memory must stay. The names of fields whose value differs go into *ret_changed (live) and
+ * *ret_waiting (set back), with commas. */
+void conf_keep(struct conf *conf, const struct conf *old, struct buf *ret_changed,
+               struct buf *ret_waiting);
 
 /* YAML text to JSON text, which lives in the arena; "null" for an empty text. */
 enum err yaml_to_json(struct str yaml, struct arena *arena, struct str *ret_json,

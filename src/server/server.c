@@ -12,17 +12,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "base/metrics.h"
+#include "io/notify.h"
 #include "sched/settle.h"
 #include "server/callback.h"
-#include "server/dev.h"
 #include "server/events.h"
 #include "server/hub.h"
+#include "server/listen.h"
 #include "server/route.h"
 #include "server/rpc.h"
+#include "server/signals.h"
 #include "server/waiters.h"
 
-enum { LOOPS_MAX = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
+enum { LOOPS_BY_CORES = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
 
 /* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
 static void noted(struct sched_loop *from, const struct settle_note *note)
@@ -66,6 +69,7 @@ static void loop_tick(struct loop *loop)
 {
     struct worker *worker = worker_of(loop);
 
+    atomic_store(&worker->ticked_ms, loop->mono_ms);
     if (worker->http.priv)
         atomic_store(&worker->connections, http_connections(&worker->http));
     hub_tick(worker->hub);
@@ -77,6 +81,7 @@ static void keeper_tick_all(struct loop *loop)
 {
     struct worker *worker = worker_of(loop);
 
+    atomic_store(&worker->ticked_ms, loop->mono_ms);
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
     keeper_turn(worker->server->sched.keeper);
@@ -145,88 +150,6 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     return ERR_OK;
 }
 
-/* One loop begins to serve, on its own thread; the main thread waits for the outcome. */
-struct serve {
-    struct msg msg;
-    struct worker *worker;
-    const char *addr;
-    enum err err;
-    struct problem why;
-    sem_t over;
-};
-
-static enum err speak_tls(struct worker *worker, struct problem *why)
-{
-    const struct settings *settings = worker->server->settings;
-    struct arena arena = {0};
-    struct net_tls *tls = NULL;
-    enum err err = ERR_OK;
-
-    if (!settings->tls_cert.len)
-        return ERR_OK;
-    err = net_tls_server(
-        arena_cstr(&arena, settings->tls_cert), arena_cstr(&arena, settings->tls_key),
-        settings->tls_client_ca.len ? arena_cstr(&arena, settings->tls_client_ca) : NULL, &tls,
-        why);
-    arena_free(&arena);
-    if (err)
-        return err;
-    net_listener_tls(worker->http.listener, tls);
-    net_tls_free(tls); /* the listener keeps it */
-    return ERR_OK;
-}
-
-static void serve_here(struct msg *msg)
-{
-    struct serve *serve = container_of(msg, struct serve, msg);
-    struct worker *worker = serve->worker;
-
-    assert(worker->serves && !worker->http.priv);
-    worker->http = (struct http_server){.loop = &worker->loop,
-                                        .limits = &worker->server->limits,
-                                        .callbacks = &route_callbacks,
-                                        .owner = worker};
-    serve->err = http_serve(&worker->http, serve->addr, &serve->why);
-    if (!serve->err)
-        serve->err = speak_tls(worker, &serve->why);
-    sem_post(&serve->over);
-}
-
-static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)
-{
-    struct serve serve = {.msg = {.run = serve_here}, .worker = worker, .addr = addr};
-
-    sem_init(&serve.over, 0, 0);
-    inbox_post(&worker->loop.inbox, &serve.msg);
-    while (sem_wait(&serve.over))
-        ;
-    sem_destroy(&serve.over);
-    if (serve.err)
-        *why = serve.why;
-    return serve.err;
-}
-
-/* The first listener may take a free port; the others join it there. */
-static enum err listen_all(struct server *server, struct problem *why)
-{
-    char addr[256];
-
-    str_copy(server->settings->listen, addr, sizeof addr);
-    for (int i = 0; i < server->loop_count; i++) {
-        enum err err = serve_one(&server->workers[i], addr, why);
-
-        if (err)
-            return err;
-        server->port = http_port(&server->workers[i].http);
-        char *colon = strrchr(addr, ':');
-        assert(colon);
-        snprintf(colon, sizeof addr - (size_t)(colon - addr), ":%d", server->port);
-    }
-    log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
-              KI("loops", server->loop_count), KI("pid", getpid()));
-    return ERR_OK;
-}
-
 /* False: told to end meanwhile. A store that cannot list its nodes must not make us deaf. */
 static bool wait_loaded(struct server *server)
 {
@@ -266,22 +189,7 @@ static int loop_count_of(const struct settings *settings)
 
     if (settings->loops > 0)
         return (int)settings->loops;
-    return cores < 1 ? 1 : cores > LOOPS_MAX ? LOOPS_MAX : (int)cores;
-}
-
-static enum err check_listen(const struct settings *settings, struct problem *why)
-{
-    char addr[256];
-
-    if (!str_copy(settings->listen, addr, sizeof addr) || !strrchr(addr, ':'))
-        return problem_set(why, ERR_BAD_CONFIG, "listen",
-                           "listen must be an address and a port, like 127.0.0.1:7420.");
-    if (!net_addr_is_loopback(addr) && !settings->auth.count)
-        return problem_set(why, ERR_BAD_CONFIG, "listen",
-                           "%s is not a loopback address: without tokens the server is reachable "
-                           "from this machine only.",
-                           addr);
-    return ERR_OK;
+    return cores < 1 ? 1 : cores > LOOPS_BY_CORES ? LOOPS_BY_CORES : (int)cores;
 }
 
 static enum err open_store(struct server *server, struct problem *why)
@@ -305,14 +213,21 @@ static enum err open_store(struct server *server, struct problem *why)
     return err;
 }
 
-static enum err server_init(struct server *server, struct settings *settings, struct problem *why)
+static enum err server_init(struct server *server, struct settings_source *source, int argc,
+                            char **argv, struct problem *why)
 {
-    *server = (struct server){.settings = settings, .started_ms = clock_wall_ms()};
+    struct settings *settings = &source->settings;
+
+    *server = (struct server){.source = source,
+                              .settings = settings,
+                              .argc = argc,
+                              .argv = argv,
+                              .started_ms = clock_wall_ms()};
     sem_init(&server->loaded, 0, 0);
     server->limits = settings->http;
     server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
     server->loop_count = loop_count_of(settings);
-    enum err err = check_listen(settings, why);
+    enum err err = listen_check(settings, why);
     if (!err)
         err = open_store(server, why);
     if (!err)
@@ -328,37 +243,6 @@ static enum err server_init(struct server *server, struct settings *settings, st
         return err;
     server->callbacks = callbacks_new(server_keeper(server));
     return ERR_OK;
-}
-
-/* The signals the main thread waits for; all others have them blocked. */
-static void own_signals(sigset_t *ret_set)
-{
-    sigemptyset(ret_set);
-    sigaddset(ret_set, SIGTERM);
-    sigaddset(ret_set, SIGINT);
-    sigaddset(ret_set, SIGCHLD);
-}
-
-static void block_signals(void)
-{
-    sigset_t set;
-
-    own_signals(&set);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-/* Until SIGTERM or SIGINT; an agent that died meanwhile is started again. */
-static int wait_signal(const struct server *server, struct dev *agent)
-{
-    sigset_t set;
-    int got = 0;
-
-    own_signals(&set);
-    while (sigwait(&set, &got) != 0 || got == SIGCHLD)
-        if (got == SIGCHLD)
-            dev_revive(agent, server);
-    return got;
 }
 
 struct drain {
@@ -448,9 +332,11 @@ static int serve_until_signal(struct server *server, bool dev)
     if (up && dev)
         fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server->port);
     if (up) {
-        int got = wait_signal(server, &agent);
+        notify_send("READY=1");
+        int got = signals_wait(server, &agent);
 
         log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
+        notify_send("STOPPING=1");
     }
     dev_stop(&agent);
     server_stop(server);
@@ -461,28 +347,52 @@ static int serve_until_signal(struct server *server, bool dev)
     return 0;
 }
 
+/* Level, format and place of the log. */
+static enum err start_log(const struct settings *settings, struct problem *why)
+{
+    struct arena arena = {0};
+    enum err err = ERR_OK;
+
+    log_setup((enum log_level)settings->log_level, (enum log_format)settings->log_format,
+              STDERR_FILENO);
+    if (settings->log_file.len)
+        err = log_open(arena_cstr(&arena, settings->log_file), why);
+    arena_free(&arena);
+    return err;
+}
+
+static void sources_free(struct settings_source *source)
+{
+    while (source) {
+        struct settings_source *before = source->before;
+
+        settings_done(source);
+        free(source);
+        source = before;
+    }
+}
+
 int server_main(int argc, char **argv, bool dev)
 {
     static struct server server;
-    static struct settings_source source;
+    struct settings_source *source = mem_new(struct settings_source);
     struct problem why = {0};
     int code;
 
     /* A thread's heap grows by whole megabytes, not by one page and one system call at a time. */
     mallopt(M_TOP_PAD, 1 << 20);
     umask(077); /* payloads and results are nobody else's business */
-    block_signals();
-    if (settings_load(&source, argc, argv, &why)) {
-        settings_done(&source);
+    signals_block();
+    notify_init();
+    if (settings_load(source, argc, argv, &why) || start_log(&source->settings, &why)) {
+        sources_free(source);
         return fail(&why);
     }
-    log_setup((enum log_level)source.settings.log_level,
-              (enum log_format)source.settings.log_format, STDERR_FILENO);
-    if (server_init(&server, &source.settings, &why))
+    if (server_init(&server, source, argc, argv, &why))
         code = fail(&why);
     else
         code = serve_until_signal(&server, dev);
-    settings_done(&source);
+    sources_free(server.source);
     return code;
 }
 

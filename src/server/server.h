@@ -25,10 +25,16 @@ struct worker {
     struct events *events;
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
+    _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
 };
 
+enum { SERVER_LOOPS_MAX = 64 }; /* of the setting `loops` */
+
 struct server {
-    struct settings *settings;
+    _Atomic(struct settings *) settings; /* a reload puts others in their place, see reload.h */
+    struct settings_source *source;      /* of the main thread: theirs, and those before them */
+    int argc;                            /* to read them again */
+    char **argv;
     struct sched sched;
     struct store *store;
     struct worker *workers; /* loop_count of them, then the keeper's */

@@ -272,6 +272,7 @@ static const struct field fields[] = {
      .min = 0,
      .max = 64 * MIB,
      .preset = "65536",
+     .flags = FIELD_LIVE,
      .help = "result of a job"},
     {.name = "batch_max",
      .type = FIELD_INT,
@@ -279,6 +280,7 @@ static const struct field fields[] = {
      .min = 1,
      .max = 10000,
      .preset = "1000",
+     .flags = FIELD_LIVE,
      .help = "jobs of one batch request"},
 
     {.name = "retention_ms",
@@ -323,6 +325,7 @@ static const struct field fields[] = {
      .min = 10,
      .max = 600 * SECOND_MS,
      .preset = "2000",
+     .flags = FIELD_LIVE,
      .help = "for a push to a node's endpoint"},
     {.name = "callback_retry_ms",
      .type = FIELD_MS,
@@ -330,6 +333,7 @@ static const struct field fields[] = {
      .min = 10,
      .max = HOUR_MS,
      .preset = "1000",
+     .flags = FIELD_LIVE,
      .help = "first pause after a failed callback; doubles"},
     {.name = "callback_tries_max",
      .type = FIELD_INT,
@@ -337,6 +341,7 @@ static const struct field fields[] = {
      .min = 1,
      .max = 1000,
      .preset = "20",
+     .flags = FIELD_LIVE,
      .help = "then it is given up"},
     {.name = "poll_wait_max_ms",
      .type = FIELD_MS,
@@ -344,42 +349,57 @@ static const struct field fields[] = {
      .min = 0,
      .max = HOUR_MS,
      .preset = "60000",
+     .flags = FIELD_LIVE,
      .help = "the longest ?wait="},
     {.name = "allow_urls",
      .type = FIELD_STRS,
      .offset = AT(allow_urls),
      .preset = "loopback",
+     .flags = FIELD_LIVE,
      .help = "what endpoint and callback_url may point to"},
     {.name = "hosts",
      .type = FIELD_STRS,
      .offset = AT(hosts),
+     .flags = FIELD_LIVE,
      .help = "names besides loopback that a request's Host may carry"},
     {.name = "tokens",
      .type = FIELD_JSON,
      .offset = AT(tokens),
-     .flags = FIELD_NO_FLAG | FIELD_SECRET,
+     .flags = FIELD_NO_FLAG | FIELD_SECRET | FIELD_LIVE,
      .help = "who may call ({name, sha256, scopes, node_id} each); none = loopback only"},
     {.name = "tls_cert",
      .type = FIELD_STR,
      .offset = AT(tls_cert),
+     .flags = FIELD_LIVE,
      .help = "certificate file (PEM); with it the server speaks TLS only"},
-    {.name = "tls_key", .type = FIELD_STR, .offset = AT(tls_key), .help = "its key file"},
+    {.name = "tls_key",
+     .type = FIELD_STR,
+     .offset = AT(tls_key),
+     .flags = FIELD_LIVE,
+     .help = "its key file"},
     {.name = "tls_client_ca",
      .type = FIELD_STR,
      .offset = AT(tls_client_ca),
+     .flags = FIELD_LIVE,
      .help = "ask for client certificates of this authority"},
     {.name = "log_level",
      .type = FIELD_ENUM,
      .offset = AT(log_level),
      .names = log_levels,
      .preset = "info",
+     .flags = FIELD_LIVE,
      .help = "debug, info, warn, error"},
     {.name = "log_format",
      .type = FIELD_ENUM,
      .offset = AT(log_format),
      .names = log_formats,
      .preset = "logfmt",
+     .flags = FIELD_LIVE,
      .help = "logfmt or json"},
+    {.name = "log_file",
+     .type = FIELD_STR,
+     .offset = AT(log_file),
+     .help = "file to log to, opened again at SIGHUP; empty = standard error"},
 };
 
 static const struct schema settings_schema = {
@@ -450,6 +470,13 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
 void settings_done(struct settings_source *source)
 {
     arena_free(&source->arena);
+}
+
+void settings_keep(struct settings_source *source, const struct settings_source *old,
+                   struct buf *ret_changed, struct buf *ret_waiting)
+{
+    conf_keep(&source->conf, &old->conf, ret_changed, ret_waiting);
+    source->settings.sched = old->settings.sched; /* with what was read out of `routes` */
 }
 
 enum err settings_check(const struct settings *settings, struct problem *why)

@@ -33,6 +33,7 @@ struct settings {
     struct strs hosts;
     int log_level;
     int log_format;
+    struct str log_file;       /* empty: standard error */
     const struct json *tokens; /* becomes auth */
     struct auth auth;
     struct str tls_cert, tls_key, tls_client_ca;
@@ -43,12 +44,18 @@ struct settings_source {
     struct conf conf;
     struct settings settings;
     struct arena arena;
+    struct settings_source *before; /* a reload's: those that were live before these */
 };
 
 /* Defaults, file, environment, flags; then the rules between them. The problem says which is wrong.
  */
 enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why);
 void settings_done(struct settings_source *source);
+/* What of `source` takes effect only at a start is set back to what `old` has, so that a running
+ * server can go on with `source`. The names of those that differ are listed in *ret_waiting, those
+ * that do take effect in *ret_changed; never their values, which may be secret. */
+void settings_keep(struct settings_source *source, const struct settings_source *old,
+                   struct buf *ret_changed, struct buf *ret_waiting);
 /* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
 enum err settings_check(const struct settings *settings, struct problem *why);
 void settings_help(struct buf *out); /* the flags, one a line */

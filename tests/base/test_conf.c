@@ -377,6 +377,67 @@ static void test_file_on_disk(void **state)
     assert_int_equal(conf_file(&conf, "/", &why), ERR_BAD_CONFIG);
 }
 
+struct kept {
+    int64_t live, fixed;
+    struct str name;
+    struct strs list;
+    struct tls tls;
+    const struct json *tree;
+};
+
+static const struct field kept_fields[] = {
+    {.name = "live",
+     .type = FIELD_INT,
+     .offset = offsetof(struct kept, live),
+     .preset = "1",
+     .flags = FIELD_LIVE},
+    {.name = "fixed", .type = FIELD_INT, .offset = offsetof(struct kept, fixed), .preset = "1"},
+    {.name = "name", .type = FIELD_STR, .offset = offsetof(struct kept, name), .preset = "a"},
+    {.name = "list",
+     .type = FIELD_STRS,
+     .offset = offsetof(struct kept, list),
+     .flags = FIELD_LIVE | FIELD_SECRET},
+    {.name = "tls",
+     .type = FIELD_OBJ,
+     .offset = offsetof(struct kept, tls),
+     .fields = tls_fields,
+     .field_count = COUNT_OF(tls_fields)},
+    {.name = "tree",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct kept, tree),
+     .flags = FIELD_LIVE},
+};
+
+static const struct schema kept_schema = {
+    .what = "it", .fields = kept_fields, .count = COUNT_OF(kept_fields), .strict = true};
+
+/* A reload: what is live changes, the rest stays as it was and is named. */
+static void test_keep(void **state)
+{
+    static const char next_text[] =
+        "live: 2\nfixed: 2\nname: b\nlist: [x]\ntls: {cert: c}\ntree: {a: 1}\n";
+    struct kept old = {0}, next = {0};
+    struct conf old_conf, next_conf;
+    struct buf changed = {0}, waiting = {0};
+
+    assert_int_equal(conf_init(&old_conf, &kept_schema, &old, &arena), ERR_OK);
+    assert_int_equal(conf_init(&next_conf, &kept_schema, &next, &arena), ERR_OK);
+    conf_keep(&next_conf, &old_conf, &changed, &waiting);
+    assert_int_equal(changed.len + waiting.len, 0);
+    assert_int_equal(conf_yaml(&next_conf, str_of(next_text), &why), ERR_OK);
+    conf_keep(&next_conf, &old_conf, &changed, &waiting);
+    assert_str(buf_view(&changed), "live,list,tree");
+    assert_str(buf_view(&waiting), "fixed,name,tls");
+    assert_int_equal(next.live, 2);
+    assert_int_equal(next.fixed, 1);
+    assert_str(next.name, "a");
+    assert_str(next.tls.cert, "none");
+    assert_int_equal(next.list.count, 1);
+    assert_non_null(next.tree);
+    buf_free(&changed);
+    buf_free(&waiting);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +451,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_required_may_come_from_anywhere, start, end),
         cmocka_unit_test_setup_teardown(test_show, start, end),
         cmocka_unit_test_setup_teardown(test_file_on_disk, start, end),
+        cmocka_unit_test_setup_teardown(test_keep, start, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,7 +140,7 @@ class Client:
 class Server:
     """A berth process. Settings are flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300."""
 
-    def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), **settings):
+    def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), log_path=None, **settings):
         self.data_dir = pathlib.Path(data_dir)
         self.secrets = []
         flags = {"listen": "127.0.0.1:0", "data_dir": str(self.data_dir), **settings}
@@ -149,7 +149,7 @@ class Server:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--" + name.replace("_", "-"), text]
         handle, name = tempfile.mkstemp(prefix="log-", dir=log_dir)
-        self.log_path = pathlib.Path(name)
+        self.log_path = log_path or pathlib.Path(name) # its own log_file, if it has one
         # The server goes when this process goes, however it goes.
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command, *args], stdin=subprocess.DEVNULL,
@@ -160,14 +160,14 @@ class Server:
         self.port = int(eventually("the server listens", self._listening, 20).group(1))
 
     def _listening(self):
-        found = re.search(r"event=server\.listening .*?addr=\S*:(\d+)", self.log)
+        found = re.search(r'event"?[=:]"?server\.listening.*?addr"?[=:]\S*?:(\d+)', self.log)
         if not found and self.process.poll() is not None:
             raise AssertionError(f"the server exited {self.process.returncode}:\n{self.log}")
         return found
 
     @property
     def log(self):
-        return self.log_path.read_text(errors="replace")
+        return self.log_path.read_text(errors="replace") if self.log_path.is_file() else ""
 
     @property
     def pid(self):

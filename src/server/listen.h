@@ -1,0 +1,15 @@
+/* The listeners: one for each loop, on the same port, with or without TLS. */
+#ifndef SERVER_LISTEN_H
+#define SERVER_LISTEN_H
+
+#include "server/server.h"
+
+/* Is the address one, and may it be served on with these tokens? */
+enum err listen_check(const struct settings *settings, struct problem *why);
+/* Every loop begins to serve; sets server->port. On the main thread, while the loops run. */
+enum err listen_all(struct server *server, struct problem *why);
+/* The certificate is read again, for new connections. On failure the one before stays. Does
+ * nothing without TLS. On the main thread. */
+enum err listen_tls(struct server *server, const struct settings *settings, struct problem *why);
+
+#endif

@@ -1,0 +1,69 @@
+/* Signals are waited for, never handled: no code of ours runs inside a handler. */
+#include "server/signals.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+
+#include "io/notify.h"
+#include "server/reload.h"
+
+/* The signals the main thread waits for; all others have them blocked. */
+static void own_signals(sigset_t *ret_set)
+{
+    sigemptyset(ret_set);
+    sigaddset(ret_set, SIGTERM);
+    sigaddset(ret_set, SIGINT);
+    sigaddset(ret_set, SIGHUP);
+    sigaddset(ret_set, SIGCHLD);
+}
+
+void signals_block(void)
+{
+    sigset_t set;
+
+    own_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* A loop ticks ten times a second; one that did not for so long is stuck. */
+static bool all_alive(struct server *server, int64_t patience_ms)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    for (int i = 0; i <= server->loop_count; i++)
+        if (now_ms - atomic_load(&server->workers[i].ticked_ms) > patience_ms)
+            return false;
+    return true;
+}
+
+/* The next signal, or 0 when it is time to say that we live. */
+static int next_signal(const sigset_t *set, int64_t every_ms)
+{
+    struct timespec most = {.tv_sec = every_ms / 1000, .tv_nsec = every_ms % 1000 * 1000000};
+    int got = every_ms > 0 ? sigtimedwait(set, NULL, &most) : sigwaitinfo(set, NULL);
+
+    assert(got > 0 || errno == EAGAIN || errno == EINTR);
+    return got > 0 ? got : 0;
+}
+
+int signals_wait(struct server *server, struct dev *agent)
+{
+    int64_t watchdog_ms = notify_watchdog_ms();
+    sigset_t set;
+
+    own_signals(&set);
+    for (;;) {
+        int got = next_signal(&set, watchdog_ms / 3);
+
+        if (got == SIGTERM || got == SIGINT)
+            return got;
+        if (got == SIGCHLD)
+            dev_revive(agent, server);
+        if (got == SIGHUP)
+            reload_run(server);
+        if (watchdog_ms > 0 && all_alive(server, watchdog_ms / 2))
+            notify_send("WATCHDOG=1");
+    }
+}
