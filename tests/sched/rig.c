@@ -36,24 +36,41 @@ static void go_through(struct rig *rig, struct store_op *op)
     assert_int_equal(store_send(rig->store, op), ERR_OK);
 }
 
+static enum err turnstile_take(struct rig *rig, struct store_op *op)
+{
+    if (rig->refuse)
+        return rig->refuse;
+    if (rig->refuse_one_in && rnd_below(&rig->rnd, rig->refuse_one_in) == 0)
+        return ERR_STORE_DOWN;
+    if (op->verb == rig->keep) {
+        assert_true(rig->kept_count < COUNT_OF(rig->kept));
+        rig->kept[rig->kept_count++] = op;
+        return ERR_OK;
+    }
+    go_through(rig, op);
+    return ERR_OK;
+}
+
 static struct msg *turnstile_send(struct store *store, struct msg *ops)
 {
     struct rig *rig = container_of(store, struct rig, turnstile);
+    struct msg *refused = NULL;
+    struct msg **last = &refused;
 
-    for (struct msg *msg = ops, *next; msg; msg = next) {
-        struct store_op *op = container_of(msg, struct store_op, msg);
+    for (struct msg *next; ops; ops = next) {
+        struct store_op *op = container_of(ops, struct store_op, msg);
+        enum err err;
 
-        next = msg->next;
-        if (rig->refuse) {
-            op->err = rig->refuse;
-        } else if (op->verb == rig->keep) {
-            assert_true(rig->kept_count < COUNT_OF(rig->kept));
-            rig->kept[rig->kept_count++] = op;
-        } else {
-            go_through(rig, op);
-        }
+        next = ops->next;
+        err = turnstile_take(rig, op);
+        if (!err)
+            continue; /* it may have been answered already */
+        op->err = err;
+        *last = ops;
+        last = &ops->next;
     }
-    return rig->refuse ? ops : NULL;
+    *last = NULL;
+    return refused;
 }
 
 static void turnstile_status(struct store *store, struct store_status *ret_status)
@@ -166,6 +183,7 @@ struct rig *rig_new(void)
     rig->turnstile.backend = &turnstile;
     rig->keep = STORE_VERB_COUNT;
     rig->held = -1;
+    rnd_seed(&rig->rnd, 1);
     rig->wall_ms = RIG_START_MS;
     rig->config = (struct sched_config){.sample_k = 20,
                                         .reservation_ttl_ms = 5000,

@@ -71,6 +71,8 @@ struct rig {
     int loads;      /* and of loaded */
 
     int held;                 /* this loop's thread is busy: its inbox is not run; -1: none is */
+    uint32_t refuse_one_in;   /* of so many calls one is refused, by chance; 0: none is */
+    struct rnd rnd;           /* that chance */
     enum err refuse;          /* != ERR_OK: store calls are refused with this */
     enum store_verb keep;     /* calls of this verb are kept back; STORE_VERB_COUNT: none */
     struct store_op *kept[8]; /* oldest first */

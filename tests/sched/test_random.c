@@ -1,0 +1,392 @@
+/* Anything may happen at any time: nodes that fail, refuse, fall silent, drain, leave and come
+ * back, messages twice, sends that do not arrive, a store that is away, a process that ends. After
+ * every step nothing that must never be is so; and when it all calms down, everything has ended. */
+#include "rig.h"
+
+#include "sched/counts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODES = 5, JOBS = 400, RUNS = 2000, STEPS = 500, SEEDS = 6 };
+
+struct run {
+    uint64_t job;
+    int attempt;
+    int node;
+    bool acked, over;
+};
+
+struct job {
+    uint64_t id;
+    int max_attempts;
+    int last_attempt;
+    struct dispatch *dispatch; /* NULL: it was put into the queue */
+    bool refused;
+    size_t sends_when_refused;
+};
+
+struct world {
+    struct rig *rig;
+    struct rnd rnd;
+    struct job jobs[JOBS];
+    size_t job_count;
+    struct run runs[RUNS];
+    size_t run_count;
+    size_t seen_sends;
+    bool there[NODES], drained[NODES], silent[NODES];
+    bool drained_before[NODES];
+};
+
+static uint32_t below(struct world *world, uint32_t bound)
+{
+    return rnd_below(&world->rnd, bound);
+}
+
+static const char *name(int node)
+{
+    static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4"};
+
+    return names[node];
+}
+
+/* --- what may happen --- */
+
+static void come(struct world *world, int node)
+{
+    if (rig_register(world->rig,
+                     arena_fmt(&world->rig->arena,
+                               "{\"node_id\":\"%s\",\"max_concurrent_jobs\":%u,"
+                               "\"allowed_types\":[\"a\",\"b\"],"
+                               "\"semantic_langs\":[\"en\"],"
+                               "\"nmt_pairs\":[[\"en\",\"zh\"]],"
+                               "\"reserved_slots\":%u,\"labels\":{\"even\":\"%d\"}}",
+                               name(node), 1 + below(world, 4), below(world, 2), node % 2)
+                         .at) == ERR_OK)
+        world->there[node] = true;
+}
+
+static void go(struct world *world, int node)
+{
+    if (rig_drop(world->rig, name(node)) == ERR_OK) {
+        world->there[node] = false;
+        world->drained[node] = false;
+    }
+}
+
+static void drain(struct world *world, int node)
+{
+    bool to = !world->drained[node];
+
+    if (world->there[node] &&
+        rig_admin(world->rig, name(node), to ? NODE_ADMIN_DRAINING : NODE_ADMIN_NONE) == ERR_OK)
+        world->drained[node] = to;
+}
+
+static struct job *job_add(struct world *world, uint64_t id, int max_attempts)
+{
+    struct job *job = &world->jobs[world->job_count++];
+
+    assert_true(world->job_count <= JOBS);
+    *job = (struct job){.id = id, .max_attempts = max_attempts};
+    return job;
+}
+
+static void submit(struct world *world)
+{
+    static const char *const bodies[] = {
+        "{\"type\":\"a\"}",
+        "{\"type\":\"b\",\"requires\":\"even=0\",\"max_attempts\":3}",
+        "{\"type\":\"a\",\"options\":{\"preferred_node_id\":\"n1\"}}",
+        "{\"type\":\"a\",\"options\":{\"preferred_node_id\":\"n2\",\"strict\":true}}",
+        "{\"type\":\"b\",\"interactive\":true,\"timeout_ms\":3000}",
+    };
+    bool f2f = below(world, 3) == 0;
+    struct dispatch *dispatch =
+        f2f ? rig_f2f(world->rig, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\"}")
+            : rig_task(world->rig, bodies[below(world, COUNT_OF(bodies))]);
+
+    if (world->job_count == JOBS)
+        return;
+    dispatch->loop = rig_loop(world->rig, (int)below(world, RIG_LOOPS));
+    job_add(world, dispatch->job, dispatch->max_attempts)->dispatch = dispatch;
+    dispatch_start(dispatch);
+}
+
+static void queue_up(struct world *world)
+{
+    char json[128];
+
+    if (world->job_count == JOBS)
+        return;
+    snprintf(json, sizeof json,
+             "{\"type\":\"%s\",\"queue_ms\":%u,\"priority\":%u,\"interactive\":%s}",
+             below(world, 2) ? "a" : "b", 1000 + below(world, 60000), below(world, 10),
+             below(world, 2) ? "true" : "false");
+    job_add(world, rig_wait_in_queue(world->rig, json), 2);
+}
+
+/* A word of a node about one of its runs: the right one, an old one, or one once more. */
+static void speak(struct world *world)
+{
+    static const char *const reasons[] = {"BROKEN", "NODE_OVERLOADED", "TYPE_NOT_ALLOWED"};
+    struct run *run = &world->runs[world->run_count ? below(world, (uint32_t)world->run_count) : 0];
+    uint32_t what = below(world, 10);
+
+    if (!world->run_count)
+        return;
+    if (what < 5) {
+        if (rig_settle(world->rig, SETTLE_ACK, run->job, run->attempt, name(run->node), NULL) ==
+            ERR_OK)
+            run->acked = true;
+    } else if (what < 8) {
+        rig_settle(world->rig, SETTLE_DONE, run->job, run->attempt, name(run->node), NULL);
+    } else {
+        rig_settle(world->rig, SETTLE_FAIL, run->job, run->attempt, name(run->node),
+                   reasons[below(world, COUNT_OF(reasons))]);
+    }
+}
+
+static void beat_all(struct world *world)
+{
+    for (int i = 0; i < NODES; i++)
+        if (world->there[i] && !world->silent[i] && !world->rig->refuse &&
+            !world->rig->refuse_one_in)
+            rig_beat(world->rig, arena_fmt(&world->rig->arena, "{\"node_id\":\"%s\"}", name(i)).at);
+}
+
+/* Of the sends that are on their way one arrives, or does not. False: there was none. */
+static bool answer_one(struct world *world, bool ok)
+{
+    struct rig *rig = world->rig;
+    size_t open[64], count = 0;
+
+    for (size_t i = rig->sent_count; i-- > 0 && count < COUNT_OF(open);)
+        if (rig->sent[i].op)
+            open[count++] = i;
+    if (!count)
+        return false;
+    rig_answer(rig, open[below(world, (uint32_t)count)], ok);
+    rig_quiet(rig);
+    return true;
+}
+
+static void answer_all(struct world *world, bool ok)
+{
+    world->rig->reach = RIG_OK;
+    while (answer_one(world, ok))
+        ;
+}
+
+static void restart(struct world *world)
+{
+    if (world->rig->refuse)
+        return;
+    answer_all(world, below(world, 2));
+    world->rig->refuse_one_in = 0;
+    rig_restart(world->rig);
+}
+
+static void step(struct world *world)
+{
+    struct rig *rig = world->rig;
+    int node = (int)below(world, NODES);
+    uint32_t what = below(world, 100);
+
+    if (what < 25)
+        submit(world);
+    else if (what < 35)
+        queue_up(world);
+    else if (what < 70)
+        speak(world);
+    else if (what < 82) {
+        rig_tick(rig, 100 + below(world, 1500));
+        beat_all(world);
+    } else if (what < 85)
+        drain(world, node);
+    else if (what < 88)
+        rig->unreachable = below(world, 2) ? str_of(name(node)) : STR_NONE;
+    else if (what < 91)
+        rig->refuse = below(world, 2) ? ERR_STORE_DOWN : ERR_OK;
+    else if (what < 93)
+        world->silent[node] = !world->silent[node];
+    else if (what < 95 && world->job_count)
+        rig_settle(rig, SETTLE_CANCEL, world->jobs[below(world, (uint32_t)world->job_count)].id, 0,
+                   NULL, "CANCELLED");
+    else if (what < 97)
+        go(world, node);
+    else if (what < 99)
+        come(world, node);
+    else
+        restart(world);
+    rig_quiet(rig);
+    what = below(world, 20);
+    if (what < 4)
+        answer_one(world, below(world, 3));
+    else if (what < 6)
+        rig->reach = below(world, 2) ? RIG_KEEP : RIG_OK;
+    else if (what == 6)
+        rig->refuse_one_in = below(world, 2) ? 0 : 2 + below(world, 8);
+    rig_quiet(rig);
+}
+
+/* --- what must always hold --- */
+
+static struct job *find(struct world *world, uint64_t id)
+{
+    for (size_t i = 0; i < world->job_count; i++)
+        if (world->jobs[i].id == id)
+            return &world->jobs[i];
+    fail_msg("a job nobody submitted was sent");
+    return NULL;
+}
+
+static void look_at_send(struct world *world, const struct rig_sent *sent)
+{
+    struct job *job = find(world, sent->job);
+    int node = sent->node[1] - '0';
+
+    if (world->drained[node] && world->drained_before[node])
+        fail_msg("%s drains and was sent a job", sent->node);
+    if (job->refused)
+        fail_msg("a job was sent although its client was refused");
+    assert_true(sent->attempt >= job->last_attempt && sent->attempt <= job->max_attempts);
+    job->last_attempt = sent->attempt;
+    if (world->run_count < RUNS)
+        world->runs[world->run_count++] =
+            (struct run){.job = sent->job, .attempt = sent->attempt, .node = node};
+}
+
+static void look(struct world *world)
+{
+    struct rig *rig = world->rig;
+
+    for (; world->seen_sends < rig->sent_count; world->seen_sends++)
+        look_at_send(world, &rig->sent[world->seen_sends]);
+    for (size_t i = 0; i < world->job_count; i++) {
+        struct job *job = &world->jobs[i];
+
+        if (!job->dispatch || !rig_over(job->dispatch))
+            continue;
+        job->refused = job->dispatch->err != ERR_OK;
+    }
+    for (int i = 0; i < NODES; i++) {
+        const struct node *node = rig_node(rig, name(i));
+
+        if (node)
+            assert_int_equal(atomic_load(&node->pending), 0);
+        world->drained_before[i] = world->drained[i];
+    }
+    assert_true(atomic_load(&rig->sched.queue_depth) >= 0);
+}
+
+/* --- and when it calms down --- */
+
+static bool all_over(struct world *world)
+{
+    for (size_t i = 0; i < world->job_count; i++) {
+        struct store_head head = rig_job(world->rig, world->jobs[i].id);
+
+        if (head.id && !job_state_final(head.state))
+            return false;
+        if (!head.id && world->jobs[i].dispatch)
+            assert_true(world->jobs[i].refused); /* accepted means kept */
+    }
+    return true;
+}
+
+static void calm_down(struct world *world)
+{
+    struct rig *rig = world->rig;
+
+    rig->refuse = ERR_OK;
+    rig->refuse_one_in = 0;
+    rig->unreachable = STR_NONE;
+    answer_all(world, below(world, 2));
+    look(world);
+    for (size_t i = 0; i < world->job_count; i++)
+        assert_true(!world->jobs[i].dispatch || rig_over(world->jobs[i].dispatch));
+    for (int i = 0; i < NODES; i++) {
+        world->silent[i] = false;
+        come(world, i);
+        if (world->drained[i])
+            drain(world, i);
+    }
+    for (int second = 0; second < 120 && !all_over(world); second++) {
+        rig_tick(rig, 1000);
+        beat_all(world);
+        look(world);
+        for (size_t i = 0; i < world->run_count; i++) {
+            struct run *run = &world->runs[i];
+
+            if (run->over)
+                continue;
+            run->over = rig_settle(rig, SETTLE_ACK, run->job, run->attempt, name(run->node),
+                                   NULL) != ERR_OK ||
+                        rig_settle(rig, SETTLE_DONE, run->job, run->attempt, name(run->node),
+                                   NULL) == ERR_OK;
+        }
+    }
+    assert_true(all_over(world));
+}
+
+static void nothing_is_left(struct world *world)
+{
+    struct rig *rig = world->rig;
+
+    for (int i = 0; i < 50; i++) { /* leases of what was cancelled while it ran */
+        rig_tick(rig, 1000);
+        beat_all(world);
+    }
+    for (int i = 0; i < NODES; i++) {
+        struct lease_node counts = rig_counts(rig, name(i));
+
+        if (counts.reserved || counts.running || counts_load(rig_node(rig, name(i))))
+            fail_msg("%s has %d reserved, %d running, %d shown", name(i), counts.reserved,
+                     counts.running, counts_load(rig_node(rig, name(i))));
+    }
+    assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
+    for (size_t i = 0; i < SCHED_LANES; i++)
+        assert_int_equal(atomic_load(&rig->sched.lanes[i]), 0);
+}
+
+static void tell(uint64_t seed)
+{
+    struct world *world = calloc(1, sizeof *world);
+
+    world->rig = rig_new();
+    rig_open(world->rig);
+    rnd_seed(&world->rnd, seed);
+    for (int i = 0; i < NODES; i++)
+        come(world, i);
+    for (int i = 0; i < STEPS; i++) {
+        step(world);
+        look(world);
+    }
+    calm_down(world);
+    nothing_is_left(world);
+    rig_free(world->rig);
+    free(world);
+}
+
+static void whatever_happens(void **state)
+{
+    const char *only = getenv("BERTH_TEST_SEED"); /* to see one story again */
+
+    if (only) {
+        tell(strtoull(only, NULL, 10));
+        return;
+    }
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        print_message("seed %llu\n", (unsigned long long)seed);
+        tell(seed);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whatever_happens)};
+
+    return cmocka_run_group_tests_name("sched/random", tests, NULL, NULL);
+}
