@@ -21,5 +21,7 @@ extern const struct score_weights score_defaults; /* 0.5, 0.5 */
  * gives the defaults. No usage (NULL): 0, which is the seed's rule; who wants ruling 11 does not
  * ask. */
 double score_resource(const struct score_usage *usage, const struct score_weights *weights);
+/* Two figures, weighed in the same way. */
+double score_shares(double cpu, double memory, const struct score_weights *weights);
 
 #endif

@@ -35,6 +35,18 @@ static const struct vec_area areas[] = {
     {.name = "server_routing", .run = area_server_routing},
     {.name = "cluster_status", .run = area_cluster_status},
     {.name = "store_degradation", .run = area_store_degradation},
+    {.name = "active_nodes", .run = area_active_nodes},
+    {.name = "lost_addresses", .run = area_lost_addresses},
+    {.name = "deployment_counts", .run = area_deployment_counts},
+    {.name = "eligibility", .run = area_eligibility},
+    {.name = "resource_eligibility", .run = area_resource_eligibility},
+    {.name = "candidate_order", .run = area_candidate_order},
+    {.name = "claim_cas", .run = area_claim_cas},
+    {.name = "claim_cycle", .run = area_claim_cycle},
+    {.name = "claim_config", .run = area_claim_config},
+    {.name = "lost_grace", .run = area_lost_grace},
+    {.name = "ext_selector", .run = area_ext_selector},
+    {.name = "ext_lease", .run = area_ext_lease},
 };
 
 struct tally {

@@ -1,0 +1,128 @@
+/* Who may claim, and what: the metrics, the policies over them, and one cycle of the claim loop.
+ * To add a metric or a policy, add a row. Pure. */
+#ifndef MODEL_CLAIM_H
+#define MODEL_CLAIM_H
+
+#include "base/json.h"
+#include "model/deploy.h"
+#include "model/score.h"
+
+enum {
+    CLAIM_INTERVAL_MS = 5000,
+    CLAIM_BUDGET = 1,            /* claims in one cycle */
+    CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
+};
+
+/* A node that is online, as one cycle sees it. */
+struct claim_node {
+    struct str address;
+    const struct json *labels; /* for selectors; NULL: none */
+    bool takes; /* below danger, neither draining nor full: it would claim if asked */
+    bool usage_known;
+    struct score_usage usage;
+    double memory_total_mb; /* 0: unknown */
+    int64_t deployments;    /* enabled ones it owns, from deploy_counts */
+};
+
+struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
+    const char *key;
+    double value;
+    bool known;
+};
+
+struct claim_context { /* ClaimMetricContext, beside what stands in the nodes */
+    struct score_weights weights;
+    /* The seed's rule: an unknown metric is 0, which makes a node nobody can reach the favourite.
+     * Ours (ruling 11): unknown is not eligible while any node's is known. */
+    bool unknown_zero;
+};
+
+struct claim_provider { /* ClaimMetricProvider */
+    const char *key;
+    /* False: not known. */
+    bool (*evaluate)(const struct claim_node *node, const struct claim_context *context,
+                     double *ret_value);
+};
+
+struct claim_policy {
+    const char *name;
+    const char *help;
+    const struct claim_provider *provider; /* NULL: nobody is eligible, nothing is claimed */
+    bool wants_usage;                      /* the nodes must be asked for theirs */
+};
+
+const struct claim_policy *claim_policy_by_name(struct str name); /* NULL when unknown */
+const struct claim_policy *claim_policy_at(size_t index);         /* NULL behind the last */
+extern const struct claim_policy *const claim_policy_default;     /* deployment_count */
+
+/* buildSnapshots: one for each node. */
+void claim_snapshots(const struct claim_policy *policy, const struct claim_node *nodes,
+                     size_t count, const struct claim_context *context,
+                     struct claim_snapshot *ret_snapshots);
+/* pickEligible: those at the minimum. ret_eligible has room for `count`; returns how many. */
+size_t claim_eligible(const struct claim_snapshot *snapshots, size_t count, bool unknown_zero,
+                      bool *ret_eligible);
+
+/* More than half of all nodes gone at once is a broken network or a broken host, not so many broken
+ * machines: nothing is claimed from them until an operator says so or they are back (ruling 10). */
+bool claim_mass_loss(size_t online, size_t lost);
+
+enum claim_skip {
+    CLAIM_GO,
+    CLAIM_NO_ACTIVE_NODES,
+    CLAIM_POLICY_DISABLED,
+    CLAIM_NOT_ELIGIBLE,
+    CLAIM_NO_CANDIDATE,
+    CLAIM_CONFLICT,  /* somebody else was first; said by the server */
+    CLAIM_NOT_READY, /* no full list yet, or still warming up; said by the loop */
+    CLAIM_MASS_LOSS, /* see claim_mass_loss */
+    CLAIM_LEVEL,     /* the machine is in danger */
+    CLAIM_DRAINING,  /* an operator's word */
+    CLAIM_FULL,      /* deployments_max */
+    CLAIM_SKIP_COUNT
+};
+
+const char *claim_skip_name(enum claim_skip skip); /* "no_active_nodes"; CLAIM_GO is "claim" */
+
+struct claim_view {
+    struct str me;
+    const struct claim_policy *policy;
+    struct claim_context context;
+    enum deploy_mode mode;
+    const struct claim_node *nodes; /* online, in the order of the list; no address twice */
+    size_t node_count;
+    const struct deploy_row *rows;
+    size_t row_count;
+    const struct names *lost; /* whose rows may be taken */
+};
+
+/* What to do in this cycle: nothing, and why; or claim these rows, in this order, until the budget
+ * is used up. */
+struct claim_plan {
+    enum claim_skip skip;
+    const struct deploy_row **order;
+    size_t count;
+};
+
+/* A row with a selector is measured against the nodes it matches: the least loaded of *those* takes
+ * it. Nodes that would not claim (`takes` false) do not count, else nobody would take what they
+ * leave. */
+void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
+
+/* The seed's environment variables; what is absent, empty or makes no sense is the default. */
+struct claim_env {
+    struct str policy;        /* NODE_UNIT_CLAIM_POLICY */
+    struct str interval_ms;   /* NODE_UNIT_SCHEDULER_INTERVAL_MS */
+    struct str cpu_weight;    /* NODE_UNIT_CPU_WEIGHT */
+    struct str memory_weight; /* NODE_UNIT_MEMORY_WEIGHT */
+};
+
+struct claim_config {
+    const struct claim_policy *policy;
+    double interval_ms;
+    struct score_weights weights;
+};
+
+void claim_config_read(const struct claim_env *env, struct claim_config *ret_config);
+
+#endif

@@ -1,0 +1,58 @@
+/* The rules of membership. Who keeps the list and where it comes from is the caller's. */
+#include "model/member.h"
+
+#include <assert.h>
+
+const struct member_rules member_defaults = {.grace_ms = 15000, .warmup_ms = 30000};
+const struct member_rules member_seed = {0};
+
+static bool is_unit(const struct member *member, int64_t now_ms, int64_t ttl_ms)
+{
+    if (ttl_ms != MEMBER_TTL_OFF && now_ms - member->last_seen_ms > ttl_ms)
+        return false;
+    return str_is(member->node_unit, "true") && member->address.len > 0;
+}
+
+void member_units(const struct member *members, size_t count, int64_t now_ms, int64_t ttl_ms,
+                  struct arena *arena, struct member_units *ret_units)
+{
+    struct member_units units;
+
+    names_init(&units.addresses, count, arena);
+    units.terminals = arena_array(arena, struct str, count + 1);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_unit(&members[i], now_ms, ttl_ms))
+            continue;
+        units.terminals[names_add(&units.addresses, members[i].address)] = members[i].terminal_id;
+    }
+    assert(units.addresses.count <= count);
+    *ret_units = units;
+}
+
+void member_watch_init(struct member_watch *watch)
+{
+    watch->absent_since_ms = MEMBER_NEVER;
+}
+
+void member_watch_note(struct member_watch *watch, bool present, int64_t at_ms)
+{
+    if (present)
+        watch->absent_since_ms = MEMBER_NEVER;
+    else if (watch->absent_since_ms == MEMBER_NEVER)
+        watch->absent_since_ms = at_ms;
+}
+
+bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int64_t now_ms)
+{
+    assert(rules->warmup_ms >= 0);
+    return synced_ms != MEMBER_NEVER && now_ms - synced_ms >= rules->warmup_ms;
+}
+
+bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
+                 int64_t synced_ms, int64_t now_ms)
+{
+    assert(rules->grace_ms >= 0);
+    if (!member_view_ready(rules, synced_ms, now_ms) || watch->absent_since_ms == MEMBER_NEVER)
+        return false;
+    return now_ms - watch->absent_since_ms >= rules->grace_ms;
+}

@@ -1,0 +1,52 @@
+/* Members: who is online, which of them are node units, and when an absent one is lost. */
+#ifndef MODEL_MEMBER_H
+#define MODEL_MEMBER_H
+
+#include "model/names.h"
+
+/* A member as the list tells it; the texts are borrowed. */
+struct member {
+    struct str terminal_id;
+    struct str node_unit; /* the tag; only "true" counts */
+    struct str address;   /* the tag node_unit_address */
+    int64_t last_seen_ms;
+};
+
+#define MEMBER_TTL_OFF INT64_MIN
+
+struct member_units {
+    struct names addresses; /* unique, first seen first (loadActiveNodeUnits) */
+    struct str *terminals;  /* of each address; the last to announce it (resolveNodeUnitTerminalIds)
+                             */
+};
+
+/* Members not seen for more than ttl_ms are left out; MEMBER_TTL_OFF: none is. */
+void member_units(const struct member *members, size_t count, int64_t now_ms, int64_t ttl_ms,
+                  struct arena *arena, struct member_units *ret_units);
+
+/* Lost (ruling 9, vectors lost_grace): absent for grace_ms from a view that is ready. A view is
+ * ready when a full list came and warmup_ms have passed since: a host that has just come back must
+ * give everybody time to come back to it. */
+struct member_rules {
+    int64_t grace_ms;
+    int64_t warmup_ms;
+};
+
+extern const struct member_rules member_defaults; /* 15 s, 30 s */
+extern const struct member_rules member_seed;     /* neither */
+
+#define MEMBER_NEVER INT64_MIN /* no full list yet; not absent */
+
+/* One address as a view has it, from the first list on. */
+struct member_watch {
+    int64_t absent_since_ms; /* MEMBER_NEVER: it is there */
+};
+
+void member_watch_init(struct member_watch *watch);
+/* What a list, or a JOIN or LEAVE, says of it at that time. */
+void member_watch_note(struct member_watch *watch, bool present, int64_t at_ms);
+bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int64_t now_ms);
+bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
+                 int64_t synced_ms, int64_t now_ms);
+
+#endif
