@@ -122,7 +122,10 @@ static enum err refuse(struct dispatch *dispatch, enum err err)
     case ERR_STORE_DOWN:
     case ERR_TOO_LATE:
         return problem_set(&dispatch->why, ERR_STORE_DOWN, "",
-                           "The store cannot take the job now; nothing was started.");
+                           dispatch->exists
+                               ? "The store went away while the job was being placed; it is ended "
+                                 "as soon as the store is back."
+                               : "The store cannot take the job now; nothing was started.");
     case ERR_IDEMPOTENCY:
         return problem_set(&dispatch->why, err, "Idempotency-Key",
                            "This Idempotency-Key was used with another body.");

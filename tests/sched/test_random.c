@@ -179,12 +179,27 @@ static void answer_all(struct world *world, bool ok)
         ;
 }
 
+/* A process that ends while the store does not hear it cannot take back what it could not place:
+ * its client heard that the store is away, and the job may still run. */
+static void forgive(struct world *world)
+{
+    for (size_t i = 0; i < world->job_count; i++) {
+        struct job *job = &world->jobs[i];
+
+        if (!job->dispatch || !rig_over(job->dispatch) || job->dispatch->err != ERR_STORE_DOWN)
+            continue;
+        job->dispatch = NULL;
+        job->refused = false;
+    }
+}
+
 static void restart(struct world *world)
 {
     if (world->rig->refuse)
         return;
     answer_all(world, below(world, 2));
     world->rig->refuse_one_in = 0;
+    forgive(world);
     rig_restart(world->rig);
 }
 
