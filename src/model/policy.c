@@ -28,11 +28,15 @@ static int by_score(const struct policy_candidate *a, const struct policy_candid
 }
 
 static const struct policy policies[] = {
-    {.name = "random", .help = "any capable node, evenly"},
+    {.name = "random", .help = "any capable node, evenly", .key = "chance"},
     {.name = "least_loaded",
      .help = "the fewest slots running or reserved, then the freshest heartbeat",
+     .key = "load, heartbeat_age",
      .compare = by_load},
-    {.name = "health", .help = "the best health score, then the fewest slots", .compare = by_score},
+    {.name = "health",
+     .help = "the best health score, then the fewest slots",
+     .key = "health_score, load",
+     .compare = by_score},
 };
 
 const struct policy *policy_by_name(struct str name)

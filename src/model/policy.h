@@ -32,6 +32,7 @@ struct policy_rules {
 struct policy {
     const char *name;
     const char *help;
+    const char *key; /* what it orders by, for people */
     /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. Only
      * policy_rank calls it. */
     int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,

@@ -119,7 +119,7 @@ static struct policy_candidate look_at(const struct dispatch *dispatch,
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
 }
 
-static struct policy_rules rules_of(const struct dispatch *dispatch)
+struct policy_rules candidates_rules(const struct dispatch *dispatch)
 {
     const struct sched_config *config = &dispatch->loop->sched->config;
 
@@ -201,43 +201,77 @@ static bool has_left(const struct snap_node *member)
            !member->facts->endpoint.at;
 }
 
-/* Whether this member may be a candidate at all; counts why not. */
+enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct snap_node *member,
+                                   const struct policy_rules *rules, bool again_ok,
+                                   struct policy_candidate *ret_candidate)
+{
+    static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {[POLICY_KEEP] = WHY_COUNT,
+                                                               [POLICY_SKIP_HEALTH] = WHY_NOT_READY,
+                                                               [POLICY_SKIP_STALE] = WHY_STALE};
+
+    assert(member->node && member->facts);
+    *ret_candidate = look_at(dispatch, member);
+    if (has_refused(dispatch, member->node->id) ||
+        (!again_ok && has_failed(dispatch, member->node->id)))
+        return WHY_TRIED;
+    if (!has_labels(dispatch, member))
+        return WHY_REQUIRES;
+    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate))
+        return WHY_ROUTE;
+    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
+    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
+                                   dispatch->loop->sched->config.high_priority_min))
+        return WHY_LEVEL;
+    enum policy_skip skip = policy_filter(ret_candidate, rules);
+    if (skip == POLICY_KEEP && has_left(member))
+        skip = POLICY_SKIP_STALE;
+    return skips[skip];
+}
+
+struct dispatch_look candidates_look(const struct policy_candidate *candidate,
+                                     enum dispatch_why why, int64_t now_ms)
+{
+    struct node *node = candidate->node;
+    int64_t age_ms = now_ms - candidate->heartbeat_ms;
+
+    return (struct dispatch_look){
+        .node = node,
+        .load = candidate->load,
+        .max = candidate->max - candidate->spare,
+        .score = candidate->score,
+        .rank = candidate->rank,
+        .age_ms = age_ms < 0           ? 0
+                  : age_ms > INT32_MAX ? INT32_MAX
+                                       : (int32_t)age_ms,
+        .why = (uint8_t)why,
+        .health = (uint8_t)candidate->health,
+        .admin = (uint8_t)atomic_load_explicit(&node->admin, memory_order_relaxed),
+        .level = (int8_t)atomic_load_explicit(&node->level, memory_order_relaxed)};
+}
+
+/* Counted for the answer, and written down for whoever asks why. */
+static void leave_out(struct dispatch *dispatch, const struct policy_candidate *candidate,
+                      enum dispatch_why why)
+{
+    assert(why < WHY_COUNT);
+    dispatch->whys[why]++;
+    if (dispatch->look_count < dispatch->look_max)
+        dispatch->looks[dispatch->look_count] =
+            candidates_look(candidate, why, *dispatch->loop->wall_ms);
+    dispatch->look_count++;
+}
+
+/* Whether this member may be a candidate at all. */
 static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
                      const struct policy_rules *rules, bool again_ok,
                      struct policy_candidate *ret_candidate)
 {
-    static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {
-        [POLICY_SKIP_HEALTH] = WHY_NOT_READY, [POLICY_SKIP_STALE] = WHY_STALE};
-
-    assert(member->node && member->facts);
     if (member->node == dispatch->preferred)
         return false; /* it had its turn */
-    if (has_refused(dispatch, member->node->id) ||
-        (!again_ok && has_failed(dispatch, member->node->id))) {
-        dispatch->whys[WHY_TRIED]++;
-        return false;
-    }
-    if (!has_labels(dispatch, member)) {
-        dispatch->whys[WHY_REQUIRES]++;
-        return false;
-    }
-    *ret_candidate = look_at(dispatch, member);
-    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate)) {
-        dispatch->whys[WHY_ROUTE]++;
-        return false;
-    }
-    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
-    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
-                                   dispatch->loop->sched->config.high_priority_min)) {
-        dispatch->whys[WHY_LEVEL]++;
-        return false;
-    }
-    enum policy_skip skip = policy_filter(ret_candidate, rules);
-    if (skip == POLICY_KEEP && has_left(member))
-        skip = POLICY_SKIP_STALE;
-    if (skip != POLICY_KEEP)
-        dispatch->whys[skips[skip]]++;
-    return skip == POLICY_KEEP;
+    enum dispatch_why why = candidates_judge(dispatch, member, rules, again_ok, ret_candidate);
+    if (why != WHY_COUNT)
+        leave_out(dispatch, ret_candidate, why);
+    return why == WHY_COUNT;
 }
 
 /* Every member, or every one with room (by what this loop knows); a fair choice of them when there
@@ -255,7 +289,7 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
         if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
             continue;
         if (with_room && candidate.load >= candidate.max - candidate.spare) {
-            dispatch->whys[WHY_FULL]++;
+            leave_out(dispatch, &candidate, WHY_FULL);
             continue;
         }
         uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
@@ -266,18 +300,34 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
     dispatch->count = seen < keep ? seen : keep;
 }
 
+/* Room to write down every member, within bounds. */
+static void make_room(struct dispatch *dispatch, uint32_t count)
+{
+    uint32_t max = count + 1 < DISPATCH_LOOKS_MAX ? count + 1 : DISPATCH_LOOKS_MAX;
+
+    if (max <= dispatch->look_max)
+        return;
+    struct dispatch_look *looks = arena_raw(dispatch->arena, max * sizeof *looks);
+    assert(dispatch->look_count <= dispatch->look_max);
+    memcpy(looks, dispatch->looks, dispatch->look_count * sizeof *looks);
+    dispatch->looks = looks;
+    dispatch->look_max = max;
+}
+
 /* What waits must not wait while a slot is free. What is refused when nobody has room is not
  * refused on this loop's word alone: then those who seem full are asked. */
 static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                            bool again_ok, const struct policy_rules *rules)
 {
-    uint32_t before[WHY_COUNT];
+    uint32_t before[WHY_COUNT], looks = dispatch->look_count;
 
+    make_room(dispatch, count);
     memcpy(before, dispatch->whys, sizeof before);
     scan_members(dispatch, members, count, again_ok, true, rules);
     if (dispatch->count || dispatch->scan || dispatch->whys[WHY_FULL] == before[WHY_FULL])
         return;
     memcpy(dispatch->whys, before, sizeof before);
+    dispatch->look_count = looks;
     scan_members(dispatch, members, count, again_ok, false, rules);
 }
 
@@ -305,19 +355,54 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
             dispatch->count++;
 }
 
+bool candidates_again_ok(const struct dispatch *dispatch)
+{
+    if (dispatch->again || !dispatch->failed_count)
+        return dispatch->again;
+    /* A retry goes to another node if the pool has one, else to the same. */
+    const struct snap_pool *pool = candidates_pool(dispatch);
+    return pool && !has_other(dispatch, pool);
+}
+
+static void begin_choice(struct dispatch *dispatch, const struct snap_pool *pool)
+{
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+
+    dispatch->version = snapshot->version;
+    dispatch->nodes = (uint32_t)snapshot->count;
+    dispatch->members = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
+    memset(dispatch->answers, 0, sizeof dispatch->answers);
+    if (!dispatch->looks) {
+        dispatch->looks = dispatch->own_looks;
+        dispatch->look_max = COUNT_OF(dispatch->own_looks);
+    }
+}
+
+void candidates_start_over(struct dispatch *dispatch)
+{
+    memset(dispatch->whys, 0, sizeof dispatch->whys);
+    dispatch->look_count = 0;
+    if (!dispatch->preferred)
+        return;
+    /* It is not looked at again: its reason stands. */
+    assert(dispatch->looks[0].node == dispatch->preferred);
+    dispatch->look_count = 1;
+    dispatch->whys[dispatch->looks[0].why]++;
+}
+
 void candidates_choose(struct dispatch *dispatch)
 {
     const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(&dispatch->spec);
-    struct policy_rules rules = rules_of(dispatch);
+    struct policy_rules rules = candidates_rules(dispatch);
 
     dispatch->count = dispatch->next = 0;
+    begin_choice(dispatch, pool);
     if (!pool)
         return;
     const uint32_t *members = pool->members[wants];
     uint32_t count = pool->counts[wants];
-    /* A retry goes to another node if the pool has one, else to the same. */
-    bool again_ok = dispatch->again || (dispatch->failed_count > 0 && !has_other(dispatch, pool));
+    bool again_ok = candidates_again_ok(dispatch);
     /* Few nodes may fit a selector: a sample could miss them all. */
     if (dispatch->scan || dispatch->spec.requires.at ||
         (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
@@ -331,12 +416,24 @@ void candidates_choose(struct dispatch *dispatch)
 
 void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member)
 {
-    struct policy_rules rules = rules_of(dispatch);
+    struct policy_rules rules = candidates_rules(dispatch);
 
     assert(!dispatch->preferred);
     dispatch->next = 0;
+    begin_choice(dispatch, candidates_pool(dispatch));
     dispatch->count = may_take(dispatch, member, &rules, false, &dispatch->list[0]);
     dispatch->preferred = member->node;
+}
+
+void candidates_preferred_failed(struct dispatch *dispatch)
+{
+    assert(dispatch->preferred && dispatch->count <= 1 && dispatch->look_count <= 1);
+    if (dispatch->count == 0)
+        return; /* it was not asked, and that is written down */
+    assert(dispatch->answers[0] > 0);
+    dispatch->looks[dispatch->look_count++] =
+        candidates_look(&dispatch->list[0], (enum dispatch_why)(dispatch->answers[0] - 1),
+                        *dispatch->loop->wall_ms);
 }
 
 bool candidates_nobody_fits(const struct dispatch *dispatch)

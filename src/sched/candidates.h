@@ -21,6 +21,21 @@ void candidates_choose(struct dispatch *dispatch);
 /* The same with this one alone, which then is not chosen again. */
 void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member);
 
+/* Why this member is left out before it is asked; WHY_COUNT: it is not. Changes nothing; *ret is
+ * what was seen in any case. */
+enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct snap_node *member,
+                                   const struct policy_rules *rules, bool again_ok,
+                                   struct policy_candidate *ret_candidate);
+/* It may go to a node where an earlier attempt ended. */
+bool candidates_again_ok(const struct dispatch *dispatch);
+struct policy_rules candidates_rules(const struct dispatch *dispatch);
+struct dispatch_look candidates_look(const struct policy_candidate *candidate,
+                                     enum dispatch_why why, int64_t now_ms);
+/* The preferred one was tried without success: why, is kept. */
+void candidates_preferred_failed(struct dispatch *dispatch);
+/* Before another choice: what was counted is counted anew. */
+void candidates_start_over(struct dispatch *dispatch);
+
 /* No member has the labels: to wait or to try again would not help. */
 bool candidates_nobody_fits(const struct dispatch *dispatch);
 /* All who could do it, and have not had it before, are kept shut by their breakers. */

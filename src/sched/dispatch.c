@@ -9,6 +9,7 @@
 #include "base/metrics.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
+#include "sched/explain.h"
 #include "sched/keeper.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
@@ -68,6 +69,7 @@ static void finish(struct dispatch *dispatch, enum err err)
         metric_add_label(METRIC_DISPATCH, err ? err_name(err) : "PLACED", 1);
         metric_observe_us(METRIC_DISPATCH_SECONDS, us);
     }
+    explain_note(dispatch);
     dispatch->done(dispatch);
 }
 
@@ -90,7 +92,7 @@ static enum err refuse_all(struct dispatch *dispatch)
                        "No candidate took the job: all are full, not ready or out of reach.");
 }
 
-static enum err refuse(struct dispatch *dispatch, enum err err)
+enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
 {
     const struct spec *spec = &dispatch->spec;
     struct str detail;
@@ -156,7 +158,7 @@ static bool look_again(struct dispatch *dispatch)
         return false;
     dispatch->scan |= wider;
     dispatch->again |= back;
-    memset(dispatch->whys, 0, sizeof dispatch->whys);
+    candidates_start_over(dispatch);
     candidates_choose(dispatch);
     return dispatch->count > 0;
 }
@@ -171,7 +173,8 @@ static void tell_shut(struct dispatch *dispatch)
     int64_t now_ms = *dispatch->loop->wall_ms;
     int64_t last_ms = atomic_load_explicit(told_ms, memory_order_relaxed);
 
-    if (last_ms && now_ms >= last_ms && now_ms - last_ms < TELL_SHUT_MS)
+    int64_t apart_ms = now_ms > last_ms ? now_ms - last_ms : last_ms - now_ms;
+    if (last_ms && apart_ms < TELL_SHUT_MS) /* another loop's clock may be a little ahead */
         return;
     if (atomic_compare_exchange_strong(told_ms, &last_ms, now_ms))
         log_event(LOG_WARN, "breaker.pool_shut", KS("pool_id", id), KS("type", dispatch->spec.type),
@@ -202,6 +205,7 @@ static void exhausted(struct dispatch *dispatch)
         log_preferred(dispatch);
         outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
         if (dispatch->outcome.phase == OUTCOME_WALK) {
+            candidates_preferred_failed(dispatch);
             candidates_choose(dispatch);
             reserve_next(dispatch);
             return;
@@ -214,12 +218,12 @@ static void exhausted(struct dispatch *dispatch)
     }
     assert(dispatch->outcome.phase == OUTCOME_REFUSED);
     if (candidates_nobody_fits(dispatch)) {
-        give_up(dispatch, refuse(dispatch, ERR_NO_CAPABLE_NODE));
+        give_up(dispatch, dispatch_refuse(dispatch, ERR_NO_CAPABLE_NODE));
         return;
     }
     if (candidates_all_shut(dispatch))
         tell_shut(dispatch);
-    give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
+    give_up(dispatch, dispatch_refuse(dispatch, dispatch->outcome.err));
 }
 
 /* Told once: the job ended with this call. */
@@ -268,7 +272,7 @@ static void store_failed(struct dispatch *dispatch, enum err err)
     if (dispatch->exists && !dispatch->queued)
         keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
                        err_name(err));
-    finish(dispatch, refuse(dispatch, err));
+    finish(dispatch, dispatch_refuse(dispatch, err));
 }
 
 /* The job went on without us (the sweep, a cancel, its node's own word): what it is now is the
@@ -278,7 +282,7 @@ static void went_on(struct dispatch *dispatch, const struct store_head *head)
     assert(dispatch->exists && head->id == dispatch->job);
     dispatch->head = *head;
     dispatch->ended = job_state_final(head->state);
-    finish(dispatch, head->state == JOB_FAILED ? refuse(dispatch, ERR_ALL_FULL) : ERR_OK);
+    finish(dispatch, head->state == JOB_FAILED ? dispatch_refuse(dispatch, ERR_ALL_FULL) : ERR_OK);
 }
 
 static void gave_up(struct store_op *op)
@@ -382,6 +386,7 @@ static void note_candidates(struct dispatch *dispatch)
         if (candidate->why == LEASE_OK)
             continue;
         dispatch->whys[why_of_reason[candidate->why]]++;
+        dispatch->answers[first + i] = (uint8_t)(why_of_reason[candidate->why] + 1);
         if (candidate->why == LEASE_FULL)
             counts_full(node);
     }
@@ -486,6 +491,7 @@ static void sent(struct send_op *send)
         return;
     }
     dispatch->whys[WHY_SEND_FAILED]++;
+    dispatch->answers[dispatch->next - 1] = WHY_SEND_FAILED + 1;
     candidates_refused(dispatch, dispatch->node->id);
     char id[JOB_ID_TEXT + 1];
     job_id_text(dispatch->job, id);
@@ -557,7 +563,7 @@ void dispatch_start(struct dispatch *dispatch)
         .pool_count = pool ? pool->counts[wants] : 0};
     outcome_begin(&dispatch->outcome, &start);
     if (dispatch->outcome.phase == OUTCOME_REFUSED) {
-        give_up(dispatch, refuse(dispatch, dispatch->outcome.err));
+        give_up(dispatch, dispatch_refuse(dispatch, dispatch->outcome.err));
         return;
     }
     if (dispatch->outcome.phase == OUTCOME_PREFERRED)

@@ -24,6 +24,20 @@ enum dispatch_why {
 };
 const char *dispatch_why_name(enum dispatch_why why); /* "NOT_READY" */
 
+enum { DISPATCH_LOOKS_MAX = 512 }; /* of one scan, kept for explain; more are only counted */
+
+/* A node that was looked at and left out: why, and what was seen. */
+struct dispatch_look {
+    struct node *node;
+    int32_t load, max;
+    int32_t score, rank;
+    int32_t age_ms; /* of its heartbeat */
+    uint8_t why;    /* enum dispatch_why */
+    uint8_t health; /* enum node_health */
+    uint8_t admin;  /* enum node_admin */
+    int8_t level;   /* enum level; -1: it has no agent */
+};
+
 struct dispatch {
     /* the caller's */
     struct sched_loop *loop;
@@ -37,6 +51,7 @@ struct dispatch {
     bool exists;        /* the store knows the job already */
     bool scan;          /* look at every member with room instead of a sample */
     bool queued;        /* it stands in the queue: whatever is answered, it may go on waiting */
+    bool quiet;         /* of its tries that fail this one need not be kept for explain */
     struct str history; /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);
     void *user; /* of whoever is told */
@@ -61,16 +76,27 @@ struct dispatch {
     struct store_op op;
     struct send_op send;
     int64_t begun_us;
+    /* The last choice, for explain.c: the edition, its nodes, the members of the pool that fit the
+     * request; who was left out (looks; look_count may be more than there is room for), and what
+     * became of those on the list (0: not asked; else its enum dispatch_why + 1). */
+    int64_t version;
+    uint32_t nodes, members;
+    struct dispatch_look *looks;
+    uint32_t look_count, look_max;
+    uint8_t answers[SCHED_SAMPLE_MAX];
     /* From here on not cleared by dispatch_new. */
     struct policy_candidate list[SCHED_SAMPLE_MAX];
     /* Where it was: first those where an earlier attempt ended, then those that refused, or could
      * not be reached, in this one. */
     struct str tried[SCHED_TRIED_MAX];
+    struct dispatch_look own_looks[SCHED_SAMPLE_MAX + 1]; /* and the preferred one */
 };
 
 /* Cleared, in the arena; the caller fills in its part. */
 struct dispatch *dispatch_new(struct arena *arena);
 
 void dispatch_start(struct dispatch *dispatch);
+/* Fills `why` with the sentence a refusal ends with; returns its error. */
+enum err dispatch_refuse(struct dispatch *dispatch, enum err err);
 
 #endif

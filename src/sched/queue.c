@@ -14,6 +14,7 @@
 enum {
     HOLD_EVERY_MS = 5000,
     HOLD_BATCH = 512,
+    EXPLAIN_EVERY_MS = 10000,
     ASIDE_MAX = 64, /* jobs of one lane passed over in a kick: each costs a look at its pool */
     STORE_AWAY_MS =
         5000, /* a job that may not wait still outlives a store that is away for so long */
@@ -43,6 +44,7 @@ struct waiting {
     enum job_state state;      /* when it came */
     bool busy;                 /* a dispatch or a settle is under way: it stands in no heap */
     bool gone;                 /* forgotten meanwhile: goes when it is not busy any more */
+    int64_t explained_ms;      /* a try that failed was last kept for explain */
     const char *abandon;       /* it shall end, with this reason; NULL: it waits */
     struct waiting *successor; /* newer news of the same job, that came while it was busy */
     struct waiting *next;      /* of those passed over in this kick */
@@ -269,6 +271,18 @@ static void tried(struct dispatch *dispatch)
         drop(waiting);
 }
 
+/* It is tried ten times a second: what keeps it waiting is written down now and then. */
+static bool explained_lately(struct waiting *waiting)
+{
+    int64_t now_ms = *sched_keeper_loop(waiting->queue->sched)->wall_ms;
+    int64_t apart_ms = now_ms - waiting->explained_ms;
+
+    if (apart_ms >= 0 && apart_ms < EXPLAIN_EVERY_MS)
+        return true;
+    waiting->explained_ms = now_ms;
+    return false;
+}
+
 static void place(struct waiting *waiting)
 {
     struct try *try = calloc(1, sizeof *try);
@@ -287,6 +301,7 @@ static void place(struct waiting *waiting)
                                       .exists = true,
                                       .scan = true,
                                       .queued = true,
+                                      .quiet = explained_lately(waiting),
                                       .history = buf_view(&waiting->history),
                                       .done = tried};
     dispatch_start(&try->dispatch);

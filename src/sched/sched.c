@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "sched/explain.h"
 #include "sched/keeper.h"
 
 static bool parse_pairs(const struct sched_config *config, struct arena *arena,
@@ -61,11 +62,14 @@ void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const 
     *loop = (struct sched_loop){.sched = sched, .inbox = inbox, .wall_ms = wall_ms, .index = index};
     assert(inbox && wall_ms);
     rnd_seed_os(&loop->rnd);
+    loop->book = explain_book_new((size_t)sched->config.explain_bytes);
 }
 
 void sched_done(struct sched *sched)
 {
     keeper_free(sched->keeper);
+    for (int i = 0; sched->loops && i <= sched->loop_count; i++)
+        explain_book_free(sched->loops[i].book);
     free(sched->loops);
     sched->keeper = NULL;
     sched->loops = NULL;

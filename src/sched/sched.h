@@ -31,12 +31,14 @@ struct sched_config {
     struct strs pools;         /* "en:zh": pools that exist for `any` nodes */
     struct routing routing;    /* which servers a type of task may go to, in which order */
     int64_t high_priority_min; /* what a machine at level warning still takes */
+    int64_t explain_bytes;     /* what each loop keeps of placed jobs, and as much of the others */
     unsigned instance;
 };
 
 enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_LANES = 1024 };
 
 struct sched;
+struct explain_book;
 struct send_op;
 struct settle_note;
 
@@ -49,6 +51,7 @@ struct sched_loop {
     const struct snapshot *snapshot;
     struct rnd rnd;
     struct store_op *out_first, *out_last; /* of this turn, not sent yet */
+    struct explain_book *book;             /* how its dispatches came to their ends */
 };
 
 /* What sched needs from the layer above it. */

@@ -33,6 +33,12 @@ void api_job_show(struct call *call);
 void api_job_cancel(struct call *call);
 void api_job_retry(struct call *call);
 
+/* api_explain.c */
+struct submit;
+void api_job_explain(struct call *call);
+/* Answers what would become of it, and changes nothing. */
+void explain_dry_run(struct call *call, struct submit *submit);
+
 /* api_rpc.c */
 void api_node_rpc(struct call *call);
 void api_job_logs(struct call *call);
@@ -69,7 +75,7 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
 void settle_problem(const struct settle *settle, struct problem *ret_why);
 
 void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena);
-void node_write(struct jsonw *w, const struct snap_node *member, const struct sched *sched);
+void breaker_write_item(struct jsonw *w, const struct store_breaker *item);
 
 /* A job that is not placed yet may wait (tasks with queue_ms). */
 struct submit {

@@ -52,7 +52,7 @@ static void write_ms(struct jsonw *w, const char *name, int64_t at_ms)
         jsonw_knull(w, name);
 }
 
-static void write_breaker(struct jsonw *w, const struct store_breaker *item)
+void breaker_write_item(struct jsonw *w, const struct store_breaker *item)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", item->node);
@@ -93,7 +93,7 @@ static void listed(struct store_op *op)
     jsonw_key(&w, "breakers");
     jsonw_arr(&w);
     for (; at < op->u.breakers.count && (int64_t)shown < own->limit; at++, shown++)
-        write_breaker(&w, &items[at]);
+        breaker_write_item(&w, &items[at]);
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                shown && at < op->u.breakers.count

@@ -211,6 +211,21 @@ static bool shows_whys(enum err err)
     return err == ERR_ALL_FULL || err == ERR_PREFERRED_UNAVAILABLE || err == ERR_QUEUE_FULL;
 }
 
+/* What a refusal tells more: reasons, and under which id its explanation is found. */
+static void refusal_write(struct jsonw *w, const struct submit *submit)
+{
+    enum err err = submit->err;
+    char id[JOB_ID_TEXT + 1];
+
+    if (shows_whys(err))
+        whys_write(w, submit->dispatch);
+    if (!shows_whys(err) && err != ERR_NO_CAPABLE_NODE && err != ERR_PREFERRED_NOT_CAPABLE)
+        return;
+    job_id_text(submit->dispatch->job, id);
+    jsonw_kstr(w, "job_id", str_of(id));
+    jsonw_kstr(w, "explain", arena_fmt(submit->dispatch->arena, "/v1/jobs/%s/explain", id));
+}
+
 static void answer(struct submit *submit)
 {
     struct call *call = submit->user;
@@ -219,8 +234,7 @@ static void answer(struct submit *submit)
     if (submit->err) {
         struct jsonw w = call_problem_begin(call, &buf, &submit->why);
 
-        if (shows_whys(submit->err))
-            whys_write(&w, submit->dispatch);
+        refusal_write(&w, submit);
         call_problem_end(call, &buf, &w, &submit->why);
         return;
     }
@@ -256,13 +270,20 @@ static void dispatch_one(struct call *call, bool f2f)
 {
     struct submit *submit;
     struct problem why;
+    bool dry = false;
 
+    if (!call_query_bool(call, "dry_run", &dry))
+        return;
     if (submit_prepare(call->worker, call->arena, call->body, f2f, &submit, &why)) {
         call_problem(call, &why);
         return;
     }
     if (!read_key(call, submit))
         return;
+    if (dry) {
+        explain_dry_run(call, submit);
+        return;
+    }
     submit->done = answer;
     submit->user = call;
     submit_start(submit);
@@ -303,8 +324,8 @@ static void entry_write(struct jsonw *w, const struct entry *entry)
         submit_write(w, submit);
     } else {
         problem_write(w, submit ? &submit->why : &entry->why);
-        if (submit && shows_whys(submit->err))
-            whys_write(w, submit->dispatch);
+        if (submit)
+            refusal_write(w, submit);
     }
     jsonw_end_obj(w);
 }
@@ -368,7 +389,15 @@ void api_dispatch_batch(struct call *call)
     const struct json *jobs = json_get(call->body, "jobs");
     int64_t max = call->worker->server->settings->batch_max;
     struct batch *batch = arena_new(call->arena, struct batch);
+    bool dry = false;
 
+    if (!call_query_bool(call, "dry_run", &dry))
+        return;
+    if (dry) {
+        call_error(call, ERR_BAD_FIELD, "dry_run",
+                   "dry_run is for one job: POST it to /v1/dispatch/f2f or /v1/dispatch/task.");
+        return;
+    }
     if (json_type(jobs) != JSON_ARR || jobs->count == 0 || jobs->count > max) {
         call_error(call, ERR_BAD_FIELD, "jobs", "jobs must be a list of 1 to %lld jobs.",
                    (long long)max);

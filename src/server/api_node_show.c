@@ -5,6 +5,7 @@
 #include "model/selector.h"
 #include "sched/counts.h"
 #include "server/api.h"
+#include "server/explain_write.h"
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
@@ -100,17 +101,18 @@ static void live_write(struct jsonw *w, const struct node *node)
     jsonw_kint(w, "epoch", atomic_load(&node->epoch));
 }
 
-void node_write(struct jsonw *w, const struct snap_node *member, const struct sched *sched)
+/* Its members, within an object. */
+static void node_write(struct jsonw *w, const struct snap_node *member,
+                       const struct sched_loop *loop)
 {
     const struct facts *facts = member->facts;
 
-    jsonw_obj(w);
     jsonw_kstr(w, "node_id", member->node->id);
     live_write(w, member->node);
     jsonw_kraw(w, "labels", facts->labels);
     pool_write(w, &facts->pool);
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
-    jsonw_kint(w, "health_score", sched_score(member->node, sched->config.latency_target_ms));
+    jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);
     jsonw_kint(w, "version", facts->version);
     jsonw_kstr(w, "reached_by", str_of(reached_by(member)));
@@ -118,11 +120,32 @@ void node_write(struct jsonw *w, const struct snap_node *member, const struct sc
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
     jsonw_kint(w, "registered_ms", facts->registered_ms);
-    jsonw_end_obj(w);
+    explain_write_node(w, member, loop->sched, *loop->wall_ms);
 }
 
-void api_node_show(struct call *call)
+struct node_call {
+    struct call *call;
+    struct store_op op;
+};
+
+/* The types of work it gets none of; null when the store does not say. */
+static void breakers_write(struct jsonw *w, struct str node_id, const struct store_op *op)
 {
+    jsonw_key(w, "breakers");
+    if (op->err) {
+        jsonw_null(w);
+        return;
+    }
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.breakers.count; i++)
+        if (str_eq(op->u.breakers.items[i].node, node_id))
+            breaker_write_item(w, &op->u.breakers.items[i]);
+    jsonw_end_arr(w);
+}
+
+static void node_shown(struct store_op *op)
+{
+    struct call *call = container_of(op, struct node_call, op)->call;
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
@@ -132,9 +155,25 @@ void api_node_show(struct call *call)
                    STR_ARG(call->params[0]));
         return;
     }
-    node_write(&w, known, &call->worker->server->sched);
+    jsonw_obj(&w);
+    node_write(&w, known, call->worker->sched);
+    breakers_write(&w, known->node->id, op);
+    jsonw_end_obj(&w);
     call_json(call, 200, &buf);
     buf_free(&buf);
+}
+
+void api_node_show(struct call *call)
+{
+    struct node_call *own = arena_new(call->arena, struct node_call);
+
+    own->call = call;
+    own->op = (struct store_op){.verb = STORE_BREAKERS,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = node_shown,
+                                .not_after_ms = sched_not_after(call->worker->sched),
+                                .arena = call->arena};
+    sched_send(call->worker->sched, &own->op);
 }
 
 /* The first node behind the cursor. */
@@ -186,7 +225,9 @@ void api_node_list(struct call *call)
             continue;
         if (!selector_match(selector, snapshot->nodes[i].facts->label_values))
             continue;
-        node_write(&w, &snapshot->nodes[i], &call->worker->server->sched);
+        jsonw_obj(&w);
+        node_write(&w, &snapshot->nodes[i], call->worker->sched);
+        jsonw_end_obj(&w);
         shown++;
     }
     jsonw_end_arr(&w);

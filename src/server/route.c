@@ -39,6 +39,8 @@ static const struct route routes[] = {
      .body_optional = true, .help = "end a job"},
     {HTTP_M_POST, "/v1/jobs/{id}/retry", api_job_retry, SCOPE_OPERATE, .body = true,
      .body_optional = true, .help = "the same work again, as a new job"},
+    {HTTP_M_GET, "/v1/jobs/{id}/explain", api_job_explain, SCOPE_READ,
+     .help = "why a job went to its node, or to none"},
     {HTTP_M_GET, "/v1/jobs/{id}/logs", api_job_logs, SCOPE_READ,
      .help = "what a job printed, from an offset"},
     {HTTP_M_GET, "/api/brain/cluster/status", api_cluster_status, SCOPE_READ,
@@ -343,6 +345,21 @@ bool call_query_int(struct call *call, const char *name, int64_t min, int64_t ma
         return false;
     }
     *value = number;
+    return true;
+}
+
+bool call_query_bool(struct call *call, const char *name, bool *value)
+{
+    struct str text = http_query(call->req, name);
+
+    if (!text.at)
+        return true;
+    bool yes = str_is(text, "1") || str_is(text, "true") || !text.len;
+    if (!yes && !str_is(text, "0") && !str_is(text, "false")) {
+        call_error(call, ERR_BAD_FIELD, name, "%s must be 1 or 0.", name);
+        return false;
+    }
+    *value = yes;
     return true;
 }
 

@@ -56,6 +56,7 @@ void problem_write(struct jsonw *w, const struct problem *why);
 
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);
+bool call_query_bool(struct call *call, const char *name, bool *value);
 bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value);
 /* False: the token may not speak for this node; answered with 403. */
 bool call_speaks_for(struct call *call, struct str node_id);

@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "sched/explain.h"
+
 #define AT(member) offsetof(struct settings, member)
 #define SCHED(m)   offsetof(struct settings, sched.m)
 #define SECOND_MS  1000
@@ -46,6 +48,13 @@ static const struct field fields[] = {
      .max = SCHED_SAMPLE_MAX,
      .preset = "20",
      .help = "candidates sampled for a dispatch"},
+    {.name = "explain_bytes",
+     .type = FIELD_INT,
+     .offset = SCHED(explain_bytes),
+     .min = EXPLAIN_BYTES_MIN,
+     .max = 1024 * MIB,
+     .preset = "4194304",
+     .help = "memory of each loop for why jobs went where they did; as much for refused ones"},
     {.name = "reservation_ttl_ms",
      .type = FIELD_MS,
      .offset = SCHED(reservation_ttl_ms),

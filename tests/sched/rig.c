@@ -186,6 +186,7 @@ struct rig *rig_new(void)
     rnd_seed(&rig->rnd, 1);
     rig->wall_ms = RIG_START_MS;
     rig->config = (struct sched_config){.sample_k = 20,
+                                        .explain_bytes = 256 * 1024,
                                         .reservation_ttl_ms = 5000,
                                         .max_attempts = 2,
                                         .candidate_shuffle = true,

@@ -1,0 +1,79 @@
+/* Why a job went to its node, or to none. Every dispatch leaves a record of its choice with its
+ * loop, in memory of a fixed size: the oldest goes when a new one needs the room. Jobs that were
+ * placed at once have a book of their own, so that their number pushes out no refused, retried or
+ * waiting one. What would happen now is told by the same rules, and changes nothing. */
+#ifndef SCHED_EXPLAIN_H
+#define SCHED_EXPLAIN_H
+
+#include "sched/dispatch.h"
+
+enum { EXPLAIN_BYTES_MIN = 256 * 1024 }; /* the largest record takes less than half of it */
+
+/* Why a node did not get the job: an enum dispatch_why, or one of these. */
+enum explain_why {
+    EXPLAIN_CHOSEN = WHY_COUNT,
+    EXPLAIN_BEHIND,        /* it fits, but the policy puts another first */
+    EXPLAIN_NOT_ASKED,     /* it was on the list when the dispatch ended for another reason */
+    EXPLAIN_NOT_SAMPLED,   /* a member of the pool that was not looked at */
+    EXPLAIN_NOT_PREFERRED, /* likewise, because only the preferred node counted */
+    EXPLAIN_NOT_CAPABLE,   /* not a member of the pool */
+    EXPLAIN_COUNT
+};
+const char *explain_why_name(unsigned why);
+
+/* One node as it was seen. */
+struct explain_node {
+    struct dispatch_look look;  /* look.why may be an enum explain_why; look.node means nothing */
+    uint64_t hash;              /* of its id */
+    uint32_t name_at, name_len; /* of its id in the record's text; 0: only the hash is known */
+};
+
+/* One choice. Stands in a book, or in an arena: `node_count` nodes and then the text follow. */
+struct explain {
+    uint32_t size; /* of all, a multiple of 8 */
+    uint32_t node_count;
+    uint64_t job; /* 0: a gap in the book */
+    int64_t at_ms;
+    int64_t version; /* of the snapshot */
+    int32_t attempt;
+    int32_t err;      /* enum err: ERR_OK = placed */
+    uint32_t nodes;   /* in the snapshot: what `counts` add up to */
+    uint32_t members; /* of the pool, that fit the request */
+    uint32_t counts[EXPLAIN_COUNT];
+    uint8_t wants; /* POOL_WANT_* */
+    bool f2f;
+    bool waits;                                /* it found no room, and waits for some */
+    uint32_t src_at, src_len, tgt_at, tgt_len; /* in the text; of a task: "type", NAME */
+    uint32_t detail_at, detail_len;
+    uint32_t text_len;
+    struct explain_node list[];
+};
+
+struct str explain_text(const struct explain *explain, uint32_t at, uint32_t len);
+
+struct explain_book *explain_book_new(size_t bytes); /* of each of its two parts */
+void explain_book_free(struct explain_book *book);
+
+/* On the dispatch's loop, when it ended. Allocates nothing. */
+void explain_note(struct dispatch *dispatch);
+
+/* Asks every loop for what it has of a job; answers through done() on the asking loop. */
+struct explain_ask {
+    struct sched_loop *from;
+    uint64_t job;
+    void (*done)(struct explain_ask *ask);
+    struct buf found; /* answer: records, one behind the other; the asker frees it */
+    struct msg msg;   /* private */
+    int at;           /* private */
+};
+void explain_find(struct explain_ask *ask);
+/* The first of `found`, then the next; NULL: no more. */
+const struct explain *explain_next(const struct buf *found, size_t *at);
+
+/* What would become of this job now: a dispatch that is filled in but never started. Every node is
+ * looked at, also where a sample would decide. The breakers are the store's, of now; at most `max`
+ * nodes are listed, the best first. dispatch->err and ->why are what a client would get. */
+const struct explain *explain_now(struct dispatch *dispatch, const struct store_breaker *breakers,
+                                  size_t breaker_count, size_t max);
+
+#endif

@@ -1,0 +1,155 @@
+"""Why a job went where it did: every node has a reason, asking changes nothing, and people can read it."""
+from harness import Case, Node, berth, eventually
+
+
+class Explain(Case):
+    def why(self, server, job_id, **query):
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        answer = self.ok(server.get(f"/v1/jobs/{job_id}/explain?{text}"))
+        for decision in answer["decisions"] + ([answer["now"]] if answer["now"] else []):
+            self.adds_up(decision)
+        return answer
+
+    def adds_up(self, decision):
+        self.assertEqual(sum(decision["reasons"].values()), decision["nodes_total"], decision)
+        self.assertEqual(len(decision["nodes"]) + decision["nodes_left_out"], decision["nodes_total"])
+        names = [node["node_id"] for node in decision["nodes"]]
+        self.assertEqual(len(set(names)), len(names), "a node stands there twice")
+        for node in decision["nodes"]:
+            self.assertIn(node["reason"], decision["reasons"])
+            self.assertTrue(node["detail"].endswith("."), node)
+
+    def reasons(self, decision):
+        return {node["node_id"]: node["reason"] for node in decision["nodes"]}
+
+    def dry(self, server, body, kind="task"):
+        answer = self.ok(server.post(f"/v1/dispatch/{kind}?dry_run=1", body))
+        self.assertIs(answer["dry_run"], True)
+        self.adds_up(answer["now"])
+        return answer
+
+    def fleet(self, server):
+        Node(server, "idle", allowed_types=["dev"], max_concurrent_jobs=1)
+        Node(server, "busy", allowed_types=["dev"], max_concurrent_jobs=0)
+        Node(server, "drained", allowed_types=["dev"])
+        self.ok(server.post("/v1/nodes/drained/drain"))
+        Node(server, "french", semantic_langs=["fr"], nmt_pairs=[["fr", "en"]])
+
+    def test_of_a_placed_and_of_a_refused_job(self):
+        server = self.start()
+        self.fleet(server)
+        job = self.ok(self.task(server))
+        found = self.why(server, job["job_id"])
+        self.assertEqual(found["state"], "DISPATCHED")
+        self.assertEqual(len(found["decisions"]), 1)
+        decision = found["decisions"][0]
+        self.assertEqual((decision["outcome"], decision["node_id"], decision["pool_id"]),
+                         ("PLACED", "idle", "type:dev"))
+        self.assertEqual(self.reasons(decision)["idle"], "CHOSEN")
+        self.assertEqual(self.reasons(decision)["drained"], "NOT_READY")
+        self.assertEqual(self.reasons(decision)["french"], "NOT_CAPABLE")
+        refused = self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(refused["explain"], f"/v1/jobs/{refused['job_id']}/explain")
+        found = self.why(server, refused["job_id"])
+        self.assertIsNone(found["state"])
+        decision = found["decisions"][0]
+        self.assertEqual(self.reasons(decision), {"idle": "FULL", "busy": "NO_CAPACITY",
+                                                  "drained": "NOT_READY", "french": "NOT_CAPABLE"})
+        by_id = {node["node_id"]: node for node in decision["nodes"]}
+        self.assertEqual((by_id["idle"]["load"], by_id["idle"]["max"]), (1, 1))
+        self.assertIn("operator drained", by_id["drained"]["detail"])
+        self.assertIn("type(dev)", by_id["french"]["detail"])
+        refused = self.problem(self.dispatch(server, src="zh", tgt="fr"), 422, "NO_CAPABLE_NODE")
+        decision = self.why(server, refused["job_id"])["decisions"][0]
+        self.assertEqual(decision["reasons"], {"NOT_CAPABLE": 4})
+        self.problem(server.get("/v1/jobs/j0000000000000/explain"), 404, "NOT_FOUND")
+        self.problem(server.get("/v1/jobs/nonsense/explain"), 404, "NOT_FOUND")
+
+    def test_of_a_retried_and_of_a_waiting_job(self):
+        server = self.start(reservation_ttl_ms=300)
+        Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        job = self.ok(self.task(server, queue_ms=60000, max_attempts=3))
+        waits = self.task(server, queue_ms=60000)
+        self.assertEqual(waits.status, 202, str(waits))
+        eventually("its turn was looked at",
+                   lambda: self.why(server, waits["job_id"])["decisions"])
+        found = self.why(server, waits["job_id"])
+        self.assertEqual(self.reasons(found["now"]), {"n1": "FULL"})
+        self.assertTrue(found["decisions"][-1]["waits"])
+        eventually("the next attempt", lambda: server.job(job["job_id"])["attempt_id"] == 2)
+        found = self.why(server, job["job_id"])
+        self.assertIn(2, [decision["attempt_id"] for decision in found["decisions"]])
+        self.assertEqual(found["attempts"][0]["reason"], "ACK_TIMEOUT")
+
+    def test_a_dry_run_changes_nothing(self):
+        server = self.start()
+        self.fleet(server)
+        before = server.metrics()
+        would = self.dry(server, {"type": "dev"})
+        self.assertEqual((would["status"], would["outcome"], would["node_id"]), (200, "PLACED", "idle"))
+        would = self.dry(server, {"src_lang": "en", "tgt_lang": "ja"}, "f2f")
+        self.assertEqual((would["status"], would["outcome"]), (422, "NO_CAPABLE_NODE"))
+        self.assertEqual(would["detail"], "No node supports semantic(en) + nmt(en->ja).")
+        self.problem(server.post("/v1/dispatch/task?dry_run=1", {"priority": 3}), 400, "BAD_FIELD")
+        self.problem(server.post("/v1/dispatch/task?dry_run=maybe", {"type": "dev"}), 400, "BAD_FIELD")
+        self.problem(server.post("/v1/dispatch/batch?dry_run=1", {"jobs": [{"type": "dev"}]}), 400,
+                     "BAD_FIELD")
+        self.assertEqual(server.all_jobs(), [])
+        self.assertSlots(server, "idle", 0, 0)
+        for name, value in server.metrics().items():
+            if "reserve" in name or "dispatch" in name or "jobs" in name:
+                self.assertEqual(value, before.get(name, 0), name)
+        self.ok(self.task(server))
+        would = self.dry(server, {"type": "dev", "queue_ms": 5000})
+        self.assertEqual((would["status"], would["outcome"], would["node_id"]), (202, "WAITS", None))
+        would = self.dry(server, {"type": "dev"})
+        self.assertEqual((would["status"], would["outcome"]), (503, "ALL_CANDIDATES_FULL_OR_FAILED"))
+
+    def test_what_is_foreseen_happens(self):
+        """A fleet in many states: the dry run and the dispatch right after it agree."""
+        server = self.start()
+        for number in range(8):
+            Node(server, f"n{number}", allowed_types=["dev"], max_concurrent_jobs=number % 3,
+                 labels={"zone": "eu" if number % 2 else "us"}, health="degraded" if number == 4 else "ready")
+        for body in [{"type": "dev"}, {"type": "dev", "requires": "zone=eu"}, {"type": "dev", "requires": "zone=mars"},
+                     {"type": "talk"}] * 4:
+            would = self.dry(server, body)
+            answer = server.post("/v1/dispatch/task", body)
+            self.assertEqual(answer.status, would["status"], (body, str(answer)))
+            if answer.status != 200:
+                self.assertEqual(answer["error"], would["outcome"])
+                self.assertEqual(answer["detail"], would["detail"])
+
+    def test_breakers_count_and_a_node_tells_them(self):
+        server = self.start()
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=5)
+        for _ in range(3):
+            job = self.ok(self.task(server, max_attempts=1))
+            node.poll()
+            self.ok(node.ack(job))
+            self.ok(node.fail(job, "EXIT_1"))
+        would = self.dry(server, {"type": "dev"})
+        self.assertEqual(self.reasons(would["now"]), {"n1": "BREAKER_OPEN"})
+        self.assertIn("failed 3 such jobs", would["now"]["nodes"][0]["detail"])
+        shown = server.node("n1")
+        self.assertEqual([(b["type"], b["state"]) for b in shown["breakers"]], [("dev", "OPEN")])
+        self.assertIs(shown["takes_work"], True)
+
+    def test_a_node_says_why_it_takes_no_work(self):
+        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000)
+        node = Node(server, "n1", max_concurrent_jobs=1)
+        self.assertEqual((server.node("n1")["takes_work"], server.node("n1")["why_not"]), (True, None))
+        self.placed(server)
+        self.assertEqual(server.node("n1")["why_not"]["reason"], "FULL")
+        for health, words in (("degraded", "degraded"), ("ready", "slots")):
+            node.register(health=health)
+            self.assertIn(words, server.node("n1")["why_not"]["detail"])
+        self.ok(server.post("/v1/nodes/n1/cordon"))
+        self.assertIn("cordoned", server.node("n1")["why_not"]["detail"])
+        self.ok(server.post("/v1/nodes/n1/undrain"))
+        self.ok(node.heartbeat(max=5, level="danger", max_concurrent_jobs=9))
+        self.assertEqual(server.node("n1")["why_not"]["reason"], "LEVEL")
+        listed = server.get("/v1/nodes").json["nodes"][0]
+        self.assertEqual(listed["why_not"]["reason"], "LEVEL")
+        eventually("it is silent too long",
+                   lambda: server.node("n1")["why_not"]["reason"] in ("STALE", "NOT_READY"))

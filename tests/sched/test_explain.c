@@ -1,0 +1,360 @@
+/* Why a job went where it did: every node has one reason, memory has a bound, and asking changes
+ * nothing. */
+#include "rig.h"
+
+#include "sched/explain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TALK "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\"}"
+#define TASK "{\"type\":\"t\"}"
+
+static void heard(struct explain_ask *ask)
+{
+    ask->from = NULL;
+}
+
+/* Everything the loops have of a job; freed by the caller. */
+static struct buf found(struct rig *rig, uint64_t job)
+{
+    struct explain_ask ask = {.from = rig_loop(rig, 1), .job = job, .done = heard};
+
+    explain_find(&ask);
+    rig_quiet(rig);
+    assert_null(ask.from);
+    return ask.found;
+}
+
+static uint32_t sum(const struct explain *explain)
+{
+    uint32_t all = 0;
+
+    for (int i = 0; i < EXPLAIN_COUNT; i++)
+        all += explain->counts[i];
+    return all;
+}
+
+/* Both ways of counting are the same, and nobody stands there twice. */
+static void check(const struct explain *explain)
+{
+    uint32_t listed[EXPLAIN_COUNT] = {0};
+
+    assert_int_equal(sum(explain), explain->nodes);
+    for (uint32_t i = 0; i < explain->node_count; i++) {
+        listed[explain->list[i].look.why]++;
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(explain->list[i].hash != explain->list[j].hash);
+    }
+    for (int i = 0; i < EXPLAIN_COUNT; i++)
+        assert_true(listed[i] <= explain->counts[i]);
+}
+
+static const struct explain_node *of(const struct explain *explain, const char *id)
+{
+    for (uint32_t i = 0; i < explain->node_count; i++)
+        if (explain->list[i].hash == str_hash(str_of(id)))
+            return &explain->list[i];
+    fail_msg("%s is not in it", id);
+    return NULL;
+}
+
+static const char *why_of(const struct explain *explain, const char *id)
+{
+    return explain_why_name(of(explain, id)->look.why);
+}
+
+/* One of each kind. */
+static void fleet(struct rig *rig)
+{
+    rig_worker(rig, "idle", 4);
+    rig_worker(rig, "none", 0);
+    rig_worker(rig, "drained", 2);
+    rig_admin(rig, "drained", NODE_ADMIN_DRAINING);
+    rig_worker(rig, "hot", 2);
+    rig_beat(rig, "{\"node_id\":\"hot\",\"level\":\"danger\"}");
+    rig_worker(rig, "deaf", 2);
+    rig->unreachable = STR("deaf");
+    rig_register(rig, "{\"node_id\":\"other\",\"allowed_types\":[\"u\"]}");
+}
+
+static void a_placed_job(void **state)
+{
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+    size_t at = 0;
+
+    fleet(rig);
+    rig->unreachable = STR_NONE;
+    dispatch = rig_task(rig, TASK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    struct buf all = found(rig, dispatch->job);
+    const struct explain *explain = explain_next(&all, &at);
+    assert_non_null(explain);
+    assert_null(explain_next(&all, &at));
+    check(explain);
+    assert_int_equal(explain->nodes, 6);
+    assert_int_equal(explain->members, 5);
+    assert_int_equal(explain->version, rig_loop(rig, 0)->snapshot->version);
+    assert_string_equal(why_of(explain, dispatch->head.node), "CHOSEN");
+    assert_string_equal(why_of(explain, "drained"), "NOT_READY");
+    assert_string_equal(why_of(explain, "hot"), "LEVEL");
+    assert_int_equal(of(explain, "hot")->look.level, 2);
+    assert_int_equal(explain->counts[EXPLAIN_NOT_CAPABLE], 1);
+    buf_free(&all);
+}
+
+static void a_refused_job(void **state)
+{
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+    size_t at = 0;
+
+    fleet(rig);
+    for (int i = 0; i < 4; i++)
+        rig_place(rig, TASK); /* what is idle fills up; each send to "deaf" fails */
+    dispatch = rig_task(rig, TASK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_ALL_FULL);
+    struct buf all = found(rig, dispatch->job);
+    const struct explain *explain = explain_next(&all, &at);
+    check(explain);
+    assert_int_equal(explain->err, ERR_ALL_FULL);
+    assert_string_equal(why_of(explain, "idle"), "FULL");
+    assert_string_equal(why_of(explain, "none"), "NO_CAPACITY");
+    assert_string_equal(why_of(explain, "deaf"), "SEND_FAILED");
+    assert_int_equal(of(explain, "idle")->look.load, 4);
+    assert_int_equal(of(explain, "idle")->look.max, 4);
+    /* Their names stay when they are gone. */
+    rig_drop(rig, "idle");
+    const struct explain_node *idle = of(explain, "idle");
+    assert_str(explain_text(explain, idle->name_at, idle->name_len), "idle");
+    assert_str(explain_text(explain, explain->tgt_at, explain->tgt_len), "t");
+    buf_free(&all);
+}
+
+static void nobody_can(void **state)
+{
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+    size_t at = 0;
+
+    fleet(rig);
+    dispatch = rig_task(rig, "{\"type\":\"unheard\"}");
+    rig_drop(rig, "idle");
+    assert_int_equal(rig_run(rig, rig_f2f(rig, "{\"src_lang\":\"fr\",\"tgt_lang\":\"zh\"}")),
+                     ERR_NO_CAPABLE_NODE);
+    dispatch = rig_f2f(rig, "{\"src_lang\":\"fr\",\"tgt_lang\":\"zh\"}");
+    assert_int_equal(rig_run(rig, dispatch), ERR_NO_CAPABLE_NODE);
+    struct buf all = found(rig, dispatch->job);
+    const struct explain *explain = explain_next(&all, &at);
+    check(explain);
+    assert_int_equal(explain->counts[EXPLAIN_NOT_CAPABLE], explain->nodes);
+    buf_free(&all);
+}
+
+static void a_preferred_node(void **state)
+{
+    static const struct {
+        const char *node;
+        bool strict;
+        const char *preferred, *idle, *other;
+    } rows[] = {
+        {"idle", false, "CHOSEN", "CHOSEN", "NOT_PREFERRED"},
+        {"none", false, "NO_CAPACITY", "CHOSEN", NULL},
+        {"none", true, "NO_CAPACITY", "NOT_PREFERRED", "NOT_PREFERRED"},
+        {"drained", false, "NOT_READY", "CHOSEN", NULL},
+        {"other", false, NULL, "NOT_PREFERRED", "NOT_PREFERRED"},
+    };
+    struct rig *rig = *state;
+
+    rig_worker(rig, "idle", 100);
+    rig_worker(rig, "none", 0);
+    rig_worker(rig, "drained", 2);
+    rig_admin(rig, "drained", NODE_ADMIN_DRAINING);
+    rig_register(rig, "{\"node_id\":\"other\",\"allowed_types\":[\"u\"]}");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char json[256];
+        size_t at = 0;
+
+        snprintf(json, sizeof json,
+                 "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"preferred_node_id\":"
+                 "\"%s\",\"strict\":%s}}",
+                 rows[i].node, rows[i].strict ? "true" : "false");
+        struct dispatch *dispatch = rig_f2f(rig, json);
+        rig_run(rig, dispatch);
+        struct buf all = found(rig, dispatch->job);
+        const struct explain *explain = explain_next(&all, &at);
+        check(explain);
+        if (rows[i].preferred)
+            assert_string_equal(why_of(explain, rows[i].node), rows[i].preferred);
+        if (strcmp(rows[i].idle, "NOT_PREFERRED") == 0)
+            assert_true(explain->counts[EXPLAIN_NOT_PREFERRED] > 0);
+        else
+            assert_string_equal(why_of(explain, "idle"), rows[i].idle);
+        buf_free(&all);
+        /* What was foreseen is the same. */
+        struct dispatch *again = rig_f2f(rig, json);
+        again->done = NULL;
+        const struct explain *now = explain_now(again, NULL, 0, 100);
+        check(now);
+        assert_int_equal(now->err, dispatch->err);
+        if (!now->err)
+            assert_str(again->node->id, dispatch->head.node);
+    }
+}
+
+static void of_a_large_pool_a_sample_is_seen(void **state)
+{
+    struct rig *rig = *state;
+    size_t at = 0;
+
+    for (int i = 0; i < 60; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "n%d", i);
+        rig_worker(rig, id, 1);
+    }
+    struct dispatch *dispatch = rig_f2f(rig, TALK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    struct buf all = found(rig, dispatch->job);
+    const struct explain *explain = explain_next(&all, &at);
+    check(explain);
+    assert_int_equal(explain->counts[EXPLAIN_CHOSEN], 1);
+    assert_int_equal(explain->counts[EXPLAIN_BEHIND], 19);
+    assert_int_equal(explain->counts[EXPLAIN_NOT_SAMPLED], 40);
+    buf_free(&all);
+    /* What would be is asked of all, and only so many are listed. */
+    dispatch = rig_f2f(rig, TALK);
+    dispatch->done = NULL;
+    explain = explain_now(dispatch, NULL, 0, 7);
+    check(explain);
+    assert_int_equal(explain->node_count, 7);
+    assert_int_equal(explain->list[0].look.why, EXPLAIN_CHOSEN);
+    assert_int_equal(explain->counts[EXPLAIN_BEHIND], 58);
+    assert_int_equal(explain->counts[WHY_FULL], 1);
+}
+
+static void a_retry_leaves_one_record_each(void **state)
+{
+    struct rig *rig = *state;
+    const struct explain *explain;
+    size_t at = 0, count = 0;
+
+    rig_worker(rig, "a", 4);
+    rig_worker(rig, "b", 4);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":2}");
+    char first[NODE_ID_MAX + 1];
+    strcpy(first, rig_job(rig, job).node);
+    rig_settle(rig, SETTLE_ACK, job, 1, first, NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, first, "EXIT_1");
+    struct buf all = found(rig, job);
+    while ((explain = explain_next(&all, &at))) {
+        check(explain);
+        count++;
+        if (explain->attempt == 2)
+            assert_string_equal(why_of(explain, first), "TRIED_BEFORE");
+    }
+    assert_int_equal(count, 2);
+    buf_free(&all);
+}
+
+static void what_waits_is_written_now_and_then(void **state)
+{
+    struct rig *rig = *state;
+    const struct explain *explain;
+    size_t at = 0, count = 0;
+
+    rig_worker(rig, "none", 0);
+    uint64_t job = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":600000}");
+    for (int i = 0; i < 250; i++) {
+        rig_tick(rig, 100);
+        rig_beat(rig, "{\"node_id\":\"none\"}");
+    }
+    struct buf all = found(rig, job);
+    while ((explain = explain_next(&all, &at))) {
+        check(explain);
+        assert_true(explain->waits);
+        count++;
+    }
+    assert_in_range(count, 2, 4); /* of some 250 tries in 25 s */
+    buf_free(&all);
+}
+
+/* Placed ones come and go; a refused one stays. The book never grows. */
+static void what_is_placed_pushes_out_nothing_else(void **state)
+{
+    struct rig *rig = *state;
+    size_t at = 0;
+    uint64_t first = 0, last = 0;
+
+    rig_worker(rig, "none", 0);
+    struct dispatch *refused = rig_task(rig, TASK);
+    assert_int_equal(rig_run(rig, refused), ERR_ALL_FULL);
+    rig_worker(rig, "big", 100000);
+    for (int i = 0; i < 3000; i++) {
+        last = rig_place(rig, TASK);
+        first = first ? first : last;
+        if (rig->sent_count > RIG_SENDS / 2)
+            rig->sent_count = 0;
+        rig->note_count = 0;
+    }
+    struct buf all = found(rig, refused->job);
+    assert_non_null(explain_next(&all, &at));
+    buf_free(&all);
+    all = found(rig, first);
+    assert_int_equal(all.len, 0);
+    buf_free(&all);
+    all = found(rig, last);
+    assert_true(all.len > 0);
+    buf_free(&all);
+}
+
+/* A dry run reserves nothing, sends nothing, tells nobody. */
+static void asking_changes_nothing(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    size_t sent = rig->sent_count, notes = rig->note_count;
+    size_t reserves = rig->calls[STORE_RESERVE];
+    struct dispatch *dispatch = rig_task(rig, TASK);
+    dispatch->done = NULL;
+    const struct explain *now = explain_now(dispatch, NULL, 0, 100);
+    rig_quiet(rig);
+    assert_int_equal(now->err, ERR_OK);
+    assert_str(dispatch->node->id, "n1");
+    assert_int_equal(rig->sent_count, sent);
+    assert_int_equal(rig->note_count, notes);
+    assert_int_equal(rig->calls[STORE_RESERVE], reserves);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->pending), 0);
+    assert_int_equal(rig_job(rig, dispatch->job).id, 0);
+    /* A breaker the store knows of counts. */
+    struct store_breaker shut = {
+        .node = STR("n1"), .type = STR("t"), .breaker = {.state = BREAKER_OPEN, .failures = 3}};
+    dispatch = rig_task(rig, TASK);
+    dispatch->done = NULL;
+    now = explain_now(dispatch, &shut, 1, 100);
+    assert_int_equal(now->err, ERR_ALL_FULL);
+    assert_string_equal(why_of(now, "n1"), "BREAKER_OPEN");
+    assert_non_null(strstr(dispatch->why.detail, "keeps failing"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_placed_job),
+        TEST(a_refused_job),
+        TEST(nobody_can),
+        TEST(a_preferred_node),
+        TEST(of_a_large_pool_a_sample_is_seen),
+        TEST(a_retry_leaves_one_record_each),
+        TEST(what_waits_is_written_now_and_then),
+        TEST(what_is_placed_pushes_out_nothing_else),
+        TEST(asking_changes_nothing),
+    };
+
+    return cmocka_run_group_tests_name("sched/explain", tests, NULL, NULL);
+}
