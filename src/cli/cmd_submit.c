@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cli/ask.h"
 #include "cli/show.h"
+#include "cli/submit.h"
 #include "cli/wait.h"
 
 enum { PAYLOAD_BYTES_MAX = 16 * 1024 * 1024 };
@@ -190,29 +191,36 @@ static int tell(struct cli *cli, const struct ask *ask)
     return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
 }
 
-static int cmd_job_submit(struct cli *cli)
+int submit_ask(struct cli *cli, struct ask *ask)
 {
     const char *kind;
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
-    struct ask ask = {.method = "POST", .idempotency_key = cli_text(cli, "idempotency-key")};
     int code = check_flags(cli, &kind);
 
     if (code != CLI_OK)
         return code;
-    ask.path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
     assert(kind != NULL);
+    ask->method = "POST";
+    ask->path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
     jsonw_obj(&w);
     if (strcmp(kind, "f2f") == 0)
         put_f2f(cli, &w);
     else
         code = put_task(cli, &w);
-    if (code == CLI_OK) {
-        jsonw_end_obj(&w);
-        ask.body = buf_view(&body);
-        code = ask_run(cli, &ask);
-    }
+    jsonw_end_obj(&w);
+    ask->body = arena_str(&cli->arena, buf_view(&body));
     buf_free(&body);
+    return code;
+}
+
+static int cmd_job_submit(struct cli *cli)
+{
+    struct ask ask = {.idempotency_key = cli_text(cli, "idempotency-key")};
+    int code = submit_ask(cli, &ask);
+
+    if (code == CLI_OK)
+        code = ask_run(cli, &ask);
     return code == CLI_OK ? tell(cli, &ask) : code;
 }
 
@@ -304,6 +312,10 @@ static const struct flag submit_flags[] = {
      .help = "a person waits: may use reserved slots",
      .group = "task"},
 };
+
+/* All but the first two, which are about sending it. */
+const struct flag_set submit_job_flags = {.flags = submit_flags + 2,
+                                          .count = COUNT_OF(submit_flags) - 2};
 
 static const struct command rows[] = {
     {.noun = "job",

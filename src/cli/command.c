@@ -21,6 +21,7 @@ enum { NAMES_MAX = 128 };
         row(submit)  /* cmd_submit.c: job submit */                                                \
         row(job)     /* cmd_job.c */                                                               \
         row(logs)    /* cmd_logs.c: job logs */                                                    \
+        row(explain) /* cmd_explain.c: job explain, explain */                                     \
         row(pool)    /* cmd_pool.c */                                                              \
         row(session) /* cmd_pool.c */                                                              \
         row(breaker) /* cmd_breaker.c */                                                           \

@@ -153,3 +153,27 @@ class Explain(Case):
         self.assertEqual(listed["why_not"]["reason"], "LEVEL")
         eventually("it is silent too long",
                    lambda: server.node("n1")["why_not"]["reason"] in ("STALE", "NOT_READY"))
+
+    def test_the_command_line(self):
+        server = self.start()
+        self.fleet(server)
+        env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"}
+        said = berth("explain", "--type", "dev", "--priority", "3", env=env)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("now: PLACED on idle", said.stdout)
+        self.assertRegex(said.stdout, r"drained +NOT_READY .*an operator drained it")
+        self.assertEqual(server.all_jobs(), [])
+        job = self.ok(self.task(server))
+        said = berth("job", "explain", job["job_id"], env=env)
+        self.assertIn("attempt 1: PLACED on idle", said.stdout)
+        self.assertRegex(said.stdout, r"french +NOT_CAPABLE .*type\(dev\)")
+        said = berth("explain", "--type", "dev", "--queue", "10s", env=env)
+        self.assertIn("It would wait", said.stdout)
+        refused = self.task(server).json
+        said = berth("job", "explain", refused["job_id"], env=env)
+        self.assertIn("was refused", said.stdout)
+        self.assertIn("1 of its 1 slots for such work are taken.", said.stdout)
+        said = berth("explain", "--src", "en", env=env)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("needs --src and --tgt", said.stderr)
+        self.assertEqual(berth("job", "explain", "j0000000000000", env=env).returncode, 3)

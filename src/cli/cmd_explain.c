@@ -1,0 +1,166 @@
+/* `berth job explain` and `berth explain`: why a job went to its node or to none, and what would
+ * become of one now. */
+#include "cli/answer.h"
+#include "cli/show.h"
+#include "cli/submit.h"
+
+static enum table_colour reason_colour(struct str reason)
+{
+    static const char *const fine[] = {"RANKED_BEHIND", "NOT_SAMPLED", "NOT_PREFERRED",
+                                       "NOT_CAPABLE", "NOT_ASKED"};
+
+    if (str_is(reason, "CHOSEN"))
+        return TABLE_GREEN;
+    for (size_t i = 0; i < COUNT_OF(fine); i++)
+        if (str_is(reason, fine[i]))
+            return TABLE_DIM;
+    return TABLE_RED;
+}
+
+static void show_nodes(struct cli *cli, const struct json *decision)
+{
+    static const char *const titles[] = {"NODE", "REASON", ">LOAD", ">MAX", "LEVEL", "WHY"};
+    const struct json *list = json_get(decision, "nodes"), *node = json_first(list);
+    struct table table;
+
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        struct str reason = show_member(cli, node, "reason");
+
+        table_cell(&table, show_member(cli, node, "node_id"));
+        table_cell_colour(&table, reason, reason_colour(reason));
+        table_cell(&table, show_member(cli, node, "load"));
+        table_cell(&table, show_member(cli, node, "max"));
+        table_cell(&table, show_member(cli, node, "level"));
+        table_cell(&table, show_member(cli, node, "detail"));
+        node = json_next(node);
+    }
+    table_print(&table, cli->out, cli->colour);
+    if (show_int(decision, "nodes_left_out", 0) > 0)
+        fprintf(cli->out, "and " STR_FMT " more nodes\n",
+                STR_ARG(show_member(cli, decision, "nodes_left_out")));
+}
+
+/* "FULL 2, NOT_CAPABLE 1" */
+static struct str show_reasons(struct cli *cli, const struct json *decision)
+{
+    const struct json *reasons = json_get(decision, "reasons"), *key = json_first(reasons);
+    struct buf text = {0};
+
+    for (uint32_t i = 0; json_type(reasons) == JSON_OBJ && i < reasons->count; i++) {
+        buf_fmt(&text, "%s" STR_FMT " " STR_FMT, i ? ", " : "", STR_ARG(show_text(cli, key)),
+                STR_ARG(show_text(cli, key + 1)));
+        key = json_next(key + 1);
+    }
+    struct str kept = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return kept;
+}
+
+static void show_decision(struct cli *cli, const struct json *decision, const char *title)
+{
+    struct str detail = show_member(cli, decision, "detail");
+    struct str node = show_member(cli, decision, "node_id");
+
+    fprintf(cli->out, "%s: " STR_FMT, title, STR_ARG(show_member(cli, decision, "outcome")));
+    if (node.len)
+        fprintf(cli->out, " on " STR_FMT, STR_ARG(table_harmless(&cli->arena, node)));
+    fprintf(cli->out, "\n");
+    if (detail.len)
+        fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, detail)));
+    fprintf(cli->out, "  pool " STR_FMT ": " STR_FMT " of " STR_FMT " nodes; " STR_FMT "\n",
+            STR_ARG(show_member(cli, decision, "pool_id")),
+            STR_ARG(show_member(cli, decision, "pool_members")),
+            STR_ARG(show_member(cli, decision, "nodes_total")),
+            STR_ARG(show_reasons(cli, decision)));
+    fprintf(cli->out, "  policy " STR_FMT " (" STR_FMT "), snapshot " STR_FMT "\n\n",
+            STR_ARG(show_member(cli, decision, "policy")),
+            STR_ARG(show_member(cli, decision, "policy_key")),
+            STR_ARG(show_member(cli, decision, "snapshot_version")));
+    show_nodes(cli, decision);
+}
+
+static void show_job(struct cli *cli, const struct json *json)
+{
+    const struct json *list = json_get(json, "decisions"), *decision = json_first(list);
+    const struct json *now = json_get(json, "now");
+    struct str state = show_member(cli, json, "state");
+
+    fprintf(cli->out, STR_FMT " " STR_FMT "\n", STR_ARG(show_member(cli, json, "job_id")),
+            STR_ARG(state.len ? state : STR("was refused")));
+    if (list->count == 0)
+        fprintf(cli->out,
+                "\nHow it was placed is not kept any more, or another instance did it.\n");
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct str title = arena_fmt(&cli->arena, "\nattempt " STR_FMT,
+                                     STR_ARG(show_member(cli, decision, "attempt_id")));
+
+        show_decision(cli, decision, title.at);
+        decision = json_next(decision);
+    }
+    if (!json_is_null(now))
+        show_decision(cli, now, "\nnow");
+}
+
+static int cmd_job_explain(struct cli *cli)
+{
+    const struct json *json;
+    struct str reply;
+    int code = ask_get(cli, answer_path(cli, "/v1/jobs/", "/explain"), &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json)
+        show_raw(cli, reply);
+    else
+        show_job(cli, json);
+    return CLI_OK;
+}
+
+static int cmd_explain(struct cli *cli)
+{
+    struct ask ask = {0};
+    int code = submit_ask(cli, &ask);
+
+    if (code != CLI_OK)
+        return code;
+    ask.path = arena_fmt(&cli->arena, "%s?dry_run=1", ask.path).at;
+    code = ask_run(cli, &ask);
+    if (code != CLI_OK)
+        return code;
+    if (cli->json) {
+        show_raw(cli, ask.reply);
+        return CLI_OK;
+    }
+    if (json_str_is(json_get(ask.json, "outcome"), "WAITS"))
+        fprintf(cli->out, "It would wait: " STR_FMT " wait already.\n",
+                STR_ARG(show_member(cli, ask.json, "waiting")));
+    show_decision(cli, json_get(ask.json, "now"), "now");
+    return CLI_OK;
+}
+
+static const struct command rows[] = {
+    {.noun = "job",
+     .verb = "explain",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "why a job went to its node, or to none",
+     .detail =
+         "For each choice that was made the first reason each node did not get the job. Works\n"
+         "for refused jobs too: the refusal tells their id.",
+     .examples = "berth job explain j0abcdefghijkl\n"
+                 "berth job explain j0abcdefghijkl -o json | jq .now.reasons",
+     .run = cmd_job_explain},
+    {.noun = "explain",
+     .rest = "COMMAND [ARG...]",
+     .kind = COMMAND_API,
+     .flags = &submit_job_flags,
+     .help = "what would become of a job now; changes nothing",
+     .detail = "Takes the flags of `berth job submit` that describe a job.",
+     .examples = "berth explain --type dev --priority 3\n"
+                 "berth explain --src en --tgt zh --require-tts\n"
+                 "berth explain --type build --requires zone=eu -o json",
+     .run = cmd_explain},
+};
+
+const struct command_set commands_explain = COMMANDS(rows);
