@@ -107,9 +107,10 @@ static void unknown_ones_get_a_hint(void **state)
         {"nod ls", "unknown command \"nod\"; did you mean \"node\"?"},
         {"node lss", "unknown command \"node lss\"; did you mean \"node ls\"?"},
         {"job frobnicate", "unknown command \"job frobnicate\"; there is: submit, ls, show, wait, "
-                           "cancel, retry, logs"},
-        {"job", "`berth job` needs one of: submit, ls, show, wait, cancel, retry, logs"},
-        {"job -o json", "`berth job` needs one of: submit, ls, show, wait, cancel, retry, logs"},
+                           "cancel, retry, logs, explain"},
+        {"job", "`berth job` needs one of: submit, ls, show, wait, cancel, retry, logs, explain"},
+        {"job -o json",
+         "`berth job` needs one of: submit, ls, show, wait, cancel, retry, logs, explain"},
         {"frobnicate", "unknown command \"frobnicate\"; `berth help` lists what there is"},
         {"breaker rest us dev",
          "unknown command \"breaker rest\"; did you mean \"breaker reset\"?"},
