@@ -10,9 +10,9 @@ help: ## this list
 run: build ## install what is missing, build, start `berth dev` on http://127.0.0.1:7420
 	@exec build/berth dev $(ARGS)
 
-build: ## build/berth with gcc
+build: ## build/berth with gcc; without npm: make build OPTIONS=-Dpage=false
 	@tools/install-packages build
-	@[ -f build/build.ninja ] || CC=gcc tools/configure build -Dtests=false
+	@[ -f build/build.ninja ] || CC=gcc tools/configure build -Dtests=false $(OPTIONS)
 	@ninja -C build berth
 
 test: ## install, build with gcc and clang, run everything; closes with `N passed, N failed`

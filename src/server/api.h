@@ -58,7 +58,10 @@ void api_connect(struct call *call);
 void api_healthz(struct call *call);
 void api_readyz(struct call *call);
 void api_metrics(struct call *call);
-void api_root(struct call *call);
+
+/* api_page.c */
+void api_page(struct call *call);
+void api_page_file(struct call *call);
 
 /* What a node says about a job, the same over HTTP and WebSocket. */
 struct message {
@@ -76,6 +79,7 @@ void settle_problem(const struct settle *settle, struct problem *ret_why);
 
 void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena);
 void breaker_write_item(struct jsonw *w, const struct store_breaker *item);
+const char *node_admin_name(const struct node *node); /* what an operator ordered; or NULL */
 
 /* A job that is not placed yet may wait (tasks with queue_ms). */
 struct submit {

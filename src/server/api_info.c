@@ -166,17 +166,3 @@ void api_metrics(struct call *call)
     call_reply(call, &reply);
     buf_free(&buf);
 }
-
-void api_root(struct call *call)
-{
-    static const char text[] = "berth " BERTH_VERSION "\n"
-                               "\n"
-                               "GET  /v1/nodes  /v1/jobs  /v1/pools  /metrics  /readyz\n"
-                               "POST /v1/node/register  /v1/dispatch/f2f  /v1/dispatch/task\n"
-                               "\n"
-                               "PROTOCOL.md has every route; `berth --help` the commands.\n";
-    struct http_reply reply = {
-        .status = 200, .content_type = "text/plain; charset=utf-8", .body = STR(text)};
-
-    call_reply(call, &reply);
-}

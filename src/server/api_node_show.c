@@ -73,20 +73,26 @@ static struct str health_text(const _Atomic int32_t *health)
     return str_of(node_health_name((enum node_health)atomic_load(health)));
 }
 
-/* How it is right now. */
-static void live_write(struct jsonw *w, const struct node *node)
+const char *node_admin_name(const struct node *node)
 {
     static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
                                          [NODE_ADMIN_CORDONED] = "cordoned",
                                          [NODE_ADMIN_DRAINING] = "draining"};
-    struct counts now = counts_of(node);
-    int32_t level = atomic_load(&node->level);
     int32_t admin = atomic_load(&node->admin);
 
     assert(admin >= 0 && admin < (int32_t)COUNT_OF(admins));
+    return admins[admin];
+}
+
+/* How it is right now. */
+static void live_write(struct jsonw *w, const struct node *node)
+{
+    struct counts now = counts_of(node);
+    int32_t level = atomic_load(&node->level);
+
     jsonw_kstr(w, "health", health_text(&node->health));
     jsonw_kstr(w, "reported_health", health_text(&node->own));
-    jsonw_kstr(w, "admin", str_of(admins[admin]));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);

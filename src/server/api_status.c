@@ -23,6 +23,8 @@ struct card {
 struct status_call {
     struct call *call;
     struct store_op op;
+    struct str node_id; /* only this server; at == NULL: all of them */
+    int64_t brief;      /* 1: without what a page that asks every few seconds can do without */
 };
 
 static const struct json *read_usage(const struct node *node, struct arena *arena)
@@ -113,8 +115,8 @@ static void find_tasks(const struct store_op *op, struct map *by_node, struct ar
     }
 }
 
-/* tasks_running has the ids, as the seed's answer; tasks tells more of each. */
-static void write_tasks(struct jsonw *w, const struct task *first, struct arena *arena)
+/* The ids alone, as the seed's answer has them. */
+static void write_task_ids(struct jsonw *w, const struct task *first)
 {
     char id[JOB_ID_TEXT + 1];
 
@@ -125,6 +127,12 @@ static void write_tasks(struct jsonw *w, const struct task *first, struct arena 
         jsonw_str(w, str_of(id));
     }
     jsonw_end_arr(w);
+}
+
+static void write_tasks(struct jsonw *w, const struct task *first, struct arena *arena)
+{
+    char id[JOB_ID_TEXT + 1];
+
     jsonw_key(w, "tasks");
     jsonw_arr(w);
     for (const struct task *task = first; task; task = task->next) {
@@ -145,7 +153,7 @@ static void write_tasks(struct jsonw *w, const struct task *first, struct arena 
 }
 
 static void write_card(struct jsonw *w, const struct card *card, const struct task *tasks,
-                       struct arena *arena)
+                       bool brief, struct arena *arena)
 {
     static const char *const figures[] = {"cpu_cores",   "cpu_load",      "cpu_pct", "mem_total_gb",
                                           "mem_free_gb", "swap_used_pct", "gpu_pct", "tripped"};
@@ -160,6 +168,7 @@ static void write_card(struct jsonw *w, const struct card *card, const struct ta
     jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
     jsonw_kint(w, "last_seen_ms", atomic_load(&node->heartbeat_ms));
     jsonw_kstr(w, "health", str_of(node_health_name(atomic_load(&node->health))));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     for (size_t i = 0; i < COUNT_OF(figures); i++)
         copy_figure(w, card, figures[i]);
@@ -168,7 +177,10 @@ static void write_card(struct jsonw *w, const struct card *card, const struct ta
     jsonw_kint(w, "slots_max", card->fleet.slots_max);
     jsonw_kint(w, "slots_available", card->fleet.slots_available);
     jsonw_kint(w, "slots_in_use", card->in_use);
-    copy_figure(w, card, "clamps");
+    if (!brief) {
+        copy_figure(w, card, "clamps");
+        write_task_ids(w, tasks);
+    }
     write_tasks(w, tasks, arena);
     jsonw_key(w, "available_for");
     jsonw_arr(w);
@@ -200,7 +212,8 @@ static void tasks_listed(struct store_op *op)
     for (size_t i = 0; i < count; i++) {
         cards[i] = card_of(&snapshot->nodes[i], config, call->worker->loop.wall_ms, call->arena);
         servers[i] = cards[i].fleet;
-        write_card(&w, &cards[i], map_get(&by_node, snapshot->nodes[i].node->id), call->arena);
+        if (!own->node_id.at || str_eq(own->node_id, servers[i].id))
+            write_card(&w, &cards[i], map_get(&by_node, servers[i].id), own->brief, call->arena);
     }
     jsonw_end_obj(&w);
     struct fleet fleet = fleet_sum(servers, count);
@@ -222,11 +235,15 @@ void api_cluster_status(struct call *call)
     struct status_call *own = arena_new(call->arena, struct status_call);
 
     own->call = call;
+    own->node_id = http_query(call->req, "node_id");
+    if (!call_query_int(call, "brief", 0, 1, &own->brief))
+        return;
     own->op = (struct store_op){.verb = STORE_JOB_LIST,
                                 .reply_to = &call->worker->loop.inbox,
                                 .done = tasks_listed,
                                 .arena = call->arena};
     own->op.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_ACKED;
     own->op.u.list.max = TASKS_MAX;
+    own->op.u.list.node_id = own->node_id;
     sched_send(call->worker->sched, &own->op);
 }

@@ -69,7 +69,8 @@ static const struct route routes[] = {
     {HTTP_M_GET, "/healthz", api_healthz, SCOPE_NONE, .help = "the process lives"},
     {HTTP_M_GET, "/readyz", api_readyz, SCOPE_NONE, .help = "it can take work"},
     {HTTP_M_GET, "/metrics", api_metrics, SCOPE_READ, .help = "Prometheus text"},
-    {HTTP_M_GET, "/", api_root, SCOPE_NONE, .help = "what this is"},
+    {HTTP_M_GET, "/", api_page, SCOPE_NONE, .help = "the page"},
+    {HTTP_M_GET, "/page/{name}", api_page_file, SCOPE_NONE, .help = "a file of the page"},
 };
 
 const struct route *route_at(size_t index)

@@ -1,0 +1,72 @@
+"""How the page is served; tests/page drives it in a browser."""
+import gzip
+import re
+
+from harness import Case
+
+
+class PageCase(Case):
+    def test_page_files(self):
+        """The page names its files; each has its type, a policy that lets nothing else in, and a gzipped form."""
+        server = self.start()
+        page = server.get("/")
+        self.assertEqual(page.status, 200)
+        self.assertEqual(page.headers["Content-Type"], "text/html; charset=utf-8")
+        names = re.findall(rb'(?:href|src)="(/page/[^"]+)"', page.body)
+        self.assertEqual(len(names), 3, page.body)
+        types = {"/page/app.js": "text/javascript; charset=utf-8", "/page/app.css": "text/css; charset=utf-8",
+                 "/page/icon.svg": "image/svg+xml"}
+        for name in ["/"] + [name.decode() for name in names]:
+            plain = server.get(name)
+            packed = server.get(name, **{"Accept-Encoding": "br, gzip;q=0.8"})
+            self.assertEqual((plain.status, packed.status), (200, 200), name)
+            self.assertEqual(plain.headers["Content-Type"], types.get(name, "text/html; charset=utf-8"))
+            self.assertIsNone(plain.headers["Content-Encoding"])
+            self.assertEqual(packed.headers["Content-Encoding"], "gzip")
+            self.assertEqual(gzip.decompress(packed.body), plain.body)
+            self.assertNotEqual(packed.headers["ETag"], plain.headers["ETag"])
+            policy = packed.headers["Content-Security-Policy"]
+            self.assertIn("default-src 'none'", policy)
+            self.assertNotIn("unsafe", policy)
+            self.assertEqual(packed.headers["Vary"], "Accept-Encoding")
+            self.assertEqual(packed.headers["X-Content-Type-Options"], "nosniff")
+
+    def test_page_not_modified(self):
+        server = self.start()
+        first = server.get("/page/app.js", **{"Accept-Encoding": "gzip"})
+        tag = first.headers["ETag"]
+        rows = [(tag, 304), (f'"other", {tag}', 304), (f"W/{tag}", 304), ("*", 304), ('"other"', 200), (tag.strip('"'), 200)]
+        for sent, status in rows:
+            answer = server.get("/page/app.js", **{"Accept-Encoding": "gzip", "If-None-Match": sent})
+            self.assertEqual(answer.status, status, sent)
+            self.assertEqual(len(answer.body), 0 if status == 304 else len(first.body))
+            self.assertEqual(answer.headers["ETag"], tag)
+        refused = server.get("/page/app.js", **{"Accept-Encoding": "gzip;q=0"})
+        self.assertIsNone(refused.headers["Content-Encoding"])
+        head = server.call("HEAD", "/")
+        self.assertEqual((head.status, head.body), (200, b""))
+
+    def test_page_has_no_other_files(self):
+        server = self.start()
+        for name in ("/page/", "/page/nothing.js", "/page/../etc/passwd", "/page/%2e%2e%2fetc%2fpasswd", "/page/app.js/x"):
+            self.assertEqual(server.get(name).status, 404, name)
+        self.assertEqual(server.post("/").status, 405)
+
+    def test_page_size(self):
+        """Everything a browser loads, unpacked: less than 150 kB."""
+        server = self.start()
+        sizes = {name: len(server.get(name).body) for name in ("/", "/page/app.js", "/page/app.css", "/page/icon.svg")}
+        self.assertLess(sum(sizes.values()), 150_000, sizes)
+
+    def test_page_without_a_token(self):
+        """The page itself is for everybody; what it asks for is not."""
+        server = self.start(config=self.tokens())
+        self.assertEqual(server.get("/").status, 200)
+        self.assertEqual(server.get("/page/app.js").status, 200)
+        self.assertEqual(server.get("/v1/cluster/status").status, 401)
+        self.assertEqual(server.stop(), 0) # the usual look at its metrics would need a token
+
+    def tokens(self):
+        path = self.dir / "server.yaml"
+        path.write_text(f"tokens:\n  - {{name: ops, sha256: {'a' * 64}, scopes: [operate]}}\n")
+        return path

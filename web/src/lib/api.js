@@ -1,0 +1,60 @@
+/* Calls to the server we came from. The token, where there is one, lives as long as this tab. */
+import { changed } from "./frame.js";
+
+const KEY = "berth.token";
+export const login = { wanted: false, wrong: false };
+
+export function token() {
+  return sessionStorage.getItem(KEY);
+}
+
+export function setToken(text) {
+  if (text) sessionStorage.setItem(KEY, text);
+  else sessionStorage.removeItem(KEY);
+  login.wanted = !text;
+  login.wrong = false;
+  changed("login");
+}
+
+export class Refusal extends Error {
+  constructor(status, problem) {
+    super(problem.detail || problem.title || `The server answered ${status}.`);
+    this.status = status;
+    this.code = problem.error || null;
+    this.problem = problem;
+  }
+}
+
+async function refusalOf(answer) {
+  let problem = {};
+  try {
+    problem = await answer.json();
+  } catch {
+    /* not ours: a proxy's */
+  }
+  if (answer.status === 401) {
+    login.wrong = token() !== null;
+    login.wanted = true;
+    changed("login");
+  }
+  return new Refusal(answer.status, problem);
+}
+
+/* The answer itself, for streams; throws a Refusal when it is not a good one. */
+export async function open(path, more = {}) {
+  const headers = { ...(more.headers || {}) };
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  const answer = await fetch(path, { cache: "no-store", credentials: "omit", ...more, headers });
+  if (!answer.ok) throw await refusalOf(answer);
+  return answer;
+}
+
+export async function get(path, more) {
+  return (await open(path, more)).json();
+}
+
+export async function post(path, body = {}) {
+  return get(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+}
+
+export const seg = encodeURIComponent;

@@ -1,0 +1,80 @@
+/* What the short words for trouble mean, and what helps. */
+const REASONS = {
+  ACK_TIMEOUT: "The node got the job but did not acknowledge it in time (reservation_ttl_ms). It is overloaded, stuck, or its messages do not reach the server.",
+  NODE_LOST: "The node fell silent while it ran the job; its lease ran out. Look at the node: is its machine up, can it reach the server?",
+  RUN_TIMEOUT: "The job ran longer than its timeout_ms and its node did not end it in time.",
+  TIMEOUT: "The job ran longer than its timeout_ms and was ended.",
+  QUEUE_TIMEOUT: "No slot came free within queue_ms. More machines, fewer jobs, or a longer queue_ms.",
+  CANCELLED: "Somebody cancelled it.",
+  NO_CAPABLE_NODE: "No registered node can do this: no node has this type in its allowed types, or this language pair.",
+  ALL_CANDIDATES_FULL_OR_FAILED: "There are nodes that can do this, but each was full, not ready or out of reach. Give the job a queue_ms to let it wait.",
+  PREFERRED_NODE_NOT_CAPABLE: "The node that was asked for cannot do this work.",
+  PREFERRED_NODE_UNAVAILABLE: "The node that was asked for is full, not ready or out of reach.",
+  SCHEDULER_DEPENDENCY_DOWN: "The store did not answer, so nothing is dispatched: rather none than twice.",
+  SCHEDULER_BUSY: "Too much is in flight; ask again in a moment.",
+  QUEUE_FULL: "Too many jobs wait already.",
+  NODE_OVERLOADED: "The node refused: it was full by its own count.",
+  TYPE_NOT_ALLOWED: "The node refused: it does not take this type of work.",
+  OOM: "It used more memory than it may and was ended by the kernel.",
+  START_FAILED: "Its command could not be started. The log has the reason.",
+  SHIM_LOST: "The process that watched over the job died with it.",
+  EMERGENCY: "Ended to save its machine, which had reached the critical level.",
+  emergency_degradation: "Ended to save its machine, which had reached the critical level.",
+  DEADLINE: "The reservation was over when the node wanted to start it.",
+  FULL: "no free slot",
+  NOT_READY: "not ready",
+  STALE: "no heartbeat lately",
+  NO_CAPACITY: "takes no jobs",
+  SEND_FAILED: "out of reach",
+  TRIED_BEFORE: "tried before",
+  REQUIRES: "labels do not match",
+  LEVEL: "machine too busy",
+  ROUTE: "not on the route of this type",
+  BREAKER_OPEN: "breaker open",
+};
+
+const LEVELS = {
+  warning: "Busy: only work of high priority starts here.",
+  danger: "Too busy: no new work starts here until it calms down.",
+  critical: "In distress: no new work, and the least important work may be ended to save the machine.",
+};
+
+export function reasonText(reason) {
+  if (!reason) return null;
+  if (REASONS[reason]) return REASONS[reason];
+  if (/^EXIT_\d+$/.test(reason)) return `Its command ended with exit code ${reason.slice(5)}. The log below tells what it said.`;
+  if (/^SIGNAL_/.test(reason)) return `Its process was ended by the signal ${reason.slice(7)}.`;
+  return "The node's own word for what went wrong.";
+}
+
+export function levelText(level) {
+  return LEVELS[level] || null;
+}
+
+/* Why a server takes no work right now, in one line; null when it does. */
+export function whyNoRoom(server) {
+  if (!server.online) return server.offline_reason || "offline";
+  if (server.admin === "draining") return "draining: what runs may end, nothing new starts";
+  if (server.admin === "cordoned") return "cordoned: nothing new starts";
+  if (server.health !== "ready") return `health is ${server.health}`;
+  if (server.level === "danger" || server.level === "critical")
+    return `${server.level}${server.tripped ? `: too much ${server.tripped}` : ""}`;
+  if (server.slots_available > 0) return null;
+  if (server.slots_max === 0) return "no slots at this load";
+  if (server.slots_in_use >= server.slots_max) return "all slots in use";
+  return "no room at this load";
+}
+
+/* good, warning, danger, critical, off: how a server is, for its colour. */
+export function severity(server) {
+  if (!server.online) return "off";
+  if (server.level === "critical" || server.level === "danger" || server.level === "warning") return server.level;
+  if (server.admin || server.health !== "ready") return "held";
+  return "good";
+}
+
+const ORDER = { critical: 0, danger: 1, off: 2, warning: 3, held: 4, good: 5 };
+
+export function bySeverity(a, b) {
+  return ORDER[severity(a)] - ORDER[severity(b)] || (a.id < b.id ? -1 : 1);
+}

@@ -1,0 +1,55 @@
+/* Numbers and times as people read them. */
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+export const NONE = "–";
+
+export function count(value) {
+  return value == null ? NONE : whole.format(value);
+}
+
+/* 1 234 a second needs no digits behind the point, 0.4 does. */
+export function rate(value) {
+  if (value == null) return NONE;
+  if (value >= 100) return whole.format(value);
+  return value >= 10 ? value.toFixed(1) : value >= 0.05 ? value.toFixed(2).replace(/0$/, "") : "0";
+}
+
+export function percent(value) {
+  return value == null ? NONE : `${Math.round(value)} %`;
+}
+
+export function gigabytes(value) {
+  return value == null ? NONE : `${value >= 100 ? Math.round(value) : value.toFixed(1)} GB`;
+}
+
+/* How long something took or is ago. */
+export function duration(ms) {
+  if (ms == null) return NONE;
+  if (ms < 1) return `${Math.max(0, ms * 1000).toFixed(0)} µs`;
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 10000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 60000) return `${Math.floor(ms / 1000)} s`;
+  if (ms < 3600000) return `${Math.floor(ms / 60000)} min ${Math.floor(ms / 1000) % 60} s`;
+  if (ms < 86400000) return `${Math.floor(ms / 3600000)} h ${Math.floor(ms / 60000) % 60} min`;
+  return `${Math.floor(ms / 86400000)} d ${Math.floor(ms / 3600000) % 24} h`;
+}
+
+export function ago(ms, now = Date.now()) {
+  const since = Math.max(0, now - ms);
+  if (since < 2000) return "just now";
+  return `${since < 60000 ? `${Math.floor(since / 1000)} s` : duration(since)} ago`;
+}
+
+export function time(ms) {
+  if (!ms) return NONE;
+  const at = new Date(ms);
+  const text = clock.format(at);
+  return at.toDateString() === new Date().toDateString() ? text : `${day.format(at)} ${text}`;
+}
+
+export function plural(n, one, many = `${one}s`) {
+  return `${count(n)} ${n === 1 ? one : many}`;
+}

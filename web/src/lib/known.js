@@ -1,0 +1,229 @@
+/* What the page knows of the cluster. One stream of events says that something changed; the state
+ * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
+ * identity whether it must be drawn again. */
+import { get, login, open } from "./api.js";
+import { changed, inFrame } from "./frame.js";
+import { addScrape } from "./history.js";
+import { parseMetrics } from "./metrics.js";
+import { Poll } from "./poll.js";
+import { follow } from "./stream.js";
+
+const EVENTS_MAX = 500;
+const STATE_MS = 2000;
+const SLOW_MS = 5000;
+const JOBS_PAGE = 100;
+
+export const known = {
+  link: { state: "connecting", sinceMs: Date.now(), heardMs: 0, retryMs: 0 },
+  cluster: null, /* status, total, available, recommendation, stale */
+  servers: [], /* by id */
+  serverById: new Map(),
+  breakers: [],
+  pools: null,
+  deployments: null, /* null: this server has none */
+  version: "",
+  events: [], /* newest last */
+  eventCount: 0,
+};
+
+/* Jobs as the current filter has them, newest first. */
+export const jobs = { query: "", rows: [], index: new Map(), cursor: null, loaded: false, error: null, behind: 0 };
+
+const watched = new Map(); /* job id -> function to call when it changed */
+
+export function watchJob(id, tell) {
+  watched.set(id, tell);
+  return () => watched.delete(id);
+}
+
+function setLink(state, more = {}) {
+  if (known.link.state !== state) known.link = { ...known.link, state, sinceMs: Date.now(), ...more };
+  else Object.assign(known.link, more);
+  changed("link");
+}
+
+function heard() {
+  known.link.heardMs = Date.now();
+  if (known.link.state !== "live" && known.link.streaming) setLink("live");
+}
+
+function failed(error) {
+  if (error && error.status === 401) {
+    for (const poll of [statePoll, slowPoll, jobsPoll]) poll.stop(); /* until there is a token */
+    setLink("login");
+  } else if (!error || !error.status) setLink("lost");
+}
+
+/* --- the cluster --- */
+
+function takeCluster(answer) {
+  const servers = [];
+  for (const [id, card] of Object.entries(answer.servers)) servers.push({ id, ...card });
+  servers.sort((a, b) => (a.id < b.id ? -1 : 1));
+  known.servers = servers;
+  known.serverById = new Map(servers.map((server) => [server.id, server]));
+  known.cluster = {
+    status: answer.cluster_status,
+    total: answer.total_slots,
+    available: answer.available_slots,
+    used: servers.reduce((sum, server) => sum + server.slots_in_use, 0),
+    recommendation: answer.recommendation,
+    stale: answer.stale,
+  };
+  changed("cluster");
+}
+
+async function readState() {
+  try {
+    const [cluster, text] = await Promise.all([get("/v1/cluster/status?brief=1"), open("/metrics").then((a) => a.text())]);
+    const metrics = parseMetrics(text);
+    heard();
+    inFrame(() => {
+      takeCluster(cluster);
+      addScrape(metrics, Date.now(), { used: known.cluster.used, all: known.cluster.total });
+      const build = (metrics.berth_build_info || [])[0];
+      known.version = build ? build.labels.version : "";
+      changed("history");
+    });
+  } catch (error) {
+    failed(error);
+  }
+}
+
+async function readSlow() {
+  try {
+    const found = await Promise.all(
+      [get("/v1/breakers?limit=1000"), get("/v1/pools?limit=1000"), get("/v1/deployments?limit=1000")].map((wait) =>
+        wait.catch((error) => error)));
+    inFrame(() => {
+      if (found[0].breakers) known.breakers = found[0].breakers.filter((breaker) => breaker.state !== "CLOSED");
+      if (found[1].pools) known.pools = found[1].pools;
+      known.deployments = found[2].deployments || null;
+      changed("slow");
+    });
+  } catch (error) {
+    failed(error);
+  }
+}
+
+export const statePoll = new Poll(readState, STATE_MS);
+export const slowPoll = new Poll(readSlow, SLOW_MS);
+
+/* --- jobs --- */
+
+function takeJobs(query, page, append) {
+  if (query !== jobs.query) return; /* an answer to an older question */
+  jobs.rows = append ? [...jobs.rows, ...page.jobs.filter((job) => !jobs.index.has(job.job_id))] : page.jobs;
+  jobs.index = new Map(jobs.rows.map((job, at) => [job.job_id, at]));
+  jobs.cursor = page.next_cursor;
+  jobs.loaded = true;
+  jobs.error = null;
+  jobs.behind = 0;
+  changed("jobs");
+}
+
+async function readJobs() {
+  const query = jobs.query;
+  const limit = Math.max(JOBS_PAGE, Math.min(1000, jobs.rows.length));
+  try {
+    const page = await get(`/v1/jobs?limit=${limit}${query ? `&${query}` : ""}`);
+    heard();
+    inFrame(() => takeJobs(query, page, false));
+  } catch (error) {
+    jobs.error = error.status ? error : null;
+    jobs.loaded = jobs.loaded || Boolean(error.status);
+    failed(error);
+    changed("jobs");
+  }
+}
+
+export const jobsPoll = new Poll(readJobs, 15000);
+
+export function askJobs(query) {
+  if (query === jobs.query) return;
+  jobs.query = query;
+  jobs.loaded = false;
+  jobs.rows = [];
+  jobs.index = new Map();
+  jobs.cursor = null;
+  jobsPoll.soon();
+  changed("jobs");
+}
+
+export async function moreJobs() {
+  const query = jobs.query;
+  if (!jobs.cursor) return;
+  const page = await get(`/v1/jobs?limit=${JOBS_PAGE}&cursor=${jobs.cursor}${query ? `&${query}` : ""}`);
+  inFrame(() => takeJobs(query, page, true));
+}
+
+function applyJob(event) {
+  const at = jobs.index.get(event.job_id);
+  const tell = watched.get(event.job_id);
+
+  if (tell) tell(event);
+  if (at === undefined) {
+    jobs.behind++;
+    jobsPoll.soon(1000);
+    return;
+  }
+  const { state, node_id, attempt_id, reason, at_ms } = event;
+  const before = jobs.rows[at];
+  const ended_ms = state === "DONE" || state === "FAILED" ? at_ms : before.ended_ms;
+  jobs.rows[at] = { ...before, state, node_id, attempt_id, reason, updated_ms: at_ms, ended_ms };
+  changed("jobs");
+}
+
+/* --- events --- */
+
+function keepEvent(kind, event) {
+  known.events.push({ key: ++known.eventCount, kind, atMs: event.at_ms || Date.now(), ...event });
+  if (known.events.length > 2 * EVENTS_MAX) known.events = known.events.slice(-EVENTS_MAX);
+  changed("events");
+}
+
+const EVENTS = {
+  job(event) {
+    keepEvent("job", event);
+    applyJob(event);
+    statePoll.soon(1000);
+  },
+  node(event) {
+    keepEvent("node", event);
+    statePoll.soon(500);
+  },
+  /* Events were missed: what is shown may be old. */
+  gap() {
+    statePoll.soon();
+    slowPoll.soon();
+    jobsPoll.soon();
+  },
+};
+
+function onEvent(name, data) {
+  heard();
+  const apply = EVENTS[name];
+  if (apply && !inFrame(() => apply(JSON.parse(data)))) EVENTS.gap();
+}
+
+let wake = null;
+
+export function start() {
+  wake = follow("/v1/events", {
+    up() {
+      known.link.streaming = true;
+      setLink("live", { heardMs: Date.now() });
+      for (const poll of [statePoll, slowPoll, jobsPoll]) poll.start();
+    },
+    down(error, pauseMs) {
+      known.link.streaming = false;
+      setLink(error && error.status === 401 ? "login" : "lost", { retryMs: Date.now() + pauseMs });
+    },
+    event: onEvent,
+  });
+}
+
+/* A token was given, or somebody wants to try now. */
+export function retry() {
+  if (!login.wanted && wake) wake();
+}

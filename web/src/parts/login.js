@@ -1,0 +1,31 @@
+/* The token field, shown when the server asks for one. */
+import { useState } from "preact/hooks";
+import { login, setToken } from "../lib/api.js";
+import { useTopics } from "../lib/frame.js";
+import { html } from "../lib/html.js";
+import { retry } from "../lib/known.js";
+
+export function Login() {
+  const [text, setText] = useState("");
+
+  useTopics("login");
+  function enter(event) {
+    event.preventDefault();
+    setToken(text.trim());
+    setText("");
+    retry();
+  }
+
+  return html`<main class="login">
+    <form onSubmit=${enter}>
+      <h1>This server asks for a token</h1>
+      <p class="muted">One with the scope <code>read</code> shows everything; <code>operate</code> also drains nodes and
+        cancels jobs. It is kept in this tab only.</p>
+      <label for="token">Token</label>
+      <input id="token" type="password" autocomplete="off" spellcheck=${false} required pattern="[!-~]+" autofocus value=${text}
+        onInput=${(event) => setText(event.target.value)} aria-invalid=${login.wrong} />
+      ${login.wrong && html`<p class="bad" role="alert">The server does not know this token.</p>`}
+      <p class="buttons"><button class="main">Show the cluster</button></p>
+    </form>
+  </main>`;
+}

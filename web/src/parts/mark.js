@@ -1,0 +1,36 @@
+/* Small marks that say how something is: a dot and a word. */
+import { html } from "../lib/html.js";
+
+const JOB = {
+  NEW: ["wait", "waiting"],
+  SELECTING: ["wait", "selecting"],
+  RESERVED: ["wait", "reserved"],
+  DISPATCHED: ["go", "dispatched"],
+  ACKED: ["go", "running"],
+  RETRYING: ["warning", "retrying"],
+  DONE: ["good", "done"],
+  FAILED: ["critical", "failed"],
+};
+
+export function Mark({ tone, children, title }) {
+  return html`<span class="mark ${tone}" title=${title}><i aria-hidden="true"></i>${children}</span>`;
+}
+
+export function JobMark({ state }) {
+  const [tone, word] = JOB[state] || ["off", state];
+  return html`<${Mark} tone=${tone} title=${state}>${word}<//>`;
+}
+
+export function ServerMark({ server }) {
+  if (!server.online) return html`<${Mark} tone="off" title=${server.offline_reason}>offline<//>`;
+  if (server.admin || server.health !== "ready")
+    return html`<${Mark} tone="held">${server.admin || server.health}<//>`;
+  if (server.level && server.level !== "normal")
+    return html`<${Mark} tone=${server.level} title=${server.tripped ? `too much ${server.tripped}` : ""}>${server.level}<//>`;
+  return html`<${Mark} tone="good">ready<//>`;
+}
+
+export function ClusterMark({ status }) {
+  const tone = { healthy: "good", partial: "warning", degraded: "critical" }[status] || "off";
+  return html`<${Mark} tone=${tone}>${status}<//>`;
+}

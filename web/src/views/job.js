@@ -1,0 +1,163 @@
+/* One job: where it is, how it got there, why it went wrong, what it printed and what came out. */
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { get, post, seg } from "../lib/api.js";
+import { duration, NONE, plural, time } from "../lib/format.js";
+import { reasonText } from "../lib/explain.js";
+import { html } from "../lib/html.js";
+import { watchJob } from "../lib/known.js";
+import { go, href } from "../lib/router.js";
+import { confirm, tell } from "../parts/dialog.js";
+import { Logs } from "../parts/logs.js";
+import { JobMark } from "../parts/mark.js";
+import { useSeconds } from "../parts/shell.js";
+import { jobTitle } from "./jobs.js";
+
+const ENDED = new Set(["DONE", "FAILED"]);
+
+function useJob(id) {
+  const [found, setFound] = useState({ job: null, error: null });
+
+  useEffect(() => {
+    let over = false;
+    let timer = 0;
+    const read = () => get(`/v1/jobs/${seg(id)}`).then((job) => over || setFound({ job, error: null }),
+      (error) => over || setFound((before) => ({ ...before, error })));
+    const soon = () => {
+      clearTimeout(timer);
+      timer = setTimeout(read, 60);
+    };
+    const forget = watchJob(id, soon);
+    const slow = setInterval(() => !document.hidden && read(), 5000); /* an event may have been missed */
+    setFound({ job: null, error: null });
+    read();
+    return () => {
+      over = true;
+      forget();
+      clearTimeout(timer);
+      clearInterval(slow);
+    };
+  }, [id]);
+  return found;
+}
+
+const STEPS = [["created_ms", "created"], ["dispatched_ms", "dispatched"], ["acked_ms", "started"], ["ended_ms", "ended"]];
+
+function Steps({ job }) {
+  const now = useSeconds();
+  const reached = STEPS.filter(([field]) => job[field]);
+  return html`<ol class="steps">${STEPS.map(([field, word]) => {
+    const at = reached.findIndex(([name]) => name === field);
+    const before = at > 0 ? job[reached[at - 1][0]] : null;
+    return html`<li class=${job[field] ? (field === "ended_ms" ? `ended ${job.state}` : "reached") : ""}>
+      <b>${field === "ended_ms" && job[field] ? (job.state === "DONE" ? "done" : "failed") : word}</b>
+      <span class="num">${job[field] ? time(job[field]) : NONE}</span>
+      ${before && html`<span class="muted num">after ${duration(job[field] - before)}</span>`}</li>`;
+  })}
+  ${!ENDED.has(job.state) && html`<li class="now"><b>now</b><span class="muted num">${duration(Math.max(0, Math.floor((now - job.created_ms) / 1000) * 1000))} in all</span></li>`}</ol>`;
+}
+
+function Attempts({ attempts }) {
+  if (!attempts.length) return null;
+  const from = Math.min(...attempts.map((one) => one.dispatched_ms || one.at_ms || one.ended_ms || Infinity));
+  const to = Math.max(...attempts.map((one) => one.ended_ms || Date.now()));
+  const place = (at) => (100 * (at - from)) / Math.max(1, to - from);
+  return html`<section class="panel"><h2>Attempts</h2><table class="plain-rows attempts"><thead><tr><th class="num">#</th><th>Node</th><th>Outcome</th><th class="wide">When</th><th class="num">Took</th></tr></thead>
+    <tbody>${attempts.map((one) => {
+      const begun = one.dispatched_ms || one.at_ms || one.ended_ms;
+      const ended = one.ended_ms || Date.now();
+      return html`<tr><td class="num">${one.attempt_id ?? one.attempt}</td>
+        <td>${one.node_id ? html`<a href=${href("nodes", one.node_id)}>${one.node_id}</a>` : NONE}</td>
+        <td class=${one.reason ? "bad-text" : ""} title=${reasonText(one.reason)}>${one.reason || one.outcome || "running"}</td>
+        <td class="wide"><span class="span-track"><span class="span-fill ${one.reason ? "critical" : "good"}" style=${{ left: `${place(begun)}%`, width: `${Math.max(1, place(ended) - place(begun))}%` }}></span></span></td>
+        <td class="num">${duration(ended - begun)}</td></tr>`;
+    })}</tbody></table></section>`;
+}
+
+/* Why it was not placed, or placed where it was: one line a node, as the server recorded it. */
+function Explain({ id, state }) {
+  const [found, setFound] = useState(null);
+
+  useEffect(() => {
+    let over = false;
+    get(`/v1/jobs/${seg(id)}/explain`).then((told) => over || setFound(told), () => over || setFound(null));
+    return () => {
+      over = true;
+    };
+  }, [id, state]);
+  if (!found || !Array.isArray(found.nodes)) return null;
+  return html`<section class="panel" id="explain"><h2>How it was placed</h2>
+    ${found.policy && html`<p class="muted">Policy ${found.policy}, snapshot ${found.snapshot_version}.</p>`}
+    <table class="plain-rows"><thead><tr><th>Node</th><th>Reason</th><th>Figures</th></tr></thead><tbody>
+      ${found.nodes.map((node) => html`<tr class=${node.chosen ? "bites" : ""}><td><a href=${href("nodes", node.node_id)}>${node.node_id}</a></td>
+        <td>${node.reason || "chosen"}</td><td class="muted">${node.detail || ""}</td></tr>`)}</tbody></table></section>`;
+}
+
+function Failure({ job }) {
+  if (job.state !== "FAILED" && job.state !== "RETRYING") return null;
+  return html`<section class="panel why-panel"><h2>${job.state === "FAILED" ? "Why it failed" : "Why it is tried again"}</h2>
+    <p><b>${job.reason || "no reason was given"}</b></p><p>${reasonText(job.reason)}</p>
+    ${job.attempts.length > 1 && html`<p class="muted">${plural(job.attempts.length, "attempt")}, see below.</p>`}</section>`;
+}
+
+function Facts({ job }) {
+  const rows = [
+    ["Node", job.node_id && html`<a href=${href("nodes", job.node_id)}>${job.node_id}</a>`],
+    ["Session", job.session_id && html`<a href=${`${href("jobs")}?session_id=${seg(job.session_id)}`}>${job.session_id}</a>`],
+    ["Priority", job.priority], ["Attempt", `${job.attempt_id} of at most ${job.max_attempts}`],
+    ["Audio", job.audio_ref], ["Needs", job.requires], ["May wait", job.queue_ms && duration(job.queue_ms)],
+    ["May run", job.timeout_ms && duration(job.timeout_ms)],
+    ["Again from", job.retried_from && html`<a class="mono" href=${href("jobs", job.retried_from)}>${job.retried_from}</a>`],
+    ["Callback", job.callback], ["Command", job.command && html`<code>${job.command.join(" ")}</code>`],
+  ];
+  return html`<section class="panel"><h2>Facts</h2><dl class="facts">${rows.filter(([, value]) => value != null && value !== 0)
+    .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
+}
+
+function Json({ title, value }) {
+  if (value == null) return null;
+  return html`<section class="panel"><h2>${title}</h2><pre tabindex="0">${JSON.stringify(value, null, 2)}</pre></section>`;
+}
+
+function askCancel(job) {
+  confirm({
+    title: "Cancel this job?", verb: "Cancel the job", danger: true,
+    text: job.node_id ? `${job.node_id} is told to stop it; its slot stays taken until it says it has.` : "It waits; it will not be started.",
+    async act() {
+      await post(`/v1/jobs/${seg(job.job_id)}/cancel`);
+      tell("Cancelled.");
+    },
+  });
+}
+
+async function again(job) {
+  try {
+    const answer = await post(`/v1/jobs/${seg(job.job_id)}/retry`);
+    go("jobs", answer.job_id);
+  } catch (error) {
+    tell(error.message, true);
+  }
+}
+
+export function Job({ id }) {
+  const { job, error } = useJob(id);
+  const readLog = useCallback((offset) => get(`/v1/jobs/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
+
+  if (!job) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
+  const ended = ENDED.has(job.state);
+  return html`
+    <div class="tools"><p class="crumbs"><a href="#/jobs">Jobs</a></p>
+      <h1>${job.type || "f2f"} ${jobTitle(job)} <span class="muted mono">${job.job_id}</span></h1>
+      <span data-state=${job.state}><${JobMark} state=${job.state} /></span><span class="spring"></span>
+      ${ended ? html`<button onClick=${() => again(job)}>Do it again</button>` : html`<button class="danger" onClick=${() => askCancel(job)}>Cancel</button>`}
+    </div>
+    <div class="panels">
+      <section class="panel whole"><${Steps} job=${job} /></section>
+      <${Failure} job=${job} />
+      <${Explain} id=${id} state=${job.state} />
+      <${Attempts} attempts=${job.attempts} />
+      <${Facts} job=${job} />
+      ${job.command && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
+      <${Json} title="Result" value=${job.result} />
+      <${Json} title="Payload" value=${job.payload} />
+    </div>`;
+}

@@ -1,0 +1,64 @@
+/* All nodes, as a table. */
+import { useTopics } from "../lib/frame.js";
+import { ago, count, percent } from "../lib/format.js";
+import { severity, whyNoRoom } from "../lib/explain.js";
+import { html } from "../lib/html.js";
+import { known } from "../lib/known.js";
+import { go, href, place, refine } from "../lib/router.js";
+import { cpuOf, memoryOf, Slots, toneOf } from "../parts/bar.js";
+import { ServerMark } from "../parts/mark.js";
+import { useSeconds } from "../parts/shell.js";
+import { Table } from "../parts/table.js";
+
+const ORDER = { critical: 0, danger: 1, off: 2, warning: 3, held: 4, good: 5 };
+const FILTERS = [["", "all"], ["good", "ready"], ["trouble", "trouble"], ["held", "held"], ["off", "offline"]];
+
+function Share({ kind, value }) {
+  if (value == null) return html`<span class="muted">–</span>`;
+  return html`<span class="share"><span class="bar-track"><span class="bar-fill ${toneOf(kind, value)}"
+    style=${{ width: `${Math.min(100, value)}%` }}></span></span><span class="num">${percent(value)}</span></span>`;
+}
+
+const columns = [
+  { key: "id", title: "Node", sort: (s) => s.id,
+    cell: (s) => html`<a class="strong" href=${href("nodes", s.id)}>${s.name}</a>${s.name !== s.id ? html` <span class="muted">${s.id}</span>` : ""}
+      ${s.role ? html` <span class="muted">${s.role}</span>` : ""}` },
+  { key: "state", title: "State", class: "w-state", sort: (s) => ORDER[severity(s)], cell: (s) => html`<${ServerMark} server=${s} />` },
+  { key: "slots", title: "Slots", class: "w-slots", sort: (s) => s.slots_in_use / Math.max(1, s.slots_max), cell: (s) => html`<${Slots} server=${s} />` },
+  { key: "cpu", title: "CPU", class: "w-share wide", sort: (s) => cpuOf(s) ?? -1, cell: (s) => html`<${Share} kind="cpu" value=${cpuOf(s)} />` },
+  { key: "mem", title: "Memory", class: "w-share wide", sort: (s) => memoryOf(s) ?? -1, cell: (s) => html`<${Share} kind="memory" value=${memoryOf(s)} />` },
+  { key: "why", title: "Takes", class: "wide clip", cell: (s) => {
+    const why = whyNoRoom(s);
+    return why ? html`<a class="why" href=${href("nodes", s.id)}>${why}</a>` : html`<span class="muted">${s.available_for.join(", ") || "face-to-face"}</span>`;
+  } },
+  { key: "seen", title: "Seen", class: "num w-time wide", sort: (s) => s.last_seen_ms, cell: (s) => html`<span class="muted">${ago(s.last_seen_ms)}</span>` },
+];
+
+function matches(server, text, state) {
+  const tone = severity(server);
+  if (state === "trouble" ? !["critical", "danger", "warning"].includes(tone) : state && tone !== state) return false;
+  return !text || [server.id, server.name, server.role, server.level, server.health, ...server.available_for].some((word) => word && word.toLowerCase().includes(text));
+}
+
+export function Filters({ options, value, pick }) {
+  return html`<div class="segments" role="group">${options.map(([key, title]) => html`<button key=${key}
+    aria-pressed=${value === key} onClick=${() => pick(key)}>${title}</button>`)}</div>`;
+}
+
+export function Nodes() {
+  const text = (place.query.get("q") || "").toLowerCase();
+  const state = place.query.get("state") || "";
+  const rows = known.servers.filter((server) => matches(server, text, state));
+  const tick = Math.floor(useSeconds() / 5000);
+
+  useTopics("cluster", "place");
+  return html`
+    <div class="tools">
+      <h1>Nodes <span class="muted num">${count(rows.length)}</span></h1>
+      <input type="search" placeholder="Filter by name, role, type" aria-label="Filter nodes" value=${place.query.get("q") || ""}
+        onInput=${(event) => refine({ q: event.target.value })} />
+      <${Filters} options=${FILTERS} value=${state} pick=${(key) => refine({ state: key })} />
+    </div>
+    <${Table} label="Nodes" rows=${rows} columns=${columns} keyOf=${(s) => s.id} open=${(s) => go("nodes", s.id)} tick=${tick}
+      tone=${(s) => `tone-${severity(s)}`} empty=${known.servers.length ? "No node matches." : "No node has registered yet."} />`;
+}

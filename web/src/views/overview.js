@@ -1,0 +1,110 @@
+/* The first view: is the cluster well, what does it carry, and what needs a person. */
+import { useEffect, useReducer, useRef } from "preact/hooks";
+import { useTopics } from "../lib/frame.js";
+import { count, duration, plural, rate } from "../lib/format.js";
+import { bySeverity, levelText, severity } from "../lib/explain.js";
+import { history, latest } from "../lib/history.js";
+import { html } from "../lib/html.js";
+import { known } from "../lib/known.js";
+import { href } from "../lib/router.js";
+import { Chart } from "../parts/chart.js";
+import { ServerCard } from "./server.js";
+
+const CARD_HEIGHT = 238; /* px with its gap, as in overview.css */
+const CARD_WIDTH = 300;
+const TROUBLES_SHOWN = 6;
+const REASON_COLOURS = ["critical", "danger", "warning", "accent", "held"];
+
+const ms = (seconds) => (seconds == null ? null : seconds * 1000);
+
+function Charts() {
+  const now = latest() || {};
+  const reasons = [...history.reasons].sort((a, b) => ((now.refusals || {})[b] || 0) - ((now.refusals || {})[a] || 0))
+    .slice(0, REASON_COLOURS.length).sort();
+
+  useTopics("history");
+  return html`<section class="charts" aria-label="Charts">
+    <${Chart} title="Dispatched" format=${rate} series=${[
+      { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatch, text: rate(now.dispatch) }]} />
+    <${Chart} title="Dispatch time" most=${1} format=${(v) => `${rate(v)} ms`} series=${[
+      { name: "p50", colour: "accent", pick: (p) => ms(p.p50), text: duration(ms(now.p50)) },
+      { name: "p99", colour: "warning", pick: (p) => ms(p.p99), text: duration(ms(now.p99)) }]} />
+    <${Chart} title="Slots" most=${4} format=${count} series=${[
+      { name: "used", colour: "accent", fill: true, pick: (p) => p.used, text: count(now.used) },
+      { name: "there are", colour: "off", pick: (p) => p.slots, text: count(now.slots) }]} />
+    <${Chart} title="Waiting" most=${4} format=${count} series=${[
+      { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: count(now.queue) }]} />
+    <${Chart} title="Refused or sent to wait" format=${rate} note="none since this page was opened" series=${reasons.map((reason, at) => ({
+      name: reason.toLowerCase().replaceAll("_", " "), title: reason, colour: REASON_COLOURS[at],
+      pick: (p) => p.refusals[reason] || 0, text: rate((now.refusals || {})[reason] || 0) }))} />
+  </section>`;
+}
+
+/* What is wrong right now, each with the place that explains it. */
+function troubles() {
+  const found = [];
+  for (const server of [...known.servers].sort(bySeverity)) {
+    const tone = severity(server);
+    const where = href("nodes", server.id);
+    if (tone === "off") found.push({ tone, where, what: server.name, text: server.offline_reason });
+    else if (tone === "critical" || tone === "danger")
+      found.push({ tone, where, what: server.name, text: `${tone}: ${levelText(tone)}` });
+  }
+  for (const breaker of known.breakers)
+    found.push({ tone: "danger", where: href("nodes", breaker.node_id), what: breaker.node_id,
+      text: `gets no ${breaker.type}: ${plural(breaker.failures, "failure")} in a row` });
+  return found;
+}
+
+function Troubles() {
+  const found = troubles();
+  if (!found.length) return null;
+  return html`<section class="troubles" aria-label="What needs attention">
+    <h2>Needs attention <span class="muted num">${count(found.length)}</span></h2>
+    <ul>${found.slice(0, TROUBLES_SHOWN).map((one) => html`<li class=${one.tone}><a href=${one.where}><b>${one.what}</b> ${one.text}</a></li>`)}
+      ${found.length > TROUBLES_SHOWN && html`<li><a href="#/nodes">and ${count(found.length - TROUBLES_SHOWN)} more</a></li>`}</ul>
+  </section>`;
+}
+
+/* Cards in rows, only those in sight. */
+function Cards({ servers }) {
+  const box = useRef(null);
+  const [, redraw] = useReducer((n) => n + 1, 0);
+  const width = box.current ? box.current.clientWidth : 0;
+  const across = Math.max(1, Math.floor((width + 12) / (CARD_WIDTH + 12)));
+  const rows = Math.ceil(servers.length / across);
+  const top = box.current ? -box.current.getBoundingClientRect().top : 0;
+  const first = Math.max(0, Math.min(rows, Math.floor(top / CARD_HEIGHT) - 2));
+  const last = Math.min(rows, Math.ceil((top + innerHeight) / CARD_HEIGHT) + 2);
+
+  useEffect(() => {
+    redraw();
+    addEventListener("scroll", redraw, { passive: true });
+    addEventListener("resize", redraw);
+    return () => {
+      removeEventListener("scroll", redraw);
+      removeEventListener("resize", redraw);
+    };
+  }, []);
+  return html`<div class="cards" ref=${box} style=${{ height: `${rows * CARD_HEIGHT}px` }}>
+    <div class="cards-in" style=${{ transform: `translateY(${first * CARD_HEIGHT}px)`, gridTemplateColumns: `repeat(${across}, minmax(0, 1fr))` }}>
+      ${width > 0 && servers.slice(first * across, last * across).map((server) => html`<${ServerCard} key=${server.id} server=${server} />`)}
+    </div>
+  </div>`;
+}
+
+export function Overview() {
+  useTopics("cluster", "slow");
+  if (!known.cluster) return html`<p class="empty">Reading the cluster…</p>`;
+  return html`
+    <p class="advice ${known.cluster.status}">${known.cluster.recommendation}</p>
+    <${Charts} />
+    <${Troubles} />
+    <section aria-label="Servers">
+      <h2>Servers <span class="muted num">${count(known.servers.length)}</span></h2>
+      ${known.servers.length
+        ? html`<${Cards} servers=${[...known.servers].sort(bySeverity)} />`
+        : html`<div class="empty"><p>No server has registered yet.</p>
+            <p>Start an agent on a machine: <code>berth agent --server ${location.origin} --node-id NAME</code></p></div>`}
+    </section>`;
+}
