@@ -333,7 +333,7 @@ static void fill_reserve(struct dispatch *dispatch)
                             .attempt = dispatch->attempt};
     op->u.put.max_attempts = dispatch->max_attempts;
     op->u.put.timeout_ms = spec->timeout_ms;
-    op->u.put.owner = config->instance;
+    op->u.put.owner = store_number(dispatch->loop->sched->store);
     op->u.put.ttl_ms = config->reservation_ttl_ms;
     if (!dispatch->exists) {
         op->u.put.spec = spec->json;
@@ -508,7 +508,7 @@ static void sent(struct send_op *send)
     op->u.settle.outcome = STORE_SEND_FAILED;
     op->u.settle.reason = str_of(send->reason);
     op->u.settle.candidates_left = more_candidates(dispatch);
-    op->u.settle.owner = dispatch->loop->sched->config.instance;
+    op->u.settle.owner = store_number(dispatch->loop->sched->store);
     op->u.settle.hold_ms = SCHED_HOLD_MS;
     sched_send(dispatch->loop, op);
 }

@@ -456,7 +456,7 @@ static void send_hold(struct queue *queue, struct hold *hold, size_t count)
         .verb = STORE_HOLD, .reply_to = sched_keeper_loop(queue->sched)->inbox, .done = held};
     hold->op.u.hold.ids = hold->ids;
     hold->op.u.hold.count = count;
-    hold->op.u.hold.owner = queue->sched->config.instance;
+    hold->op.u.hold.owner = store_number(queue->sched->store);
     hold->op.u.hold.hold_ms = SCHED_HOLD_MS;
     sched_send(sched_keeper_loop(queue->sched), &hold->op);
 }

@@ -32,7 +32,6 @@ struct sched_config {
     struct routing routing;    /* which servers a type of task may go to, in which order */
     int64_t high_priority_min; /* what a machine at level warning still takes */
     int64_t explain_bytes;     /* what each loop keeps of placed jobs, and as much of the others */
-    unsigned instance;
 };
 
 enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_LANES = 1024 };

@@ -119,11 +119,11 @@ static void take(struct sweep *sweep, size_t i)
                                  .attempt = due->attempt,
                                  .arena = &item->arena};
     if (waits) {
-        item->op.u.hold.owner = sweep->sched->config.instance;
+        item->op.u.hold.owner = store_number(sweep->sched->store);
         item->op.u.hold.hold_ms = SCHED_HOLD_MS;
     } else {
         item->op.u.settle.outcome = STORE_EXPIRE;
-        item->op.u.settle.owner = sweep->sched->config.instance;
+        item->op.u.settle.owner = store_number(sweep->sched->store);
         item->op.u.settle.hold_ms = SCHED_HOLD_MS;
     }
     sweep->open++;

@@ -27,7 +27,7 @@ static struct submit *submit_new(struct worker *worker, struct arena *arena,
     submit->dispatch = dispatch;
     dispatch->loop = worker->sched;
     dispatch->spec = *spec;
-    dispatch->job = job_id_next(worker->loop.wall_ms, config->instance);
+    dispatch->job = job_id_next(worker->loop.wall_ms, store_number(worker->sched->sched->store));
     dispatch->attempt = 1;
     dispatch->max_attempts =
         (int)(spec->max_attempts != FIELD_OFF ? spec->max_attempts : config->max_attempts);
@@ -143,7 +143,7 @@ static void enqueue(struct submit *submit)
     op->u.put.max_attempts = dispatch->max_attempts;
     op->u.put.timeout_ms = dispatch->spec.timeout_ms;
     op->u.put.callback = dispatch->spec.callback_url.at != NULL;
-    op->u.put.owner = sched->config.instance;
+    op->u.put.owner = store_number(sched->store);
     op->u.put.hold_ms = SCHED_HOLD_MS;
     sched_send(dispatch->loop, op);
 }
@@ -172,6 +172,14 @@ void submit_start(struct submit *submit)
 
     dispatch->done = dispatched;
     dispatch->user = submit;
+    /* The id was made a moment ago with our number. Should this process have been stopped for so
+     * long that another one has the number now, its id may be another job's. */
+    if (!store_number_is_ours(dispatch->loop->sched->store)) {
+        submit_over(submit, problem_set(&submit->why, ERR_STORE_DOWN, "",
+                                        "This instance was away for too long and is about to "
+                                        "begin anew; nothing was started."));
+        return;
+    }
     /* Who may wait does not overtake those who wait already: the queue decides who is next. */
     if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
         enqueue(submit);

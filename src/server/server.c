@@ -199,7 +199,7 @@ static enum err open_store(struct server *server, struct problem *why)
     struct store_config config = {
         .url = arena_cstr(&arena, settings->store),
         .data_dir = arena_cstr(&arena, settings->data_dir),
-        .instance = settings->sched.instance,
+        .version = BERTH_VERSION,
         .retention_ms = settings->retention_ms,
         .retention_jobs_max = settings->retention_jobs_max,
         .in_flight_max = settings->store_in_flight_max,

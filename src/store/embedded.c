@@ -379,6 +379,8 @@ static struct embedded *embedded_new(const struct store_config *config)
     struct embedded *self = mem_aligned(_Alignof(struct embedded), sizeof *self);
 
     self->store.backend = &embedded_backend;
+    self->store.number = config->instance;
+    self->store.number_until_ms = INT64_MAX;
     self->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
     self->running_ttl_ms =
         config->running_ttl_ms > 0 ? config->running_ttl_ms : RUNNING_TTL_DEFAULT_MS;

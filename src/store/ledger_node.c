@@ -111,6 +111,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         }
     }
     op->u.node_put.version = holder->version;
+    op->u.node_put.registered_ms = holder->registered_ms;
     op->counts = holder->counts;
 }
 

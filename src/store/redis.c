@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "model/degrade.h"
 #include "store/front.h"
+#include "store/redis_ears.h"
 #include "store/redis_read.h"
 #include "store/redis_session.h"
 
@@ -30,18 +31,20 @@ enum {
     REVIVE_MIN_MS = 50,
     REVIVE_MAX_MS = 1000,
     LISTS_PATIENCE = 10, /* a list takes many calls: so many times the time of one */
-    DETAIL_WORDS = 20,   /* of 8 bytes */
+    /* A number is used so long after the call that renewed it was sent; the library gives it to
+     * nobody else for half as long again. */
+    NUMBER_MS = 10000,
 };
 
 struct redis {
     struct store store;
-    struct store_config config; /* url and data_dir are not kept */
+    struct store_config config; /* url, data_dir and version are not kept */
+    char version[STORE_VERSION_MAX + 1];
     struct redis_target target;
     struct front front;
 
     /* Any thread. */
-    _Atomic uint64_t detail[DETAIL_WORDS]; /* a text; half of a new one harms nobody */
-    _Atomic uint64_t generation[(REDIS_GENERATION_MAX + 1) / 8];
+    struct textbox detail;
 
     /* The store thread's. */
     struct redis_session session;
@@ -59,6 +62,8 @@ struct redis {
     struct redis_link read_link;
     bool helper_stopping;
 
+    struct redis_ears ears; /* its own thread's; it has the generation, for all to see */
+
     struct msg stop;
     struct msg helper_stop;
 };
@@ -73,44 +78,22 @@ static struct msg *redis_send(struct store *store, struct msg *ops)
     return front_send(&of(store)->front, ops);
 }
 
-static void put_text(_Atomic uint64_t *words, size_t count, const char *text)
-{
-    char bytes[DETAIL_WORDS * 8] = "";
-    uint64_t word;
-
-    assert(count <= DETAIL_WORDS);
-    str_copy(str_of(text), bytes, count * 8);
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&word, bytes + i * 8, 8);
-        atomic_store_explicit(&words[i], word, memory_order_relaxed);
-    }
-}
-
-static void get_text(const _Atomic uint64_t *words, size_t count, char *to)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t word = atomic_load_explicit(&words[i], memory_order_relaxed);
-
-        memcpy(to + i * 8, &word, 8);
-    }
-    to[count * 8 - 1] = '\0';
-}
-
 static void note_error(struct redis *self, const char *why)
 {
     front_count_error(&self->front);
-    put_text(self->detail, DETAIL_WORDS, why);
+    textbox_put(&self->detail, why);
 }
 
 static void redis_status(struct store *store, struct store_status *ret_status)
 {
     struct redis *self = of(store);
+    char generation[TEXTBOX_SIZE];
 
     front_status(&self->front, ret_status);
-    static_assert(sizeof ret_status->detail == DETAIL_WORDS * 8, "it is copied as a whole");
-    static_assert(sizeof ret_status->generation == sizeof self->generation, "likewise");
-    get_text(self->detail, DETAIL_WORDS, ret_status->detail);
-    get_text(self->generation, COUNT_OF(self->generation), ret_status->generation);
+    static_assert(sizeof ret_status->detail == TEXTBOX_SIZE, "it is copied as a whole");
+    textbox_get(&self->detail, ret_status->detail);
+    textbox_get(&self->ears.generation, generation);
+    str_copy(str_of(generation), ret_status->generation, sizeof ret_status->generation);
 }
 
 /* The store thread. */
@@ -135,43 +118,83 @@ static void take_news(struct redis *self)
 
     front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, session->open_breakers);
-    put_text(self->generation, COUNT_OF(self->generation), session->generation);
+    textbox_put(&self->ears.generation, session->generation);
+    atomic_store_explicit(&self->ears.offset_ms, session->store_ms - session->mono_ms,
+                          memory_order_relaxed);
+    atomic_store_explicit(&self->ears.master, redis_addr_mark(&session->link.at),
+                          memory_order_relaxed);
     if (session->emptied)
         note_error(self, "Redis came back empty: all nodes, jobs and leases are gone");
     session->emptied = false;
 }
 
-/* One call of our own; its only op, if there is one, answers nothing that matters but `repairs`. */
+/* The answer to our first op, when that asked for a number. */
+static void take_number(struct redis *self, const redisReply *answer, int64_t sent_ms)
+{
+    unsigned number = wire_number(answer);
+
+    if (!number)
+        return;
+    atomic_store_explicit(&self->store.number, number, memory_order_relaxed);
+    atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS, memory_order_relaxed);
+}
+
+/* One call of our own; its ops answer nothing that matters but our number and `repairs`. */
 static bool call_own(struct redis *self, int64_t deadline_ms)
 {
+    int64_t sent_ms = clock_mono_ms();
     redisReply *reply = redis_session_call(&self->session, deadline_ms);
     const redisReply *last;
 
     if (!reply)
         return false;
     take_news(self);
+    take_number(self, reply->element[WIRE_ANSWERS], sent_ms);
     last = reply->element[reply->elements - 1];
-    if (last->type == REDIS_REPLY_ARRAY && last->elements == 4 && last->element[3]->integer > 0)
+    if (reply->elements > WIRE_ANSWERS + 1 && last->type == REDIS_REPLY_ARRAY &&
+        last->elements == 4 && last->element[3]->integer > 0)
         metric_add(METRIC_AUDIT_REPAIRS, last->element[3]->integer);
     freeReplyObject(reply);
     return true;
 }
 
-/* A call that changes something must work before we are well again: the first one tells that this
- * instance is there, and takes back what an earlier life of it held. */
+/* We are there, or still there: the first time it takes back what an earlier life of us held. */
+static void begin_own(struct redis *self)
+{
+    redis_session_begin(&self->session, &self->config);
+    if (self->arrived)
+        wire_stay(&self->session.wire, self->version);
+    else
+        wire_arrive(&self->session.wire, self->version, self->config.running_ttl_ms);
+}
+
+/* A call that changes something must work before we are well again, and we need a number. */
 static bool bring_up(struct redis *self, int64_t deadline_ms)
 {
-    redis_session_begin(&self->session, &self->config, true);
-    if (!self->arrived)
-        wire_arrive(&self->session.wire, self->config.instance, self->config.running_ttl_ms);
+    begin_own(self);
     if (!call_own(self, deadline_ms))
         return false;
+    if (!store_number_is_ours(&self->store))
+        return redis_link_fail(&self->session.link, "there are too many instances", NULL);
     self->arrived = true;
     self->pause_ms = 0;
     degrade_success(&self->degrade);
     front_set_mode(&self->front, STORE_NORMAL);
     front_set_up(&self->front, true);
     return true;
+}
+
+/* After a stop of this whole process our number may be another's: nothing is sent before we know.
+ */
+static bool has_number(struct redis *self)
+{
+    int64_t began_us = clock_mono_us();
+
+    if (store_number_is_ours(&self->store) ||
+        bring_up(self, clock_mono_ms() + self->session.timeout_ms))
+        return true;
+    go_down(self, began_us);
+    return false;
 }
 
 static void revive(struct redis *self)
@@ -188,7 +211,7 @@ static struct msg *cut_batch(struct redis *self, struct msg *batch)
     struct wire *wire = &self->session.wire;
     struct msg *last = NULL;
 
-    redis_session_begin(&self->session, &self->config, false);
+    redis_session_begin(&self->session, &self->config);
     for (struct msg *msg = batch; msg; last = msg, msg = msg->next) {
         struct store_op *op = container_of(msg, struct store_op, msg);
 
@@ -245,7 +268,7 @@ static void tidy(struct redis *self)
     if (now_ms < self->tidy_ms)
         return;
     self->tidy_ms = now_ms + TIDY_MS;
-    redis_session_begin(&self->session, &self->config, true);
+    begin_own(self);
     wire_tidy(&self->session.wire, self->config.retention_jobs_max);
     if (!call_own(self, now_ms + self->session.timeout_ms))
         go_down(self, began_us);
@@ -276,8 +299,8 @@ static void leave(struct redis *self)
 {
     if (!front_is_up(&self->front))
         return;
-    redis_session_begin(&self->session, &self->config, false);
-    wire_leave(&self->session.wire, self->config.instance);
+    redis_session_begin(&self->session, &self->config);
+    wire_leave(&self->session.wire, store_number(&self->store));
     call_own(self, clock_mono_ms() + self->session.timeout_ms);
 }
 
@@ -294,7 +317,7 @@ static void *store_thread(void *arg)
         desk_wait(&self->front.desk, time_to_wait(self));
         batch = front_take(&self->front.desk, &own);
         front_run_own(own);
-        while (batch && front_is_up(&self->front)) {
+        while (batch && front_is_up(&self->front) && has_number(self)) {
             struct msg *rest = cut_batch(self, batch);
 
             run_batch(self, batch);
@@ -380,6 +403,7 @@ static void free_all(struct redis *self)
 {
     redis_session_free(&self->session);
     redis_link_close(&self->read_link);
+    redis_ears_stop(&self->ears);
     sem_destroy(&self->is_open);
     explicit_bzero(&self->target, sizeof self->target);
     free(self);
@@ -392,12 +416,16 @@ static struct redis *redis_new(const struct store_config *config, const struct r
 
     self->store.backend = backend;
     self->config = *config;
-    self->config.url = self->config.data_dir = NULL;
+    self->config.url = self->config.data_dir = self->config.version = NULL;
     if (config->running_ttl_ms <= 0)
         self->config.running_ttl_ms = RUNNING_TTL_DEFAULT_MS;
     self->target = *target;
     redis_session_init(&self->session, &self->target, config);
     redis_link_init(&self->read_link, &self->target);
+    redis_ears_init(&self->ears, &self->target, self->session.instance);
+    self->store.name = self->session.name;
+    str_copy(str_of(config->version ? config->version : "unknown"), self->version,
+             sizeof self->version);
     front_init(&self->front, redis_read_answers, config->in_flight_max);
     sem_init(&self->is_open, 0, 0);
     self->stop.run = stop_store;
@@ -442,10 +470,20 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     return ERR_OK;
 }
 
+static void redis_listen(struct store *store, struct store_ear *ear)
+{
+    struct redis *self = of(store);
+
+    /* Without it others are not heard; what is read once a second is enough to go on. */
+    if (!redis_ears_start(&self->ears, ear))
+        note_error(self, "no thread can be started to listen to other instances");
+}
+
 static void redis_close(struct store *store)
 {
     struct redis *self = of(store);
 
+    atomic_store(&self->ears.stopping, true); /* the last word of leave() wakes it */
     front_stop_desk(&self->front.helper, &self->helper_stop);
     front_stop_desk(&self->front.desk, &self->stop);
     assert(atomic_load(&self->front.in_flight) == 0);
@@ -465,6 +503,7 @@ const struct store_backend redis_backend = {
     .open = redis_open,
     .send = redis_send,
     .status = redis_status,
+    .listen = redis_listen,
     .close = redis_close,
 };
 const struct store_backend redis_sentinel_backend = {
@@ -472,6 +511,7 @@ const struct store_backend redis_sentinel_backend = {
     .open = redis_open,
     .send = redis_send,
     .status = redis_status,
+    .listen = redis_listen,
     .close = redis_close,
 };
 const struct store_backend redis_cluster_backend = {
@@ -479,6 +519,7 @@ const struct store_backend redis_cluster_backend = {
     .open = redis_open,
     .send = redis_send,
     .status = redis_status,
+    .listen = redis_listen,
     .close = redis_close,
 };
 const struct store_backend rediss_backend = {

@@ -101,12 +101,16 @@ bool wire_head_read(struct str packed, struct store_head *ret_head)
     return !from.short_of;
 }
 
-uint64_t wire_order(struct str state)
+struct wire_state wire_state_read(struct str state)
 {
     struct bytes from = bytes_of(state);
+    struct wire_state read = {0};
 
-    take(&from, 8); /* the time of the last call */
-    return take(&from, 8);
+    read.now_ms = (int64_t)take(&from, 8);
+    read.order = take(&from, 8);
+    take(&from, 8); /* of the sweep */
+    read.version = (int64_t)take(&from, 8);
+    return read;
 }
 
 bool wire_node_read(struct str packed, struct wire_node *ret_node)
@@ -297,6 +301,13 @@ static bool read_node_put(struct store_op *op, const redisReply *answer)
 {
     op->u.node_put.created = number(answer, 3);
     op->u.node_put.version = number(answer, 4);
+    op->u.node_put.registered_ms = number(answer, 5);
+    return true;
+}
+
+static bool read_tell(struct store_op *op, const redisReply *answer)
+{
+    op->u.tell.heard = number(answer, 3);
     return true;
 }
 
@@ -348,16 +359,21 @@ static bool read_breakers(struct store_op *op, const redisReply *answer)
 
 /* What a verb answers beyond its error, the head and the counters. */
 static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
-    [STORE_RENEW] = read_renew,
-    [STORE_DUE] = read_due,
-    [STORE_NODE_PUT] = read_node_put,
-    [STORE_BREAKERS] = read_breakers,
+    [STORE_RENEW] = read_renew,       [STORE_DUE] = read_due,   [STORE_NODE_PUT] = read_node_put,
+    [STORE_BREAKERS] = read_breakers, [STORE_TELL] = read_tell,
 };
 
 static bool is_packed(enum store_verb verb)
 {
     return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
            verb == STORE_FINISH || verb == STORE_ADOPT;
+}
+
+unsigned wire_number(const redisReply *answer)
+{
+    int64_t value = answer->type == REDIS_REPLY_ARRAY ? number(answer, 3) : 0;
+
+    return value > 0 && value < STORE_NUMBERS ? (unsigned)value : 0;
 }
 
 bool wire_answer(struct store_op *op, const redisReply *answer)

@@ -13,15 +13,19 @@
 
 #define SCAN_COUNT "256"
 
+enum { NAMED_MAX = 256 }; /* of one call */
+
 struct nodes {
     struct redis_read *read;
-    struct map seen; /* a scan may tell one twice */
+    struct wire_state state; /* before the first of them was read */
+    struct str *ids;         /* scratch: of the page */
+    struct map seen;         /* a scan may tell one twice */
     struct store_node *items;
     size_t count;
     size_t cap;
 };
 
-static bool read_order(struct redis_read *read)
+bool redis_read_state(struct redis_read *read, struct wire_state *ret_state)
 {
     redisReply *reply = redis_read_checked(
         read,
@@ -30,7 +34,7 @@ static bool read_order(struct redis_read *read)
 
     if (!reply)
         return false;
-    read->op->order = wire_order(redis_text(reply));
+    *ret_state = wire_state_read(redis_text(reply));
     freeReplyObject(reply);
     return true;
 }
@@ -60,30 +64,112 @@ static void add_node(struct nodes *nodes, struct str id, struct str packed)
     nodes->count++;
 }
 
-/* The texts of some nodes out of one hash. */
-static bool read_texts(struct nodes *nodes, const char *key, size_t from, size_t offset)
+/* The texts of some nodes out of one hash; NULL: it cannot be read. */
+static redisReply *get_texts(struct nodes *nodes, const char *key, const struct str *ids,
+                             size_t count)
 {
-    struct redis_read *read = nodes->read;
-    size_t count = nodes->count - from;
     const char **words = mem_array(const char *, count + 2);
+    size_t *lens = mem_array(size_t, count + 2);
     redisReply *reply;
 
     words[0] = "HMGET";
     words[1] = key;
-    for (size_t i = 0; i < count; i++)
-        words[i + 2] = nodes->items[from + i].id.at; /* arena_str ends it with a NUL */
-    reply = redis_read_list(read, (struct redis_args){.count = (int)count + 2, .texts = words},
-                            "read the nodes");
+    lens[0] = strlen(words[0]);
+    lens[1] = strlen(key);
+    for (size_t i = 0; i < count; i++) {
+        words[i + 2] = ids[i].at;
+        lens[i + 2] = ids[i].len;
+    }
+    reply = redis_read_list(
+        nodes->read, (struct redis_args){.count = (int)count + 2, .texts = words, .lens = lens},
+        "read the nodes");
     free(words);
+    free(lens);
+    if (reply && reply->elements != count) {
+        freeReplyObject(reply);
+        redis_link_fail(nodes->read->link, "read the nodes", "not as many as were asked for");
+        return NULL;
+    }
+    return reply;
+}
+
+static void take_reason(struct nodes *nodes, struct store_node *node, struct str text)
+{
+    node->admin_reason = text.at ? arena_str(nodes->read->op->arena, text) : STR("");
+}
+
+static void take_facts(struct nodes *nodes, struct store_node *node, struct str text)
+{
+    node->facts = text.at ? arena_str(nodes->read->op->arena, text) : STR("");
+}
+
+typedef void take_text(struct nodes *nodes, struct store_node *node, struct str text);
+
+static bool read_texts(struct nodes *nodes, const char *key, size_t from, take_text *take)
+{
+    size_t count = nodes->count - from;
+    redisReply *reply = get_texts(nodes, key, nodes->ids, count);
+
     if (!reply)
         return false;
-    for (size_t i = 0; i < count && i < reply->elements; i++) {
-        struct str text = redis_text(reply->element[i]);
-        struct str *field = (struct str *)((char *)&nodes->items[from + i] + offset);
-
-        *field = text.at ? arena_str(read->op->arena, text) : STR("");
-    }
+    for (size_t i = 0; i < count; i++)
+        take(nodes, &nodes->items[from + i], redis_text(reply->element[i]));
     freeReplyObject(reply);
+    return true;
+}
+
+/* Where they are and when they were heard of. */
+static bool read_live(struct nodes *nodes, size_t from)
+{
+    size_t count = nodes->count - from;
+    redisReply *links = get_texts(nodes, REDIS_KEY "links", nodes->ids, count);
+    redisReply *lives = links ? get_texts(nodes, REDIS_KEY "live", nodes->ids, count) : NULL;
+
+    for (size_t i = 0; lives && i < count; i++)
+        wire_live_read(redis_text(links->element[i]), redis_text(lives->element[i]),
+                       nodes->state.now_ms, &nodes->items[from + i].live);
+    if (lives)
+        freeReplyObject(lives);
+    if (links)
+        freeReplyObject(links);
+    return lives != NULL;
+}
+
+/* What stands beside the records of those added since `from`. */
+static bool read_beside(struct nodes *nodes, size_t from)
+{
+    size_t count = nodes->count - from;
+
+    if (count == 0)
+        return true;
+    nodes->ids = mem_resize(nodes->ids, count * sizeof *nodes->ids);
+    for (size_t i = 0; i < count; i++)
+        nodes->ids[i] = nodes->items[from + i].id;
+    return read_texts(nodes, REDIS_KEY "admin", from, take_reason) && read_live(nodes, from) &&
+           (nodes->read->op->verb != STORE_NODES ||
+            read_texts(nodes, REDIS_KEY "facts", from, take_facts));
+}
+
+/* Those that were asked for by name, a page at a time. */
+static bool read_named(struct nodes *nodes)
+{
+    const struct store_op *op = nodes->read->op;
+
+    for (size_t at = 0; at < op->u.nodes.id_count; at += NAMED_MAX) {
+        const struct str *ids = op->u.nodes.ids + at;
+        size_t left = op->u.nodes.id_count - at;
+        size_t count = left < NAMED_MAX ? left : NAMED_MAX;
+        size_t from = nodes->count;
+        redisReply *reply = get_texts(nodes, REDIS_KEY "n", ids, count);
+
+        if (!reply)
+            return false;
+        for (size_t i = 0; i < count; i++)
+            add_node(nodes, ids[i], redis_text(reply->element[i]));
+        freeReplyObject(reply);
+        if (!read_beside(nodes, from))
+            return false;
+    }
     return true;
 }
 
@@ -110,26 +196,27 @@ static bool scan(struct nodes *nodes, char cursor[32])
     for (size_t i = 0; i + 1 < list->elements; i += 2)
         add_node(nodes, redis_text(list->element[i]), redis_text(list->element[i + 1]));
     freeReplyObject(reply);
-    if (nodes->count == from)
-        return true;
-    if (!read_texts(nodes, REDIS_KEY "admin", from, offsetof(struct store_node, admin_reason)))
-        return false;
-    return read->op->verb != STORE_NODES ||
-           read_texts(nodes, REDIS_KEY "facts", from, offsetof(struct store_node, facts));
+    return read_beside(nodes, from);
 }
 
 bool redis_read_nodes(struct redis_read *read)
 {
     struct nodes nodes = {.read = read};
     char cursor[32] = "0";
-    bool ok = read_order(read);
+    bool ok = redis_read_state(read, &nodes.state);
+    bool named = read->op->verb == STORE_NODES && read->op->u.nodes.ids;
 
-    while (ok) {
+    read->op->order = nodes.state.order;
+    read->op->u.nodes.version = nodes.state.version;
+    if (ok && named)
+        ok = read_named(&nodes);
+    while (ok && !named) {
         ok = scan(&nodes, cursor);
         if (!ok || strcmp(cursor, "0") == 0)
             break;
     }
     map_free(&nodes.seen);
+    free(nodes.ids);
     read->op->u.nodes.items = nodes.items;
     read->op->u.nodes.count = ok ? nodes.count : 0;
     return ok;

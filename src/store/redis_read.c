@@ -23,6 +23,7 @@ static read_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_JOB_GET] = job_get,        [STORE_JOB_LIST] = job_list,
     [STORE_CALLBACKS] = callbacks,    [STORE_SESSION_GET] = session_get,
     [STORE_NODES] = redis_read_nodes, [STORE_COUNTS] = redis_read_nodes,
+    [STORE_PEERS] = redis_read_peers,
 };
 
 bool redis_read_answers(enum store_verb verb)

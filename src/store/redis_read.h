@@ -17,11 +17,15 @@ bool redis_read_answers(enum store_verb verb);
 /* False: the store cannot be read now; link->why says more. */
 bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t deadline_ms);
 
-/* Between redis_read.c and redis_nodes.c. An error, or not the shape that was asked for, is NULL.
+/* Between redis_read.c, redis_nodes.c and redis_peers.c. An error, or not the shape that was asked
+ * for, is NULL.
  */
 redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
                                const char *what);
 redisReply *redis_read_list(struct redis_read *read, struct redis_args args, const char *what);
+struct wire_state;
+bool redis_read_state(struct redis_read *read, struct wire_state *ret_state);
 bool redis_read_nodes(struct redis_read *read); /* NODES, COUNTS */
+bool redis_read_peers(struct redis_read *read); /* PEERS */
 
 #endif

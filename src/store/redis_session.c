@@ -22,8 +22,9 @@ void redis_session_init(struct redis_session *session, const struct redis_target
         .timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : TIMEOUT_DEFAULT_MS,
     };
     redis_link_init(&session->link, target);
-    snprintf(session->instance, sizeof session->instance, "%u:%08" PRIx32, config->instance,
-             (uint32_t)rnd_next(&session->link.rnd));
+    while (!session->name)
+        session->name = (uint32_t)rnd_next(&session->link.rnd);
+    snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
     snprintf(session->library, sizeof session->library, "berth_v1_%08" PRIx32 "%s", mark,
              config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
@@ -61,8 +62,7 @@ static bool load_library(struct redis_session *session, int64_t deadline_ms)
     return ok;
 }
 
-void redis_session_begin(struct redis_session *session, const struct store_config *config,
-                         bool alive)
+void redis_session_begin(struct redis_session *session, const struct store_config *config)
 {
     int64_t now_ms = clock_mono_ms();
     struct wire_head head = {
@@ -73,7 +73,6 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
         .retention_ms = config->retention_ms,
         .breaker_threshold = config->breaker_threshold,
         .breaker_cooldown_ms = config->breaker_cooldown_ms,
-        .alive = alive,
     };
 
     /* Whoever waits for the answer is told after timeout_ms that it did not come: from then on it

@@ -14,7 +14,8 @@ struct redis_session {
     int64_t timeout_ms;
     char library[REDIS_FUNCTION_MAX + 1];
     char function[REDIS_FUNCTION_MAX + 16];
-    char instance[REDIS_GENERATION_MAX + 1]; /* "7:1a2b3c4d": another one after every start */
+    uint32_t name;                      /* of this instance: another one after every start */
+    char instance[STORE_NAME_TEXT + 1]; /* and as text */
     /* The store's time: `store_ms` was not before it was `mono_ms` here. */
     int64_t store_ms; /* 0: not known yet */
     int64_t mono_ms;
@@ -31,8 +32,7 @@ void redis_session_free(struct redis_session *session);
 /* Is this a Redis we can live with? The sentence says why not. */
 enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
                              struct problem *why);
-void redis_session_begin(struct redis_session *session, const struct store_config *config,
-                         bool alive);
+void redis_session_begin(struct redis_session *session, const struct store_config *config);
 /* What is `not_after_ms` (the sender's wall time) by the store's clock? */
 int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms);
 /* Sends what was put into `wire`. The answers stand from WIRE_ANSWERS on, one for each op. NULL: it

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,7 +116,6 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     add_int(wire, head->retention_ms > 0 ? head->retention_ms : 0);
     add_int(wire, head->breaker_threshold);
     add_int(wire, head->breaker_cooldown_ms);
-    add_word(wire, head->alive ? "1" : "0");
     wire->ops_at = wire->count;
     add_word(wire, "0");
 }
@@ -315,6 +316,47 @@ static void write_reset(struct wire *wire, const struct store_op *op)
     add_text(wire, op->u.breaker.type);
 }
 
+/* Nobody is "". */
+static void add_name(struct wire *wire, uint32_t name)
+{
+    char *text = arena_raw(&wire->arena, STORE_NAME_TEXT + 1);
+
+    snprintf(text, STORE_NAME_TEXT + 1, "%08" PRIx32, name);
+    add(wire, text, name ? STORE_NAME_TEXT : 0);
+}
+
+static void write_tell(struct wire *wire, const struct store_op *op)
+{
+    add_name(wire, op->u.tell.to);
+    add_text(wire, op->u.tell.text);
+}
+
+static void write_link(struct wire *wire, const struct store_op *op)
+{
+    add_text(wire, op->node);
+    add_int(wire, op->u.link.kind);
+    add_int(wire, (int64_t)op->u.link.incarnation);
+}
+
+static void write_seen(struct wire *wire, const struct store_op *op)
+{
+    add_text(wire, op->u.seen.text);
+    add_int(wire, (int64_t)op->u.seen.count);
+    for (size_t i = 0; i < op->u.seen.count; i++) {
+        const struct store_seen *seen = &op->u.seen.items[i];
+
+        add_text(wire, seen->node);
+        add_text(wire, arena_fmt(&wire->arena, "%d %d %d %d", seen->level, seen->cpu_pm,
+                                 seen->gpu_pm, seen->mem_pm));
+    }
+}
+
+static void write_claim(struct wire *wire, const struct store_op *op)
+{
+    add_job(wire, op->job);
+    add_int(wire, op->u.callback.hold_ms);
+}
+
 /* Those that come with every job are packed; of the others each value is an argument. The verbs
  * that are missing here are reads, see redis_read.c. */
 static const struct {
@@ -335,6 +377,10 @@ static const struct {
     [STORE_CALLBACK_DONE] = {"K", write_callback, NULL},
     [STORE_BREAKERS] = {"B", write_nothing, NULL},
     [STORE_BREAKER_RESET] = {"Z", write_reset, NULL},
+    [STORE_TELL] = {"S", write_tell, NULL},
+    [STORE_LINK] = {"U", write_link, NULL},
+    [STORE_SEEN] = {"E", write_seen, NULL},
+    [STORE_CLAIM] = {"V", write_claim, NULL},
 };
 
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
@@ -351,28 +397,42 @@ void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 }
 
 /* Our own have no bound. */
-static void begin_own(struct wire *wire, const char *verb, int64_t first)
+static void begin_own(struct wire *wire, const char *verb)
 {
     add_word(wire, verb);
     wire->ops++;
-    add_int(wire, first);
 }
 
-void wire_arrive(struct wire *wire, unsigned instance, int64_t running_ttl_ms)
+static void end_own(struct wire *wire)
 {
-    begin_own(wire, "I", instance);
+    add_int(wire, 0);
+}
+
+void wire_arrive(struct wire *wire, const char *version, int64_t running_ttl_ms)
+{
+    begin_own(wire, "I");
+    add_word(wire, version);
     add_int(wire, running_ttl_ms);
-    add_int(wire, 0);
+    end_own(wire);
 }
 
-void wire_leave(struct wire *wire, unsigned instance)
+void wire_stay(struct wire *wire, const char *version)
 {
-    begin_own(wire, "L", instance);
-    add_int(wire, 0);
+    begin_own(wire, "Y");
+    add_word(wire, version);
+    end_own(wire);
 }
 
 void wire_tidy(struct wire *wire, int64_t jobs_max)
 {
-    begin_own(wire, "T", jobs_max > 0 ? jobs_max : 0);
-    add_int(wire, 0);
+    begin_own(wire, "T");
+    add_int(wire, jobs_max > 0 ? jobs_max : 0);
+    end_own(wire);
+}
+
+void wire_leave(struct wire *wire, unsigned number)
+{
+    begin_own(wire, "L");
+    add_int(wire, number);
+    end_own(wire);
 }

@@ -31,21 +31,23 @@ struct wire_head {
     const char *function;
     int64_t now_ms;         /* only a library for tests looks at it */
     int64_t late_ms;        /* store time after which nothing changes any more; 0: no bound */
-    const char *instance;   /* its number and a name for this life of it */
+    const char *instance;   /* its name */
     const char *generation; /* the name of a new one, if the store turns out to be empty */
     int64_t retention_ms;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;
-    bool alive; /* note that this instance is there */
 };
 
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
-/* Our own: an instance arrives, leaves, tidies up. */
-void wire_arrive(struct wire *wire, unsigned instance, int64_t running_ttl_ms);
-void wire_leave(struct wire *wire, unsigned instance);
+/* Our own: an instance arrives, is still there, tidies up, leaves. The first two answer its number.
+ */
+void wire_arrive(struct wire *wire, const char *version, int64_t running_ttl_ms);
+void wire_stay(struct wire *wire, const char *version);
 void wire_tidy(struct wire *wire, int64_t jobs_max);
+void wire_leave(struct wire *wire, unsigned number);
+unsigned wire_number(const redisReply *answer); /* 0: none is left */
 struct redis_args wire_args(struct wire *wire); /* complete; valid until the next wire_begin */
 void wire_free(struct wire *wire);
 
@@ -60,8 +62,16 @@ struct wire_node {
     int64_t registered_ms;
     int64_t version;
 };
-/* The order of answers out of `meta.state`; 0 when there is none. */
-uint64_t wire_order(struct str state);
+/* Out of `meta.state`; zeros when there is none. */
+struct wire_state {
+    int64_t now_ms;  /* of the last call */
+    uint64_t order;  /* of its last answer */
+    int64_t version; /* of the nodes: how many changes were told */
+};
+struct wire_state wire_state_read(struct str state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
+/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
+void wire_live_read(struct str link, struct str live, int64_t now_ms, struct store_live *ret_live);
+bool wire_peer_read(struct str name, struct str text, int64_t now_ms, struct store_peer *ret_peer);
 
 #endif

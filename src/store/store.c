@@ -1,6 +1,7 @@
 /* The table of stores, and the names. What a store does is its backend's. */
 #include "store/store.h"
 
+#include "base/clock.h"
 #include "store/embedded.h"
 #include "store/redis.h"
 
@@ -67,4 +68,17 @@ void store_close(struct store *store)
 {
     if (store)
         store->backend->close(store);
+}
+
+void store_listen(struct store *store, struct store_ear *ear)
+{
+    assert(store_name(store) && ear->inbox && ear->hear);
+    store->backend->listen(store, ear);
+}
+
+bool store_number_is_ours(const struct store *store)
+{
+    int64_t until_ms = atomic_load_explicit(&store->number_until_ms, memory_order_relaxed);
+
+    return until_ms == INT64_MAX || clock_mono_ms() < until_ms;
 }

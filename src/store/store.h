@@ -20,6 +20,8 @@ enum {
     STORE_CANDIDATES_MAX = 4, /* one reserve call tries so many */
     STORE_REASON_MAX = 96,
     STORE_HISTORY_MAX = 4096, /* bytes of attempts JSON; older entries go first */
+    STORE_NUMBERS = 512,      /* of instances: 0..511 */
+    STORE_NAME_TEXT = 8,      /* the name of an instance as text: hexadecimal digits */
 };
 
 enum store_verb {
@@ -42,6 +44,12 @@ enum store_verb {
     STORE_CALLBACK_DONE, /* delivered (or given up) */
     STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
     STORE_BREAKER_RESET, /* an operator's word: closed, and the count starts over */
+    /* Only of a store that several instances share, see store_name(). */
+    STORE_TELL,  /* a word to another instance, or to all */
+    STORE_LINK,  /* this instance has a node's connection, or has lost it */
+    STORE_SEEN,  /* signs of life of nodes that this instance heard */
+    STORE_CLAIM, /* the right to deliver a job's callback, for some time */
+    STORE_PEERS, /* the instances that are there */
     STORE_VERB_COUNT
 };
 
@@ -96,6 +104,37 @@ struct store_record {
                            dispatched_ms, acked_ms, ended_ms */
 };
 
+/* How a node can be reached, in a shared store: the instance that has its connection. */
+enum store_link_kind {
+    STORE_LINK_NONE,
+    STORE_LINK_SOCKET, /* its WebSocket is there */
+    STORE_LINK_POLL,   /* it last asked for jobs there */
+    STORE_LINK_LEFT,   /* its WebSocket closed there */
+};
+
+/* What instances tell each other of a node that is not in its record. */
+struct store_live {
+    enum store_link_kind kind;
+    uint32_t holder;   /* name of the instance; 0: none ever */
+    int64_t linked_ms; /* ago: since when that is so */
+    int64_t silent_ms; /* since an instance last told that it heard of it; -1: never */
+    int32_t level, cpu_pm, gpu_pm, mem_pm; /* as last heard; -1: not sent */
+};
+
+struct store_seen {
+    struct str node;
+    int32_t level, cpu_pm, gpu_pm, mem_pm;
+};
+
+enum { STORE_VERSION_MAX = 31 };
+
+struct store_peer {
+    uint32_t name;
+    unsigned number;
+    int64_t silent_ms; /* since it last called; it does so every second */
+    char version[STORE_VERSION_MAX + 1];
+};
+
 struct store_node {
     struct str id;
     struct lease_node counts; /* counts.health is what reserve checks */
@@ -103,8 +142,9 @@ struct store_node {
     enum node_admin admin;
     struct str admin_reason;
     int64_t registered_ms;
-    int64_t version;  /* of the record, +1 with every change of it */
-    struct str facts; /* JSON object as registered, normalised by the registry */
+    int64_t version;        /* of the record, +1 with every change of it */
+    struct str facts;       /* JSON object as registered, normalised by the registry */
+    struct store_live live; /* a shared store's */
 };
 
 /* As of now, see model/breaker.h. probe_until_ms is the end of the probe's lease. */
@@ -231,12 +271,16 @@ struct store_op {
             /* 0 = any. If it is no longer the node's epoch, a finding (no facts) changes nothing
              * and answers ERR_STALE; a registration (facts) is taken without a further bump. */
             uint32_t if_epoch;
-            bool created;    /* answer */
-            int64_t version; /* answer */
+            bool created;          /* answer */
+            int64_t version;       /* answer */
+            int64_t registered_ms; /* answer: when it was created, store time */
         } node_put;
-        struct {                      /* NODES, COUNTS */
+        struct {                   /* NODES, COUNTS */
+            const struct str *ids; /* NODES of a shared store: only these; NULL: all */
+            size_t id_count;
             struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
             size_t count;
+            int64_t version; /* answer of a shared store: number of the last change told */
         } nodes;
         struct {                               /* JOB_LIST, CALLBACKS */
             unsigned states;                   /* bit per job_state; 0 = all */
@@ -257,9 +301,28 @@ struct store_op {
             int64_t version;
             int64_t updated_ms;
         } session;
-        struct { /* CALLBACK_DONE */
-            bool given_up;
+        struct {             /* CALLBACK_DONE, CLAIM */
+            bool given_up;   /* DONE */
+            int64_t hold_ms; /* CLAIM; ERR_CONFLICT: another instance has it */
         } callback;
+        struct {
+            uint32_t to; /* TELL: the name of an instance; 0: all */
+            struct str text;
+            int64_t heard; /* answer: how many took it; 0: nobody is there */
+        } tell;
+        struct { /* LINK, of `node` */
+            enum store_link_kind kind;
+            uint64_t incarnation; /* of the connection; LEFT counts only for the one that is kept */
+        } link;
+        struct { /* SEEN */
+            const struct store_seen *items;
+            size_t count;
+            struct str text; /* told to all instances; "" = nothing */
+        } seen;
+        struct {                      /* PEERS */
+            struct store_peer *items; /* answer, in `arena`; ourselves too */
+            size_t count;
+        } peers;
         struct {                         /* BREAKERS */
             struct store_breaker *items; /* answer, in `arena` */
             size_t count;
@@ -293,7 +356,8 @@ struct store_status {
 struct store_config {
     const char *url; /* "embedded:", "redis://host:port/db", see redis_url.h */
     const char *data_dir;
-    unsigned instance;
+    unsigned instance;           /* the number of the only one; a shared store gives numbers */
+    const char *version;         /* of this program, for others to see; NULL: unknown */
     int64_t retention_ms;        /* finished jobs, and sessions nobody uses; 0 = any age */
     int64_t retention_jobs_max;  /* and no more of them than this; 0 = any number */
     int64_t in_flight_max;       /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
@@ -304,6 +368,28 @@ struct store_config {
     int64_t (*now_ms)(void);     /* NULL: clock_wall_ms; tests bring their own */
 };
 
+/* What is heard in a shared store. A hint: what was said while the connection was away is lost. */
+enum store_word_kind {
+    STORE_WORD_TOLD,  /* another instance's TELL; perhaps our own, if it was to all */
+    STORE_WORD_NODES, /* `text`: ids of nodes that changed, a space between two */
+    STORE_WORD_GAP,   /* listening begins, or began anew */
+};
+
+struct store_word {
+    struct msg msg; /* private */
+    struct store_ear *ear;
+    enum store_word_kind kind;
+    int64_t seq;    /* NODES: +1 with each; another step means that something was missed */
+    int64_t age_ms; /* NODES: since it became true */
+    struct str text;
+};
+
+/* hear() is called on `inbox`' thread; the word is gone when it returns. */
+struct store_ear {
+    struct inbox *inbox;
+    void (*hear)(struct store_ear *ear, const struct store_word *word);
+};
+
 struct store;
 struct store_backend { /* a row per kind of store */
     const char *scheme;
@@ -311,10 +397,14 @@ struct store_backend { /* a row per kind of store */
                      struct problem *why);
     struct msg *(*send)(struct store *store, struct msg *ops); /* as store_send_all */
     void (*status)(struct store *store, struct store_status *ret_status);
+    void (*listen)(struct store *store, struct store_ear *ear); /* NULL: nobody shares it */
     void (*close)(struct store *store);
 };
 struct store {
     const struct store_backend *backend;
+    uint32_t name;           /* of this instance, another one after every start; 0: not shared */
+    _Atomic unsigned number; /* of this instance */
+    _Atomic int64_t number_until_ms; /* clock_mono_ms: until then it is surely ours alone */
 };
 
 enum err store_open(const struct store_config *config, struct store **ret_store,
@@ -329,7 +419,25 @@ enum err store_send(struct store *store, struct store_op *op);
  * their order, with `err` set. */
 struct msg *store_send_all(struct store *store, struct msg *ops);
 void store_status(struct store *store, struct store_status *ret_status);
+/* Once, before the first TELL; nothing is heard after store_close() began. */
+void store_listen(struct store *store, struct store_ear *ear);
 void store_close(struct store *store);             /* answers what is under way, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */
+
+/* Who we are to other instances; 0 when the store is ours alone. */
+static inline uint32_t store_name(const struct store *store)
+{
+    return store->name;
+}
+
+/* Owner of what we hold. It changes when this instance was silent for so long that another one got
+ * its number. */
+static inline unsigned store_number(const struct store *store)
+{
+    return atomic_load_explicit(&store->number, memory_order_relaxed);
+}
+
+/* May ids with our number be made? Not while it may be another's already. */
+bool store_number_is_ours(const struct store *store);
 
 #endif

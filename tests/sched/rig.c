@@ -181,6 +181,8 @@ struct rig *rig_new(void)
     struct rig *rig = mem_new(struct rig);
 
     rig->turnstile.backend = &turnstile;
+    rig->turnstile.number = 1;
+    rig->turnstile.number_until_ms = INT64_MAX;
     rig->keep = STORE_VERB_COUNT;
     rig->held = -1;
     rnd_seed(&rig->rnd, 1);
@@ -203,8 +205,7 @@ struct rig *rig_new(void)
                                         .nodes_max = 20000,
                                         .latency_target_ms = 1000,
                                         .policy = STR("least_loaded"),
-                                        .high_priority_min = 7,
-                                        .instance = 1};
+                                        .high_priority_min = 7};
     snprintf(rig->dir, sizeof rig->dir, "%s/berth-sched-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(rig->dir));
     return rig;
@@ -214,7 +215,7 @@ void rig_open(struct rig *rig)
 {
     struct store_config config = {.url = "embedded:",
                                   .data_dir = rig->dir,
-                                  .instance = rig->config.instance,
+                                  .instance = 1,
                                   .in_flight_max = 10000,
                                   .running_ttl_ms = rig->config.running_lease_ms,
                                   .now_ms = store_now_ms};
@@ -496,7 +497,7 @@ static struct dispatch *prepare(struct rig *rig, const char *json, bool f2f)
     if (err)
         fail_msg("%s: %s", json, why.detail);
     dispatch->loop = rig_loop(rig, 0);
-    dispatch->job = job_id_next(rig->wall_ms, rig->config.instance);
+    dispatch->job = job_id_next(rig->wall_ms, store_number(&rig->turnstile));
     dispatch->attempt = 1;
     dispatch->max_attempts =
         (int)(dispatch->spec.max_attempts != FIELD_OFF ? dispatch->spec.max_attempts
@@ -571,7 +572,7 @@ static struct call *put_waiting(struct rig *rig, const struct dispatch *job)
     call->op.u.put.type = job->spec.type;
     call->op.u.put.max_attempts = job->max_attempts;
     call->op.u.put.timeout_ms = job->spec.timeout_ms;
-    call->op.u.put.owner = rig->config.instance;
+    call->op.u.put.owner = store_number(&rig->turnstile);
     call->op.u.put.hold_ms = SCHED_HOLD_MS;
     ask(rig, call);
     assert_int_equal(call->op.err, ERR_OK);

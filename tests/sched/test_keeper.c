@@ -432,8 +432,7 @@ static void many_editions_while_loops_read(void **state)
                                   .store_timeout_ms = 2000,
                                   .view_drop_ms = 30000,
                                   .lost_grace_ms = 15000,
-                                  .forget_ms = 3600000,
-                                  .instance = 1};
+                                  .forget_ms = 3600000};
     struct store store = {.backend = &backend};
     struct problem why;
 

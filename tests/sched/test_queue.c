@@ -333,7 +333,7 @@ static void a_waiting_job_stays_ours(void **state)
     rig_tick(rig, 0);
     pass(rig, 30000);
     assert_int_equal(rig->calls[STORE_ADOPT], 0);
-    assert_int_equal(rig_job(rig, job).owner, rig->config.instance);
+    assert_int_equal(rig_job(rig, job).owner, store_number(&rig->turnstile));
     rig_worker(rig, "n1", 1);
     assert_true(is_placed(rig, job));
 }

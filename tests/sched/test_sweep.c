@@ -120,10 +120,9 @@ static void a_waiting_job_of_a_dead_instance_is_adopted(void **state)
 {
     struct rig *rig = *state;
 
-    rig->sched.config.instance = 2; /* who puts it */
-    rig->config.instance = 2;
+    atomic_store(&rig->turnstile.number, 2); /* who puts it */
     uint64_t job = rig_put_waiting(rig, "{\"type\":\"t\",\"queue_ms\":600000}");
-    rig->sched.config.instance = rig->config.instance = 1;
+    atomic_store(&rig->turnstile.number, 1);
     rig_worker(rig, "n1", 1);
     rig_worker(rig, "n2", 0);
     beat_all(rig, 14000);

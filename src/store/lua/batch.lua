@@ -138,7 +138,11 @@ function readers.Z()
 end
 
 function readers.I()
-  return {owner = number(), running_ttl = number()}
+  return {version = text(), running_ttl = number()}
+end
+
+function readers.Y()
+  return {version = text()}
 end
 
 function readers.L()
@@ -147,6 +151,24 @@ end
 
 function readers.T()
   return {jobs_max = number()}
+end
+
+function readers.S()
+  return {to = text(), text = text()}
+end
+
+function readers.U()
+  return {node = text(), kind = text(), incarnation = text()}
+end
+
+function readers.E()
+  local op = {text = text()}
+  op.seen = texts(2 * number())
+  return op
+end
+
+function readers.V()
+  return {job = text(), hold = number()}
 end
 
 local function server_now()
@@ -171,7 +193,7 @@ local function begin_batch(now, gen)
     sessions = {}, dirty_sessions = {}, callbacks = {}, told = {}, none_ripe = false,
     order = order, lapse_seq = lapse_seq, version = version, gate_count = gate_count,
     open_count = open_count, bucket = bucket, gen = gen, instance = nil, retention = nil,
-    threshold = nil, cooldown = nil, told_alive = nil, leaving = nil,
+    threshold = nil, cooldown = nil,
   }
 end
 
@@ -206,16 +228,11 @@ local function end_batch(count)
   publish_nodes()
   call('HSET', KEY .. 'meta', 'state', pack(STATE, U.now, U.order + count, U.lapse_seq, U.version,
     U.gate_count, U.open_count, U.gen, U.bucket))
-  if U.leaving then
-    call('HDEL', KEY .. 'instances', U.instance)
-  elseif U.told_alive then
-    call('HSET', KEY .. 'instances', U.instance, U.now)
-  end
 end
 
 -- ARGV: now (only a library loaded for tests looks at it), the store time after which nothing may
--- change any more, instance, a name for a new generation, retention, breaker threshold and cooldown,
--- "1" when this instance wants to be noted as alive, and the number of ops.
+-- change any more, the instance's name, a name for a new generation, retention, breaker threshold and
+-- cooldown, and the number of ops.
 -- Answers {now, order of the first op - 1, generation, open breakers, answers...}.
 local function batch(keys, args)
   begin_library()
@@ -224,11 +241,10 @@ local function batch(keys, args)
   if not TEST_CLOCK then now = server_now() end
   local late = number()
   local instance, gen, retention, threshold, cooldown = text(), text(), number(), number(), number()
-  local alive, count = text(), number()
+  local count = number()
   if late > 0 and now > late then return {now, 'LATE'} end
   begin_batch(now, gen)
   U.instance, U.retention, U.threshold, U.cooldown = instance, retention, threshold, cooldown
-  U.told_alive = alive == '1'
   local ops = read_ops(count)
   if not (ops[1] and ops[1].verb == 'I' and not others_live()) then pass_time(U.last) end
   local answers = {now, U.order, U.gen, 0}

@@ -55,7 +55,8 @@ local function orphan_leases(n)
 end
 
 local function put_answer(err, n, created)
-  return {err, false, n and node_counts(n) or false, created and 1 or 0, n and n.version or 0}
+  return {err, false, n and node_counts(n) or false, created and 1 or 0, n and n.version or 0,
+    n and n.registered or 0}
 end
 
 function verbs.M(op)
@@ -91,8 +92,7 @@ function verbs.X(op)
   if not (n and n.known) then return {ERR.NOT_FOUND, false, false} end
   local counts = node_counts(n)
   n.known, n.health, n.admin = false, 0, 0
-  call('HDEL', KEY .. 'facts', n.id)
-  call('HDEL', KEY .. 'admin', n.id)
+  for _, name in ipairs({'facts', 'admin', 'links', 'live'}) do call('HDEL', KEY .. name, n.id) end
   node_changed(n)
   if n.leases == '' then U.nodes[n.id] = false end
   tell_changed(n.id)

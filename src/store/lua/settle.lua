@@ -233,6 +233,7 @@ function verbs.K(op)
     j.callback = op.given_up and CALLBACK.GIVEN_UP or CALLBACK.SENT
     j.updated = U.now
     U.callbacks[j.id] = false
+    call('HDEL', KEY .. 'claims', j.id)
     job_changed(j)
   elseif j.callback < CALLBACK.PENDING then
     err = ERR.CONFLICT -- none was asked for, or the job still runs

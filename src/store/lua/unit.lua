@@ -318,9 +318,11 @@ local function write_nodes()
   if #del > 0 then call_in_parts('HDEL', KEY .. 'n', del) end
 end
 
--- Who keeps a view of the nodes hears which of them changed; a number lets them notice a gap.
+-- Who keeps a view of the nodes hears which of them changed, and when; a number lets them notice a gap.
+-- Channels know no database: the generation tells whose nodes they are.
 local function publish_nodes()
   if #U.told == 0 then return end
   U.version = U.version + 1
-  call('PUBLISH', KEY .. 'ev', U.version .. ' ' .. concat(U.told, ' '))
+  call('PUBLISH', KEY .. 'ev',
+    U.gen .. ' ' .. U.version .. ' ' .. U.now .. ' ' .. concat(U.told, ' '))
 end

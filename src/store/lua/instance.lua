@@ -1,0 +1,113 @@
+-- Instances: each has a name of its own (another one after every start) and a number, which stands in
+-- the ids of its jobs. Both are its own as long as it calls; the number of one that fell silent goes to
+-- another, and whoever comes back after that gets a new one.
+local others_live, is_live
+
+do -- Lua has room for 200 locals
+
+local INSTANCE_MS = 15000 -- redis.c stops using a number well before
+local NUMBERS = 511 -- 0 is the embedded store's
+
+local function instance_read(text)
+  local last, number, version = string.match(text, '^(%-?%d+) (%d+) (.*)$')
+  return tonumber(last), tonumber(number), version
+end
+
+-- Is anybody else there to renew and to hold? The numbers that are taken; those that went without a word
+-- are forgotten.
+function others_live()
+  local all = call('HGETALL', KEY .. 'instances')
+  local live, taken = false, {}
+  for i = 1, #all, 2 do
+    local last, number = instance_read(all[i + 1])
+    if all[i] ~= U.instance and U.now - last > INSTANCE_MS then
+      call('HDEL', KEY .. 'instances', all[i])
+    elseif all[i] ~= U.instance then
+      live = true
+      taken[number] = true
+    end
+  end
+  return live, taken
+end
+
+-- One after the other, so that a number that became free is not used again soon.
+local function free_number()
+  local _, taken = others_live()
+  for _ = 1, NUMBERS do
+    local number = (call('HINCRBY', KEY .. 'meta', 'numbers', 1) - 1) % NUMBERS + 1
+    if not taken[number] then return number end
+  end
+  return 0
+end
+
+function is_live(name)
+  local kept = call('HGET', KEY .. 'instances', name)
+  return kept and U.now - instance_read(kept) <= INSTANCE_MS
+end
+
+-- The number of whoever calls, for another INSTANCE_MS; 0 when there are none left.
+local function instance_number(version)
+  local known = call('HGET', KEY .. 'instances', U.instance)
+  local number = known and select(2, instance_read(known)) or free_number()
+  if number > 0 then
+    call('HSET', KEY .. 'instances', U.instance, U.now .. ' ' .. number .. ' ' .. version)
+  end
+  return number
+end
+
+local function number_answer(number)
+  return {number > 0 and ERR.OK or ERR.CONFLICT, false, false, number}
+end
+
+-- It is still there.
+function verbs.Y(op)
+  return number_answer(instance_number(op.version))
+end
+
+-- The first one after a pause of all: nobody could renew meanwhile, so a running lease gets a full
+-- term, and even past its time-out a grace in which its node can still report.
+local function full_term(j, ttl)
+  local until_ms = later(U.now, ttl)
+  if j.run_until ~= 0 and j.run_until < U.now + AWAY_GRACE_MS then
+    j.run_until = U.now + AWAY_GRACE_MS
+  end
+  if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
+  j.due = until_ms
+end
+
+-- An instance begins with an empty memory: what was held by one of its number is due at once, and so
+-- is everything when nobody else is there.
+function verbs.I(op)
+  local alone = not others_live()
+  local number = instance_number(op.version)
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and j.lease == RUNNING_LEASE and alone then
+      full_term(j, op.running_ttl)
+      job_place(j)
+    elseif j and is_waiting(j) and (alone or j.owner == number) then
+      j.due = U.now
+      job_place(j)
+    end
+  end
+  return number_answer(number)
+end
+
+-- It goes in peace: what it held need not wait for its hold to lapse. The word to itself ends its
+-- listening.
+function verbs.L(op)
+  local ids = active_ids()
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and is_waiting(j) and j.owner == op.owner and j.due > U.now then
+      j.due = U.now
+      job_place(j)
+    end
+  end
+  call('HDEL', KEY .. 'instances', U.instance)
+  call('PUBLISH', KEY .. 'i:' .. U.instance, '')
+  return {ERR.OK, false, false}
+end
+
+end

@@ -1,0 +1,356 @@
+/* Two instances on one Redis: their numbers, what they hear of each other, where nodes are. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 20000, WORDS_MAX = 64 };
+
+struct heard {
+    enum store_word_kind kind;
+    int64_t seq;
+    char text[128];
+};
+
+struct side {
+    struct rig rig;
+    struct store_ear ear;
+    struct heard words[WORDS_MAX];
+    size_t count;
+};
+
+struct fixture {
+    struct redis_server server;
+    struct side a, b;
+    char url[64];
+};
+
+static void hear(struct store_ear *ear, const struct store_word *word)
+{
+    struct side *side = container_of(ear, struct side, ear);
+    struct heard *heard = &side->words[side->count++];
+
+    assert_true(side->count <= WORDS_MAX);
+    *heard = (struct heard){.kind = word->kind, .seq = word->seq};
+    str_copy(word->text, heard->text, sizeof heard->text);
+}
+
+/* The first word of that kind from `from` on, waited for. */
+static const struct heard *await(struct side *side, size_t from, enum store_word_kind kind)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    for (;;) {
+        for (size_t i = from; i < side->count; i++)
+            if (side->words[i].kind == kind)
+                return &side->words[i];
+        assert_true(clock_mono_ms() < end_ms);
+        desk_wait(&side->rig.desk, 10);
+        inbox_run(&side->rig.desk.inbox);
+    }
+}
+
+static void open_side(struct fixture *fixture, struct side *side)
+{
+    rig_init(&side->rig);
+    side->rig.config.url = fixture->url;
+    side->rig.config.timeout_ms = 5000;
+    rig_open(&side->rig);
+    side->ear = (struct store_ear){.inbox = &side->rig.desk.inbox, .hear = hear};
+    store_listen(side->rig.store, &side->ear);
+    await(side, 0, STORE_WORD_GAP);
+    side->count = 0;
+}
+
+static void close_side(struct side *side)
+{
+    rig_close(&side->rig);
+    inbox_run(&side->rig.desk.inbox); /* words that came meanwhile are freed */
+    arena_free(&side->rig.arena);
+    rig_remove_dir(side->rig.dir);
+}
+
+static int setup(void **state)
+{
+    struct fixture *fixture = mem_new(struct fixture);
+
+    redis_server_start(&fixture->server);
+    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
+    open_side(fixture, &fixture->a);
+    open_side(fixture, &fixture->b);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fixture = *state;
+
+    close_side(&fixture->a);
+    close_side(&fixture->b);
+    redis_server_remove(&fixture->server);
+    free(fixture);
+    return 0;
+}
+
+static enum err tell(struct side *side, uint32_t to, const char *text)
+{
+    side->rig.op = (struct store_op){.verb = STORE_TELL};
+    side->rig.op.u.tell.to = to;
+    side->rig.op.u.tell.text = str_of(text);
+    return rig_call(&side->rig, &side->rig.op);
+}
+
+static enum err take_link(struct side *side, const char *node, enum store_link_kind kind,
+                          uint64_t incarnation)
+{
+    side->rig.op = (struct store_op){.verb = STORE_LINK, .node = str_of(node)};
+    side->rig.op.u.link.kind = kind;
+    side->rig.op.u.link.incarnation = incarnation;
+    return rig_call(&side->rig, &side->rig.op);
+}
+
+/* Only the named one, read by the other side. */
+static const struct store_node *look(struct side *side, const char *node)
+{
+    struct str id = str_of(node);
+    struct store_op *op = &side->rig.op;
+
+    arena_reset(&side->rig.arena);
+    *op = (struct store_op){.verb = STORE_NODES, .arena = &side->rig.arena};
+    op->u.nodes.ids = &id;
+    op->u.nodes.id_count = 1;
+    assert_int_equal(rig_call(&side->rig, op), ERR_OK);
+    return op->u.nodes.count ? &op->u.nodes.items[0] : NULL;
+}
+
+static void numbers_are_ones_own(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store *a = fixture->a.rig.store, *b = fixture->b.rig.store;
+    struct store_op op = {.verb = STORE_PEERS, .arena = &fixture->a.rig.arena};
+
+    assert_true(store_number(a) > 0 && store_number(b) > 0);
+    assert_int_not_equal(store_number(a), store_number(b));
+    assert_int_not_equal(store_name(a), store_name(b));
+    assert_true(store_number_is_ours(a) && store_number_is_ours(b));
+    assert_int_equal(rig_call(&fixture->a.rig, &op), ERR_OK);
+    assert_int_equal(op.u.peers.count, 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_true(op.u.peers.items[i].name == store_name(a) ||
+                    op.u.peers.items[i].name == store_name(b));
+}
+
+/* Who is silent for longer than it may be loses its number to the next one that comes, and never
+ * gets it back. */
+static void a_lapsed_number_goes_to_another(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store *a = fixture->a.rig.store;
+    unsigned before = store_number(a);
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    unsigned now;
+
+    /* What time does to its entry, done by hand. */
+    redis_say(fixture->server.port, "HDEL sched:{f}:instances %08x", store_name(a));
+    atomic_store(&a->number_until_ms, 0);
+    assert_false(store_number_is_ours(a));
+    do {
+        assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
+        now = store_number(a);
+        assert_true(clock_mono_ms() < end_ms);
+    } while (now == before);
+    assert_true(store_number_is_ours(a));
+    assert_int_not_equal(now, store_number(fixture->b.rig.store));
+}
+
+static void a_clean_exit_frees_the_number(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store_op op = {.verb = STORE_PEERS, .arena = &fixture->a.rig.arena};
+
+    rig_close(&fixture->b.rig);
+    assert_int_equal(rig_call(&fixture->a.rig, &op), ERR_OK);
+    assert_int_equal(op.u.peers.count, 1);
+    rig_open(&fixture->b.rig);
+    assert_int_not_equal(store_number(fixture->b.rig.store), store_number(fixture->a.rig.store));
+}
+
+static void words_reach_whom_they_are_for(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+
+    assert_int_equal(tell(a, store_name(b->rig.store), "hello b"), ERR_OK);
+    assert_int_equal(a->rig.op.u.tell.heard, 1);
+    assert_string_equal(await(b, 0, STORE_WORD_TOLD)->text, "hello b");
+    assert_int_equal(tell(a, 0, "hello all"), ERR_OK);
+    assert_int_equal(a->rig.op.u.tell.heard, 2);
+    assert_string_equal(await(b, 1, STORE_WORD_TOLD)->text, "hello all");
+    assert_string_equal(await(a, 0, STORE_WORD_TOLD)->text, "hello all");
+    assert_int_equal(tell(a, 0x12345678, "nobody"), ERR_OK);
+    assert_int_equal(a->rig.op.u.tell.heard, 0);
+}
+
+static void changes_of_nodes_are_heard_in_order(void **state)
+{
+    struct fixture *fixture = *state;
+    const struct heard *first, *second;
+
+    assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
+    first = await(&fixture->b, 0, STORE_WORD_NODES);
+    assert_string_equal(first->text, "n1");
+    assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK); /* says nothing new */
+    assert_int_equal(rig_node(&fixture->a.rig, "n1", 2, NODE_READY), ERR_OK);
+    second = await(&fixture->b, 1, STORE_WORD_NODES);
+    assert_int_equal(second->seq, first->seq + 1);
+    assert_int_equal(look(&fixture->b, "n1")->counts.max, 2);
+    assert_null(look(&fixture->b, "n2"));
+}
+
+/* F18: what is said meanwhile is lost, but one is told that something may have been. */
+static void a_cut_is_told(void **state)
+{
+    struct fixture *fixture = *state;
+
+    redis_say(fixture->server.port, "CLIENT KILL TYPE pubsub");
+    await(&fixture->b, 0, STORE_WORD_GAP);
+    await(&fixture->a, 0, STORE_WORD_GAP);
+    assert_int_equal(tell(&fixture->a, store_name(fixture->b.rig.store), "again"), ERR_OK);
+    assert_int_equal(fixture->a.rig.op.u.tell.heard, 1);
+    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "again");
+}
+
+/* Channels are the same in every database; what is said in another one is not for us. */
+static void another_database_is_not_heard(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side other = {0};
+    char url[64];
+
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/1", fixture->server.port);
+    rig_init(&other.rig);
+    other.rig.config.url = url;
+    other.rig.config.timeout_ms = 5000;
+    rig_open(&other.rig);
+    assert_int_equal(tell(&other, 0, "elsewhere"), ERR_OK);
+    assert_int_equal(rig_node(&other.rig, "n1", 1, NODE_READY), ERR_OK);
+    assert_int_equal(tell(&fixture->a, 0, "here"), ERR_OK);
+    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "here");
+    assert_int_equal(fixture->b.count, 1);
+    rig_done(&other.rig);
+}
+
+static void the_last_connection_counts(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+    const struct store_node *node;
+
+    assert_int_equal(take_link(a, "n1", STORE_LINK_SOCKET, 1), ERR_NOT_FOUND);
+    rig_node(&a->rig, "n1", 1, NODE_READY);
+    node = look(b, "n1");
+    assert_int_equal(node->live.kind, STORE_LINK_NONE);
+    assert_int_equal(node->live.silent_ms, -1);
+    assert_int_equal(take_link(a, "n1", STORE_LINK_SOCKET, 1), ERR_OK);
+    node = look(b, "n1");
+    assert_int_equal(node->live.kind, STORE_LINK_SOCKET);
+    assert_int_equal(node->live.holder, store_name(a->rig.store));
+    /* A poll elsewhere takes nothing from a socket; another socket does. */
+    assert_int_equal(take_link(b, "n1", STORE_LINK_POLL, 1), ERR_CONFLICT);
+    assert_int_equal(take_link(b, "n1", STORE_LINK_SOCKET, 7), ERR_OK);
+    assert_int_equal(look(a, "n1")->live.holder, store_name(b->rig.store));
+    /* The close of what was replaced evicts nobody. */
+    assert_int_equal(take_link(a, "n1", STORE_LINK_LEFT, 1), ERR_STALE);
+    assert_int_equal(take_link(b, "n1", STORE_LINK_LEFT, 6), ERR_STALE);
+    assert_int_equal(look(a, "n1")->live.kind, STORE_LINK_SOCKET);
+    assert_int_equal(take_link(b, "n1", STORE_LINK_LEFT, 7), ERR_OK);
+    assert_int_equal(look(a, "n1")->live.kind, STORE_LINK_LEFT);
+    assert_int_equal(take_link(a, "n1", STORE_LINK_POLL, 1), ERR_OK);
+    assert_int_equal(look(b, "n1")->live.kind, STORE_LINK_POLL);
+}
+
+static void signs_of_life_are_shared(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a;
+    struct store_seen seen[] = {{STR("n1"), 2, 500, -1, 250}, {STR("unknown"), 0, 0, 0, 0}};
+    struct store_op op = {.verb = STORE_SEEN};
+    const struct store_node *node;
+
+    rig_node(&a->rig, "n1", 1, NODE_READY);
+    op.u.seen.items = seen;
+    op.u.seen.count = 2;
+    op.u.seen.text = STR("seen");
+    assert_int_equal(rig_call(&a->rig, &op), ERR_OK);
+    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "seen");
+    node = look(&fixture->b, "n1");
+    assert_in_range(node->live.silent_ms, 0, PATIENCE_MS);
+    assert_int_equal(node->live.level, 2);
+    assert_int_equal(node->live.cpu_pm, 500);
+    assert_int_equal(node->live.gpu_pm, -1);
+    assert_int_equal(node->live.mem_pm, 250);
+    rig_pass(&a->rig, 3000);
+    assert_in_range(look(&fixture->b, "n1")->live.silent_ms, 2500, 3500);
+    assert_null(look(&fixture->b, "unknown"));
+}
+
+static enum err claim(struct side *side, uint64_t job)
+{
+    struct store_op op = {.verb = STORE_CLAIM, .job = job};
+
+    op.u.callback.hold_ms = 15000;
+    return rig_call(&side->rig, &op);
+}
+
+static void a_callback_is_one_instances_at_a_time(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+    struct store_op op = {.verb = STORE_RESERVE, .job = 1, .attempt = 1};
+    struct store_op done = {.verb = STORE_CALLBACK_DONE, .job = 1};
+
+    rig_node(&a->rig, "n1", 1, NODE_READY);
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 1;
+    op.u.put.ttl_ms = 5000;
+    op.u.put.callback = true;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = STR("n1");
+    assert_int_equal(rig_call(&a->rig, &op), ERR_OK);
+    assert_int_equal(claim(a, 1), ERR_NOT_FOUND); /* it has not ended */
+    assert_int_equal(rig_finish(&a->rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(claim(a, 1), ERR_OK);
+    assert_int_equal(claim(b, 1), ERR_CONFLICT);
+    assert_int_equal(claim(a, 1), ERR_OK);
+    rig_pass(&a->rig, 15001); /* its instance died */
+    assert_int_equal(claim(b, 1), ERR_OK);
+    assert_int_equal(claim(a, 1), ERR_CONFLICT);
+    assert_int_equal(rig_call(&b->rig, &done), ERR_OK);
+    assert_int_equal(claim(a, 1), ERR_NOT_FOUND);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(numbers_are_ones_own),
+        TEST(a_lapsed_number_goes_to_another),
+        TEST(a_clean_exit_frees_the_number),
+        TEST(words_reach_whom_they_are_for),
+        TEST(changes_of_nodes_are_heard_in_order),
+        TEST(a_cut_is_told),
+        TEST(another_database_is_not_heard),
+        TEST(the_last_connection_counts),
+        TEST(signs_of_life_are_shared),
+        TEST(a_callback_is_one_instances_at_a_time),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
