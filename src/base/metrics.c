@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum metric_type { COUNTER, GAUGE, HISTOGRAM };
+enum metric_type { COUNTER, GAUGE, GAUGE_MS, HISTOGRAM };
 
 struct metric_row {
     enum metric_type type;
@@ -22,8 +22,11 @@ struct metric_row {
     [id] = {.type = kind, .name = text, .label = labels, .help = about},
 static const struct metric_row rows[METRIC_COUNT] = {METRIC_ROWS(METRIC_TABLE_ROW)};
 
+#define METRIC_IS_HISTOGRAM(id, kind, text, labels, about) +((kind) == HISTOGRAM)
+enum { HISTOGRAMS = 0 METRIC_ROWS(METRIC_IS_HISTOGRAM) }; /* they stand first */
+
 static const char *const type_names[] = {
-    [COUNTER] = "counter", [GAUGE] = "gauge", [HISTOGRAM] = "histogram"};
+    [COUNTER] = "counter", [GAUGE] = "gauge", [GAUGE_MS] = "gauge", [HISTOGRAM] = "histogram"};
 
 /* Upper bounds; a last bucket without one follows. */
 static const struct {
@@ -42,13 +45,17 @@ struct cell {
     _Atomic int64_t value;
 };
 
+struct hist {
+    _Atomic int64_t counts[BUCKETS];
+    _Atomic int64_t sum_us;
+};
+
 /* The cells of a metric: without a label the first one counts, with labels each one has a name and
- * the last is "other". Histograms use what stands beside them. */
+ * the last is "other". Of a histogram they only have the names; it counts beside them. */
 struct shard {
     struct shard *next;
     struct cell cells[METRIC_COUNT][METRIC_LABELS_MAX + 1];
-    _Atomic int64_t hist[METRIC_COUNT][BUCKETS];
-    _Atomic int64_t sum_us[METRIC_COUNT];
+    struct hist hists[HISTOGRAMS][METRIC_LABELS_MAX + 1];
 };
 
 static struct shard shared;
@@ -109,10 +116,15 @@ static struct cell *find_cell(struct cell *cells, const char *label)
     return &cells[METRIC_LABELS_MAX];
 }
 
-static struct shard *shard_for(enum metric metric)
+static bool is_gauge(enum metric metric)
 {
     assert(metric < METRIC_COUNT);
-    return own && rows[metric].type != GAUGE ? own : &shared;
+    return rows[metric].type == GAUGE || rows[metric].type == GAUGE_MS;
+}
+
+static struct shard *shard_for(enum metric metric)
+{
+    return own && !is_gauge(metric) ? own : &shared;
 }
 
 void metric_add(enum metric metric, int64_t n)
@@ -133,7 +145,7 @@ void metric_add_label(enum metric metric, const char *label, int64_t n)
 
 void metric_set(enum metric metric, int64_t value)
 {
-    assert(metric < METRIC_COUNT && rows[metric].type == GAUGE && !rows[metric].label);
+    assert(is_gauge(metric) && !rows[metric].label);
     atomic_store_explicit(&shared.cells[metric][0].value, value, memory_order_relaxed);
 }
 
@@ -141,23 +153,44 @@ void metric_set_label(enum metric metric, const char *label, int64_t value)
 {
     struct cell *cell;
 
-    assert(metric < METRIC_COUNT && rows[metric].type == GAUGE && rows[metric].label && label);
+    assert(is_gauge(metric) && rows[metric].label && label);
     cell = find_cell(shared.cells[metric], label);
     atomic_store_explicit(&cell->value, value, memory_order_relaxed);
+}
+
+static void observe(struct shard *shard, struct hist *hist, int64_t us)
+{
+    size_t bucket = 0;
+
+    if (us < 0)
+        us = 0; /* two clocks, or a test's */
+    while (bucket < COUNT_OF(buckets) && us > buckets[bucket].us)
+        bucket++;
+    bump(&hist->counts[bucket], 1, shard == own);
+    bump(&hist->sum_us, us, shard == own);
 }
 
 void metric_observe_us(enum metric metric, int64_t us)
 {
     struct shard *shard = shard_for(metric);
-    size_t bucket = 0;
 
-    assert(rows[metric].type == HISTOGRAM);
-    if (us < 0)
-        us = 0; /* two clocks, or a test's */
-    while (bucket < COUNT_OF(buckets) && us > buckets[bucket].us)
-        bucket++;
-    bump(&shard->hist[metric][bucket], 1, shard == own);
-    bump(&shard->sum_us[metric], us, shard == own);
+    assert(metric < (enum metric)HISTOGRAMS && !rows[metric].label);
+    observe(shard, &shard->hists[metric][0], us);
+}
+
+void metric_observe_label_us(enum metric metric, const char *label, int64_t us)
+{
+    struct shard *shard = shard_for(metric);
+
+    assert(metric < (enum metric)HISTOGRAMS && rows[metric].label && label);
+    struct cell *cell = find_cell(shard->cells[metric], label);
+    observe(shard, &shard->hists[metric][cell - shard->cells[metric]], us);
+}
+
+void metric_declare(enum metric metric, const char *label)
+{
+    assert(metric < METRIC_COUNT && rows[metric].label && label);
+    find_cell(shard_for(metric)->cells[metric], label);
 }
 
 /* What all shards together say about one metric. */
@@ -165,13 +198,14 @@ struct total {
     struct {
         const char *label;
         int64_t value;
+        int64_t hist[BUCKETS];
+        int64_t sum_us;
     } cells[METRIC_LABELS_MAX + 1];
     int count;
-    int64_t hist[BUCKETS];
-    int64_t sum_us;
 };
 
-static void add_label(struct total *total, const char *label, int64_t value)
+/* The place of a label in the total. */
+static int place_of(struct total *total, const char *label)
 {
     int i = 0;
 
@@ -185,25 +219,43 @@ static void add_label(struct total *total, const char *label, int64_t value)
         total->cells[i].label = label;
         total->count++;
     }
-    total->cells[i].value += value;
+    return i;
 }
 
-static void add_cells(struct total *total, struct cell *cells, bool labelled)
+static void add_hist(struct total *total, int place, struct hist *hist)
 {
-    if (!labelled) {
-        total->cells[0].value += atomic_load_explicit(&cells[0].value, memory_order_relaxed);
-        total->count = 1;
-        return;
-    }
-    for (int i = 0; i <= METRIC_LABELS_MAX; i++) {
-        const char *label = atomic_load_explicit(&cells[i].label, memory_order_acquire);
-        int64_t value = atomic_load_explicit(&cells[i].value, memory_order_relaxed);
+    for (int i = 0; i < BUCKETS; i++)
+        total->cells[place].hist[i] += atomic_load_explicit(&hist->counts[i], memory_order_relaxed);
+    total->cells[place].sum_us += atomic_load_explicit(&hist->sum_us, memory_order_relaxed);
+}
 
-        if (i == METRIC_LABELS_MAX && value)
+static bool is_counted(struct shard *shard, enum metric metric, int cell)
+{
+    if (atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed))
+        return true;
+    for (int i = 0; metric < (enum metric)HISTOGRAMS && i < BUCKETS; i++)
+        if (atomic_load_explicit(&shard->hists[metric][cell].counts[i], memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void add_cell(struct total *total, struct shard *shard, enum metric metric, int cell)
+{
+    const char *label =
+        atomic_load_explicit(&shard->cells[metric][cell].label, memory_order_acquire);
+    int place = 0;
+
+    if (rows[metric].label) {
+        if (cell == METRIC_LABELS_MAX && is_counted(shard, metric, cell))
             label = "other";
-        if (label)
-            add_label(total, label, value);
+        if (!label)
+            return;
+        place = place_of(total, label);
     }
+    total->cells[place].value +=
+        atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed);
+    if (metric < (enum metric)HISTOGRAMS)
+        add_hist(total, place, &shard->hists[metric][cell]);
 }
 
 static int by_label(const void *a, const void *b)
@@ -214,16 +266,14 @@ static int by_label(const void *a, const void *b)
 static struct total add_up(enum metric metric)
 {
     struct shard *shard = atomic_load_explicit(&shards, memory_order_acquire);
-    struct total total = {0};
+    bool labelled = rows[metric].label != NULL;
+    struct total total = {.count = labelled ? 0 : 1};
 
     assert(metric < METRIC_COUNT);
-    for (; shard; shard = shard->next) {
-        add_cells(&total, shard->cells[metric], rows[metric].label != NULL);
-        for (int i = 0; i < BUCKETS; i++)
-            total.hist[i] += atomic_load_explicit(&shard->hist[metric][i], memory_order_relaxed);
-        total.sum_us += atomic_load_explicit(&shard->sum_us[metric], memory_order_relaxed);
-    }
-    if (rows[metric].label)
+    for (; shard; shard = shard->next)
+        for (int i = 0; i <= (labelled ? METRIC_LABELS_MAX : 0); i++)
+            add_cell(&total, shard, metric, i);
+    if (labelled)
         qsort(total.cells, (size_t)total.count, sizeof total.cells[0], by_label);
     return total;
 }
@@ -233,14 +283,13 @@ int64_t metric_value(enum metric metric, const char *label)
     struct total total = add_up(metric);
     int64_t sum = 0;
 
-    if (rows[metric].type == HISTOGRAM) {
-        for (int i = 0; i < BUCKETS; i++)
-            sum += total.hist[i];
-        return sum;
+    for (int i = 0; i < total.count; i++) {
+        if (label && !(total.cells[i].label && same_label(total.cells[i].label, label)))
+            continue;
+        sum += total.cells[i].value;
+        for (int k = 0; k < BUCKETS; k++)
+            sum += total.cells[i].hist[k];
     }
-    for (int i = 0; i < total.count; i++)
-        if (!label || (total.cells[i].label && same_label(total.cells[i].label, label)))
-            sum += total.cells[i].value;
     return sum;
 }
 
@@ -256,13 +305,12 @@ static void put_value(struct buf *text, struct str value)
     }
 }
 
-/* "layer,result" and "l1,hit" to layer="l1",result="hit"; the last name takes what is left. */
-static void put_labels(struct buf *text, const char *label_names, const char *label_values)
+/* layer="l1",result="hit"; the last name takes what is left. */
+static void put_pairs(struct buf *text, const char *label_names, const char *label_values)
 {
     struct str names = str_of(label_names);
     struct str values = str_of(label_values);
 
-    buf_char(text, '{');
     while (names.len > 0) {
         struct str name = str_cut(&names, ',');
 
@@ -271,32 +319,63 @@ static void put_labels(struct buf *text, const char *label_names, const char *la
         put_value(text, names.len > 0 ? str_cut(&values, ',') : values);
         buf_str(text, names.len > 0 ? STR("\",") : STR("\""));
     }
+}
+
+void metrics_labels(struct buf *text, const char *names, const char *values)
+{
+    buf_char(text, '{');
+    put_pairs(text, names, values);
     buf_char(text, '}');
 }
 
-static void render_histogram(struct buf *text, const char *name, const struct total *total)
+void metrics_head(struct buf *text, const char *name, const char *type, const char *help)
 {
+    buf_fmt(text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_sample(struct buf *text, const struct metric_row *row, const char *suffix,
+                       const char *label, const char *le)
+{
+    buf_fmt(text, "%s%s", row->name, suffix);
+    if (row->label || le)
+        buf_char(text, '{');
+    if (row->label)
+        put_pairs(text, row->label, label);
+    if (le)
+        buf_fmt(text, "%sle=\"%s\"", row->label ? "," : "", le);
+    if (row->label || le)
+        buf_char(text, '}');
+    buf_char(text, ' ');
+}
+
+static void render_histogram(struct buf *text, const struct metric_row *row,
+                             const struct total *total, int at)
+{
+    const char *label = total->cells[at].label;
     int64_t count = 0;
 
     for (int i = 0; i < BUCKETS; i++) {
-        count += total->hist[i];
-        buf_fmt(text, "%s_bucket{le=\"%s\"} %lld\n", name,
-                i < BUCKETS - 1 ? buckets[i].seconds : "+Inf", (long long)count);
+        count += total->cells[at].hist[i];
+        put_sample(text, row, "_bucket", label, i < BUCKETS - 1 ? buckets[i].seconds : "+Inf");
+        buf_fmt(text, "%lld\n", (long long)count);
     }
-    buf_fmt(text, "%s_sum %.6f\n", name, (double)total->sum_us / 1e6);
-    buf_fmt(text, "%s_count %lld\n", name, (long long)count);
+    put_sample(text, row, "_sum", label, NULL);
+    buf_fmt(text, "%.6f\n", (double)total->cells[at].sum_us / 1e6);
+    put_sample(text, row, "_count", label, NULL);
+    buf_fmt(text, "%lld\n", (long long)count);
 }
 
-static void render_cells(struct buf *text, const struct metric_row *row, const struct total *total)
+static void render_cell(struct buf *text, const struct metric_row *row, const struct total *total,
+                        int at)
 {
-    for (int i = 0; i < total->count; i++) {
-        buf_str(text, str_of(row->name));
-        if (row->label)
-            put_labels(text, row->label, total->cells[i].label);
-        buf_char(text, ' ');
-        buf_int(text, total->cells[i].value);
-        buf_char(text, '\n');
-    }
+    int64_t value = total->cells[at].value;
+
+    put_sample(text, row, "", total->cells[at].label, NULL);
+    if (row->type == GAUGE_MS)
+        buf_fmt(text, "%.3f", (double)value / 1e3);
+    else
+        buf_int(text, value);
+    buf_char(text, '\n');
 }
 
 void metrics_render(struct buf *text, const char *version)
@@ -305,15 +384,12 @@ void metrics_render(struct buf *text, const char *version)
         const struct metric_row *row = &rows[i];
         struct total total = add_up((enum metric)i);
 
-        buf_fmt(text, "# HELP %s %s\n# TYPE %s %s\n", row->name, row->help, row->name,
-                type_names[row->type]);
-        if (row->type == HISTOGRAM)
-            render_histogram(text, row->name, &total);
-        else
-            render_cells(text, row, &total);
+        metrics_head(text, row->name, type_names[row->type], row->help);
+        for (int k = 0; k < total.count; k++)
+            (row->type == HISTOGRAM ? render_histogram : render_cell)(text, row, &total, k);
     }
-    buf_str(text, STR("# HELP berth_build_info The version that runs\n"
-                      "# TYPE berth_build_info gauge\nberth_build_info"));
-    put_labels(text, "version", version);
+    metrics_head(text, "berth_build_info", "gauge", "The version that runs");
+    buf_str(text, STR("berth_build_info"));
+    metrics_labels(text, "version", version);
     buf_str(text, STR(" 1\n"));
 }

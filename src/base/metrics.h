@@ -6,14 +6,17 @@
 #include "base/str.h"
 
 /* id, type, name, label, help. A label like "layer,result" stands for two, whose values are given
- * in one text as well: "l1,hit" is counted under layer="l1",result="hit". */
+ * in one text as well: "l1,hit" is counted under layer="l1",result="hit". Histograms come first.
+ * A GAUGE_MS is set in milliseconds and shown in seconds. */
 #define METRIC_ROWS(ROW)                                                                           \
+    ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", "outcome",                   \
+        "Time from the request to its answer, by outcome")                                         \
+    ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
+        "From a membership change to its snapshot being live")                                     \
     ROW(METRIC_RESERVE, COUNTER, "berth_reserve_total", "result",                                  \
         "Candidates asked for a slot, by answer")                                                  \
     ROW(METRIC_DISPATCH, COUNTER, "berth_dispatch_total", "outcome",                               \
         "Dispatch requests, by outcome")                                                           \
-    ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", NULL,                        \
-        "Time from the request to its answer")                                                     \
     ROW(METRIC_POOL_EMPTY, COUNTER, "berth_pool_empty_total", NULL,                                \
         "Dispatches that found no capable node")                                                   \
     ROW(METRIC_ACK_TIMEOUT, COUNTER, "berth_ack_timeout_total", NULL,                              \
@@ -21,18 +24,23 @@
     ROW(METRIC_ACK_LATE, COUNTER, "berth_ack_late_total", NULL, "ACKs that came too late")         \
     ROW(METRIC_NODE_OVERLOAD, COUNTER, "berth_node_overload_total", NULL,                          \
         "Jobs a node refused because it was full")                                                 \
+    ROW(METRIC_LEASES, GAUGE, "berth_leases", "kind", "Leases that live, by kind")                 \
+    ROW(METRIC_LEASE_EXPIRED, COUNTER, "berth_lease_expired_total", "kind",                        \
+        "Leases that ran out, by kind")                                                            \
     ROW(METRIC_LEASE_LOST, COUNTER, "berth_lease_lost_total", NULL, "Running leases that ran out") \
     ROW(METRIC_JOBS, COUNTER, "berth_jobs_total", "state", "Jobs that reached an end state")       \
     ROW(METRIC_RETRIES, COUNTER, "berth_retries_total", NULL, "Second and later attempts")         \
+    ROW(METRIC_KILLS, COUNTER, "berth_kills_total", "reason",                                      \
+        "Runs that were ended from outside: emergency, timeout, oom")                              \
     ROW(METRIC_HEARTBEATS, COUNTER, "berth_heartbeats_total", NULL, "Heartbeats taken")            \
     ROW(METRIC_STORE_CALLS, COUNTER, "berth_store_calls_total", "result",                          \
         "Store calls, by result")                                                                  \
     ROW(METRIC_STORE_BATCHES, COUNTER, "berth_store_batches_total", NULL, "Batches the store ran") \
     ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL, "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")   \
     ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer,result",                       \
-        "Reads answered by a cache layer")                                                         \
-    ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
-        "From a membership change to its snapshot being live")                                     \
+        "Dispatches that found the snapshot fresh (l1), or fresh enough (l2)")                     \
+    ROW(METRIC_SNAPSHOT_AGE, GAUGE_MS, "berth_snapshot_age_seconds", NULL,                         \
+        "Since the snapshot was last compared with the store")                                     \
     ROW(METRIC_VERSION_LAG, GAUGE, "berth_instance_version_lag", NULL,                             \
         "Snapshot versions this instance is behind")                                               \
     ROW(METRIC_AUDIT_REPAIRS, COUNTER, "berth_audit_repairs_total", NULL,                          \
@@ -44,7 +52,13 @@
     ROW(METRIC_BREAKER_EVENTS, COUNTER, "berth_breaker_events_total", "event",                     \
         "Breakers that opened, sent a probe, closed or were reset")                                \
     ROW(METRIC_QUEUE_DEPTH, GAUGE, "berth_queue_depth", NULL, "Jobs that wait for a slot")         \
+    ROW(METRIC_QUEUE_OLDEST, GAUGE_MS, "berth_queue_oldest_seconds", NULL,                         \
+        "How long the oldest of them has waited")                                                  \
     ROW(METRIC_NODES, GAUGE, "berth_nodes", "health", "Registered nodes, by health")               \
+    ROW(METRIC_NODE_LEVELS, GAUGE, "berth_nodes_at_level", "level",                                \
+        "Nodes that are not offline, by how loaded their machine is")                              \
+    ROW(METRIC_SLOTS, GAUGE, "berth_slots", "state",                                               \
+        "Slots of nodes that are ready: max, used, free")                                          \
     ROW(METRIC_SNAPSHOT_VERSION, GAUGE, "berth_snapshot_version", NULL,                            \
         "Version of the live snapshot")                                                            \
     ROW(METRIC_CONNECTIONS, GAUGE, "berth_connections", NULL, "Open connections")                  \
@@ -73,8 +87,15 @@ void metric_add_label(enum metric metric, const char *label, int64_t n);
 void metric_set(enum metric metric, int64_t value);
 void metric_set_label(enum metric metric, const char *label, int64_t value);
 void metric_observe_us(enum metric metric, int64_t us);
+void metric_observe_label_us(enum metric metric, const char *label, int64_t us);
+/* Shows it from now on, as 0 until it is counted: a counter that appears with its first event has
+ * no increase that a rule could see. */
+void metric_declare(enum metric metric, const char *label);
 int64_t metric_value(enum metric metric,
                      const char *label); /* for tests and the report; label NULL = all */
+/* For what others add to the text: the lines before the samples of a metric; a value in quotes. */
+void metrics_head(struct buf *text, const char *name, const char *type, const char *help);
+void metrics_labels(struct buf *text, const char *names, const char *values);
 /* All of it, with `berth_build_info{version="..."} 1`. */
 void metrics_render(struct buf *text, const char *version);
 

@@ -66,8 +66,10 @@ static void finish(struct dispatch *dispatch, enum err err)
     if (!err || !dispatch->queued) { /* what goes on waiting has no outcome yet */
         if (err == ERR_NO_CAPABLE_NODE)
             metric_add(METRIC_POOL_EMPTY, 1);
-        metric_add_label(METRIC_DISPATCH, err ? err_name(err) : "PLACED", 1);
-        metric_observe_us(METRIC_DISPATCH_SECONDS, us);
+        const char *outcome = err ? err_name(err) : "PLACED";
+
+        metric_add_label(METRIC_DISPATCH, outcome, 1);
+        metric_observe_label_us(METRIC_DISPATCH_SECONDS, outcome, us);
     }
     explain_note(dispatch);
     dispatch->done(dispatch);
@@ -535,6 +537,21 @@ static void released(struct store_op *op)
     reserve_next(dispatch);
 }
 
+/* The snapshot is the first cache: fresh while the keeper compared it with the store less than
+ * SCHED_L1_MS ago; then the second, for what may be told as stale (R004-13, R004-14). */
+static void count_cache(const struct dispatch *dispatch)
+{
+    int64_t fresh_us = atomic_load_explicit(&dispatch->loop->sched->fresh_us, memory_order_relaxed);
+    int64_t age_ms = (dispatch->begun_us - fresh_us) / 1000;
+
+    if (age_ms <= SCHED_L1_MS) {
+        metric_add_label(METRIC_CACHE, "l1,hit", 1);
+        return;
+    }
+    metric_add_label(METRIC_CACHE, "l1,miss", 1);
+    metric_add_label(METRIC_CACHE, age_ms <= SCHED_L2_MS ? "l2,hit" : "l2,miss", 1);
+}
+
 void dispatch_start(struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
@@ -549,6 +566,7 @@ void dispatch_start(struct dispatch *dispatch)
                                      "The server is starting: its nodes are not loaded yet."));
         return;
     }
+    count_cache(dispatch);
     candidates_read_history(dispatch);
     const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(spec);

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "sched/census.h"
 #include "sched/counts.h"
 #include "sched/queue.h"
 #include "sched/sweep.h"
@@ -430,7 +431,7 @@ static void forget_old_jobs(struct node *node, int64_t now_ms)
 static void scan(struct keeper *keeper)
 {
     int64_t now_ms = *loop_of(keeper)->wall_ms;
-    int64_t by_health[NODE_HEALTH_COUNT] = {0};
+    struct census census = {0};
     const struct snapshot *snapshot = keeper->current;
 
     for (size_t i = 0; snapshot && i < snapshot->count; i++) {
@@ -438,14 +439,14 @@ static void scan(struct keeper *keeper)
 
         scan_node(keeper, node, now_ms);
         forget_old_jobs(node, now_ms);
-        by_health[atomic_load_explicit(&node->health, memory_order_relaxed)]++;
+        census_add(&census, node);
         if (str_is(str_of(keeper->sched->policy->name), "health"))
             atomic_store_explicit(&node->score,
                                   sched_score(node, keeper->sched->config.latency_target_ms),
                                   memory_order_relaxed);
     }
-    for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
-        metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), by_health[i]);
+    census_tell(&census);
+    metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
 static void load_node(struct keeper *keeper, const struct store_node *record, uint64_t order)
@@ -483,6 +484,8 @@ static void loaded(struct store_op *op)
 
     assert(keeper->load_busy);
     keeper->load_busy = false;
+    if (!op->err)
+        atomic_store_explicit(&keeper->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     for (size_t i = 0; !op->err && i < op->u.nodes.count; i++) {
         const struct store_node *record = &op->u.nodes.items[i];
         struct node *node = map_get(&keeper->members->nodes, record->id);

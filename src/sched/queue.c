@@ -507,6 +507,20 @@ void queue_forget(struct queue *queue, uint64_t job)
         drop(waiting);
 }
 
+int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms)
+{
+    const struct waiting *waiting;
+    uint64_t oldest = UINT64_MAX;
+
+    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));)
+        if (waiting->job < oldest)
+            oldest = waiting->job;
+    if (oldest == UINT64_MAX)
+        return 0;
+    int64_t age_ms = now_ms - job_id_ms(oldest);
+    return age_ms > 0 ? age_ms : 0;
+}
+
 bool queue_holds(const struct queue *queue, uint64_t job)
 {
     return idmap_get(&queue->jobs, job) != NULL;

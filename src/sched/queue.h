@@ -18,6 +18,7 @@ void queue_abandon(struct queue *queue, const struct store_record *record, const
 void queue_kick(struct queue *queue);                 /* place what can be placed */
 void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */
 void queue_forget(struct queue *queue, uint64_t job);
+int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms); /* 0: nobody waits */
 bool queue_holds(const struct queue *queue, uint64_t job);
 
 #endif

@@ -34,6 +34,7 @@ struct sched_config {
     int64_t explain_bytes;     /* what each loop keeps of placed jobs, and as much of the others */
 };
 
+enum { SCHED_L1_MS = 5000, SCHED_L2_MS = 30000 }; /* how long a snapshot is fresh, and usable */
 enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_LANES = 1024 };
 
 struct sched;
@@ -80,7 +81,8 @@ struct sched {
     _Atomic int32_t lanes[SCHED_LANES];
     /* When it was last told that breakers keep a whole pool shut; pools that share a place too. */
     _Atomic int64_t shut_told_ms[SCHED_LANES];
-    _Atomic bool ready; /* the nodes are loaded */
+    _Atomic bool ready;       /* the nodes are loaded */
+    _Atomic int64_t fresh_us; /* monotonic: the keeper last heard the truth from the store */
 };
 
 /* How a job came to its node, or did not. */

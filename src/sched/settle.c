@@ -130,6 +130,23 @@ static void note_breaker(const struct store_op *op)
                   KC("type", op->head.type), KC("job_id", id));
 }
 
+/* A run its node, or the kernel there, had to end. */
+static void note_kill(const struct store_op *op)
+{
+    static const struct {
+        const char *reason, *label;
+    } kills[] = {{"EMERGENCY", "emergency"},
+                 {"OOM", "oom"},
+                 {"TIMEOUT", "timeout"},
+                 {"RUN_TIMEOUT", "timeout"}};
+
+    if (op->verb != STORE_FINISH)
+        return;
+    for (size_t i = 0; i < COUNT_OF(kills); i++)
+        if (str_is(op->u.settle.reason, kills[i].reason))
+            metric_add_label(METRIC_KILLS, kills[i].label, 1);
+}
+
 /* The figures of the node the attempt was on. */
 static void note_node(struct sched_loop *loop, const struct store_op *op)
 {
@@ -173,6 +190,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     note_node(loop, op);
     log_end(op);
     note_breaker(op);
+    note_kill(op);
     if (ended)
         metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
     if (ended || !job_state_final(head->state))

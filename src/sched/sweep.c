@@ -83,6 +83,7 @@ static void expired(struct store_op *op)
         bool unacked = str_is(str_of(op->head.reason), "ACK_TIMEOUT");
 
         metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);
+        metric_add_label(METRIC_LEASE_EXPIRED, unacked ? "reserved" : "running", 1);
         settle_applied(sched_keeper_loop(sched), op);
         if (item->node[0])
             sched->hooks->stop(sched_keeper_loop(sched), str_of(item->node), op->job, op->attempt,

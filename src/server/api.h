@@ -43,6 +43,10 @@ void explain_dry_run(struct call *call, struct submit *submit);
 void api_node_rpc(struct call *call);
 void api_job_logs(struct call *call);
 
+/* api_metrics.c */
+void api_metrics(struct call *call);
+void api_metrics_declare(void); /* at the start */
+
 /* api_breaker.c */
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
@@ -57,7 +61,6 @@ void api_events(struct call *call);
 void api_connect(struct call *call);
 void api_healthz(struct call *call);
 void api_readyz(struct call *call);
-void api_metrics(struct call *call);
 
 /* api_page.c */
 void api_page(struct call *call);

@@ -1,8 +1,7 @@
-/* What there is to know besides nodes and jobs: pools, sessions, health, metrics, events. */
+/* What there is to know besides nodes and jobs: pools, sessions, health, events. */
 #include <assert.h>
 #include <string.h>
 
-#include "base/metrics.h"
 #include "server/api.h"
 #include "server/events.h"
 #include "server/hub.h"
@@ -143,26 +142,5 @@ void api_readyz(struct call *call)
     jsonw_kstr(&w, "version", STR(BERTH_VERSION));
     jsonw_end_obj(&w);
     call_json(call, ready ? 200 : 503, &buf);
-    buf_free(&buf);
-}
-
-void api_metrics(struct call *call)
-{
-    struct server *server = call->worker->server;
-    struct store_status status;
-    struct buf buf = {0};
-    int64_t connections = 0;
-
-    store_status(server->store, &status);
-    metric_set(METRIC_STORE_MODE, status.mode);
-    for (int i = 0; i < server->loop_count; i++)
-        connections += atomic_load(&server->workers[i].connections);
-    metric_set(METRIC_CONNECTIONS, connections);
-    metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
-    metrics_render(&buf, BERTH_VERSION);
-    struct http_reply reply = {.status = 200,
-                               .content_type = "text/plain; version=0.0.4; charset=utf-8",
-                               .body = buf_view(&buf)};
-    call_reply(call, &reply);
     buf_free(&buf);
 }

@@ -16,6 +16,7 @@
 #include "base/metrics.h"
 #include "io/notify.h"
 #include "sched/settle.h"
+#include "server/api.h"
 #include "server/callback.h"
 #include "server/events.h"
 #include "server/hub.h"
@@ -384,6 +385,7 @@ int server_main(int argc, char **argv, bool dev)
     umask(077); /* payloads and results are nobody else's business */
     signals_block();
     notify_init();
+    api_metrics_declare();
     if (settings_load(source, argc, argv, &why) || start_log(&source->settings, &why)) {
         sources_free(source);
         return fail(&why);

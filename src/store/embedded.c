@@ -220,8 +220,10 @@ static void audit(struct embedded *self, int64_t mono_ms)
 
     self->audit_ms = mono_ms + AUDIT_MS;
     atomic_fetch_add_explicit(&self->repairs, repairs, memory_order_relaxed);
-    if (repairs)
+    if (repairs) {
         metric_add(METRIC_AUDIT_REPAIRS, repairs);
+        metric_add_label(METRIC_INVARIANT, "slots_equal_leases", repairs);
+    }
 }
 
 /* Rows that are too old go also when nothing else is written. */

@@ -32,8 +32,10 @@ static void test_zeros_from_the_start(void **state)
     render();
     assert_true(has("\nberth_retries_total 0\n"));
     assert_true(has("\nberth_queue_depth 0\n"));
-    assert_true(has("\nberth_dispatch_seconds_bucket{le=\"+Inf\"} 0\n"));
-    assert_true(has("\nberth_dispatch_seconds_count 0\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_bucket{le=\"+Inf\"} 0\n"));
+    assert_true(has("\nberth_pool_consistency_delay_seconds_count 0\n"));
+    assert_true(has("# TYPE berth_dispatch_seconds histogram\n"));
+    assert_false(has("berth_dispatch_seconds_count"));
     assert_true(has("\n# TYPE berth_reserve_total counter\n"));
     assert_false(has("berth_reserve_total{"));
     assert_true(has("\nberth_build_info{version=\"1.2.3\"} 1\n"));
@@ -114,6 +116,35 @@ static void test_histogram(void **state)
     assert_true(has("\nberth_pool_consistency_delay_seconds_count 9\n"));
 }
 
+static void test_histogram_by_label(void **state)
+{
+    metric_declare(METRIC_DISPATCH_SECONDS, "PLACED");
+    metric_declare(METRIC_RESERVE, "RESV_EXISTS");
+    render();
+    assert_true(has("\nberth_dispatch_seconds_bucket{outcome=\"PLACED\",le=\"+Inf\"} 0\n"));
+    assert_true(has("\nberth_reserve_total{result=\"RESV_EXISTS\"} 0\n"));
+    metric_observe_label_us(METRIC_DISPATCH_SECONDS, "PLACED", 90);
+    metric_observe_label_us(METRIC_DISPATCH_SECONDS, "PLACED", 900);
+    metric_observe_label_us(METRIC_DISPATCH_SECONDS, "REFUSED", 20);
+    render();
+    assert_true(has("\nberth_dispatch_seconds_bucket{outcome=\"PLACED\",le=\"0.0001\"} 1\n"));
+    assert_true(has("\nberth_dispatch_seconds_bucket{outcome=\"PLACED\",le=\"+Inf\"} 2\n"));
+    assert_true(has("\nberth_dispatch_seconds_sum{outcome=\"PLACED\"} 0.000990\n"));
+    assert_true(has("\nberth_dispatch_seconds_count{outcome=\"REFUSED\"} 1\n"));
+    assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, NULL), 3);
+    assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, "PLACED"), 2);
+}
+
+/* Milliseconds inside, seconds outside. */
+static void test_gauge_of_time(void **state)
+{
+    metric_set(METRIC_QUEUE_OLDEST, 12345);
+    render();
+    assert_true(has("\n# TYPE berth_queue_oldest_seconds gauge\n"));
+    assert_true(has("\nberth_queue_oldest_seconds 12.345\n"));
+    metric_set(METRIC_QUEUE_OLDEST, 0);
+}
+
 /* The number of labels is bounded whatever is thrown at it; no count is lost. */
 static void test_too_many_labels_become_other(void **state)
 {
@@ -143,7 +174,7 @@ static void *count(void *arg)
     for (int i = 0; i < ROUNDS; i++) {
         metric_add(METRIC_HEARTBEATS, 1);
         metric_add_label(METRIC_STORE_CALLS, labels[i % 3], 1);
-        metric_observe_us(METRIC_DISPATCH_SECONDS, i);
+        metric_observe_label_us(METRIC_DISPATCH_SECONDS, labels[i % 3], i);
         metric_add(METRIC_VERSION_LAG, i % 2 ? 1 : -1);
     }
     metrics_thread();
@@ -174,7 +205,7 @@ static void test_threads_add_up(void **state)
     assert_int_equal(metric_value(METRIC_HEARTBEATS, NULL), THREADS * ROUNDS);
     assert_int_equal(metric_value(METRIC_STORE_CALLS, NULL), THREADS * ROUNDS);
     assert_int_equal(metric_value(METRIC_STORE_CALLS, "hit"), THREADS * ((ROUNDS + 2) / 3));
-    assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, NULL), THREADS * ROUNDS);
+    assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, NULL), THREADS * ROUNDS + 3);
     assert_int_equal(metric_value(METRIC_VERSION_LAG, NULL), 0);
     pthread_barrier_destroy(&ready);
 }
@@ -233,6 +264,8 @@ int main(void)
         cmocka_unit_test(test_gauges),
         cmocka_unit_test(test_gauge_of_several_threads),
         cmocka_unit_test(test_histogram),
+        cmocka_unit_test(test_histogram_by_label),
+        cmocka_unit_test(test_gauge_of_time),
         cmocka_unit_test(test_too_many_labels_become_other),
         cmocka_unit_test(test_threads_add_up),
         cmocka_unit_test(test_the_text_is_well_formed),

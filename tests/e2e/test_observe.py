@@ -122,7 +122,11 @@ class Metrics(Case):
         "berth_store_calls_total": "counter", "berth_pool_consistency_delay_seconds": "histogram",
         "berth_instance_version_lag": "gauge", "berth_audit_repairs_total": "counter",
         "berth_invariant_violations_total": "counter", "berth_queue_depth": "gauge", "berth_nodes": "gauge",
-        "berth_build_info": "gauge"}
+        "berth_build_info": "gauge", "berth_leases": "gauge", "berth_lease_expired_total": "counter",
+        "berth_slots": "gauge", "berth_nodes_at_level": "gauge", "berth_queue_oldest_seconds": "gauge",
+        "berth_kills_total": "counter", "berth_snapshot_age_seconds": "gauge", "berth_store_errors_total": "counter",
+        "berth_store_mode": "gauge", "berth_breakers_open": "gauge", "berth_breaker_state": "gauge",
+        "berth_node_slots": "gauge", "berth_node_level": "gauge"}
 
     def test_text_and_names(self):
         server = self.start()
@@ -152,7 +156,8 @@ class Metrics(Case):
         self.assertEqual(values['berth_dispatch_total{outcome="NO_CAPABLE_NODE"}'], 1)
         self.assertEqual(values["berth_pool_empty_total"], 1)
         self.assertEqual(values['berth_jobs_total{state="DONE"}'], 1)
-        self.assertEqual(values["berth_dispatch_seconds_count"], 3)
+        for outcome in ("PLACED", "ALL_CANDIDATES_FULL_OR_FAILED", "NO_CAPABLE_NODE"):
+            self.assertEqual(values[f'berth_dispatch_seconds_count{{outcome="{outcome}"}}'], 1)
         eventually("the node is counted", lambda: server.metrics().get('berth_nodes{health="ready"}') == 1)
 
     def test_histogram_is_cumulative(self):
@@ -166,7 +171,7 @@ class Metrics(Case):
         buckets.sort()
         counts = [value for _, value in buckets]
         self.assertEqual(counts, sorted(counts))
-        self.assertEqual(buckets[-1], (float("inf"), values["berth_dispatch_seconds_count"]))
+        self.assertEqual(buckets[-1], (float("inf"), values['berth_dispatch_seconds_count{outcome="PLACED"}']))
 
 
 class EventStream(Case):

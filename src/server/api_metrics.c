@@ -1,0 +1,149 @@
+/* GET /metrics: the counters, and what is true now of each node and breaker. Their number is
+ * bounded (metrics_nodes_max): beyond it the sums over all nodes are still there. */
+#include <assert.h>
+
+#include "base/metrics.h"
+#include "sched/counts.h"
+#include "server/api.h"
+
+enum { BREAKERS_MAX = 200 };
+
+struct scrape_call {
+    struct call *call;
+    struct store_op op; /* the breakers; only asked for while one is open */
+};
+
+/* What rules look for is there before it first happens. */
+void api_metrics_declare(void)
+{
+    static const struct {
+        enum metric metric;
+        const char *labels[12];
+    } rows[] = {
+        {METRIC_DISPATCH,
+         {"PLACED", "NO_CAPABLE_NODE", "PREFERRED_NODE_NOT_CAPABLE", "PREFERRED_NODE_UNAVAILABLE",
+          "ALL_CANDIDATES_FULL_OR_FAILED", "SCHEDULER_DEPENDENCY_DOWN", "SCHEDULER_BUSY",
+          "QUEUE_FULL"}},
+        {METRIC_DISPATCH_SECONDS, {"PLACED"}},
+        {METRIC_CACHE, {"l1,hit", "l1,miss", "l2,hit", "l2,miss"}},
+        {METRIC_STORE_CALLS, {"ok", "refused", "down"}},
+        {METRIC_JOBS, {"DONE", "FAILED"}},
+        {METRIC_KILLS, {"emergency", "oom", "timeout"}},
+        {METRIC_LEASE_EXPIRED, {"reserved", "running"}},
+        {METRIC_BREAKER_EVENTS, {"open", "probe", "closed", "reset"}},
+        {METRIC_INVARIANT, {"slots_equal_leases"}},
+        {METRIC_RELOADS, {"ok", "refused"}},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        for (size_t k = 0; k < COUNT_OF(rows[i].labels) && rows[i].labels[k]; k++)
+            metric_declare(rows[i].metric, rows[i].labels[k]);
+    for (int i = 0; i < LEASE_REASON_COUNT; i++)
+        metric_declare(METRIC_RESERVE, lease_reason_name((enum lease_reason)i));
+}
+
+static void put_node(struct buf *text, const char *name, struct str id, const char *state,
+                     int64_t value)
+{
+    buf_fmt(text, "%s{node_id=\"" STR_FMT "\"", name, STR_ARG(id)); /* an id needs no escapes */
+    if (state)
+        buf_fmt(text, ",state=\"%s\"", state);
+    buf_fmt(text, "} %lld\n", (long long)value);
+}
+
+static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t most)
+{
+    size_t count = snapshot ? snapshot->count : 0;
+    size_t shown = (int64_t)count < most ? count : (size_t)most;
+
+    metrics_head(text, "berth_node_slots", "gauge", "Slots of a node: max, reserved, running");
+    for (size_t i = 0; i < shown; i++) {
+        const struct node *node = snapshot->nodes[i].node;
+        struct counts counts = counts_of(node);
+
+        put_node(text, "berth_node_slots", node->id, "max", atomic_load(&node->max));
+        put_node(text, "berth_node_slots", node->id, "reserved", counts.reserved);
+        put_node(text, "berth_node_slots", node->id, "running", counts.running);
+    }
+    metrics_head(text, "berth_node_level", "gauge",
+                 "Load of a node's machine: 0 normal, 1 warning, 2 danger, 3 critical");
+    for (size_t i = 0; i < shown; i++) {
+        int32_t level = atomic_load(&snapshot->nodes[i].node->level);
+
+        if (level >= 0) /* a node without an agent has none */
+            put_node(text, "berth_node_level", snapshot->nodes[i].node->id, NULL, level);
+    }
+    metrics_head(text, "berth_nodes_unlisted", "gauge",
+                 "Nodes without series of their own, see metrics_nodes_max");
+    buf_fmt(text, "berth_nodes_unlisted %zu\n", count - shown);
+}
+
+static void put_breakers(struct buf *text, const struct store_op *op)
+{
+    size_t shown = 0;
+
+    metrics_head(text, "berth_breaker_state", "gauge",
+                 "1 for each breaker that is open or half open");
+    for (size_t i = 0; !op->err && i < op->u.breakers.count && shown < BREAKERS_MAX; i++) {
+        const struct store_breaker *item = &op->u.breakers.items[i];
+
+        if (item->breaker.state == BREAKER_CLOSED)
+            continue;
+        buf_fmt(text,
+                "berth_breaker_state{node_id=\"" STR_FMT "\",type=\"" STR_FMT "\",state=\"%s\"} "
+                "1\n",
+                STR_ARG(item->node), STR_ARG(item->type), breaker_state_name(item->breaker.state));
+        shown++;
+    }
+}
+
+static void set_gauges(struct server *server, const struct store_status *status)
+{
+    int64_t age_us = clock_mono_us() - atomic_load(&server->sched.fresh_us);
+    int64_t connections = 0;
+
+    for (int i = 0; i < server->loop_count; i++)
+        connections += atomic_load(&server->workers[i].connections);
+    metric_set(METRIC_CONNECTIONS, connections);
+    metric_set(METRIC_STORE_MODE, status->mode);
+    metric_set(METRIC_SNAPSHOT_AGE, age_us / 1000);
+    metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
+}
+
+static void reply(struct store_op *op)
+{
+    struct call *call = container_of(op, struct scrape_call, op)->call;
+    struct server *server = call->worker->server;
+    struct store_status status;
+    struct buf buf = {0};
+
+    store_status(server->store, &status);
+    set_gauges(server, &status);
+    metrics_render(&buf, BERTH_VERSION);
+    metrics_head(&buf, "berth_store_errors_total", "counter", "Errors of the store itself");
+    buf_fmt(&buf, "berth_store_errors_total %lld\n", (long long)status.errors);
+    put_nodes(&buf, call->worker->sched->snapshot, server->settings->metrics_nodes_max);
+    put_breakers(&buf, op);
+    struct http_reply answer = {.status = 200,
+                                .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                                .body = buf_view(&buf)};
+    call_reply(call, &answer);
+    buf_free(&buf);
+}
+
+void api_metrics(struct call *call)
+{
+    struct scrape_call *own = arena_new(call->arena, struct scrape_call);
+
+    own->call = call;
+    own->op = (struct store_op){.verb = STORE_BREAKERS,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = reply,
+                                .not_after_ms = sched_not_after(call->worker->sched),
+                                .arena = call->arena};
+    assert(own->op.u.breakers.count == 0);
+    if (metric_value(METRIC_BREAKERS_OPEN, NULL) > 0)
+        sched_send(call->worker->sched, &own->op);
+    else
+        reply(&own->op);
+}
