@@ -9,6 +9,7 @@
 #include "agent/jobs_private.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/trace.h"
 
 #define REASON_CANCELLED  "CANCELLED"
 #define REASON_DROPPED    "DROPPED"
@@ -23,7 +24,8 @@ static void job_log(const struct agent_job *job, enum log_level level, const cha
                     const char *reason)
 {
     log_event(level, event, KC("job_id", job->job_id), KS("node_id", job->jobs->node_id),
-              KI("attempt_id", job->attempt), KS("type", job->type), KC("reason", reason));
+              KI("attempt_id", job->attempt), KS("type", job->type), KC("reason", reason),
+              TRACE_KV(job->traceparent));
 }
 
 static void job_forget(struct agent_job *job)
@@ -222,6 +224,8 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     job->type = arena_str(&job->arena, order->type);
     if (order->title.at)
         job->title = arena_str(&job->arena, order->title);
+    if (order->traceparent.at)
+        job->traceparent = arena_str(&job->arena, trace_parent(order->traceparent));
     err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
     assert(!err);
     jobs_enter(job);

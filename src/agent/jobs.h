@@ -31,6 +31,7 @@ struct agent_job {
     char job_id[OUTBOX_JOB_MAX + 1];
     int attempt;
     struct str type, title;
+    struct str traceparent; /* len 0: none */
     int64_t priority;
     int64_t received_ms; /* wall */
     int64_t since_ms;    /* CLOCK_MONOTONIC: since when it takes a slot */

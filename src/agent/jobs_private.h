@@ -37,7 +37,7 @@ void jobs_delete(struct agent_job *job); /* only its memory */
 struct jobs_order {
     struct str job_id;
     int64_t attempt;
-    struct str type, title, session_id, src, tgt, audio_ref;
+    struct str type, title, session_id, src, tgt, audio_ref, traceparent;
     int64_t priority;
     int64_t timeout_ms;
     bool interactive;

@@ -5,10 +5,11 @@
 #include "agent/executor.h"
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
+#include "model/trace.h"
 
 #define AT(member) offsetof(struct jobs_order, member)
 
-enum { TEXT_MAX = 4096, OWN_ENV = 12, PRIORITY_DEFAULT = 5 };
+enum { TEXT_MAX = 4096, OWN_ENV = 13, PRIORITY_DEFAULT = 5 };
 
 static const struct field fields[] = {
     {.name = "job_id",
@@ -32,6 +33,7 @@ static const struct field fields[] = {
     {.name = "src", .type = FIELD_STR, .offset = AT(src), .max = TEXT_MAX},
     {.name = "tgt", .type = FIELD_STR, .offset = AT(tgt), .max = TEXT_MAX},
     {.name = "audio_ref", .type = FIELD_STR, .offset = AT(audio_ref), .max = TEXT_MAX},
+    {.name = "traceparent", .type = FIELD_STR, .offset = AT(traceparent), .max = TEXT_MAX},
     {.name = "priority", .type = FIELD_INT, .offset = AT(priority)},
     {.name = "timeout_ms", .type = FIELD_MS, .offset = AT(timeout_ms)},
     {.name = "interactive", .type = FIELD_BOOL, .offset = AT(interactive)},
@@ -143,6 +145,7 @@ static void surround(const struct agent_job *job, const struct jobs_order *order
     add_env(arena, env, &count, "BERTH_SRC", order->src);
     add_env(arena, env, &count, "BERTH_TGT", order->tgt);
     add_env(arena, env, &count, "BERTH_AUDIO_REF", order->audio_ref);
+    add_env(arena, env, &count, "TRACEPARENT", order->traceparent);
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
             arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" JOBS_RESULT_FILE, runs_dir(job->jobs->runs),
                       job->key));
@@ -236,6 +239,7 @@ void jobs_meta_write(const struct agent_job *job, struct buf *out)
     jsonw_kint(&w, "attempt_id", job->attempt);
     jsonw_kstr(&w, "type", job->type);
     jsonw_kstr(&w, "title", job->title);
+    jsonw_kstr(&w, "traceparent", job->traceparent.len ? job->traceparent : STR_NONE);
     jsonw_kint(&w, "priority", job->priority);
     jsonw_kint(&w, "received_ms", job->received_ms);
     jsonw_end_obj(&w);
@@ -255,6 +259,8 @@ bool jobs_meta_read(struct str meta, struct agent_job *job)
         job->type = arena_str(&job->arena, order.type);
         if (order.title.at)
             job->title = arena_str(&job->arena, order.title);
+        if (order.traceparent.at)
+            job->traceparent = arena_str(&job->arena, trace_parent(order.traceparent));
         job->priority = order.priority;
         json_int(json_get(root, "received_ms"), &job->received_ms);
     }

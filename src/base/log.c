@@ -218,7 +218,8 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     put_pair(&line, "level", &KC("level", level_names[level]));
     put_pair(&line, "event", &KC("event", event));
     for (; kvs->key && !line.cut; kvs++)
-        put_pair(&line, kvs->key, kvs);
+        if (kvs->key[0])
+            put_pair(&line, kvs->key, kvs);
     if (line.cut)
         tail = json ? ",\"cut\":true}\n" : " cut=true\n";
     else

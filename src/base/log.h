@@ -11,7 +11,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 enum log_format { LOG_LOGFMT, LOG_JSON };
 
 struct log_kv {
-    const char *key; /* NULL ends the list */
+    const char *key; /* NULL ends the list; "" is left out */
     struct str text;
     int64_t num;
     bool is_num; /* num is the value, not text */

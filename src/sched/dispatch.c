@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "model/trace.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
 #include "sched/explain.h"
@@ -402,7 +403,8 @@ static void note_probe(const struct dispatch *dispatch)
     job_id_text(dispatch->job, id);
     metric_add_label(METRIC_BREAKER_EVENTS, "probe", 1);
     log_event(LOG_INFO, "breaker.probe", KC("job_id", id), KS("node_id", dispatch->node->id),
-              KI("attempt_id", dispatch->attempt), KS("type", dispatch->spec.type));
+              KI("attempt_id", dispatch->attempt), KS("type", dispatch->spec.type),
+              TRACE_KV(dispatch->spec.traceparent));
 }
 
 static void send_job(struct dispatch *dispatch)
@@ -413,6 +415,7 @@ static void send_job(struct dispatch *dispatch)
                          .done = sent,
                          .node = dispatch->node,
                          .endpoint = endpoint_of(dispatch, dispatch->node),
+                         .traceparent = dispatch->spec.traceparent,
                          .message = spec_message(&dispatch->spec, dispatch->job, dispatch->attempt,
                                                  dispatch->op.head.due_ms, dispatch->arena),
                          .job = dispatch->job,
@@ -475,7 +478,7 @@ static void log_dispatched(const struct dispatch *dispatch)
 
     job_id_text(dispatch->job, id);
     log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id), KS("node_id", dispatch->node->id),
-              KI("attempt_id", dispatch->attempt));
+              KI("attempt_id", dispatch->attempt), TRACE_KV(dispatch->spec.traceparent));
 }
 
 static void sent(struct send_op *send)
@@ -498,7 +501,8 @@ static void sent(struct send_op *send)
     char id[JOB_ID_TEXT + 1];
     job_id_text(dispatch->job, id);
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
-              KI("attempt_id", dispatch->attempt), KC("reason", send->reason));
+              KI("attempt_id", dispatch->attempt), KC("reason", send->reason),
+              TRACE_KV(dispatch->spec.traceparent));
     struct store_op *op = &dispatch->op;
     *op = (struct store_op){.verb = STORE_FINISH,
                             .reply_to = dispatch->loop->inbox,

@@ -93,8 +93,9 @@ struct send_op {
     void *to;     /* of whoever sends: where it goes, */
     uint64_t via; /* and by which connection; 0: none */
     struct node *node;
-    struct str endpoint; /* at == NULL: the node has none */
-    struct str message;  /* the job message without the WebSocket envelope: a JSON object */
+    struct str endpoint;    /* at == NULL: the node has none */
+    struct str traceparent; /* likewise */
+    struct str message;     /* the job message without the WebSocket envelope: a JSON object */
     uint64_t job;
     int attempt;
     int64_t deadline_ms;

@@ -5,9 +5,11 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "model/trace.h"
 #include "sched/counts.h"
 #include "sched/keeper.h"
 #include "sched/registry.h"
+#include "sched/spec.h"
 
 static void settled(struct store_op *op);
 
@@ -98,6 +100,7 @@ static void log_end(const struct store_op *op)
 {
     char id[JOB_ID_TEXT + 1];
     bool ended_badly = op->head.state == JOB_FAILED || op->head.state == JOB_RETRYING;
+    struct str trace = spec_trace_of(op->record.spec);
 
     job_id_text(op->head.id, id);
     log_event(ended_badly ? LOG_INFO : LOG_DEBUG,
@@ -105,7 +108,7 @@ static void log_end(const struct store_op *op)
               : op->head.state == JOB_FAILED ? "job.failed"
                                              : "job.settled",
               KC("job_id", id), KC("node_id", op->head.node), KI("attempt_id", op->head.attempt),
-              KC("reason", op->head.reason));
+              KC("reason", op->head.reason), TRACE_KV(trace));
 }
 
 /* What the end of an attempt did to the breaker of its node and type. */

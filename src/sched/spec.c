@@ -8,6 +8,7 @@
 
 #include "model/pool.h"
 #include "model/selector.h"
+#include "model/trace.h"
 
 enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
 
@@ -69,6 +70,10 @@ static const struct field fields[] = {
      .min = 1,
      .max = JOB_ATTEMPTS_MAX},
     {.name = "callback_url", .type = FIELD_STR, .offset = SPEC_AT(callback_url), .max = 2048},
+    {.name = "traceparent",
+     .type = FIELD_STR,
+     .offset = SPEC_AT(traceparent),
+     .max = TRACE_PARENT_LEN},
     {.name = "retried_from", .type = FIELD_ID, .offset = SPEC_AT(retried_from), .max = JOB_ID_TEXT},
 };
 
@@ -83,6 +88,8 @@ static void write_spec(struct spec *spec, struct arena *arena)
     buf_reserve(&buf, 512);
     jsonw_obj(&w);
     jsonw_kstr(&w, "type", spec->type);
+    if (spec->traceparent.at) /* second, where spec_trace_of() looks */
+        jsonw_kstr(&w, "traceparent", spec->traceparent);
     if (spec->session_id.at)
         jsonw_kstr(&w, "session_id", spec->session_id);
     if (spec->f2f) {
@@ -143,6 +150,10 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
     if (spec->requires.at && !selector_valid(spec->requires))
         return problem_set(why, ERR_BAD_FIELD, "requires",
                            "requires must be a selector like \"region=cn,gpu=yes\".");
+    if (spec->traceparent.at && !trace_valid(spec->traceparent))
+        return problem_set(why, ERR_BAD_FIELD, "traceparent",
+                           "traceparent must be like "
+                           "\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\".");
     if (!json_is_null(spec->command) && !is_command(spec->command))
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text or a list of texts.");
@@ -202,6 +213,33 @@ enum err spec_read_task(const struct json *body, struct arena *arena, struct spe
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
+}
+
+void spec_set_trace(struct spec *spec, struct str header, struct arena *arena)
+{
+    struct str known = trace_parent(str_trim(header));
+
+    if (!known.len || spec->traceparent.at)
+        return;
+    spec->traceparent = known;
+    write_spec(spec, arena);
+}
+
+struct str spec_trace_of(struct str json)
+{
+    static const struct str begin = STR("{\"type\":\""), name = STR("\",\"traceparent\":\"");
+    struct str rest = json;
+
+    if (!str_starts(rest, begin))
+        return STR_NONE;
+    rest = (struct str){.at = rest.at + begin.len, .len = rest.len - begin.len};
+    size_t type = 0;
+    while (type < rest.len && rest.at[type] != '"') /* an id: nothing in it is escaped */
+        type++;
+    rest = (struct str){.at = rest.at + type, .len = rest.len - type};
+    if (!str_starts(rest, name) || rest.len < name.len + TRACE_PARENT_LEN)
+        return STR_NONE;
+    return (struct str){.at = rest.at + name.len, .len = TRACE_PARENT_LEN};
 }
 
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,

@@ -25,6 +25,7 @@ struct spec {
     int64_t queue_ms, timeout_ms;
     int64_t max_attempts; /* FIELD_OFF: the configured one */
     struct str callback_url;
+    struct str traceparent; /* of the request, see model/trace.h; at == NULL: none */
     struct str retried_from;
     struct str json; /* as the store keeps it */
 };
@@ -35,6 +36,9 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
                        struct problem *why);
 enum err spec_read_task(const struct json *body, struct arena *arena, struct spec *ret_spec,
                         struct problem *why);
+/* The request's header: as if the body had named it. What is no traceparent changes nothing. */
+void spec_set_trace(struct spec *spec, struct str header, struct arena *arena);
+struct str spec_trace_of(struct str json); /* of a stored job; STR_NONE: none */
 /* What spec.json says, back into the struct. */
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
                      struct problem *why);

@@ -286,6 +286,7 @@ static void dispatch_one(struct call *call, bool f2f)
         call_problem(call, &why);
         return;
     }
+    spec_set_trace(&submit->dispatch->spec, http_header_get(call->req, "traceparent"), call->arena);
     if (!read_key(call, submit))
         return;
     if (dry) {

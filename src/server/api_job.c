@@ -171,9 +171,9 @@ void job_write(struct jsonw *w, const struct store_record *record, struct arena 
 {
     static const char *const always[] = {"session_id", "src",   "tgt",     "audio_ref",
                                          "type",       "title", "priority"};
-    static const char *const sometimes[] = {"options",      "payload",    "command",
-                                            "requires",     "queue_ms",   "timeout_ms",
-                                            "retried_from", "interactive"};
+    static const char *const sometimes[] = {"options",      "payload",     "command",
+                                            "requires",     "queue_ms",    "timeout_ms",
+                                            "retried_from", "interactive", "traceparent"};
     static const char *const callbacks[] = {[CALLBACK_WANTED] = "wanted",
                                             [CALLBACK_PENDING] = "pending",
                                             [CALLBACK_SENT] = "sent",

@@ -2,10 +2,12 @@
 #include "server/hub.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/metrics.h"
+#include "model/trace.h"
 #include "server/hub_private.h"
 #include "server/rpc.h"
 
@@ -268,6 +270,8 @@ struct push {
     struct client_call call;
     struct send_op *send;
     char *url;
+    char trace[sizeof "traceparent: " + TRACE_PARENT_LEN];
+    const char *headers[2]; /* the trace, if there is one */
 };
 
 static void pushed(struct client_call *call)
@@ -306,6 +310,12 @@ static void push_job(struct worker *worker, struct send_op *send)
                                       .timeout_ms = worker->server->settings->push_timeout_ms,
                                       .reply_bytes_max = 65536,
                                       .done = pushed};
+    if (send->traceparent.len) {
+        snprintf(push->trace, sizeof push->trace, "traceparent: " STR_FMT,
+                 STR_ARG(send->traceparent));
+        push->headers[0] = push->trace;
+        push->call.headers = push->headers;
+    }
     if (client_send(worker->client, &push->call) == ERR_OK)
         return;
     push->call.err = ERR_IO;
