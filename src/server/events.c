@@ -1,19 +1,39 @@
-/* Events: made on the loop where they happen, numbered by the keeper, copied to each loop that has
- * streams. A reader that is too slow is dropped by the stream's own bound. */
+/* Events: made on the loop where they happen, numbered and kept by the keeper, passed to each loop
+ * that has streams. A reader that is too slow is dropped by the stream's own bound.
+ *
+ * An id is "INSTANCE-NUMBER". Numbers begin at the time of the start in microseconds, so those of
+ * an earlier life are smaller. A reader that comes back with an id at or above `floor` is told what
+ * it missed; any other gets a `gap` and must read the state again. */
 #include "server/events.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/metrics.h"
 
-enum { KEEP_ALIVE_MS = 15000 };
+enum {
+    KEEP_ALIVE_MS = 15000,
+    RESUME_MS = 60000,                /* events are kept so long after the last reader left */
+    IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
+};
+
+/* One event as it is sent; shared by the loops it goes to and by what is kept. */
+struct frame {
+    _Atomic int refs;
+    int64_t seq;
+    struct frame *next; /* the keeper's, of those kept */
+    size_t len;
+    char text[];
+};
 
 struct stream {
     struct events *events;
-    struct http_stream *http;
+    struct http_stream *http; /* NULL: closed while it joined */
     struct stream *next, **prev;
+    bool live; /* the keeper has answered: what comes is new to it */
 };
 
 struct events {
@@ -21,27 +41,83 @@ struct events {
     struct stream *streams;
     _Atomic int count;
     int64_t next_alive_ms;
-    int64_t seq; /* the keeper's: number of the last event */
+    /* the keeper's alone */
+    int64_t seq;   /* of the last event */
+    int64_t floor; /* whoever has seen this one can be told all that followed */
+    struct frame *first, *last;
+    size_t kept_bytes;
+    int64_t listened_ms; /* somebody listened then, monotonic */
+    /* of all loops, in the keeper's struct */
+    _Atomic bool armed;        /* events are made although nobody may listen */
+    _Atomic bool lost;         /* one was, since the last that was numbered */
+    _Atomic int64_t in_flight; /* bytes */
 };
 
-/* One event on its way: to the keeper, then (a copy each) to the loops. */
+/* What happened, on its way to the keeper. */
 struct event {
     struct msg msg;
     struct server *server;
-    struct worker *to;
-    int64_t seq;
     const char *name;
     size_t len;
     char text[];
 };
 
+/* A frame on its way to a loop. */
+struct hop {
+    struct msg msg;
+    struct worker *to;
+    struct frame *frame;
+};
+
+/* A reader on its way to the keeper, and back. */
+struct join {
+    struct msg msg;
+    struct server *server;
+    struct stream *stream;
+    bool resumes;
+    int64_t last; /* the number it has seen; < 0: not one of ours */
+    struct buf told;
+};
+
+static struct events *kept(const struct server *server)
+{
+    return server->workers[server->loop_count].events;
+}
+
 struct events *events_new(struct worker *worker)
 {
-    struct events *events = calloc(1, sizeof *events);
+    struct events *events = mem_new(struct events);
 
-    assert(events);
     events->worker = worker;
+    events->seq = events->floor = clock_wall_ms() * 1000;
     return events;
+}
+
+static void frame_unref(struct frame *frame)
+{
+    if (atomic_fetch_sub(&frame->refs, 1) == 1)
+        free(frame);
+}
+
+static void drop_first(struct events *events)
+{
+    struct frame *frame = events->first;
+
+    assert(frame && frame->seq > events->floor);
+    events->floor = frame->seq;
+    events->first = frame->next;
+    if (!events->first)
+        events->last = NULL;
+    events->kept_bytes -= frame->len;
+    frame_unref(frame);
+}
+
+/* What was before cannot be told any more. */
+static void break_off(struct events *events)
+{
+    while (events->first)
+        drop_first(events);
+    events->floor = ++events->seq;
 }
 
 void events_free(struct events *events)
@@ -49,74 +125,138 @@ void events_free(struct events *events)
     if (!events)
         return;
     assert(!events->streams);
+    while (events->first)
+        drop_first(events);
     free(events);
 }
 
 bool events_wanted(const struct server *server)
 {
+    return atomic_load_explicit(&kept(server)->armed, memory_order_relaxed);
+}
+
+static int listeners(const struct server *server)
+{
+    int count = 0;
+
     for (int i = 0; i < server->loop_count; i++)
-        if (atomic_load_explicit(&server->workers[i].events->count, memory_order_relaxed) > 0)
-            return true;
-    return false;
+        count += atomic_load_explicit(&server->workers[i].events->count, memory_order_relaxed);
+    return count;
+}
+
+static void stream_leave(struct stream *stream)
+{
+    assert(*stream->prev == stream);
+    *stream->prev = stream->next;
+    if (stream->next)
+        stream->next->prev = stream->prev;
+    atomic_fetch_sub(&stream->events->count, 1);
 }
 
 static void stream_closed(struct http_stream *http)
 {
     struct stream *stream = http->user;
 
-    assert(*stream->prev == stream);
-    *stream->prev = stream->next;
-    if (stream->next)
-        stream->next->prev = stream->prev;
-    atomic_fetch_sub(&stream->events->count, 1);
-    free(stream);
+    stream_leave(stream);
+    stream->http = NULL;
+    if (stream->live)
+        free(stream); /* else its join does */
+}
+
+static bool fits_in_flight(struct events *keeper, size_t bytes)
+{
+    int64_t before = atomic_fetch_add(&keeper->in_flight, (int64_t)bytes);
+
+    if (before + (int64_t)bytes <= IN_FLIGHT_BYTES)
+        return true;
+    atomic_fetch_sub(&keeper->in_flight, (int64_t)bytes);
+    atomic_store(&keeper->lost, true);
+    metric_add(METRIC_EVENTS_DROPPED, 1);
+    return false;
 }
 
 static void pass_on(struct msg *msg)
 {
-    struct event *event = container_of(msg, struct event, msg);
-    struct buf buf = {0};
+    struct hop *hop = container_of(msg, struct hop, msg);
+    struct frame *frame = hop->frame;
     struct stream *next;
 
-    assert(event->to && event->seq > 0);
-    buf_fmt(&buf, "id: %lld\nevent: %s\ndata: ", (long long)event->seq, event->name);
-    buf_add(&buf, event->text, event->len);
-    buf_str(&buf, STR("\n\n"));
-    for (struct stream *stream = event->to->events->streams; stream; stream = next) {
+    for (struct stream *stream = hop->to->events->streams; stream; stream = next) {
         next = stream->next; /* a slow one may close now */
-        if (!http_stream_send(stream->http, buf_view(&buf)))
+        if (stream->live &&
+            !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
-    buf_free(&buf);
-    free(event);
+    atomic_fetch_sub(&kept(hop->to->server)->in_flight, (int64_t)frame->len);
+    frame_unref(frame);
+    free(hop);
+}
+
+/* To every loop that has streams, and into what is kept. */
+static void publish(struct server *server, const char *name, struct str data)
+{
+    struct events *events = kept(server);
+    char head[96];
+    int64_t seq = ++events->seq;
+    int used =
+        snprintf(head, sizeof head, "id: %x-%lld\nevent: %s\ndata: ", store_name(server->store),
+                 (long long)seq, name);
+    struct frame *frame = mem_alloc(sizeof *frame + (size_t)used + data.len + 2);
+
+    assert(used > 0 && (size_t)used < sizeof head);
+    frame->seq = seq;
+    frame->next = NULL;
+    frame->len = (size_t)used + data.len + 2;
+    memcpy(frame->text, head, (size_t)used);
+    memcpy(frame->text + used, data.at, data.len);
+    memcpy(frame->text + used + data.len, "\n\n", 2);
+    atomic_store(&frame->refs, 1);
+    for (int i = 0; i < server->loop_count; i++) {
+        struct worker *to = &server->workers[i];
+
+        if (atomic_load(&to->events->count) == 0 || !fits_in_flight(events, frame->len))
+            continue;
+        struct hop *hop = mem_new(struct hop);
+        *hop = (struct hop){.msg = {.run = pass_on}, .to = to, .frame = frame};
+        atomic_fetch_add(&frame->refs, 1);
+        inbox_post(&to->loop.inbox, &hop->msg);
+    }
+    if (events->last)
+        events->last->next = frame;
+    else
+        events->first = frame;
+    events->last = frame;
+    events->kept_bytes += frame->len;
+    while (events->kept_bytes > (size_t)server->settings->events_replay_bytes)
+        drop_first(events);
+}
+
+/* Who listens missed something: it is told before anything else is. */
+static void tell_lost(struct server *server)
+{
+    if (!atomic_exchange(&kept(server)->lost, false))
+        return;
+    break_off(kept(server));
+    publish(server, "gap", STR("{\"reason\":\"overload\"}"));
 }
 
 static void number(struct msg *msg)
 {
     struct event *event = container_of(msg, struct event, msg);
     struct server *server = event->server;
-    int64_t seq = ++server_keeper(server)->events->seq;
 
-    for (int i = 0; i < server->loop_count; i++) {
-        if (atomic_load(&server->workers[i].events->count) == 0)
-            continue;
-        struct event *copy = malloc(sizeof *copy + event->len);
-        assert(copy);
-        memcpy(copy, event, sizeof *copy + event->len);
-        copy->msg = (struct msg){.run = pass_on};
-        copy->to = &server->workers[i];
-        copy->seq = seq;
-        inbox_post(&copy->to->loop.inbox, &copy->msg);
-    }
+    tell_lost(server);
+    publish(server, event->name, (struct str){.at = event->text, .len = event->len});
+    atomic_fetch_sub(&kept(server)->in_flight, (int64_t)event->len);
     free(event);
 }
 
 static void emit(struct server *server, const char *name, const struct buf *text)
 {
-    struct event *event = calloc(1, sizeof *event + text->len);
-
     assert(name && text->len > 0);
-    assert(event);
+    if (!fits_in_flight(kept(server), text->len))
+        return;
+    struct event *event = mem_alloc(sizeof *event + text->len);
     event->msg.run = number;
     event->server = server;
     event->name = name;
@@ -158,16 +298,71 @@ void events_node(struct server *server, const char *what, struct str node_id)
     buf_free(&buf);
 }
 
+/* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
+static void joined(struct msg *msg)
+{
+    struct join *join = container_of(msg, struct join, msg);
+    struct stream *stream = join->stream;
+
+    stream->live = true;
+    if (!stream->http)
+        free(stream); /* it left meanwhile */
+    else
+        http_stream_send(stream->http, buf_view(&join->told));
+    buf_free(&join->told);
+    free(join);
+}
+
+/* On the keeper's: all that happened up to now and not seen yet, or that it cannot be told. */
+static void join_keeper(struct msg *msg)
+{
+    struct join *join = container_of(msg, struct join, msg);
+    struct events *events = kept(join->server);
+    bool known = join->last >= events->floor && join->last <= events->seq;
+
+    atomic_store(&events->armed, true);
+    events->listened_ms = clock_mono_ms();
+    if (join->resumes && !known)
+        buf_fmt(&join->told, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
+                store_name(join->server->store), (long long)events->seq,
+                join->last < 0 ? "unknown_id" : "too_old");
+    if (!join->resumes)
+        buf_fmt(&join->told, "id: %x-%lld\nevent: hello\ndata: {}\n\n",
+                store_name(join->server->store), (long long)events->seq);
+    for (struct frame *frame = events->first; join->resumes && known && frame; frame = frame->next)
+        if (frame->seq > join->last)
+            buf_add(&join->told, frame->text, frame->len);
+    if (!join->told.len)
+        buf_str(&join->told, STR(": resumed\n\n"));
+    join->msg.run = joined;
+    inbox_post(&join->stream->events->worker->loop.inbox, &join->msg);
+}
+
+/* "0-1763245000000000" of this instance; -1: not ours. */
+static int64_t read_id(const struct server *server, struct str text)
+{
+    struct str rest = str_trim(text);
+    struct str name = str_cut(&rest, '-');
+    char own[STORE_NAME_TEXT + 1];
+    int64_t seq;
+
+    snprintf(own, sizeof own, "%x", store_name(server->store));
+    if (!str_is(name, own) || !rest.at || !str_int(rest, &seq) || seq < 0)
+        return -1;
+    return seq;
+}
+
 void events_subscribe(struct call *call)
 {
     struct events *events = call->worker->events;
+    struct server *server = call->worker->server;
     struct str last = http_header_get(call->req, "Last-Event-ID");
+    int64_t seen = last.at ? read_id(server, last) : 0;
     struct http_stream *http = http_stream(call->req, "text/event-stream");
 
     if (!http)
         return;
-    struct stream *stream = calloc(1, sizeof *stream);
-    assert(stream);
+    struct stream *stream = mem_new(struct stream);
     *stream = (struct stream){
         .events = events, .http = http, .next = events->streams, .prev = &events->streams};
     if (stream->next)
@@ -176,9 +371,13 @@ void events_subscribe(struct call *call)
     http->user = stream;
     http->closed = stream_closed;
     atomic_fetch_add(&events->count, 1);
-    /* What happened while nobody listened is not kept: who resumes must read the state again. */
-    http_stream_send(http,
-                     last.at ? STR("event: gap\ndata: {}\n\n") : STR("event: hello\ndata: {}\n\n"));
+    struct join *join = mem_new(struct join);
+    *join = (struct join){.msg = {.run = join_keeper},
+                          .server = server,
+                          .stream = stream,
+                          .resumes = last.at != NULL,
+                          .last = seen};
+    inbox_post(&server_keeper(server)->loop.inbox, &join->msg);
 }
 
 void events_tick(struct events *events)
@@ -192,6 +391,23 @@ void events_tick(struct events *events)
         next = stream->next;
         http_stream_send(stream->http, STR(": alive\n\n"));
     }
+}
+
+/* Nobody listens for long: then nothing is made any more, and who comes back has a gap. */
+void events_keeper_tick(struct server *server)
+{
+    struct events *events = kept(server);
+    int64_t now_ms = clock_mono_ms();
+
+    if (!atomic_load(&events->armed))
+        return;
+    tell_lost(server);
+    if (listeners(server) > 0)
+        events->listened_ms = now_ms;
+    if (now_ms - events->listened_ms < RESUME_MS)
+        return;
+    atomic_store(&events->armed, false);
+    break_off(events);
 }
 
 void events_drain(struct events *events)

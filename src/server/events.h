@@ -1,5 +1,7 @@
 /* What happens, told to whoever listens (GET /v1/events, server-sent events). Nothing is written
- * while nobody listens. The keeper numbers the events; each loop passes them to its own streams. */
+ * while nobody listens, and for a while after the last one left. The keeper numbers the events and
+ * keeps the last of them, so that a reader that comes back misses none; each loop passes them to
+ * its own streams. Everything is bounded: who misses something is told so (`gap`). */
 #ifndef SERVER_EVENTS_H
 #define SERVER_EVENTS_H
 
@@ -9,9 +11,10 @@ struct events;
 
 struct events *events_new(struct worker *worker);
 void events_free(struct events *events);
-void events_subscribe(struct call *call); /* consumes the request */
-void events_tick(struct events *events);  /* keeps idle streams alive */
-void events_drain(struct events *events); /* the server goes: streams end */
+void events_subscribe(struct call *call);       /* consumes the request */
+void events_tick(struct events *events);        /* keeps idle streams alive */
+void events_keeper_tick(struct server *server); /* on the keeper's loop */
+void events_drain(struct events *events);       /* the server goes: streams end */
 
 /* Any loop. `name` is a literal: "job", "node". */
 bool events_wanted(const struct server *server);

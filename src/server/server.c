@@ -85,6 +85,7 @@ static void keeper_tick_all(struct loop *loop)
     atomic_store(&worker->ticked_ms, loop->mono_ms);
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
+    events_keeper_tick(worker->server);
     keeper_turn(worker->server->sched.keeper);
 }
 

@@ -29,6 +29,7 @@ struct settings {
     int64_t callback_retry_ms;
     int64_t callback_tries_max;
     int64_t poll_wait_max_ms;
+    int64_t events_replay_bytes;
     int64_t metrics_nodes_max;
     struct strs allow_urls;
     struct strs hosts;

@@ -12,6 +12,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -433,11 +434,16 @@ class Listener:
 
 
 class Events:
-    """A reader of GET /v1/events in a thread; keeps (event, data)."""
+    """A reader of GET /v1/events in a thread; keeps (event, data), and the id of the last."""
 
-    def __init__(self, server, path="/v1/events"):
+    def __init__(self, server, path="/v1/events", last_id=None):
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
-        self.connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        headers = {"Accept": "text/event-stream"}
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        self.last_id = last_id
+        self.connection.request("GET", path, headers=headers)
+        self.socket = self.connection.sock  # the answer takes it over
         self.reply = self.connection.getresponse()
         self.seen = []
         self.ended = threading.Event()
@@ -452,6 +458,8 @@ class Events:
                     name = line[6:].strip()
                 elif line.startswith("data:"):
                     data.append(line[5:].strip())
+                elif line.startswith("id:"):
+                    self.last_id = line[3:].strip()
                 elif not line and data:
                     self.seen.append((name, json.loads("\n".join(data))))
                     name, data = "message", []
@@ -460,6 +468,12 @@ class Events:
         self.ended.set()
 
     def close(self):
+        """Cut off: nothing more is read."""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the server was first
+        self.ended.wait(10)
         self.connection.close()
 
 

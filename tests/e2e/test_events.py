@@ -1,0 +1,112 @@
+"""The stream of events can be left and taken up again: nothing is missed, or it is said that something is."""
+from harness import Case, Events, Node, eventually, in_parallel, tags
+
+
+class Resume(Case):
+    def follow(self, server, last_id=None):
+        events = Events(server, last_id=last_id)
+        self.addCleanup(events.close)
+        eventually("it is answered", lambda: events.seen or last_id)
+        return events
+
+    def names(self, events):
+        return [name for name, _ in events.seen]
+
+    def work(self, server, node, count=1):
+        for _ in range(count):
+            job = self.placed(server)
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+
+    def jobs(self, events):
+        return [(data["job_id"], data["what"]) for name, data in events.seen if name == "job"]
+
+    @tags("threads")
+    def test_what_happened_meanwhile_is_told(self):
+        server = self.start(loops=2)
+        node = Node(server, "n1", max_concurrent_jobs=50)
+        whole = self.follow(server)
+        left = self.follow(server)
+        self.assertEqual(self.names(left), ["hello"])
+        self.work(server, node)
+        eventually("it was told", lambda: len(self.jobs(left)) == 3)
+        left.close()
+        self.work(server, node, 5)
+        again = self.follow(server, left.last_id)
+        self.work(server, node, 5)
+        eventually("all is told", lambda: len(self.jobs(whole)) == 33 and len(self.jobs(again)) == 30)
+        self.assertEqual(self.jobs(left) + self.jobs(again), self.jobs(whole))
+        self.assertNotIn("gap", self.names(again))
+        # Nothing happened since: nothing is told twice.
+        idle = self.follow(server, again.last_id)
+        self.work(server, node)
+        eventually("the next ones are told", lambda: len(self.jobs(idle)) == 3)
+
+    def test_also_when_nobody_else_listened(self):
+        server = self.start()
+        node = Node(server, "n1", max_concurrent_jobs=50)
+        events = self.follow(server)
+        events.close()
+        self.work(server, node, 3)
+        again = self.follow(server, events.last_id)
+        eventually("all is told", lambda: len(self.jobs(again)) == 9)
+
+    def test_what_cannot_be_told_is_a_gap(self):
+        server = self.start(events_replay_bytes=2048)
+        node = Node(server, "n1", max_concurrent_jobs=50)
+        events = self.follow(server)
+        events.close()
+        self.work(server, node, 20)
+        number = events.last_id.split("-")[1]
+        for last_id in (events.last_id, "nonsense", "", "7f-" + number, "0-1", "0-99999999999999999", "0--5"):
+            again = self.follow(server, last_id)
+            eventually("something is told", lambda: again.seen)
+            self.assertEqual(self.names(again), ["gap"], last_id)
+            self.assertTrue(again.last_id and again.last_id != last_id)
+            # And from there on it goes on.
+            job = self.placed(server)
+            eventually("the next is told", lambda: (job["job_id"], "dispatched") in self.jobs(again))
+            self.ok(node.done(job))
+            again.close()
+
+    def test_a_restart_is_a_gap(self):
+        server = self.start()
+        Node(server, "n1")
+        events = self.follow(server)
+        self.placed(server)
+        eventually("it is told", lambda: self.jobs(events))
+        events.close()
+        server.kill()
+        server = self.start()
+        again = self.follow(server, events.last_id)
+        eventually("it is told", lambda: again.seen)
+        self.assertEqual(self.names(again), ["gap"])
+
+    @tags("threads")
+    def test_readers_that_come_and_go_while_much_happens(self):
+        """Each sees every event of its time once and in order, however often it was cut off."""
+        server = self.start(loops=2)
+        node = Node(server, "n1", max_concurrent_jobs=500)
+        whole = self.follow(server)
+
+        def one(i):
+            if i < 2:
+                self.work(server, node, 40)
+                return None
+            seen, last_id = [], whole.last_id
+            for _ in range(10):
+                events = Events(server, last_id=last_id)
+                begun = len(seen)
+                eventually("more is told", lambda: events.seen or len(seen) + len(events.seen) >= 240, 20)
+                events.close()
+                seen += self.jobs(events)
+                last_id = events.last_id
+                assert "gap" not in self.names(events), events.seen
+                if len(seen) >= 240 or begun == len(seen):
+                    break
+            return seen
+
+        results = in_parallel(4, one)
+        eventually("all is told", lambda: len(self.jobs(whole)) == 240)
+        for seen in results[2:]:
+            self.assertEqual(seen, self.jobs(whole)[:len(seen)])
