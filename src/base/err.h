@@ -18,6 +18,7 @@
     ROW(ERR_CONFLICT, "CONFLICT", 409, 4, "The state does not allow this")                         \
     ROW(ERR_IDEMPOTENCY, "IDEMPOTENCY_KEY_REUSED", 409, 4,                                         \
         "The Idempotency-Key was used with another body")                                          \
+    ROW(ERR_PRECONDITION, "PRECONDITION_FAILED", 412, 4, "It is not in the version you saw")       \
     ROW(ERR_TOO_LARGE, "TOO_LARGE", 413, 2, "The request is too large")                            \
     ROW(ERR_URI_TOO_LONG, "URI_TOO_LONG", 414, 2, "The request line is too long")                  \
     ROW(ERR_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", 415, 2, "The body must be JSON")                 \

@@ -51,6 +51,11 @@
         "Breakers (node x type) that are open or half open")                                       \
     ROW(METRIC_BREAKER_EVENTS, COUNTER, "berth_breaker_events_total", "event",                     \
         "Breakers that opened, sent a probe, closed or were reset")                                \
+    ROW(METRIC_SQL, COUNTER, "berth_sql_calls_total", "result", "Calls to the database, by result") \
+    ROW(METRIC_CLAIMS, COUNTER, "berth_claims_total", "result",                                    \
+        "Deployments nodes asked for, by answer")                                                  \
+    ROW(METRIC_LEASES_LAPSED, COUNTER, "berth_node_leases_lapsed_total", NULL,                     \
+        "Node leases that had run out when they were renewed")                                     \
     ROW(METRIC_QUEUE_DEPTH, GAUGE, "berth_queue_depth", NULL, "Jobs that wait for a slot")         \
     ROW(METRIC_QUEUE_OLDEST, GAUGE_MS, "berth_queue_oldest_seconds", NULL,                         \
         "How long the oldest of them has waited")                                                  \

@@ -1,0 +1,237 @@
+/* Deployments in the database: their specs, who owns them, the nodes' leases, what nodes say of
+ * their copies, and what happened. One SQL thread does everything; an op answers once through
+ * op->done on the thread that sent it, like an op of the store.
+ *
+ * An owner changes only by a conditional update whose predicate holds every invariant (type,
+ * enabled, observed owner, generation, leases), with the database's clock. A lost answer means
+ * "unknown": every verb can be sent again. ERR_STORE_DOWN: nothing was changed, or it is unknown
+ * whether it was. */
+#ifndef STORE_DEPLOYS_H
+#define STORE_DEPLOYS_H
+
+#include "base/inbox.h"
+#include "base/json.h"
+#include "model/deploy.h"
+
+enum {
+    DEPLOYS_PAGE_MAX = 1000,
+    DEPLOYS_COPIES_MAX = 1024,  /* copies in one status */
+    DEPLOYS_HISTORY_KEPT = 200, /* entries of one deployment */
+};
+
+enum deploys_verb {
+    DEPLOYS_LIST,    /* by id, filtered, with a cursor */
+    DEPLOYS_GET,     /* one, with its copies */
+    DEPLOYS_PUT,     /* creates or replaces */
+    DEPLOYS_ENABLE,  /* on or off */
+    DEPLOYS_RESTART, /* a new version of the same spec */
+    DEPLOYS_DELETE,
+    DEPLOYS_HISTORY, /* newest first */
+    DEPLOYS_RELEASE, /* an operator takes them from nodes whose lease has run out */
+    DEPLOYS_APPROVE, /* claims although many nodes are gone */
+    DEPLOYS_DRAIN,   /* until when a node that drains may take its time */
+    DEPLOYS_VIEW,    /* the table as a claimer needs it */
+    DEPLOYS_RENEW,   /* a node lives */
+    DEPLOYS_CLAIM,
+    DEPLOYS_YIELD,  /* its owner gives one up */
+    DEPLOYS_STATUS, /* what a node says of its copies */
+    DEPLOYS_VERB_COUNT
+};
+
+/* A deployment as it is stored. All JSON texts are valid and normalised by the sender. */
+struct deploys_spec {
+    struct str id;
+    enum deploy_type type;
+    struct str package_name, package_version;
+    struct str command;
+    struct str args; /* JSON array of texts */
+    struct str env;  /* JSON object of texts */
+    struct str selector;
+    struct str options; /* JSON object: health, limits, stop_grace_ms, restart */
+    bool enabled;
+};
+
+struct deploys_row {
+    struct deploys_spec spec;
+    struct str address;
+    int64_t generation;
+    int64_t version;
+    struct str created_at, updated_at;
+};
+
+/* A copy as its node tells it. */
+struct deploys_copy {
+    struct str id;
+    struct str address;
+    int64_t generation;
+    int64_t version;
+    struct str state;
+    int64_t restarts;
+    int64_t pid;
+    int64_t since_ms;
+    struct str healthy; /* JSON: true, false or null */
+    struct str reason;
+    int64_t updated_ms; /* answer: of the database's clock */
+    bool stale;         /* answer of STATUS: not the node's in that generation */
+};
+
+struct deploys_event {
+    int64_t seq;
+    int64_t at_ms;
+    struct str what; /* "created", "changed", "claimed", ... */
+    struct str address;
+    int64_t generation;
+    int64_t version;
+    struct str detail;
+};
+
+struct deploys_lease {
+    struct str address;
+    int64_t left_ms; /* < 0: it ran out so long ago */
+    int64_t drain_deadline_ms;
+};
+
+struct deploys_held { /* what an operator could not take */
+    struct str id;
+    struct str address;
+    int64_t left_ms;
+};
+
+/* Why a claim or a yield changed nothing. */
+enum deploys_refusal {
+    DEPLOYS_TAKEN,
+    DEPLOYS_CONFLICT,
+    DEPLOYS_LEASE_ALIVE,
+    DEPLOYS_NO_LEASE,
+    DEPLOYS_MASS_LOSS,
+    DEPLOYS_REFUSAL_COUNT
+};
+const char *deploys_refusal_name(enum deploys_refusal refusal); /* "claim_conflict" */
+
+#define DEPLOYS_ANY (-1) /* whatever version there is */
+
+struct deploys;
+struct deploys_op;
+typedef void deploys_done(struct deploys_op *op);
+
+/* Inputs point to memory the sender keeps until `done`; while an op is under way the sender touches
+ * neither the op nor `arena`. */
+struct deploys_op {
+    struct msg msg; /* private: how it travels */
+    struct deploys *owner;
+    struct inbox *reply_to;
+    deploys_done *done;
+    enum deploys_verb verb;
+    int64_t until_mono_ms; /* taken up later it does nothing; 0 = no bound */
+    struct arena *arena;   /* answers go there */
+    enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
+    struct str id;         /* GET, ENABLE, RESTART, DELETE, HISTORY, CLAIM, YIELD */
+    struct str node;       /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
+
+    union {
+        struct { /* LIST; texts at == NULL: any */
+            struct str type, address, package_name;
+            int enabled; /* -1: any */
+            struct str after;
+            size_t max;
+            struct deploys_row *items; /* answer */
+            size_t count;
+            bool more;
+        } list;
+        struct {                             /* PUT, ENABLE, RESTART, DELETE */
+            const struct deploys_spec *spec; /* PUT */
+            bool enabled;                    /* ENABLE */
+            int64_t if_version;              /* DEPLOYS_ANY; 0: only if there is none */
+            bool created, changed;           /* answer */
+        } put;
+        struct {            /* HISTORY */
+            int64_t before; /* 0: from the newest */
+            size_t max;
+            struct deploys_event *items; /* answer */
+            size_t count;
+            bool more;
+        } history;
+        struct { /* RELEASE: of a node, or these */
+            struct str address;
+            const struct str *ids;
+            size_t id_count;
+            struct str *released; /* answer */
+            size_t released_count;
+            struct deploys_held *held;
+            size_t held_count;
+        } release;
+        struct { /* APPROVE, DRAIN: 0 = no more */
+            int64_t for_ms;
+            int64_t until_ms; /* answer */
+        } until;
+        struct {                /* VIEW */
+            int64_t if_version; /* DEPLOYS_ANY */
+            struct str after;
+            struct deploy_row *items; /* answer; user is unused */
+            size_t count;
+            bool more;
+            struct deploys_lease *leases; /* answer, with the first page */
+            size_t lease_count;
+            int64_t approved_until_ms;
+            bool unchanged;
+        } view;
+        struct { /* RENEW */
+            int64_t lease_ms;
+            int64_t if_version;        /* DEPLOYS_ANY */
+            struct deploys_row *items; /* answer: what it must run */
+            size_t count;
+            int64_t until_ms;
+            int64_t drain_deadline_ms; /* 0: none */
+            bool lapsed;
+            bool unchanged;
+        } renew;
+        struct { /* CLAIM, YIELD */
+            struct str observed;
+            int64_t generation;
+            bool seed;                    /* leases do not count: the seed's rules */
+            enum deploys_refusal refusal; /* answer */
+            bool duplicate;
+        } claim;
+        struct { /* STATUS */
+            struct deploys_copy *copies;
+            size_t count;
+        } status;
+    } u;
+
+    /* answers */
+    struct deploys_row row;      /* GET, PUT, ENABLE, RESTART, CLAIM, YIELD; the one there is now */
+    bool found;                  /* `row` is one */
+    struct deploys_copy *copies; /* GET */
+    size_t copy_count;
+    int64_t version; /* of the table: +1 with every change but leases and statuses */
+    int64_t now_ms;  /* the database's clock */
+};
+
+struct deploys_config {
+    const char *url; /* see sql.h */
+    const char *data_dir;
+    int64_t timeout_ms;
+    int64_t in_flight_max;
+    int64_t (*now_ms)(void); /* SQLite's clock; NULL: clock_wall_ms */
+    /* The table has another version, by whoever's doing; on the SQL thread. May be NULL. */
+    void (*changed)(void *user, int64_t version);
+    void *user;
+};
+
+/* Fails for a URL that makes no sense, or a database of a newer berth; one that cannot be reached
+ * now is tried again and again. */
+enum err deploys_open(const struct deploys_config *config, struct deploys **ret_deploys,
+                      struct problem *why);
+/* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN:
+ * refused at once, done() is not called. */
+enum err deploys_send(struct deploys *deploys, struct deploys_op *op);
+void deploys_close(struct deploys *deploys); /* answers what is under way, then frees */
+
+struct deploys_status {
+    bool up;
+    int64_t errors;
+    char detail[200]; /* of the last failure, "" when none */
+};
+void deploys_status(struct deploys *deploys, struct deploys_status *ret_status);
+
+#endif

@@ -1,0 +1,220 @@
+/* What nodes say of their copies, and what operators take from nodes. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "store/deploys_private.h"
+
+/* What the table holds of a copy, beside what its node says now. */
+struct held {
+    struct deploys_copy copy;
+    bool daemon;
+    int64_t row_generation;
+};
+
+/* All a node may have copies of: what it owns, and daemons. */
+static bool read_held(struct work *work, struct map *held)
+{
+#define HELD(D)                                                                                    \
+    "SELECT " D##_TEXT(                                                                            \
+        "d.id") ", d.type, d.generation, s.generation, s.version, s.state,"                        \
+                " s.restarts, s.pid, s.since_ms, s.healthy, s.reason FROM deployment d"            \
+                " LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT(                        \
+                    "d.id") " AND s.address = $1"                                                  \
+                            " WHERE d.type = 'daemon' OR (d.type = 'deployment' AND d.address = "  \
+                            "$1)"
+    static const struct sql_text text = DEPLOYS_BOTH(HELD);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node)))
+        return false;
+    for (size_t i = 0; i < rows.count; i++) {
+        struct held *one = arena_new(work->op->arena, struct held);
+
+        *one = (struct held){.daemon = deploy_type_by_name(sql_cell(&rows, i, 1)) == DEPLOY_DAEMON,
+                             .row_generation = sql_cell_int(&rows, i, 2),
+                             .copy = {.id = sql_cell(&rows, i, 0),
+                                      .generation = sql_cell_int(&rows, i, 3),
+                                      .version = sql_cell_int(&rows, i, 4),
+                                      .state = sql_cell(&rows, i, 5),
+                                      .restarts = sql_cell_int(&rows, i, 6),
+                                      .pid = sql_cell_int(&rows, i, 7),
+                                      .since_ms = sql_cell_int(&rows, i, 8),
+                                      .healthy = sql_cell(&rows, i, 9),
+                                      .reason = sql_cell(&rows, i, 10)}};
+        map_put(held, one->copy.id, one);
+    }
+    return true;
+}
+
+static bool same_copy(const struct deploys_copy *a, const struct deploys_copy *b)
+{
+    return a->generation == b->generation && a->version == b->version &&
+           str_eq(a->state, b->state) && a->restarts == b->restarts && a->pid == b->pid &&
+           a->since_ms == b->since_ms && str_eq(a->healthy, b->healthy) &&
+           str_eq(a->reason, b->reason);
+}
+
+static bool write_copy(struct work *work, const struct deploys_copy *copy)
+{
+#define COPY(D)                                                                                    \
+    "INSERT INTO berth_deployment_status (id, address, generation, version, state, restarts, pid," \
+    " since_ms, healthy, reason, updated_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, "         \
+    "$10, " D##_NOW                                                                                \
+        ") ON CONFLICT (id, address) DO UPDATE SET generation = excluded.generation, version"      \
+        " = excluded.version, state = excluded.state, restarts = excluded.restarts, pid = "        \
+        "excluded.pid"                                                                             \
+        ", since_ms = excluded.since_ms, healthy = excluded.healthy, reason = excluded.reason,"    \
+        " updated_ms = excluded.updated_ms"
+    static const struct sql_text text = DEPLOYS_BOTH(COPY);
+
+    return WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
+                    SQL_INT(copy->generation), SQL_INT(copy->version), SQL_STR(copy->state),
+                    SQL_INT(copy->restarts), SQL_INT(copy->pid), SQL_INT(copy->since_ms),
+                    SQL_STR(copy->healthy), SQL_STR(copy->reason));
+}
+
+/* A state worth a line in the history: it will not get well by itself. */
+static bool note_trouble(struct work *work, const struct deploys_copy *copy,
+                         const struct deploys_copy *before)
+{
+    static const char *const trouble[] = {"crash_loop", "unhealthy"};
+    struct deploys_row row = {
+        .spec.id = copy->id, .generation = copy->generation, .version = copy->version};
+
+    if (before->state.at && str_eq(copy->state, before->state))
+        return true;
+    for (size_t i = 0; i < COUNT_OF(trouble); i++)
+        if (str_is(copy->state, trouble[i]))
+            return deploys_note(work, &row, trouble[i], work->op->node,
+                                arena_cstr(work->op->arena, copy->reason));
+    return true;
+}
+
+static bool settle_copy(struct work *work, struct deploys_copy *copy, const struct held *held)
+{
+    static const struct sql_text forget = {
+        {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
+         "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
+
+    copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
+    if (copy->stale)
+        return WORK_RUN(work, &forget, NULL, SQL_STR(copy->id), SQL_STR(work->op->node));
+    if (held->copy.state.at && same_copy(copy, &held->copy))
+        return true;
+    return write_copy(work, copy) && note_trouble(work, copy, &held->copy);
+}
+
+bool deploys_set_status(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    struct map held = {0};
+    bool ok = read_held(work, &held);
+
+    assert(op->u.status.count <= DEPLOYS_COPIES_MAX);
+    for (size_t i = 0; ok && i < op->u.status.count; i++)
+        ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id));
+    map_free(&held);
+    return ok;
+}
+
+/* One deployment of a node whose lease has run out; the lease is locked, or its node could renew it
+ * in between. */
+static bool release_one(struct work *work, struct str id)
+{
+#define HOLDER(D)                                                                                  \
+    "SELECT l.address, l.until_ms - " D##_NOW                                                      \
+        " FROM berth_node_lease l WHERE l.address = (SELECT"                                       \
+        " address FROM deployment WHERE " D##_TEXT("id") " = $1)" D##_LOCK
+    static const struct sql_text holder = DEPLOYS_BOTH(HOLDER);
+#define RELEASE(D)                                                                                 \
+    "UPDATE deployment SET address = '', generation = generation + 1 WHERE " D##_TEXT(             \
+        "id") " = $1 AND type = 'deployment' AND address <> '' AND NOT EXISTS (SELECT 1 FROM"      \
+              " berth_node_lease l WHERE l.address = deployment.address AND l.until_ms "           \
+              ">= " D##_NOW ")"
+    static const struct sql_text release = DEPLOYS_BOTH(RELEASE);
+    struct deploys_op *op = work->op;
+    struct sql_rows rows, changed;
+
+    op->id = id;
+    if (!WORK_RUN(work, &holder, &rows, SQL_STR(id)) || !deploys_row_get(work, true) ||
+        !WORK_RUN(work, &release, &changed, SQL_STR(id)))
+        return false;
+    if (changed.changed == 1) {
+        struct str owner = op->row.address;
+
+        op->row.generation++;
+        op->u.release.released[op->u.release.released_count++] = id;
+        return deploys_note(work, &op->row, "released", owner, "by an operator");
+    }
+    if (op->found && op->row.address.len && rows.count > 0)
+        op->u.release.held[op->u.release.held_count++] = (struct deploys_held){
+            .id = id, .address = op->row.address, .left_ms = sql_cell_int(&rows, 0, 1)};
+    return true;
+}
+
+static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *ret_count)
+{
+#define OF_NODE(D)                                                                                 \
+    "SELECT " D##_TEXT("id") " FROM deployment WHERE address = $1 AND type = 'deployment'"         \
+                             " ORDER BY " D##_BYTES("id")
+    static const struct sql_text text = DEPLOYS_BOTH(OF_NODE);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->u.release.address)))
+        return false;
+    *ret_ids = rows.cells; /* one column */
+    *ret_count = rows.count;
+    return true;
+}
+
+bool deploys_release(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    const struct str *ids = op->u.release.ids;
+    size_t count = op->u.release.id_count;
+
+    if (op->u.release.address.at && !ids_of_node(work, &ids, &count))
+        return false;
+    op->u.release.released = arena_array(op->arena, struct str, count + 1);
+    op->u.release.held = arena_array(op->arena, struct deploys_held, count + 1);
+    for (size_t i = 0; i < count; i++)
+        if (!release_one(work, ids[i]))
+            return false;
+    return op->u.release.released_count == 0 ? deploys_meta(work) : deploys_bump(work);
+}
+
+bool deploys_approve(struct work *work)
+{
+#define APPROVE(D)                                                                                 \
+    "UPDATE berth_meta SET value = CASE WHEN CAST($1 AS BIGINT) = 0 THEN 0 ELSE " D##_NOW          \
+        " + CAST($1 AS BIGINT) END WHERE name = 'approved_until_ms' RETURNING value"
+    static const struct sql_text text = DEPLOYS_BOTH(APPROVE);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_INT(work->op->u.until.for_ms)))
+        return false;
+    assert(rows.count == 1);
+    work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);
+    return deploys_bump(work);
+}
+
+/* A node nobody has heard of yet may be told to drain as well. */
+bool deploys_drain(struct work *work)
+{
+#define DRAIN(D)                                                                                   \
+    "INSERT INTO berth_node_lease (address, until_ms, renewed_ms, drain_deadline_ms) VALUES ($1, " \
+    "0"                                                                                            \
+    ", 0, CASE WHEN CAST($2 AS BIGINT) = 0 THEN 0 ELSE " D##_NOW                                   \
+        " + CAST($2 AS BIGINT) END)"                                                               \
+        " ON CONFLICT (address) DO UPDATE SET drain_deadline_ms = excluded.drain_deadline_ms"      \
+        " RETURNING drain_deadline_ms"
+    static const struct sql_text text = DEPLOYS_BOTH(DRAIN);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node), SQL_INT(work->op->u.until.for_ms)))
+        return false;
+    assert(rows.count == 1);
+    work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);
+    return deploys_bump(work);
+}

@@ -1,0 +1,91 @@
+/* Rows out of cells, and what goes with every change: the table's version and the history. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "store/deploys_private.h"
+
+bool work_run(struct work *work, const struct sql_text *text, const struct sql_param *params,
+              size_t count, struct sql_rows *ret_rows)
+{
+    return sql_run(work->sql, text, params, count, work->op->arena, ret_rows);
+}
+
+void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row)
+{
+    assert(rows->columns == DEPLOYS_COLUMN_COUNT);
+    *ret_row = (struct deploys_row){
+        .spec = {.id = sql_cell(rows, at, 0),
+                 .type = deploy_type_by_name(sql_cell(rows, at, 1)),
+                 .package_name = sql_cell(rows, at, 2),
+                 .package_version = sql_cell(rows, at, 3),
+                 .command = sql_cell(rows, at, 4),
+                 .args = sql_cell(rows, at, 5),
+                 .env = sql_cell(rows, at, 6),
+                 .selector = sql_cell(rows, at, 7),
+                 .options = sql_cell(rows, at, 8),
+                 .enabled = sql_cell_bool(rows, at, 9)},
+        .address = sql_cell(rows, at, 10),
+        .generation = sql_cell_int(rows, at, 11),
+        .version = sql_cell_int(rows, at, 12),
+        .created_at = sql_cell(rows, at, 13),
+        .updated_at = sql_cell(rows, at, 14),
+    };
+}
+
+bool deploys_row_get(struct work *work, bool lock)
+{
+#define GET(D)  "SELECT " DEPLOYS_COLUMNS(D) " FROM deployment WHERE " D##_TEXT("id") " = $1"
+#define TAKE(D) GET(D) D##_LOCK
+    static const struct sql_text texts[] = {DEPLOYS_BOTH(GET), DEPLOYS_BOTH(TAKE)};
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &texts[lock], &rows, SQL_STR(work->op->id)))
+        return false;
+    work->op->found = rows.count > 0;
+    if (work->op->found)
+        deploys_row_read(&rows, 0, &work->op->row);
+    return true;
+}
+
+bool deploys_bump(struct work *work)
+{
+    static const struct sql_text bump = {
+        {"UPDATE berth_meta SET value = value + 1 WHERE name = 'version'",
+         "UPDATE berth_meta SET value = value + 1 WHERE name = 'version'"}};
+
+    return sql_run(work->sql, &bump, NULL, 0, work->op->arena, NULL) && deploys_meta(work);
+}
+
+bool deploys_meta(struct work *work)
+{
+#define META(D) "SELECT value, " D##_NOW " FROM berth_meta WHERE name = 'version'"
+    static const struct sql_text meta = DEPLOYS_BOTH(META);
+    struct sql_rows rows;
+
+    if (!sql_run(work->sql, &meta, NULL, 0, work->op->arena, &rows))
+        return false;
+    assert(rows.count == 1);
+    work->op->version = sql_cell_int(&rows, 0, 0);
+    work->op->now_ms = sql_cell_int(&rows, 0, 1);
+    return true;
+}
+
+/* What a deployment has behind it, the last DEPLOYS_HISTORY_KEPT of it. The newest entry of one
+ * that was deleted stays: its generation must never be given out again. */
+bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
+                  struct str address, const char *detail)
+{
+#define NOTE(D)                                                                                    \
+    "INSERT INTO berth_deployment_history (id, at_ms, what, address, generation, version, detail)" \
+    " VALUES ($1, " D##_NOW ", $2, $3, $4, $5, $6)"
+    static const struct sql_text note = DEPLOYS_BOTH(NOTE);
+#define PRUNE(D)                                                                                   \
+    "DELETE FROM berth_deployment_history WHERE id = $1 AND seq <= (SELECT seq FROM"               \
+    " berth_deployment_history WHERE id = $1 ORDER BY seq DESC LIMIT 1 OFFSET CAST($2 AS BIGINT))"
+    static const struct sql_text prune = DEPLOYS_BOTH(PRUNE);
+
+    return WORK_RUN(work, &note, NULL, SQL_STR(row->spec.id), SQL_STR(str_of(what)),
+                    SQL_STR(address.at ? address : STR("")), SQL_INT(row->generation),
+                    SQL_INT(row->version), SQL_STR(str_of(detail))) &&
+           WORK_RUN(work, &prune, NULL, SQL_STR(row->spec.id), SQL_INT(DEPLOYS_HISTORY_KEPT));
+}

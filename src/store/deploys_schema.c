@@ -1,0 +1,178 @@
+/* The tables. Migrations go forward only, one number each; the number stands in the database. The
+ * table `deployment` may be there already in the seed's shape (id, package_name, package_version,
+ * command, args, env, address, enabled, created_at, updated_at): what is missing is added, what is
+ * there stays as it is. */
+#include <assert.h>
+#include <string.h>
+
+#include "store/deploys_private.h"
+
+/* Ours. berth_meta: `schema`, `version` of the table, `approved_until_ms`. */
+static const struct sql_text tables[] = {
+    {{"CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY NOT NULL)",
+      "CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY)"}},
+    {{"CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation INTEGER NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL,"
+      " restarts INTEGER NOT NULL, pid INTEGER NOT NULL, since_ms INTEGER NOT NULL,"
+      " healthy TEXT NOT NULL, reason TEXT NOT NULL, updated_ms INTEGER NOT NULL,"
+      " PRIMARY KEY (id, address))",
+      "CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation BIGINT NOT NULL, version BIGINT NOT NULL, state TEXT NOT NULL,"
+      " restarts BIGINT NOT NULL, pid BIGINT NOT NULL, since_ms BIGINT NOT NULL,"
+      " healthy TEXT NOT NULL, reason TEXT NOT NULL, updated_ms BIGINT NOT NULL,"
+      " PRIMARY KEY (id, address))"}},
+    {{"CREATE TABLE IF NOT EXISTS berth_deployment_history (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+      " id TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation INTEGER NOT NULL, version INTEGER NOT NULL, detail TEXT NOT NULL)",
+      "CREATE TABLE IF NOT EXISTS berth_deployment_history (seq BIGSERIAL PRIMARY KEY,"
+      " id TEXT NOT NULL, at_ms BIGINT NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation BIGINT NOT NULL, version BIGINT NOT NULL, detail TEXT NOT NULL)"}},
+    {{"CREATE INDEX IF NOT EXISTS berth_deployment_history_id"
+      " ON berth_deployment_history (id, seq)",
+      "CREATE INDEX IF NOT EXISTS berth_deployment_history_id"
+      " ON berth_deployment_history (id, seq)"}},
+    {{"CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY NOT NULL,"
+      " until_ms INTEGER NOT NULL, renewed_ms INTEGER NOT NULL,"
+      " drain_deadline_ms INTEGER NOT NULL DEFAULT 0)",
+      "CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY,"
+      " until_ms BIGINT NOT NULL, renewed_ms BIGINT NOT NULL,"
+      " drain_deadline_ms BIGINT NOT NULL DEFAULT 0)"}},
+};
+
+/* The columns of `deployment`: the seed's, then ours. */
+static const struct {
+    const char *name;
+    struct sql_text add;
+} columns[] = {
+#define COLUMN(name, lite, pg)                                                                     \
+    {                                                                                              \
+        name,                                                                                      \
+        {                                                                                          \
+            {                                                                                      \
+                "ALTER TABLE deployment ADD COLUMN " name " " lite,                                \
+                    "ALTER TABLE deployment ADD COLUMN IF NOT EXISTS " name " " pg                 \
+            }                                                                                      \
+        }                                                                                          \
+    }
+    COLUMN("package_name", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("package_version", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("command", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("args", "TEXT NOT NULL DEFAULT '[]'", "JSONB NOT NULL DEFAULT '[]'"),
+    COLUMN("env", "TEXT NOT NULL DEFAULT '{}'", "JSONB NOT NULL DEFAULT '{}'"),
+    COLUMN("address", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("enabled", "BOOLEAN NOT NULL DEFAULT TRUE", "BOOLEAN NOT NULL DEFAULT TRUE"),
+    COLUMN("created_at", "TEXT NOT NULL DEFAULT '1970-01-01T00:00:00.000Z'",
+           "TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP"),
+    COLUMN("updated_at", "TEXT NOT NULL DEFAULT '1970-01-01T00:00:00.000Z'",
+           "TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP"),
+    COLUMN("type", "TEXT NOT NULL DEFAULT 'deployment'", "TEXT NOT NULL DEFAULT 'deployment'"),
+    COLUMN("selector", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("options", "TEXT NOT NULL DEFAULT '{}'", "JSONB NOT NULL DEFAULT '{}'"),
+    COLUMN("generation", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("spec_version", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
+#undef COLUMN
+};
+
+static bool run_all(struct sql *sql, const struct sql_text *texts, size_t count,
+                    struct arena *arena)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!sql_run(sql, &texts[i], NULL, 0, arena, NULL))
+            return false;
+    return true;
+}
+
+static bool has_column(const struct sql_rows *rows, const char *name)
+{
+    for (size_t i = 0; i < rows->count; i++)
+        if (str_is(sql_cell(rows, i, 0), name))
+            return true;
+    return false;
+}
+
+static bool add_columns(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text present = {
+        {"SELECT name FROM pragma_table_info('deployment')",
+         "SELECT column_name FROM information_schema.columns WHERE table_name = 'deployment' AND "
+         "table_schema = ANY(current_schemas(false))"}};
+    struct sql_rows rows;
+
+    if (!sql_run(sql, &present, NULL, 0, arena, &rows))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(columns); i++)
+        if (!has_column(&rows, columns[i].name) &&
+            !sql_run(sql, &columns[i].add, NULL, 0, arena, NULL))
+            return false;
+    return true;
+}
+
+/* Number 1: everything. */
+static bool make_tables(struct sql *sql, struct arena *arena)
+{
+    return run_all(sql, tables, COUNT_OF(tables), arena) && add_columns(sql, arena);
+}
+
+/* A row per version; the next one stands behind the last. */
+static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {make_tables};
+
+static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schema)
+{
+    static const struct sql_text rows[] = {
+        {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
+          " ('approved_until_ms', 0) ON CONFLICT (name) DO NOTHING",
+          "INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
+          " ('approved_until_ms', 0) ON CONFLICT (name) DO NOTHING"}},
+    };
+    static const struct sql_text read = {{"SELECT value FROM berth_meta WHERE name = 'schema'",
+                                          "SELECT value FROM berth_meta WHERE name = 'schema'"}};
+    struct sql_rows found;
+
+    if (!run_all(sql, rows, COUNT_OF(rows), arena) || !sql_run(sql, &read, NULL, 0, arena, &found))
+        return false;
+    assert(found.count == 1);
+    *ret_schema = sql_cell_int(&found, 0, 0);
+    return true;
+}
+
+static bool write_schema(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text write = {
+        {"UPDATE berth_meta SET value = $1 WHERE name = 'schema'",
+         "UPDATE berth_meta SET value = $1 WHERE name = 'schema'"}};
+    struct sql_param number = SQL_INT(COUNT_OF(migrations));
+
+    return sql_run(sql, &write, &number, 1, arena, NULL);
+}
+
+/* Several instances may start at once: one migrates, the others wait for it and find it done. */
+static bool migrate(struct sql *sql, struct arena *arena, bool *ret_newer)
+{
+    static const struct sql_text one_at_a_time = {
+        {"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}};
+    static const struct sql_text meta = {
+        {"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
+         " value INTEGER NOT NULL)",
+         "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}};
+    int64_t schema;
+
+    if (!sql_run(sql, &one_at_a_time, NULL, 0, arena, NULL) ||
+        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !read_schema(sql, arena, &schema))
+        return false;
+    *ret_newer = schema > (int64_t)COUNT_OF(migrations);
+    for (int64_t i = schema; i < (int64_t)COUNT_OF(migrations); i++)
+        if (!migrations[i](sql, arena))
+            return false;
+    return *ret_newer || schema == (int64_t)COUNT_OF(migrations) || write_schema(sql, arena);
+}
+
+bool deploys_migrate(struct sql *sql, bool *ret_newer)
+{
+    struct arena arena = {0};
+    bool ok = sql_begin(sql) && migrate(sql, &arena, ret_newer) && sql_commit(sql);
+
+    if (!ok)
+        sql_rollback(sql);
+    arena_free(&arena);
+    return ok;
+}

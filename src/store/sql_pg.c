@@ -1,0 +1,220 @@
+/* PostgreSQL over libpq. Every wait has a deadline of our own: a server that was stopped answers
+ * nothing, not even that it is down. Only a server that takes writes will do. */
+#include "store/sql.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <libpq-fe.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { NUMBER_BYTES = 24 };
+
+struct pg {
+    struct sql sql;
+    PGconn *conn;
+    char *url;
+    int64_t timeout_ms;
+};
+
+static struct pg *of(struct sql *sql)
+{
+    return container_of(sql, struct pg, sql);
+}
+
+static struct sql *pg_make(const struct sql_config *config)
+{
+    struct pg *pg = mem_new(struct pg);
+
+    pg->url = strdup(config->url);
+    assert(pg->url);
+    pg->timeout_ms = config->timeout_ms;
+    return &pg->sql;
+}
+
+static bool failed(struct pg *pg, const char *what)
+{
+    sql_failed(&pg->sql, what, pg->conn ? PQerrorMessage(pg->conn) : "no memory");
+    return false;
+}
+
+/* False: the time is over. */
+static bool wait_for(struct pg *pg, short events, int64_t until_ms)
+{
+    struct pollfd fd = {.fd = PQsocket(pg->conn), .events = events};
+
+    for (;;) {
+        int64_t left_ms = until_ms - clock_mono_ms();
+        int got;
+
+        if (left_ms <= 0)
+            break;
+        got = poll(&fd, 1, (int)left_ms);
+        if (got > 0)
+            return true;
+        if (got < 0 && errno != EINTR)
+            break;
+    }
+    sql_failed(&pg->sql, "wait for the database", "it did not answer in time");
+    return false;
+}
+
+static bool wait_connected(struct pg *pg, int64_t until_ms)
+{
+    for (;;) {
+        switch (PQconnectPoll(pg->conn)) {
+        case PGRES_POLLING_OK:
+            return true;
+        case PGRES_POLLING_READING:
+            if (!wait_for(pg, POLLIN, until_ms))
+                return false;
+            break;
+        case PGRES_POLLING_WRITING:
+            if (!wait_for(pg, POLLOUT, until_ms))
+                return false;
+            break;
+        default:
+            return failed(pg, "connect to the database");
+        }
+    }
+}
+
+/* "relation already exists, skipping" is nobody's business. */
+static void no_notice(void *arg, const char *text)
+{
+    (void)arg, (void)text;
+}
+
+/* What the URL does not say itself is added: a standby is refused, times are UTC, and what we gave
+ * up on does not go on over there. */
+static bool pg_connect(struct sql *sql)
+{
+    struct pg *pg = of(sql);
+    int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
+    char options[160];
+
+    snprintf(options, sizeof options,
+             "-c TimeZone=UTC -c statement_timeout=%lld -c lock_timeout=%lld "
+             "-c idle_in_transaction_session_timeout=%lld",
+             (long long)pg->timeout_ms, (long long)pg->timeout_ms, (long long)(2 * pg->timeout_ms));
+    const char *const names[] = {
+        "application_name", "target_session_attrs", "options", "client_encoding", "dbname", NULL};
+    const char *const values[] = {"berth", "read-write", options, "UTF8", pg->url, NULL};
+    assert(!pg->conn);
+    pg->conn = PQconnectStartParams(names, values, 1);
+    if (!pg->conn || PQstatus(pg->conn) == CONNECTION_BAD)
+        return failed(pg, "connect to the database");
+    PQsetNoticeProcessor(pg->conn, no_notice, NULL);
+    if (!wait_connected(pg, until_ms))
+        return false;
+    return PQsetnonblocking(pg->conn, 1) == 0 || failed(pg, "connect to the database");
+}
+
+static void pg_disconnect(struct sql *sql)
+{
+    struct pg *pg = of(sql);
+
+    if (pg->conn)
+        PQfinish(pg->conn);
+    pg->conn = NULL;
+}
+
+static void copy_result(const PGresult *result, struct arena *arena, struct sql_rows *rows)
+{
+    size_t at = 0;
+
+    rows->count = (size_t)PQntuples(result);
+    rows->columns = (size_t)PQnfields(result);
+    rows->cells = arena_array(arena, struct str, rows->count * rows->columns + 1);
+    for (int row = 0; row < PQntuples(result); row++)
+        for (int column = 0; column < PQnfields(result); column++, at++)
+            if (!PQgetisnull(result, row, column))
+                rows->cells[at] =
+                    arena_str(arena, (struct str){.at = PQgetvalue(result, row, column),
+                                                  .len = (size_t)PQgetlength(result, row, column)});
+    str_int(str_of(PQcmdTuples((PGresult *)result)), &rows->changed);
+}
+
+static bool flush_all(struct pg *pg, int64_t until_ms)
+{
+    int left;
+
+    while ((left = PQflush(pg->conn)) > 0)
+        if (!wait_for(pg, POLLIN | POLLOUT, until_ms) || !PQconsumeInput(pg->conn))
+            return false;
+    return left == 0 || failed(pg, "send to the database");
+}
+
+/* All results of one statement: the last that is none ends it. */
+static bool read_results(struct pg *pg, int64_t until_ms, struct arena *arena,
+                         struct sql_rows *rows)
+{
+    bool ok = true;
+    PGresult *result;
+
+    for (;;) {
+        while (PQisBusy(pg->conn)) {
+            if (!wait_for(pg, POLLIN, until_ms))
+                return false;
+            if (!PQconsumeInput(pg->conn))
+                return failed(pg, "read from the database");
+        }
+        result = PQgetResult(pg->conn);
+        if (!result)
+            return ok;
+        ExecStatusType status = PQresultStatus(result);
+        if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+            copy_result(result, arena, rows);
+        else
+            ok = failed(pg, "run a statement");
+        PQclear(result);
+    }
+}
+
+static bool pg_run(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
+                   struct arena *arena, struct sql_rows *ret_rows)
+{
+    struct pg *pg = of(sql);
+    int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
+    const char *values[SQL_PARAMS_MAX] = {0};
+    char numbers[SQL_PARAMS_MAX][NUMBER_BYTES];
+
+    assert(pg->conn);
+    for (size_t i = 0; i < count; i++) {
+        if (params[i].is_number) {
+            snprintf(numbers[i], NUMBER_BYTES, "%lld", (long long)params[i].number);
+            values[i] = numbers[i];
+        } else if (params[i].text.at) {
+            values[i] = arena_cstr(arena, params[i].text);
+        }
+    }
+    /* Without parameters the text may hold several statements: migrations do. */
+    int sent = count > 0
+                   ? PQsendQueryParams(pg->conn, text, (int)count, NULL, values, NULL, NULL, 0)
+                   : PQsendQuery(pg->conn, text);
+    if (!sent)
+        return failed(pg, "send to the database");
+    return flush_all(pg, until_ms) && read_results(pg, until_ms, arena, ret_rows);
+}
+
+static void pg_free(struct sql *sql)
+{
+    struct pg *pg = of(sql);
+
+    free(pg->url);
+    free(pg);
+}
+
+const struct sql_driver sql_pg = {
+    .dialect = SQL_PG,
+    .make = pg_make,
+    .connect = pg_connect,
+    .disconnect = pg_disconnect,
+    .run = pg_run,
+    .free = pg_free,
+};

@@ -1,0 +1,117 @@
+/* The rig: see deploys_rig.h. */
+#include "deploys_rig.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+
+enum { PATIENCE_MS = 20000 };
+
+void deploys_rig_open(struct deploys_rig *rig, const char *url, const char *dir)
+{
+    struct deploys_config config = {.url = url, .data_dir = dir, .timeout_ms = 5000};
+    struct problem why = {0};
+
+    *rig = (struct deploys_rig){.url = url};
+    desk_init(&rig->desk);
+    if (deploys_open(&config, &rig->deploys, &why))
+        fail_msg("%s", why.detail);
+}
+
+void deploys_rig_close(struct deploys_rig *rig)
+{
+    deploys_close(rig->deploys);
+    arena_free(&rig->arena);
+}
+
+/* The answer comes on this thread, from the rig's own inbox. */
+static void done(struct deploys_op *op)
+{
+    op->done = NULL;
+}
+
+enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    enum err err;
+
+    op->arena = &rig->arena;
+    op->reply_to = &rig->desk.inbox;
+    op->done = done;
+    err = deploys_send(rig->deploys, op);
+    if (err)
+        return op->err = err;
+    while (op->done) {
+        desk_wait(&rig->desk, 100);
+        inbox_run(&rig->desk.inbox);
+        assert_true(clock_mono_ms() < end_ms);
+    }
+    return op->err;
+}
+
+struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command)
+{
+    struct deploys_spec spec = {.id = str_of(id),
+                                .type = DEPLOY_DEPLOYMENT,
+                                .package_name = STR("pkg"),
+                                .package_version = STR("1"),
+                                .command = str_of(command),
+                                .args = STR("[\"-v\", \"x\"]"),
+                                .env = STR("{\"A\":\"1\"}"),
+                                .selector = STR(""),
+                                .options = STR("{}"),
+                                .enabled = true};
+    struct deploys_op op = {.verb = DEPLOYS_PUT,
+                            .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+struct deploys_op deploys_rig_get(struct deploys_rig *rig, const char *id)
+{
+    struct deploys_op op = {.verb = DEPLOYS_GET, .id = str_of(id)};
+
+    deploys_rig_call(rig, &op);
+    return op;
+}
+
+struct deploys_op deploys_rig_renew(struct deploys_rig *rig, const char *node, int64_t lease_ms)
+{
+    struct deploys_op op = {.verb = DEPLOYS_RENEW,
+                            .node = str_of(node),
+                            .u.renew = {.lease_ms = lease_ms, .if_version = DEPLOYS_ANY}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, const char *id,
+                                    const char *observed, int64_t generation)
+{
+    struct deploys_op op = {.verb = DEPLOYS_CLAIM,
+                            .id = str_of(id),
+                            .node = str_of(node),
+                            .u.claim = {.observed = str_of(observed), .generation = generation}};
+
+    deploys_rig_call(rig, &op);
+    return op;
+}
+
+static int64_t left_ms(struct deploys_rig *rig, const char *node)
+{
+    struct deploys_op op = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    for (size_t i = 0; i < op.u.view.lease_count; i++)
+        if (str_is(op.u.view.leases[i].address, node))
+            return op.u.view.leases[i].left_ms;
+    return INT64_MIN;
+}
+
+void deploys_rig_lapse(struct deploys_rig *rig, const char *node)
+{
+    deploys_rig_renew(rig, node, 1);
+    while (left_ms(rig, node) >= 0)
+        poll(NULL, 0, 1);
+}

@@ -1,0 +1,30 @@
+/* A table of deployments under test, and short ways to ask it. */
+#ifndef TESTS_STORE_DEPLOYS_RIG_H
+#define TESTS_STORE_DEPLOYS_RIG_H
+
+#include "../base/unit.h"
+#include "store/deploys.h"
+#include "store/desk.h"
+
+struct deploys_rig {
+    struct deploys *deploys;
+    struct desk desk; /* answers come here */
+    struct arena arena;
+    const char *url;
+};
+
+void deploys_rig_open(struct deploys_rig *rig, const char *url, const char *dir);
+void deploys_rig_close(struct deploys_rig *rig);
+/* Sends and waits for the answer, which is in `op`; its texts live as long as the rig. */
+enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op);
+
+/* A plain deployment; `change` may alter it first. */
+struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command);
+struct deploys_op deploys_rig_get(struct deploys_rig *rig, const char *id);
+struct deploys_op deploys_rig_renew(struct deploys_rig *rig, const char *node, int64_t lease_ms);
+struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, const char *id,
+                                    const char *observed, int64_t generation);
+/* A lease of this node that has run out. */
+void deploys_rig_lapse(struct deploys_rig *rig, const char *node);
+
+#endif
