@@ -2,15 +2,17 @@
 
 Fetches the npm packages that package-lock.json names when they are not there yet (the only step that
 needs a network), bundles src/ with esbuild and writes each file plain and gzipped as a C array."""
-import fcntl
 import gzip
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import packages
 
 WEB = pathlib.Path(__file__).resolve().parent
 MODULES = WEB / "node_modules"
@@ -29,29 +31,16 @@ def fail(text):
     sys.exit(f"berth's page cannot be built: {text}\n{WITHOUT}")
 
 
-def fetch_packages():
-    """node_modules as the lock file has it; nothing is done when it is already so."""
-    stamp, lock = MODULES / ".berth-lock", (WEB / "package-lock.json").read_bytes()
-    with open(WEB / ".fetch.lock", "w") as turn:  # several build directories share it
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_bytes() == lock:
-            return
-        if not shutil.which("npm"):
-            fail("there is no npm (Debian: apt-get install nodejs npm, or tools/install-packages).")
-        done = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=WEB,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode:
-            fail(f"`npm ci` in web/ failed, is the npm registry in reach?\n{done.stdout[-2000:]}")
-        stamp.write_bytes(lock)
-
-
 def bundle(out):
     command = [str(MODULES / ".bin" / "esbuild"), "src/app.js", "src/app.css", "--bundle", "--minify",
-               "--format=esm", "--target=es2020", "--legal-comments=none", "--log-level=warning",
+               "--format=esm", "--target=es2020", "--charset=utf8", "--legal-comments=none", "--log-level=warning",
                f"--outdir={out}"]
     done = subprocess.run(command, cwd=WEB, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         fail(f"esbuild says\n{done.stdout}")
+    # The only line ends left in it stand in templates, where indentation means nothing.
+    script = pathlib.Path(out) / "app.js"
+    script.write_bytes(re.sub(rb"\n +", b"\n", script.read_bytes()))
     for name in ("index.html", "icon.svg"):
         shutil.copy(WEB / "src" / name, out)
 
@@ -79,7 +68,10 @@ def write(out, folder):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    fetch_packages()
+    try:
+        packages.fetch(WEB)
+    except packages.Unreachable as why:
+        fail(why)
     with tempfile.TemporaryDirectory() as folder:
         bundle(folder)
         write(sys.argv[1], folder)

@@ -8,10 +8,15 @@ export function token() {
   return sessionStorage.getItem(KEY);
 }
 
+/* Nothing that was read with it stays in memory either. */
+export function forgetToken() {
+  sessionStorage.removeItem(KEY);
+  location.reload();
+}
+
 export function setToken(text) {
-  if (text) sessionStorage.setItem(KEY, text);
-  else sessionStorage.removeItem(KEY);
-  login.wanted = !text;
+  sessionStorage.setItem(KEY, text);
+  login.wanted = false;
   login.wrong = false;
   changed("login");
 }

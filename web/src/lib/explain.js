@@ -51,18 +51,17 @@ export function levelText(level) {
   return LEVELS[level] || null;
 }
 
-/* Why a server takes no work right now, in one line; null when it does. */
+/* Why a server takes no work right now: {text, bad}, bad where somebody should look; null when it does. */
 export function whyNoRoom(server) {
-  if (!server.online) return server.offline_reason || "offline";
-  if (server.admin === "draining") return "draining: what runs may end, nothing new starts";
-  if (server.admin === "cordoned") return "cordoned: nothing new starts";
-  if (server.health !== "ready") return `health is ${server.health}`;
+  if (!server.online) return { text: server.offline_reason || "offline", bad: true };
+  if (server.admin === "draining") return { text: "draining: what runs may end, nothing new starts" };
+  if (server.admin === "cordoned") return { text: "cordoned: nothing new starts" };
   if (server.level === "danger" || server.level === "critical")
-    return `${server.level}${server.tripped ? `: too much ${server.tripped}` : ""}`;
+    return { text: `nothing, too much ${server.tripped || "load"}`, bad: true };
+  if (server.health !== "ready") return { text: `health is ${server.health}`, bad: true };
   if (server.slots_available > 0) return null;
-  if (server.slots_max === 0) return "no slots at this load";
-  if (server.slots_in_use >= server.slots_max) return "all slots in use";
-  return "no room at this load";
+  if (server.slots_in_use >= server.slots_max && server.slots_max > 0) return { text: "all slots in use" };
+  return { text: "no slots at this load", bad: true };
 }
 
 /* good, warning, danger, critical, off: how a server is, for its colour. */

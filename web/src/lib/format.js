@@ -13,7 +13,7 @@ export function count(value) {
 export function rate(value) {
   if (value == null) return NONE;
   if (value >= 100) return whole.format(value);
-  return value >= 10 ? value.toFixed(1) : value >= 0.05 ? value.toFixed(2).replace(/0$/, "") : "0";
+  return value < 0.05 ? "0" : String(Number(value.toFixed(value >= 10 ? 1 : 2)));
 }
 
 export function percent(value) {
@@ -24,17 +24,21 @@ export function gigabytes(value) {
   return value == null ? NONE : `${value >= 100 ? Math.round(value) : value.toFixed(1)} GB`;
 }
 
+function two(large, unit, small, part) {
+  return small ? `${large} ${unit} ${small} ${part}` : `${large} ${unit}`;
+}
+
 /* How long something took or is ago. */
 export function duration(ms) {
   if (ms == null) return NONE;
-  if (ms < 1) return `${Math.max(0, ms * 1000).toFixed(0)} µs`;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms > 0 && ms < 1) return `${(ms * 1000).toFixed(0)} µs`;
+  if (ms < 10) return `${Number(ms.toFixed(1))} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 10000) return `${(ms / 1000).toFixed(1)} s`;
   if (ms < 60000) return `${Math.floor(ms / 1000)} s`;
-  if (ms < 3600000) return `${Math.floor(ms / 60000)} min ${Math.floor(ms / 1000) % 60} s`;
-  if (ms < 86400000) return `${Math.floor(ms / 3600000)} h ${Math.floor(ms / 60000) % 60} min`;
-  return `${Math.floor(ms / 86400000)} d ${Math.floor(ms / 3600000) % 24} h`;
+  if (ms < 3600000) return two(Math.floor(ms / 60000), "min", Math.floor(ms / 1000) % 60, "s");
+  if (ms < 86400000) return two(Math.floor(ms / 3600000), "h", Math.floor(ms / 60000) % 60, "min");
+  return two(Math.floor(ms / 86400000), "d", Math.floor(ms / 3600000) % 24, "h");
 }
 
 export function ago(ms, now = Date.now()) {

@@ -33,6 +33,7 @@ export function addScrape(metrics, atMs, slots) {
     used: slots.used,
     slots: slots.all,
     queue: total(metrics, "berth_queue_depth"),
+    failed: increase(byLabel(before.metrics, "berth_jobs_total", "state").FAILED || 0, byLabel(metrics, "berth_jobs_total", "state").FAILED || 0),
     refusals: rates,
   });
   if (history.points.length > POINTS_MAX) history.points.shift();

@@ -9,6 +9,7 @@ import { Poll } from "./poll.js";
 import { follow } from "./stream.js";
 
 const EVENTS_MAX = 500;
+const EVENTS_MS = 200; /* nobody reads faster */
 const STATE_MS = 2000;
 const SLOW_MS = 5000;
 const JOBS_PAGE = 100;
@@ -176,10 +177,18 @@ function applyJob(event) {
 
 /* --- events --- */
 
+let showEvents = 0;
+
 function keepEvent(kind, event) {
-  known.events.push({ key: ++known.eventCount, kind, atMs: event.at_ms || Date.now(), ...event });
+  event.kind = kind;
+  event.at_ms ||= Date.now();
+  known.eventCount++;
+  known.events.push(event);
   if (known.events.length > 2 * EVENTS_MAX) known.events = known.events.slice(-EVENTS_MAX);
-  changed("events");
+  showEvents ||= setTimeout(() => {
+    showEvents = 0;
+    changed("events");
+  }, EVENTS_MS);
 }
 
 const EVENTS = {

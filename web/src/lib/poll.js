@@ -8,7 +8,8 @@ export class Poll {
     this.busy = false;
     this.again = false;
     this.on = false;
-    this.last = 0;
+    this.last = 0; /* when the last answer came */
+    this.at = Infinity; /* when the next question is due */
     document.addEventListener("visibilitychange", () => !document.hidden && this.on && this.soon());
   }
 
@@ -19,6 +20,7 @@ export class Poll {
 
   stop() {
     this.on = false;
+    this.at = Infinity;
     clearTimeout(this.timer);
   }
 
@@ -29,11 +31,19 @@ export class Poll {
       this.again = true;
       return;
     }
+    const at = Math.max(Date.now(), this.last + leastMs);
+    if (at >= this.at) return; /* it will be asked earlier than that anyway */
+    this.plan(at);
+  }
+
+  plan(at) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.run(), Math.max(0, this.last + leastMs - Date.now()));
+    this.at = at;
+    this.timer = setTimeout(() => this.run(), at - Date.now());
   }
 
   async run() {
+    this.at = Infinity;
     if (this.busy || !this.on || document.hidden) return;
     this.busy = true;
     this.again = false;
@@ -44,7 +54,7 @@ export class Poll {
       this.busy = false;
       this.last = Date.now();
       const rest = Math.max(this.everyMs, 10 * (this.last - begun));
-      if (this.on) this.timer = setTimeout(() => this.run(), this.again ? 200 : rest);
+      if (this.on) this.plan(this.last + (this.again ? 200 : rest));
     }
   }
 }

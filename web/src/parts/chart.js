@@ -12,7 +12,7 @@ function axis(format) {
   const line = { stroke: colour("line"), width: 1 };
   return {
     stroke: colour("muted"), font: "11px system-ui, sans-serif", grid: line, ticks: { show: false }, gap: 4,
-    ...(format ? { size: 44, values: (_, ticks) => ticks.map(format), space: 28 } : {}),
+    ...(format ? { size: 50, values: (_, ticks) => ticks.map(format), space: 28 } : {}),
   };
 }
 

@@ -10,7 +10,9 @@ export function Logs({ read, live, label }) {
   const [log, setLog] = useState({ text: "", next: 0, cut: false, error: null, ended: false });
   const [follow, setFollow] = useState(true);
   const box = useRef(null);
+  const running = useRef(live);
 
+  running.current = live;
   useEffect(() => {
     let over = false;
     let timer = 0;
@@ -33,7 +35,7 @@ export function Logs({ read, live, label }) {
       } catch (error) {
         if (over) return;
         setLog((before) => ({ ...before, error: error.message }));
-        if (!live) return;
+        if (!running.current) return;
       }
       timer = setTimeout(ask, pause);
     }
@@ -42,7 +44,7 @@ export function Logs({ read, live, label }) {
       over = true;
       clearTimeout(timer);
     };
-  }, [read, live]);
+  }, [read]);
   useLayoutEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [log.text, follow]);

@@ -23,10 +23,10 @@ export function JobMark({ state }) {
 
 export function ServerMark({ server }) {
   if (!server.online) return html`<${Mark} tone="off" title=${server.offline_reason}>offline<//>`;
-  if (server.admin || server.health !== "ready")
-    return html`<${Mark} tone="held">${server.admin || server.health}<//>`;
+  if (server.admin) return html`<${Mark} tone="held">${server.admin}<//>`;
   if (server.level && server.level !== "normal")
     return html`<${Mark} tone=${server.level} title=${server.tripped ? `too much ${server.tripped}` : ""}>${server.level}<//>`;
+  if (server.health !== "ready") return html`<${Mark} tone="held">${server.health}<//>`;
   return html`<${Mark} tone="good">ready<//>`;
 }
 

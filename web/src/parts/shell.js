@@ -1,7 +1,7 @@
 /* What stands around every view: name, how the cluster is, where one can go, and whether what is shown
  * is still true. */
 import { useEffect, useState } from "preact/hooks";
-import { setToken, token } from "../lib/api.js";
+import { forgetToken, token } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
 import { ago, count, time } from "../lib/format.js";
 import { latest } from "../lib/history.js";
@@ -126,7 +126,7 @@ export function Shell({ children }) {
     <${Stale} />
     <main class=${known.link.state === "lost" ? "stale" : ""}>${children}</main>
     <footer class="foot muted">berth ${known.version}
-      ${token() && html` · <button class="plain" onClick=${() => { setToken(null); location.reload(); }}>forget the token</button>`}
+      ${token() && html` · <button class="plain" onClick=${forgetToken}>forget the token</button>`}
       <span class="wide"> · press <kbd>?</kbd> for keys</span></footer>
     ${sheet === "keys" && html`<${Shortcuts} close=${() => setSheet(null)} />`}
     ${sheet === "submit" && html`<${Submit} close=${() => setSheet(null)} />`}`;

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { post } from "../lib/api.js";
 import { html } from "../lib/html.js";
-import { go } from "../lib/router.js";
+import { go, href } from "../lib/router.js";
 import { Modal } from "./dialog.js";
 
 function bodyOf(form) {
@@ -24,7 +24,7 @@ export function Submit({ close }) {
       close();
       go("jobs", answer.job_id);
     } catch (reason) {
-      setError(reason.message);
+      setError(reason);
     }
   }
 
@@ -38,7 +38,8 @@ export function Submit({ close }) {
       <label>If there is no room <select name="wait">
         <option value="60">wait up to a minute</option><option value="3600">wait up to an hour</option>
         <option value="0">refuse it</option></select></label>
-      ${error && html`<p class="bad all" role="alert">${error}</p>`}
+      ${error && html`<p class="bad all" role="alert">${error.message}
+        ${error.problem && error.problem.job_id && html` <a href=${href("jobs", error.problem.job_id)} onClick=${close}>Why?</a>`}</p>`}
       <p class="buttons all"><button type="button" onClick=${close}>Leave it</button><button class="main">Submit</button></p>
     </form>
   <//>`;

@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact
 import { html } from "../lib/html.js";
 
 const ROW = 38; /* px, as in table.css */
-const MARGIN = 12; /* rows kept beyond each edge */
+const MARGIN = 8; /* rows kept beyond each edge */
 
 class Row extends Component {
   shouldComponentUpdate(next) {
@@ -48,7 +48,7 @@ export function Table({ label, rows, columns, keyOf, open, tone, first = {}, emp
   const [, redraw] = useReducer((n) => n + 1, 0);
   const [order, setOrder] = useState(first);
   const [focus, setFocus] = useState(0);
-  const wanted = useRef(false);
+  const wanted = useRef(-1);
   const list = sorted(rows, columns, order);
   const [from, to] = inSight(body.current, list.length);
 
@@ -67,25 +67,29 @@ export function Table({ label, rows, columns, keyOf, open, tone, first = {}, emp
     };
   }, [list.length]);
   useLayoutEffect(() => {
-    if (!wanted.current) return;
-    const row = body.current.querySelector(`[data-at="${focus}"]`);
+    if (wanted.current >= 0) reach(wanted.current);
+  });
+
+  /* Focuses a row, at once or, when it is far off, once it exists. */
+  function reach(at) {
+    const row = body.current.querySelector(`[data-at="${at}"]`);
+    wanted.current = row ? -1 : at;
     if (!row) return;
-    wanted.current = false;
     row.focus({ preventScroll: true });
     row.scrollIntoView({ block: "nearest" });
-  });
+  }
 
   function moveTo(at) {
     const next = Math.max(0, Math.min(list.length - 1, at));
-    wanted.current = true;
-    if (next < from || next >= to) scrollBy(0, body.current.getBoundingClientRect().top + next * ROW - innerHeight / 2);
+    reach(next);
+    if (wanted.current >= 0) scrollBy(0, body.current.getBoundingClientRect().top + next * ROW - innerHeight / 2);
     setFocus(next);
     redraw();
   }
 
   function onKey(event) {
-    const at = Number(event.target.dataset && event.target.dataset.at);
-    if (!event.target.dataset || event.target.dataset.at === undefined) return;
+    if (event.target.dataset.at === undefined) return;
+    const at = wanted.current >= 0 ? wanted.current : Number(event.target.dataset.at);
     if (event.key === "Enter") open(list[at]);
     else if (event.key in KEYS) moveTo(at + KEYS[event.key]);
     else return;
@@ -106,7 +110,7 @@ export function Table({ label, rows, columns, keyOf, open, tone, first = {}, emp
     </th>`)}</tr></thead>
     <tbody ref=${body}>
       ${from > 0 && html`<tr class="gap" aria-hidden="true" key="above"><td style=${{ height: `${from * ROW}px` }}></td></tr>`}
-      ${list.slice(from, to).map((row, at) => html`<${Row} key=${keyOf(row)} row=${row} columns=${columns} at=${from + at}
+      ${list.slice(from, to).map((row, at) => html`<${Row} key=${keyOf(row, from + at)} row=${row} columns=${columns} at=${from + at}
         tab=${from + at === Math.min(Math.max(focus, from), to - 1)} tone=${tone} open=${onOpen} tick=${tick} />`)}
       ${to < list.length && html`<tr class="gap" aria-hidden="true" key="below"><td style=${{ height: `${(list.length - to) * ROW}px` }}></td></tr>`}
     </tbody>

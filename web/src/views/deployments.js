@@ -1,54 +1,96 @@
 /* Deployments: what must always run somewhere, and where it does. */
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { get, seg } from "../lib/api.js";
+import { get, post, seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
-import { count, NONE, time } from "../lib/format.js";
+import { ago, count, NONE, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
-import { known } from "../lib/known.js";
+import { known, slowPoll } from "../lib/known.js";
 import { go, href, place, refine } from "../lib/router.js";
+import { confirm, tell } from "../parts/dialog.js";
 import { Logs } from "../parts/logs.js";
 import { Mark } from "../parts/mark.js";
 import { Table } from "../parts/table.js";
 
-const owner = (d) => d.owner || d.address || d.node_id || null;
-const name = (d) => d.name || d.package_name || d.id;
+const BAD = new Set(["unhealthy", "backoff", "crash_loop"]);
+const copiesOf = (deployment) => deployment.copies || [];
+const restarts = (deployment) => copiesOf(deployment).reduce((sum, copy) => sum + (copy.restarts || 0), 0);
+
+function CopyMark({ copy }) {
+  return html`<${Mark} tone=${BAD.has(copy.state) ? "critical" : copy.state === "running" ? "good" : "wait"} title=${copy.reason}>${copy.state.replace("_", " ")}<//>`;
+}
 
 function State({ deployment }) {
-  if (deployment.enabled === false) return html`<${Mark} tone="off">disabled<//>`;
-  if (!owner(deployment)) return html`<${Mark} tone="warning">nobody's<//>`;
-  const state = deployment.state || deployment.status || "owned";
-  return html`<${Mark} tone=${/fail|crash|backoff|lost/i.test(state) ? "critical" : "good"}>${String(state).toLowerCase()}<//>`;
+  const copies = copiesOf(deployment);
+  if (!deployment.enabled) return html`<${Mark} tone="off">disabled<//>`;
+  if (deployment.type !== "daemon" && !deployment.address) return html`<${Mark} tone="warning">unassigned<//>`;
+  if (!copies.length) return html`<${Mark} tone="wait">claimed<//>`;
+  return html`<${CopyMark} copy=${copies.find((copy) => BAD.has(copy.state)) || copies[0]} />`;
+}
+
+function Owner({ deployment }) {
+  if (deployment.type === "daemon") return html`<span class="muted">${plural(copiesOf(deployment).length, "node")}</span>`;
+  if (!deployment.address) return html`<span class="muted">${NONE}</span>`;
+  return html`<a href=${href("nodes", deployment.address)}>${deployment.address}</a>`;
 }
 
 const columns = [
-  { key: "name", title: "Deployment", class: "clip", sort: name, cell: (d) => html`<a class="strong" href=${href("deployments", d.id)}>${name(d)}</a> <span class="muted mono wide">${d.id}</span>` },
+  { key: "id", title: "Deployment", class: "clip", sort: (d) => d.id, cell: (d) => html`<a class="strong" href=${href("deployments", d.id)}>${d.id}</a>
+    <span class="muted wide">${d.package_name} ${d.package_version}</span>` },
   { key: "state", title: "State", class: "w-state", cell: (d) => html`<${State} deployment=${d} />` },
-  { key: "owner", title: "Owner", class: "clip w-node", sort: (d) => owner(d) || "", cell: (d) => (owner(d) ? html`<a href=${href("nodes", owner(d))}>${owner(d)}</a>` : html`<span class="muted">${NONE}</span>`) },
+  { key: "owner", title: "Owner", class: "clip w-node", sort: (d) => d.address || "", cell: (d) => html`<${Owner} deployment=${d} />` },
   { key: "gen", title: "Generation", class: "num w-time wide", sort: (d) => d.generation, cell: (d) => count(d.generation) },
-  { key: "restarts", title: "Restarts", class: "num w-time wide", sort: (d) => d.restarts, cell: (d) => count(d.restarts) },
+  { key: "restarts", title: "Restarts", class: "num w-time wide", sort: restarts, cell: (d) => count(restarts(d)) },
 ];
 
 export function Deployments() {
   const text = (place.query.get("q") || "").toLowerCase();
-  const rows = (known.deployments || []).filter((d) => [name(d), d.id, owner(d)].some((word) => word && String(word).toLowerCase().includes(text)));
+  const rows = (known.deployments || []).filter((d) => [d.id, d.package_name, d.address].some((word) => word && word.toLowerCase().includes(text)));
 
   useTopics("slow", "place");
   return html`
     <div class="tools"><h1>Deployments <span class="muted num">${count(rows.length)}</span></h1>
       <input type="search" placeholder="Filter by name or owner" aria-label="Filter deployments" value=${place.query.get("q") || ""}
         onInput=${(event) => refine({ q: event.target.value })} /></div>
-    <${Table} label="Deployments" rows=${rows} columns=${columns} keyOf=${(d) => d.id} open=${(d) => go("deployments", d.id)} empty="There are no deployments." />`;
+    <${Table} label="Deployments" rows=${rows} columns=${columns} keyOf=${(d) => d.id} open=${(d) => go("deployments", d.id)}
+      empty=${known.deployments ? "There are no deployments." : "This server keeps no deployments."} />`;
+}
+
+function askRestart(deployment) {
+  confirm({
+    title: `Restart ${deployment.id}?`, verb: "Restart", danger: true, text: "Its copies are stopped and started again.",
+    async act() {
+      await post(`/v1/deployments/${seg(deployment.id)}/restart`);
+      slowPoll.soon();
+      tell(`${deployment.id} is restarted.`);
+    },
+  });
+}
+
+async function toggle(deployment) {
+  try {
+    await get(`/v1/deployments/${seg(deployment.id)}`, { method: "PATCH", body: JSON.stringify({ enabled: !deployment.enabled }), headers: { "Content-Type": "application/json" } });
+    slowPoll.soon();
+  } catch (error) {
+    tell(error.message, true);
+  }
+}
+
+function Copies({ copies }) {
+  if (!copies.length) return html`<p class="muted">Nobody runs it.</p>`;
+  return html`<table class="plain-rows"><thead><tr><th>Node</th><th>State</th><th>Since</th><th class="num">Restarts</th><th class="wide">Reason</th></tr></thead>
+    <tbody>${copies.map((copy) => html`<tr><td><a href=${href("nodes", copy.address || copy.node_id)}>${copy.address || copy.node_id}</a></td>
+      <td><${CopyMark} copy=${copy} /></td><td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td><td class="num">${count(copy.restarts)}</td>
+      <td class="wide bad-text">${copy.reason || ""}</td></tr>`)}</tbody></table>`;
 }
 
 export function Deployment({ id }) {
   const [found, setFound] = useState({});
   const readLog = useCallback((offset) => get(`/v1/deployments/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
 
-  useTopics("slow");
   useEffect(() => {
     let over = false;
     const read = () => get(`/v1/deployments/${seg(id)}`).then((deployment) => over || setFound({ deployment }), (error) => over || setFound({ error }));
-    const timer = setInterval(() => !document.hidden && read(), 3000);
+    const timer = setInterval(() => !document.hidden && read(), 2000);
     read();
     return () => {
       over = true;
@@ -57,12 +99,17 @@ export function Deployment({ id }) {
   }, [id]);
   const { deployment, error } = found;
   if (!deployment) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
-  const rows = Object.entries(deployment).filter(([, value]) => value != null && typeof value !== "object");
+  const facts = [["Kind", deployment.type], ["Owner", html`<${Owner} deployment=${deployment} />`], ["Generation", deployment.generation],
+    ["Version", deployment.version], ["Package", `${deployment.package_name || NONE} ${deployment.package_version || ""}`], ["Selector", deployment.selector || "any node"],
+    ["Command", html`<code>${[].concat(deployment.command, deployment.args || []).join(" ")}</code>`],
+    ["Changed", time(Date.parse(deployment.updated_at))]];
   return html`
-    <div class="tools"><p class="crumbs"><a href="#/deployments">Deployments</a></p><h1>${name(deployment)}</h1><${State} deployment=${deployment} /></div>
+    <div class="tools"><p class="crumbs"><a href="#/deployments">Deployments</a></p><h1>${id}</h1><${State} deployment=${deployment} />
+      <span class="spring"></span><button onClick=${() => toggle(deployment)}>${deployment.enabled ? "Disable" : "Enable"}</button>
+      <button class="danger" onClick=${() => askRestart(deployment)}>Restart</button></div>
     <div class="panels">
-      <section class="panel"><h2>Facts</h2><dl class="facts">${rows.map(([field, value]) => html`<div><dt>${field.replaceAll("_", " ").replace(/ ms$/, "")}</dt>
-        <dd>${/_ms$/.test(field) && value > 1e12 ? time(value) : String(value)}</dd></div>`)}</dl></section>
-      <${Logs} read=${readLog} live=${true} label="Log" />
+      <section class="panel"><h2>Copies</h2><${Copies} copies=${copiesOf(deployment)} /></section>
+      <section class="panel"><h2>Facts</h2><dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>
+      ${deployment.address && html`<${Logs} read=${readLog} live=${true} label="Log" />`}
     </div>`;
 }

@@ -7,6 +7,7 @@ import { html } from "../lib/html.js";
 import { watchJob } from "../lib/known.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
+import { Decisions } from "../parts/decisions.js";
 import { Logs } from "../parts/logs.js";
 import { JobMark } from "../parts/mark.js";
 import { useSeconds } from "../parts/shell.js";
@@ -73,25 +74,6 @@ function Attempts({ attempts }) {
     })}</tbody></table></section>`;
 }
 
-/* Why it was not placed, or placed where it was: one line a node, as the server recorded it. */
-function Explain({ id, state }) {
-  const [found, setFound] = useState(null);
-
-  useEffect(() => {
-    let over = false;
-    get(`/v1/jobs/${seg(id)}/explain`).then((told) => over || setFound(told), () => over || setFound(null));
-    return () => {
-      over = true;
-    };
-  }, [id, state]);
-  if (!found || !Array.isArray(found.nodes)) return null;
-  return html`<section class="panel" id="explain"><h2>How it was placed</h2>
-    ${found.policy && html`<p class="muted">Policy ${found.policy}, snapshot ${found.snapshot_version}.</p>`}
-    <table class="plain-rows"><thead><tr><th>Node</th><th>Reason</th><th>Figures</th></tr></thead><tbody>
-      ${found.nodes.map((node) => html`<tr class=${node.chosen ? "bites" : ""}><td><a href=${href("nodes", node.node_id)}>${node.node_id}</a></td>
-        <td>${node.reason || "chosen"}</td><td class="muted">${node.detail || ""}</td></tr>`)}</tbody></table></section>`;
-}
-
 function Failure({ job }) {
   if (job.state !== "FAILED" && job.state !== "RETRYING") return null;
   return html`<section class="panel why-panel"><h2>${job.state === "FAILED" ? "Why it failed" : "Why it is tried again"}</h2>
@@ -142,8 +124,12 @@ export function Job({ id }) {
   const { job, error } = useJob(id);
   const readLog = useCallback((offset) => get(`/v1/jobs/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
 
+  if (!job && error && error.status === 404)
+    return html`<div class="tools"><p class="crumbs"><a href="#/jobs">Jobs</a></p><h1 class="mono">${id}</h1></div>
+      <div class="panels"><${Decisions} id=${id} otherwise=${error.message} /></div>`;
   if (!job) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
   const ended = ENDED.has(job.state);
+  const unplaced = !job.acked_ms; /* then the choice is what one wants to know */
   return html`
     <div class="tools"><p class="crumbs"><a href="#/jobs">Jobs</a></p>
       <h1>${job.type || "f2f"} ${jobTitle(job)} <span class="muted mono">${job.job_id}</span></h1>
@@ -153,11 +139,12 @@ export function Job({ id }) {
     <div class="panels">
       <section class="panel whole"><${Steps} job=${job} /></section>
       <${Failure} job=${job} />
-      <${Explain} id=${id} state=${job.state} />
+      ${unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Attempts} attempts=${job.attempts} />
       <${Facts} job=${job} />
       ${job.command && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
       <${Json} title="Result" value=${job.result} />
+      ${!unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Json} title="Payload" value=${job.payload} />
     </div>`;
 }

@@ -26,8 +26,7 @@ function took(job) {
 }
 
 const columns = [
-  { key: "job", title: "Job", class: "clip", cell: (j) => html`<a class="strong" href=${href("jobs", j.job_id)}>${j.type || "f2f"}</a>
-    <span>${jobTitle(j)}</span> <span class="muted mono wide">${j.job_id}</span>` },
+  { key: "job", title: "Job", class: "clip", cell: (j) => html`<a class="strong lead" href=${href("jobs", j.job_id)}>${j.type || "f2f"}</a><span>${jobTitle(j)}</span> <span class="muted mono wide">${j.job_id}</span>` },
   { key: "state", title: "State", class: "w-state", cell: (j) => html`<${JobMark} state=${j.state} />` },
   { key: "why", title: "Reason", class: "wide clip w-reason", cell: (j) => (j.reason && j.state !== "DONE"
     ? html`<a class="why" href=${href("jobs", j.job_id)}>${j.reason}</a>` : html`<span class="muted">${NONE}</span>`) },

@@ -42,14 +42,15 @@ function askReset(breaker) {
   });
 }
 
-function Why({ server }) {
+function Why({ server, node }) {
   const now = useSeconds();
   const why = whyNoRoom(server);
+  const told = node && node.why_not; /* the dispatcher's own word for it */
   const level = levelText(server.level);
-  if (!why && !level) return null;
-  return html`<section class="panel why-panel ${server.online ? "" : "off"}">
-    <h2>${why ? "Why nothing new starts here" : "Why it is cautious"}</h2>
-    ${why && html`<p><b>${why}</b></p>`}
+  if (!why && !level && !told) return null;
+  return html`<section class="panel why-panel ${!server.online ? "off" : why && !why.bad ? "calm" : server.level}">
+    <h2>${why || told ? "Why nothing new starts here" : "Why it is cautious"}</h2>
+    ${(told || why) && html`<p><b>${why ? why.text : told.reason}</b>${told && html` · ${told.detail}`}</p>`}
     ${server.online && level && html`<p>${level}${server.tripped ? ` The figure that tripped: ${server.tripped}.` : ""}</p>`}
     ${!server.online && html`<p class="muted">Last heard of ${time(server.last_seen_ms)}, ${ago(server.last_seen_ms, now)}. Is
       the machine up, does <code>berth agent</code> run there, and can it reach this server?</p>`}
@@ -134,7 +135,7 @@ export function Node({ id }) {
         : html`<button onClick=${() => ask(id, "cordon")}>Cordon</button><button class="danger" onClick=${() => ask(id, "drain")}>Drain</button>`}
     </div>
     <div class="panels">
-      <${Why} server=${server} />
+      <${Why} server=${server} node=${detail && detail.node} />
       <section class="panel"><h2>Load</h2>
         ${server.figures_reason ? html`<p class="muted">${server.figures_reason}</p>` : html`
           <${CpuBar} server=${server} /><${MemoryBar} server=${server} />

@@ -19,17 +19,20 @@ function Share({ kind, value }) {
     style=${{ width: `${Math.min(100, value)}%` }}></span></span><span class="num">${percent(value)}</span></span>`;
 }
 
+/* What an offline server said last is not how it is. */
+const now = (server, figure) => (server.online ? figure(server) : null);
+
 const columns = [
   { key: "id", title: "Node", sort: (s) => s.id,
     cell: (s) => html`<a class="strong" href=${href("nodes", s.id)}>${s.name}</a>${s.name !== s.id ? html` <span class="muted">${s.id}</span>` : ""}
       ${s.role ? html` <span class="muted">${s.role}</span>` : ""}` },
   { key: "state", title: "State", class: "w-state", sort: (s) => ORDER[severity(s)], cell: (s) => html`<${ServerMark} server=${s} />` },
   { key: "slots", title: "Slots", class: "w-slots", sort: (s) => s.slots_in_use / Math.max(1, s.slots_max), cell: (s) => html`<${Slots} server=${s} />` },
-  { key: "cpu", title: "CPU", class: "w-share wide", sort: (s) => cpuOf(s) ?? -1, cell: (s) => html`<${Share} kind="cpu" value=${cpuOf(s)} />` },
-  { key: "mem", title: "Memory", class: "w-share wide", sort: (s) => memoryOf(s) ?? -1, cell: (s) => html`<${Share} kind="memory" value=${memoryOf(s)} />` },
+  { key: "cpu", title: "CPU", class: "w-share wide", sort: (s) => now(s, cpuOf) ?? -1, cell: (s) => html`<${Share} kind="cpu" value=${now(s, cpuOf)} />` },
+  { key: "mem", title: "Memory", class: "w-share wide", sort: (s) => now(s, memoryOf) ?? -1, cell: (s) => html`<${Share} kind="memory" value=${now(s, memoryOf)} />` },
   { key: "why", title: "Takes", class: "wide clip", cell: (s) => {
     const why = whyNoRoom(s);
-    return why ? html`<a class="why" href=${href("nodes", s.id)}>${why}</a>` : html`<span class="muted">${s.available_for.join(", ") || "face-to-face"}</span>`;
+    return why ? html`<a class=${why.bad ? "why" : "muted"} href=${href("nodes", s.id)}>${why.text}</a>` : html`<span class="muted">${s.available_for.join(", ") || "face-to-face"}</span>`;
   } },
   { key: "seen", title: "Seen", class: "num w-time wide", sort: (s) => s.last_seen_ms, cell: (s) => html`<span class="muted">${ago(s.last_seen_ms)}</span>` },
 ];

@@ -53,6 +53,9 @@ function troubles() {
   for (const breaker of known.breakers)
     found.push({ tone: "danger", where: href("nodes", breaker.node_id), what: breaker.node_id,
       text: `gets no ${breaker.type}: ${plural(breaker.failures, "failure")} in a row` });
+  const failed = history.points.reduce((sum, point) => sum + point.failed, 0);
+  if (failed > 0)
+    found.push({ tone: "critical", where: `${href("jobs")}?state=FAILED`, what: plural(failed, "job"), text: "failed in the last minutes" });
   return found;
 }
 
@@ -94,7 +97,7 @@ function Cards({ servers }) {
 }
 
 export function Overview() {
-  useTopics("cluster", "slow");
+  useTopics("cluster", "slow", "history");
   if (!known.cluster) return html`<p class="empty">Reading the cluster…</p>`;
   return html`
     <p class="advice ${known.cluster.status}">${known.cluster.recommendation}</p>

@@ -1,0 +1,145 @@
+/* What an operator does on the page, with real agents: submitting, following, draining, losing one. */
+import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import path from "node:path";
+import { eventually, Rig } from "./rig.js";
+
+/* A server with two agents for each case; at the end the browser must have had nothing to complain of. */
+function withCluster(run) {
+  return async () => {
+    const rig = new Rig();
+    try {
+      await rig.server({ heartbeat_ms: 1000 });
+      const [us, hk] = await Promise.all([rig.agent("us", { name: "US VPS", role: "main" }), rig.agent("hk", { name: "HK VPS" })]);
+      const page = await rig.open("/");
+      await page.waitForSelector('.card[data-node="us"]');
+      await page.evaluate(() => (window.sameDocument = true));
+      await run({ rig, page, us, hk });
+      assert.ok(await page.evaluate(() => window.sameDocument), "the page was loaded again");
+      assert.deepEqual(page.troubles, []);
+    } finally {
+      await rig.end();
+    }
+  };
+}
+
+const gate = (rig, name) => path.join(rig.dir, name);
+const open = (rig, name) => writeFileSync(gate(rig, name), "");
+const until = (rig, name) => `while [ ! -e ${gate(rig, name)} ]; do sleep 0.05; done`;
+
+async function submitOnPage({ rig, page }) {
+  await page.keyboard.press("n");
+  await page.fill("dialog [name=type]", "dev");
+  await page.fill("dialog [name=title]", "from the page");
+  await page.fill("dialog textarea", `echo it began; ${until(rig, "go")}; echo it ends`);
+  await page.click("dialog button.main");
+  await page.waitForSelector('[data-state="ACKED"]');
+  await page.waitForSelector(".logs pre:has-text('it began')");
+  open(rig, "go");
+  await page.waitForSelector('[data-state="DONE"]');
+  await page.waitForSelector(".logs pre:has-text('it ends')");
+  await page.waitForSelector(".steps li.ended.DONE");
+}
+
+async function stateMovesInTheList({ rig, page }) {
+  await page.goto(`${rig.url}/#/jobs`);
+  const job = await rig.task({ title: "watched", command: ["sh", "-c", until(rig, "go")] });
+  const row = page.locator("tr", { hasText: job.job_id });
+  await row.locator(".mark:has-text('running')").waitFor();
+  open(rig, "go");
+  await row.locator(".mark:has-text('done')").waitFor();
+}
+
+async function drainAsksFirst({ rig, page }) {
+  const admin = async () => (await rig.get("/v1/nodes/us")).admin;
+  await page.click('.card[data-node="us"] h3 a');
+  await page.click("button:has-text('Drain')");
+  await page.click("dialog button:has-text('Leave it')");
+  assert.equal(await admin(), null, "nothing happens without a yes");
+  await page.click("button:has-text('Drain')");
+  await page.click("dialog button.danger");
+  await page.waitForSelector(".tools .mark:has-text('draining')");
+  assert.equal(await admin(), "draining");
+  const job = await rig.task({ command: ["true"] });
+  assert.equal((await rig.get(`/v1/jobs/${job.job_id}?wait=10s`)).node_id, "hk");
+  await page.click("button:has-text('Undrain')");
+  await page.click("dialog button.main");
+  await page.waitForSelector(".tools .mark:has-text('ready')");
+  assert.equal(await admin(), null);
+}
+
+async function logsAreFollowed({ rig, page }) {
+  const job = await rig.task({ command: ["sh", "-c", `echo first; ${until(rig, "1")}; echo second; ${until(rig, "2")}; echo third`] });
+  await page.goto(`${rig.url}/#/jobs/${job.job_id}`);
+  const log = page.locator(".logs pre");
+  for (const [text, next] of [["first\n", "1"], ["first\nsecond\n", "2"], ["first\nsecond\nthird\n", null]]) {
+    await eventually(`the log is ${JSON.stringify(text)}`, async () => (await log.count()) && (await log.textContent()) === text);
+    if (next) open(rig, next);
+  }
+}
+
+async function lostAgentIsGrey({ page, hk }) {
+  await hk.kill();
+  const card = page.locator('.card.off[data-node="hk"]');
+  await card.locator("text=its connection closed").waitFor();
+  await page.locator(".troubles a:has-text('HK VPS')").click();
+  await page.waitForSelector(".why-panel:has-text('connection closed')");
+  await page.waitForSelector(".why-panel:has-text('Last heard of')");
+}
+
+async function failureLeadsToItsReason({ rig, page }) {
+  const job = await rig.task({ type: "dev", title: "breaks", max_attempts: 2, command: ["sh", "-c", "echo no such host >&2; exit 7"] });
+  await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
+  await page.goto(`${rig.url}/#/jobs?state=FAILED`);
+  await page.click("a.why:has-text('EXIT_7')");
+  await page.waitForSelector(".why-panel:has-text('exit code 7')");
+  await page.waitForSelector(".logs pre:has-text('no such host')");
+  assert.equal(await page.locator(".attempts tbody tr").count(), 2);
+  await page.waitForSelector("#explain .chip:has-text('chosen')");
+  await page.click("button:has-text('Do it again')");
+  await page.waitForSelector(".facts:has-text('Again from')");
+}
+
+async function refusalIsExplained({ rig, page }) {
+  await Promise.all(["us", "hk"].map((id) => rig.post(`/v1/nodes/${id}/drain`)));
+  await page.keyboard.press("n");
+  await page.selectOption("dialog [name=wait]", "0");
+  await page.click("dialog button.main");
+  await page.click("dialog .bad a");
+  await page.waitForSelector("#explain:has-text('Why it was refused')");
+  await page.waitForSelector("#explain .chip:has-text('2 not ready')");
+}
+
+async function cancelStopsIt({ rig, page }) {
+  const job = await rig.task({ command: ["sleep", "300"] });
+  await page.goto(`${rig.url}/#/jobs/${job.job_id}`);
+  await page.waitForSelector('[data-state="ACKED"]');
+  await page.click("button:has-text('Cancel')");
+  await page.click("dialog button.danger");
+  await page.waitForSelector('[data-state="FAILED"]');
+  await page.waitForSelector(".why-panel:has-text('CANCELLED')");
+}
+
+async function breakerIsShown({ rig, page }) {
+  await rig.post("/v1/nodes/hk/drain");
+  for (let at = 0; at < 3; at++) {
+    const job = await rig.task({ type: "review", max_attempts: 1, command: ["false"] });
+    await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
+  }
+  await page.locator(".troubles a:has-text('gets no review')").click();
+  await page.click("button:has-text('Close it')");
+  await page.click("dialog button.main");
+  await eventually("the breaker is closed", async () => (await rig.get("/v1/breakers")).breakers.length === 0);
+}
+
+export const clusterCases = [
+  ["a task submitted on the page is done without a reload", submitOnPage],
+  ["a job's state moves in the list", stateMovesInTheList],
+  ["drain asks first", drainAsksFirst],
+  ["logs are followed", logsAreFollowed],
+  ["an agent that was killed is grey, with the reason", lostAgentIsGrey],
+  ["a failure leads to its reason", failureLeadsToItsReason],
+  ["a refusal is explained", refusalIsExplained],
+  ["cancel stops a job", cancelStopsIt],
+  ["an open breaker is shown and closed", breakerIsShown],
+].map(([name, run]) => [name, withCluster(run)]);

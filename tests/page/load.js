@@ -1,0 +1,125 @@
+/* A large, busy cluster: a recorded stream of events is played to the page at 5 000 jobs a second. */
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import http from "node:http";
+import { BINARY, eventually, Rig } from "./rig.js";
+
+const NODES = 1000;
+const JOBS = 10000;
+const JOBS_PER_S = 5000;
+const UPDATE_MS = 16;
+const SECONDS = 3; /* of each view */
+
+function bench(rig, args) {
+  const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], { stdio: ["pipe", "pipe", "inherit"] });
+  let text = "";
+  child.stdout.on("data", (piece) => (text += piece));
+  return { child, said: () => text, ended: new Promise((go) => child.on("exit", go)) };
+}
+
+/* The events of many whole jobs, as the server sent them. */
+async function record(rig) {
+  const stop = new AbortController();
+  const answer = await fetch(`${rig.url}/v1/events`, { signal: stop.signal });
+  const pieces = [];
+  const reading = (async () => {
+    try {
+      for await (const piece of answer.body) pieces.push(Buffer.from(piece));
+    } catch {
+      /* stopped below */
+    }
+  })();
+  await bench(rig, ["sat", "--jobs", String(JOBS)]).ended;
+  const events = () => Buffer.concat(pieces).toString().split("\n\n").filter((event) => event.includes('"job_id"'));
+  await eventually("every job's end is recorded", () => events().filter((event) => event.includes('"DONE"')).length >= JOBS);
+  stop.abort();
+  await reading;
+  return events();
+}
+
+/* The real server, but the stream of events comes from the recording, over and over. */
+async function replay(rig, events) {
+  const perSecond = (events.length / JOBS) * JOBS_PER_S;
+  const proxy = http.createServer((request, answer) => {
+    if (!request.url.startsWith("/v1/events")) {
+      const onward = http.request({ port: rig.port, path: request.url, method: request.method, headers: request.headers },
+        (reply) => reply.pipe(answer.writeHead(reply.statusCode, reply.headers)));
+      onward.on("error", () => answer.destroy());
+      request.pipe(onward);
+      return;
+    }
+    const begun = Date.now();
+    let sent = 0;
+    answer.writeHead(200, { "Content-Type": "text/event-stream" }).write("event: hello\ndata: {}\n\n");
+    const timer = setInterval(() => {
+      const due = Math.floor(((Date.now() - begun) / 1000) * perSecond);
+      const batch = [];
+      for (; sent < due; sent++) batch.push(events[sent % events.length]);
+      if (batch.length) answer.write(`${batch.join("\n\n")}\n\n`);
+    }, 5);
+    request.on("close", () => clearInterval(timer));
+  });
+  await new Promise((go) => proxy.listen(0, "127.0.0.1", go));
+  return proxy;
+}
+
+async function measure(page, seconds) {
+  await page.evaluate(() => {
+    window.updates = [];
+    window.watch = new PerformanceObserver((list) => list.getEntriesByName("berth.update").forEach((entry) => window.updates.push(entry.duration)));
+    window.watch.observe({ type: "measure" });
+  });
+  await page.waitForTimeout(seconds * 1000);
+  const times = await page.evaluate(() => {
+    window.watch.disconnect();
+    return window.updates.sort((a, b) => a - b);
+  });
+  const at = (share) => times[Math.min(times.length - 1, Math.floor(share * times.length))];
+  return { updates: times.length, p50: at(0.5), p99: at(0.99), worst: at(1) };
+}
+
+async function updatesFitInAFrame() {
+  const rig = new Rig();
+  let proxy = null;
+  try {
+    await rig.server({ heartbeat_ms: 2000 });
+    const idle = bench(rig, ["idle", "--conns", String(NODES), "--heartbeats-per-s", "500"]);
+    await eventually("the nodes are there", () => idle.said().includes("conns"));
+    const events = await record(rig);
+    proxy = await replay(rig, events);
+    const page = await rig.page();
+    await page.goto(`http://127.0.0.1:${proxy.address().port}/`);
+    await page.waitForSelector(".card");
+    for (const view of ["", "nodes", "jobs", "events"]) {
+      await page.evaluate((hash) => (location.hash = hash), `#/${view}`);
+      await page.waitForSelector(view ? ".rows td" : ".card");
+      const found = await measure(page, SECONDS);
+      console.log(`    ${view || "overview"}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`);
+      assert.ok(found.updates > 40, `it must keep drawing: ${found.updates} updates in ${SECONDS} s`);
+      assert.ok(found.p99 < UPDATE_MS, `99 of 100 updates of ${view || "the overview"} took up to ${found.p99} ms`);
+    }
+    const behind = await page.evaluate(() => Number(document.querySelector("h1 .num").textContent.replace(/\D/g, "")));
+    assert.ok(behind > 5 * JOBS_PER_S, `it applied ${behind} events`);
+    await manyRows(page);
+    assert.deepEqual(page.troubles, []);
+    idle.child.stdin.end();
+  } finally {
+    if (proxy) proxy.close();
+    await rig.end();
+  }
+}
+
+/* A thousand rows, but only those in sight exist. */
+async function manyRows(page) {
+  await page.evaluate(() => (location.hash = "#/nodes"));
+  await page.waitForSelector("h1:has-text('Nodes')");
+  await eventually("all nodes are counted", async () => Number((await page.textContent("h1 .num")).replace(/\D/g, "")) >= NODES);
+  const inDocument = () => page.locator(".rows tbody tr:not(.gap)").count();
+  assert.ok((await inDocument()) < 100, "only rows in sight exist");
+  await page.focus(".rows tbody tr[tabindex='0']");
+  await page.keyboard.press("End");
+  await page.waitForFunction((last) => Number(document.activeElement.dataset.at) >= last, NODES - 1);
+  assert.ok((await inDocument()) < 100);
+}
+
+export const loadCases = [["1 000 nodes and 5 000 jobs a second: an update fits in a frame", updatesFitInAFrame]];
