@@ -54,6 +54,9 @@ void api_breaker_reset(struct call *call);
 /* api_status.c */
 void api_cluster_status(struct call *call);
 
+/* openapi.c */
+void api_openapi(struct call *call);
+
 /* api_info.c */
 void api_pools(struct call *call);
 void api_session(struct call *call);

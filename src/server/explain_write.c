@@ -406,13 +406,15 @@ static unsigned node_why(const struct snap_node *member, const struct sched *sch
                                  .heartbeat_interval_ms = sched->config.heartbeat_ms};
     enum policy_skip skip = policy_filter(&candidate, &rules);
 
-    if (skip == POLICY_SKIP_HEALTH)
+    if (skip == POLICY_SKIP_HEALTH && look->health != NODE_DEGRADED)
         return WHY_NOT_READY;
     if (skip == POLICY_SKIP_STALE ||
         (atomic_load(&member->node->left_ms) && !member->facts->endpoint.at))
         return WHY_STALE;
-    if (look->level > LEVEL_WARNING)
+    if (look->level > LEVEL_WARNING) /* an agent's degraded health follows from it */
         return WHY_LEVEL;
+    if (skip == POLICY_SKIP_HEALTH)
+        return WHY_NOT_READY;
     if (atomic_load(&member->node->max) <= 0)
         return WHY_NO_CAPACITY;
     if (look->load >= look->max)

@@ -31,6 +31,13 @@ struct route {
     bool body_optional;
     bool large; /* eight times the usual body */
     const char *help;
+    /* For the document of all routes, see openapi.h. */
+    const char *query; /* the parameters it reads, with a blank between; NULL: none */
+    const char *in;    /* schema of its body; NULL: it takes none */
+    const char *out;   /* schema of its answer; NULL: it is no JSON */
+    const char *media; /* NULL: application/json */
+    int status;        /* 0: 200 */
+    int also;          /* another status with the same answer; 0: none */
 };
 
 extern const struct http_callbacks route_callbacks;

@@ -1,6 +1,7 @@
 /* The route table: which path leads where, and that the table itself makes sense. */
 #include "unit.h"
 
+#include "server/openapi.h"
 #include "server/route.h"
 
 #include <string.h>
@@ -60,12 +61,34 @@ static void paths_and_methods(void **state)
 
 static bool is_open(const char *path)
 {
-    static const char *const open[] = {"/", "/healthz", "/readyz"};
+    static const char *const open[] = {"/", "/healthz", "/readyz", "/page/{name}"};
 
     for (size_t i = 0; i < COUNT_OF(open); i++)
         if (strcmp(path, open[i]) == 0)
             return true;
     return false;
+}
+
+/* What a row names for the document of all routes is there. */
+static void check_names(const struct route *route)
+{
+    struct arena arena = {0};
+    const struct json *schemas;
+    struct str rest = str_of(route->query);
+
+    assert_int_equal(json_parse(str_of(openapi_schemas), &arena, &schemas, NULL), ERR_OK);
+    if (route->in && !json_get(schemas, route->in))
+        fail_msg("%s: schemas.json has no %s", route->path, route->in);
+    if (route->out && !json_get(schemas, route->out))
+        fail_msg("%s: schemas.json has no %s", route->path, route->out);
+    while (rest.len) {
+        struct str name = str_cut(&rest, ' ');
+
+        if (!openapi_knows_query(name))
+            fail_msg("%s: openapi.c does not know the parameter " STR_FMT, route->path,
+                     STR_ARG(name));
+    }
+    arena_free(&arena);
 }
 
 /* What a row must have, and that no route hides another. */
@@ -79,6 +102,11 @@ static void the_table_makes_sense(void **state)
             fail_msg("%s: who may call it?", route->path);
         if (route->method == HTTP_M_GET && route->body)
             fail_msg("%s: a GET with a body", route->path);
+        if (!route->in != !route->body)
+            fail_msg("%s: a body has a schema, and only a body", route->path);
+        if (!route->out && !route->media && route->status != 101)
+            fail_msg("%s: what does it answer?", route->path);
+        check_names(route);
         if ((route->large || route->body_optional) && !route->body)
             fail_msg("%s: takes no body, but says how large", route->path);
         for (size_t j = 0; j < i; j++) {
