@@ -38,7 +38,8 @@ static const struct {
     {100000, "0.1"},  {250000, "0.25"}, {500000, "0.5"},  {1000000, "1"},   {2500000, "2.5"},
     {5000000, "5"},   {10000000, "10"},
 };
-enum { BUCKETS = COUNT_OF(buckets) + 1 };
+enum { BUCKETS = METRIC_BUCKETS };
+static_assert(COUNT_OF(buckets) + 1 == BUCKETS, "the header knows how many there are");
 
 struct cell {
     _Atomic(const char *) label; /* NULL: free; set once */
@@ -291,6 +292,51 @@ int64_t metric_value(enum metric metric, const char *label)
             sum += total.cells[i].hist[k];
     }
     return sum;
+}
+
+size_t metric_cells(enum metric metric, struct metric_cell ret_cells[METRIC_LABELS_MAX + 1])
+{
+    struct total total = add_up(metric);
+
+    assert(rows[metric].label && rows[metric].type != HISTOGRAM);
+    for (int i = 0; i < total.count; i++)
+        ret_cells[i] = (struct metric_cell){total.cells[i].label, total.cells[i].value};
+    return (size_t)total.count;
+}
+
+void metric_buckets(enum metric metric, int64_t ret_counts[METRIC_BUCKETS])
+{
+    struct total total = add_up(metric);
+
+    assert(rows[metric].type == HISTOGRAM);
+    memset(ret_counts, 0, sizeof *ret_counts * BUCKETS);
+    for (int i = 0; i < total.count; i++)
+        for (int k = 0; k < BUCKETS; k++)
+            ret_counts[k] += total.cells[i].hist[k];
+}
+
+/* Within a bucket everything is taken to lie evenly; the last one has no end and tells its start.
+ */
+int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t now[METRIC_BUCKETS],
+                           int share_pm)
+{
+    int64_t all = 0, below = 0, low_us = 0;
+
+    assert(share_pm > 0 && share_pm <= 1000);
+    for (int i = 0; i < BUCKETS; i++)
+        all += now[i] - before[i];
+    if (all <= 0)
+        return -1;
+    for (int i = 0; i < BUCKETS - 1; i++) {
+        int64_t here = now[i] - before[i];
+        int64_t wanted = all * share_pm - below * 1000; /* thousandths of one */
+
+        if (here > 0 && here * 1000 >= wanted)
+            return low_us + (buckets[i].us - low_us) * wanted / (here * 1000);
+        below += here;
+        low_us = buckets[i].us;
+    }
+    return low_us;
 }
 
 static void put_value(struct buf *text, struct str value)

@@ -51,7 +51,8 @@
         "Breakers (node x type) that are open or half open")                                       \
     ROW(METRIC_BREAKER_EVENTS, COUNTER, "berth_breaker_events_total", "event",                     \
         "Breakers that opened, sent a probe, closed or were reset")                                \
-    ROW(METRIC_SQL, COUNTER, "berth_sql_calls_total", "result", "Calls to the database, by result") \
+    ROW(METRIC_SQL, COUNTER, "berth_sql_calls_total", "result",                                    \
+        "Calls to the database, by result")                                                        \
     ROW(METRIC_CLAIMS, COUNTER, "berth_claims_total", "result",                                    \
         "Deployments nodes asked for, by answer")                                                  \
     ROW(METRIC_LEASES_LAPSED, COUNTER, "berth_node_leases_lapsed_total", NULL,                     \
@@ -98,6 +99,18 @@ void metric_observe_label_us(enum metric metric, const char *label, int64_t us);
 void metric_declare(enum metric metric, const char *label);
 int64_t metric_value(enum metric metric,
                      const char *label); /* for tests and the report; label NULL = all */
+/* A counter's labels with their values, by label; how many there are. */
+struct metric_cell {
+    const char *label;
+    int64_t value;
+};
+size_t metric_cells(enum metric metric, struct metric_cell ret_cells[METRIC_LABELS_MAX + 1]);
+/* What a histogram has counted so far, over all its labels; and where the given share (in
+ * thousandths) of what came between two such readings lies, -1 when nothing came. */
+enum { METRIC_BUCKETS = 18 };
+void metric_buckets(enum metric metric, int64_t ret_counts[METRIC_BUCKETS]);
+int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t now[METRIC_BUCKETS],
+                           int share_pm);
 /* For what others add to the text: the lines before the samples of a metric; a value in quotes. */
 void metrics_head(struct buf *text, const char *name, const char *type, const char *help);
 void metrics_labels(struct buf *text, const char *names, const char *values);

@@ -45,6 +45,7 @@ void api_job_logs(struct call *call);
 
 /* api_metrics.c */
 void api_metrics(struct call *call);
+void api_stats(struct call *call);
 void api_metrics_declare(void); /* at the start */
 
 /* api_breaker.c */

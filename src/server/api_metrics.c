@@ -1,10 +1,12 @@
-/* GET /metrics: the counters, and what is true now of each node and breaker. Their number is
- * bounded (metrics_nodes_max): beyond it the sums over all nodes are still there. */
+/* GET /v1/stats: the last minutes. GET /metrics: the counters, and what is true now of each node
+ * and breaker. Their number is bounded (metrics_nodes_max): beyond it the sums over all nodes are
+ * still there. */
 #include <assert.h>
 
 #include "base/metrics.h"
 #include "sched/counts.h"
 #include "server/api.h"
+#include "server/stats.h"
 
 enum { BREAKERS_MAX = 200 };
 
@@ -146,4 +148,17 @@ void api_metrics(struct call *call)
         sched_send(call->worker->sched, &own->op);
     else
         reply(&own->op);
+}
+
+void api_stats(struct call *call)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    int64_t since_ms = 0;
+
+    if (!call_query_int(call, "since", 0, INT64_MAX, &since_ms))
+        return;
+    stats_write(call->worker->stats, since_ms, &w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
 }

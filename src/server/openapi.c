@@ -27,6 +27,7 @@ static const struct {
     {"selector", "string", "only with these labels: key=value,key=value"},
     {"dry_run", "string", "1: tell what would happen, and change nothing"},
     {"brief", "integer", "1: without what takes long to read"},
+    {"since", "integer", "only what came after this, milliseconds since 1970"},
 };
 
 static const char *const methods[] = {[HTTP_M_GET] = "get",

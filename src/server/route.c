@@ -84,6 +84,8 @@ static const struct route routes[] = {
      .help = "it can take work"},
     {HTTP_M_GET, "/v1/openapi.json", api_openapi, SCOPE_READ, .out = "Anything",
      .help = "all routes, as OpenAPI 3.1"},
+    {HTTP_M_GET, "/v1/stats", api_stats, SCOPE_READ, .query = "since", .out = "Stats",
+     .help = "the last minutes, for charts"},
     {HTTP_M_GET, "/metrics", api_metrics, SCOPE_READ, .media = "text/plain",
      .help = "Prometheus text"},
     {HTTP_M_GET, "/", api_page, SCOPE_NONE, .media = "text/html", .help = "the page"},

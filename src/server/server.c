@@ -24,6 +24,7 @@
 #include "server/route.h"
 #include "server/rpc.h"
 #include "server/signals.h"
+#include "server/stats.h"
 #include "server/waiters.h"
 
 enum { LOOPS_BY_CORES = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
@@ -76,6 +77,7 @@ static void loop_tick(struct loop *loop)
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
     events_tick(worker->events);
+    stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
 }
 
 static void keeper_tick_all(struct loop *loop)
@@ -141,6 +143,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->hub = hub_new(worker);
     worker->waiters = waiters_new(worker);
     worker->events = events_new(worker);
+    worker->stats = mem_new(struct stats);
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
     worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];
@@ -307,6 +310,7 @@ static void server_done(struct server *server)
         loop_done(&worker->loop);
         waiters_free(worker->waiters);
         events_free(worker->events);
+        free(worker->stats);
         hub_free(worker->hub);
     }
     callbacks_free(server->callbacks);

@@ -12,6 +12,7 @@ struct server;
 struct hub;
 struct waiters;
 struct events;
+struct stats;
 
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
@@ -23,6 +24,7 @@ struct worker {
     struct hub *hub;       /* nodes reached through this loop */
     struct waiters *waiters;
     struct events *events;
+    struct stats *stats;         /* of the loops that serve */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
     _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */

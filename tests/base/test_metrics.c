@@ -256,6 +256,47 @@ static void test_the_text_is_well_formed(void **state)
     assert_int_equal(types, METRIC_COUNT + 1);
 }
 
+static void test_quantiles_between_two_readings(void **state)
+{
+    static const struct {
+        int64_t counts[4]; /* up to 50, 100, 250 us; without end */
+        int share_pm;
+        int64_t want_us;
+    } table[] = {
+        {{0, 0, 0, 0}, 500, -1},           {{100, 0, 0, 0}, 500, 25},  {{0, 100, 0, 0}, 500, 75},
+        {{50, 50, 0, 0}, 500, 50},         {{90, 0, 10, 0}, 990, 235}, {{1, 0, 0, 0}, 1000, 50},
+        {{0, 0, 0, 7}, 500, 10 * 1000000},
+    };
+    int64_t before[METRIC_BUCKETS], now[METRIC_BUCKETS];
+
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        for (int k = 0; k < METRIC_BUCKETS; k++)
+            before[k] = now[k] = 1000 + k;
+        for (int k = 0; k < 3; k++)
+            now[k] += table[i].counts[k];
+        now[METRIC_BUCKETS - 1] += table[i].counts[3];
+        assert_int_equal(metric_quantile_us(before, now, table[i].share_pm), table[i].want_us);
+    }
+}
+
+static void test_cells_and_buckets_are_read(void **state)
+{
+    struct metric_cell cells[METRIC_LABELS_MAX + 1];
+    int64_t before[METRIC_BUCKETS], now[METRIC_BUCKETS];
+
+    metric_add_label(METRIC_PUSH, "zebra", 3);
+    metric_add_label(METRIC_PUSH, "ant", 2);
+    size_t count = metric_cells(METRIC_PUSH, cells);
+    assert_true(count >= 2);
+    for (size_t i = 1; i < count; i++)
+        assert_true(strcmp(cells[i - 1].label, cells[i].label) < 0);
+    metric_buckets(METRIC_DISPATCH_SECONDS, before);
+    metric_observe_label_us(METRIC_DISPATCH_SECONDS, "PLACED", 60);
+    metric_observe_label_us(METRIC_DISPATCH_SECONDS, "QUEUE_FULL", 70);
+    metric_buckets(METRIC_DISPATCH_SECONDS, now);
+    assert_int_equal(now[1] - before[1], 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +310,8 @@ int main(void)
         cmocka_unit_test(test_too_many_labels_become_other),
         cmocka_unit_test(test_threads_add_up),
         cmocka_unit_test(test_the_text_is_well_formed),
+        cmocka_unit_test(test_quantiles_between_two_readings),
+        cmocka_unit_test(test_cells_and_buckets_are_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, free_text);

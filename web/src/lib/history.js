@@ -1,42 +1,17 @@
-/* What the charts show: one point for each scrape, the last few minutes of them. */
-import { byLabel, increase, quantile, total } from "./metrics.js";
-
+/* What the charts show: the points the server keeps, one every two seconds of the last minutes. */
 export const WINDOW_S = 300;
-const POINTS_MAX = 400;
-const PLACED = new Set(["PLACED", "DUPLICATE"]);
 
-export const history = { points: [], last: null, reasons: [] };
+export const history = { points: [], reasons: [] };
 
-function refusals(before, now, seconds) {
-  const old = byLabel(before, "berth_dispatch_total", "outcome");
-  const rates = {};
-  for (const [reason, count] of Object.entries(byLabel(now, "berth_dispatch_total", "outcome")))
-    if (!PLACED.has(reason)) rates[reason] = increase(old[reason] || 0, count) / seconds;
-  return rates;
-}
+export function addPoints(points) {
+  const known = history.points;
+  const last = known.length ? known[known.length - 1].at_ms : 0;
+  const fresh = points.filter((point) => point.at_ms > last);
 
-/* One scrape; slots are {used, all} as the cluster's state has them. */
-export function addScrape(metrics, atMs, slots) {
-  const before = history.last;
-  history.last = { metrics, atMs };
-  if (!before || atMs <= before.atMs) return;
-  const seconds = (atMs - before.atMs) / 1000;
-  const dispatched = byLabel(metrics, "berth_dispatch_total", "outcome").PLACED || 0;
-  const earlier = byLabel(before.metrics, "berth_dispatch_total", "outcome").PLACED || 0;
-  const rates = refusals(before.metrics, metrics, seconds);
-  for (const reason of Object.keys(rates)) if (!history.reasons.includes(reason)) history.reasons.push(reason);
-  history.points.push({
-    at: atMs / 1000,
-    dispatch: increase(earlier, dispatched) / seconds,
-    p50: quantile(before.metrics, metrics, "berth_dispatch_seconds", 0.5),
-    p99: quantile(before.metrics, metrics, "berth_dispatch_seconds", 0.99),
-    used: slots.used,
-    slots: slots.all,
-    queue: total(metrics, "berth_queue_depth"),
-    failed: increase(byLabel(before.metrics, "berth_jobs_total", "state").FAILED || 0, byLabel(metrics, "berth_jobs_total", "state").FAILED || 0),
-    refusals: rates,
-  });
-  if (history.points.length > POINTS_MAX) history.points.shift();
+  for (const point of fresh)
+    for (const [reason, rate] of Object.entries(point.refused_per_s))
+      if (rate > 0 && !history.reasons.includes(reason)) history.reasons.push(reason);
+  history.points = known.concat(fresh).filter((point) => point.at_ms > Date.now() - 1.1 * WINDOW_S * 1000);
 }
 
 export function latest() {
@@ -45,5 +20,5 @@ export function latest() {
 
 /* uPlot's shape: times, then one array a series. */
 export function columns(...pick) {
-  return [history.points.map((p) => p.at), ...pick.map((of) => history.points.map((p) => of(p) ?? null))];
+  return [history.points.map((point) => point.at_ms / 1000), ...pick.map((of) => history.points.map((point) => of(point) ?? null))];
 }

@@ -1,10 +1,9 @@
 /* What the page knows of the cluster. One stream of events says that something changed; the state
  * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
  * identity whether it must be drawn again. */
-import { get, login, open } from "./api.js";
+import { get, login } from "./api.js";
 import { changed, inFrame } from "./frame.js";
-import { addScrape } from "./history.js";
-import { parseMetrics } from "./metrics.js";
+import { addPoints, latest } from "./history.js";
 import { Poll } from "./poll.js";
 import { follow } from "./stream.js";
 
@@ -76,14 +75,11 @@ function takeCluster(answer) {
 
 async function readState() {
   try {
-    const [cluster, text] = await Promise.all([get("/v1/cluster/status?brief=1"), open("/metrics").then((a) => a.text())]);
-    const metrics = parseMetrics(text);
+    const [cluster, stats] = await Promise.all([get("/v1/cluster/status?brief=1"), get(`/v1/stats?since=${latest() ? latest().at_ms : 0}`)]);
     heard();
     inFrame(() => {
       takeCluster(cluster);
-      addScrape(metrics, Date.now(), { used: known.cluster.used, all: known.cluster.total });
-      const build = (metrics.berth_build_info || [])[0];
-      known.version = build ? build.labels.version : "";
+      addPoints(stats.points);
       changed("history");
     });
   } catch (error) {
@@ -94,12 +90,13 @@ async function readState() {
 async function readSlow() {
   try {
     const found = await Promise.all(
-      [get("/v1/breakers?limit=1000"), get("/v1/pools?limit=1000"), get("/v1/deployments?limit=1000")].map((wait) =>
+      [get("/v1/breakers?limit=1000"), get("/v1/pools?limit=1000"), get("/v1/deployments?limit=1000"), get("/readyz")].map((wait) =>
         wait.catch((error) => error)));
     inFrame(() => {
       if (found[0].breakers) known.breakers = found[0].breakers.filter((breaker) => breaker.state !== "CLOSED");
       if (found[1].pools) known.pools = found[1].pools;
       known.deployments = found[2].deployments || null;
+      known.version = found[3].version || "";
       changed("slow");
     });
   } catch (error) {

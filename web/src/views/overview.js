@@ -15,28 +15,26 @@ const CARD_WIDTH = 300;
 const TROUBLES_SHOWN = 6;
 const REASON_COLOURS = ["critical", "danger", "warning", "accent", "held"];
 
-const ms = (seconds) => (seconds == null ? null : seconds * 1000);
-
 function Charts() {
   const now = latest() || {};
-  const reasons = [...history.reasons].sort((a, b) => ((now.refusals || {})[b] || 0) - ((now.refusals || {})[a] || 0))
-    .slice(0, REASON_COLOURS.length).sort();
+  const refused = now.refused_per_s || {};
+  const reasons = [...history.reasons].sort((a, b) => (refused[b] || 0) - (refused[a] || 0)).slice(0, REASON_COLOURS.length).sort();
 
   useTopics("history");
   return html`<section class="charts" aria-label="Charts">
     <${Chart} title="Dispatched" format=${rate} series=${[
-      { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatch, text: rate(now.dispatch) }]} />
+      { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatched_per_s, text: rate(now.dispatched_per_s) }]} />
     <${Chart} title="Dispatch time" most=${1} format=${(v) => `${rate(v)} ms`} series=${[
-      { name: "p50", colour: "accent", pick: (p) => ms(p.p50), text: duration(ms(now.p50)) },
-      { name: "p99", colour: "warning", pick: (p) => ms(p.p99), text: duration(ms(now.p99)) }]} />
+      { name: "p50", colour: "accent", pick: (p) => p.p50_ms, text: duration(now.p50_ms) },
+      { name: "p99", colour: "warning", pick: (p) => p.p99_ms, text: duration(now.p99_ms) }]} />
     <${Chart} title="Slots" most=${4} format=${count} series=${[
-      { name: "used", colour: "accent", fill: true, pick: (p) => p.used, text: count(now.used) },
-      { name: "there are", colour: "off", pick: (p) => p.slots, text: count(now.slots) }]} />
+      { name: "used", colour: "accent", fill: true, pick: (p) => p.slots_used, text: count(now.slots_used) },
+      { name: "there are", colour: "off", pick: (p) => p.slots_max, text: count(now.slots_max) }]} />
     <${Chart} title="Waiting" most=${4} format=${count} series=${[
       { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: count(now.queue) }]} />
-    <${Chart} title="Refused or sent to wait" format=${rate} note="none since this page was opened" series=${reasons.map((reason, at) => ({
+    <${Chart} title="Refused or sent to wait" format=${rate} note="none in the last minutes" series=${reasons.map((reason, at) => ({
       name: reason.toLowerCase().replaceAll("_", " "), title: reason, colour: REASON_COLOURS[at],
-      pick: (p) => p.refusals[reason] || 0, text: rate((now.refusals || {})[reason] || 0) }))} />
+      pick: (p) => p.refused_per_s[reason] || 0, text: rate(refused[reason] || 0) }))} />
   </section>`;
 }
 
