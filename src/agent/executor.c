@@ -2,7 +2,8 @@
 #include "agent/executor.h"
 
 #include <assert.h>
-#include <string.h>
+
+#include "agent/words.h"
 
 #define AT(member) offsetof(struct executor, member)
 #define DAY_MS     (24LL * 3600 * 1000)
@@ -65,64 +66,6 @@ static enum err wrong(struct problem *why, const struct schema_lines *lines,
     return err;
 }
 
-static bool is_env_name(struct str name)
-{
-    for (size_t i = 0; i < name.len; i++) {
-        char c = name.at[i];
-        bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-
-        if (!letter && !(i > 0 && c >= '0' && c <= '9'))
-            return false;
-    }
-    return name.len > 0;
-}
-
-static bool read_env(struct executor *executor, struct arena *arena)
-{
-    const struct json *obj = executor->env_given;
-    const struct json *key = json_first(obj);
-
-    if (json_is_null(obj))
-        return true;
-    if (json_type(obj) != JSON_OBJ)
-        return false;
-    executor->env.at = arena_array(arena, struct str, obj->count + 1);
-    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
-        struct str name = json_str(key, arena);
-        struct str value =
-            json_type(key + 1) == JSON_STR ? json_str(key + 1, arena) : json_raw(key + 1);
-
-        if (!is_env_name(name) || json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) ||
-            memchr(value.at, 0, value.len))
-            return false;
-        executor->env.at[executor->env.count++] =
-            arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(value));
-    }
-    return true;
-}
-
-/* Any text without a NUL: a script may have several lines. */
-static bool read_args(struct executor *executor, struct arena *arena)
-{
-    const struct json *list = executor->args_given;
-    const struct json *item = json_first(list);
-
-    if (json_is_null(list))
-        return true;
-    if (json_type(list) != JSON_ARR)
-        return false;
-    executor->args.at = arena_array(arena, struct str, list->count + 1);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        struct str arg = json_type(item) == JSON_NUM ? json_raw(item) : json_str(item, arena);
-
-        if ((json_type(item) != JSON_NUM && json_type(item) != JSON_STR) ||
-            memchr(arg.at, 0, arg.len))
-            return false;
-        executor->args.at[executor->args.count++] = arg;
-    }
-    return true;
-}
-
 static enum err read_one(const struct json *key, const struct schema_lines *lines,
                          struct arena *arena, struct executor *executor, struct problem *why)
 {
@@ -144,9 +87,9 @@ static enum err read_one(const struct json *key, const struct schema_lines *line
         return wrong(why, lines, key, type, "needs a command");
     if (executor->cwd.at && (!executor->cwd.len || executor->cwd.at[0] != '/'))
         return wrong(why, lines, key, type, "must have an absolute path as cwd");
-    if (!read_args(executor, arena))
+    if (!words_list(executor->args_given, arena, &executor->args))
         return wrong(why, lines, key, type, "must have a list of texts as args");
-    if (!read_env(executor, arena))
+    if (!words_env(executor->env_given, arena, &executor->env))
         return wrong(why, lines, key, type, "must have an env of NAME: text");
     return ERR_OK;
 }

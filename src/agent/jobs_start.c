@@ -1,10 +1,10 @@
 /* From the server's message to a run: which program, with which words, environment and limits. */
 #include <assert.h>
-#include <string.h>
 
 #include "agent/executor.h"
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
+#include "agent/words.h"
 #include "model/trace.h"
 
 #define AT(member) offsetof(struct jobs_order, member)
@@ -73,35 +73,16 @@ const char *jobs_order_unfit(const struct config *config, const struct jobs_orde
 
 /* --- words --- */
 
-static bool is_arg(struct str text)
-{
-    return text.at && !memchr(text.at, 0, text.len);
-}
-
-/* A text is for the shell, a list is the program and its arguments. */
 static enum err command_words(const struct json *command, struct arena *arena,
                               struct run_spec *spec, struct problem *why)
 {
-    const struct json *item = json_first(command);
-    bool shell = json_type(command) == JSON_STR;
-    size_t count = shell ? 3 : json_type(command) == JSON_ARR ? command->count : 0;
-    struct str *words = arena_array(arena, struct str, count + 1);
+    struct strs words;
 
-    if (shell) {
-        words[0] = STR("/bin/sh");
-        words[1] = STR("-c");
-        words[2] = json_str(command, arena);
-    }
-    for (size_t i = 0; !shell && i < count; i++, item = json_next(item))
-        words[i] = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
-    for (size_t i = 0; i < count; i++)
-        if (!is_arg(words[i]))
-            count = 0;
-    if (!count)
+    if (!words_command(command, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text for the shell or a list of texts.");
-    spec->argv = words;
-    spec->argc = count;
+    spec->argv = words.at;
+    spec->argc = words.count;
     return ERR_OK;
 }
 

@@ -1,0 +1,102 @@
+/* Lists of words out of JSON. */
+#include "agent/words.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool has_nul(struct str text)
+{
+    return text.len > 0 && memchr(text.at, 0, text.len);
+}
+
+static bool is_env_name(struct str name)
+{
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.at[i];
+        bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+
+        if (!letter && !(i > 0 && c >= '0' && c <= '9'))
+            return false;
+    }
+    return name.len > 0;
+}
+
+bool words_list(const struct json *list, struct arena *arena, struct strs *ret_words)
+{
+    const struct json *item = json_first(list);
+    struct strs words = {0};
+
+    if (!json_is_null(list)) {
+        if (json_type(list) != JSON_ARR)
+            return false;
+        words.at = arena_array(arena, struct str, list->count + 1);
+        for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+            bool number = json_type(item) == JSON_NUM;
+            struct str word = number ? json_raw(item) : json_str(item, arena);
+
+            if ((!number && json_type(item) != JSON_STR) || has_nul(word))
+                return false;
+            words.at[words.count++] = word;
+        }
+    }
+    *ret_words = words;
+    return true;
+}
+
+bool words_env(const struct json *obj, struct arena *arena, struct strs *ret_words)
+{
+    const struct json *key = json_first(obj);
+    struct strs words = {0};
+
+    if (!json_is_null(obj)) {
+        if (json_type(obj) != JSON_OBJ)
+            return false;
+        words.at = arena_array(arena, struct str, obj->count + 1);
+        for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+            struct str name = json_str(key, arena);
+            struct str value =
+                json_type(key + 1) == JSON_STR ? json_str(key + 1, arena) : json_raw(key + 1);
+
+            if (!is_env_name(name) || json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) ||
+                has_nul(value))
+                return false;
+            words.at[words.count++] =
+                arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(value));
+        }
+    }
+    *ret_words = words;
+    return true;
+}
+
+static bool all_texts(const struct json *list)
+{
+    const struct json *item = json_first(list);
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count;
+         i++, item = json_next(item))
+        if (json_type(item) != JSON_STR)
+            return false;
+    return true;
+}
+
+bool words_command(const struct json *command, struct arena *arena, struct strs *ret_words)
+{
+    struct strs words = {0};
+
+    if (json_type(command) == JSON_STR) {
+        struct str text = json_str(command, arena);
+
+        if (text.len == 0 || has_nul(text))
+            return false;
+        words.at = arena_array(arena, struct str, 3);
+        words.at[words.count++] = STR("/bin/sh");
+        words.at[words.count++] = STR("-c");
+        words.at[words.count++] = text;
+    } else if (!all_texts(command) || !words_list(command, arena, &words) || words.count == 0 ||
+               words.at[0].len == 0) {
+        return false;
+    }
+    assert(words.count > 0);
+    *ret_words = words;
+    return true;
+}
