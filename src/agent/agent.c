@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@
 #include "base/mem.h"
 #include "io/notify.h"
 
-enum { FDS_PER_JOB = 4, FDS_OTHER = 256, STALE_SAMPLES = 10, SHIM_PATH_MAX = 4096 };
+enum { FDS_PER_JOB = 4, FDS_OTHER = 256, SHIM_PATH_MAX = 4096 };
 
 /* --- the server --- */
 
@@ -31,35 +30,79 @@ static void link_describe(struct link *link, struct jsonw *w)
 
 static void link_up(struct link *link)
 {
-    jobs_up(((struct agent *)link_user(link))->jobs);
+    struct agent *agent = link_user(link);
+
+    jobs_up(agent->jobs);
+    tenure_up(agent->tenure);
+    claimer_up(agent->claimer);
 }
 
 static void link_down(struct link *link)
 {
-    jobs_down(((struct agent *)link_user(link))->jobs);
+    struct agent *agent = link_user(link);
+
+    jobs_down(agent->jobs);
+    tenure_down(agent->tenure);
+    claimer_down(agent->claimer);
+    queries_down(agent->queries);
+}
+
+static void take_job(struct agent *agent, const struct json *body)
+{
+    jobs_job(agent->jobs, body);
+}
+
+static void take_cancel(struct agent *agent, const struct json *body)
+{
+    jobs_cancel(agent->jobs, body);
+}
+
+static void take_drop(struct agent *agent, const struct json *body)
+{
+    jobs_drop(agent->jobs, body);
+}
+
+static void take_reply(struct agent *agent, const struct json *body)
+{
+    if (!queries_reply(agent->queries, body))
+        jobs_reply(agent->jobs, body);
+}
+
+static void take_deployments(struct agent *agent, const struct json *body)
+{
+    tenure_look(agent->tenure);
+    claimer_wake(agent->claimer);
+}
+
+static void take_terminals(struct agent *agent, const struct json *body)
+{
+    claimer_wake(agent->claimer);
 }
 
 static void link_message(struct link *link, struct str msg, const struct json *body)
 {
     static const struct {
         const char *msg;
-        void (*take)(struct jobs *jobs, const struct json *body);
-    } rows[] = {
-        {"job", jobs_job}, {"cancel", jobs_cancel}, {"drop", jobs_drop}, {"reply", jobs_reply}};
+        void (*take)(struct agent *agent, const struct json *body);
+    } rows[] = {{"job", take_job},
+                {"cancel", take_cancel},
+                {"drop", take_drop},
+                {"reply", take_reply},
+                {"rpc", rpc_answer},
+                {"deployments_changed", take_deployments},
+                {"terminals_changed", take_terminals}};
     struct agent *agent = link_user(link);
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (str_is(msg, rows[i].msg)) {
-            rows[i].take(agent->jobs, body);
+            rows[i].take(agent, body);
             return;
         }
-    if (str_is(msg, "rpc"))
-        rpc_answer(agent, body);
-    else /* a newer server says more than we understand */
-        log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
+    /* a newer server says more than we understand */
+    log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
 }
 
-static const struct link_handler link_handler = {
+const struct link_handler agent_link_handler = {
     .describe = link_describe, .up = link_up, .down = link_down, .message = link_message};
 
 /* --- jobs --- */
@@ -98,131 +141,20 @@ static void job_over(struct agent_job *job)
 static const struct jobs_handler jobs_handler = {
     .send = jobs_send, .refuses = jobs_refuses, .began = job_began, .over = job_over};
 
-/* --- the machine --- */
+/* --- deployments --- */
 
-static void make_room(struct agent *agent, size_t count)
+static void copies_changed(struct copies *copies)
 {
-    if (count <= agent->room)
-        return;
-    agent->room = count * 2;
-    agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
-    agent->task_jobs = mem_resize(agent->task_jobs, agent->room * sizeof(struct agent_job *));
-    agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
+    struct agent *agent = copies_user(copies);
+
+    tenure_changed(agent->tenure);
 }
 
-static int64_t tree_memory(const struct usage *usage, int pid)
+static bool queries_text(struct queries *queries, struct str text)
 {
-    for (size_t i = 0; pid > 0 && i < usage->tree_count; i++)
-        if (usage->trees[i].pid == pid)
-            return usage->trees[i].memory_kib;
-    return USAGE_NONE;
-}
+    struct agent *agent = queries_user(queries);
 
-/* What takes a slot. Only what really runs and was not told to end can be killed. */
-static size_t list_tasks(struct agent *agent, const struct usage *usage, size_t *ret_pids)
-{
-    struct agent_job *job = NULL;
-    size_t count = 0, pids = 0;
-
-    make_room(agent, jobs_in_use(agent->jobs));
-    while ((job = jobs_next(agent->jobs, job))) {
-        int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
-
-        if (job->state != JOBS_ACKING && job->state != JOBS_RUNNING)
-            continue;
-        assert(count < agent->room);
-        if (pid > 0)
-            agent->pids[pids++] = pid;
-        agent->task_jobs[count] = job;
-        agent->tasks[count++] =
-            (struct protect_task){.id = str_of(job->job_id),
-                                  .type = job->type,
-                                  .priority = job->priority,
-                                  .started_ms = job->since_ms,
-                                  .memory_kib = tree_memory(usage, pid),
-                                  .stopping = job->stopping || job->state == JOBS_ACKING};
-    }
-    assert(count == jobs_in_use(agent->jobs) && pids <= count);
-    *ret_pids = pids;
-    return count;
-}
-
-static void kill_task(struct protect *protect, const struct protect_kill *kill)
-{
-    struct agent *agent = protect->user;
-    struct buf evidence = {0};
-    struct jsonw w = jsonw_to(&evidence);
-
-    assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
-    protect_kill_write(kill, &w);
-    jobs_kill(agent->task_jobs[kill->task - agent->tasks], buf_view(&evidence));
-    buf_free(&evidence);
-}
-
-static void on_sample(struct sampler *sampler, const struct usage *usage)
-{
-    struct agent *agent = sampler_user(sampler);
-    size_t pids, count = list_tasks(agent, usage, &pids);
-
-    protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, count);
-    sampler_own(sampler, agent->pids, pids);
-    /* Nobody is asked for work before it is known what the machine can carry. */
-    if (!agent->link)
-        agent->link = link_new(&agent->loop, &agent->link_config, &link_handler, agent);
-    else if (agent->protect.level.level != agent->told_level || tell_max(agent) != agent->told_max)
-        link_beat(agent->link);
-}
-
-static int64_t centi(double value)
-{
-    return llround(value * 100);
-}
-
-static struct level_bounds bounds(double warning, double danger, double critical)
-{
-    return (struct level_bounds){centi(warning), centi(danger), centi(critical)};
-}
-
-enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
-                     struct problem *why)
-{
-    const struct config_resources *res = &config->resources;
-    struct protect_rules rules = protect_defaults();
-
-    rules.level.bounds[LEVEL_CPU] =
-        bounds(res->load_warning_pct, res->load_danger_pct, res->load_critical_pct);
-    rules.level.bounds[LEVEL_MEMORY] =
-        bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
-    rules.level.bounds[LEVEL_SWAP] =
-        bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
-    rules.slots = (struct slots_rules){.cpu_per_process_centi = centi(res->cpu_per_process),
-                                       .mem_per_process_centi_gb = centi(res->mem_per_process_gb),
-                                       .mem_reserve_centi_gb = centi(res->mem_reserve_gb),
-                                       .safety_buffer = config->safety_buffer,
-                                       .max_slots = config->max_slots,
-                                       .reserved_slots = config->reserved_slots,
-                                       .max_concurrent_jobs = config->max_concurrent_jobs,
-                                       .slots_fixed = config->slots_fixed};
-    _Static_assert(SLOTS_NONE == FIELD_OFF, "a limit that is not set");
-    rules.kill.types = config->killable_types;
-    rules.high_priority_min = config->high_priority_min;
-    if (rules.stale_ms < STALE_SAMPLES * config->monitor_interval_ms)
-        rules.stale_ms = STALE_SAMPLES * config->monitor_interval_ms;
-    *ret_rules = rules;
-    return protect_check(&rules, why);
-}
-
-static enum err start_sampler(struct agent *agent, struct problem *why)
-{
-    struct arena *arena = &agent->source.arena;
-    const struct config *config = agent->config;
-    struct usage_config usage = {
-        .host_root = arena_cstr(arena, config->host_root),
-        .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
-        .interval_ms = config->monitor_interval_ms,
-        .mem_alert_centi = centi(config->resources.mem_critical_pct)};
-
-    return sampler_new(&agent->loop, &usage, on_sample, agent, &agent->sampler, why);
+    return agent->link && link_send(agent->link, text);
 }
 
 /* --- the process --- */
@@ -249,7 +181,8 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     }
     log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
-              KC("signal", strsignal(number)), KI("running", (int64_t)jobs_in_use(agent->jobs)));
+              KC("signal", strsignal(number)),
+              KI("running", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
     loop_stop(&agent->loop);
 }
 
@@ -289,9 +222,10 @@ static void shield(void)
     close(fd);
 }
 
-static void raise_fds(int64_t jobs)
+static void raise_fds(const struct config *config)
 {
-    rlim_t want = (rlim_t)(jobs * FDS_PER_JOB + FDS_OTHER);
+    rlim_t want =
+        (rlim_t)((config->max_concurrent_jobs + config->deployments_max) * FDS_PER_JOB + FDS_OTHER);
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= want)
@@ -316,7 +250,8 @@ static void on_found(struct run *run)
 {
     struct agent *agent = runs_user(run->runs);
 
-    jobs_adopt(agent->jobs, run);
+    if (!copies_adopt(agent->copies, run))
+        jobs_adopt(agent->jobs, run);
 }
 
 static enum err open_runs(struct agent *agent, struct problem *why)
@@ -336,6 +271,28 @@ static enum err open_jobs(struct agent *agent, struct problem *why)
                                  .runs = agent->runs};
 
     return jobs_new(&agent->loop, &config, &jobs_handler, agent, &agent->jobs, why);
+}
+
+static enum err open_copies(struct agent *agent, struct problem *why)
+{
+    struct copies_config config = {.config = agent->config,
+                                   .node_id = agent->node_id,
+                                   .data_dir = agent->dir,
+                                   .runs = agent->runs,
+                                   .changed = copies_changed};
+    enum err err = copies_new(&agent->loop, &config, agent, &agent->copies, why);
+
+    if (err)
+        return err;
+    agent->queries = queries_new(&agent->loop, queries_text, agent);
+    agent->tenure =
+        tenure_new(&agent->loop, agent->queries, agent->copies, agent->config, agent->node_id);
+    agent->claimer = claimer_new(&agent->loop, &(struct claimer_config){.config = agent->config,
+                                                                        .node_id = agent->node_id,
+                                                                        .queries = agent->queries,
+                                                                        .copies = agent->copies,
+                                                                        .tenure = agent->tenure});
+    return ERR_OK;
 }
 
 static enum err open_link(struct agent *agent, struct problem *why)
@@ -371,13 +328,15 @@ static enum err agent_init(struct agent *agent, struct problem *why)
         err = open_link(agent, why);
     if (err)
         return err;
-    protect_init(&agent->protect, &rules, kill_task, agent);
+    protect_init(&agent->protect, &rules, machine_kill, agent);
     err = open_runs(agent, why);
     if (!err)
         err = open_jobs(agent, why);
+    if (!err)
+        err = open_copies(agent, why);
     if (!err) {
         runs_adopt(agent->runs, on_found);
-        err = start_sampler(agent, why);
+        err = machine_watch(agent, why);
     }
     return err;
 }
@@ -387,6 +346,10 @@ static void agent_done(struct agent *agent)
 {
     sampler_free(agent->sampler);
     link_free(agent->link);
+    claimer_free(agent->claimer);
+    tenure_free(agent->tenure);
+    queries_free(agent->queries);
+    copies_free(agent->copies);
     jobs_free(agent->jobs);
     runs_free(agent->runs);
     loop_done(&agent->loop);
@@ -414,7 +377,7 @@ static void log_start(const struct agent *agent)
     runs_offered(agent->runs, &offered);
     log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
               KC("version", BERTH_VERSION), KI("pid", getpid()),
-              KI("adopted", (int64_t)jobs_in_use(agent->jobs)));
+              KI("adopted", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
                   KC("reason", offered.missing));
@@ -429,7 +392,7 @@ static int run(struct agent *agent)
         fprintf(stderr, "berth: a loop cannot be made\n");
         return 1;
     }
-    raise_fds(agent->config->max_concurrent_jobs);
+    raise_fds(agent->config);
     shield();
     err = agent_init(agent, &why);
     if (!err) {

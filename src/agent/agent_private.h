@@ -1,14 +1,19 @@
 /* Between the files of the agent itself:
- *   agent.c  settings, wiring, signals
- *   tell.c   what hello and heartbeats say
- *   rpc.c    what the server may ask */
+ *   agent.c          settings, wiring, signals
+ *   agent_machine.c  what the samples mean
+ *   tell.c           what hello and heartbeats say
+ *   rpc.c            what the server may ask */
 #ifndef AGENT_AGENT_PRIVATE_H
 #define AGENT_AGENT_PRIVATE_H
 
+#include "agent/claimer.h"
 #include "agent/config.h"
+#include "agent/copies.h"
 #include "agent/jobs.h"
 #include "agent/link.h"
 #include "agent/protect.h"
+#include "agent/queries.h"
+#include "agent/tenure.h"
 
 struct agent {
     struct loop loop;
@@ -21,6 +26,10 @@ struct agent {
     struct link *link; /* NULL until the machine was measured once */
     struct runs *runs;
     struct jobs *jobs;
+    struct copies *copies;
+    struct queries *queries;
+    struct tenure *tenure;
+    struct claimer *claimer;
     struct sampler *sampler;
     struct protect protect;
     uv_signal_t signals[3];
@@ -28,6 +37,7 @@ struct agent {
     /* What was told last, to know what is news. */
     enum level told_level;
     int64_t told_max;
+    bool told_takes;
     /* Room for what runs: see agent.c. */
     struct protect_task *tasks;
     struct agent_job **task_jobs;
@@ -40,8 +50,14 @@ struct agent {
 enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
                      struct problem *why);
 
+/* Measures from now on; the first sample opens the link. */
+enum err machine_watch(struct agent *agent, struct problem *why);
+void machine_kill(struct protect *protect, const struct protect_kill *kill);
+extern const struct link_handler agent_link_handler;
+
 /* The fields of hello and heartbeat, into an open object. */
 void tell_write(struct agent *agent, struct jsonw *w);
+void tell_tags(struct agent *agent, struct jsonw *w); /* an object */
 int64_t tell_max(const struct agent *agent); /* how many jobs it would run at once right now */
 
 /* An `rpc` message; answered before this returns. */

@@ -2,27 +2,22 @@
 #include "agent/config.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "agent/config_private.h"
 #include "agent/executor.h"
+#include "agent/words.h"
 #include "base/schema_lines.h"
 #include "base/yaml.h"
-#include "io/url.h"
 
 #define AT(member)       offsetof(struct config, member)
 #define RESOURCE(member) offsetof(struct config_resources, member)
 #define SECOND_MS        1000
 #define HOUR_MS          (3600LL * SECOND_MS)
-#define CONNECT_PATH     "/v1/node/connect"
-
-enum { TOKEN_BYTES_MAX = 4096 };
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
+static const char *const unknown_metrics[] = {
+    [CONFIG_UNKNOWN_NOT_ELIGIBLE] = "not_eligible", [CONFIG_UNKNOWN_ZERO] = "zero", NULL};
 
 #define RESOURCE_ROW(member, seed, value, text)                                                    \
     {                                                                                              \
@@ -220,6 +215,87 @@ static const struct field fields[] = {
      .max = CONFIG_JOBS_MAX,
      .preset = "64",
      .help = "ended runs whose output can still be read"},
+
+    {.name = "deployments_max",
+     .type = FIELD_INT,
+     .offset = AT(deployments_max),
+     .min = 0,
+     .max = CONFIG_JOBS_MAX,
+     .preset = "256",
+     .help = "deployments this machine claims at most; 0 = none"},
+    {.name = "claim_policy",
+     .type = FIELD_STR,
+     .offset = AT(claim_policy_name),
+     .preset = "deployment_count",
+     .max = 64,
+     .help = "who claims: deployment_count, resource_usage, resource_fraction, none"},
+    {.name = "claim_interval_ms",
+     .type = FIELD_MS,
+     .offset = AT(claim_interval_ms),
+     .min = 100,
+     .max = HOUR_MS,
+     .preset = "5000",
+     .help = "between two looks for deployments to claim"},
+    {.name = "claim_budget",
+     .type = FIELD_INT,
+     .offset = AT(claim_budget),
+     .min = 1,
+     .max = 1000,
+     .preset = "1",
+     .help = "deployments claimed in one look at most"},
+    {.name = "cpu_weight",
+     .type = FIELD_REAL,
+     .offset = AT(claim_weights.cpu),
+     .min = 0,
+     .max = 1000000,
+     .preset = "0.5",
+     .help = "of CPU in the score of the policies by resource"},
+    {.name = "memory_weight",
+     .type = FIELD_REAL,
+     .offset = AT(claim_weights.memory),
+     .min = 0,
+     .max = 1000000,
+     .preset = "0.5",
+     .help = "of memory, likewise"},
+    {.name = "unknown_metric",
+     .type = FIELD_ENUM,
+     .offset = AT(unknown_metric),
+     .names = unknown_metrics,
+     .preset = "not_eligible",
+     .help = "what a node whose usage is not known counts as; zero = the seed's rule"},
+    {.name = "install_command",
+     .type = FIELD_JSON,
+     .offset = AT(install_command),
+     .flags = FIELD_NO_FLAG,
+     .help = "[npm, install, --prefix, \"{dir}\", \"{name}@{version}\"], or a text for the shell"},
+    {.name = "install_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(install_timeout_ms),
+     .min = 1000,
+     .max = 24 * HOUR_MS,
+     .preset = "600000",
+     .help = "longest installation of a package"},
+    {.name = "restart_min_ms",
+     .type = FIELD_MS,
+     .offset = AT(restart_min_ms),
+     .min = 10,
+     .max = HOUR_MS,
+     .preset = "1000",
+     .help = "pause after a deployment's first crash; each next one is twice that"},
+    {.name = "restart_max_ms",
+     .type = FIELD_MS,
+     .offset = AT(restart_max_ms),
+     .min = 10,
+     .max = HOUR_MS,
+     .preset = "60000",
+     .help = "but not longer than this"},
+    {.name = "restart_stable_ms",
+     .type = FIELD_MS,
+     .offset = AT(restart_stable_ms),
+     .min = 0,
+     .max = HOUR_MS,
+     .preset = "30000",
+     .help = "after so long without a crash it counts from the first again"},
     {.name = "heartbeat_ms",
      .type = FIELD_MS,
      .offset = AT(heartbeat_ms),
@@ -248,32 +324,12 @@ static const struct field fields[] = {
 static const struct schema config_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
-/* At most `max` bytes of a file, into the arena. */
-static enum err read_file(const char *path, size_t max, struct arena *arena, struct str *ret_text,
-                          struct problem *why)
-{
-    char *text = arena_raw(arena, max + 1);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t len = 0;
-    ssize_t got = 0;
-
-    if (fd < 0)
-        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot open %s: %s.", path, strerror(errno));
-    while (len <= max && (got = read(fd, text + len, max + 1 - len)) > 0)
-        len += (size_t)got;
-    close(fd);
-    if (got < 0)
-        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot read %s: %s.", path, strerror(errno));
-    *ret_text = (struct str){.at = text, .len = len};
-    return ERR_OK;
-}
-
 /* The table first, then the executors, whose names are the user's own. Both know the lines. */
 static enum err read_yaml(struct config_source *source, const char *path, struct problem *why)
 {
     struct schema_lines lines;
     struct str text, json;
-    enum err err = read_file(path, YAML_BYTES_MAX, &source->arena, &text, why);
+    enum err err = config_read_file(path, YAML_BYTES_MAX, &source->arena, &text, why);
 
     if (!err)
         err = conf_yaml(&source->conf, text, why);
@@ -285,90 +341,6 @@ static enum err read_yaml(struct config_source *source, const char *path, struct
         err = executors_read(json_get(lines.root, "executors"), &lines, &source->arena,
                              &source->config.executors, &source->config.executor_count, why);
     return err;
-}
-
-/* The first line of the file, or the environment: never a flag, which everybody can see in ps. */
-static enum err read_token(struct config_source *source, struct problem *why)
-{
-    struct config *config = &source->config;
-    char *env = getenv("BERTH_TOKEN");
-    struct str text;
-
-    if (env && *env && !config->token_file.len)
-        config->token = arena_str(&source->arena, str_of(env));
-    if (env) {
-        explicit_bzero(env, strlen(env)); /* or every job could read it in /proc */
-        unsetenv("BERTH_TOKEN");
-    }
-    if (config->token_file.len) {
-        const char *path = arena_cstr(&source->arena, config->token_file);
-        enum err err = read_file(path, TOKEN_BYTES_MAX, &source->arena, &text, why);
-
-        if (err)
-            return err;
-        config->token = str_cut(&text, '\n');
-        if (config->token.len && config->token.at[config->token.len - 1] == '\r')
-            config->token.len--;
-        if (!config->token.len)
-            return problem_set(why, ERR_BAD_CONFIG, "token_file", "%s is empty.", path);
-    }
-    if (config->token.at && (!str_is_text(config->token) || config->token.len > TOKEN_BYTES_MAX))
-        return problem_set(why, ERR_BAD_CONFIG, "token",
-                           "The token must be one line of at most %d bytes.", TOKEN_BYTES_MAX);
-    return ERR_OK;
-}
-
-/* http and https mean ws and wss: people copy the address from their browser. */
-static enum err read_url(struct config_source *source, struct str text, struct problem *why)
-{
-    static const struct {
-        const char *given, *scheme;
-        bool tls;
-    } rows[] = {
-        {"http", "ws", false}, {"https", "wss", true}, {"ws", "ws", false}, {"wss", "wss", true}};
-    struct config *config = &source->config;
-    struct url url;
-
-    if (!memmem(text.at, text.len, "://", 3))
-        text = arena_fmt(&source->arena, "http://" STR_FMT, STR_ARG(text));
-    if (!url_parse(text, &url) || !(str_is(url.target, "/") || str_is(url.target, CONNECT_PATH)))
-        return problem_set(why, ERR_BAD_CONFIG, "server",
-                           "server must be a URL like http://127.0.0.1:7420, not \"" STR_FMT "\".",
-                           STR_ARG(text));
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        if (!str_eq_nocase(url.scheme, str_of(rows[i].given)))
-            continue;
-        int port = url.port_number ? url.port_number : rows[i].tls ? 443 : 80;
-
-        config->tls |= rows[i].tls;
-        config->urls[config->url_count++] =
-            arena_fmt(&source->arena, "%s://%s" STR_FMT "%s:%d" CONNECT_PATH, rows[i].scheme,
-                      url.is_v6 ? "[" : "", STR_ARG(url.host), url.is_v6 ? "]" : "", port)
-                .at;
-        return ERR_OK;
-    }
-    return problem_set(why, ERR_BAD_CONFIG, "server",
-                       "server must begin with http, https, ws or wss, not \"" STR_FMT "\".",
-                       STR_ARG(url.scheme));
-}
-
-static enum err read_urls(struct config_source *source, struct problem *why)
-{
-    struct str rest = source->config.server;
-
-    while (rest.at) {
-        struct str text = str_trim(str_cut(&rest, ','));
-        enum err err;
-
-        if (source->config.url_count == CONFIG_URLS_MAX)
-            return problem_set(why, ERR_BAD_CONFIG, "server", "server takes at most %d URLs.",
-                               CONFIG_URLS_MAX);
-        err = read_url(source, text, why);
-        if (err)
-            return err;
-    }
-    assert(source->config.url_count > 0);
-    return ERR_OK;
 }
 
 static bool is_pair_list(const struct json *list)
@@ -404,6 +376,16 @@ static bool is_map(const struct json *obj, bool of_bools)
     return true;
 }
 
+static bool is_command(const struct json *command)
+{
+    struct arena arena = {0};
+    struct strs words;
+    bool ok = json_is_null(command) || words_command(command, &arena, &words);
+
+    arena_free(&arena);
+    return ok;
+}
+
 static enum err check(const struct config *config, struct problem *why)
 {
     if (!is_pair_list(config->nmt_pairs))
@@ -412,6 +394,12 @@ static enum err check(const struct config *config, struct problem *why)
     if (!is_map(config->capability_by_type, true))
         return problem_set(why, ERR_BAD_CONFIG, "capability_by_type",
                            "capability_by_type must hold true or false for each name.");
+    if (config->restart_max_ms < config->restart_min_ms)
+        return problem_set(why, ERR_BAD_CONFIG, "restart_max_ms",
+                           "restart_max_ms must not be less than restart_min_ms.");
+    if (!is_command(config->install_command))
+        return problem_set(why, ERR_BAD_CONFIG, "install_command",
+                           "install_command must be a text for the shell or a list of texts.");
     if (!is_map(config->labels, false))
         return problem_set(why, ERR_BAD_CONFIG, "labels", "labels must hold a text for each name.");
     for (size_t i = 0; i < config->allowed_types.count; i++)
@@ -433,16 +421,20 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
     err = conf_init(&source->conf, &config_schema, &source->config, &source->arena);
     if (!err && path)
         err = read_yaml(source, path, why);
-    if (!err)
+    if (!err) {
+        config_seed_env(&source->config);
         err = conf_env(&source->conf, environ, why);
+    }
     if (!err)
         err = conf_flags(&source->conf, argc, argv, why);
     if (!err)
         err = check(&source->config, why);
     if (!err)
-        err = read_urls(source, why);
+        err = config_read_claim(&source->config, why);
     if (!err)
-        err = read_token(source, why);
+        err = config_read_urls(source, why);
+    if (!err)
+        err = config_read_token(source, why);
     return err;
 }
 

@@ -4,12 +4,15 @@
 #define AGENT_CONFIG_H
 
 #include "base/schema.h"
+#include "model/score.h"
 
 enum {
     CONFIG_URLS_MAX = 16,
     CONFIG_JOBS_MAX = 4096, /* as many as a heartbeat may list */
     CONFIG_TYPE_MAX = 64,
 };
+
+enum config_unknown { CONFIG_UNKNOWN_NOT_ELIGIBLE, CONFIG_UNKNOWN_ZERO };
 
 /* What runs for a job. Types that no other row names go to the one for "*". */
 struct executor {
@@ -60,6 +63,15 @@ struct config {
     struct str gpu_command; /* at == NULL: nvidia-smi if it is there; "": none */
     int64_t log_bytes_max;
     int64_t runs_kept;
+    int64_t deployments_max;
+    struct str claim_policy_name;
+    const struct claim_policy *claim_policy;
+    int64_t claim_interval_ms, claim_budget;
+    struct score_weights claim_weights;
+    int unknown_metric;                 /* enum config_unknown */
+    const struct json *install_command; /* null: packages are not installed */
+    int64_t install_timeout_ms;
+    int64_t restart_min_ms, restart_max_ms, restart_stable_ms;
     int64_t heartbeat_ms; /* until a server says otherwise */
     int log_level, log_format;
     struct str log_file;               /* empty: standard error */

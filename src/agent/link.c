@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/backoff.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -212,14 +213,10 @@ static void on_redial(uv_timer_t *timer)
 
 int64_t link_pause_ms(int failures, size_t urls, struct rnd *rnd)
 {
-    int64_t most = LINK_RETRY_MIN_MS;
-
     assert(urls > 0 && failures >= 0);
     /* A round over all URLs counts once: the next one may well be there. */
-    for (size_t round = (size_t)failures / urls; round > 0 && most < LINK_RETRY_MAX_MS; round--)
-        most *= 2;
-    most = most < LINK_RETRY_MAX_MS ? most : LINK_RETRY_MAX_MS;
-    return 1 + rnd_below(rnd, (uint32_t)most);
+    return 1 + rnd_below(rnd, (uint32_t)backoff_bound_ms(failures / (int64_t)urls,
+                                                         LINK_RETRY_MIN_MS, LINK_RETRY_MAX_MS));
 }
 
 static int64_t between(struct link *link, int64_t min, int64_t max)

@@ -17,6 +17,8 @@ static enum err inspect(struct agent *agent, const struct json *params, struct j
     jsonw_obj(w);
     jsonw_kdouble(w, "cpu_percent", (double)usage->own_cpu_permille / 10);
     jsonw_kdouble(w, "memory_mb", (double)usage->own_memory_kib / 1024);
+    if (usage->mem_total_kib != USAGE_NONE)
+        jsonw_kdouble(w, "memory_total_mb", (double)usage->mem_total_kib / 1024);
     jsonw_end_obj(w);
     return ERR_OK;
 }
@@ -43,7 +45,8 @@ static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t tota
     if (cut < text.len)
         text.len -= cut; /* comes with the next piece */
     jsonw_obj(w);
-    jsonw_kint(w, "attempt_id", attempt); /* whose output: the next attempt writes from 0 again */
+    if (attempt) /* whose output: the next attempt writes from 0 again */
+        jsonw_kint(w, "attempt_id", attempt);
     jsonw_kint(w, "offset", offset);
     jsonw_kint(w, "next", offset + (int64_t)text.len);
     jsonw_kint(w, "total", total);
@@ -52,32 +55,67 @@ static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t tota
     jsonw_end_obj(w);
 }
 
+/* Where to begin and how much, as both kinds of logs are asked for. */
+static size_t read_span(const struct json *params, int64_t *ret_offset)
+{
+    int64_t max = LOG_BYTES_DEFAULT;
+
+    *ret_offset = 0;
+    json_int(json_get(params, "offset"), ret_offset);
+    json_int(json_get(params, "max"), &max);
+    return (size_t)(max < 1 ? 1 : max > LOG_BYTES_MAX ? LOG_BYTES_MAX : max);
+}
+
 static enum err logs(struct agent *agent, const struct json *params, struct jsonw *w,
                      struct problem *why)
 {
     struct arena arena = {0};
     struct str id = json_str(json_get(params, "job_id"), &arena);
-    int64_t attempt = 0, offset = 0, max = LOG_BYTES_DEFAULT, total = 0;
+    int64_t attempt = 0, offset, total = 0;
+    size_t max = read_span(params, &offset);
     struct agent_job *job = NULL;
     struct buf text = {0};
     enum err err = ERR_OK;
 
     json_int(json_get(params, "attempt_id"), &attempt);
-    json_int(json_get(params, "offset"), &offset);
-    json_int(json_get(params, "max"), &max);
-    max = max < 1 ? 1 : max > LOG_BYTES_MAX ? LOG_BYTES_MAX : max;
     if (id.at && attempt >= 0 && attempt <= INT32_MAX)
         job = jobs_find(agent->jobs, id, (int)attempt);
     if (!job)
         err = problem_set(why, ERR_NOT_FOUND, "job_id",
                           "This node has no output of job \"" STR_FMT "\".", STR_ARG(id));
     else if (job->run)
-        err = run_log(job->run, offset, (size_t)max, &text, &offset, &total);
+        err = run_log(job->run, offset, max, &text, &offset, &total);
     if (err && err != ERR_NOT_FOUND)
         problem_set(why, err, "", "The output cannot be read.");
     if (!err)
         write_log(w, (int)attempt, offset, total, buf_view(&text),
                   job->state >= JOBS_REPORTING && offset + (int64_t)text.len >= total);
+    buf_free(&text);
+    arena_free(&arena);
+    return err;
+}
+
+static enum err deployment_logs(struct agent *agent, const struct json *params, struct jsonw *w,
+                                struct problem *why)
+{
+    struct arena arena = {0};
+    struct str id = json_str(json_get(params, "id"), &arena);
+    int64_t offset, total = 0;
+    size_t max = read_span(params, &offset);
+    struct buf text = {0};
+    bool previous = false, ended = false;
+    enum err err;
+
+    json_bool(json_get(params, "previous"), &previous);
+    err = copies_log(agent->copies, id, previous, offset, max, &text, &offset, &total, &ended);
+    if (err == ERR_NOT_FOUND)
+        problem_set(why, err, "id", "This node has no output of deployment \"" STR_FMT "\".",
+                    STR_ARG(id));
+    else if (err)
+        problem_set(why, err, "", "The output cannot be read.");
+    else
+        write_log(w, 0, offset, total, buf_view(&text),
+                  ended && offset + (int64_t)text.len >= total);
     buf_free(&text);
     arena_free(&arena);
     return err;
@@ -90,6 +128,7 @@ static const struct {
 } methods[] = {
     {"NodeUnit/InspectResourceUsage", inspect},
     {"Job/Logs", logs},
+    {"Deployment/Logs", deployment_logs},
 };
 
 static enum err answer(struct agent *agent, const struct json *body, struct jsonw *w,

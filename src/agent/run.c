@@ -483,6 +483,11 @@ void run_deadline(struct run *run, int64_t boot_ms)
     run_link_flush(priv);
 }
 
+int64_t run_deadline_ms(const struct run *run)
+{
+    return run->priv->deadline_ms;
+}
+
 void run_forget(struct run *run)
 {
     struct runs *runs = run->runs;

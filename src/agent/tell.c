@@ -86,6 +86,17 @@ static void write_usage(const struct agent *agent, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
+/* R000-4: what makes this node a NodeUnit. */
+void tell_tags(struct agent *agent, struct jsonw *w)
+{
+    agent->told_takes = claimer_takes(agent->claimer);
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_unit", STR("true"));
+    jsonw_kstr(w, "node_unit_address", agent->node_id);
+    jsonw_kstr(w, "node_unit_takes", agent->told_takes ? STR("true") : STR("false"));
+    jsonw_end_obj(w);
+}
+
 int64_t tell_max(const struct agent *agent)
 {
     return agent->protect.sampled ? agent->protect.slots.max_to_send : 0;
@@ -103,6 +114,10 @@ void tell_write(struct agent *agent, struct jsonw *w)
     jsonw_kint(w, "reserved_slots", agent->config->reserved_slots);
     jsonw_key(w, "running_jobs");
     jobs_write_running(agent->jobs, w);
+    jsonw_key(w, "tags");
+    tell_tags(agent, w);
+    jsonw_key(w, "claim");
+    claimer_write(agent->claimer, w);
     if (agent->protect.sampled) {
         write_load(&agent->protect.usage, w);
         write_usage(agent, w);

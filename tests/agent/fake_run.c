@@ -134,7 +134,8 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
         return problem_set(why, ERR_IO, "", "%s", fake_run_fail);
     assert_true(fake_run_count < FAKE_RUNS_MAX && spec->argc > 0);
     fake = &fake_runs[fake_run_count++];
-    *fake = (struct fake_run){.there = true, .starts = 1, .spec = *spec};
+    *fake = (struct fake_run){
+        .there = true, .starts = 1, .spec = *spec, .deadline_ms = spec->deadline_boot_ms};
     assert_true(str_copy(spec->key, fake->key, sizeof fake->key));
     assert_true(str_copy(spec->meta, fake->meta, sizeof fake->meta));
     assert_true(str_copy(spec->input, fake->input, sizeof fake->input) || !spec->input.at);
@@ -168,6 +169,30 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms)
     snprintf(fake->stop, sizeof fake->stop, "%s", reason);
     fake->stop_grace_ms = grace_ms;
     run->state = RUN_STOPPING;
+}
+
+void run_deadline(struct run *run, int64_t boot_ms)
+{
+    container_of(run, struct fake_run, run)->deadline_ms = boot_ms;
+}
+
+int64_t run_deadline_ms(const struct run *run)
+{
+    return container_of(run, struct fake_run, run)->deadline_ms;
+}
+
+int run_shim_pid(const struct run *run)
+{
+    return run->state == RUN_ENDED ? 0 : 4711;
+}
+
+enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
+                 int64_t *ret_total)
+{
+    buf_str(out, run->key); /* enough to know whose it is */
+    *ret_offset = 0;
+    *ret_total = (int64_t)run->key.len;
+    return ERR_OK;
 }
 
 void run_forget(struct run *run)

@@ -19,6 +19,7 @@ struct fake_run {
     char stop[32];        /* reason; "" = was not told to */
     struct run_spec spec; /* only its numbers, cwd and user */
     int64_t stop_grace_ms;
+    int64_t deadline_ms;
     char tail[RUN_TAIL_BYTES];
 };
 

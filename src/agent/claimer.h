@@ -1,0 +1,33 @@
+/* The claim loop: every few seconds each node looks at who is online and which deployments nobody
+ * runs, and if it is among the least loaded it claims one. There is no other scheduler for
+ * deployments; the server only decides who was first. One loop. */
+#ifndef AGENT_CLAIMER_H
+#define AGENT_CLAIMER_H
+
+#include "agent/tenure.h"
+
+struct claimer;
+
+/* All must outlive it. */
+struct claimer_config {
+    const struct config *config;
+    struct str node_id;
+    struct queries *queries;
+    struct copies *copies;
+    struct tenure *tenure;
+};
+
+struct claimer *claimer_new(struct loop *loop, const struct claimer_config *config);
+void claimer_up(struct claimer *claimer); /* the link stands */
+void claimer_down(struct claimer *claimer);
+/* Something changed: if nothing was claimed in the last interval, it looks at once. */
+void claimer_wake(struct claimer *claimer);
+void claimer_danger(struct claimer *claimer, bool danger); /* the machine's level: claim nothing */
+/* Would it claim at all, as far as this node alone can say? Others should not wait for it if not.
+ */
+bool claimer_takes(const struct claimer *claimer);
+/* {cycles, claims, skips, last}: an object. */
+void claimer_write(const struct claimer *claimer, struct jsonw *w);
+void claimer_free(struct claimer *claimer);
+
+#endif

@@ -1,0 +1,76 @@
+/* Copies: what this node runs of deployments. A copy is started, watched, restarted with growing
+ * pauses, replaced when its spec changes, and stopped when the node may not run it any more. What
+ * may run is told from outside (copies_want), and so is until when (copies_fence); the shims keep
+ * to the latter even if this agent does not live to see it. One loop. */
+#ifndef AGENT_COPIES_H
+#define AGENT_COPIES_H
+
+#include "agent/config.h"
+#include "agent/copy_spec.h"
+#include "agent/run.h"
+#include "base/json.h"
+
+struct copies;
+
+enum copy_state {
+    COPY_WAITING,    /* for its turn, its pause, its lease */
+    COPY_INSTALLING, /* for its package */
+    COPY_STARTING,
+    COPY_RUNNING,
+    COPY_STOPPING,
+    COPY_STATES
+};
+
+const char *copy_state_name(enum copy_state state);
+
+struct copies_config {
+    const struct config *config;
+    struct str node_id;
+    const char *data_dir; /* absolute */
+    struct runs *runs;    /* outlives it */
+    /* Something about a copy changed that others may want to hear of. May be NULL. */
+    void (*changed)(struct copies *copies);
+};
+
+/* `config` and what it points to must outlive it. */
+enum err copies_new(struct loop *loop, const struct copies_config *config, void *user,
+                    struct copies **ret_copies, struct problem *why);
+void *copies_user(const struct copies *copies);
+/* A run that an earlier agent left: true if it is ours, and then it is taken up. It goes on as it
+ * is until the first copies_want round says otherwise. */
+bool copies_adopt(struct copies *copies, struct run *run);
+/* Leaves the runs to their shims. Before runs_free and loop_done. */
+void copies_free(struct copies *copies);
+
+/* What this node may run is told in rounds, each of them whole: what a round does not name is
+ * stopped. A row that cannot be run keeps what runs of it and is told in the log and the status. */
+void copies_round(struct copies *copies);
+void copies_want(struct copies *copies, const struct json *row); /* see copy_spec_read */
+void copies_round_over(struct copies *copies);
+
+/* The node's lease was renewed: what a round named may run until this moment (clock_boot_ms()), and
+ * has so long for a gentle stop behind it. Nothing starts before the first, and no deadline that
+ * has passed is ever prolonged: by then another node may run it. */
+void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
+/* Its place among the nodes: changed daemons are restarted one node after the other. */
+void copies_rank(struct copies *copies, size_t rank);
+
+/* A drained node gives one up: it is stopped and not started again, until another id (or none) is
+ * held. copies_held: nothing of it runs any more. */
+void copies_hold(struct copies *copies, struct str id);
+bool copies_held(const struct copies *copies, int64_t *ret_generation);
+struct str copies_first_owned(const struct copies *copies); /* at == NULL: none */
+
+size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
+bool copies_has(const struct copies *copies, struct str id);
+/* Shims whose trees count as this agent's. `pids` has room for `max`. */
+size_t copies_pids(const struct copies *copies, int *pids, size_t max);
+size_t copies_alive(const struct copies *copies);
+/* An array: how each is. */
+void copies_write(const struct copies *copies, struct jsonw *w);
+/* Output of the one that runs (or ran last), or of the one before it. See run_log(). */
+enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,
+                    size_t max, struct buf *out, int64_t *ret_offset, int64_t *ret_total,
+                    bool *ret_ended);
+
+#endif

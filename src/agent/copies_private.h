@@ -1,0 +1,106 @@
+/* Between the files of copies.h:
+ *   copies.c         the life of a copy
+ *   copies_table.c   all of them, and what others may know
+ *   copies_start.c   from its spec to a run
+ *   copies_health.c  is it well? */
+#ifndef AGENT_COPIES_PRIVATE_H
+#define AGENT_COPIES_PRIVATE_H
+
+#include "agent/copies.h"
+#include "agent/packages.h"
+#include "base/log.h"
+#include "base/map.h"
+#include "io/client.h"
+
+struct copies {
+    struct loop *loop;
+    const struct config *config;
+    struct str node_id;
+    const char *data_dir;
+    struct runs *runs;
+    struct packages *packages;
+    struct client *client; /* for checks by HTTP */
+    void (*changed)(struct copies *copies);
+    void *user;
+    struct map by_id;
+    struct copy *first, *last;
+    struct copy *turning; /* the one that is being replaced: one at a time */
+    bool told;            /* a whole round came */
+    int64_t round;
+    int64_t fence_ms, fence_grace_ms; /* clock_boot_ms(); 0: no lease yet */
+    size_t rank;
+    int64_t number; /* of the next run, beside the time */
+    struct rnd rnd;
+    struct loop_part part;
+    bool freed; /* its runs go on without it */
+};
+
+struct copy_check {
+    int64_t next_ms;  /* CLOCK_MONOTONIC; 0: none is due */
+    int64_t failures; /* in a row */
+    bool passed;      /* once since its start */
+    struct run *run;  /* of a command; NULL: none is under way */
+    struct client_call *call;
+};
+
+struct copy {
+    struct copies *copies;
+    struct copy *prev, *next;
+    struct str id;
+    struct arena id_arena, arena; /* of `spec` */
+    struct copy_spec spec;        /* what should run; only id, generation and version of one that */
+    bool known;                   /* was adopted and not yet named by a round */
+    bool wanted;
+    bool held;                                         /* it must not run: the node gives it up */
+    int64_t round;                                     /* that named it last */
+    char wrong[sizeof(((struct problem *)0)->detail)]; /* why its row cannot be run; "" = it can */
+    enum copy_state state;
+    struct run *run;                     /* NULL: none is alive */
+    struct run *last;                    /* the one before it, for its output */
+    int64_t run_generation, run_version; /* of `run` */
+    bool stopping;                       /* its end was asked for, so it is no failure */
+    bool unhealthy;                      /* and that was why */
+    int64_t failures;                    /* in a row */
+    int64_t restarts;                    /* ever, while this agent knows it */
+    int64_t next_ms;                     /* CLOCK_MONOTONIC: no start before */
+    int64_t turn_ms;  /* a changed daemon: not before its node's turn; 0: not changed */
+    int64_t since_ms; /* CLOCK_MONOTONIC: in this state */
+    bool looping;     /* told as a crash loop */
+    struct copy_check check;
+};
+
+extern const struct run_handler copies_run_handler;
+
+/* copies_table.c */
+struct copy *copies_find(const struct copies *copies, struct str id);
+struct copy *copies_enter(struct copies *copies, struct str id);
+void copies_leave(struct copy *copy); /* neither run nor check may be left */
+void copy_log(const struct copy *copy, enum log_level level, const char *event, const char *reason);
+
+/* copies.c */
+void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms);
+
+/* copies_start.c */
+/* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
+enum err copy_start(struct copy *copy, const char *dir, struct problem *why);
+/* The environment a copy and its health checks get; in the arena. */
+void copy_env(const struct copy *copy, const char *dir, struct arena *arena, struct run_spec *spec);
+/* What is kept with the run, to know it again. kind: "copy" or "health". */
+void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out);
+struct copy_meta {
+    struct str kind, id;
+    int64_t generation, version;
+    bool daemon;
+};
+bool copy_meta_read(struct str meta, struct arena *arena, struct copy_meta *ret_meta);
+void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1]);
+
+/* copies_health.c */
+void copy_check_begin(struct copy *copy);  /* its process runs */
+void copy_check_tick(struct copy *copy);   /* every tick, while it runs */
+void copy_check_cancel(struct copy *copy); /* its process does not */
+/* A check of an earlier agent: it is ended and forgotten. */
+void copy_check_adopt(struct run *run);
+bool copy_well(const struct copy *copy); /* it runs, and has passed its check if it has one */
+
+#endif

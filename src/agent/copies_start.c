@@ -1,0 +1,118 @@
+/* From a copy's spec to a run. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "agent/copies_private.h"
+
+enum { OWN_ENV = 8, ID_IN_KEY_MAX = 72 };
+
+/* The deployment's id where it can be part of a file's name, else a hash of it. */
+void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
+{
+    struct copies *copies = copy->copies;
+    char name[ID_IN_KEY_MAX + 1];
+    int len;
+
+    if (str_is_id(copy->id, ID_IN_KEY_MAX))
+        str_copy(copy->id, name, sizeof name);
+    else
+        snprintf(name, sizeof name, "x%016" PRIx64, str_hash(copy->id));
+    /* The time tells lives of the agent apart, the number starts within one millisecond. */
+    len = snprintf(key, RUN_KEY_MAX + 1, "%s.%s.%" PRId64 ".%" PRIx64 "-%" PRId64, prefix, name,
+                   copy->spec.generation, copies->loop->wall_ms, ++copies->number);
+    assert(len > 0 && len <= RUN_KEY_MAX);
+}
+
+void copy_env(const struct copy *copy, const char *dir, struct arena *arena, struct run_spec *spec)
+{
+    const struct copy_spec *own = &copy->spec;
+    struct str *env = arena_array(arena, struct str, own->env.count + OWN_ENV);
+    size_t count = 0;
+
+    for (; count < own->env.count; count++)
+        env[count] = own->env.at[count];
+    env[count++] = arena_fmt(arena, "BERTH_DEPLOYMENT_ID=" STR_FMT, STR_ARG(copy->id));
+    env[count++] = arena_fmt(arena, "BERTH_GENERATION=%" PRId64, own->generation);
+    env[count++] = arena_fmt(arena, "BERTH_VERSION=%" PRId64, own->version);
+    env[count++] = arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->node_id));
+    if (own->package_name.len)
+        env[count++] = arena_fmt(arena, "BERTH_PACKAGE_NAME=" STR_FMT, STR_ARG(own->package_name));
+    if (own->package_version.len)
+        env[count++] =
+            arena_fmt(arena, "BERTH_PACKAGE_VERSION=" STR_FMT, STR_ARG(own->package_version));
+    if (dir)
+        env[count++] = arena_fmt(arena, "BERTH_PACKAGE_DIR=%s", dir);
+    assert(count <= own->env.count + OWN_ENV);
+    spec->env = env;
+    spec->env_count = count;
+}
+
+void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out)
+{
+    struct jsonw w = jsonw_to(out);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "kind", str_of(kind));
+    jsonw_kstr(&w, "deployment_id", copy->id);
+    jsonw_kint(&w, "generation", copy->spec.generation);
+    jsonw_kint(&w, "version", copy->spec.version);
+    jsonw_kbool(&w, "daemon", copy->spec.daemon);
+    jsonw_end_obj(&w);
+}
+
+bool copy_meta_read(struct str meta, struct arena *arena, struct copy_meta *ret_meta)
+{
+    struct copy_meta read = {0};
+    const struct json *root;
+
+    if (!meta.at || json_parse(meta, arena, &root, NULL) != ERR_OK)
+        return false;
+    read.kind = json_str(json_get(root, "kind"), arena);
+    read.id = json_str(json_get(root, "deployment_id"), arena);
+    if (!read.kind.at || read.id.len == 0 || read.id.len > COPY_ID_MAX ||
+        !json_int(json_get(root, "generation"), &read.generation) ||
+        !json_int(json_get(root, "version"), &read.version) ||
+        !json_bool(json_get(root, "daemon"), &read.daemon))
+        return false;
+    *ret_meta = read;
+    return true;
+}
+
+enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
+{
+    struct copies *copies = copy->copies;
+    const struct copy_spec *own = &copy->spec;
+    struct arena arena = {0};
+    struct buf meta = {0};
+    char key[RUN_KEY_MAX + 1];
+    struct run_spec spec = {.handler = &copies_run_handler,
+                            .argv = own->command.at,
+                            .argc = own->command.count,
+                            .cwd = str_of(dir),
+                            .stop_grace_ms = own->stop_grace_ms,
+                            .memory_bytes_max = own->limits.memory_mb << 20,
+                            .pids_max = own->limits.pids,
+                            .log_bytes_max = copies->config->log_bytes_max};
+    enum err err;
+
+    assert(!copy->run && copy->known && copy->wanted);
+    if (!own->daemon) {
+        spec.deadline_boot_ms = copies->fence_ms;
+        spec.deadline_grace_ms = copies->fence_grace_ms;
+        assert(spec.deadline_boot_ms > 0);
+    }
+    copy_run_key(copy, "d", key);
+    spec.key = str_of(key);
+    copy_env(copy, dir, &arena, &spec);
+    copy_meta_write(copy, "copy", &meta);
+    spec.meta = buf_view(&meta);
+    err = runs_start(copies->runs, &spec, copy, &copy->run, why);
+    if (!err) {
+        copy->run_generation = own->generation;
+        copy->run_version = own->version;
+    }
+    buf_free(&meta);
+    arena_free(&arena);
+    return err;
+}

@@ -1,0 +1,31 @@
+/* The table of deployments as a claimer needs it: who owns what, and whose lease is good. Read page
+ * by page, and kept while its version stays the same. */
+#ifndef AGENT_DOCKET_H
+#define AGENT_DOCKET_H
+
+#include "base/json.h"
+#include "model/deploy.h"
+
+struct docket {
+    int64_t version; /* of the rows; -1: they are not whole */
+    struct deploy_row *rows;
+    size_t row_count;
+    enum deploy_mode mode;
+    bool approved; /* an operator lets nodes claim although most of them are gone */
+    size_t page;   /* how many of this reading came */
+    const struct json *leases;
+    struct arena arena;        /* of the rows */
+    struct arena leases_arena; /* those change without a new version */
+};
+
+void docket_init(struct docket *docket);
+void docket_done(struct docket *docket);
+/* A reading begins: if_version, into an open object. */
+void docket_write(struct docket *docket, struct jsonw *w);
+/* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last. */
+void docket_take(struct docket *docket, const struct json *reply, struct arena *arena,
+                 struct str *ret_cursor);
+/* Its lease is known to be good. The server has the last word; this saves the question. */
+bool docket_leased(const struct docket *docket, struct str address);
+
+#endif

@@ -1,0 +1,32 @@
+/* Packages that deployments name: each version is installed once on this machine, by a command of
+ * the agent's configuration, into a directory of its own. Who needs one asks again and again until
+ * it is there. One loop. */
+#ifndef AGENT_PACKAGES_H
+#define AGENT_PACKAGES_H
+
+#include "agent/config.h"
+#include "agent/run.h"
+#include "base/clock.h"
+
+struct packages;
+
+enum package_state {
+    PACKAGE_READY,
+    PACKAGE_BUSY,   /* its command runs */
+    PACKAGE_FAILED, /* and will be tried again after a pause */
+};
+
+/* `config` and what it points to must outlive it. */
+struct packages *packages_new(struct loop *loop, const struct config *config, const char *data_dir,
+                              struct runs *runs);
+void packages_free(struct packages *packages);
+bool packages_adopt(struct packages *packages, struct run *run); /* see copies_adopt */
+
+/* Begins what is to be done. *ret_dir (its own memory) is where it is; NULL when nothing is
+ * installed for it, because no command is configured or no package is named. */
+enum package_state packages_need(struct packages *packages, struct str name, struct str version,
+                                 const char **ret_dir);
+/* The run of its last try, for its output; NULL: none. */
+struct run *packages_run(const struct packages *packages, struct str name, struct str version);
+
+#endif

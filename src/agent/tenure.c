@@ -1,0 +1,357 @@
+/* Renewing, passing on what it says, telling how the copies are, and giving them up when the node
+ * is drained. The lease is judged by the database; we only count from the moment we asked. */
+#include "agent/tenure.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/fence.h"
+#include "model/selector.h"
+
+enum {
+    LEASE_MS = 45000, /* until a server says otherwise */
+    RENEW_MS = 5000,
+    RENEW_MS_MIN = 50,
+    CALL_MS_MIN = 500,
+    STATUS_PAUSE_MS = 100, /* changes that come together are told together */
+};
+
+struct tenure {
+    struct loop *loop;
+    struct queries *queries;
+    struct copies *copies;
+    const struct config *config;
+    struct str node_id;
+    int64_t lease_ms, renew_ms;
+    int64_t version;       /* of the table we know; -1: none */
+    int64_t good_until_ms; /* clock_boot_ms() */
+    enum tenure_admin admin;
+    int64_t drain_deadline_ms; /* wall; 0: none */
+    bool up;
+    bool again;      /* something changed while a renewal was under way */
+    int64_t next_ms; /* of the next renewal, CLOCK_MONOTONIC */
+    int64_t sent_ms; /* clock_boot_ms() when the one under way left */
+    struct query renew;
+    bool renewing;
+    struct query status;
+    bool telling, untold;
+    int64_t tell_ms;
+    struct query yield;
+    bool yielding;
+    char leaving[COPY_ID_MAX + 1]; /* which one a drained node is giving up; "" = none */
+    int64_t left_ms;               /* when the last one went */
+    struct rnd rnd;
+    struct buf body;
+    struct loop_part part;
+    bool refused; /* the last renewal; logged once */
+};
+
+static int64_t call_ms(const struct tenure *tenure)
+{
+    return tenure->renew_ms > CALL_MS_MIN ? tenure->renew_ms : CALL_MS_MIN;
+}
+
+/* --- what a renewal says --- */
+
+/* A daemon runs on every node that its selector matches: each node judges itself. */
+static bool is_for_us(const struct tenure *tenure, const struct json *row, struct arena *arena)
+{
+    struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), arena);
+
+    return !json_str_is(json_get(row, "type"), "daemon") || !selector.len ||
+           selector_match(selector, tenure->config->labels);
+}
+
+static void take_rows(struct tenure *tenure, const struct json *rows)
+{
+    const struct json *row = json_first(rows);
+    struct arena arena = {0};
+
+    copies_round(tenure->copies);
+    for (uint32_t i = 0; i < rows->count; i++, row = json_next(row))
+        if (is_for_us(tenure, row, &arena))
+            copies_want(tenure->copies, row);
+    copies_round_over(tenure->copies);
+    arena_free(&arena);
+}
+
+static void take_admin(struct tenure *tenure, const struct json *word)
+{
+    static const char *const names[] = {
+        [TENURE_NONE] = "none", [TENURE_CORDONED] = "cordoned", [TENURE_DRAINING] = "draining"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (json_str_is(word, names[i]))
+            tenure->admin = (enum tenure_admin)i;
+}
+
+static void take_times(struct tenure *tenure, const struct json *reply)
+{
+    int64_t lease_ms = tenure->lease_ms, renew_ms = tenure->renew_ms;
+
+    json_int(json_get(reply, "lease_ms"), &lease_ms);
+    json_int(json_get(reply, "renew_ms"), &renew_ms);
+    tenure->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
+    tenure->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
+}
+
+static void renewed(struct tenure *tenure, const struct json *reply)
+{
+    const struct json *rows = json_get(reply, "deployments");
+    int64_t grace_ms;
+
+    take_times(tenure, reply);
+    take_admin(tenure, json_get(reply, "admin"));
+    tenure->drain_deadline_ms = 0;
+    json_int(json_get(reply, "drain_deadline_ms"), &tenure->drain_deadline_ms);
+    if (json_type(rows) == JSON_ARR) {
+        json_int(json_get(reply, "version"), &tenure->version);
+        take_rows(tenure, rows);
+    }
+    tenure->good_until_ms = fence_stop_ms(tenure->sent_ms, tenure->lease_ms);
+    grace_ms = fence_grace_ms(tenure->lease_ms);
+    if (tenure->version >= 0)
+        copies_fence(tenure->copies, tenure->good_until_ms, grace_ms > 0 ? grace_ms : 1);
+}
+
+static void on_renewed(struct query *query)
+{
+    struct tenure *tenure = container_of(query, struct tenure, renew);
+
+    tenure->renewing = false;
+    /* Some earlier than agreed, so that nodes that began together do not stay together. */
+    tenure->next_ms =
+        tenure->loop->mono_ms +
+        (tenure->again
+             ? 0
+             : tenure->renew_ms - rnd_below(&tenure->rnd, (uint32_t)(tenure->renew_ms / 10 + 1)));
+    tenure->again = false;
+    if (query->err == ERR_OK)
+        renewed(tenure, query->reply);
+    else if (!tenure->refused && query->err != ERR_CLOSED)
+        log_event(
+            LOG_WARN, "lease.not_renewed", KS("node_id", tenure->node_id),
+            KC("reason", err_name(query->err)),
+            KI("left_ms", tenure->good_until_ms ? tenure->good_until_ms - clock_boot_ms() : 0));
+    tenure->refused = query->err != ERR_OK;
+}
+
+static void renew(struct tenure *tenure)
+{
+    struct jsonw w = jsonw_to(&tenure->body);
+
+    assert(!tenure->renewing);
+    buf_clear(&tenure->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", tenure->node_id);
+    if (tenure->version >= 0)
+        jsonw_kint(&w, "if_version", tenure->version);
+    jsonw_end_obj(&w);
+    tenure->renewing = true;
+    tenure->renew = (struct query){.path = "/v1/deployments/renew",
+                                   .body = buf_view(&tenure->body),
+                                   .timeout_ms = call_ms(tenure),
+                                   .done = on_renewed};
+    tenure->sent_ms = clock_boot_ms(); /* before it can have arrived anywhere */
+    queries_send(tenure->queries, &tenure->renew);
+}
+
+/* --- how the copies are --- */
+
+static void on_told(struct query *query)
+{
+    struct tenure *tenure = container_of(query, struct tenure, status);
+    const struct json *stale = json_get(query->reply, "stale");
+
+    tenure->telling = false;
+    tenure->tell_ms = tenure->loop->mono_ms + tenure->renew_ms;
+    if (query->err)
+        tenure->untold = true;
+    else if (json_type(stale) == JSON_ARR && stale->count > 0) {
+        tenure->version = -1; /* we run what is not ours: what is? */
+        tenure_look(tenure);
+    }
+}
+
+static void tell(struct tenure *tenure)
+{
+    struct jsonw w = jsonw_to(&tenure->body);
+
+    assert(!tenure->telling);
+    buf_clear(&tenure->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", tenure->node_id);
+    jsonw_key(&w, "copies");
+    copies_write(tenure->copies, &w);
+    jsonw_end_obj(&w);
+    tenure->telling = true;
+    tenure->untold = false;
+    tenure->status = (struct query){.path = "/v1/deployments/status",
+                                    .body = buf_view(&tenure->body),
+                                    .timeout_ms = call_ms(tenure),
+                                    .done = on_told};
+    queries_send(tenure->queries, &tenure->status);
+}
+
+void tenure_changed(struct tenure *tenure)
+{
+    int64_t soon_ms = tenure->loop->mono_ms + STATUS_PAUSE_MS;
+
+    tenure->untold = true;
+    if (tenure->tell_ms > soon_ms)
+        tenure->tell_ms = soon_ms;
+}
+
+/* --- draining --- */
+
+static void on_yielded(struct query *query)
+{
+    struct tenure *tenure = container_of(query, struct tenure, yield);
+
+    tenure->yielding = false;
+    if (query->err == ERR_OK || query->err == ERR_CONFLICT) {
+        log_event(LOG_INFO, "drain.yielded", KS("node_id", tenure->node_id),
+                  KC("deployment_id", tenure->leaving), KC("reason", err_name(query->err)));
+        tenure->leaving[0] = 0;
+        tenure->left_ms = tenure->loop->mono_ms;
+        tenure_look(tenure);
+    }
+}
+
+static void give_up(struct tenure *tenure, int64_t generation)
+{
+    struct jsonw w = jsonw_to(&tenure->body);
+
+    buf_clear(&tenure->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", tenure->node_id);
+    jsonw_kstr(&w, "id", str_of(tenure->leaving));
+    jsonw_kint(&w, "generation", generation);
+    jsonw_end_obj(&w);
+    tenure->yielding = true;
+    tenure->yield = (struct query){.path = "/v1/deployments/yield",
+                                   .body = buf_view(&tenure->body),
+                                   .timeout_ms = call_ms(tenure),
+                                   .done = on_yielded};
+    queries_send(tenure->queries, &tenure->yield);
+}
+
+/* Behind the deadline there is no time to go easy on the others. */
+static bool is_overdue(const struct tenure *tenure)
+{
+    return tenure->drain_deadline_ms && tenure->loop->wall_ms >= tenure->drain_deadline_ms;
+}
+
+/* One at a time, and the next when the others had a cycle to take it: stop it, and only when
+ * nothing of it runs any more, give it away. */
+static void drain(struct tenure *tenure)
+{
+    int64_t generation;
+
+    if (tenure->admin != TENURE_DRAINING || !tenure->up) {
+        copies_hold(tenure->copies, STR_NONE);
+        tenure->leaving[0] = 0;
+        return;
+    }
+    if (tenure->yielding)
+        return;
+    if (!tenure->leaving[0]) {
+        struct str id = copies_first_owned(tenure->copies);
+
+        if (!id.at ||
+            (!is_overdue(tenure) && tenure->loop->mono_ms < tenure->left_ms + tenure->renew_ms))
+            return;
+        str_copy(id, tenure->leaving, sizeof tenure->leaving);
+        copies_hold(tenure->copies, id);
+    }
+    if (copies_held(tenure->copies, &generation))
+        give_up(tenure, generation);
+    else if (!copies_has(tenure->copies, str_of(tenure->leaving)))
+        tenure->leaving[0] = 0; /* somebody else took it from us meanwhile */
+}
+
+/* --- time --- */
+
+static void on_tick(struct loop_part *part)
+{
+    struct tenure *tenure = container_of(part, struct tenure, part);
+    int64_t now_ms = tenure->loop->mono_ms;
+
+    if (tenure->up && !tenure->renewing && now_ms >= tenure->next_ms)
+        renew(tenure);
+    if (tenure->up && !tenure->telling && tenure->version >= 0 && now_ms >= tenure->tell_ms)
+        tell(tenure);
+    drain(tenure);
+}
+
+void tenure_up(struct tenure *tenure)
+{
+    tenure->up = true;
+    tenure->version = -1; /* another server may know another table */
+    tenure_look(tenure);
+}
+
+void tenure_down(struct tenure *tenure)
+{
+    tenure->up = false;
+}
+
+void tenure_look(struct tenure *tenure)
+{
+    tenure->again = tenure->renewing;
+    tenure->next_ms = tenure->loop->mono_ms;
+    if (tenure->up && !tenure->renewing)
+        renew(tenure);
+}
+
+static void part_gone(struct loop_part *part)
+{
+    assert(!"tenure_free comes before loop_done");
+}
+
+struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
+                          const struct config *config, struct str node_id)
+{
+    struct tenure *tenure = mem_new(struct tenure);
+
+    tenure->loop = loop;
+    tenure->queries = queries;
+    tenure->copies = copies;
+    tenure->config = config;
+    tenure->node_id = node_id;
+    tenure->lease_ms = LEASE_MS;
+    tenure->renew_ms = RENEW_MS;
+    tenure->version = -1;
+    rnd_seed_os(&tenure->rnd);
+    tenure->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    loop_add_part(loop, &tenure->part);
+    return tenure;
+}
+
+void tenure_free(struct tenure *tenure)
+{
+    if (!tenure)
+        return;
+    loop_remove_part(tenure->loop, &tenure->part);
+    buf_free(&tenure->body);
+    free(tenure);
+}
+
+bool tenure_good(const struct tenure *tenure)
+{
+    return tenure->good_until_ms > clock_boot_ms();
+}
+
+int64_t tenure_lease_ms(const struct tenure *tenure)
+{
+    return tenure->lease_ms;
+}
+
+enum tenure_admin tenure_admin(const struct tenure *tenure)
+{
+    return tenure->admin;
+}

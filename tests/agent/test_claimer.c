@@ -1,0 +1,548 @@
+/* Lease and claim loop with a server that is this file: what is asked, how often, and what is never
+ * asked. The rules themselves are the model's and have tests of their own. */
+#include "agent/claimer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "copies_bench.h"
+#include "model/claim.h"
+#include "unit.h"
+
+enum { CALLS_MAX = 64, BODY_MAX = 16384 };
+
+struct table_row {
+    char id[16], address[16];
+    int generation;
+};
+
+struct world {
+    struct bench bench;
+    struct queries *queries;
+    struct tenure *tenure;
+    struct claimer *claimer;
+    bool link;
+    /* The server. */
+    struct table_row rows[64];
+    int row_count, version;
+    const char *online; /* comma-separated */
+    const char *leased;
+    const char *mode, *admin;
+    const char *hanging; /* a path that is never answered */
+    bool approved;
+    int conflicts; /* this many claims are refused */
+    int seq;
+    int lease_ms;
+    int calls[4]; /* renew, view, claim, sync; see count_call */
+    int claims;
+    bool usage_hangs; /* of n2 */
+    struct buf reply;
+    struct {
+        int64_t id;
+        char path[64], body[BODY_MAX];
+    } waiting[CALLS_MAX];
+    int waiting_count;
+};
+
+static bool on_send(struct queries *queries, struct str text)
+{
+    struct world *world = queries_user(queries);
+    struct arena arena = {0};
+    const struct json *call;
+
+    if (!world->link)
+        return false;
+    assert_int_equal(json_parse(text, &arena, &call, NULL), ERR_OK);
+    assert_true(world->waiting_count < CALLS_MAX);
+    json_int(json_get(call, "id"), &world->waiting[world->waiting_count].id);
+    str_copy(json_str(json_get(call, "path"), &arena), world->waiting[world->waiting_count].path,
+             64);
+    assert_true(str_copy(json_raw(json_get(call, "body")),
+                         world->waiting[world->waiting_count].body, BODY_MAX));
+    world->waiting_count++;
+    arena_free(&arena);
+    return true;
+}
+
+static void write_names(struct jsonw *w, const char *names, bool terminals)
+{
+    struct str rest = str_of(names);
+
+    jsonw_arr(w);
+    while (rest.at && rest.len) {
+        struct str name = str_cut(&rest, ',');
+
+        jsonw_obj(w);
+        jsonw_kstr(w, terminals ? "terminal_id" : "address", name);
+        if (terminals) {
+            jsonw_kbool(w, "takes", true);
+            jsonw_key(w, "tags");
+            jsonw_obj(w);
+            jsonw_kstr(w, "node_unit", STR("true"));
+            jsonw_kstr(w, "node_unit_address", name);
+            jsonw_end_obj(w);
+        } else {
+            jsonw_kint(w, "left_ms", 1000);
+        }
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void answer_renew(struct world *world, const struct json *body, struct jsonw *w)
+{
+    world->calls[0]++;
+    jsonw_kint(w, "lease_ms", world->lease_ms);
+    jsonw_kint(w, "renew_ms", world->lease_ms / 9);
+    jsonw_kint(w, "version", world->version);
+    jsonw_kstr(w, "admin", str_of(world->admin));
+    jsonw_key(w, "deployments");
+    jsonw_arr(w);
+    for (int i = 0; i < world->row_count; i++)
+        if (strcmp(world->rows[i].address, "n1") == 0) {
+            jsonw_obj(w);
+            jsonw_kstr(w, "id", str_of(world->rows[i].id));
+            jsonw_kint(w, "generation", world->rows[i].generation);
+            jsonw_kint(w, "version", 1);
+            jsonw_kraw(w, "spec", STR("{\"command\":\"serve\"}"));
+            jsonw_end_obj(w);
+        }
+    jsonw_end_arr(w);
+}
+
+static void answer_view(struct world *world, const struct json *body, struct jsonw *w)
+{
+    world->calls[1]++;
+    jsonw_kint(w, "now_ms", 1);
+    jsonw_kint(w, "version", world->version);
+    jsonw_kstr(w, "mode", str_of(world->mode));
+    jsonw_kint(w, "approved_until_ms", world->approved ? 2 : 0);
+    jsonw_key(w, "leases");
+    write_names(w, world->leased, false);
+    jsonw_key(w, "rows");
+    jsonw_arr(w);
+    for (int i = 0; i < world->row_count; i++) {
+        jsonw_obj(w);
+        jsonw_kstr(w, "id", str_of(world->rows[i].id));
+        jsonw_kstr(w, "type", STR("deployment"));
+        jsonw_kbool(w, "enabled", true);
+        jsonw_kstr(w, "address", str_of(world->rows[i].address));
+        jsonw_kint(w, "generation", world->rows[i].generation);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void answer_sync(struct world *world, const struct json *body, struct jsonw *w)
+{
+    world->calls[3]++;
+    jsonw_kstr(w, "source", STR("s1"));
+    jsonw_kint(w, "seq", world->seq++);
+    jsonw_key(w, "terminals");
+    write_names(w, world->online, true);
+}
+
+static void answer_usage(struct world *world, const struct json *body, struct jsonw *w)
+{
+    jsonw_kraw(w, "usage",
+               world->usage_hangs
+                   ? STR("{\"n1\":{\"cpu_percent\":50,\"memory_mb\":10},\"n2\":null}")
+                   : STR("{\"n1\":{\"cpu_percent\":50,\"memory_mb\":10},\"n2\":{"
+                         "\"cpu_percent\":1,\"memory_mb\":10}}"));
+}
+
+static void answer_nothing(struct world *world, const struct json *body, struct jsonw *w)
+{
+}
+
+/* False: somebody else was first. */
+static bool claim(struct world *world, const struct json *body)
+{
+    struct arena arena = {0};
+    struct str id = json_str(json_get(body, "id"), &arena);
+    bool won = false;
+
+    world->calls[2]++;
+    for (int i = 0; i < world->row_count; i++) {
+        struct table_row *row = &world->rows[i];
+        int64_t generation = -1;
+
+        json_int(json_get(body, "generation"), &generation);
+        if (!str_is(id, row->id) || !json_str_is(json_get(body, "observed"), row->address) ||
+            generation != row->generation || world->conflicts-- > 0)
+            continue;
+        strcpy(row->address, "n1");
+        row->generation++;
+        world->version++;
+        world->claims++;
+        won = true;
+    }
+    arena_free(&arena);
+    return won;
+}
+
+static const struct {
+    const char *path;
+    void (*answer)(struct world *world, const struct json *body, struct jsonw *w);
+} routes[] = {
+    {"/v1/deployments/renew", answer_renew},    {"/v1/deployments/view", answer_view},
+    {"/v1/terminals/sync", answer_sync},        {"/v1/terminals/usage", answer_usage},
+    {"/v1/deployments/status", answer_nothing}, {"/v1/deployments/claim", answer_nothing},
+};
+
+static void answer_one(struct world *world, int number)
+{
+    const struct json *body = bench_json(&world->bench, str_of(world->waiting[number].body));
+    const char *path = world->waiting[number].path;
+    bool ok = true;
+    size_t i = 0;
+
+    if (world->hanging && strcmp(path, world->hanging) == 0)
+        return;
+    while (i < COUNT_OF(routes) && strcmp(routes[i].path, path) != 0)
+        i++;
+    assert_true(i < COUNT_OF(routes));
+    if (strcmp(path, "/v1/deployments/claim") == 0)
+        ok = claim(world, body);
+    struct jsonw w = jsonw_to(&world->reply);
+    buf_clear(&world->reply);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("reply"));
+    jsonw_kint(&w, "re", world->waiting[number].id);
+    if (ok) {
+        jsonw_kbool(&w, "ok", true);
+        jsonw_key(&w, "body");
+        jsonw_obj(&w);
+        routes[i].answer(world, body, &w);
+        jsonw_end_obj(&w);
+    } else {
+        jsonw_kint(&w, "status", 409);
+        jsonw_kstr(&w, "error", STR("CONFLICT"));
+        jsonw_kstr(&w, "reason", STR("claim_conflict"));
+    }
+    jsonw_end_obj(&w);
+    assert_true(queries_reply(world->queries, bench_json(&world->bench, buf_view(&world->reply))));
+}
+
+/* So much later; everything that was asked is answered. */
+static void pass(struct world *world, int64_t ms)
+{
+    bench_tick(&world->bench, ms);
+    for (int i = 0; i < world->waiting_count; i++)
+        answer_one(world, i);
+    world->waiting_count = 0;
+    arena_reset(&world->bench.arena);
+}
+
+static void pass_long(struct world *world, int64_t ms)
+{
+    for (; ms > 0; ms -= 100)
+        pass(world, 100);
+}
+
+static void rows(struct world *world, int count, const char *address)
+{
+    for (int i = 0; i < count; i++) {
+        struct table_row *row = &world->rows[world->row_count++];
+
+        snprintf(row->id, sizeof row->id, "d%02d", world->row_count);
+        snprintf(row->address, sizeof row->address, "%s", address);
+    }
+    world->version++;
+}
+
+static int owned(const struct world *world, const char *address)
+{
+    int count = 0;
+
+    for (int i = 0; i < world->row_count; i++)
+        count += strcmp(world->rows[i].address, address) == 0;
+    return count;
+}
+
+static int64_t skips(struct world *world, const char *reason)
+{
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    int64_t count = 0;
+
+    claimer_write(world->claimer, &w);
+    json_int(json_get(json_get(bench_json(&world->bench, buf_view(&text)), "skips"), reason),
+             &count);
+    buf_free(&text);
+    return count;
+}
+
+static int setup(void **state)
+{
+    struct world *world = calloc(1, sizeof *world);
+    struct bench *bench = &world->bench;
+
+    world->mode = "hardened";
+    world->admin = "none";
+    world->online = "n1,n2";
+    world->leased = "";
+    world->lease_ms = 45000;
+    bench_make(bench);
+    bench->config.claim_policy = claim_policy_by_name(STR("deployment_count"));
+    bench->config.claim_interval_ms = 5000;
+    bench->config.claim_budget = 1;
+    bench->config.claim_weights = score_defaults;
+    bench_open(bench);
+    world->queries = queries_new(&bench->loop, on_send, world);
+    world->tenure =
+        tenure_new(&bench->loop, world->queries, bench->copies, &bench->config, STR("n1"));
+    world->claimer = claimer_new(&bench->loop, &(struct claimer_config){.config = &bench->config,
+                                                                        .node_id = STR("n1"),
+                                                                        .queries = world->queries,
+                                                                        .copies = bench->copies,
+                                                                        .tenure = world->tenure});
+    world->link = true;
+    tenure_up(world->tenure);
+    claimer_up(world->claimer);
+    *state = world;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *world = *state;
+
+    claimer_free(world->claimer);
+    tenure_free(world->tenure);
+    queries_free(world->queries);
+    bench_close(&world->bench);
+    bench_remove(&world->bench);
+    buf_free(&world->reply);
+    free(world);
+    return 0;
+}
+
+static void test_one_each_interval(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 6, "");
+    rows(world, 6, "n2");
+    for (int64_t ms = 0; ms < 33000; ms += 100) {
+        pass(world, 100);
+        claimer_wake(world->claimer); /* events do not make it claim more */
+        assert_true(world->claims <= 1 + ms / 5000);
+    }
+    assert_int_equal(world->claims, 6);
+    assert_int_equal(fake_run_alive(), 6); /* each was started when the renewal named it */
+    pass_long(world, 30000);
+    assert_int_equal(world->claims, 6);
+    assert_int_equal(owned(world, "n2"), 6); /* none robbed */
+    assert_true(skips(world, "no_candidate") > 0);
+}
+
+static void test_an_event_wakes_it(void **state)
+{
+    struct world *world = *state;
+
+    pass_long(world, 3000);
+    rows(world, 1, "");
+    claimer_wake(world->claimer);
+    pass_long(world, 600);
+    assert_int_equal(world->claims, 1);
+}
+
+static void test_budget(void **state)
+{
+    struct world *world = *state;
+
+    world->bench.config.claim_budget = 20;
+    rows(world, 30, "");
+    pass_long(world, 1000);
+    assert_int_equal(world->claims, 20);
+    pass_long(world, 6000);
+    assert_int_equal(world->claims, 20); /* more than n2 has */
+    assert_true(skips(world, "not_eligible") > 0);
+}
+
+static void test_conflicts_are_counted_and_the_next_is_tried(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 3, "");
+    world->conflicts = 2;
+    pass_long(world, 1000);
+    assert_int_equal(world->calls[2], 3);
+    assert_int_equal(world->claims, 1);
+    assert_int_equal(skips(world, "claim_conflict"), 2);
+}
+
+/* n2 is gone: nothing before the warm-up, the grace and the end of its lease. */
+static void test_lost(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "n2");
+    world->online = "n1";
+    world->leased = "n2";
+    pass_long(world, 60000);
+    assert_int_equal(world->calls[2], 0); /* the lease is good */
+    world->leased = "";
+    world->version++;
+    pass_long(world, 6000);
+    assert_int_equal(world->claims, 1);
+    pass_long(world, 6000);
+    assert_int_equal(world->claims, 2);
+}
+
+static void test_warm_up_after_a_new_connection(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "n2");
+    world->online = "n1";
+    pass_long(world, 29000);
+    assert_int_equal(world->calls[2], 0);
+    world->link = false; /* the server restarts */
+    tenure_down(world->tenure);
+    claimer_down(world->claimer);
+    queries_down(world->queries);
+    pass_long(world, 10000);
+    world->link = true;
+    tenure_up(world->tenure);
+    claimer_up(world->claimer);
+    pass_long(world, 29000);
+    assert_int_equal(world->calls[2], 0);
+    world->online = "n1,n2"; /* it came back to it as well */
+    pass_long(world, 60000);
+    assert_int_equal(world->calls[2], 0);
+    assert_int_equal(owned(world, "n2"), 2);
+}
+
+static void test_mass_loss(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 1, "n2");
+    rows(world, 1, "n3");
+    rows(world, 1, "");
+    world->online = "n1";
+    pass_long(world, 120000);
+    assert_int_equal(world->calls[2], 0);
+    assert_true(skips(world, "mass_loss") > 0);
+    world->approved = true;
+    pass_long(world, 6000);
+    assert_int_equal(world->claims, 1);
+}
+
+static void test_what_keeps_it_from_claiming(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "");
+    claimer_danger(world->claimer, true);
+    pass_long(world, 6000);
+    assert_true(skips(world, "level") > 0);
+    claimer_danger(world->claimer, false);
+    world->admin = "cordoned";
+    pass_long(world, 6000);
+    assert_true(skips(world, "draining") > 0);
+    world->admin = "none";
+    world->bench.config.deployments_max = 0;
+    pass_long(world, 6000);
+    assert_true(skips(world, "full") > 0);
+    assert_false(claimer_takes(world->claimer));
+    world->bench.config.deployments_max = 1;
+    world->bench.config.claim_policy = claim_policy_by_name(STR("none"));
+    pass_long(world, 6000);
+    assert_true(skips(world, "policy_disabled") > 0);
+    assert_int_equal(world->calls[2], 0);
+    world->bench.config.claim_policy = claim_policy_by_name(STR("deployment_count"));
+    pass_long(world, 20000);
+    assert_int_equal(world->claims, 1); /* and then it is full */
+}
+
+static void test_no_lease_no_claim(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "");
+    world->hanging = "/v1/deployments/renew";
+    pass_long(world, 20000);
+    assert_int_equal(world->calls[2], 0);
+    assert_true(skips(world, "view_not_ready") > 0);
+}
+
+/* A call that hangs ends by its deadline, and the next cycle comes. */
+static void test_a_hanging_call(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "");
+    world->hanging = "/v1/deployments/view";
+    pass_long(world, 20000);
+    assert_int_equal(world->calls[2], 0);
+    assert_in_range(world->calls[3], 3, 6);
+    world->hanging = NULL;
+    pass_long(world, 9000);
+    assert_true(world->claims > 0);
+}
+
+static void test_a_node_that_does_not_tell_is_not_the_favourite(void **state)
+{
+    struct world *world = *state;
+
+    world->bench.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
+    rows(world, 2, "");
+    pass_long(world, 12000);
+    assert_int_equal(world->claims, 0); /* n2 is idler */
+    world->usage_hangs = true;
+    pass_long(world, 6000);
+    assert_int_equal(world->claims, 1);
+    world->bench.config.unknown_metric = CONFIG_UNKNOWN_ZERO; /* the seed's rule */
+    pass_long(world, 12000);
+    assert_int_equal(world->claims, 1);
+}
+
+/* The deadline of what runs is counted from when the renewal left, not from when its answer came.
+ */
+static void test_fence_counts_from_the_question(void **state)
+{
+    struct world *world = *state;
+    int64_t before_ms;
+
+    rows(world, 1, "n1");
+    before_ms = clock_boot_ms();
+    pass(world, 0);
+    assert_int_equal(fake_run_count, 1);
+    assert_in_range(fake_runs[0].deadline_ms, before_ms + 30000 - 2000, clock_boot_ms() + 30000);
+    assert_int_equal(fake_runs[0].spec.deadline_grace_ms, 10000);
+    fake_run_begin(fake_runs[0].key);
+    world->hanging = "/v1/deployments/renew";
+    int64_t deadline_ms = fake_runs[0].deadline_ms;
+    pass_long(world, 20000);
+    assert_int_equal(fake_runs[0].deadline_ms, deadline_ms);
+    world->hanging = NULL;
+    pass_long(world, 6000);
+    assert_true(fake_runs[0].deadline_ms >= deadline_ms);
+}
+
+#define CLAIM_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CLAIM_TEST(test_one_each_interval),
+        CLAIM_TEST(test_an_event_wakes_it),
+        CLAIM_TEST(test_budget),
+        CLAIM_TEST(test_conflicts_are_counted_and_the_next_is_tried),
+        CLAIM_TEST(test_lost),
+        CLAIM_TEST(test_warm_up_after_a_new_connection),
+        CLAIM_TEST(test_mass_loss),
+        CLAIM_TEST(test_what_keeps_it_from_claiming),
+        CLAIM_TEST(test_no_lease_no_claim),
+        CLAIM_TEST(test_a_hanging_call),
+        CLAIM_TEST(test_a_node_that_does_not_tell_is_not_the_favourite),
+        CLAIM_TEST(test_fence_counts_from_the_question),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

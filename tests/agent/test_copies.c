@@ -1,0 +1,430 @@
+/* The life of a copy, above all what must never happen: two at once, one without a lease, one that
+ * is prolonged after its deadline, one that an agent's restart touches. */
+#include "copies_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "unit.h"
+
+#define ROW(id, generation, version)                                                               \
+    "{\"id\":\"" id "\",\"type\":\"deployment\",\"generation\":" #generation                       \
+    ",\"version\":" #version ",\"spec\":{\"command\":[\"serve\"],\"env\":{\"A\":\"1\"},"           \
+    "\"stop_grace_ms\":700,\"limits\":{\"memory_mb\":64,\"pids\":5}}}"
+#define DAEMON(id, version)                                                                        \
+    "{\"id\":\"" id "\",\"type\":\"daemon\",\"generation\":0,\"version\":" #version                \
+    ",\"spec\":{\"command\":\"watch\"}}"
+
+enum { HOUR_MS = 3600 * 1000 };
+
+static int setup(void **state)
+{
+    struct bench *bench = calloc(1, sizeof *bench);
+
+    bench_make(bench);
+    bench_open(bench);
+    *state = bench;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_close(bench);
+    bench_remove(bench);
+    free(bench);
+    return 0;
+}
+
+static void fence(struct bench *bench, int64_t ms)
+{
+    copies_fence(bench->copies, clock_boot_ms() + ms, 2000);
+}
+
+/* "state" of the only copy, as it is told. */
+static struct str told(struct bench *bench, const char *name)
+{
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    const struct json *list;
+
+    copies_write(bench->copies, &w);
+    list = bench_json(bench, buf_view(&text));
+    buf_free(&text);
+    assert_int_equal(list->count, 1);
+    return json_type(json_get(json_first(list), name)) == JSON_STR
+               ? json_str(json_get(json_first(list), name), &bench->arena)
+               : json_raw(json_get(json_first(list), name));
+}
+
+static struct fake_run *up(struct bench *bench, const char *id)
+{
+    struct fake_run *run = bench_run(id);
+
+    assert_non_null(run);
+    fake_run_begin(run->key);
+    return run;
+}
+
+static void test_starts_with_a_lease_only(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *run;
+
+    bench_round(bench, "[" ROW("web", 3, 2) "]");
+    bench_tick(bench, HOUR_MS);
+    assert_null(bench_run("web"));
+    assert_str(told(bench, "state"), "waiting");
+    copies_fence(bench->copies, clock_boot_ms() - 1, 2000); /* an answer that came too late */
+    assert_null(bench_run("web"));
+    fence(bench, HOUR_MS);
+    run = bench_run("web");
+    assert_non_null(run);
+    assert_string_equal(run->argv, "serve");
+    assert_non_null(strstr(run->env, "BERTH_GENERATION=3"));
+    assert_non_null(strstr(run->env, "BERTH_DEPLOYMENT_ID=web"));
+    assert_int_equal(run->spec.stop_grace_ms, 700);
+    assert_int_equal(run->spec.deadline_grace_ms, 2000);
+    assert_int_equal(run->spec.memory_bytes_max, 64 << 20);
+    assert_int_equal(run->spec.pids_max, 5);
+    assert_true(run->spec.deadline_boot_ms > clock_boot_ms());
+    assert_str(told(bench, "state"), "starting");
+    up(bench, "web");
+    assert_str(told(bench, "state"), "running");
+    assert_str(told(bench, "healthy"), "true");
+    for (int i = 0; i < 10; i++) {
+        bench_round(bench, "[" ROW("web", 3, 2) "]");
+        fence(bench, HOUR_MS);
+        bench_tick(bench, 5000);
+    }
+    assert_int_equal(fake_run_count, 1);
+}
+
+static void test_a_daemon_needs_no_lease(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[" DAEMON("log", 1) "]");
+    assert_non_null(bench_run("log"));
+    assert_int_equal(bench_run("log")->deadline_ms, 0);
+    up(bench, "log");
+    fence(bench, HOUR_MS);
+    assert_int_equal(bench_run("log")->deadline_ms, 0);
+    assert_int_equal(copies_count(bench->copies), 0);
+}
+
+static void test_crashes(void **state)
+{
+    struct bench *bench = *state;
+    int64_t pauses[8];
+
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    for (int i = 0; i < 8; i++) {
+        int64_t waited = 0;
+        int before = fake_run_count;
+
+        fake_run_end(up(bench, "web")->key, "EXITED", 1, -1, "");
+        assert_str(told(bench, "state"), i < 4 ? "backoff" : "crash_loop");
+        while (fake_run_count == before) {
+            bench_tick(bench, 100);
+            waited += 100;
+            assert_true(waited < HOUR_MS);
+        }
+        pauses[i] = waited;
+    }
+    assert_true(pauses[0] <= 1100 && pauses[0] >= 500);
+    assert_true(pauses[4] >= 8000 && pauses[7] <= 60100);
+    up(bench, "web");
+    bench_tick(bench, 30000); /* stable again */
+    fake_run_end(bench_run("web")->key, "SIGNALLED", -1, 9, "");
+    assert_str(told(bench, "state"), "backoff");
+    bench_tick(bench, 1100);
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+static void test_what_is_not_named_stops(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *run;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "," ROW("api", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    run = up(bench, "api");
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    assert_string_equal(run->stop, "STOPPED");
+    assert_string_equal(bench_run("web")->stop, "");
+    int64_t deadline_ms = run->deadline_ms;
+    fence(bench, 2 * HOUR_MS);
+    assert_int_equal(run->deadline_ms, deadline_ms); /* the lease is not prolonged for it */
+    fake_run_end(run->key, "STOPPED", -1, 15, "");
+    bench_tick(bench, 100);
+    assert_false(copies_has(bench->copies, STR("api")));
+    assert_false(run->there);
+    bench_tick(bench, HOUR_MS);
+    assert_int_equal(bench_alive("api"), 0);
+    assert_int_equal(fake_run_count, 2);
+}
+
+static void test_a_new_version_replaces_one_at_a_time(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *old[2];
+
+    bench_round(bench, "[" ROW("web", 1, 1) "," ROW("api", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    old[0] = up(bench, "web");
+    old[1] = up(bench, "api");
+    bench_round(bench, "[" ROW("web", 1, 2) "," ROW("api", 1, 2) "]");
+    bench_tick(bench, HOUR_MS);
+    assert_string_equal(old[0]->stop, "REPLACED");
+    assert_string_equal(old[1]->stop, "");
+    assert_int_equal(bench_alive("web"), 1); /* never two */
+    fake_run_end(old[0]->key, "REPLACED", -1, 15, "");
+    bench_tick(bench, 100);
+    assert_int_equal(bench_alive("web"), 1);
+    up(bench, "web");
+    bench_tick(bench, 100);
+    assert_string_equal(old[1]->stop, ""); /* not before the first has settled */
+    bench_tick(bench, 1000);
+    bench_tick(bench, 100);
+    assert_string_equal(old[1]->stop, "REPLACED");
+    fake_run_end(old[1]->key, "REPLACED", -1, 15, "");
+    bench_tick(bench, 100);
+    assert_true(bench_run("api") != old[1]);
+}
+
+static void test_a_new_generation_ends_the_old_at_once(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *old[2];
+
+    bench_round(bench, "[" ROW("web", 1, 1) "," ROW("api", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    old[0] = up(bench, "web");
+    old[1] = up(bench, "api");
+    bench_round(bench, "[" ROW("web", 2, 1) "," ROW("api", 2, 1) "]");
+    fence(bench, 2 * HOUR_MS);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(old[i]->stop, "REPLACED");
+        assert_true(old[i]->deadline_ms < clock_boot_ms() + HOUR_MS + 1); /* and not prolonged */
+        fake_run_end(old[i]->key, "REPLACED", -1, 15, "");
+    }
+    bench_tick(bench, 100);
+    assert_non_null(strstr(bench_run("web")->env, "BERTH_GENERATION=2"));
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+/* All was frozen, the shim has not yet looked at its clock, and the first thing that happens is an
+ * answer to a renewal: another node may have had the deployment meanwhile. */
+static void test_a_deadline_that_passed_is_not_prolonged(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *run;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    run = up(bench, "web");
+    run->deadline_ms = clock_boot_ms() - 1;
+    fence(bench, HOUR_MS);
+    assert_string_equal(run->stop, "FENCED");
+    assert_int_equal(run->stop_grace_ms, 0);
+    assert_true(run->deadline_ms < clock_boot_ms());
+    fake_run_end(run->key, "FENCED", -1, 9, "");
+    bench_tick(bench, 100); /* it is still ours: no crash, so no pause */
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+static void test_the_fence_is_no_crash(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    copies_fence(bench->copies, 1, 2000);
+    fake_run_end(up(bench, "web")->key, "DEADLINE", -1, 15, "");
+    bench_tick(bench, HOUR_MS);
+    assert_int_equal(bench_alive("web"), 0);
+    assert_str(told(bench, "state"), "waiting");
+    fence(bench, HOUR_MS);
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+static void test_an_agents_restart_touches_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *run;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "," DAEMON("log", 1) "]");
+    fence(bench, HOUR_MS);
+    run = up(bench, "web");
+    up(bench, "log");
+    for (int i = 0; i < 5; i++) {
+        bench_close(bench);
+        bench_open(bench);
+        assert_int_equal(copies_alive(bench->copies), 2);
+        bench_tick(bench, HOUR_MS); /* nobody says anything: it runs on */
+        bench_round(bench, "[" ROW("web", 1, 1) "," DAEMON("log", 1) "]");
+        fence(bench, 2 * HOUR_MS);
+        bench_tick(bench, HOUR_MS);
+    }
+    assert_int_equal(fake_run_count, 2);
+    assert_string_equal(run->stop, "");
+    assert_true(run->deadline_ms > clock_boot_ms() + HOUR_MS);
+    bench_close(bench);
+    bench_open(bench);
+    bench_round(bench, "[]"); /* it moved while we were away */
+    assert_string_equal(run->stop, "STOPPED");
+}
+
+static void test_a_spec_that_cannot_be_run(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{}}]");
+    fence(bench, HOUR_MS);
+    assert_str(told(bench, "state"), "bad_spec");
+    assert_has(told(bench, "reason"), "command");
+    bench_round(bench, "[" ROW("web", 1, 2) "]");
+    up(bench, "web");
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":3,\"spec\":{}}]");
+    bench_tick(bench, HOUR_MS);
+    assert_string_equal(bench_run("web")->stop, ""); /* what runs, runs */
+    assert_str(told(bench, "state"), "bad_spec");
+}
+
+#define CHECKED(check)                                                                             \
+    "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{\"command\":\"serve\",\"health\":"  \
+    "{" check ",\"interval_ms\":1000,\"start_ms\":500,\"failures\":2}}}]"
+
+static struct fake_run *newest(const char *prefix)
+{
+    struct fake_run *run = &fake_runs[fake_run_count - 1];
+
+    return strncmp(run->key, prefix, strlen(prefix)) == 0 ? run : NULL;
+}
+
+static void test_health_by_command(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, CHECKED("\"command\":[\"probe\"]"));
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    bench_tick(bench, 0);
+    bench_tick(bench, 499);
+    assert_null(newest("h."));
+    assert_str(told(bench, "healthy"), "false"); /* not known yet */
+    bench_tick(bench, 1);
+    assert_non_null(newest("h."));
+    assert_non_null(strstr(newest("h.")->env, "BERTH_DEPLOYMENT_ID=web"));
+    fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
+    assert_str(told(bench, "healthy"), "true");
+    for (int i = 0; i < 2; i++) {
+        bench_tick(bench, 1000);
+        assert_string_equal(bench_run("web")->stop, "");
+        fake_run_end(newest("h.")->key, "EXITED", 1, -1, "");
+        assert_str(told(bench, "healthy"), "false");
+    }
+    assert_string_equal(bench_run("web")->stop, "UNHEALTHY");
+    fake_run_end(bench_run("web")->key, "UNHEALTHY", -1, 15, "");
+    assert_str(told(bench, "state"), "backoff"); /* like a crash */
+    for (int i = 0; i < fake_run_count; i++)
+        assert_true(fake_runs[i].key[0] != 'h' || !fake_runs[i].there);
+}
+
+static void test_health_by_http_when_nobody_answers(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, CHECKED("\"http\":\"http://127.0.0.1:1/\""));
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    for (int i = 0; i < 3; i++) {
+        bench_tick(bench, 1000);
+        await(&bench->loop, !str_is(told(bench, "state"), "running"));
+        bench_tick(bench, 1000);
+    }
+    await(&bench->loop, bench_run("web")->stop[0]);
+    assert_string_equal(bench_run("web")->stop, "UNHEALTHY");
+}
+
+static void test_held(void **state)
+{
+    struct bench *bench = *state;
+    int64_t generation = 0;
+
+    bench_round(bench, "[" ROW("web", 4, 1) "]");
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    assert_str(copies_first_owned(bench->copies), "web");
+    copies_hold(bench->copies, STR("web"));
+    bench_tick(bench, 100);
+    assert_string_equal(bench_run("web")->stop, "STOPPED");
+    assert_false(copies_held(bench->copies, &generation)); /* it still runs */
+    fake_run_end(bench_run("web")->key, "STOPPED", -1, 15, "");
+    bench_tick(bench, HOUR_MS);
+    assert_int_equal(bench_alive("web"), 0);
+    assert_true(copies_held(bench->copies, &generation));
+    assert_int_equal(generation, 4);
+    copies_hold(bench->copies, STR_NONE); /* the operator thought better of it */
+    bench_tick(bench, 100);
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+static void test_logs(void **state)
+{
+    struct bench *bench = *state;
+    struct buf text = {0};
+    int64_t offset, total;
+    bool ended;
+    struct fake_run *old;
+
+    assert_int_equal(
+        copies_log(bench->copies, STR("web"), false, 0, 10, &text, &offset, &total, &ended),
+        ERR_NOT_FOUND);
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    old = up(bench, "web");
+    fake_run_end(old->key, "EXITED", 1, -1, "");
+    assert_int_equal(
+        copies_log(bench->copies, STR("web"), false, 0, 10, &text, &offset, &total, &ended),
+        ERR_OK);
+    assert_true(ended && str_is(buf_view(&text), old->key));
+    bench_tick(bench, 1100);
+    buf_clear(&text);
+    copies_log(bench->copies, STR("web"), false, 0, 10, &text, &offset, &total, &ended);
+    assert_true(!ended && str_is(buf_view(&text), bench_run("web")->key));
+    buf_clear(&text);
+    copies_log(bench->copies, STR("web"), true, 0, 10, &text, &offset, &total, &ended);
+    assert_true(ended && str_is(buf_view(&text), old->key));
+    buf_free(&text);
+}
+
+#define COPY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        COPY_TEST(test_starts_with_a_lease_only),
+        COPY_TEST(test_a_daemon_needs_no_lease),
+        COPY_TEST(test_crashes),
+        COPY_TEST(test_what_is_not_named_stops),
+        COPY_TEST(test_a_new_version_replaces_one_at_a_time),
+        COPY_TEST(test_a_new_generation_ends_the_old_at_once),
+        COPY_TEST(test_a_deadline_that_passed_is_not_prolonged),
+        COPY_TEST(test_the_fence_is_no_crash),
+        COPY_TEST(test_an_agents_restart_touches_nothing),
+        COPY_TEST(test_a_spec_that_cannot_be_run),
+        COPY_TEST(test_health_by_command),
+        COPY_TEST(test_health_by_http_when_nobody_answers),
+        COPY_TEST(test_held),
+        COPY_TEST(test_logs),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* The list of members: changes fold in order, a gap means everything anew, and absence is measured
+ * from a view that is whole and warm. */
+#include "agent/roster.h"
+
+#include <string.h>
+
+#include "unit.h"
+
+#define UNIT(id)                                                                                   \
+    "{\"terminal_id\":\"" id "\",\"tags\":{\"node_unit\":\"true\",\"node_unit_address\":\"" id     \
+    "\"},\"takes\":true}"
+
+struct site {
+    struct roster roster;
+    struct arena arena;
+};
+
+static bool take(struct site *site, const char *reply, int64_t now_ms)
+{
+    const struct json *json;
+
+    assert_int_equal(json_parse(str_of(reply), &site->arena, &json, NULL), ERR_OK);
+    return roster_take(&site->roster, json, now_ms);
+}
+
+/* The addresses online with commas between; a node that takes nothing has a minus behind it. */
+static const char *online(struct site *site, struct names *ret_names)
+{
+    struct claim_node *nodes;
+    size_t count = roster_nodes(&site->roster, &site->arena, &nodes);
+    struct buf text = {0};
+    const char *copy;
+
+    names_init(ret_names, count, &site->arena);
+    for (size_t i = 0; i < count; i++) {
+        buf_fmt(&text, "%s" STR_FMT "%s", i ? "," : "", STR_ARG(nodes[i].address),
+                nodes[i].takes ? "" : "-");
+        names_add(ret_names, nodes[i].address);
+    }
+    copy = arena_cstr(&site->arena, buf_view(&text));
+    buf_free(&text);
+    return copy;
+}
+
+static void test_changes(void **state)
+{
+    struct site site = {0};
+    struct names names;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    roster_init(&site.roster);
+    assert_true(take(&site,
+                     "{\"source\":\"s1\",\"seq\":7,\"full\":true,\"terminals\":[" UNIT(
+                         "b") "," UNIT("a") ",{\"terminal_id\":\"x\"}]}",
+                     5));
+    assert_string_equal(online(&site, &names), "a,b");
+    jsonw_obj(&w);
+    roster_write(&site.roster, &w);
+    jsonw_end_obj(&w);
+    assert_str(buf_view(&text), "{\"source\":\"s1\",\"seq\":7}");
+    assert_true(take(&site, "{\"source\":\"s1\",\"seq\":7,\"full\":false,\"changes\":[]}", 6));
+    assert_true(take(&site,
+                     "{\"source\":\"s1\",\"seq\":9,\"changes\":["
+                     "{\"change\":\"JOIN\",\"payload\":{\"new\":" UNIT(
+                         "c") "}},"
+                              "{\"change\":\"LEAVE\",\"payload\":{\"old\":" UNIT("a") "}}]}",
+                     7));
+    assert_string_equal(online(&site, &names), "b,c");
+    assert_true(
+        take(&site,
+             "{\"source\":\"s1\",\"seq\":10,\"changes\":[{\"change\":\"UPDATE\",\"payload\":{"
+             "\"old\":" UNIT("c") ",\"new\":{\"terminal_id\":\"c\",\"takes\":true,\"tags\":{"
+                                  "\"node_unit\":\"true\",\"node_unit_address\":\"c\",\"node_unit_"
+                                  "takes\":\"false\"}}}}]}",
+             7));
+    assert_string_equal(online(&site, &names), "b,c-");
+    assert_false(take(&site, "{\"source\":\"s1\",\"seq\":13,\"changes\":[]}", 8)); /* a gap */
+    buf_clear(&text);
+    w = jsonw_to(&text);
+    jsonw_obj(&w);
+    roster_write(&site.roster, &w);
+    jsonw_end_obj(&w);
+    assert_str(buf_view(&text), "{}"); /* so everything is asked for */
+    assert_true(take(&site, "{\"source\":\"s1\",\"seq\":13,\"terminals\":[]}", 9));
+    assert_string_equal(online(&site, &names), "");
+    buf_free(&text);
+    roster_done(&site.roster);
+    arena_free(&site.arena);
+}
+
+static bool lost(struct site *site, const char *address, int64_t now_ms)
+{
+    return roster_lost(&site->roster, str_of(address), &member_defaults, now_ms);
+}
+
+static void test_lost(void **state)
+{
+    struct site site = {0};
+    struct names names, owners;
+
+    roster_init(&site.roster);
+    names_init(&owners, 2, &site.arena);
+    names_add(&owners, STR("gone"));
+    assert_true(take(
+        &site, "{\"source\":\"s1\",\"seq\":1,\"terminals\":[" UNIT("a") "," UNIT("b") "]}", 0));
+    online(&site, &names);
+    roster_note(&site.roster, &names, &owners, 0);
+    assert_false(lost(&site, "gone", 29999)); /* not warm */
+    assert_true(lost(&site, "gone", 30000));
+    assert_false(lost(&site, "b", 30000));
+    assert_false(lost(&site, "never heard of", 99999));
+    assert_int_equal(roster_absent(&site.roster), 1);
+    assert_true(take(
+        &site, "{\"source\":\"s1\",\"seq\":2,\"changes\":[{\"payload\":{\"old\":" UNIT("b") "}}]}",
+        40000));
+    online(&site, &names);
+    roster_note(&site.roster, &names, &owners, 40000);
+    assert_false(lost(&site, "b", 54999));
+    assert_true(lost(&site, "b", 55000));
+    assert_int_equal(roster_absent(&site.roster), 2);
+    roster_note(&site.roster, &names, &owners, 40000 + 5 * 60 * 1000 + 1);
+    assert_int_equal(roster_absent(&site.roster), 1); /* it owns nothing: not missed for ever */
+    /* Another life of the server: everybody has to come back to it first. */
+    assert_true(take(&site, "{\"source\":\"s2\",\"seq\":1,\"terminals\":[" UNIT("a") "]}", 500000));
+    assert_false(lost(&site, "gone", 529999));
+    assert_true(lost(&site, "gone", 530000));
+    roster_forget(&site.roster);
+    assert_false(lost(&site, "gone", 999999));
+    roster_done(&site.roster);
+    arena_free(&site.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_changes), cmocka_unit_test(test_lost)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
