@@ -11,7 +11,7 @@
 #include "sched/blackboard.h"
 #include "store/store.h"
 
-enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000, PRIORITY_DEFAULT = 100 };
+enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };
 
 static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
                                            "draining", "offline",     NULL};
@@ -39,6 +39,7 @@ static const struct field fields[] = {
      .offset = offsetof(struct report, capability_by_type)},
     {.name = "allowed_types", .type = FIELD_JSON, .offset = offsetof(struct report, allowed_types)},
     {.name = "labels", .type = FIELD_JSON, .offset = offsetof(struct report, labels)},
+    {.name = "tags", .type = FIELD_JSON, .offset = offsetof(struct report, tags)},
     {.name = "max_concurrent_jobs",
      .type = FIELD_INT,
      .offset = offsetof(struct report, max_concurrent_jobs),
@@ -142,6 +143,7 @@ static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
                             [MARK_CAPS] = mark_json(report->capability_by_type),
                             mark_json(report->allowed_types),
                             mark_json(report->labels),
+                            mark_json(report->tags),
                             mark_json(report->raw_max),
                             mark_str(report->endpoint),
                             mark_str(report->agent_version),
@@ -315,6 +317,47 @@ static enum err read_labels(const struct json *obj, struct problem *why)
     return ERR_OK;
 }
 
+/* Tags are told one by one, by the node or by an operator: what is not mentioned stays. */
+static void write_tags(const struct json *tags, const struct json *unless, struct jsonw *w,
+                       struct arena *arena)
+{
+    const struct json *key = json_first(tags);
+
+    for (uint32_t i = 0; tags && i < tags->count; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, arena);
+
+        if (json_is_null(key + 1) ||
+            (unless && json_get(unless, arena_cstr(arena, name)))) /* said anew, or taken away */
+            continue;
+        jsonw_key_str(w, name);
+        jsonw_raw(w, json_raw(key + 1));
+    }
+}
+
+static enum err merge_tags(const struct json *sent, const struct json *old, struct facts *facts,
+                           struct problem *why)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    const struct json *key = json_first(sent);
+
+    if (!json_is_null(sent) && (json_type(sent) != JSON_OBJ || sent->count > TAGS_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "tags",
+                           "tags must be an object of at most %d texts.", TAGS_MAX);
+    for (uint32_t i = 0; !json_is_null(sent) && i < sent->count; i++, key = json_next(key + 1))
+        if ((json_type(key + 1) != JSON_STR && !json_is_null(key + 1)) || key[1].len > 256 ||
+            key->len > 128)
+            return problem_set(why, ERR_BAD_FIELD, "tags",
+                               "tags must hold texts of at most 256 bytes, or null.");
+    jsonw_obj(&w);
+    write_tags(json_is_null(old) ? NULL : old, json_is_null(sent) ? NULL : sent, &w, &facts->arena);
+    write_tags(json_is_null(sent) ? NULL : sent, NULL, &w, &facts->arena);
+    jsonw_end_obj(&w);
+    facts->tags = arena_str(&facts->arena, buf_view(&buf));
+    buf_free(&buf);
+    return ERR_OK;
+}
+
 static void write_langs(struct jsonw *w, const char *name, const struct str *langs, size_t count)
 {
     jsonw_key(w, name);
@@ -362,6 +405,7 @@ static void write_facts(struct facts *facts, struct str id)
     jsonw_kbool(&w, "semantic", pool->semantic);
     jsonw_end_obj(&w);
     jsonw_kraw(&w, "labels", facts->labels);
+    jsonw_kraw(&w, "tags", facts->tags);
     jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);
     jsonw_kint(&w, "reserved_slots", facts->reserved_slots);
     jsonw_kint(&w, "priority", facts->priority);
@@ -417,6 +461,8 @@ static enum err fill_facts(const struct report *report, const struct facts *befo
         err = read_types(types, facts, why);
     if (!err && !json_is_null(labels))
         err = read_labels(labels, why);
+    if (!err)
+        err = merge_tags(report->tags, json_get(old, "tags"), facts, why);
     if (!err)
         err = read_capabilities(caps, facts, why);
     if (err)

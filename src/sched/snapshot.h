@@ -15,7 +15,7 @@
 
 enum {
     NODE_RING = 100, /* the last jobs health_score looks at */
-    NODE_MARKS = 13, /* fields of a registration, see report.c */
+    NODE_MARKS = 14, /* fields of a registration, see report.c */
 };
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
@@ -59,6 +59,7 @@ struct facts {
     struct str json;     /* the whole registration, normalised: what the store keeps */
     struct str endpoint; /* push; at == NULL: none */
     struct str labels;   /* JSON object text */
+    struct str tags;     /* JSON object text: what UpdateTerminalInfo sets */
     struct str agent_version;
     struct str name, role;
     const struct json *label_values; /* parsed `labels` */

@@ -52,6 +52,25 @@ void api_metrics_declare(void); /* at the start */
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
 
+/* api_deploy.c */
+void api_deploy_list(struct call *call);
+void api_deploy_show(struct call *call);
+void api_deploy_put(struct call *call);
+void api_deploy_patch(struct call *call);
+void api_deploy_delete(struct call *call);
+void api_deploy_restart(struct call *call);
+void api_deploy_history(struct call *call);
+void api_deploy_logs(struct call *call);
+void api_deploy_release(struct call *call);
+void api_deploy_approve(struct call *call);
+
+/* api_deploy_node.c */
+void api_deploy_view(struct call *call);
+void api_deploy_renew(struct call *call);
+void api_deploy_claim(struct call *call);
+void api_deploy_yield(struct call *call);
+void api_deploy_status(struct call *call);
+
 /* api_status.c */
 void api_cluster_status(struct call *call);
 

@@ -57,5 +57,8 @@ uint64_t hub_link_incarnation(uint64_t link);
 int hub_link_loop(uint64_t link);
 void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
 void hub_ws_free(struct hub *hub);
+/* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
+ * stands. */
+void hub_call(struct socket *socket, const struct json *message, struct arena *arena);
 
 #endif

@@ -377,11 +377,16 @@ static void on_known(struct wscall *call, struct socket *socket, struct str word
         wscall_over(call);
         return;
     }
-    if (str_is(word, "heartbeat")) {
+    if (str_is(word, "call")) {
+        hub_call(socket, call->body, &call->arena);
+        wscall_over(call);
+        return;
+    }
+    if (str_is(word, "heartbeat") || str_is(word, "UpdateTerminalInfo")) {
         on_heartbeat(call, socket);
         return;
     }
-    problem_set(&why, ERR_BAD_FIELD, "msg", "msg must be heartbeat, ack, done or fail.");
+    problem_set(&why, ERR_BAD_FIELD, "msg", "msg must be heartbeat, ack, done, fail or call.");
     reply_problem(call, &why, 0);
 }
 

@@ -69,6 +69,43 @@ static const struct route routes[] = {
      .body_optional = true, .in = "Reason", .out = "Ok", .help = "takes work again"},
     {HTTP_M_POST, "/v1/nodes/{id}/cordon", api_node_cordon, SCOPE_OPERATE, .body = true,
      .body_optional = true, .in = "Reason", .out = "Ok", .help = "no new work"},
+    {HTTP_M_POST, "/v1/deployments/view", api_deploy_view, SCOPE_NODE, .body = true, .socket = true,
+     .in = "DeployLook", .out = "DeployView",
+     .help = "the table of deployments, as a claimer needs it"},
+    {HTTP_M_POST, "/v1/deployments/renew", api_deploy_renew, SCOPE_NODE, .body = true,
+     .socket = true, .in = "DeployLook", .out = "DeployLease",
+     .help = "a node lives; what it must run"},
+    {HTTP_M_POST, "/v1/deployments/claim", api_deploy_claim, SCOPE_NODE, .body = true,
+     .socket = true, .in = "DeployClaim", .out = "Assignment", .help = "a node takes a deployment"},
+    {HTTP_M_POST, "/v1/deployments/yield", api_deploy_yield, SCOPE_NODE, .body = true,
+     .socket = true, .in = "DeployClaim", .out = "Ok", .help = "a node gives a deployment up"},
+    {HTTP_M_POST, "/v1/deployments/status", api_deploy_status, SCOPE_NODE, .body = true,
+     .socket = true, .in = "DeployStatus", .out = "DeployStale", .help = "how a node's copies are"},
+    {HTTP_M_POST, "/v1/deployments/release", api_deploy_release, SCOPE_OPERATE, .body = true,
+     .in = "Release", .out = "Released", .help = "take deployments from nodes that are gone"},
+    {HTTP_M_POST, "/v1/deployments/approve", api_deploy_approve, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .in = "Approve", .out = "Approved",
+     .help = "nodes may claim although many are gone"},
+    {HTTP_M_GET, "/v1/deployments", api_deploy_list, SCOPE_READ,
+     .query = "type enabled address package_name limit cursor", .out = "DeploymentList",
+     .help = "deployments, by id"},
+    {HTTP_M_GET, "/v1/deployments/{id}", api_deploy_show, SCOPE_READ, .out = "Deployment",
+     .help = "one deployment and its copies"},
+    {HTTP_M_PUT, "/v1/deployments/{id}", api_deploy_put, SCOPE_OPERATE, .body = true,
+     .in = "DeploymentSpec", .out = "Deployment", .also = 201,
+     .help = "create or replace a deployment"},
+    {HTTP_M_PATCH, "/v1/deployments/{id}", api_deploy_patch, SCOPE_OPERATE, .body = true,
+     .in = "Enabled", .out = "Deployment", .help = "switch a deployment on or off"},
+    {HTTP_M_DELETE, "/v1/deployments/{id}", api_deploy_delete, SCOPE_OPERATE, .out = "Ok",
+     .help = "take a deployment away"},
+    {HTTP_M_POST, "/v1/deployments/{id}/restart", api_deploy_restart, SCOPE_OPERATE, .body = true,
+     .body_optional = true, .in = "Anything", .out = "Deployment", .help = "restart a deployment"},
+    {HTTP_M_GET, "/v1/deployments/{id}/history", api_deploy_history, SCOPE_READ,
+     .query = "limit cursor", .out = "DeploymentHistory",
+     .help = "what happened to a deployment, newest first"},
+    {HTTP_M_GET, "/v1/deployments/{id}/logs", api_deploy_logs, SCOPE_READ,
+     .query = "offset max address", .out = "Logs",
+     .help = "what a deployment printed, from an offset"},
     {HTTP_M_GET, "/v1/breakers", api_breaker_list, SCOPE_READ, .query = "limit cursor",
      .out = "BreakerList", .help = "nodes that fail a type of work, by id"},
     {HTTP_M_POST, "/v1/breakers/reset", api_breaker_reset, SCOPE_OPERATE, .body = true,
@@ -189,9 +226,12 @@ static void count_status(int status)
 
 void call_reply(struct call *call, const struct http_reply *reply)
 {
-    assert(call->req);
+    assert(call->req || call->answer);
     count_status(reply->status);
-    http_reply(call->req, reply);
+    if (call->answer)
+        call->answer(call, reply);
+    else
+        http_reply(call->req, reply);
 }
 
 static void answer_unrouted(struct call *call, bool known_path)
@@ -406,6 +446,24 @@ bool call_speaks_for(struct call *call, struct str node_id)
     call_error(call, ERR_FORBIDDEN, "node_id", "The token is for the node " STR_FMT ".",
                STR_ARG(call->token->node_id));
     return false;
+}
+
+bool call_node(struct call *call, struct str *ret_node_id)
+{
+    struct str node_id = call->node_id;
+
+    if (!node_id.at) {
+        node_id = json_str(json_get(call->body, "node_id"), call->arena);
+        if (!str_is_id(node_id, NODE_ID_MAX)) {
+            call_error(call, ERR_BAD_FIELD, "node_id",
+                       "node_id is required: 1 to %d letters, digits or ._:@-.", NODE_ID_MAX);
+            return false;
+        }
+        if (!call_speaks_for(call, node_id))
+            return false;
+    }
+    *ret_node_id = node_id;
+    return true;
 }
 
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)

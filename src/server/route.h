@@ -13,7 +13,10 @@ enum {
 
 /* A request as a handler sees it; stands in the request's arena. */
 struct call {
-    struct http_request *req;
+    struct http_request *req; /* NULL: it came over a node's WebSocket */
+    /* How it is answered then, instead of by the request. */
+    void (*answer)(struct call *call, const struct http_reply *reply);
+    struct str node_id; /* and whose socket that is */
     struct worker *worker;
     const struct route *route;
     struct arena *arena;
@@ -29,7 +32,8 @@ struct route {
     enum auth_scope scope; /* who may call it once tokens exist */
     bool body;             /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
-    bool large; /* eight times the usual body */
+    bool large;  /* eight times the usual body */
+    bool socket; /* a node may call it over its WebSocket */
     const char *help;
     /* For the document of all routes, see openapi.h. */
     const char *query; /* the parameters it reads, with a blank between; NULL: none */
@@ -60,6 +64,10 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                       const struct problem *why);
 /* A problem as members of an object being written (batch answers, WebSocket replies). */
 void problem_write(struct jsonw *w, const struct problem *why);
+
+/* The node a request speaks for: its socket's, or `node_id` of the body, which the token must
+ * allow. False: answered already. */
+bool call_node(struct call *call, struct str *ret_node_id);
 
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);

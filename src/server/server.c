@@ -18,6 +18,7 @@
 #include "sched/settle.h"
 #include "server/api.h"
 #include "server/callback.h"
+#include "server/deploy.h"
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/listen.h"
@@ -76,6 +77,7 @@ static void loop_tick(struct loop *loop)
         atomic_store(&worker->connections, http_connections(&worker->http));
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
+    deploy_tick(worker);
     events_tick(worker->events);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
 }
@@ -236,6 +238,8 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     if (!err)
         err = open_store(server, why);
     if (!err)
+        err = deploy_open(server, why);
+    if (!err)
         err = sched_init(&server->sched, &settings->sched, server->store, server->loop_count,
                          &hooks, why);
     if (err)
@@ -300,6 +304,7 @@ static void server_stop(struct server *server)
 
 static void server_done(struct server *server)
 {
+    deploys_close(server->deploys);
     store_close(server->store); /* answers what is under way: into inboxes nobody reads any more */
     for (int i = 0; server->workers && i <= server->loop_count; i++)
         rpc_forget(server->workers[i].hub); /* another loop's requests, which go below */

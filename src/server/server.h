@@ -13,6 +13,7 @@ struct hub;
 struct waiters;
 struct events;
 struct stats;
+struct deploys;
 
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
@@ -27,6 +28,7 @@ struct worker {
     struct stats *stats;         /* of the loops that serve */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
+    int64_t told_news;           /* of deployments, to the nodes of this loop */
     _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
 };
 
@@ -39,6 +41,8 @@ struct server {
     char **argv;
     struct sched sched;
     struct store *store;
+    struct deploys *deploys; /* NULL: there is no database for them */
+    _Atomic int64_t deploy_news;
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */

@@ -14,6 +14,7 @@
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
+static const char *const claim_modes[] = {"hardened", "seed", NULL}; /* enum deploy_mode */
 
 static const struct field fields[] = {
     {.name = "listen",
@@ -33,6 +34,39 @@ static const struct field fields[] = {
      .offset = AT(data_dir),
      .preset = "./berth-data",
      .help = "directory of the embedded store"},
+    {.name = "database",
+     .type = FIELD_STR,
+     .offset = AT(database),
+     .flags = FIELD_SECRET,
+     .help =
+         "where deployments live: sqlite:PATH (default berth.db in data_dir), postgresql://..."},
+    {.name = "database_timeout_ms",
+     .type = FIELD_MS,
+     .offset = AT(database_timeout_ms),
+     .min = 100,
+     .max = 60 * SECOND_MS,
+     .preset = "2000",
+     .help = "a statement that takes longer failed"},
+    {.name = "deploy_lease_ms",
+     .type = FIELD_MS,
+     .offset = AT(deploy_lease_ms),
+     .min = 1000,
+     .max = HOUR_MS,
+     .preset = "45000",
+     .help = "a node's deployments may be taken over so long after its last renewal"},
+    {.name = "deploy_renew_ms",
+     .type = FIELD_MS,
+     .offset = AT(deploy_renew_ms),
+     .min = 100,
+     .max = HOUR_MS,
+     .preset = "5000",
+     .help = "how often a node renews it"},
+    {.name = "claim_mode",
+     .type = FIELD_ENUM,
+     .offset = AT(claim_mode),
+     .names = claim_modes,
+     .preset = "hardened",
+     .help = "hardened, or seed: no leases, no grace, no guard against mass loss"},
     {.name = "loops",
      .type = FIELD_INT,
      .offset = AT(loops),
@@ -513,6 +547,10 @@ enum err settings_check(const struct settings *settings, struct problem *why)
         return problem_set(why, ERR_BAD_CONFIG, "heartbeat_stale_ms",
                            "heartbeat_stale_ms must be at least 3 x heartbeat_ms (%lld), or off.",
                            (long long)(3 * sched->heartbeat_ms));
+    if (settings->deploy_lease_ms < 3 * settings->deploy_renew_ms)
+        return problem_set(why, ERR_BAD_CONFIG, "deploy_lease_ms",
+                           "deploy_lease_ms must be at least 3 x deploy_renew_ms (%lld).",
+                           (long long)(3 * settings->deploy_renew_ms));
     if ((settings->tls_cert.len > 0) != (settings->tls_key.len > 0))
         return problem_set(why, ERR_BAD_CONFIG, "tls_key",
                            "tls_cert and tls_key must be given together.");

@@ -14,6 +14,10 @@ struct settings {
     struct str listen;
     struct str store;
     struct str data_dir;
+    struct str database;         /* empty: SQLite in the data directory, if the store is embedded */
+    int64_t database_timeout_ms; /* of one statement */
+    int64_t deploy_lease_ms, deploy_renew_ms;
+    int claim_mode; /* enum deploy_mode */
     int64_t loops;
     struct sched_config sched;
     struct http_limits http;

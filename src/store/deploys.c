@@ -25,7 +25,7 @@ struct deploys {
     bool stopping; /* the thread's */
     struct sql *sql;
     struct deploys_config config;
-    int64_t told_version;
+    int64_t told_news;
     int64_t next_look_ms;
     _Atomic bool up;
     _Atomic int64_t in_flight;
@@ -80,13 +80,13 @@ static bool bring_up(struct deploys *deploys, bool *ret_newer)
     return true;
 }
 
-static void tell_version(struct deploys *deploys, int64_t version)
+static void tell_news(struct deploys *deploys, int64_t news)
 {
-    if (version == deploys->told_version || version == 0)
+    if (news == deploys->told_news || news == 0)
         return;
-    deploys->told_version = version;
+    deploys->told_news = news;
     if (deploys->config.changed)
-        deploys->config.changed(deploys->config.user, version);
+        deploys->config.changed(deploys->config.user, news);
 }
 
 /* An op that refuses something has read, and perhaps locked, but changed nothing. */
@@ -120,10 +120,10 @@ static void answer(struct deploys *deploys, struct deploys_op *op)
 
 static void run_op(struct deploys *deploys, struct deploys_op *op)
 {
-    int64_t version;
+    int64_t news;
 
     op->err = ERR_OK;
-    op->version = 0;
+    op->news = 0;
     if (!atomic_load(&deploys->up) || (op->until_mono_ms && clock_mono_ms() > op->until_mono_ms)) {
         op->err = ERR_STORE_DOWN;
     } else if (!run_verb(deploys, op)) {
@@ -131,9 +131,9 @@ static void run_op(struct deploys *deploys, struct deploys_op *op)
         went_down(deploys);
     }
     metric_add_label(METRIC_SQL, op->err == ERR_STORE_DOWN ? "error" : "ok", 1);
-    version = op->err ? 0 : op->version;
+    news = op->err ? 0 : op->news;
     answer(deploys, op);
-    tell_version(deploys, version);
+    tell_news(deploys, news);
 }
 
 static void take_op(struct msg *msg)
@@ -157,7 +157,7 @@ static void look(struct deploys *deploys)
 
     deploys->next_look_ms = clock_mono_ms() + LOOK_MS;
     if (deploys_meta(&work))
-        tell_version(deploys, op.version);
+        tell_news(deploys, op.news);
     else
         went_down(deploys);
     arena_free(&arena);

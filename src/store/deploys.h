@@ -102,13 +102,15 @@ enum deploys_refusal {
     DEPLOYS_TAKEN,
     DEPLOYS_CONFLICT,
     DEPLOYS_LEASE_ALIVE,
+    DEPLOYS_OWNER_ONLINE, /* its lease ran out just now, but it is connected: it will renew */
     DEPLOYS_NO_LEASE,
     DEPLOYS_MASS_LOSS,
     DEPLOYS_REFUSAL_COUNT
 };
 const char *deploys_refusal_name(enum deploys_refusal refusal); /* "claim_conflict" */
 
-#define DEPLOYS_ANY (-1) /* whatever version there is */
+#define DEPLOYS_ANY      (-1) /* whatever version there is, or none */
+#define DEPLOYS_EXISTING (-2) /* whatever version there is, but one */
 
 struct deploys;
 struct deploys_op;
@@ -188,6 +190,8 @@ struct deploys_op {
         struct { /* CLAIM, YIELD */
             struct str observed;
             int64_t generation;
+            bool owner_online; /* the server sees the owner; counts for one more lease_ms */
+            int64_t lease_ms;
             bool seed;                    /* leases do not count: the seed's rules */
             enum deploys_refusal refusal; /* answer */
             bool duplicate;
@@ -204,6 +208,7 @@ struct deploys_op {
     struct deploys_copy *copies; /* GET */
     size_t copy_count;
     int64_t version; /* of the table: +1 with every change but leases and statuses */
+    int64_t news;    /* the same without claims */
     int64_t now_ms;  /* the database's clock */
 };
 
@@ -213,8 +218,9 @@ struct deploys_config {
     int64_t timeout_ms;
     int64_t in_flight_max;
     int64_t (*now_ms)(void); /* SQLite's clock; NULL: clock_wall_ms */
-    /* The table has another version, by whoever's doing; on the SQL thread. May be NULL. */
-    void (*changed)(void *user, int64_t version);
+    /* There is something nodes should look at, by whoever's doing; on the SQL thread. May be NULL.
+     */
+    void (*changed)(void *user, int64_t news);
     void *user;
 };
 

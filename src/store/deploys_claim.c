@@ -12,6 +12,7 @@ static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
     [DEPLOYS_TAKEN] = "ok",
     [DEPLOYS_CONFLICT] = "claim_conflict",
     [DEPLOYS_LEASE_ALIVE] = "lease_alive",
+    [DEPLOYS_OWNER_ONLINE] = "owner_online",
     [DEPLOYS_NO_LEASE] = "no_lease",
     [DEPLOYS_MASS_LOSS] = "mass_loss",
 };
@@ -77,7 +78,7 @@ static bool reassign_own(struct work *work)
         if (!deploys_note(work, &row, "lapsed", row.address, "its node's lease had run out"))
             return false;
     }
-    return rows.count == 0 || deploys_bump(work);
+    return rows.count == 0 || deploys_bump(work, false);
 }
 
 static bool read_own(struct work *work)
@@ -138,13 +139,38 @@ static bool read_leases(struct work *work)
 
 static bool read_view(struct work *work)
 {
-#define VIEW(D)                                                                                    \
-    "SELECT " D##_TEXT("id") ", type, enabled, address, generation, selector, " D##_WHEN(          \
-        "created"                                                                                  \
-        "_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE " D##_BYTES("id") " > $1 "      \
-                                                                                     "ORDER "      \
-                                                                                     "BY"          \
-                                                                                     " " D##_BYTES("id") " LIMIT CAST($2 AS BIGINT)"
+#define VIEW(D)                                                                                     \
+    "SELECT " D##_TEXT("id") ", type, enabled, address, generation, selector, " D##_WHEN(           \
+        "created"                                                                                   \
+        "_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE " D##_BYTES("id") " > $1 "       \
+                                                                                     "ORDER "       \
+                                                                                     "BY"           \
+                                                                                     " " D##_BYTES( \
+                                                                                         "id") " "  \
+                                                                                               "L"  \
+                                                                                               "I"  \
+                                                                                               "M"  \
+                                                                                               "I"  \
+                                                                                               "T"  \
+                                                                                               " "  \
+                                                                                               "C"  \
+                                                                                               "A"  \
+                                                                                               "S"  \
+                                                                                               "T"  \
+                                                                                               "("  \
+                                                                                               "$"  \
+                                                                                               "2"  \
+                                                                                               " "  \
+                                                                                               "A"  \
+                                                                                               "S"  \
+                                                                                               " "  \
+                                                                                               "B"  \
+                                                                                               "I"  \
+                                                                                               "G"  \
+                                                                                               "I"  \
+                                                                                               "N"  \
+                                                                                               "T"  \
+                                                                                               ")"
     static const struct sql_text text = DEPLOYS_BOTH(VIEW);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
@@ -234,6 +260,8 @@ static bool check_leases(struct work *work)
         op->u.claim.refusal = DEPLOYS_NO_LEASE;
     else if (owner_ms >= 0)
         op->u.claim.refusal = DEPLOYS_LEASE_ALIVE;
+    else if (op->u.claim.owner_online && owner_ms > -op->u.claim.lease_ms)
+        op->u.claim.refusal = DEPLOYS_OWNER_ONLINE;
     else if (mass_loss)
         op->u.claim.refusal = DEPLOYS_MASS_LOSS;
     return true;
@@ -302,7 +330,7 @@ bool deploys_claim(struct work *work)
                deploys_note(work, &op->row, what, op->node,
                             op->u.claim.observed.len ? arena_cstr(op->arena, op->u.claim.observed)
                                                      : "") &&
-               deploys_bump(work);
+               deploys_bump(work, false);
     if (op->u.claim.refusal == DEPLOYS_TAKEN || !op->found ||
         !str_eq(op->row.address, op->u.claim.observed))
         op->u.claim.refusal = DEPLOYS_CONFLICT;
@@ -325,7 +353,7 @@ bool deploys_yield(struct work *work)
         !deploys_row_get(work, false))
         return false;
     if (rows.changed == 1)
-        return deploys_note(work, &op->row, "given up", op->node, "") && deploys_bump(work);
+        return deploys_note(work, &op->row, "given up", op->node, "") && deploys_bump(work, true);
     op->u.claim.duplicate = claimed_before(op, STR(""));
     if (!op->u.claim.duplicate) {
         op->u.claim.refusal = DEPLOYS_CONFLICT;

@@ -181,7 +181,7 @@ bool deploys_release(struct work *work)
     for (size_t i = 0; i < count; i++)
         if (!release_one(work, ids[i]))
             return false;
-    return op->u.release.released_count == 0 ? deploys_meta(work) : deploys_bump(work);
+    return op->u.release.released_count == 0 ? deploys_meta(work) : deploys_bump(work, true);
 }
 
 bool deploys_approve(struct work *work)
@@ -196,7 +196,7 @@ bool deploys_approve(struct work *work)
         return false;
     assert(rows.count == 1);
     work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);
-    return deploys_bump(work);
+    return deploys_bump(work, true);
 }
 
 /* A node nobody has heard of yet may be told to drain as well. */
@@ -216,5 +216,5 @@ bool deploys_drain(struct work *work)
         return false;
     assert(rows.count == 1);
     work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);
-    return deploys_bump(work);
+    return deploys_bump(work, true);
 }

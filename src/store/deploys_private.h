@@ -67,9 +67,10 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
 void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row);
 /* The row op->id into op->row, locked until the end of the transaction; op->found. */
 bool deploys_row_get(struct work *work, bool lock);
-/* +1 to the table's version, told in op->version. Once in a transaction that changed something. */
-bool deploys_bump(struct work *work);
-bool deploys_meta(struct work *work); /* op->version and op->now_ms */
+/* +1 to the table's version, told in op->version. Once in a transaction that changed something;
+ * `news`: nodes should look at once. */
+bool deploys_bump(struct work *work, bool news);
+bool deploys_meta(struct work *work); /* op->version, op->news and op->now_ms */
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 

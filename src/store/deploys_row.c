@@ -47,18 +47,22 @@ bool deploys_row_get(struct work *work, bool lock)
     return true;
 }
 
-bool deploys_bump(struct work *work)
+bool deploys_bump(struct work *work, bool news)
 {
     static const struct sql_text bump = {
-        {"UPDATE berth_meta SET value = value + 1 WHERE name = 'version'",
-         "UPDATE berth_meta SET value = value + 1 WHERE name = 'version'"}};
+        {"UPDATE berth_meta SET value = value + 1 WHERE name = 'version' OR (name = 'news' AND"
+         " CAST($1 AS BIGINT) = 1)",
+         "UPDATE berth_meta SET value = value + 1 WHERE name = 'version' OR (name = 'news' AND"
+         " CAST($1 AS BIGINT) = 1)"}};
 
-    return sql_run(work->sql, &bump, NULL, 0, work->op->arena, NULL) && deploys_meta(work);
+    return WORK_RUN(work, &bump, NULL, SQL_INT(news)) && deploys_meta(work);
 }
 
 bool deploys_meta(struct work *work)
 {
-#define META(D) "SELECT value, " D##_NOW " FROM berth_meta WHERE name = 'version'"
+#define META(D)                                                                                    \
+    "SELECT v.value, n.value, " D##_NOW " FROM berth_meta v, berth_meta n"                         \
+                                        " WHERE v.name = 'version' AND n.name = 'news'"
     static const struct sql_text meta = DEPLOYS_BOTH(META);
     struct sql_rows rows;
 
@@ -66,7 +70,8 @@ bool deploys_meta(struct work *work)
         return false;
     assert(rows.count == 1);
     work->op->version = sql_cell_int(&rows, 0, 0);
-    work->op->now_ms = sql_cell_int(&rows, 0, 1);
+    work->op->news = sql_cell_int(&rows, 0, 1);
+    work->op->now_ms = sql_cell_int(&rows, 0, 2);
     return true;
 }
 

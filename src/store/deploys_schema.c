@@ -7,7 +7,8 @@
 
 #include "store/deploys_private.h"
 
-/* Ours. berth_meta: `schema`, `version` of the table, `approved_until_ms`. */
+/* Ours. berth_meta: `schema`; `version` of the table; `news`, the same without mere claims, which
+ * nobody else need look at; `approved_until_ms`. */
 static const struct sql_text tables[] = {
     {{"CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY NOT NULL)",
       "CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY)"}},
@@ -120,9 +121,9 @@ static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schem
 {
     static const struct sql_text rows[] = {
         {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
-          " ('approved_until_ms', 0) ON CONFLICT (name) DO NOTHING",
+          " ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING",
           "INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
-          " ('approved_until_ms', 0) ON CONFLICT (name) DO NOTHING"}},
+          " ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING"}},
     };
     static const struct sql_text read = {{"SELECT value FROM berth_meta WHERE name = 'schema'",
                                           "SELECT value FROM berth_meta WHERE name = 'schema'"}};

@@ -82,8 +82,8 @@ static bool precondition(struct deploys_op *op)
 {
     int64_t wanted = op->u.put.if_version;
 
-    if (wanted == DEPLOYS_ANY || (wanted == 0 && !op->found) ||
-        (wanted > 0 && op->found && op->row.version == wanted))
+    if (wanted == DEPLOYS_ANY || (wanted == DEPLOYS_EXISTING && op->found) ||
+        (wanted == 0 && !op->found) || (wanted > 0 && op->found && op->row.version == wanted))
         return true;
     op->err = ERR_PRECONDITION;
     return false;
@@ -196,7 +196,7 @@ static bool changed(struct work *work, const char *what)
     work->op->u.put.changed = true;
     return deploys_row_get(work, false) &&
            deploys_note(work, &work->op->row, what, work->op->row.address, "") &&
-           deploys_bump(work);
+           deploys_bump(work, true);
 }
 
 bool deploys_put(struct work *work)
@@ -276,7 +276,7 @@ bool deploys_delete(struct work *work)
     op->u.put.changed = true;
     return WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
            WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) &&
-           deploys_note(work, &op->row, "deleted", op->row.address, "") && deploys_bump(work);
+           deploys_note(work, &op->row, "deleted", op->row.address, "") && deploys_bump(work, true);
 }
 
 bool deploys_history(struct work *work)

@@ -3,6 +3,7 @@
 A new route needs a row in CALLS: (method, path) -> a function that calls it well at least once."""
 import re
 import hashlib
+import threading
 
 import schemacheck
 import test_agent
@@ -109,6 +110,48 @@ class Calls:
         self.call("GET", "/v1/breakers?limit=1", route="/v1/breakers")
         self.call("POST", "/v1/breakers/reset", {"node_id": "n1", "type": "dev"})
 
+    def deployments(self):
+        one = "/v1/deployments/{id}"
+        self.call("PUT", "/v1/deployments/web", {**self.example("DeploymentSpec"), "stop_grace_ms": "2s", "restart": {"max_ms": 9},
+                                                 "health": {"command": "true", "failures": 2}}, one)
+        self.call("PUT", "/v1/deployments/web", self.example("DeploymentSpec"), one)
+        self.call("PUT", "/v1/deployments/each", {"type": "daemon", "command": ["a", "b"]}, one)
+        self.call("PATCH", "/v1/deployments/web", self.example("Enabled"), one)
+        self.call("PATCH", "/v1/deployments/web", {"enabled": True}, one)
+        self.call("POST", "/v1/deployments/web/restart", {}, one + "/restart")
+        for name in ("renew", "view"):
+            self.call("POST", f"/v1/deployments/{name}", self.example("DeployLook"))
+        claimed = self.call("POST", "/v1/deployments/claim", self.example("DeployClaim")).json
+        self.call("POST", "/v1/deployments/claim", self.example("DeployClaim"))
+        self.call("POST", "/v1/deployments/status", self.example("DeployStatus"))
+        self.call("POST", "/v1/deployments/renew", {"node_id": "n1"})
+        for path in ("/v1/deployments?limit=1", "/v1/deployments?type=daemon&enabled=true&address="):
+            self.call("GET", path, route="/v1/deployments")
+        self.call("GET", "/v1/deployments/web", route=one)
+        self.call("GET", "/v1/deployments/web/history?limit=2", route=one + "/history")
+        self.call("POST", "/v1/deployments/release", self.example("Release"))
+        self.call("POST", "/v1/deployments/approve", self.example("Approve"))
+        self.call("POST", "/v1/deployments/yield", {**self.example("DeployClaim"), "generation": claimed["generation"]})
+        self.deployment_logs()
+        self.call("DELETE", "/v1/deployments/web", route=one)
+
+    def deployment_logs(self):
+        """Asked of the node that has it."""
+        node = WsNode(self.server, "keeper")
+        node.ask("call", path="/v1/deployments/renew")
+        row = node.ask("call", path="/v1/deployments/view")["body"]["rows"][-1]
+        node.ask("call", path="/v1/deployments/claim", body={"id": "web", "generation": row["generation"]})
+
+        def answer():
+            asked = node.expect("rpc", method="Deployment/Logs")
+            node.send("rpc_reply", re=asked["id"], result={"offset": 0, "next": 2, "total": 2, "text": "x\n", "ended": False})
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        self.call("GET", "/v1/deployments/web/logs?max=9", route="/v1/deployments/{id}/logs")
+        thread.join()
+        node.close()
+
     def status(self):
         for path in ("/api/brain/cluster/status", "/v1/cluster/status"):
             self.call("GET", path)
@@ -135,7 +178,7 @@ class Calls:
 
 
 ORDER = [Calls.fleet, Calls.f2f, Calls.batch, Calls.life, Calls.jobs, Calls.ends, Calls.nodes, Calls.status, Calls.info,
-         Calls.streams, Calls.breakers, Calls.logs]
+         Calls.streams, Calls.breakers, Calls.deployments, Calls.logs]
 
 
 class OpenApi(Case):

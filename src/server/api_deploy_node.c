@@ -1,0 +1,390 @@
+/* Deployments for nodes, over HTTP or their WebSocket: the lease, the view, claims, and what
+ * becomes of the copies. A node speaks for itself only. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "server/api.h"
+#include "server/deploy.h"
+
+static const struct settings *settings_of(const struct call *call)
+{
+    return atomic_load(&call->worker->server->settings);
+}
+
+static int64_t body_int(const struct call *call, const char *name, int64_t fallback)
+{
+    int64_t value;
+
+    return json_int(json_get(call->body, name), &value) ? value : fallback;
+}
+
+static void kms(struct jsonw *w, const char *name, int64_t at_ms) /* 0: none */
+{
+    if (at_ms)
+        jsonw_kint(w, name, at_ms);
+    else
+        jsonw_knull(w, name);
+}
+
+static enum node_admin admin_of(const struct call *call, struct str node_id)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
+
+    return known ? (enum node_admin)atomic_load(&known->node->admin) : NODE_ADMIN_NONE;
+}
+
+static void assignment_write(struct jsonw *w, const struct deploys_row *row, struct arena *arena)
+{
+    jsonw_kstr(w, "id", row->spec.id);
+    jsonw_kstr(w, "type", str_of(deploy_type_name(row->spec.type)));
+    jsonw_kint(w, "generation", row->generation);
+    jsonw_kint(w, "version", row->version);
+    jsonw_key(w, "spec");
+    jsonw_obj(w);
+    deploy_spec_write(w, &row->spec, arena);
+    jsonw_end_obj(w);
+}
+
+static void common_write(struct jsonw *w, const struct deploy_call *own)
+{
+    jsonw_kint(w, "now_ms", own->op.now_ms);
+    jsonw_kint(w, "version", own->op.version);
+    jsonw_kstr(w, "mode",
+               str_of(deploy_mode_name((enum deploy_mode)settings_of(own->call)->claim_mode)));
+}
+
+static void answer_renew(struct deploy_call *own)
+{
+    static const char *const words[] = {[NODE_ADMIN_NONE] = "none",
+                                        [NODE_ADMIN_CORDONED] = "cordoned",
+                                        [NODE_ADMIN_DRAINING] = "draining"};
+    const struct deploys_op *op = &own->op;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (op->u.renew.lapsed)
+        metric_add(METRIC_LEASES_LAPSED, 1);
+    jsonw_obj(&w);
+    common_write(&w, own);
+    jsonw_kint(&w, "lease_ms", op->u.renew.lease_ms);
+    jsonw_kint(&w, "renew_ms", settings_of(own->call)->deploy_renew_ms);
+    jsonw_kint(&w, "until_ms", op->u.renew.until_ms);
+    jsonw_kbool(&w, "lapsed", op->u.renew.lapsed);
+    jsonw_kstr(&w, "admin", str_of(words[admin_of(own->call, op->node)]));
+    kms(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms);
+    jsonw_kbool(&w, "unchanged", op->u.renew.unchanged);
+    if (!op->u.renew.unchanged) {
+        jsonw_key(&w, "deployments");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.renew.count; i++) {
+            jsonw_obj(&w);
+            assignment_write(&w, &op->u.renew.items[i], own->call->arena);
+            jsonw_end_obj(&w);
+        }
+        jsonw_end_arr(&w);
+    }
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_deploy_renew(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_RENEW, answer_renew);
+
+    if (!call_node(call, &own->op.node))
+        return;
+    own->op.u.renew.lease_ms = settings_of(call)->deploy_lease_ms;
+    own->op.u.renew.if_version = body_int(call, "if_version", DEPLOYS_ANY);
+    deploy_send(own);
+}
+
+static void row_write(struct jsonw *w, const struct deploy_row *row)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "id", row->id);
+    jsonw_kstr(w, "type", str_of(deploy_type_name(row->type)));
+    jsonw_kbool(w, "enabled", row->enabled);
+    jsonw_kstr(w, "address", row->address);
+    jsonw_kint(w, "generation", row->generation);
+    jsonw_kstr(w, "selector", row->selector);
+    jsonw_kstr(w, "created_at", row->created_at);
+    jsonw_kstr(w, "updated_at", row->updated_at);
+    jsonw_end_obj(w);
+}
+
+static void leases_write(struct jsonw *w, const struct deploys_op *op)
+{
+    jsonw_key(w, "leases");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.view.lease_count; i++) {
+        jsonw_obj(w);
+        jsonw_kstr(w, "address", op->u.view.leases[i].address);
+        jsonw_kint(w, "left_ms", op->u.view.leases[i].left_ms);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void answer_view(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    common_write(&w, own);
+    kms(&w, "approved_until_ms", op->u.view.approved_until_ms);
+    jsonw_kbool(&w, "unchanged", op->u.view.unchanged);
+    if (!op->u.view.unchanged) {
+        jsonw_key(&w, "rows");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.view.count; i++)
+            row_write(&w, &op->u.view.items[i]);
+        jsonw_end_arr(&w);
+    }
+    leases_write(&w, op);
+    jsonw_kstr(&w, "next_cursor",
+               op->u.view.more ? op->u.view.items[op->u.view.count - 1].id : STR_NONE);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_deploy_view(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_VIEW, answer_view);
+
+    if (!call_node(call, &own->op.node))
+        return;
+    own->op.u.view.if_version = body_int(call, "if_version", DEPLOYS_ANY);
+    own->op.u.view.after = json_str(json_get(call->body, "cursor"), call->arena);
+    deploy_send(own);
+}
+
+static const char *sentence_of(const char *reason)
+{
+    static const struct {
+        const char *reason, *sentence;
+    } rows[] = {
+        {"claim_conflict", "The deployment is not (or no longer) as you saw it."},
+        {"lease_alive", "The lease of its node has not run out."},
+        {"owner_online", "Its node is connected and will renew its lease."},
+        {"no_lease", "Your own lease has run out: renew it first."},
+        {"mass_loss", "More than half of all nodes are gone: an operator must approve."},
+        {"draining", "You are cordoned or draining."},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(rows[i].reason, reason) == 0)
+            return rows[i].sentence;
+    return reason;
+}
+
+/* 409 with the reason and what there is now. */
+static void refuse(struct deploy_call *own, const char *reason)
+{
+    const struct deploys_op *op = &own->op;
+    struct problem why;
+    struct buf buf = {0};
+
+    problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
+    struct jsonw w = call_problem_begin(own->call, &buf, &why);
+    jsonw_kstr(&w, "reason", str_of(reason));
+    jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
+    if (op->found)
+        jsonw_kint(&w, "generation", op->row.generation);
+    call_problem_end(own->call, &buf, &w, &why);
+}
+
+static void answer_claim(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    const char *result = op->err                 ? deploys_refusal_name(op->u.claim.refusal)
+                         : op->u.claim.duplicate ? "duplicate"
+                                                 : "claimed";
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    metric_add_label(METRIC_CLAIMS, result, 1);
+    log_event(op->err ? LOG_DEBUG : LOG_INFO, "deployment.claim", KS("deployment_id", op->id),
+              KS("node_id", op->node), KS("from", op->u.claim.observed), KC("result", result),
+              KI("generation", op->row.generation));
+    if (op->err) {
+        refuse(own, result);
+        return;
+    }
+    jsonw_obj(&w);
+    assignment_write(&w, &op->row, own->call->arena);
+    jsonw_kint(&w, "table_version", op->version);
+    if (op->u.claim.duplicate)
+        jsonw_kbool(&w, "duplicate", true);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* id, generation and (for a claim) observed. */
+static bool read_claim(struct deploy_call *own)
+{
+    struct call *call = own->call;
+    struct deploys_op *op = &own->op;
+    struct str observed = json_str(json_get(call->body, "observed"), call->arena);
+
+    op->id = json_str(json_get(call->body, "id"), call->arena);
+    if (!str_is_id(op->id, DEPLOY_ID_MAX)) {
+        call_error(call, ERR_BAD_FIELD, "id", "id is required: a deployment.");
+        return false;
+    }
+    if (!json_int(json_get(call->body, "generation"), &op->u.claim.generation)) {
+        call_error(call, ERR_BAD_FIELD, "generation",
+                   "generation is required: the one you saw, a whole number.");
+        return false;
+    }
+    op->u.claim.observed = observed.at ? observed : STR("");
+    return true;
+}
+
+void api_deploy_claim(struct call *call)
+{
+    const struct settings *settings = settings_of(call);
+    struct deploy_call *own = deploy_call(call, DEPLOYS_CLAIM, answer_claim);
+    struct deploys_op *op = &own->op;
+
+    if (!call_node(call, &op->node) || !read_claim(own))
+        return;
+    if (admin_of(call, op->node) != NODE_ADMIN_NONE) {
+        metric_add_label(METRIC_CLAIMS, "draining", 1);
+        refuse(own, "draining");
+        return;
+    }
+    const struct snap_node *owner =
+        snapshot_node(call->worker->sched->snapshot, op->u.claim.observed);
+    op->u.claim.owner_online = owner && atomic_load(&owner->node->link);
+    op->u.claim.lease_ms = settings->deploy_lease_ms;
+    op->u.claim.seed = settings->claim_mode == DEPLOY_SEED;
+    deploy_send(own);
+}
+
+static void answer_yield(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+
+    if (op->err) {
+        refuse(own, deploys_refusal_name(op->u.claim.refusal));
+        return;
+    }
+    log_event(LOG_INFO, "deployment.yield", KS("deployment_id", op->id), KS("node_id", op->node));
+    call_ok(own->call);
+}
+
+void api_deploy_yield(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_YIELD, answer_yield);
+
+    if (call_node(call, &own->op.node) && read_claim(own))
+        deploy_send(own);
+}
+
+static void answer_status(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_key(&w, "stale");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < op->u.status.count; i++)
+        if (op->u.status.copies[i].stale)
+            jsonw_str(&w, op->u.status.copies[i].id);
+    jsonw_end_arr(&w);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+static const char *const states[] = {"installing", "starting", "running", "unhealthy", "backoff",
+                                     "crash_loop", "stopping", "stopped", NULL};
+
+struct copy_fields {
+    struct str id, reason;
+    int state;
+    int64_t generation, version, restarts, pid, since_ms;
+    const struct json *healthy;
+};
+
+#define AT(member) offsetof(struct copy_fields, member)
+static const struct field copy_fields[] = {
+    {.name = "id",
+     .type = FIELD_ID,
+     .offset = AT(id),
+     .max = DEPLOY_ID_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "state",
+     .type = FIELD_ENUM,
+     .offset = AT(state),
+     .names = states,
+     .flags = FIELD_REQUIRED},
+    {.name = "generation", .type = FIELD_INT, .offset = AT(generation)},
+    {.name = "version", .type = FIELD_INT, .offset = AT(version)},
+    {.name = "restarts", .type = FIELD_INT, .offset = AT(restarts)},
+    {.name = "pid", .type = FIELD_INT, .offset = AT(pid)},
+    {.name = "since_ms", .type = FIELD_INT, .offset = AT(since_ms)},
+    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 256},
+    {.name = "healthy", .type = FIELD_JSON, .offset = AT(healthy)},
+};
+static const struct schema copy_schema = {
+    .what = "a copy", .fields = copy_fields, .count = COUNT_OF(copy_fields)};
+
+static enum err read_copy(const struct json *item, struct arena *arena,
+                          struct deploys_copy *ret_copy, struct problem *why)
+{
+    struct copy_fields in = {0};
+    enum err err = schema_read(&copy_schema, item, &in, arena, why);
+    enum json_type healthy = json_type(in.healthy);
+
+    if (err)
+        return err;
+    *ret_copy = (struct deploys_copy){.id = in.id,
+                                      .generation = in.generation,
+                                      .version = in.version,
+                                      .state = str_of(states[in.state]),
+                                      .restarts = in.restarts,
+                                      .pid = in.pid,
+                                      .since_ms = in.since_ms,
+                                      .healthy = healthy == JSON_TRUE    ? STR("true")
+                                                 : healthy == JSON_FALSE ? STR("false")
+                                                                         : STR("null"),
+                                      .reason = in.reason.at ? in.reason : STR("")};
+    return ERR_OK;
+}
+
+void api_deploy_status(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_STATUS, answer_status);
+    const struct json *list = json_get(call->body, "copies");
+    struct problem why;
+
+    if (!call_node(call, &own->op.node))
+        return;
+    if (json_type(list) != JSON_ARR || list->count > DEPLOYS_COPIES_MAX) {
+        call_error(call, ERR_BAD_FIELD, "copies", "copies must be a list of at most %d.",
+                   DEPLOYS_COPIES_MAX);
+        return;
+    }
+    own->op.u.status.copies = arena_array(call->arena, struct deploys_copy, list->count + 1);
+    own->op.u.status.count = list->count;
+    const struct json *item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+        if (json_type(item) != JSON_OBJ ||
+            read_copy(item, call->arena, &own->op.u.status.copies[i], &why)) {
+            if (json_type(item) != JSON_OBJ)
+                problem_set(&why, ERR_BAD_FIELD, "copies", "copies must hold objects.");
+            call_problem(call, &why);
+            return;
+        }
+    deploy_send(own);
+}

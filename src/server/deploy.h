@@ -1,0 +1,38 @@
+/* What the handlers of deployments share: a call to the database on behalf of a request, the body
+ * of a spec, and how a row is shown. */
+#ifndef SERVER_DEPLOY_H
+#define SERVER_DEPLOY_H
+
+#include "server/route.h"
+#include "store/deploys.h"
+
+/* Opens the database, if there is one to be had: with a store that several instances share a file
+ * of our own would be another truth in each. */
+enum err deploy_open(struct server *server, struct problem *why);
+/* On each loop's tick: nodes are told that they should look. */
+void deploy_tick(struct worker *worker);
+
+struct deploy_call {
+    struct call *call;
+    struct deploys_op op;
+    void (*answer)(struct deploy_call *own); /* when the database answered without an error */
+    /* Of the request, for its answer: */
+    int64_t limit;
+    struct deploys_spec spec;
+    enum deploys_verb after; /* what follows the first call, if anything does */
+};
+
+struct deploy_call *deploy_call(struct call *call, enum deploys_verb verb,
+                                void (*answer)(struct deploy_call *own));
+void deploy_send(struct deploy_call *own); /* answers by itself when it cannot */
+
+/* The body of a PUT. */
+enum err deploy_spec_read(const struct json *body, struct str id, struct arena *arena,
+                          struct deploys_spec *ret_spec, struct problem *why);
+/* What was PUT, as members of an open object. */
+void deploy_spec_write(struct jsonw *w, const struct deploys_spec *spec, struct arena *arena);
+/* The whole of it, as an object. */
+void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
+                      const struct deploys_copy *copies, size_t copy_count, struct arena *arena);
+
+#endif
