@@ -26,6 +26,9 @@ static const struct {
     {"health", "string", "only of this health"},
     {"selector", "string", "only with these labels: key=value,key=value"},
     {"dry_run", "string", "1: tell what would happen, and change nothing"},
+    {"enabled", "boolean", "only those switched on, or off"},
+    {"address", "string", "only of this node; empty: of none"},
+    {"package_name", "string", "only of this package"},
     {"brief", "integer", "1: without what takes long to read"},
     {"since", "integer", "only what came after this, milliseconds since 1970"},
 };
