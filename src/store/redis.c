@@ -234,7 +234,7 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
         struct store_op *op = container_of(msg, struct store_op, msg);
 
         op->order = ++order;
-        if (!wire_answer(op, reply->element[at++]))
+        if (!wire_answer(op, reply, &at))
             return redis_link_fail(&self->session.link, "an answer cannot be read", NULL);
     }
     return true;

@@ -1,5 +1,6 @@
 /* Reads what the function library answers, and trusts none of it: a library of another build, or a
  * key somebody wrote by hand, must not become an index out of range. */
+#include "store/attempts.h"
 #include "store/redis_wire.h"
 
 #include <assert.h>
@@ -12,7 +13,8 @@ static const enum err errors[] = {
     ERR_IDEMPOTENCY, ERR_TOO_LATE,  ERR_BAD_FIELD, ERR_CONFLICT,
 };
 
-enum { COUNTS_BYTES = 17 };
+/* Of lua/unit.lua. */
+enum { COUNTS_BYTES = 17, TOLD_DONE = 2, TIME_BYTES = 6, ANSWER_MARK = 64 };
 
 /* Whole numbers, little end first, as struct.pack writes them. */
 struct bytes {
@@ -38,7 +40,7 @@ static uint64_t take(struct bytes *from, size_t width)
 
 static int64_t take_time(struct bytes *from)
 {
-    int64_t value = (int64_t)take(from, 8);
+    int64_t value = (int64_t)(take(from, TIME_BYTES) << 16) >> 16; /* with its sign */
 
     return value >= WIRE_FOREVER ? LEASE_FOREVER : value;
 }
@@ -70,35 +72,56 @@ static struct bytes bytes_of(struct str text)
     return (struct bytes){.at = (const unsigned char *)text.at, .left = text.len};
 }
 
-bool wire_head_read(struct str packed, struct store_head *ret_head)
+/* lua/unit.lua says what stands where. */
+bool wire_job_read(struct str packed, struct store_head *ret_head, struct wire_job *ret_job)
 {
     struct bytes from = bytes_of(packed);
     struct store_head head = {.id = ret_head->id};
+    int told;
 
     if (!packed.at)
         return false;
     head.state = (enum job_state)take_small(&from, JOB_STATE_COUNT);
     head.lease = (enum lease_kind)take_small(&from, LEASE_RUNNING + 1);
     head.attempt = take_small(&from, JOB_ATTEMPTS_MAX + 1);
-    head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
-    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
-    take(&from, 5); /* what ran out, probe, place, keyed, told: the library's own */
-    head.epoch = (uint32_t)take(&from, 4);
-    head.owner = (unsigned)take(&from, 4);
-    head.created_ms = take_time(&from);
+    take(&from, 3); /* what ran out, probe, place: the library's own */
+    told = take_small(&from, TOLD_DONE + 1);
     head.updated_ms = take_time(&from);
-    head.dispatched_ms = take_time(&from);
-    head.acked_ms = take_time(&from);
     head.ended_ms = take_time(&from);
     head.due_ms = take_time(&from);
+    head.acked_ms = take_time(&from);
+    take_time(&from); /* run_until */
+    take_time(&from); /* where on the wheel */
+    head.created_ms = take_time(&from);
+    head.dispatched_ms = take_time(&from);
+    head.epoch = (uint32_t)take(&from, 4);
     head.timeout_ms = take_time(&from);
-    take(&from, 8); /* run_until */
+    head.owner = (unsigned)take(&from, 4);
+    head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
+    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
+    take(&from, 2); /* keyed, result outside */
     take_text(&from, head.node, sizeof head.node);
     take_text(&from, head.type, sizeof head.type);
     take_text(&from, head.reason, sizeof head.reason);
-    if (!from.short_of)
-        *ret_head = head;
-    return !from.short_of;
+    if (from.short_of)
+        return false;
+    *ret_head = head;
+    *ret_job = (struct wire_job){
+        .result = from.left ? (struct str){(const char *)from.at, from.left} : STR_NONE,
+        .done_once = told == TOLD_DONE,
+    };
+    return true;
+}
+
+struct str wire_history(const struct store_head *head, struct arena *arena)
+{
+    struct buf attempts = {0};
+    struct str text;
+
+    attempts_add(&attempts, head, JOB_EV_DONE, STR_NONE, head->ended_ms);
+    text = arena_str(arena, buf_view(&attempts));
+    buf_free(&attempts);
+    return text;
 }
 
 struct wire_state wire_state_read(struct str state)
@@ -113,6 +136,15 @@ struct wire_state wire_state_read(struct str state)
     return read;
 }
 
+static void take_counts(struct bytes *from, struct lease_node *counts)
+{
+    counts->health = (enum node_health)take_small(from, NODE_HEALTH_COUNT);
+    counts->max = (int32_t)take(from, 4);
+    counts->reserved = (int32_t)take(from, 4);
+    counts->running = (int32_t)take(from, 4);
+    counts->epoch = (uint32_t)take(from, 4);
+}
+
 bool wire_node_read(struct str packed, struct wire_node *ret_node)
 {
     struct bytes from = bytes_of(packed);
@@ -120,15 +152,11 @@ bool wire_node_read(struct str packed, struct wire_node *ret_node)
 
     if (!packed.at)
         return false;
-    node.counts.health = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
+    take_counts(&from, &node.counts);
     node.own = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
     node.admin = (enum node_admin)take_small(&from, NODE_ADMIN_DRAINING + 1);
     node.known = take_small(&from, 2);
-    node.counts.max = (int32_t)take(&from, 4);
-    node.counts.reserved = (int32_t)take(&from, 4);
-    node.counts.running = (int32_t)take(&from, 4);
-    node.counts.epoch = (uint32_t)take(&from, 4);
-    node.registered_ms = take_time(&from);
+    node.registered_ms = (int64_t)take(&from, 8);
     node.version = (int64_t)take(&from, 8);
     if (!from.short_of)
         *ret_node = node;
@@ -140,22 +168,19 @@ static bool read_counts(struct str packed, struct lease_node *ret_counts)
     struct bytes from = bytes_of(packed);
     struct lease_node counts = {0};
 
-    counts.health = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
-    counts.max = (int32_t)take(&from, 4);
-    counts.reserved = (int32_t)take(&from, 4);
-    counts.running = (int32_t)take(&from, 4);
-    counts.epoch = (uint32_t)take(&from, 4);
+    take_counts(&from, &counts);
     if (!from.short_of)
         *ret_counts = counts;
     return !from.short_of;
 }
 
-/* A head goes with the id of its job before it. */
-static bool read_head(struct str text, struct store_head *ret_head)
+/* A record goes with the id of its job before it. */
+static bool read_job(struct str text, struct store_head *ret_head, struct wire_job *ret_job)
 {
     if (text.len <= JOB_ID_TEXT || !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &ret_head->id))
         return false;
-    return wire_head_read((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT}, ret_head);
+    return wire_job_read((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT}, ret_head,
+                         ret_job);
 }
 
 static const redisReply *part(const redisReply *answer, size_t at)
@@ -172,7 +197,7 @@ static int64_t number(const redisReply *answer, size_t at)
 
 /* What the verbs that come with every job begin with is one text: small numbers, counters if there
  * are any, and the head. */
-static bool read_rest(struct store_op *op, struct bytes *from)
+static bool read_rest(struct store_op *op, struct bytes *from, struct wire_job *ret_job)
 {
     struct str rest;
 
@@ -185,11 +210,12 @@ static bool read_rest(struct store_op *op, struct bytes *from)
         take(from, 1);
     }
     rest = (struct str){(const char *)from->at, from->left};
-    return !from->short_of && (rest.len == 0 || read_head(rest, &op->head));
+    return !from->short_of && (rest.len == 0 || read_job(rest, &op->head, ret_job));
 }
 
 static bool read_put(struct store_op *op, struct bytes *from)
 {
+    struct wire_job job;
     size_t tried;
 
     op->u.put.duplicate = take(from, 1);
@@ -200,7 +226,7 @@ static bool read_put(struct store_op *op, struct bytes *from)
     op->u.put.chosen = (int)take(from, 1) - 1;
     tried = (size_t)take(from, 1);
     if (op->verb != STORE_RESERVE)
-        return read_rest(op, from);
+        return read_rest(op, from, &job);
     if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
         return false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
@@ -208,7 +234,7 @@ static bool read_put(struct store_op *op, struct bytes *from)
         if (i < tried)
             op->u.put.candidates[i].why = (enum lease_reason)(take(from, 1) - '0');
     }
-    return read_rest(op, from);
+    return read_rest(op, from, &job);
 }
 
 static struct str kept(struct arena *arena, struct str text)
@@ -233,6 +259,7 @@ static bool read_settle(struct store_op *op, struct bytes *from)
     bool duplicate = take(from, 1);
     bool ended_lease = take(from, 1);
     int event = take_small(from, BREAKER_RECOVERED + 1);
+    struct wire_job job = {0};
 
     if (op->verb != STORE_ADOPT) {
         op->u.settle.duplicate = duplicate;
@@ -241,14 +268,14 @@ static bool read_settle(struct store_op *op, struct bytes *from)
     }
     if (op->verb == STORE_FINISH)
         op->record = (struct store_record){0};
-    return read_rest(op, from);
+    return read_rest(op, from, &job);
 }
 
 /* `list`: the answer, if it goes on behind its text. */
 static bool read_packed(struct store_op *op, struct str text, const redisReply *list)
 {
     struct bytes from = bytes_of(text);
-    uint64_t code = take(&from, 1);
+    uint64_t code = take(&from, 1) - ANSWER_MARK;
     bool put = op->verb == STORE_PUT || op->verb == STORE_RESERVE;
 
     op->head.id = 0;
@@ -376,29 +403,72 @@ unsigned wire_number(const redisReply *answer)
     return value > 0 && value < STORE_NUMBERS ? (unsigned)value : 0;
 }
 
-bool wire_answer(struct store_op *op, const redisReply *answer)
+/* What lua/fast.lua answers: all went as it nearly always does. */
+static bool read_fast(struct store_op *op, struct str node, struct str packed)
 {
-    int64_t code;
-    struct str head;
-    struct str counts;
+    struct wire_job job;
 
-    if (answer->type == REDIS_REPLY_STRING)
-        return is_packed(op->verb) && read_packed(op, redis_text(answer), NULL);
-    if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
-        return false;
-    if (answer->element[0]->type == REDIS_REPLY_STRING)
-        return is_packed(op->verb) && read_packed(op, redis_text(answer->element[0]), answer);
-    code = number(answer, 0);
-    head = redis_text(answer->element[1]);
-    counts = redis_text(answer->element[2]);
+    op->err = ERR_OK;
+    op->head.id = op->job;
+    if (op->verb == STORE_RESERVE) {
+        if (op->u.put.candidate_count == 0)
+            return false;
+        op->u.put.duplicate = op->u.put.probe = false;
+        op->u.put.chosen = 0;
+        for (size_t i = 0; i < op->u.put.candidate_count; i++)
+            op->u.put.candidates[i].tried = i == 0;
+        op->u.put.candidates[0].why = LEASE_OK;
+    } else {
+        op->u.settle.duplicate = false;
+        op->u.settle.ended_lease = op->verb == STORE_FINISH;
+        op->u.settle.breaker = BREAKER_NO_EVENT;
+        if (op->verb == STORE_FINISH)
+            op->record = (struct store_record){0};
+    }
+    return read_counts(node, &op->counts) && wire_job_read(packed, &op->head, &job);
+}
+
+/* The record of a node, which begins with a small number, and not the answer of a verb. */
+static bool is_node(struct str text)
+{
+    return text.len > COUNTS_BYTES && (unsigned char)text.at[0] < ANSWER_MARK;
+}
+
+static bool read_list(struct store_op *op, const redisReply *answer)
+{
+    struct wire_job job;
+    int64_t code = number(answer, 0);
+    struct str head = redis_text(answer->element[1]);
+    struct str counts = redis_text(answer->element[2]);
+
     if (code < 0 || code >= (int64_t)COUNT_OF(errors))
         return false;
     op->err = errors[code];
     op->head.id = 0;
-    if ((head.at && !read_head(head, &op->head)) ||
+    if ((head.at && !read_job(head, &op->head, &job)) ||
         (counts.at && !read_counts(counts, &op->counts)))
         return false;
     if (op->err == ERR_TOO_LATE || !readers[op->verb])
         return true;
     return readers[op->verb](op, answer);
+}
+
+bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
+{
+    const redisReply *answer = part(reply, (*at)++);
+
+    if (!answer)
+        return false;
+    if (answer->type == REDIS_REPLY_STRING) {
+        if (!is_packed(op->verb))
+            return false;
+        if (!is_node(redis_text(answer)))
+            return read_packed(op, redis_text(answer), NULL);
+        return read_fast(op, redis_text(answer), redis_text(part(reply, (*at)++)));
+    }
+    if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
+        return false;
+    if (answer->element[0]->type == REDIS_REPLY_STRING)
+        return is_packed(op->verb) && read_packed(op, redis_text(answer->element[0]), answer);
+    return read_list(op, answer);
 }

@@ -6,15 +6,19 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     BUCKET_LEN = 6,  /* as lua/unit.lua has it */
+    WINDOW_LEN = 8,  /* likewise */
     PAGE = 64,       /* jobs of one HMGET */
     SCAN_MAX = 4096, /* jobs one list looks at */
     STEPS_MAX = 256, /* and calls it makes */
     FIELDS = 4,      /* of a job: head, spec, attempts, result */
 };
+
+#define MEMBERS "64" /* of a bucket's list, at a time */
 
 typedef bool read_verb(struct redis_read *read); /* false: the store failed */
 static read_verb job_get, job_list, callbacks, session_get;
@@ -95,15 +99,18 @@ static bool read_job(struct redis_read *read, const char *id, redisReply *const 
 {
     struct arena *arena = read->op->arena;
     struct store_record record = {0};
+    struct wire_job job;
 
     if (!job_id_parse(str_of(id), &record.head.id) ||
-        !wire_head_read(redis_text(fields[0]), &record.head))
+        !wire_job_read(redis_text(fields[0]), &record.head, &job))
         return false;
     record.spec = kept(arena, redis_text(fields[1]));
     record.history = kept(arena, redis_text(fields[2]));
-    if (!record.history.at)
+    if (job.done_once)
+        record.history = wire_history(&record.head, arena);
+    else if (!record.history.at)
         record.history = STR("[]");
-    record.result = kept(arena, redis_text(fields[3]));
+    record.result = kept(arena, job.result.at ? job.result : redis_text(fields[3]));
     *ret_record = record;
     return true;
 }
@@ -152,8 +159,9 @@ static bool spec_fits(struct str text, const struct store_op *op)
 static bool fits(const struct store_op *op, redisReply *const *fields)
 {
     struct store_head head = {0};
+    struct wire_job job;
 
-    if (!wire_head_read(redis_text(fields[0]), &head))
+    if (!wire_job_read(redis_text(fields[0]), &head, &job))
         return false; /* in the index already, or still: its record is not */
     if (op->verb == STORE_CALLBACKS)
         return head.callback == CALLBACK_PENDING;
@@ -166,24 +174,41 @@ static bool fits(const struct store_op *op, redisReply *const *fields)
     return spec_fits(redis_text(fields[1]), op);
 }
 
-/* A part of a list: ids in order, at most PAGE, all looked at unless the page is full before. */
-static bool take_ids(struct redis_read *read, const redisReply *list, size_t *ret_looked_at)
+/* Job ids one after the other, each with a NUL behind it. */
+struct ids {
+    char (*at)[JOB_ID_TEXT + 1];
+    size_t count;
+    size_t cap;
+};
+
+static void ids_add(struct redis_read *read, struct ids *ids, const char *id)
+{
+    if (ids->count == ids->cap) {
+        ids->cap = ids->cap ? ids->cap * 2 : 256;
+        ids->at = ids->count ? arena_resize(&read->arena, ids->at, ids->count * sizeof *ids->at,
+                                            ids->cap * sizeof *ids->at)
+                             : arena_raw(&read->arena, ids->cap * sizeof *ids->at);
+    }
+    memcpy(ids->at[ids->count], id, JOB_ID_TEXT);
+    ids->at[ids->count++][JOB_ID_TEXT] = '\0';
+}
+
+/* A part of a list: ids in order, all looked at unless the page is full before. */
+static bool take_ids(struct redis_read *read, const struct ids *list, size_t *ret_looked_at)
 {
     struct store_op *op = read->op;
     size_t at = 0;
 
-    while (at < list->elements && op->u.list.count < op->u.list.max) {
+    while (at < list->count && op->u.list.count < op->u.list.max) {
         const char *ids[PAGE];
         size_t count = 0;
         redisReply *reply;
 
         /* As many as share a bucket. */
-        for (size_t i = at; i < list->elements && count < PAGE; i++) {
-            if (redis_text(list->element[i]).len != JOB_ID_TEXT)
-                return redis_link_fail(read->link, "read a list", "not a job id");
-            if (count && strncmp(ids[0], list->element[i]->str, BUCKET_LEN) != 0)
+        for (size_t i = at; i < list->count && count < PAGE; i++) {
+            if (count && strncmp(ids[0], list->at[i], BUCKET_LEN) != 0)
                 break;
-            ids[count++] = list->element[i]->str;
+            ids[count++] = list->at[i];
         }
         reply = get_jobs(read, ids, count);
         if (!reply)
@@ -232,31 +257,107 @@ static bool walk_begin(struct redis_read *read, struct walk *walk, uint64_t befo
     return find_bucket(read, walk, arena_fmt(&read->arena, "[%.*s", BUCKET_LEN, walk->below).at);
 }
 
-static bool walk_step(struct redis_read *read, struct walk *walk)
+/* Members of a bucket's list from the newest: each has ids of one window of time, in order. */
+static redisReply *get_members(struct redis_read *read, const struct walk *walk, const char *from,
+                               const char *limit)
 {
-    char count[16];
-    const char *words[] = {"ZREVRANGEBYLEX", NULL, "+", "-", "LIMIT", "0", count};
-    size_t looked_at = 0;
-    size_t found;
-    redisReply *reply;
-    bool ok;
+    const char *words[] = {"ZREVRANGEBYLEX", NULL, "+", from, "LIMIT", "0", limit};
 
-    snprintf(count, sizeof count, "%d", PAGE);
     words[1] = bucket_key(read, "l", walk->bucket);
     if (*walk->below)
         words[2] = arena_fmt(&read->arena, "(%s", walk->below).at;
-    reply = redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list jobs");
+    return redis_read_list(read, (struct redis_args){.count = limit ? 7 : 4, .texts = words},
+                           "list jobs");
+}
+
+static bool same_window(const redisReply *left, const redisReply *right)
+{
+    return strncmp(left->str, right->str, WINDOW_LEN) == 0;
+}
+
+static bool are_ids(const redisReply *reply)
+{
+    for (size_t i = 0; i < reply->elements; i++)
+        if (redis_text(reply->element[i]).len < JOB_ID_TEXT ||
+            redis_text(reply->element[i]).len % JOB_ID_TEXT != 0)
+            return false;
+    return true;
+}
+
+/* Members up to the last whole window: of one that goes on behind them not all is known. */
+static redisReply *get_windows(struct redis_read *read, const struct walk *walk, size_t *ret_count,
+                               bool *ret_all)
+{
+    redisReply *reply = get_members(read, walk, "-", MEMBERS);
+    size_t count;
+
+    *ret_all = true;
+    if (!reply)
+        return NULL;
+    if (!are_ids(reply)) {
+        freeReplyObject(reply);
+        redis_link_fail(read->link, "read a list", "not job ids");
+        return NULL;
+    }
+    count = reply->elements;
+    if (count == (size_t)atoi(MEMBERS)) {
+        const redisReply *last = reply->element[count - 1];
+
+        *ret_all = false;
+        while (count > 0 && same_window(reply->element[count - 1], last))
+            count--;
+        if (count == 0) {
+            const char *from =
+                arena_fmt(&read->arena, "[%.*s", WINDOW_LEN, reply->element[0]->str).at;
+
+            freeReplyObject(reply);
+            reply = get_members(read, walk, from, NULL);
+            count = reply && are_ids(reply) ? reply->elements : 0;
+        }
+    }
+    *ret_count = count;
+    return reply;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    return strcmp(b, a);
+}
+
+static struct ids ids_of(struct redis_read *read, const struct walk *walk, const redisReply *reply,
+                         size_t count)
+{
+    struct ids ids = {0};
+
+    for (size_t i = 0; i < count; i++)
+        for (size_t at = 0; at < reply->element[i]->len; at += JOB_ID_TEXT)
+            if (!*walk->below || strncmp(reply->element[i]->str + at, walk->below, JOB_ID_TEXT) < 0)
+                ids_add(read, &ids, reply->element[i]->str + at);
+    if (ids.count)
+        qsort(ids.at, ids.count, sizeof *ids.at, newest_first);
+    return ids;
+}
+
+static bool walk_step(struct redis_read *read, struct walk *walk)
+{
+    size_t looked_at = 0;
+    size_t count = 0;
+    bool all;
+    redisReply *reply = get_windows(read, walk, &count, &all);
+    struct ids ids;
+    bool ok;
+
     if (!reply)
         return false;
-    found = reply->elements;
-    ok = take_ids(read, reply, &looked_at);
+    ids = ids_of(read, walk, reply, count);
+    freeReplyObject(reply);
+    ok = take_ids(read, &ids, &looked_at);
     walk->scanned += looked_at;
     if (looked_at) {
-        str_copy(redis_text(reply->element[looked_at - 1]), walk->last, sizeof walk->last);
+        str_copy(str_of(ids.at[looked_at - 1]), walk->last, sizeof walk->last);
         str_copy(str_of(walk->last), walk->below, sizeof walk->below);
     }
-    freeReplyObject(reply);
-    if (!ok || looked_at < found || found == PAGE)
+    if (!ok || looked_at < ids.count || !all)
         return ok;
     /* All of this bucket; the next may be far away, and is empty only if its jobs are gone. */
     snprintf(walk->last, sizeof walk->last, "%s00000000", walk->bucket);
@@ -291,6 +392,7 @@ static bool callbacks(struct redis_read *read)
     char max[24];
     const char *words[] = {"ZRANGEBYLEX", REDIS_KEY "callbacks", after, "+", "LIMIT", "0", max};
     redisReply *reply;
+    struct ids ids = {0};
     size_t looked_at = 0;
     bool ok;
 
@@ -306,10 +408,13 @@ static bool callbacks(struct redis_read *read)
         redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list callbacks");
     if (!reply)
         return false;
-    ok = take_ids(read, reply, &looked_at);
-    if (ok && looked_at && looked_at == op->u.list.max)
-        job_id_parse(redis_text(reply->element[looked_at - 1]), &op->u.list.next);
+    for (size_t i = 0; i < reply->elements; i++)
+        if (redis_text(reply->element[i]).len == JOB_ID_TEXT)
+            ids_add(read, &ids, reply->element[i]->str);
     freeReplyObject(reply);
+    ok = take_ids(read, &ids, &looked_at);
+    if (ok && looked_at && looked_at == op->u.list.max)
+        job_id_parse(str_of(ids.at[looked_at - 1]), &op->u.list.next);
     return ok;
 }
 

@@ -12,11 +12,19 @@
 
 enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 100 };
 
+/* FNV-1a: unlike str_hash the same in every process, or each start would leave a library behind. */
+static uint32_t mark_of(const char *text)
+{
+    uint32_t mark = 2166136261u;
+
+    for (; *text; text++)
+        mark = (mark ^ (unsigned char)*text) * 16777619u;
+    return mark;
+}
+
 void redis_session_init(struct redis_session *session, const struct redis_target *target,
                         const struct store_config *config)
 {
-    uint32_t mark = (uint32_t)str_hash(str_of(redis_lua));
-
     *session = (struct redis_session){
         .test_clock = config->now_ms,
         .timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : TIMEOUT_DEFAULT_MS,
@@ -25,8 +33,8 @@ void redis_session_init(struct redis_session *session, const struct redis_target
     while (!session->name)
         session->name = (uint32_t)rnd_next(&session->link.rnd);
     snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
-    snprintf(session->library, sizeof session->library, "berth_v1_%08" PRIx32 "%s", mark,
-             config->now_ms ? "_test" : "");
+    snprintf(session->library, sizeof session->library, "berth_v1_%08" PRIx32 "%s",
+             mark_of(redis_lua), config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
 }
 
@@ -125,7 +133,7 @@ static bool is_whole(const struct redis_session *session, const redisReply *repl
 {
     size_t want = WIRE_ANSWERS + (size_t)session->wire.ops;
 
-    if (reply->type != REDIS_REPLY_ARRAY || (!is_late(reply) && reply->elements != want))
+    if (reply->type != REDIS_REPLY_ARRAY || (!is_late(reply) && reply->elements < want))
         return false;
     return reply->element[0]->type == REDIS_REPLY_INTEGER &&
            (is_late(reply) || (reply->element[1]->type == REDIS_REPLY_INTEGER &&

@@ -71,16 +71,10 @@ struct pack {
     size_t len;
 };
 
-enum { PACK_MAX = 128 };
+enum { PACK_MAX = 1024 }; /* a reserve with four long names */
 
-static struct pack pack_begin(struct wire *wire, uint64_t job)
-{
-    struct pack pack = {.at = arena_raw(&wire->arena, PACK_MAX)};
-
-    job_id_text(job, pack.at);
-    pack.len = JOB_ID_TEXT;
-    return pack;
-}
+static_assert(PACK_MAX > 128 + STORE_CANDIDATES_MAX * (NODE_ID_MAX + 8) + POOL_LANG_MAX,
+              "every op fits");
 
 static void pack_number(struct pack *pack, int64_t value, size_t width)
 {
@@ -93,14 +87,54 @@ static void pack_number(struct pack *pack, int64_t value, size_t width)
         pack->at[pack->len++] = (char)bits;
 }
 
+static void pack_bytes(struct pack *pack, const char *at, size_t len)
+{
+    assert(pack->len + len <= PACK_MAX);
+    if (len)
+        memcpy(pack->at + pack->len, at, len);
+    pack->len += len;
+}
+
 static void pack_flags(struct pack *pack, const bool *set, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         pack_number(pack, set[i], 1);
 }
 
+/* A name with its length before it. Longer than any node's is nobody's name. */
+static void pack_name(struct pack *pack, struct str name)
+{
+    size_t len = name.len <= NODE_ID_MAX ? name.len : 0;
+
+    pack_number(pack, (int64_t)len, 1);
+    pack_bytes(pack, name.at, len);
+}
+
+/* `mark`: 0 tells that lua/fast.lua need not try. */
+static struct pack pack_begin(struct wire *wire, char letter, uint64_t job, int mark,
+                              int64_t not_after_ms)
+{
+    struct pack pack = {.at = arena_raw(&wire->arena, PACK_MAX)};
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(job, id);
+    pack_bytes(&pack, &letter, 1);
+    pack_bytes(&pack, id, JOB_ID_TEXT);
+    pack_number(&pack, mark, 1);
+    pack_number(&pack, not_after_ms, 8);
+    return pack;
+}
+
+static void pack_end(struct wire *wire, const struct pack *pack)
+{
+    /* The last piece of the arena: it shrinks where it is. */
+    add(wire, arena_resize(&wire->arena, pack->at, PACK_MAX, pack->len), pack->len);
+}
+
 void wire_begin(struct wire *wire, const struct wire_head *head)
 {
+    struct pack pack;
+
     arena_reset(&wire->arena);
     wire->count = wire->bytes = 0;
     wire->ops = 0;
@@ -109,25 +143,23 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     add_word(wire, "2");
     add_word(wire, REDIS_KEY "n");
     add_word(wire, REDIS_KEY "none");
-    add_int(wire, head->now_ms);
-    add_int(wire, head->late_ms);
+    pack = (struct pack){.at = wire->head};
+    pack_number(&pack, head->now_ms, 8);
+    pack_number(&pack, head->late_ms, 8);
+    pack_number(&pack, head->retention_ms > 0 ? head->retention_ms : 0, 8);
+    pack_number(&pack, head->breaker_threshold, 8);
+    pack_number(&pack, head->breaker_cooldown_ms, 8);
+    assert(pack.len + 4 == sizeof wire->head);
+    add(wire, wire->head, sizeof wire->head);
     add_word(wire, head->instance);
     add_word(wire, head->generation);
-    add_int(wire, head->retention_ms > 0 ? head->retention_ms : 0);
-    add_int(wire, head->breaker_threshold);
-    add_int(wire, head->breaker_cooldown_ms);
-    wire->ops_at = wire->count;
-    add_word(wire, "0");
 }
 
 struct redis_args wire_args(struct wire *wire)
 {
-    size_t end = wire->count;
+    struct pack pack = {.at = wire->head, .len = sizeof wire->head - 4};
 
-    add_int(wire, wire->ops); /* written behind the others, then put in its place */
-    wire->texts[wire->ops_at] = wire->texts[end];
-    wire->lens[wire->ops_at] = wire->lens[end];
-    wire->count = end;
+    pack_number(&pack, wire->ops, 4);
     return (struct redis_args){.count = (int)wire->count, .texts = wire->texts, .lens = wire->lens};
 }
 
@@ -139,58 +171,100 @@ void wire_free(struct wire *wire)
     *wire = (struct wire){0};
 }
 
+/* A new job with a candidate, as nearly all are: 1, with a session 2. */
+static int put_mark(const struct store_op *op, size_t count)
+{
+    bool plain = op->verb == STORE_RESERVE && op->job && op->attempt == 1 && count > 0 &&
+                 op->u.put.spec.at && !op->u.put.idem.at && op->u.put.max_attempts >= 1 &&
+                 op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
+                 op->u.put.type.len <= POOL_LANG_MAX &&
+                 op->u.put.candidates[0].node.len <= NODE_ID_MAX;
+
+    return !plain ? 0 : op->u.put.session.at ? 2 : 1;
+}
+
+/* What stands in the record of a new job between its times and its texts. */
+static void pack_tail(struct pack *pack, const struct store_op *op)
+{
+    pack_number(pack, op->u.put.timeout_ms, 6);
+    pack_number(pack, op->u.put.owner, 4);
+    pack_number(pack, op->u.put.max_attempts, 1);
+    pack_number(pack, op->u.put.callback, 1);
+    pack_number(pack, 0, 1); /* no Idempotency-Key */
+    pack_number(pack, 0, 1); /* no result outside */
+}
+
+/* Its type too long is for the verb to refuse: one that is longer than any will do. */
+static void pack_type(struct pack *pack, struct str type)
+{
+    if (type.len > POOL_LANG_MAX)
+        type.len = POOL_LANG_MAX + 1;
+    pack_number(pack, (int64_t)type.len + 3, 1);
+    pack_number(pack, 0, 1);
+    pack_bytes(pack, type.at, type.len);
+    pack_number(pack, 0, 2);
+}
+
 static void write_put(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
-    const bool set[] = {op->u.put.spec.at, op->u.put.type.at, op->u.put.idem.at,
-                        op->u.put.session.at, op->u.put.callback};
+    const bool set[] = {op->u.put.spec.at, op->u.put.idem.at, op->u.put.session.at};
+    const struct store_candidate *candidates = op->u.put.candidates;
     size_t count = op->verb == STORE_RESERVE ? op->u.put.candidate_count : 0;
-    struct pack pack = pack_begin(wire, op->job);
+    struct pack pack = pack_begin(wire, op->verb == STORE_RESERVE ? 'R' : 'P', op->job,
+                                  put_mark(op, count), not_after_ms);
 
     assert(count <= STORE_CANDIDATES_MAX);
-    pack_flags(&pack, set, COUNT_OF(set));
-    pack_number(&pack, not_after_ms, 8);
-    pack_number(&pack, op->attempt, 4);
-    pack_number(&pack, op->u.put.max_attempts, 4);
-    pack_number(&pack, op->u.put.timeout_ms, 8);
-    pack_number(&pack, op->u.put.owner, 8);
-    pack_number(&pack, op->u.put.hold_ms, 8);
+    pack_number(&pack, count ? candidates[0].spare : 0, 4);
     pack_number(&pack, op->u.put.ttl_ms, 8);
+    pack_tail(&pack, op);
+    pack_name(&pack, count ? candidates[0].node : STR_NONE);
+    pack_type(&pack, op->u.put.type);
+    pack_flags(&pack, set, COUNT_OF(set));
+    pack_number(&pack, op->attempt, 4);
+    pack_number(&pack, op->u.put.hold_ms, 8);
+    pack_number(&pack, op->u.put.max_attempts, 4);
     pack_number(&pack, (int64_t)count, 1);
-    for (size_t i = 0; i < STORE_CANDIDATES_MAX; i++)
-        pack_number(&pack, i < count ? op->u.put.candidates[i].spare : 0, 4);
-    add(wire, pack.at, pack.len);
+    for (size_t i = 1; i < count; i++) {
+        pack_number(&pack, candidates[i].spare, 4);
+        pack_name(&pack, candidates[i].node);
+    }
+    pack_end(wire, &pack);
     if (op->u.put.spec.at)
         add_text(wire, op->u.put.spec);
-    if (op->u.put.type.at)
-        add_text(wire, op->u.put.type);
-    if (op->u.put.idem.at) {
-        struct str text =
-            arena_fmt(&wire->arena, "%llx", (unsigned long long)op->u.put.fingerprint);
-
-        add_text(wire, op->u.put.idem);
-        add_text(wire, text);
-    }
     if (op->u.put.session.at) {
         add_text(wire, op->u.put.session);
         add_text(wire, op->u.put.pool);
         add_text(wire, op->u.put.lang_pair);
     }
-    for (size_t i = 0; i < count; i++)
-        add_text(wire, op->u.put.candidates[i].node);
+    if (op->u.put.idem.at) {
+        add_text(wire, op->u.put.idem);
+        add_text(wire, arena_fmt(&wire->arena, "%llx", (unsigned long long)op->u.put.fingerprint));
+    }
+}
+
+/* From its node, about an attempt there can be. */
+static bool is_plain(const struct store_op *op)
+{
+    return op->job && op->node.len && op->node.len <= NODE_ID_MAX && op->attempt >= 1 &&
+           op->attempt <= JOB_ATTEMPTS_MAX;
+}
+
+static void pack_node(struct pack *pack, struct str node)
+{
+    pack_number(pack, node.at != NULL, 1);
+    if (node.len <= NODE_ID_MAX)
+        pack_bytes(pack, node.at, node.len);
 }
 
 static void write_commit(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
-    struct pack pack = pack_begin(wire, op->job);
+    struct pack pack = pack_begin(wire, 'C', op->job, is_plain(op), not_after_ms);
 
-    pack_number(&pack, op->node.at != NULL, 1);
-    pack_number(&pack, not_after_ms, 8);
     pack_number(&pack, op->attempt, 4);
     pack_number(&pack, op->u.settle.running_ttl_ms, 8);
     pack_number(&pack, op->u.settle.stop_grace_ms, 8);
-    add(wire, pack.at, pack.len);
-    if (op->node.at)
-        add_text(wire, op->node);
+    pack_node(&pack, op->node);
+    pack_end(wire, &pack);
 }
 
 /* The reason also as JSON: the library writes the list of attempts, but knows no escapes. */
@@ -207,28 +281,30 @@ static void add_reason(struct wire *wire, struct str reason)
 static void write_finish(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
     struct str reason = op->u.settle.reason;
-    struct pack pack = pack_begin(wire, op->job);
+    bool done = op->u.settle.outcome == STORE_DONE;
+    bool plain = done && is_plain(op) && op->u.settle.result.len <= WIRE_RESULT_MAX &&
+                 !op->u.settle.want_record;
+    struct pack pack = pack_begin(wire, 'F', op->job, plain, not_after_ms);
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
     if (reason.len > STORE_REASON_MAX)
         reason.len = STORE_REASON_MAX;
+    if (done)
+        reason.len = 0; /* the end of a good run has none */
     const bool set[] = {
-        op->node.at,
         op->u.settle.result.at,
         reason.len,
         op->u.settle.candidates_left,
         op->u.settle.want_record,
         op->u.settle.outcome == STORE_FAIL && breaker_blames(reason.len ? reason : STR("FAILED")),
     };
-    pack_flags(&pack, set, COUNT_OF(set));
-    pack_number(&pack, op->u.settle.outcome, 1);
-    pack_number(&pack, not_after_ms, 8);
     pack_number(&pack, op->attempt, 4);
-    pack_number(&pack, op->u.settle.owner, 8);
+    pack_number(&pack, op->u.settle.outcome, 1);
+    pack_flags(&pack, set, COUNT_OF(set));
+    pack_number(&pack, op->u.settle.owner, 4);
     pack_number(&pack, op->u.settle.hold_ms, 8);
-    add(wire, pack.at, pack.len);
-    if (op->node.at)
-        add_text(wire, op->node);
+    pack_node(&pack, op->node);
+    pack_end(wire, &pack);
     if (op->u.settle.result.at)
         add_text(wire, op->u.settle.result);
     if (reason.len)
@@ -357,41 +433,42 @@ static void write_claim(struct wire *wire, const struct store_op *op)
     add_int(wire, op->u.callback.hold_ms);
 }
 
-/* Those that come with every job are packed; of the others each value is an argument. The verbs
- * that are missing here are reads, see redis_read.c. */
+/* Those that come with every job are packed, letter and all; of the others each value is an
+ * argument. The verbs that are missing here are reads, see redis_read.c. */
 static const struct {
     const char *letter; /* of lua/batch.lua */
     void (*write)(struct wire *wire, const struct store_op *op);
     void (*write_packed)(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
 } verbs[STORE_VERB_COUNT] = {
-    [STORE_PUT] = {"P", NULL, write_put},
-    [STORE_RESERVE] = {"R", NULL, write_put},
-    [STORE_COMMIT] = {"C", NULL, write_commit},
-    [STORE_FINISH] = {"F", NULL, write_finish},
-    [STORE_RENEW] = {"N", write_renew, NULL},
-    [STORE_HOLD] = {"H", write_hold, NULL},
-    [STORE_ADOPT] = {"A", write_adopt, NULL},
-    [STORE_DUE] = {"D", write_due, NULL},
-    [STORE_NODE_PUT] = {"M", write_node_put, NULL},
-    [STORE_NODE_DROP] = {"X", write_node, NULL},
-    [STORE_CALLBACK_DONE] = {"K", write_callback, NULL},
-    [STORE_BREAKERS] = {"B", write_nothing, NULL},
-    [STORE_BREAKER_RESET] = {"Z", write_reset, NULL},
-    [STORE_TELL] = {"S", write_tell, NULL},
-    [STORE_LINK] = {"U", write_link, NULL},
-    [STORE_SEEN] = {"E", write_seen, NULL},
-    [STORE_CLAIM] = {"V", write_claim, NULL},
+    [STORE_PUT] = {.write_packed = write_put},
+    [STORE_RESERVE] = {.write_packed = write_put},
+    [STORE_COMMIT] = {.write_packed = write_commit},
+    [STORE_FINISH] = {.write_packed = write_finish},
+    [STORE_RENEW] = {.letter = "N", .write = write_renew},
+    [STORE_HOLD] = {.letter = "H", .write = write_hold},
+    [STORE_ADOPT] = {.letter = "A", .write = write_adopt},
+    [STORE_DUE] = {.letter = "D", .write = write_due},
+    [STORE_NODE_PUT] = {.letter = "M", .write = write_node_put},
+    [STORE_NODE_DROP] = {.letter = "X", .write = write_node},
+    [STORE_CALLBACK_DONE] = {.letter = "K", .write = write_callback},
+    [STORE_BREAKERS] = {.letter = "B", .write = write_nothing},
+    [STORE_BREAKER_RESET] = {.letter = "Z", .write = write_reset},
+    [STORE_TELL] = {.letter = "S", .write = write_tell},
+    [STORE_LINK] = {.letter = "U", .write = write_link},
+    [STORE_SEEN] = {.letter = "E", .write = write_seen},
+    [STORE_CLAIM] = {.letter = "V", .write = write_claim},
 };
 
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
-    assert(op->verb < STORE_VERB_COUNT && verbs[op->verb].letter);
-    add_word(wire, verbs[op->verb].letter);
+    assert(op->verb < STORE_VERB_COUNT);
+    assert(verbs[op->verb].letter || verbs[op->verb].write_packed);
     wire->ops++;
     if (verbs[op->verb].write_packed) {
         verbs[op->verb].write_packed(wire, op, not_after_ms);
         return;
     }
+    add_word(wire, verbs[op->verb].letter);
     verbs[op->verb].write(wire, op);
     add_int(wire, not_after_ms);
 }

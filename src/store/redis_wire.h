@@ -10,7 +10,8 @@
 enum {
     WIRE_OPS_MAX = 64,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
-    WIRE_ANSWERS = 4, /* where the answers begin: now, order, generation, open breakers */
+    WIRE_ANSWERS = 4,      /* where the answers begin: now, order, generation, open breakers */
+    WIRE_RESULT_MAX = 256, /* results up to this are part of the record, see lua/unit.lua */
 };
 
 /* The longest time the library knows; later than that is for ever. */
@@ -23,7 +24,7 @@ struct wire {
     size_t count;
     size_t cap;
     size_t bytes;
-    size_t ops_at; /* where the number of ops stands */
+    char head[44]; /* of the batch, packed; it ends with the number of ops */
     int ops;
 };
 
@@ -51,9 +52,17 @@ unsigned wire_number(const redisReply *answer); /* 0: none is left */
 struct redis_args wire_args(struct wire *wire); /* complete; valid until the next wire_begin */
 void wire_free(struct wire *wire);
 
-/* False: it is not what this version writes. */
-bool wire_answer(struct store_op *op, const redisReply *answer);
-bool wire_head_read(struct str packed, struct store_head *ret_head); /* its id is left alone */
+/* Takes the answer at *at and leaves *at behind it. False: it is not what this version writes. */
+bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at);
+/* A job as it is kept. What is long, or tells of several attempts, stands beside it. */
+struct wire_job {
+    struct str result; /* at == NULL: none, or outside */
+    bool done_once;    /* its only attempt was its last, see wire_history */
+};
+bool wire_job_read(struct str packed, struct store_head *ret_head,
+                   struct wire_job *ret_job); /* the head's id is left alone */
+/* The attempts of a job that has them in its record. */
+struct str wire_history(const struct store_head *head, struct arena *arena);
 struct wire_node {
     struct lease_node counts;
     enum node_health own;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    OPS_DEFAULT = 40000,
+    OPS_DEFAULT = 100000,
     JOBS = 80,
     NODES = 8,
     FIXED = 6, /* the first nodes never leave; only they get work that has a type */
@@ -544,7 +544,8 @@ static void check_reads(struct play *play)
     check_jobs(play, STORE_JOB_GET, op);
     op = (struct store_op){.u.list.max = 20};
     if (chance(play, 2))
-        op.u.list.before = play->next_id - below(play, 40);
+        op.u.list.before =
+            play->next_id - below(play, play->next_id < 40 ? (unsigned)play->next_id : 40);
     if (chance(play, 3))
         op.u.list.states = 1u << below(play, JOB_STATE_COUNT);
     if (chance(play, 3))

@@ -1,8 +1,8 @@
 -- One call, many verbs. KEYS: the nodes, and a key that never exists: while the slot moves to another
 -- master, Redis then answers TRYAGAIN instead of showing a half of it. ARGV: the head of the batch,
 -- then the ops one after the other, each read by its row of `readers`.
-local A, at -- ARGV and where we stand in it
 
+do
 local function text()
   at = at + 1
   return A[at]
@@ -24,67 +24,65 @@ local function has(flags, letter)
 end
 
 local readers = {}
-
+do
 local NO_JOB = 'j0000000000000'
 
 local function job_named(id)
   return id == NO_JOB and '' or id
 end
 
--- Numbers come packed, see redis_wire.c: a text for each would cost more than the work.
-local PUT = '<c14BBBBBi8i4i4i8i8i8i8Bi4i4i4i4'
+-- The verbs that come with every job are one text with their numbers packed, see redis_wire.c: an
+-- argument for each would cost more than the work. fast.lua knows their places, too. Texts of any
+-- length follow as arguments of their own.
+local PUT, PUT_REST = '<c14Bi8i4i8i6I4BB', '<BBBi4i8i4B'
 
-local function read_put()
-  local job, has_spec, has_type, has_idem, has_session, callback, not_after, attempt, max, timeout,
-    owner, hold, ttl, count, spare1, spare2, spare3, spare4 = unpack_struct(PUT, text())
+local function read_put(packed)
+  local job, _, not_after, spare, ttl, timeout, owner, _, callback =
+    unpack_struct(PUT, packed, 2)
+  local len = byte(packed, 51)
   local op = {
-    job = job_named(job), not_after = not_after, attempt = attempt, max = max, timeout = timeout,
-    owner = owner, hold = hold, ttl = ttl, callback = callback == 1, spec = nil, type = '',
-    idem = nil, fingerprint = nil, session = nil, pool = nil, lang_pair = nil, verb = nil,
-    nodes = nil, spares = {spare1, spare2, spare3, spare4},
+    job = job_named(job), not_after = not_after, ttl = ttl, timeout = timeout, owner = owner,
+    callback = callback == 1, nodes = {sub(packed, 52, 51 + len)}, spares = {spare},
   }
+  local from = 52 + len
+  op.type = sub(packed, from + 2, from + byte(packed, from) - 2)
+  local has_spec, has_idem, has_session, attempt, hold, max, count, to =
+    unpack_struct(PUT_REST, packed, from + byte(packed, from) + 1)
+  op.attempt, op.hold, op.max = attempt, hold, max
+  for i = 2, count do
+    len = byte(packed, to + 4)
+    op.spares[i], op.nodes[i] = unpack_struct('<i4', packed, to), sub(packed, to + 5, to + 4 + len)
+    to = to + 5 + len
+  end
+  if count == 0 then op.nodes = {} end
   if has_spec == 1 then op.spec = text() end
-  if has_type == 1 then op.type = text() end
-  if has_idem == 1 then
-    op.idem = text()
-    op.fingerprint = text()
-  end
-  if has_session == 1 then
-    op.session = text()
-    op.pool = text()
-    op.lang_pair = text()
-  end
-  if count == 4 then
-    op.nodes = {A[at + 1], A[at + 2], A[at + 3], A[at + 4]}
-    at = at + 4
-  else
-    op.nodes = texts(count)
-  end
+  if has_session == 1 then op.session, op.pool, op.lang_pair = text(), text(), text() end
+  if has_idem == 1 then op.idem, op.fingerprint = text(), text() end
   return op
 end
 
 readers.P = read_put
 readers.R = read_put
 
-local COMMIT, FINISH = '<c14Bi8i4i8i8', '<c14BBBBBBBi8i4i8i8'
+local COMMIT, FINISH = '<c14Bi8i4i8i8B', '<c14Bi8i4BBBBBBI4i8B'
 
-function readers.C()
-  local job, has_node, not_after, attempt, running_ttl, stop_grace = unpack_struct(COMMIT, text())
+function readers.C(packed)
+  local job, _, not_after, attempt, running_ttl, stop_grace, has_node =
+    unpack_struct(COMMIT, packed, 2)
   return {
     job = job_named(job), not_after = not_after, attempt = attempt, running_ttl = running_ttl,
-    stop_grace = stop_grace, node = has_node == 1 and text() or nil, verb = nil,
+    stop_grace = stop_grace, node = has_node == 1 and sub(packed, 46) or nil,
   }
 end
 
-function readers.F()
-  local job, has_node, has_result, has_reason, left, want_record, blames, outcome, not_after,
-    attempt, owner, hold = unpack_struct(FINISH, text())
+function readers.F(packed)
+  local job, _, not_after, attempt, outcome, has_result, has_reason, left, want_record, blames,
+    owner, hold, has_node = unpack_struct(FINISH, packed, 2)
   return {
     job = job_named(job), not_after = not_after, attempt = attempt, owner = owner, hold = hold,
     left = left == 1, want_record = want_record == 1, blames = blames == 1, outcome = outcome,
-    node = has_node == 1 and text() or nil, result = has_result == 1 and text() or nil,
+    node = has_node == 1 and sub(packed, 48) or nil, result = has_result == 1 and text() or nil,
     reason = has_reason == 1 and text() or '', reason_json = has_reason == 1 and text() or 'null',
-    verb = nil,
   }
 end
 
@@ -171,55 +169,122 @@ function readers.V()
   return {job = text(), hold = number()}
 end
 
+end -- of the readers
+
 local function server_now()
   local time = call('TIME')
-  return tonumber(time[1]) * 1000 + (tonumber(time[2]) - tonumber(time[2]) % 1000) / 1000
+  return time[1] * 1000 + floor(time[2] / 1000)
 end
 
 -- What every call reads and writes is one field: now, order, lapse_seq, version, gate_count,
--- open_count, generation, newest bucket. redis_nodes.c looks at the order.
-local STATE = '<i8i8i8i8i8i8ss'
+-- open_count, wheel_at, ripe, total, active, bucket_count, kept, generation, newest bucket.
+-- redis_nodes.c looks at the order.
+local STATE = '<i8i8i8i8i8i8i8i8i8i8i8i8ss'
 
 local function begin_batch(now, gen)
-  local last, order, lapse_seq, version, gate_count, open_count, bucket = nil, 0, 0, 0, 0, 0, ''
+  U = {
+    now = now, ending = nil, jobs = {}, raw = {}, dirty = {}, rows = {}, nodes = {},
+    raw_nodes = {}, node_row = {}, dirty_nodes = {}, created = {}, due = {}, lapsed = {},
+    wheel = {}, terms = {}, times = {}, gates = {}, dirty_gates = {}, idems = {}, dirty_idems = {},
+    sessions = {}, dirty_sessions = {}, callbacks = {}, told = {},
+    order = 0, lapse_seq = 0, version = 0, gate_count = 0, open_count = 0, wheel_at = 0,
+    ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0, gen = gen, bucket = '',
+  }
   local packed = call('HGET', KEY .. 'meta', 'state')
   if packed then
-    last, order, lapse_seq, version, gate_count, open_count, gen, bucket =
-      unpack_struct(STATE, packed)
+    U.last, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count, U.wheel_at, U.ripe,
+      U.total, U.active, U.bucket_count, U.kept, U.gen, U.bucket = unpack_struct(STATE, packed)
   end
-  U = {
-    now = now, last = last, jobs = {}, dirty = {}, nodes = {}, dirty_nodes = {},
-    due = {}, lapsed = {}, gates = {}, dirty_gates = {}, idems = {}, dirty_idems = {},
-    sessions = {}, dirty_sessions = {}, callbacks = {}, told = {}, none_ripe = false,
-    order = order, lapse_seq = lapse_seq, version = version, gate_count = gate_count,
-    open_count = open_count, bucket = bucket, gen = gen, instance = nil, retention = nil,
-    threshold = nil, cooldown = nil,
-  }
+  U.ending = moment(now) .. moment(now) .. ZERO -- updated, ended, due
 end
 
+-- Reads an op that is not as fast.lua wants it.
+local function read_op(packed)
+  local verb = sub(packed, 1, 1)
+  local op = readers[verb](packed)
+  op.verb = verb
+  op.not_after = op.not_after or number()
+  return op
+end
+
+local function note_records(op, jobs, nodes)
+  if op.job then jobs[#jobs + 1] = op.job end
+  if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end
+  if op.ids then for k = 1, #op.ids do jobs[#jobs + 1] = op.ids[k] end end
+  if op.node then nodes[#nodes + 1] = op.node end
+  if op.nodes and op.nodes[1] then nodes[#nodes + 1] = op.nodes[1] end
+end
+
+-- Where the node stands in an op that may be fast.
+local function fast_node(packed, first)
+  if first == 82 then return sub(packed, 52, 51 + byte(packed, 51)) end -- R
+  return sub(packed, first == 67 and 46 or 48) -- C, F
+end
+
+-- An op is a table, or the place of its text for those that may be fast (their mark is not 0).
 local function read_ops(count)
-  local ops, jobs, nodes = {}, {}, {}
+  local ops, jobs, nodes, sessions = {}, {}, {}, {}
   for i = 1, count do
-    local verb = text()
-    local op = readers[verb]()
-    op.verb = verb
-    op.not_after = op.not_after or number()
-    ops[i] = op
-    if op.job then jobs[#jobs + 1] = op.job end
-    if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end
-    if op.ids then for k = 1, #op.ids do jobs[#jobs + 1] = op.ids[k] end end
-    if op.node then nodes[#nodes + 1] = op.node end
-    if op.nodes and op.nodes[1] then nodes[#nodes + 1] = op.nodes[1] end
+    local packed = text()
+    local mark = byte(packed, 16)
+    if #packed > 16 and mark ~= 0 then
+      local first = byte(packed, 1)
+      ops[i] = at
+      jobs[#jobs + 1] = sub(packed, 2, 15)
+      nodes[#nodes + 1] = fast_node(packed, first)
+      if first == 82 then
+        at = at + 1
+        if mark == 2 then
+          sessions[#sessions + 1] = A[at + 1]
+          at = at + 3
+        end
+      elseif first == 70 and byte(packed, 30) == 1 then
+        at = at + 1
+      end
+    else
+      local op = read_op(packed)
+      ops[i] = op
+      note_records(op, jobs, nodes)
+    end
   end
   jobs_prefetch(jobs)
   nodes_prefetch(nodes)
+  if #sessions > 0 then sessions_prefetch(sessions) end
   return ops
+end
+
+local function run_op(op)
+  if op.not_after > 0 and U.now > op.not_after then return {ERR.TOO_LATE, false, false} end
+  return verbs[op.verb](op)
+end
+
+-- What fast.lua did is told by two texts, what a verb did by one or a list.
+local function run_ops(ops, answers, count)
+  local to = #answers
+  for i = 1, count do
+    local op = ops[i]
+    local node, record
+    if type(op) == 'number' then
+      local packed = A[op]
+      node, record = fast[sub(packed, 1, 1)](packed, op)
+      at = op
+      op = not node and read_op(packed)
+    end
+    if node then
+      answers[to + 1], answers[to + 2] = node, record
+      to = to + 2
+    else
+      to = to + 1
+      answers[to] = run_op(op)
+    end
+  end
 end
 
 local function end_batch(count)
   write_due()
   write_lapsed()
   write_jobs()
+  write_wheel()
   write_nodes()
   if next(U.dirty_gates) then write_gates() end
   if next(U.dirty_idems) then write_idems() end
@@ -227,38 +292,36 @@ local function end_batch(count)
   if next(U.callbacks) then write_callbacks() end
   publish_nodes()
   call('HSET', KEY .. 'meta', 'state', pack(STATE, U.now, U.order + count, U.lapse_seq, U.version,
-    U.gate_count, U.open_count, U.gen, U.bucket))
+    U.gate_count, U.open_count, U.wheel_at, U.ripe, U.total, U.active, U.bucket_count, U.kept,
+    U.gen, U.bucket))
 end
 
--- ARGV: now (only a library loaded for tests looks at it), the store time after which nothing may
--- change any more, the instance's name, a name for a new generation, retention, breaker threshold and
--- cooldown, and the number of ops.
+-- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
+-- nothing may change any more, retention, breaker threshold and cooldown, the number of ops; then the
+-- instance's name and a name for a new generation.
 -- Answers {now, order of the first op - 1, generation, open breakers, answers...}.
 local function batch(keys, args)
   begin_library()
-  A, at = args, 0
-  local now = number()
+  A, at = args, 3
+  local now, late, retention, threshold, cooldown, count =
+    unpack_struct('<i8i8i8i8i8I4', args[1])
   if not TEST_CLOCK then now = server_now() end
-  local late = number()
-  local instance, gen, retention, threshold, cooldown = text(), text(), number(), number(), number()
-  local count = number()
   if late > 0 and now > late then return {now, 'LATE'} end
-  begin_batch(now, gen)
-  U.instance, U.retention, U.threshold, U.cooldown = instance, retention, threshold, cooldown
+  begin_batch(now, args[3])
+  U.instance, U.retention, U.threshold, U.cooldown = args[2], retention, threshold, cooldown
+  wheel_turn()
   local ops = read_ops(count)
-  if not (ops[1] and ops[1].verb == 'I' and not others_live()) then pass_time(U.last) end
-  local answers = {now, U.order, U.gen, 0}
-  for i = 1, count do
-    local op = ops[i]
-    if op.not_after > 0 and now > op.not_after then
-      answers[i + 4] = {ERR.TOO_LATE, false, false}
-    else
-      answers[i + 4] = verbs[op.verb](op)
-    end
+  if not (count > 0 and type(ops[1]) == 'table' and ops[1].verb == 'I' and not others_live()) then
+    pass_time(U.last)
   end
+  local answers = {now, U.order, U.gen, 0}
+  run_ops(ops, answers, count)
   end_batch(count)
   answers[4] = U.open_count
+  U, A = nil, nil -- what stays is looked at by every round of Lua's collector
   return answers
 end
 
 redis.register_function(LIBRARY .. '_batch', batch)
+
+end

@@ -1,9 +1,12 @@
 -- Breakers, as model/breaker.c and store/breakers.c have them: one for each node x type that failed
 -- lately. A probe is tied to the lease of its job.
-local CLOSED, OPEN, HALF_OPEN = 0, 1, 2
 local EVENT = {NONE = 0, TRIPPED = 1, PROBE_FAILED = 2, RECOVERED = 3} -- enum breaker_event
-local BREAKERS_MAX = 16384
 local TYPE_MAX = 32
+local cursor_get, cursor_set -- where a chore goes on the next time
+local breaker_allows, breaker_probe, breaker_settle, breakers_tidy, write_gates
+do
+local CLOSED, OPEN, HALF_OPEN = 0, 1, 2
+local BREAKERS_MAX = 16384
 
 local function gate_read(key, text)
   local state, failures, opened, changed, probe =
@@ -130,7 +133,7 @@ local function gate_changed(g, was_open)
 end
 
 -- May work of this type go to this node? The second: then it is the probe of this one.
-local function breaker_allows(node, type)
+function breaker_allows(node, type)
   local g = gate_find(node, type)
   if not g then return true end
   if g.probe ~= '' then return false end
@@ -139,7 +142,7 @@ local function breaker_allows(node, type)
   return true, state == HALF_OPEN and g or nil
 end
 
-local function breaker_probe(g, j)
+function breaker_probe(g, j)
   g.probe, j.probe = j.id, true
   job_changed(j)
   gate_changed(g, true)
@@ -152,7 +155,7 @@ local function may_speak(g, j, was_probe)
 end
 
 -- Its attempt ended; the job still says where it was.
-local function breaker_settle(j, word)
+function breaker_settle(j, word)
   local was_probe = j.probe
   local g = gate_find(j.node, j.type)
   probe_release(j)
@@ -167,7 +170,7 @@ local function breaker_settle(j, word)
   return event
 end
 
-local function write_gates()
+function write_gates()
   local set, del = {}, {}
   for key, g in pairs(U.dirty_gates) do
     if g then
@@ -182,17 +185,16 @@ local function write_gates()
   U.dirty_gates = {}
 end
 
--- Where a chore goes on the next time.
-local function cursor_get(name)
+function cursor_get(name)
   return call('HGET', KEY .. 'meta', name .. '_at') or '0'
 end
 
-local function cursor_set(name, value)
+function cursor_set(name, value)
   call('HSET', KEY .. 'meta', name .. '_at', value)
 end
 
 -- Drops those of nodes that are gone and did not come back for a whole pause; a part at a time.
-local function breakers_tidy()
+function breakers_tidy()
   if U.threshold == 0 or U.gate_count == 0 then return end
   local page = call('HSCAN', KEY .. 'breakers', cursor_get('gates'), 'COUNT', 256)
   cursor_set('gates', page[1])
@@ -204,4 +206,34 @@ local function breakers_tidy()
       gate_forget(g)
     end
   end
+end
+
+function verbs.B()
+  local answer = {ERR.OK, false, false}
+  if U.threshold == 0 then return answer end
+  write_gates()
+  local all = call('HGETALL', KEY .. 'breakers')
+  for i = 1, #all, 2 do
+    local g = gate_read(all[i], all[i + 1])
+    local j = g.probe ~= '' and job_get(g.probe)
+    if g.state == OPEN and U.now - g.opened >= U.cooldown then g.state = HALF_OPEN end
+    answer[#answer + 1] = g.state .. ',' .. g.failures .. ',' .. g.opened .. ',' ..
+      (j and j.due or 0) .. ',' .. g.key
+  end
+  return answer
+end
+
+function verbs.Z(op)
+  local g = gate_find(op.node, op.type)
+  if not g then return {ERR.NOT_FOUND, false, false} end
+  local was_open = g.state ~= CLOSED
+  if g.probe ~= '' then
+    local j = job_get(g.probe)
+    if j then probe_release(j) end
+  end
+  gate_reset(g)
+  gate_changed(g, was_open)
+  return {ERR.OK, false, false}
+end
+
 end

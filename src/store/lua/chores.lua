@@ -33,6 +33,18 @@ local function audit()
   return repairs
 end
 
+-- A bucket is empty, or over.
+local function bucket_forget(bucket)
+  local left = tonumber(call('HGET', KEY .. 'counts', bucket) or '0')
+  if bucket == U.bucket then
+    left = left + U.bucket_count
+    U.bucket, U.bucket_count = '', 0
+  end
+  U.total = U.total - left
+  call('HDEL', KEY .. 'counts', bucket)
+  call('ZREM', KEY .. 'buckets', bucket)
+end
+
 -- Buckets whose jobs all changed too long ago, some at a time: the oldest may live on for long. One
 -- with a callback that waits is kept.
 local function purge_old()
@@ -49,42 +61,60 @@ local function purge_old()
         bucket_keep(bucket, false)
       else
         call('UNLINK', KEY .. 'j:' .. bucket, KEY .. 'l:' .. bucket)
-        call('ZREM', KEY .. 'buckets', bucket)
+        bucket_forget(bucket)
       end
     end
   end
 end
 
+-- Of the jobs of one member of a list, those that may go and must; the others stay.
+local function purge_part(key, part, fields, jobs_max)
+  local kept, gone = {}, 0
+  for at = 1, #part, 14 do
+    local id = sub(part, at, at + 13)
+    local j = job_get(id)
+    if U.total - U.active - gone > jobs_max and
+      (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
+      gone = gone + 1
+      for _, tail in ipairs({'', ':s', ':h', ':r', ':k'}) do fields[#fields + 1] = id .. tail end
+      U.jobs[id], U.raw[id], U.dirty[id] = false, false, nil
+    else
+      kept[#kept + 1] = id
+    end
+  end
+  if gone > 0 then
+    call('ZREM', key, part)
+    if #kept > 0 then call('ZADD', key, 0, concat(kept)) end
+  end
+  return gone, #kept > 0 and 1 or 0
+end
+
+local function purge_bucket(bucket, budget, jobs_max)
+  local key, at = KEY .. 'l:' .. bucket, 0
+  local fields, gone = {}, 0
+  while budget > 0 and U.total - U.active - gone > jobs_max do
+    local part = call('ZRANGE', key, at, at)[1]
+    if not part then break end
+    local less, stays = purge_part(key, part, fields, jobs_max + gone)
+    gone, at, budget = gone + less, at + stays, budget - #part / 14
+  end
+  if gone > 0 then
+    call_in_parts('HDEL', KEY .. 'j:' .. bucket, fields)
+    bucket_count(bucket, -gone)
+  end
+  if call('EXISTS', key) == 0 then bucket_forget(bucket) end
+  return budget
+end
+
 -- No more finished ones than allowed: the oldest go first, a part at a time.
 local function purge_many(jobs_max)
-  local list = call('ZRANGE', KEY .. 'buckets', 0, -1)
-  local count = -call('ZCARD', KEY .. 'due') - call('ZCARD', KEY .. 'lapsed')
-  for i = 1, #list do count = count + call('ZCARD', KEY .. 'l:' .. list[i]) end
-  local at, budget = 1, 1024
-  while count > jobs_max and list[at] and budget > 0 do
-    local ids = call('ZRANGE', KEY .. 'l:' .. list[at], 0, budget - 1)
-    local gone, fields = {}, {}
-    jobs_prefetch(ids)
-    for i = 1, #ids do
-      local j = job_get(ids[i])
-      if count > jobs_max and (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
-        gone[#gone + 1] = ids[i]
-        for _, tail in ipairs({'', ':s', ':h', ':r', ':k'}) do
-          fields[#fields + 1] = ids[i] .. tail
-        end
-        U.jobs[ids[i]] = false
-        count = count - 1
-      end
-    end
-    budget = budget - #ids
-    if #gone > 0 then
-      call_in_parts('ZREM', KEY .. 'l:' .. list[at], gone)
-      call_in_parts('HDEL', KEY .. 'j:' .. list[at], fields)
-      if call('EXISTS', KEY .. 'l:' .. list[at]) == 0 then
-        call('ZREM', KEY .. 'buckets', list[at])
-      end
-    end
-    at = at + 1
+  if U.total - U.active <= jobs_max then return end
+  write_jobs() -- what this batch made is in the lists, too
+  local list = call('ZRANGE', KEY .. 'buckets', 0, 63)
+  local budget = 1024
+  for i = 1, #list do
+    if budget <= 0 or U.total - U.active <= jobs_max then return end
+    budget = purge_bucket(list[i], budget, jobs_max)
   end
 end
 

@@ -89,19 +89,43 @@ local function quoted(text)
   return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
 end
 
-local function history_add(j, event, reason_json)
-  local kept = job_history(j)
-  local entry = '{"attempt_id":' .. j.attempt .. ',"node_id":' .. quoted(j.node) ..
+local function history_entry(j, event, reason_json, now)
+  return '{"attempt_id":' .. j.attempt .. ',"node_id":' .. quoted(j.node) ..
     ',"outcome":"' .. event .. '","reason":' .. reason_json ..
     ',"dispatched_ms":' .. j.dispatched ..
-    ',"acked_ms":' .. (j.acked ~= 0 and j.acked or 'null') .. ',"ended_ms":' .. U.now .. '}]'
+    ',"acked_ms":' .. (j.acked ~= 0 and j.acked or 'null') .. ',"ended_ms":' .. now .. '}]'
+end
+
+-- Most jobs have none until they are done, and then the record says it all.
+local function job_history(j)
+  if j.told == 0 then return '' end
+  if j.history == nil then
+    if j.told == TOLD_DONE then
+      j.history = '[' .. history_entry(j, 'done', 'null', j.ended)
+    else
+      j.history = outside_text(j, ':h') or ''
+    end
+  end
+  return j.history
+end
+
+-- What stands in a field of its own, beside the record.
+local function job_beside(j, tail, text)
+  j.new = j.new or {}
+  j.new[tail] = text
+end
+
+local function history_add(j, event, reason_json)
+  local kept = job_history(j)
+  local entry = history_entry(j, event, reason_json, U.now)
   kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry
   while #kept > HISTORY_MAX do
     -- Inside a text the quotes have backslashes, so this is where the second entry begins.
     local at = find(kept, '},{"attempt_id":', 1, true)
     kept = at and '[' .. sub(kept, at + 2) or ''
   end
-  j.history, j.new_history, j.told = kept, kept, 1
+  j.history, j.told = kept, TOLD_TEXT
+  job_beside(j, ':h', kept)
 end
 
 -- Did this attempt end so? Without a node: on any.

@@ -67,13 +67,12 @@ local function lapse(j)
 end
 
 local function lapse_one(j)
-  if j.place == AT_DUE and j.due <= U.now then lapse(j) end
+  if (j.place == AT_WHEEL or j.place == AT_DUE) and j.due <= U.now then lapse(j) end
 end
 
--- Up to `max` that ran out. Asked once for most batches: what was not ripe at its beginning is not
--- ripe at its end, unless a verb of it made it so.
+-- Up to `max` that ran out. `ripe`: nothing is due before that, so that most batches do not ask.
 local function lapse_some(max)
-  if U.none_ripe then return end
+  if U.now < U.ripe then return end
   write_due()
   local ids = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', U.now, 'LIMIT', 0, max)
   jobs_prefetch(ids)
@@ -85,18 +84,10 @@ local function lapse_some(max)
       U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
     end
   end
-  U.none_ripe = #ids < max
-end
-
--- All jobs that are not over.
-local function active_ids()
+  if #ids == max then return end
   write_due()
-  write_lapsed()
-  local ids = call('ZRANGE', KEY .. 'due', 0, -1)
-  local more = call('ZRANGE', KEY .. 'lapsed', 0, -1)
-  for i = 1, #more do ids[#ids + 1] = more[i] end
-  jobs_prefetch(ids)
-  return ids
+  local first = call('ZRANGE', KEY .. 'due', 0, 0, 'WITHSCORES')
+  U.ripe = first[2] and tonumber(first[2]) or FOREVER
 end
 
 local AWAY_MS, AWAY_GRACE_MS, BACK_MS = 5000, 15000, 1000
@@ -120,7 +111,7 @@ local function shift(back_ms)
   local ids = active_ids()
   for i = 1, #ids do
     local j = job_get(ids[i])
-    if j and (j.place == AT_DUE or is_orphaned(j)) then
+    if j and (j.place == AT_DUE or j.place == AT_WHEEL or is_orphaned(j)) then
       if j.lease == NONE or j.due ~= FOREVER then j.due = j.due - back_ms end
       if j.run_until ~= 0 then j.run_until = j.run_until - back_ms end
       job_place(j)

@@ -1,10 +1,11 @@
--- Nodes and time: NODE_PUT, NODE_DROP, RENEW, HOLD, ADOPT, DUE and the verbs on breakers, as
--- store/ledger_node.c, ledger_due.c and ledger_breaker.c have them.
-local NODE_ID_MAX = 128
-
+-- Nodes and time: NODE_PUT, NODE_DROP, RENEW, HOLD, ADOPT and DUE, as store/ledger_node.c and
+-- ledger_due.c have them.
 local function tell_changed(id)
   U.told[#U.told + 1] = id
 end
+
+do -- Lua bears 200 locals at a time: names that are used here alone end here
+local NODE_ID_MAX = 128
 
 -- Facts and the operator's reason are texts nobody needs for a reserve: hashes of their own.
 local function text_set(name, id, text)
@@ -181,30 +182,4 @@ function verbs.D(op)
   return answer
 end
 
-function verbs.B()
-  local answer = {ERR.OK, false, false}
-  if U.threshold == 0 then return answer end
-  write_gates()
-  local all = call('HGETALL', KEY .. 'breakers')
-  for i = 1, #all, 2 do
-    local g = gate_read(all[i], all[i + 1])
-    local j = g.probe ~= '' and job_get(g.probe)
-    if g.state == OPEN and U.now - g.opened >= U.cooldown then g.state = HALF_OPEN end
-    answer[#answer + 1] = g.state .. ',' .. g.failures .. ',' .. g.opened .. ',' ..
-      (j and j.due or 0) .. ',' .. g.key
-  end
-  return answer
-end
-
-function verbs.Z(op)
-  local g = gate_find(op.node, op.type)
-  if not g then return {ERR.NOT_FOUND, false, false} end
-  local was_open = g.state ~= CLOSED
-  if g.probe ~= '' then
-    local j = job_get(g.probe)
-    if j then probe_release(j) end
-  end
-  gate_reset(g)
-  gate_changed(g, was_open)
-  return {ERR.OK, false, false}
 end

@@ -1,8 +1,4 @@
 -- How a job comes in and how an attempt starts: PUT and RESERVE, as store/ledger_reserve.c has them.
-local ERR = { -- as redis_wire.c knows them
-  OK = 0, NOT_FOUND = 1, STALE = 2, ALL_FULL = 3, IDEMPOTENCY = 4, TOO_LATE = 5, BAD_FIELD = 6,
-  CONFLICT = 7,
-}
 local ATTEMPTS_MAX = 9
 local CALLBACK = {NONE = 0, WANTED = 1, PENDING = 2, SENT = 3, GIVEN_UP = 4}
 
@@ -46,8 +42,7 @@ end
 
 -- The key its job was made with; only a job made by a reserve keeps it.
 local function idem_of(j)
-  if j.new_idem then return j.new_idem end
-  return call('HGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':k')
+  return outside_text(j, ':k')
 end
 
 -- The head a first answer had: what became of the job since is not part of it.
@@ -90,29 +85,38 @@ local function create(op)
     callback = op.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
     place = AT_NOWHERE, keyed = false, told = 0, epoch = 0, owner = op.owner, created = U.now,
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = op.timeout,
-    run_until = 0, node = '', type = op.type, reason = '', new_spec = op.spec,
+    run_until = 0, filed = 0, node = '', type = op.type, reason = '', outside = 0, result = '',
   }
+  job_beside(j, ':s', op.spec)
   U.jobs[op.job] = j
   job_changed(j)
+  job_listed(j.id)
   return j
 end
 
 -- R004-7: which pool and language pair a session used last: "version updated pool\npair".
-local function note_session(op)
-  if not op.session then return end
-  local kept = U.sessions[op.session]
-  if kept == nil then kept = call('GET', KEY .. 's:' .. op.session) end
+local function note_session(session, pool, lang_pair)
+  if not session then return end
+  local kept = U.sessions[session]
+  if kept == nil then kept = call('GET', KEY .. 's:' .. session) end
   local version, updated, rest = 0, nil, nil
   if kept then
     version, updated, rest = string.match(kept, '^(%d+) (%-?%d+) (.*)$')
     version, updated = tonumber(version), tonumber(updated)
   end
-  local now_used = op.pool .. '\n' .. op.lang_pair
+  local now_used = pool .. '\n' .. lang_pair
   local refresh = U.retention / 2
   if rest == now_used and (refresh <= 0 or U.now - updated < refresh) then return end
   if rest ~= now_used then version = version + 1 end
-  U.sessions[op.session] = version .. ' ' .. U.now .. ' ' .. now_used
-  U.dirty_sessions[op.session] = true
+  U.sessions[session] = version .. ' ' .. U.now .. ' ' .. now_used
+  U.dirty_sessions[session] = true
+end
+
+local function sessions_prefetch(ids)
+  local keys = {}
+  for i = 1, #ids do keys[i] = KEY .. 's:' .. ids[i] end
+  local got = call('MGET', unpack_list(keys))
+  for i = 1, #got do U.sessions[ids[i]] = got[i] end
 end
 
 local function write_sessions()
@@ -125,12 +129,13 @@ local function write_sessions()
   end
 end
 
-local verbs = {}
+-- One text is cheaper to send than a list: redis_answer.c takes it apart again. Its first byte tells
+-- it from the record of a node.
+local ANSWER = 64
 
--- One text is cheaper to send than a list: redis_answer.c takes it apart again.
 local function placed_answer(answer)
   local why = answer.why or ''
-  return char(answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
+  return char(ANSWER + answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
     (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
 end
 
@@ -145,7 +150,7 @@ function verbs.P(op)
     j.due = later(U.now, op.hold)
     job_place(j)
     if op.idem then idem_set(op.idem, op.job, op.fingerprint, '') end
-    note_session(op)
+    note_session(op.session, op.pool, op.lang_pair)
   end
   if j then answer.head = head_of(j) end
   return placed_answer(answer)
@@ -215,7 +220,8 @@ end
 -- What its key answers with from now on.
 local function note_key(op, j, created)
   if created and op.idem then
-    j.keyed, j.new_idem = true, op.idem
+    j.keyed = true
+    job_beside(j, ':k', op.idem)
     idem_set(op.idem, j.id, op.fingerprint, j.node)
   elseif not created and j.keyed and j.attempt == 1 then
     local text = idem_of(j)
@@ -245,7 +251,7 @@ function verbs.R(op)
     breaker_probe(probe, j)
     answer.probe = 1
   end
-  note_session(op)
+  note_session(op.session, op.pool, op.lang_pair)
   answer.head, answer.counts = head_of(j), node_counts(n)
   return placed_answer(answer)
 end

@@ -2,7 +2,7 @@
 
 -- A text, or a list that begins with it when the whole record is wanted.
 local function settled_answer(answer)
-  local head = char(answer.err, answer.duplicate, answer.ended, answer.breaker) ..
+  local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker) ..
     (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
   if not answer.history then return head end
   return {head, answer.spec or false, answer.history, answer.result or false}
@@ -14,13 +14,15 @@ end
 
 -- The whole record, for who goes on with the job.
 local function answer_record(answer, j)
-  local got = call('HMGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':s', j.id .. ':r')
-  answer.spec = j.new_spec or got[1]
-  answer.result = j.new_result or got[2]
+  answer.spec = outside_text(j, ':s')
+  answer.result = j.result ~= '' and j.result
+  if j.outside == 1 then answer.result = outside_text(j, ':r') end
   answer.history = job_history(j)
   if answer.history == '' then answer.history = '[]' end
 end
 
+local write_callbacks
+do
 local function from_here(op, j)
   return op.attempt == j.attempt and op.node ~= nil and op.node == j.node
 end
@@ -157,13 +159,23 @@ local function become_waiting(op, j)
   j.node, j.dispatched, j.acked = '', 0, 0 -- the same attempt, but on none
 end
 
+local function job_result(j, result)
+  if not result then return end
+  if #result <= RESULT_MAX then
+    j.result = result
+  else
+    j.outside = 1
+    job_beside(j, ':r', result)
+  end
+end
+
 local function take(op, answer, j, v, to, attempt, effect)
   local ran_out = not is_waiting(j) and not is_alive(j)
   if effect or ran_out then end_attempt(answer, j, v) end
   j.state, j.attempt, j.updated, j.reason = to, attempt, U.now, v.reason
   if is_final(j) then
     become_final(j, v)
-    if v.event == 'done' or v.event == 'fail' then j.new_result = op.result end
+    if v.event == 'done' or v.event == 'fail' then job_result(j, op.result) end
   else
     become_waiting(op, j)
   end
@@ -241,7 +253,7 @@ function verbs.K(op)
   return {err, head_of(j), false}
 end
 
-local function write_callbacks()
+function write_callbacks()
   local add, del = {}, {}
   for id, pending in pairs(U.callbacks) do
     if pending then
@@ -253,4 +265,6 @@ local function write_callbacks()
   end
   if #add > 0 then call_in_parts('ZADD', KEY .. 'callbacks', add, 2) end
   if #del > 0 then call_in_parts('ZREM', KEY .. 'callbacks', del) end
+end
+
 end

@@ -1,29 +1,47 @@
--- The unit of work: what a batch looked at and changed. Records are read once, changed as tables,
--- and written once at the end, so that sixteen jobs cost little more than one. Every verb of the
--- batch sees what those before it did. While Redis 7.0 loads a library there is neither `redis.call`
--- nor `string` nor `unpack`, so they are picked up when a batch comes.
-local call, sub, find, pack, unpack_struct, char, unpack_list, concat
+-- The unit of work: what a batch looked at and changed. Records are read once, changed, and written
+-- once at the end, so that sixteen jobs cost little more than one. Every verb of the batch sees what
+-- those before it did. A record is a packed text (`raw`), which fast.lua changes as it is, or a
+-- table made from it, which is then what counts. While Redis 7.0 loads a library there is neither
+-- `redis.call` nor `string` nor `unpack`, so they are picked up when a batch comes.
+local call, sub, byte, find, pack, unpack_struct, char, unpack_list, concat, sort, floor
 
 local KEY = 'sched:{f}:' -- one hash tag: all keys are in one slot, see docs/redis.md
 local FOREVER = 99999999999999 -- as far as Lua writes a whole number without an exponent
 local BUCKET = 6 -- the first characters of a job id: 262 s share one hash
 local ARGS_MAX = 2000 -- of one redis.call
 local BUCKET_SPARE_MS = 3600000 -- a bucket nobody sweeps goes by itself this much after its time
+local KEEP_MS = 60000 -- how often the newest bucket's time to live is prolonged
+local RESULT_MAX = 256 -- a longer one stands beside the record
+
+local ERR = { -- as redis_wire.c knows them
+  OK = 0, NOT_FOUND = 1, STALE = 2, ALL_FULL = 3, IDEMPOTENCY = 4, TOO_LATE = 5, BAD_FIELD = 6,
+  CONFLICT = 7,
+}
+local verbs = {} -- by letter
 
 local U -- this batch
+local A, at -- its arguments, and where we stand in them
 
 local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
-local AT_NOWHERE, AT_DUE, AT_LAPSED = 0, 1, 2
+local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
 
-local JOB = '<BBBBBBBBBBI4I4i8i8i8i8i8i8i8i8sss'
-local NODE = '<BBBBi4i4i4I4i8i8'
-local NODE_BYTES = 36
-local COUNTS = '<Bi4i4i4I4'
+-- Redis' Lua looks at every byte of every text it makes: records are as short as they can be, and
+-- what is long stands beside them. What changes with every step stands first: fast.lua counts on the
+-- places. 1 state, 2 lease, 3 attempt, 4 ran_out, 5 probe, 6 place, 7 told, 8 updated, 14 ended,
+-- 20 due, 26 acked, 32 run_until, 38 filed, 44 created, 50 dispatched, 56 epoch, 60 timeout,
+-- 66 owner, 70 max, 71 callback, 72 keyed, 73 its result stands outside, 74 node, type and reason,
+-- each with a zero behind it; then the result. redis_answer.c reads it, too.
+local JOB = '<BBBBBBBi6i6i6i6i6i6i6i6I4i6I4BBBBsss'
+-- 1 health, 2 max, 6 reserved, 10 running, 14 epoch, 18 own, 19 admin, 20 known, 21 registered,
+-- 29 version, 37 the ids of jobs that hold a slot. The first 17 are what answers carry.
+local NODE = '<Bi4i4i4I4BBBi8i8'
+local NODE_BYTES, COUNTS_BYTES = 36, 17
+local TOLD_TEXT, TOLD_DONE = 1, 2 -- its attempts are a text; it was done at the first one
 
 local function begin_library()
-  call, sub, find = redis.call, string.sub, string.find
+  call, sub, byte, find = redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
-  unpack_list, concat = unpack, table.concat
+  unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor
 end
 
 local function later(now, ms)
@@ -47,15 +65,16 @@ end
 -- Jobs.
 
 local function job_read(id, packed)
-  local state, lease, attempt, max, callback, ran_out, probe, place, keyed, told, epoch, owner, created,
-    updated, dispatched, acked, ended, due, timeout, run_until, node, type, reason =
-    unpack_struct(JOB, packed)
+  local state, lease, attempt, ran_out, probe, place, told, updated, ended, due, acked, run_until,
+    filed, created, dispatched, epoch, timeout, owner, max, callback, keyed, outside, node, type,
+    reason, to = unpack_struct(JOB, packed)
   return {
-    id = id, state = state, lease = lease, attempt = attempt, max = max, callback = callback,
-    ran_out = ran_out, probe = probe == 1, place = place, keyed = keyed == 1, told = told,
-    epoch = epoch, owner = owner, created = created, updated = updated, dispatched = dispatched, acked = acked,
-    ended = ended, due = due, timeout = timeout, run_until = run_until, node = node, type = type,
-    reason = reason,
+    id = id, state = state, lease = lease, attempt = attempt, ran_out = ran_out,
+    probe = probe == 1, place = place, told = told, updated = updated, ended = ended, due = due,
+    acked = acked, run_until = run_until, filed = filed, created = created,
+    dispatched = dispatched, epoch = epoch, timeout = timeout, owner = owner, max = max,
+    callback = callback, keyed = keyed == 1, outside = outside, node = node, type = type,
+    reason = reason, result = sub(packed, to),
   }
 end
 
@@ -63,9 +82,10 @@ end
 local function job_packed(j)
   local packed = j.packed
   if packed then return packed end
-  packed = pack(JOB, j.state, j.lease, j.attempt, j.max, j.callback, j.ran_out, j.probe and 1 or 0,
-    j.place, j.keyed and 1 or 0, j.told, j.epoch, j.owner, j.created, j.updated, j.dispatched, j.acked,
-    j.ended, j.due, j.timeout, j.run_until, j.node, j.type, j.reason)
+  packed = pack(JOB, j.state, j.lease, j.attempt, j.ran_out, j.probe and 1 or 0, j.place, j.told,
+    j.updated, j.ended, j.due, j.acked, j.run_until, j.filed, j.created, j.dispatched, j.epoch,
+    j.timeout, j.owner, j.max, j.callback, j.keyed and 1 or 0, j.outside, j.node, j.type, j.reason) ..
+    j.result
   j.packed = packed
   return packed
 end
@@ -73,38 +93,37 @@ end
 local function job_get(id)
   local j = U.jobs[id]
   if j == nil then
-    local packed = id ~= '' and call('HGET', KEY .. 'j:' .. bucket_of(id), id)
+    local packed = U.raw[id]
+    if packed == nil then packed = id ~= '' and call('HGET', KEY .. 'j:' .. bucket_of(id), id) end
     j = packed and job_read(id, packed) or false
     U.jobs[id] = j
   end
   return j or nil
 end
 
--- Reads many at once: one call for each bucket.
+-- Reads many at once: one call for each bucket. One that is asked for twice is read twice.
 local function jobs_prefetch(ids)
-  local buckets = {}
+  local raw, lists, bucket, list = U.raw, {}, nil, nil
   for i = 1, #ids do
     local id = ids[i]
-    if id ~= '' and U.jobs[id] == nil then
-      local bucket = bucket_of(id)
-      local list = buckets[bucket]
-      if not list then
-        list = {}
-        buckets[bucket] = list
+    if raw[id] == nil and id ~= '' then
+      local its = sub(id, 1, BUCKET)
+      if its ~= bucket then
+        bucket, list = its, lists[its]
+        if not list then
+          list = {}
+          lists[its] = list
+        end
       end
       list[#list + 1] = id
-      U.jobs[id] = false
     end
   end
-  for bucket, list in pairs(buckets) do
-    for from = 1, #list, ARGS_MAX do
+  for its, all in pairs(lists) do
+    for from = 1, #all, ARGS_MAX do
       local to = from + ARGS_MAX - 1
-      local got = call('HMGET', KEY .. 'j:' .. bucket,
-        unpack_list(list, from, to < #list and to or #list))
-      for i = 1, #got do
-        local id = list[from + i - 1]
-        if got[i] then U.jobs[id] = job_read(id, got[i]) end
-      end
+      local got = call('HMGET', KEY .. 'j:' .. its,
+        unpack_list(all, from, to < #all and to or #all))
+      for i = 1, #got do raw[all[from + i - 1]] = got[i] end
     end
   end
 end
@@ -114,47 +133,44 @@ local function job_changed(j)
   j.packed = nil
 end
 
--- `told`: it has one; most jobs have none until they end.
-local function job_history(j)
-  if j.told == 0 then return '' end
-  if j.history == nil then
-    j.history = call('HGET', KEY .. 'j:' .. bucket_of(j.id), j.id .. ':h') or ''
+-- It is in the list of its bucket from now on: one member for those that came together and share
+-- the first characters of their ids (a quarter of a second).
+local function job_listed(id)
+  local window = sub(id, 1, 8)
+  local list = U.created[window]
+  if list then
+    list[#list + 1] = id
+  else
+    U.created[window] = {id}
   end
-  return j.history
 end
 
--- Where it stands: among what will run out, among what ran out and waits for the sweep, or nowhere.
-
-local function job_due(j)
-  U.due[j.id] = j.due
-  if j.due <= U.now then U.none_ripe = false end
-  if j.place == AT_LAPSED then U.lapsed[j.id] = false end
-  j.place = AT_DUE
-  U.dirty[j.id] = j
-  j.packed = nil
+-- Fields and values for the hash of the bucket. What is put there later counts.
+local function row_of(id)
+  local bucket = sub(id, 1, BUCKET)
+  local row = U.rows[bucket]
+  if not row then
+    row = {}
+    U.rows[bucket] = row
+  end
+  return row
 end
 
-local function job_lapsed(j)
-  U.lapse_seq = U.lapse_seq + 1
-  U.lapsed[j.id] = U.lapse_seq
-  if j.place == AT_DUE then U.due[j.id] = false end
-  j.place = AT_LAPSED
-  U.dirty[j.id] = j
-  j.packed = nil
-end
-
-local function job_nowhere(j)
-  if j.place == AT_DUE then U.due[j.id] = false end
-  if j.place == AT_LAPSED then U.lapsed[j.id] = false end
-  j.place = AT_NOWHERE
-  U.dirty[j.id] = j
-  j.packed = nil
+-- A field beside the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
+-- Idempotency-Key. One that this batch is about to write is not in Redis yet.
+local function outside_text(j, tail)
+  if j.new and j.new[tail] then return j.new[tail] end
+  local row, name = row_of(j.id), j.id .. tail
+  for i = #row - 1, 1, -2 do
+    if row[i] == name then return row[i + 1] end
+  end
+  return call('HGET', KEY .. 'j:' .. bucket_of(j.id), name)
 end
 
 -- Nodes. `leases` is the list of job ids that hold a slot, oldest first, each after a space.
 
 local function node_read(id, packed)
-  local health, own, admin, known, max, reserved, running, epoch, registered, version =
+  local health, max, reserved, running, epoch, own, admin, known, registered, version =
     unpack_struct(NODE, packed)
   return {
     id = id, health = health, own = own, admin = admin, known = known == 1, max = max,
@@ -164,14 +180,15 @@ local function node_read(id, packed)
 end
 
 local function node_packed(n)
-  return pack(NODE, n.health, n.own, n.admin, n.known and 1 or 0, n.max, n.reserved, n.running,
-    n.epoch, n.registered, n.version) .. n.leases
+  return pack(NODE, n.health, n.max, n.reserved, n.running, n.epoch, n.own, n.admin,
+    n.known and 1 or 0, n.registered, n.version) .. n.leases
 end
 
 local function node_get(id)
   local n = U.nodes[id]
   if n == nil then
-    local packed = call('HGET', KEY .. 'n', id)
+    local packed = U.raw_nodes[id]
+    if packed == nil then packed = call('HGET', KEY .. 'n', id) end
     n = packed and node_read(id, packed) or false
     U.nodes[id] = n
   end
@@ -179,18 +196,10 @@ local function node_get(id)
 end
 
 local function nodes_prefetch(ids)
-  local list = {}
-  for i = 1, #ids do
-    if U.nodes[ids[i]] == nil then
-      list[#list + 1] = ids[i]
-      U.nodes[ids[i]] = false
-    end
-  end
-  if #list == 0 then return end
-  local got = call('HMGET', KEY .. 'n', unpack_list(list))
-  for i = 1, #got do
-    if got[i] then U.nodes[list[i]] = node_read(list[i], got[i]) end
-  end
+  if #ids == 0 then return end
+  local raw = U.raw_nodes
+  local got = call('HMGET', KEY .. 'n', unpack_list(ids))
+  for i = 1, #got do raw[ids[i]] = got[i] end
 end
 
 local function node_changed(n)
@@ -208,49 +217,19 @@ local function node_new(id)
 end
 
 local function node_counts(n)
-  return pack(COUNTS, n.health, n.max, n.reserved, n.running, n.epoch)
+  return sub(node_packed(n), 1, COUNTS_BYTES)
 end
 
 -- Writing.
 
-local function write_places(name, places)
-  local add, del = {}, {}
-  local added, texts = 0, {} -- the score of one batch is often the same, and slow to write
-  for id, score in pairs(places) do
-    if score then
-      local as_text = texts[score]
-      if not as_text then
-        as_text = score .. ''
-        texts[score] = as_text
-      end
-      add[added + 1], add[added + 2] = as_text, id
-      added = added + 2
-    else
-      del[#del + 1] = id
-    end
-  end
-  if #add > 0 then call_in_parts('ZADD', KEY .. name, add, 2) end
-  if #del > 0 then call_in_parts('ZREM', KEY .. name, del) end
-end
-
-local function write_due()
-  if next(U.due) then
-    write_places('due', U.due)
-    U.due = {}
-  end
-end
-
-local function write_lapsed()
-  if next(U.lapsed) then
-    write_places('lapsed', U.lapsed)
-    U.lapsed = {}
-  end
-end
-
 -- A bucket lives as long as its jobs are kept after the last of them changed.
 local function bucket_keep(bucket, is_new)
-  if U.retention <= 0 or (bucket == U.bucket and not is_new) then return end
-  local ms = U.retention + BUCKET_SPARE_MS
+  if U.retention <= 0 then return end
+  if bucket == U.bucket and not is_new then
+    if U.now - U.kept < KEEP_MS and U.now >= U.kept then return end
+    U.kept = U.now
+  end
+  local ms = U.retention + BUCKET_SPARE_MS + KEEP_MS
   for _, kind in ipairs({'j:', 'l:'}) do
     if is_new then
       call('PEXPIRE', KEY .. kind .. bucket, ms)
@@ -260,52 +239,55 @@ local function bucket_keep(bucket, is_new)
   end
 end
 
-local function write_jobs()
-  local rows, index = {}, {}
-  for id, j in pairs(U.dirty) do
-    local bucket = bucket_of(id)
-    local row = rows[bucket]
-    if not row then
-      row = {}
-      rows[bucket] = row
-    end
-    local at = #row
-    row[at + 1], row[at + 2] = id, job_packed(j)
-    at = at + 2
-    if j.new_spec then
-      row[at + 1], row[at + 2] = id .. ':s', j.new_spec
-      at = at + 2
-      local list = index[bucket] or {}
-      index[bucket] = list
-      list[#list + 1] = 0
-      list[#list + 1] = id
-    end
-    if j.new_history then
-      row[at + 1], row[at + 2] = id .. ':h', j.new_history
-      at = at + 2
-    end
-    if j.new_result then
-      row[at + 1], row[at + 2] = id .. ':r', j.new_result
-      at = at + 2
-    end
-    if j.new_idem then row[at + 1], row[at + 2] = id .. ':k', j.new_idem end
-  end
-  for bucket, row in pairs(rows) do
-    call_in_parts('HSET', KEY .. 'j:' .. bucket, row, 2)
-    local is_new = false
-    if index[bucket] then
-      call_in_parts('ZADD', KEY .. 'l:' .. bucket, index[bucket], 2)
-      if bucket ~= U.bucket then
-        is_new = call('ZADD', KEY .. 'buckets', 0, bucket) == 1
-      end
-    end
-    bucket_keep(bucket, is_new)
-    if is_new and bucket > U.bucket then U.bucket = bucket end
+-- How many jobs a bucket has is counted: of the newest one in the state of every batch.
+local function bucket_count(bucket, more)
+  U.total = U.total + more
+  if bucket == U.bucket then
+    U.bucket_count = U.bucket_count + more
+  else
+    call('HINCRBY', KEY .. 'counts', bucket, more)
   end
 end
 
+local function write_created()
+  local made = {}
+  for window, ids in pairs(U.created) do
+    local bucket = bucket_of(window)
+    if #ids > 1 then sort(ids) end
+    call('ZADD', KEY .. 'l:' .. bucket, 0, concat(ids))
+    if bucket ~= U.bucket and call('ZADD', KEY .. 'buckets', 0, bucket) == 1 then
+      made[bucket] = true
+      if bucket > U.bucket then
+        if U.bucket ~= '' then call('HINCRBY', KEY .. 'counts', U.bucket, U.bucket_count) end
+        U.bucket, U.bucket_count, U.kept = bucket, 0, U.now
+      end
+    end
+    bucket_count(bucket, #ids)
+  end
+  U.created = {}
+  return made
+end
+
+local function write_jobs()
+  for id, j in pairs(U.dirty) do
+    local row = row_of(id)
+    row[#row + 1] = id
+    row[#row + 1] = job_packed(j)
+    for tail, text in pairs(j.new or {}) do
+      row[#row + 1] = id .. tail
+      row[#row + 1] = text
+    end
+  end
+  local made = next(U.created) and write_created() or {}
+  for bucket, row in pairs(U.rows) do
+    call_in_parts('HSET', KEY .. 'j:' .. bucket, row, 2)
+    bucket_keep(bucket, made[bucket])
+  end
+  U.dirty, U.rows = {}, {}
+end
+
 local function write_nodes()
-  local set, del = {}, {}
+  local set, del = U.node_row, {}
   for id, n in pairs(U.dirty_nodes) do
     if n.known or n.leases ~= '' then
       set[#set + 1] = id

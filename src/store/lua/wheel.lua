@@ -1,0 +1,175 @@
+-- Where a job stands: on the wheel, among what is about to run out, among what ran out and waits for
+-- the sweep, or nowhere.
+--
+-- Few jobs ever run out, so when they would is not kept exactly. The wheel is a list for each quarter
+-- of a second with the ids of jobs that must be looked at then; one element for each batch that
+-- added some. A term that becomes longer (an ACK, a heartbeat) changes nothing there: when its time
+-- comes the job is looked at, and put where it is due by now. Only what runs out within the quarter
+-- of a second that has begun stands, to the millisecond, in the sorted set `due`.
+local TICK_MS = 256
+local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
+
+local function tick_of(ms)
+  return floor(ms / TICK_MS)
+end
+
+local function wheel_list(ms)
+  local tick = tick_of(ms)
+  local list = U.wheel[tick]
+  if not list then
+    list = {}
+    U.wheel[tick] = list
+  end
+  return list
+end
+
+local function wheel_file(j)
+  local ms = j.due
+  if ms > U.now + WHEEL_FAR_MS then ms = U.now + WHEEL_FAR_MS end
+  local list = wheel_list(ms)
+  list[#list + 1] = j.id
+  j.filed = ms
+end
+
+-- The count of those that are not over.
+local function job_at(j, place)
+  if j.place == AT_NOWHERE and place ~= AT_NOWHERE then U.active = U.active + 1 end
+  if j.place ~= AT_NOWHERE and place == AT_NOWHERE then U.active = U.active - 1 end
+  if j.place == AT_DUE and place ~= AT_DUE then U.due[j.id] = false end
+  if j.place == AT_LAPSED and place ~= AT_LAPSED then U.lapsed[j.id] = false end
+  j.place = place
+  U.dirty[j.id] = j
+  j.packed = nil
+end
+
+local function job_due(j)
+  if tick_of(j.due) <= U.wheel_at then
+    job_at(j, AT_DUE)
+    U.due[j.id] = j.due
+    if j.due < U.ripe then U.ripe = j.due end
+    return
+  end
+  job_at(j, AT_WHEEL)
+  if j.filed > j.due or tick_of(j.filed) <= U.wheel_at then wheel_file(j) end
+end
+
+local function job_lapsed(j)
+  job_at(j, AT_LAPSED)
+  U.lapse_seq = U.lapse_seq + 1
+  U.lapsed[j.id] = U.lapse_seq
+end
+
+local function job_nowhere(j)
+  job_at(j, AT_NOWHERE)
+end
+
+-- The ids in one list of the wheel.
+local function wheel_ids(tick, ids)
+  local parts = call('LRANGE', KEY .. 'w:' .. tick, 0, -1)
+  for i = 1, #parts do
+    local part = parts[i]
+    for at = 1, #part, 14 do ids[#ids + 1] = sub(part, at, at + 13) end
+  end
+  return ids
+end
+
+-- Most of them are over by now: their records are let go again at once.
+local function wheel_look(tick, bucket, ids)
+  local got = call('HMGET', KEY .. 'j:' .. bucket, unpack_list(ids))
+  for i = 1, #got do
+    local packed = got[i]
+    if packed and byte(packed, 6) == AT_WHEEL and
+      tick_of(unpack_struct('<i6', packed, 38)) == tick then
+      job_due(job_get(ids[i]))
+    end
+  end
+end
+
+-- Looks at those whose time has come. At the beginning of a batch: nothing has changed yet.
+local function wheel_turn()
+  local now_tick = tick_of(U.now)
+  if now_tick <= U.wheel_at then return end
+  local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick)
+  U.wheel_at = now_tick
+  for i = 1, #ticks do
+    local parts = call('LRANGE', KEY .. 'w:' .. ticks[i], 0, -1)
+    call('DEL', KEY .. 'w:' .. ticks[i])
+    for k = 1, #parts do
+      local lists = {}
+      for from = 1, #parts[k], 14 do
+        local id = sub(parts[k], from, from + 13)
+        local list = lists[bucket_of(id)] or {}
+        lists[bucket_of(id)] = list
+        list[#list + 1] = id
+      end
+      for bucket, ids in pairs(lists) do wheel_look(tonumber(ticks[i]), bucket, ids) end
+    end
+  end
+  if #ticks > 0 then call('ZREMRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick) end
+end
+
+local function write_wheel()
+  for tick, ids in pairs(U.wheel) do
+    if #ids > 0 then
+      if call('RPUSH', KEY .. 'w:' .. tick, concat(ids)) == 1 then
+        call('ZADD', KEY .. 'wheel', tick, tick)
+      end
+    end
+    U.wheel[tick] = nil
+  end
+  U.terms = {} -- they hold the lists
+end
+
+local function write_places(name, places)
+  local add, del = {}, {}
+  for id, score in pairs(places) do
+    if score then
+      add[#add + 1] = score
+      add[#add + 1] = id
+    else
+      del[#del + 1] = id
+    end
+  end
+  if #add > 0 then call_in_parts('ZADD', KEY .. name, add, 2) end
+  if #del > 0 then call_in_parts('ZREM', KEY .. name, del) end
+end
+
+local function write_due()
+  if next(U.due) then
+    write_places('due', U.due)
+    U.due = {}
+  end
+end
+
+local function write_lapsed()
+  if next(U.lapsed) then
+    write_places('lapsed', U.lapsed)
+    U.lapsed = {}
+  end
+end
+
+-- All jobs that are not over.
+local function active_ids()
+  write_due()
+  write_lapsed()
+  write_wheel()
+  local found = call('ZRANGE', KEY .. 'due', 0, -1)
+  local more = call('ZRANGE', KEY .. 'lapsed', 0, -1)
+  for i = 1, #more do found[#found + 1] = more[i] end
+  local ticks = call('ZRANGE', KEY .. 'wheel', 0, -1)
+  for i = 1, #ticks do wheel_ids(ticks[i], found) end
+  jobs_prefetch(found)
+  local ids, seen = {}, {}
+  for i = 1, #found do
+    local id = found[i]
+    if not seen[id] then
+      seen[id] = true
+      local j = U.jobs[id]
+      local packed = j == nil and U.raw[id]
+      if (j and j.place ~= AT_NOWHERE) or (packed and byte(packed, 6) ~= AT_NOWHERE) then
+        ids[#ids + 1] = id
+      end
+    end
+  end
+  return ids
+end
