@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,6 +29,11 @@ static const char *const level_names[] = {
 static _Atomic int least_level = LOG_INFO;
 static _Atomic int line_format = LOG_LOGFMT;
 static _Atomic int line_fd = STDERR_FILENO;
+
+/* Lines by their number; each slot is exchanged as a whole, so nobody waits. */
+static _Atomic(char *) recent[LOG_RECENT];
+static _Atomic uint64_t recent_count;
+static bool keeps;
 
 struct line {
     char at[LINE_MAX_BYTES];
@@ -202,6 +208,14 @@ static void send(const struct line *line)
     /* A full or closed stderr loses the line: logging must not stop the work. */
 }
 
+static void remember(const struct line *line)
+{
+    uint64_t number = atomic_fetch_add(&recent_count, 1);
+    char *copy = strndup(line->at, line->len);
+
+    free(atomic_exchange(&recent[number % LOG_RECENT], copy));
+}
+
 void log_write(enum log_level level, const char *event, const struct log_kv *kvs)
 {
     bool json = line_format == LOG_JSON;
@@ -228,4 +242,30 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     memcpy(line.at + line.len, tail, strlen(tail));
     line.len += strlen(tail);
     send(&line);
+    if (keeps)
+        remember(&line);
+}
+
+void log_keep(void)
+{
+    keeps = true;
+}
+
+/* A line is taken out while it is copied. If a newer one came into its place meanwhile, that one
+ * stays. */
+void log_recent(struct buf *ret_lines)
+{
+    uint64_t count = recent_count;
+    uint64_t first = count > LOG_RECENT ? count - LOG_RECENT : 0;
+
+    for (uint64_t i = first; i < count; i++) {
+        _Atomic(char *) *slot = &recent[i % LOG_RECENT];
+        char *text = atomic_exchange(slot, NULL), *none = NULL;
+
+        if (!text)
+            continue;
+        buf_str(ret_lines, str_of(text));
+        if (!atomic_compare_exchange_strong(slot, &none, text))
+            free(text);
+    }
 }

@@ -25,6 +25,8 @@ enum { NAMES_MAX = 128 };
         row(pool)    /* cmd_pool.c */                                                              \
         row(session) /* cmd_pool.c */                                                              \
         row(breaker) /* cmd_breaker.c */                                                           \
+        row(report)  /* cmd_report.c */                                                            \
+        row(debug)   /* cmd_debug.c */                                                             \
         row(token)   /* cmd_token.c */                                                             \
         row(bench)   /* bench.c */
 

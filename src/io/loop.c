@@ -158,6 +158,29 @@ void loop_join(struct loop *loop)
     loop->started = false;
 }
 
+static void job_run(uv_work_t *work)
+{
+    struct loop_job *job = container_of(work, struct loop_job, work);
+
+    job->run(job);
+}
+
+static void job_done(uv_work_t *work, int status)
+{
+    struct loop_job *job = container_of(work, struct loop_job, work);
+
+    assert(status == 0); /* none is ever cancelled: loop_done waits for them */
+    job->done(job);
+}
+
+void loop_work(struct loop *loop, struct loop_job *job)
+{
+    int err = uv_queue_work(&loop->uv, &job->work, job_run, job_done);
+
+    assert(err == 0 && job->run && job->done);
+    (void)err;
+}
+
 static void close_handle(uv_handle_t *handle, void *unused)
 {
     if (!uv_is_closing(handle))

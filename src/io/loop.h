@@ -62,6 +62,14 @@ void loop_join(struct loop *loop);
 void loop_done(struct loop *loop);
 void loop_refresh(struct loop *loop); /* re-reads the clocks */
 
+/* Work that may block (files), on a thread of a pool; then `done` on the loop. */
+struct loop_job {
+    void (*run)(struct loop_job *job);  /* on another thread */
+    void (*done)(struct loop_job *job); /* on the loop's; may free the job */
+    uv_work_t work;                     /* private */
+};
+void loop_work(struct loop *loop, struct loop_job *job); /* on the loop's thread */
+
 /* For the files of this layer: the clocks are re-read only if libuv's moved, so that every callback
  * can afford it. */
 void loop_enter(struct loop *loop);

@@ -12,6 +12,7 @@
 #include "sched/counts.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
+#include "sched/tally_note.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_STALE] = "STALE",
@@ -71,6 +72,8 @@ static void finish(struct dispatch *dispatch, enum err err)
 
         metric_add_label(METRIC_DISPATCH, outcome, 1);
         metric_observe_label_us(METRIC_DISPATCH_SECONDS, outcome, us);
+        if (err)
+            tally_note_refusal(dispatch->loop, STR_NONE, dispatch->spec.type, outcome);
     }
     explain_note(dispatch);
     dispatch->done(dispatch);
@@ -389,6 +392,8 @@ static void note_candidates(struct dispatch *dispatch)
         if (candidate->why == LEASE_OK)
             continue;
         dispatch->whys[why_of_reason[candidate->why]]++;
+        tally_note_refusal(dispatch->loop, node->id, dispatch->spec.type,
+                           lease_reason_name(candidate->why));
         dispatch->answers[first + i] = (uint8_t)(why_of_reason[candidate->why] + 1);
         if (candidate->why == LEASE_FULL)
             counts_full(node);
@@ -536,24 +541,10 @@ static void released(struct store_op *op)
     counts_take(dispatch->node, &op->counts, op->order, false);
     dispatch->record = op->record;
     dispatch->ended = job_state_final(op->head.state);
+    tally_note_end(dispatch->loop, op);
     if (dispatch->ended)
         note_failed(dispatch, &op->head);
     reserve_next(dispatch);
-}
-
-/* The snapshot is the first cache: fresh while the keeper compared it with the store less than
- * SCHED_L1_MS ago; then the second, for what may be told as stale (R004-13, R004-14). */
-static void count_cache(const struct dispatch *dispatch)
-{
-    int64_t fresh_us = atomic_load_explicit(&dispatch->loop->sched->fresh_us, memory_order_relaxed);
-    int64_t age_ms = (dispatch->begun_us - fresh_us) / 1000;
-
-    if (age_ms <= SCHED_L1_MS) {
-        metric_add_label(METRIC_CACHE, "l1,hit", 1);
-        return;
-    }
-    metric_add_label(METRIC_CACHE, "l1,miss", 1);
-    metric_add_label(METRIC_CACHE, age_ms <= SCHED_L2_MS ? "l2,hit" : "l2,miss", 1);
 }
 
 void dispatch_start(struct dispatch *dispatch)
@@ -570,7 +561,7 @@ void dispatch_start(struct dispatch *dispatch)
                                      "The server is starting: its nodes are not loaded yet."));
         return;
     }
-    count_cache(dispatch);
+    sched_count_cache(dispatch->loop->sched, dispatch->begun_us);
     candidates_read_history(dispatch);
     const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(spec);

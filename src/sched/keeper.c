@@ -17,8 +17,9 @@
 #include "sched/counts.h"
 #include "sched/queue.h"
 #include "sched/sweep.h"
+#include "sched/tally_note.h"
 
-enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000, RING_FORGET_MS = 60000 };
+enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000, RING_FORGET_MS = 60000, SAMPLE_EVERY_MS = 5000 };
 
 struct edition_swap {
     struct msg msg;
@@ -45,6 +46,8 @@ struct keeper {
     struct arena load_arena;
     bool load_busy;
     int64_t next_sweep_ms, next_scan_ms;
+    int64_t sampled_ms; /* monotonic: when the machines were last looked at */
+    struct hours hours;
     bool kick_wanted;
     enum store_mode store_mode; /* as last logged */
 };
@@ -96,6 +99,7 @@ void keeper_free(struct keeper *keeper)
     arena_free(&keeper->load_arena);
     arena_free(&keeper->arena);
     free(keeper->swaps);
+    hours_free(&keeper->hours);
     free(keeper);
 }
 
@@ -428,6 +432,24 @@ static void forget_old_jobs(struct node *node, int64_t now_ms)
     }
 }
 
+struct hours *keeper_hours(struct keeper *keeper)
+{
+    return &keeper->hours;
+}
+
+/* How the machines were since the last look. A pause of ours is nobody's time. */
+static void sample(struct keeper *keeper, int64_t now_ms)
+{
+    int64_t mono_ms = clock_mono_ms();
+    int64_t past_ms = mono_ms - keeper->sampled_ms;
+    struct tally *tally = hours_at(&keeper->hours, now_ms);
+
+    keeper->sampled_ms = mono_ms;
+    for (size_t i = 0; tally && past_ms <= 3 * SAMPLE_EVERY_MS && i < keeper->current->count; i++)
+        tally_note_machine(tally, keeper->current->nodes[i].node, past_ms);
+    hours_tidy(&keeper->hours, now_ms);
+}
+
 static void scan(struct keeper *keeper)
 {
     int64_t now_ms = *loop_of(keeper)->wall_ms;
@@ -446,6 +468,7 @@ static void scan(struct keeper *keeper)
                                   memory_order_relaxed);
     }
     census_tell(&census);
+    tally_collect(keeper->sched, hours_at(&keeper->hours, now_ms));
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
@@ -555,4 +578,6 @@ void keeper_tick(struct keeper *keeper)
         scan(keeper);
         load(keeper, STORE_COUNTS);
     }
+    if (clock_mono_ms() - keeper->sampled_ms >= SAMPLE_EVERY_MS)
+        sample(keeper, now_ms);
 }

@@ -8,6 +8,7 @@
 #include "sched/sched.h"
 
 struct keeper;
+struct hours;
 
 /* Takes over `arena`, in which `pairs` stand. */
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
@@ -18,6 +19,7 @@ void keeper_free(struct keeper *keeper);
 void keeper_start(struct keeper *keeper); /* loads the nodes; sched->ready when they are live */
 void keeper_turn(struct keeper *keeper);
 void keeper_tick(struct keeper *keeper);
+struct hours *keeper_hours(struct keeper *keeper); /* what became of work, hour by hour */
 
 /* Any thread. */
 void keeper_apply(struct keeper *keeper,

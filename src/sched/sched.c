@@ -4,8 +4,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/metrics.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
+#include "sched/tally_note.h"
 
 static bool parse_pairs(const struct sched_config *config, struct arena *arena,
                         struct pool_pair **ret_pairs, struct problem *why)
@@ -63,13 +65,18 @@ void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const 
     assert(inbox && wall_ms);
     rnd_seed_os(&loop->rnd);
     loop->book = explain_book_new((size_t)sched->config.explain_bytes);
+    loop->tally = tally_new();
 }
 
 void sched_done(struct sched *sched)
 {
     keeper_free(sched->keeper);
-    for (int i = 0; sched->loops && i <= sched->loop_count; i++)
+    if (sched->loops)
+        tally_collect(sched, NULL);
+    for (int i = 0; sched->loops && i <= sched->loop_count; i++) {
         explain_book_free(sched->loops[i].book);
+        tally_free(sched->loops[i].tally);
+    }
     free(sched->loops);
     sched->keeper = NULL;
     sched->loops = NULL;
@@ -102,6 +109,19 @@ void sched_flush(struct sched_loop *loop)
             op->done(op); /* may send more: in the next round */
         }
     }
+}
+
+void sched_count_cache(const struct sched *sched, int64_t now_us)
+{
+    int64_t fresh_us = atomic_load_explicit(&sched->fresh_us, memory_order_relaxed);
+    int64_t age_ms = (now_us - fresh_us) / 1000;
+
+    if (age_ms <= SCHED_L1_MS) {
+        metric_add_label(METRIC_CACHE, "l1,hit", 1);
+        return;
+    }
+    metric_add_label(METRIC_CACHE, "l1,miss", 1);
+    metric_add_label(METRIC_CACHE, age_ms <= SCHED_L2_MS ? "l2,hit" : "l2,miss", 1);
 }
 
 int64_t sched_not_after(const struct sched_loop *loop)

@@ -39,6 +39,7 @@ enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED
 
 struct sched;
 struct explain_book;
+struct tally;
 struct send_op;
 struct settle_note;
 
@@ -52,6 +53,8 @@ struct sched_loop {
     struct rnd rnd;
     struct store_op *out_first, *out_last; /* of this turn, not sent yet */
     struct explain_book *book;             /* how its dispatches came to their ends */
+    struct tally *tally;                   /* what became of work, */
+    _Atomic(struct tally *) tallied;       /* and what of it lies there for the keeper to take */
 };
 
 /* What sched needs from the layer above it. */
@@ -129,6 +132,9 @@ void sched_queue_leave(struct sched *sched, struct str type);
 void sched_send(struct sched_loop *loop, struct store_op *op);
 void sched_flush(struct sched_loop *loop); /* the end of a turn */
 
+/* A look at the snapshot, which is the first cache: fresh while the keeper compared it with the
+ * store less than SCHED_L1_MS ago; then the second, for what may be told as stale (R004-13). */
+void sched_count_cache(const struct sched *sched, int64_t now_us);
 /* not_after for a call made now on this loop. */
 int64_t sched_not_after(const struct sched_loop *loop);
 /* A finished job of a node, for its health_score. */

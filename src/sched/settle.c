@@ -10,6 +10,7 @@
 #include "sched/keeper.h"
 #include "sched/registry.h"
 #include "sched/spec.h"
+#include "sched/tally_note.h"
 
 static void settled(struct store_op *op);
 
@@ -194,6 +195,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     log_end(op);
     note_breaker(op);
     note_kill(op);
+    if (op->verb == STORE_FINISH)
+        tally_note_end(loop, op);
     if (ended)
         metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
     if (ended || !job_state_final(head->state))

@@ -48,6 +48,12 @@ void api_metrics(struct call *call);
 void api_stats(struct call *call);
 void api_metrics_declare(void); /* at the start */
 
+/* api_debug.c */
+void api_debug(struct call *call);
+
+/* api_report.c */
+void api_report(struct call *call);
+
 /* api_breaker.c */
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);

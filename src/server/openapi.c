@@ -30,7 +30,7 @@ static const struct {
     {"address", "string", "only of this node; empty: of none"},
     {"package_name", "string", "only of this package"},
     {"brief", "integer", "1: without what takes long to read"},
-    {"since", "integer", "only what came after this, milliseconds since 1970"},
+    {"since", "string", "stats: what came after this, milliseconds since 1970; report: 2h, 7d"},
 };
 
 static const char *const methods[] = {[HTTP_M_GET] = "get",

@@ -16,7 +16,9 @@
 #include "base/metrics.h"
 #include "io/notify.h"
 #include "sched/settle.h"
+#include "sched/tally_note.h"
 #include "server/api.h"
+#include "server/archive.h"
 #include "server/callback.h"
 #include "server/deploy.h"
 #include "server/events.h"
@@ -80,6 +82,7 @@ static void loop_tick(struct loop *loop)
     deploy_tick(worker);
     events_tick(worker->events);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
+    tally_tick(worker->sched);
 }
 
 static void keeper_tick_all(struct loop *loop)
@@ -90,6 +93,8 @@ static void keeper_tick_all(struct loop *loop)
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
     events_keeper_tick(worker->server);
+    tally_tick(worker->sched);
+    archive_tick(worker->server->archive);
     keeper_turn(worker->server->sched.keeper);
 }
 
@@ -251,6 +256,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     if (err)
         return err;
     server->callbacks = callbacks_new(server_keeper(server));
+    server->archive = archive_new(server);
     return ERR_OK;
 }
 
@@ -319,6 +325,7 @@ static void server_done(struct server *server)
         hub_free(worker->hub);
     }
     callbacks_free(server->callbacks);
+    archive_close(server->archive);
     sched_done(&server->sched);
     free(server->workers);
 }
@@ -396,6 +403,7 @@ int server_main(int argc, char **argv, bool dev)
     signals_block();
     notify_init();
     api_metrics_declare();
+    log_keep();
     if (settings_load(source, argc, argv, &why) || start_log(&source->settings, &why)) {
         sources_free(source);
         return fail(&why);

@@ -46,6 +46,7 @@ struct server {
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */
+    struct archive *archive;     /* the keeper's */
     struct http_limits limits;   /* the settings', with room for the largest route */
     int port;
     sem_t loaded; /* posted when the first snapshot is live on every loop */

@@ -1,0 +1,191 @@
+/* `berth debug bundle`: everything somebody needs who was not there, in one file, and no secret. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/ask.h"
+#include "cli/show.h"
+#include "cli/tarball.h"
+
+enum { NAME_BYTES = 96, JOBS_MOST = 500 };
+
+/* What is asked for. A route that answers an error is a file of its own: that is news too. */
+static const struct {
+    const char *name;
+    const char *path;
+    bool text;
+} parts[] = {
+    {"health.json", "/readyz", false},
+    {"server.json", "/v1/debug", false},
+    {"status.json", "/v1/cluster/status", false},
+    {"nodes.json", "/v1/nodes?limit=1000", false},
+    {"pools.json", "/v1/pools?limit=1000", false},
+    {"breakers.json", "/v1/breakers?limit=1000", false},
+    {"report.json", "/v1/report?since=24h", false},
+    {"metrics.txt", "/metrics", true},
+};
+
+static const struct flag bundle_flags[] = {
+    {.name = "file",
+     .letter = 'f',
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "where to put it; - is standard output (default berth-debug-TIME.tar.gz)"},
+};
+
+struct bundle {
+    struct cli *cli;
+    struct tarball tarball;
+    char prefix[NAME_BYTES]; /* the directory inside */
+    int failed;
+};
+
+static void add(struct bundle *bundle, const char *name, struct str text)
+{
+    char path[2 * NAME_BYTES];
+
+    snprintf(path, sizeof path, "%.40s/%.40s", bundle->prefix, name);
+    tarball_add(&bundle->tarball, path, text);
+}
+
+static void add_part(struct bundle *bundle, const char *name, const char *path, bool text)
+{
+    struct ask ask = {.method = "GET", .path = path, .any_status = !text, .text = text};
+    struct str said = STR_NONE;
+    int code = ask_quietly(bundle->cli, &ask, &said);
+
+    if (code == CLI_OK) {
+        add(bundle, name, ask.reply);
+        return;
+    }
+    bundle->failed++;
+    add(bundle, arena_fmt(&bundle->cli->arena, "%s.error.txt", name).at,
+        arena_fmt(&bundle->cli->arena, "GET %s: " STR_FMT "\n", path, STR_ARG(said)));
+    fprintf(bundle->cli->err, "berth: %s is missing: " STR_FMT "\n", name, STR_ARG(said));
+}
+
+/* Of a job what tells how it went; what it was about is its owner's business. */
+static void write_job(struct jsonw *w, const struct json *job)
+{
+    static const char *const members[] = {
+        "job_id", "state",      "attempt_id", "max_attempts",  "node_id",  "type",    "priority",
+        "reason", "created_ms", "updated_ms", "dispatched_ms", "acked_ms", "ended_ms"};
+
+    jsonw_obj(w);
+    for (size_t i = 0; i < COUNT_OF(members); i++)
+        jsonw_kraw(w, members[i], json_raw(json_get(job, members[i])));
+    jsonw_end_obj(w);
+}
+
+static void add_jobs(struct bundle *bundle)
+{
+    struct ask ask = {.method = "GET",
+                      .path = arena_fmt(&bundle->cli->arena, "/v1/jobs?limit=%d", JOBS_MOST).at};
+    struct str said = STR_NONE;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    if (ask_quietly(bundle->cli, &ask, &said) != CLI_OK)
+        return; /* the other parts tell why */
+    const struct json *list = json_get(ask.json, "jobs"), *job = json_first(list);
+    jsonw_arr(&w);
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        write_job(&w, job);
+        job = json_next(job);
+    }
+    jsonw_end_arr(&w);
+    add(bundle, "jobs.json", buf_view(&text));
+    buf_free(&text);
+}
+
+/* The log as lines, out of server.json. */
+static void add_log(struct bundle *bundle)
+{
+    struct ask ask = {.method = "GET", .path = "/v1/debug"};
+    struct str said = STR_NONE;
+    struct buf text = {0};
+
+    if (ask_quietly(bundle->cli, &ask, &said) != CLI_OK)
+        return;
+    const struct json *list = json_get(ask.json, "log"), *line = json_first(list);
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        buf_str(&text, json_str(line, &bundle->cli->arena));
+        buf_char(&text, '\n');
+        line = json_next(line);
+    }
+    add(bundle, "log.txt", buf_view(&text));
+    buf_free(&text);
+}
+
+static int write_out(struct cli *cli, const char *path, struct str bytes)
+{
+    bool to_stdout = strcmp(path, "-") == 0;
+    int fd = to_stdout ? STDOUT_FILENO : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return cli_fail(cli, CLI_FAILED, "%s cannot be made: %m", path);
+    while (bytes.len > 0) {
+        ssize_t wrote = write(fd, bytes.at, bytes.len);
+
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
+        bytes.at += wrote;
+        bytes.len -= (size_t)wrote;
+    }
+    if (!to_stdout && close(fd) != 0)
+        return cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
+    if (!to_stdout)
+        fprintf(cli->out, "%s\n", path);
+    return CLI_OK;
+}
+
+static int cmd_debug_bundle(struct cli *cli)
+{
+    struct bundle bundle = {.cli = cli, .tarball.mtime_s = clock_wall_ms() / 1000};
+    const char *file = cli_text(cli, "file");
+    struct buf gz = {0};
+    struct tm tm;
+    time_t now = (time_t)bundle.tarball.mtime_s;
+    int code;
+
+    gmtime_r(&now, &tm);
+    strftime(bundle.prefix, sizeof bundle.prefix, "berth-debug-%Y%m%d-%H%M%S", &tm);
+    add(&bundle, "version.txt",
+        arena_fmt(&cli->arena, "berth %s asked %s\n", BERTH_VERSION, cli->addr));
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        add_part(&bundle, parts[i].name, parts[i].path, parts[i].text);
+    add_jobs(&bundle);
+    add_log(&bundle);
+    if (!file)
+        file = arena_fmt(&cli->arena, "%s.tar.gz", bundle.prefix).at;
+    code = tarball_pack(&bundle.tarball, &gz) ? cli_fail(cli, CLI_FAILED, "cannot pack")
+                                              : write_out(cli, file, buf_view(&gz));
+    tarball_free(&bundle.tarball);
+    buf_free(&gz);
+    if (code == CLI_OK && bundle.failed == (int)COUNT_OF(parts))
+        return cli_fail(cli, CLI_UNAVAILABLE, "the server answered nothing");
+    return code;
+}
+
+static const struct command rows[] = {
+    {.noun = "debug",
+     .verb = "bundle",
+     .kind = COMMAND_API,
+     .flags = FLAGS(bundle_flags),
+     .help = "one file with all that helps to find out what is wrong",
+     .detail =
+         "Health, status, nodes, pools, breakers, the report, metrics, the last jobs without\n"
+         "what they were about, settings without secrets, the last lines of the log. Needs\n"
+         "the scope operate. What cannot be had is named inside.",
+     .examples = "berth debug bundle\n"
+                 "berth debug bundle -f - | tar tz",
+     .run = cmd_debug_bundle},
+};
+
+const struct command_set commands_debug = COMMANDS(rows);

@@ -1,0 +1,192 @@
+/* `berth report`: how work went, by server and type, over the last hours. */
+#include <assert.h>
+
+#include "cli/ask.h"
+#include "cli/show.h"
+
+enum { SINCE_MAX_MS = 7 * 24 * 3600 * 1000 };
+
+static const struct flag report_flags[] = {
+    {.name = "since",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .min = 1000,
+     .max = SINCE_MAX_MS,
+     .help = "how far back, at most 7d (default 24h); whole hours count"},
+    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "only this server"},
+    {.name = "type", .type = FLAG_TEXT, .value = "TYPE", .help = "only this type of work"},
+};
+
+/* 0.9731 as "97.3%"; "" for null. */
+static struct str percent(struct cli *cli, const struct json *obj, const char *name)
+{
+    double share;
+
+    if (!json_double(json_get(obj, name), &share))
+        return STR("");
+    return arena_fmt(&cli->arena, "%.1f%%", share * 100);
+}
+
+/* {"p50":3,"p95":1200} as "3ms 1.2s" */
+static struct str times(struct cli *cli, const struct json *obj, const char *name)
+{
+    static const char *const members[] = {"p50", "p95"};
+    const struct json *pair = json_get(obj, name);
+    struct str texts[2];
+
+    for (int i = 0; i < 2; i++) {
+        int64_t ms = show_int(pair, members[i], -1);
+
+        if (ms < 0)
+            return STR("");
+        texts[i] = ms < 1000    ? arena_fmt(&cli->arena, "%lldms", (long long)ms)
+                   : ms < 60000 ? arena_fmt(&cli->arena, "%.1fs", (double)ms / 1000)
+                                : arena_fmt(&cli->arena, "%.1fm", (double)ms / 60000);
+    }
+    return arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(texts[0]), STR_ARG(texts[1]));
+}
+
+/* {"FULL":3,"SEND_FAILED":1} as "FULL 3, SEND_FAILED 1" */
+static struct str reasons(struct cli *cli, const struct json *map)
+{
+    const struct json *key = json_first(map);
+    struct buf text = {0};
+
+    for (uint32_t i = 0; json_type(map) == JSON_OBJ && i < map->count; i++) {
+        buf_fmt(&text, "%s" STR_FMT " " STR_FMT, i ? ", " : "", STR_ARG(show_text(cli, key)),
+                STR_ARG(show_text(cli, key + 1)));
+        key = json_next(key + 1);
+    }
+    struct str kept = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return kept;
+}
+
+static void put_row(struct cli *cli, struct table *table, struct str node, struct str type,
+                    const struct json *row)
+{
+    table_cell(table, node);
+    table_cell(table, type);
+    table_cell(table, show_member(cli, row, "jobs"));
+    table_cell(table, percent(cli, row, "success_rate"));
+    table_cell(table, times(cli, row, "wait_ms"));
+    table_cell(table, times(cli, row, "run_ms"));
+    table_cell(table, percent(cli, row, "slot_use"));
+    table_cell(table, show_member(cli, row, "retried"));
+    table_cell(table, show_member(cli, row, "failovers"));
+    table_cell(table, show_member(cli, row, "kills"));
+    table_cell(table, show_member(cli, row, "breaker_opened"));
+    table_cell(table, reasons(cli, json_get(row, "refusals")));
+}
+
+static void show_work(struct cli *cli, const struct json *json)
+{
+    static const char *const titles[] = {"SERVER",        "TYPE",         ">JOBS",     ">OK",
+                                         ">WAIT p50 p95", ">RUN p50 p95", ">SLOTS",    ">RETRIED",
+                                         ">FAILOVERS",    ">KILLS",       ">BREAKERS", "REFUSALS"};
+    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    struct table table;
+
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+        const struct json *types = json_get(server, "types"), *type = json_first(types);
+        struct str node = show_member(cli, server, "node_id");
+
+        put_row(cli, &table, node, STR("*"), server);
+        for (uint32_t k = 0; json_type(types) == JSON_ARR && k < types->count; k++) {
+            put_row(cli, &table, node, show_member(cli, type, "type"), type);
+            type = json_next(type);
+        }
+        server = json_next(server);
+    }
+    put_row(cli, &table, STR("*"), STR("*"), json_get(json, "total"));
+    table_print(&table, cli->out, cli->colour);
+}
+
+static void show_levels(struct cli *cli, const struct json *json)
+{
+    static const char *const names[] = {"normal",   "warning",    "danger",
+                                        "critical", "unmeasured", "offline"};
+    static const char *const titles[] = {"SERVER",    ">normal",     ">warning", ">danger",
+                                         ">critical", ">unmeasured", ">offline"};
+    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    struct table table;
+
+    _Static_assert(COUNT_OF(titles) == COUNT_OF(names) + 1, "a column for each");
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+        const struct json *minutes = json_get(server, "level_minutes");
+
+        table_cell(&table, show_member(cli, server, "node_id"));
+        for (size_t k = 0; k < COUNT_OF(names); k++)
+            table_cell(&table, show_member(cli, minutes, names[k]));
+        server = json_next(server);
+    }
+    fprintf(cli->out, "\nMinutes at each level\n");
+    table_print(&table, cli->out, cli->colour);
+}
+
+static void show_refused(struct cli *cli, const struct json *json)
+{
+    static const char *const titles[] = {"TYPE", "REASON", ">COUNT"};
+    const struct json *list = json_get(json, "refused"), *row = json_first(list);
+    struct table table;
+
+    if (json_type(list) != JSON_ARR || list->count == 0)
+        return;
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; i < list->count; i++) {
+        table_cell(&table, show_member(cli, row, "type"));
+        table_cell(&table, show_member(cli, row, "reason"));
+        table_cell(&table, show_member(cli, row, "count"));
+        row = json_next(row);
+    }
+    fprintf(cli->out, "\nRequests that were refused\n");
+    table_print(&table, cli->out, cli->colour);
+}
+
+static const char *path_of(struct cli *cli)
+{
+    const char *node = cli_text(cli, "node"), *type = cli_text(cli, "type");
+    int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
+
+    return arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
+                     node ? "&node_id=" : "", node ? ask_escape(cli, str_of(node)) : "",
+                     type ? "&type=" : "", type ? ask_escape(cli, str_of(type)) : "")
+        .at;
+}
+
+static int cmd_report(struct cli *cli)
+{
+    const struct json *json;
+    struct str reply;
+    int code = ask_get(cli, path_of(cli), &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json) {
+        show_raw(cli, reply);
+        return CLI_OK;
+    }
+    show_work(cli, json);
+    show_levels(cli, json);
+    show_refused(cli, json);
+    return CLI_OK;
+}
+
+static const struct command rows[] = {
+    {.noun = "report",
+     .kind = COMMAND_API,
+     .flags = FLAGS(report_flags),
+     .help = "how work went, by server and type",
+     .detail =
+         "Attempts that ended, how many succeeded, how long they waited and ran, use of slots,\n"
+         "minutes at each level, refusals by reason. The server keeps it by the hour for a week,\n"
+         "across restarts. With several instances each tells what it saw itself.",
+     .examples = "berth report\n"
+                 "berth report --since 2h --type dev\n"
+                 "berth report --since 7d -o json | jq .total",
+     .run = cmd_report},
+};
+
+const struct command_set commands_report = COMMANDS(rows);

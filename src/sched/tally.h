@@ -1,0 +1,88 @@
+/* What became of work over some time: by node and type how attempts ended and how long they waited
+ * and ran, by node how loaded its machine was, and what was refused and why. Bounded: what has no
+ * room for a row of its own counts as "other". One thread each; loops hand theirs to the keeper,
+ * which keeps one for every hour (hours.h). */
+#ifndef SCHED_TALLY_H
+#define SCHED_TALLY_H
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/map.h"
+#include "model/level.h"
+
+enum {
+    TALLY_BUCKETS = 56, /* of times: up to 1 ms, then two for each doubling, to more than a day */
+    TALLY_WORKS_MAX = 2048,
+    TALLY_MACHINES_MAX = 16384,
+    TALLY_REFUSALS_MAX = 4096,
+};
+
+/* Times by size; small enough to have two for every row. */
+struct tally_times {
+    uint32_t counts[TALLY_BUCKETS];
+};
+
+void tally_time(struct tally_times *times, int64_t ms);
+/* The time that `percent` of them do not exceed, in ms; -1 when there is none. Off by at most a
+ * fifth. */
+int64_t tally_percentile(const struct tally_times *times, int percent);
+
+enum tally_count {
+    TALLY_DONE,
+    TALLY_FAILED,    /* attempts that ended badly, whoever's fault it was */
+    TALLY_CANCELLED, /* neither */
+    TALLY_RETRIED,   /* of the failed: the job went on with another attempt */
+    TALLY_FAILOVERS, /* of those: because the node was silent, not because the work failed */
+    TALLY_KILLS,     /* of the failed: ended to save the machine, for its time or by the kernel */
+    TALLY_BREAKERS,  /* a breaker opened */
+    TALLY_COUNTS
+};
+const char *tally_count_name(enum tally_count count);
+
+struct tally_work {
+    struct str node, type;
+    uint32_t counts[TALLY_COUNTS];
+    struct tally_times wait; /* from the submission to the node; of attempts that are done */
+    struct tally_times run;  /* from the ACK to the end */
+};
+
+/* Milliseconds by level; the places behind the levels are of time at no known level. */
+enum { TALLY_UNMEASURED = LEVEL_COUNT, TALLY_OFFLINE, TALLY_LEVELS };
+const char *tally_level_name(int level); /* "normal"..., "unmeasured", "offline" */
+
+struct tally_machine {
+    struct str node;
+    int64_t level_ms[TALLY_LEVELS];
+    int64_t used_ms; /* slots in use x time */
+    int64_t max_ms;  /* slots it had x time */
+};
+
+struct tally_refusal {
+    struct str node; /* "" = no node came into question */
+    struct str type, reason;
+    uint64_t count;
+};
+
+struct tally {
+    struct arena arena; /* all rows and keys */
+    struct map works, machines, refusals;
+};
+
+struct tally *tally_new(void);
+void tally_free(struct tally *tally); /* NULL is fine */
+bool tally_is_empty(const struct tally *tally);
+
+/* The row, made if it is not there. */
+struct tally_work *tally_work(struct tally *tally, struct str node, struct str type);
+struct tally_machine *tally_machine(struct tally *tally, struct str node);
+void tally_refuse(struct tally *tally, struct str node, struct str type, struct str reason,
+                  uint64_t count);
+void tally_merge(struct tally *tally, const struct tally *more);
+
+/* One row a line, JSON; only what is not zero. Reading adds to what is there; a line that is not
+ * one of ours is an error and changes nothing. */
+void tally_save(const struct tally *tally, struct buf *text);
+enum err tally_load(struct tally *tally, struct str line);
+
+#endif

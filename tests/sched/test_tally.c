@@ -1,0 +1,251 @@
+/* Tallies: times in few numbers, bounded rows, what is saved is what is read, hours that go. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sched/hours.h"
+
+static void test_percentiles_are_near(void **state)
+{
+    static const struct {
+        int64_t from, to; /* ms, every one of them once */
+    } rows[] = {{1, 100}, {1, 1}, {5, 5}, {1000, 3000}, {60000, 61000}, {3600000, 3601000}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct tally_times times = {0};
+
+        for (int64_t ms = rows[i].from; ms <= rows[i].to; ms++)
+            tally_time(&times, ms);
+        for (int percent = 50; percent <= 95; percent += 45) {
+            int64_t exact = rows[i].from + (rows[i].to - rows[i].from) * percent / 100;
+            int64_t told = tally_percentile(&times, percent);
+
+            assert_in_range(told, exact - exact / 5 - 1, exact + exact / 5 + 1);
+        }
+    }
+}
+
+static void test_times_at_the_edges(void **state)
+{
+    struct tally_times times = {0};
+
+    assert_int_equal(tally_percentile(&times, 50), -1);
+    tally_time(&times, -7); /* clocks that disagree */
+    tally_time(&times, 0);
+    assert_int_equal(tally_percentile(&times, 95), 1);
+    memset(&times, 0, sizeof times);
+    tally_time(&times, INT64_MAX);
+    assert_true(tally_percentile(&times, 50) > 24 * 3600 * 1000);
+}
+
+static void count(struct tally *tally, const char *node, const char *type, uint32_t done)
+{
+    struct tally_work *work = tally_work(tally, str_of(node), str_of(type));
+
+    work->counts[TALLY_DONE] += done;
+    for (uint32_t i = 0; i < done; i++)
+        tally_time(&work->run, 10);
+}
+
+static uint64_t all_done(const struct tally *tally)
+{
+    const struct tally_work *work;
+    uint64_t sum = 0;
+
+    for (size_t at = 0; (work = map_next(&tally->works, &at));)
+        sum += work->counts[TALLY_DONE];
+    return sum;
+}
+
+/* Whatever comes, the rows are bounded and nothing is lost. */
+static void test_rows_are_bounded(void **state)
+{
+    struct tally *tally = tally_new();
+    char name[32];
+
+    for (int i = 0; i < 3 * TALLY_WORKS_MAX; i++) {
+        snprintf(name, sizeof name, "node-%d", i);
+        count(tally, name, "dev", 1);
+    }
+    for (int i = 0; i < 2 * TALLY_REFUSALS_MAX; i++) {
+        snprintf(name, sizeof name, "REASON_%d", i);
+        tally_refuse(tally, STR_NONE, STR("dev"), str_of(name), 1);
+    }
+    for (int i = 0; i < 2 * TALLY_MACHINES_MAX; i++) {
+        snprintf(name, sizeof name, "node-%d", i);
+        tally_machine(tally, str_of(name))->used_ms++;
+    }
+    assert_int_equal(tally->works.count, TALLY_WORKS_MAX);
+    assert_int_equal(tally->refusals.count, TALLY_REFUSALS_MAX);
+    assert_int_equal(tally->machines.count, TALLY_MACHINES_MAX);
+    assert_int_equal(all_done(tally), 3 * TALLY_WORKS_MAX);
+    assert_int_equal(tally_work(tally, STR("other"), STR("other"))->counts[TALLY_DONE],
+                     2 * TALLY_WORKS_MAX + 1);
+    tally_free(tally);
+}
+
+static void test_names_that_are_none(void **state)
+{
+    struct tally *tally = tally_new();
+
+    count(tally, "", "a b", 1);
+    count(tally, "x\ny", "", 2);
+    assert_int_equal(tally_work(tally, STR("-"), STR("other"))->counts[TALLY_DONE], 1);
+    assert_int_equal(tally_work(tally, STR("other"), STR("-"))->counts[TALLY_DONE], 2);
+    tally_free(tally);
+}
+
+static struct tally *example(void)
+{
+    struct tally *tally = tally_new();
+
+    count(tally, "us", "dev", 3);
+    count(tally, "hk", "talk", 1);
+    tally_work(tally, STR("us"), STR("dev"))->counts[TALLY_KILLS] = 2;
+    tally_time(&tally_work(tally, STR("us"), STR("dev"))->wait, 250);
+    tally_machine(tally, STR("us"))->level_ms[LEVEL_DANGER] = 1234;
+    tally_machine(tally, STR("us"))->level_ms[TALLY_OFFLINE] = 5;
+    tally_machine(tally, STR("us"))->max_ms = 99;
+    tally_refuse(tally, STR("us"), STR("dev"), STR("FULL"), 7);
+    tally_refuse(tally, STR_NONE, STR("f2f"), STR("NO_CAPABLE_NODE"), 2);
+    return tally;
+}
+
+static void load_all(struct tally *tally, struct str rest)
+{
+    while (rest.len > 0)
+        assert_int_equal(tally_load(tally, str_cut(&rest, '\n')), ERR_OK);
+}
+
+static void test_what_is_saved_is_read(void **state)
+{
+    struct tally *tally = example(), *again = tally_new();
+    struct buf text = {0}, second = {0};
+
+    tally_save(tally, &text);
+    load_all(again, buf_view(&text));
+    tally_save(again, &second);
+    assert_int_equal(text.len, second.len); /* in another order, perhaps */
+    const struct tally_work *work = tally_work(again, STR("us"), STR("dev"));
+    assert_memory_equal(work->counts, tally_work(tally, STR("us"), STR("dev"))->counts,
+                        sizeof work->counts);
+    assert_memory_equal(&work->wait, &tally_work(tally, STR("us"), STR("dev"))->wait,
+                        sizeof work->wait);
+    assert_int_equal(tally_machine(again, STR("us"))->level_ms[LEVEL_DANGER], 1234);
+    assert_int_equal(tally_machine(again, STR("us"))->level_ms[TALLY_OFFLINE], 5);
+    load_all(again, buf_view(&text)); /* adds */
+    assert_int_equal(tally_work(again, STR("us"), STR("dev"))->counts[TALLY_DONE], 6);
+    buf_free(&text);
+    buf_free(&second);
+    tally_free(tally);
+    tally_free(again);
+}
+
+static void test_lines_nobody_wrote(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "{",
+                                      "[]",
+                                      "null",
+                                      "{\"work\":[\"us\"]}",
+                                      "{\"work\":\"us\"}",
+                                      "{\"work\":[1,2]}",
+                                      "{\"machine\":[]}",
+                                      "{\"refusal\":[\"a\",\"b\"]}",
+                                      "{\"other\":[\"a\"]}"};
+    static const char *const odd[] = {
+        "{\"work\":[\"us\",\"dev\"],\"succeeded\":-4,\"run\":[[99,1],[1],[0,-1],\"x\",[2,3.5]]}",
+        "{\"machine\":[\"us\"],\"normal\":\"long\",\"later\":{\"more\":1}}"};
+    struct tally *tally = tally_new();
+
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        assert_int_not_equal(tally_load(tally, str_of(bad[i])), ERR_OK);
+    assert_true(tally_is_empty(tally));
+    for (size_t i = 0; i < COUNT_OF(odd); i++)
+        assert_int_equal(tally_load(tally, str_of(odd[i])), ERR_OK);
+    assert_int_equal(all_done(tally), 0);
+    assert_int_equal(tally_percentile(&tally_work(tally, STR("us"), STR("dev"))->run, 50), -1);
+    tally_free(tally);
+}
+
+static void test_merge(void **state)
+{
+    struct tally *sum = example(), *more = example();
+
+    tally_merge(sum, more);
+    assert_int_equal(all_done(sum), 8);
+    assert_int_equal(tally_machine(sum, STR("us"))->max_ms, 198);
+    assert_int_equal(sum->refusals.count, 2);
+    tally_free(more);
+    tally_free(sum);
+}
+
+static uint64_t done_since(struct hours *hours, int64_t since_ms, int64_t until_ms)
+{
+    struct tally *sum = hours_sum(hours, since_ms, until_ms);
+    uint64_t done = all_done(sum);
+
+    tally_free(sum);
+    return done;
+}
+
+static void test_hours(void **state)
+{
+    static struct hours hours;
+    const int64_t base_ms = 480000LL * HOUR_MS;
+
+    for (int i = 0; i < HOURS_MAX + 10; i++)
+        count(hours_at(&hours, base_ms + (int64_t)i * HOUR_MS + 5), "us", "dev", 1);
+    int64_t now_ms = base_ms + (HOURS_MAX + 9LL) * HOUR_MS + 5;
+    assert_int_equal(done_since(&hours, 0, now_ms), HOURS_MAX);
+    assert_int_equal(done_since(&hours, now_ms, now_ms), 1);
+    assert_int_equal(done_since(&hours, now_ms - HOUR_MS, now_ms), 2);
+    assert_int_equal(done_since(&hours, now_ms - 24LL * HOUR_MS, now_ms), 25);
+    assert_null(hours_at(&hours, base_ms)); /* a clock that went back a week */
+    hours_tidy(&hours, now_ms + 100LL * HOUR_MS);
+    assert_int_equal(done_since(&hours, 0, now_ms), HOURS_MAX - 100);
+    hours_free(&hours);
+}
+
+/* A day of the largest hours fits; of more the oldest go. */
+static void test_hours_are_bounded(void **state)
+{
+    static struct hours hours;
+    char name[32];
+
+    for (int h = 0; h < 30; h++) {
+        struct tally *tally = hours_at(&hours, h * (int64_t)HOUR_MS);
+
+        for (int i = 0; i < TALLY_WORKS_MAX; i++) {
+            snprintf(name, sizeof name, "node-%d", i);
+            count(tally, name, "dev", 1);
+        }
+        hours_tidy(&hours, h * (int64_t)HOUR_MS);
+    }
+    assert_int_equal(hours.works, HOURS_WORKS_MAX);
+    assert_null(hours.ring[4].tally);
+    assert_non_null(hours.ring[5].tally);
+    hours_free(&hours);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_percentiles_are_near),
+        cmocka_unit_test(test_times_at_the_edges),
+        cmocka_unit_test(test_rows_are_bounded),
+        cmocka_unit_test(test_names_that_are_none),
+        cmocka_unit_test(test_what_is_saved_is_read),
+        cmocka_unit_test(test_lines_nobody_wrote),
+        cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_hours),
+        cmocka_unit_test(test_hours_are_bounded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
