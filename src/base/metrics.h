@@ -71,6 +71,8 @@
     ROW(METRIC_RELOADS, COUNTER, "berth_reloads_total", "result", "Settings read again (SIGHUP)")  \
     ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status",                               \
         "HTTP answers, by status class")                                                           \
+    ROW(METRIC_LOGINS, COUNTER, "berth_logins_failed_total", "reason",                             \
+        "Requests without a token, with a wrong one, or after too many of those")                  \
     ROW(METRIC_PUSH, COUNTER, "berth_push_total", "result", "Jobs pushed to an endpoint")          \
     ROW(METRIC_CALLBACK, COUNTER, "berth_callback_total", "result", "Callbacks tried")             \
     ROW(METRIC_EVENTS_DROPPED, COUNTER, "berth_events_dropped_total", NULL,                        \

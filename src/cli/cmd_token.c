@@ -1,29 +1,23 @@
-/* `berth token hash`: what of a token may stand in a configuration file. */
+/* `berth token ...`: tokens are made here, and only their digest goes anywhere. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 #include <termios.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/answer.h"
+#include "cli/list.h"
 #include "io/digest.h"
+#include "model/node.h"
+#include "model/token.h"
 
-enum { TOKEN_RANDOM_BYTES = 32, TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_GOOD = 16 };
+enum { TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_GOOD = 16 };
 
-static int make_token(struct cli *cli, char text[2 * TOKEN_RANDOM_BYTES + 1])
+static int make_token(struct cli *cli, char text[DIGEST_HEX + 1])
 {
-    static const char hex[] = "0123456789abcdef";
-    unsigned char raw[TOKEN_RANDOM_BYTES];
-
-    if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
-        return cli_fail(cli, CLI_FAILED, "no random bytes: %m");
-    for (size_t i = 0; i < sizeof raw; i++) {
-        text[2 * i] = hex[raw[i] >> 4];
-        text[2 * i + 1] = hex[raw[i] & 15];
-    }
-    text[2 * sizeof raw] = 0;
-    return CLI_OK;
+    return digest_secret(text) ? CLI_OK : cli_fail(cli, CLI_FAILED, "no random bytes: %m");
 }
 
 /* The first line of standard input; at a terminal it is asked for and not shown. */
@@ -72,7 +66,6 @@ static int cmd_token_hash(struct cli *cli)
     char token[TOKEN_BYTES_MAX + 2], digest[DIGEST_HEX + 1];
     int code = make ? make_token(cli, token) : read_token(cli, token, sizeof token);
 
-    assert(sizeof token > 2 * TOKEN_RANDOM_BYTES);
     if (code != CLI_OK)
         return code;
     digest_sha256_hex(str_of(token), digest);
@@ -84,15 +77,246 @@ static int cmd_token_hash(struct cli *cli)
     return CLI_OK;
 }
 
-static const struct flag token_flags[] = {
+/* From the flags; the digest is filled in by whoever makes the secret. */
+static int read_new(struct cli *cli, struct token *ret_token)
+{
+    struct token token = {.name = str_of(cli->args[0]), .created_ms = clock_wall_ms()};
+    const char *node = cli_text(cli, "node-id");
+    struct str *scopes;
+    size_t count = cli_list(cli, "scope", &scopes);
+
+    assert(cli->arg_count == 1);
+    if (!str_is_id(token.name, TOKEN_NAME_MAX))
+        return cli_misuse(cli, "a name has 1 to %d of A-Za-z0-9._:@-, unlike \"%s\"",
+                          TOKEN_NAME_MAX, cli->args[0]);
+    for (size_t i = 0; i < count; i++) {
+        unsigned brings = token_scopes_of(scopes[i]);
+
+        if (!brings)
+            return cli_misuse(
+                cli, "--scope is read, submit, node, operate or admin, not \"" STR_FMT "\"",
+                STR_ARG(scopes[i]));
+        token.scopes |= brings;
+    }
+    if (!token.scopes)
+        return cli_misuse(cli, "--scope is missing: read, submit, node, operate or admin");
+    if (node && !str_is_id(str_of(node), NODE_ID_MAX))
+        return cli_misuse(cli, "\"%s\" cannot be the id of a node", node);
+    token.node_id = str_of(node);
+    if (cli_given(cli, "expires"))
+        token.expires_ms = token.created_ms + cli_num(cli, "expires", 0);
+    *ret_token = token;
+    return CLI_OK;
+}
+
+static int read_tokens(struct cli *cli, const char *path, bool must, struct tokens *ret_tokens)
+{
+    struct problem why;
+    struct str text;
+    enum err err = file_read(path, TOKENS_FILE_BYTES_MAX, &cli->arena, &text, &why);
+
+    *ret_tokens = (struct tokens){0};
+    if (err == ERR_NOT_FOUND && !must)
+        return CLI_OK;
+    if (!err)
+        err = tokens_parse(text, &cli->arena, ret_tokens, &why);
+    return err ? cli_fail(cli, CLI_FAILED, "%s: %s", path, why.detail) : CLI_OK;
+}
+
+static int write_tokens(struct cli *cli, const char *path, const struct tokens *tokens)
+{
+    struct buf text = {0};
+    struct problem why;
+    enum err err;
+
+    tokens_write(tokens, &text);
+    err = file_replace(path, buf_view(&text), &why);
+    buf_free(&text);
+    return err ? cli_fail(cli, CLI_FAILED, "%s", why.detail) : CLI_OK;
+}
+
+static int create_in_file(struct cli *cli, const char *path, const struct token *token)
+{
+    struct tokens tokens;
+    int code = read_tokens(cli, path, false, &tokens);
+
+    if (code != CLI_OK)
+        return code;
+    if (tokens_find(&tokens, token->name))
+        return cli_fail(cli, CLI_CONFLICT,
+                        "%s has a token %s already; `berth token revoke` it "
+                        "first, or take another name",
+                        path, cli->args[0]);
+    tokens = tokens_with(&tokens, token, &cli->arena);
+    return write_tokens(cli, path, &tokens);
+}
+
+static int create_at_server(struct cli *cli, const struct token *token)
+{
+    struct ask ask = {.method = "POST", .path = "/v1/tokens"};
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    int code;
+
+    jsonw_obj(&w);
+    token_members(&w, token, true);
+    if (token->expires_ms)
+        jsonw_kint(&w, "expires_in_ms", token->expires_ms - token->created_ms);
+    jsonw_end_obj(&w);
+    ask.body = buf_view(&body);
+    code = ask_run(cli, &ask);
+    buf_free(&body);
+    return code;
+}
+
+/* The token alone on standard output, so that it can be sent to a file. */
+static void print_new(struct cli *cli, const struct token *token, const char *secret)
+{
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    if (!cli->json) {
+        fprintf(cli->out, "%s\n", secret);
+        fprintf(cli->err, "berth: this is the only time it is shown\n");
+        return;
+    }
+    jsonw_obj(&w);
+    token_members(&w, token, false);
+    jsonw_kstr(&w, "token", str_of(secret));
+    jsonw_end_obj(&w);
+    show_raw(cli, buf_view(&text));
+    explicit_bzero(text.at, text.len);
+    buf_free(&text);
+}
+
+static int cmd_token_create(struct cli *cli)
+{
+    const char *path = cli_text(cli, "file");
+    char secret[DIGEST_HEX + 1];
+    struct token token;
+    int code = read_new(cli, &token);
+
+    if (code == CLI_OK)
+        code = make_token(cli, secret);
+    if (code != CLI_OK)
+        return code;
+    digest_sha256_hex(str_of(secret), token.digest);
+    code = path ? create_in_file(cli, path, &token) : create_at_server(cli, &token);
+    if (code == CLI_OK)
+        print_new(cli, &token, secret);
+    explicit_bzero(secret, sizeof secret);
+    return code;
+}
+
+static int cmd_token_revoke(struct cli *cli)
+{
+    const char *path = cli_text(cli, "file");
+    struct ask ask = {.method = "DELETE"};
+    struct tokens tokens;
+    int code;
+
+    if (!path) {
+        ask.path = answer_path(cli, "/v1/tokens/", "");
+        return answer_done(cli, &ask, "%s revoked", cli->args[0]);
+    }
+    code = read_tokens(cli, path, true, &tokens);
+    if (code != CLI_OK)
+        return code;
+    if (!tokens_find(&tokens, str_of(cli->args[0])))
+        return cli_fail(cli, CLI_NOT_FOUND, "%s has no token %s", path, cli->args[0]);
+    tokens = tokens_without(&tokens, str_of(cli->args[0]), &cli->arena);
+    code = write_tokens(cli, path, &tokens);
+    if (code == CLI_OK)
+        fprintf(cli->out, "%s revoked\n", cli->args[0]);
+    return code;
+}
+
+static const struct list_column token_columns[] = {
+    {.title = "NAME", .member = "name"},
+    {.title = "SCOPES", .member = "scopes"},
+    {.title = "NODE", .member = "node_id"},
+    {.title = ">AGE", .member = "created_ms", .put = list_put_age},
+    {.title = ">EXPIRES IN", .member = "expires_ms", .put = list_put_until},
+    {.title = "EXPIRED", .member = "expired"},
+    {.title = "SOURCE", .member = "source"},
+};
+
+static const struct listing token_list = {.path = "/v1/tokens",
+                                          .name = "tokens",
+                                          .id = "name",
+                                          .columns = token_columns,
+                                          .column_count = COUNT_OF(token_columns)};
+
+static const struct flag hash_flags[] = {
     {.name = "new", .type = FLAG_SWITCH, .help = "make a random token and print it, this once"},
+};
+
+static const struct flag file_flags[] = {
+    {.name = "file",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "in this file, without asking a server"},
+};
+
+static const struct flag create_flags[] = {
+    {.name = "scope",
+     .type = FLAG_LIST,
+     .value = "SCOPE,...",
+     .help = "read, submit, node, operate (and read, submit), admin (everything)"},
+    {.name = "node-id",
+     .type = FLAG_TEXT,
+     .value = "ID",
+     .help = "it may speak for this node only"},
+    {.name = "expires",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .min = 1,
+     .max = INT64_C(3153600000000),
+     .help = "good for so long, like 90d (default: until it is revoked)"},
+    {.name = "file",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "into this file, without asking a server"},
 };
 
 static const struct command rows[] = {
     {.noun = "token",
+     .verb = "create",
+     .arg = "NAME",
+     .kind = COMMAND_API,
+     .flags = FLAGS(create_flags),
+     .help = "make a token and print it, this once",
+     .detail =
+         "The token is made here; the server gets its digest, and it is good at once. The first\n"
+         "one must be for an admin. With --file it is added to a file of tokens: the way to the\n"
+         "first token of a server that others shall reach (tokens_file, or tokens.yaml in its\n"
+         "data directory). The server reads that file again when it changes.",
+     .examples = "berth token create ops --scope admin\n"
+                 "berth token create ci --scope submit,read --expires 90d > ci.token\n"
+                 "berth token create node-1 --scope node --node-id node-1 -o json\n"
+                 "berth token create first --scope admin --file tokens.yaml",
+     .run = cmd_token_create},
+    {.noun = "token",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .list = &token_list,
+     .help = "who may call: names and scopes, never tokens",
+     .examples = "berth token ls\n"
+                 "berth token ls -o name"},
+    {.noun = "token",
+     .verb = "revoke",
+     .arg = "NAME",
+     .kind = COMMAND_API,
+     .flags = FLAGS(file_flags),
+     .help = "a token is not good any more, at once",
+     .detail = "Connections that were opened with it are closed.",
+     .examples = "berth token revoke ci\n"
+                 "berth token revoke first --file tokens.yaml",
+     .run = cmd_token_revoke},
+    {.noun = "token",
      .verb = "hash",
      .kind = COMMAND_LOCAL,
-     .flags = FLAGS(token_flags),
+     .flags = FLAGS(hash_flags),
      .help = "the SHA-256 of a token, for the server's configuration",
      .detail = "Reads the token from standard input. The server knows only the digest; its\n"
                "configuration file says who may do what:\n"

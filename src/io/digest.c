@@ -4,18 +4,38 @@
 #include <assert.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
+#include <string.h>
+#include <sys/random.h>
 
-void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1])
+static void to_hex(const unsigned char *raw, char out[DIGEST_HEX + 1])
 {
     static const char hex[] = "0123456789abcdef";
-    unsigned char raw[SHA256_DIGEST_LENGTH];
 
-    SHA256((const unsigned char *)(text.at ? text.at : ""), text.len, raw);
-    for (size_t i = 0; i < sizeof raw; i++) {
+    for (size_t i = 0; i < DIGEST_HEX / 2; i++) {
         out[2 * i] = hex[raw[i] >> 4];
         out[2 * i + 1] = hex[raw[i] & 15];
     }
     out[DIGEST_HEX] = 0;
+}
+
+void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1])
+{
+    unsigned char raw[SHA256_DIGEST_LENGTH];
+
+    _Static_assert(2 * sizeof raw == DIGEST_HEX, "two digits a byte");
+    SHA256((const unsigned char *)(text.at ? text.at : ""), text.len, raw);
+    to_hex(raw, out);
+}
+
+bool digest_secret(char out[DIGEST_HEX + 1])
+{
+    unsigned char raw[DIGEST_HEX / 2];
+
+    if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
+        return false;
+    to_hex(raw, out);
+    explicit_bzero(raw, sizeof raw);
+    return true;
 }
 
 bool digest_equal(const char *a, const char *b)

@@ -7,6 +7,8 @@
 enum { DIGEST_HEX = 64 };
 
 void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1]);
+/* A new secret: 256 random bits as hex. False: the kernel gives none. */
+bool digest_secret(char out[DIGEST_HEX + 1]);
 /* Takes the same time wherever they differ. Both are DIGEST_HEX long. */
 bool digest_equal(const char *a, const char *b);
 

@@ -389,6 +389,8 @@ static void on_closed(struct net_conn *net)
     } else if (p) {
         p->conn = NULL;
         p->req.peer = arena_cstr(&p->req.arena, str_of(net->peer));
+        if (net->peer_name)
+            p->req.peer_name = arena_cstr(&p->req.arena, str_of(net->peer_name));
         p->req.gone = true;
         if (p->req.on_gone)
             p->req.on_gone(&p->req);

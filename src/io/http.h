@@ -47,11 +47,13 @@ struct http_request {
     const struct http_header *headers;
     size_t header_count;
     const char *peer;
-    struct arena arena; /* the request's memory: handlers allocate here */
-    int64_t begun_us;   /* monotonic, when its first byte was parsed */
-    void *user;         /* for the handler */
-    void *route;        /* set by body_limit, read by the handler */
-    bool gone;          /* the peer left; a reply is still required and goes nowhere */
+    uint64_t peer_id;      /* its address, for limits; 0: not known */
+    const char *peer_name; /* out of its certificate; NULL: it showed none */
+    struct arena arena;    /* the request's memory: handlers allocate here */
+    int64_t begun_us;      /* monotonic, when its first byte was parsed */
+    void *user;            /* for the handler */
+    void *route;           /* set by body_limit, read by the handler */
+    bool gone;             /* the peer left; a reply is still required and goes nowhere */
     /* Told once when the peer leaves before the reply; may be NULL. */
     void (*on_gone)(struct http_request *req);
     struct http_private *priv;

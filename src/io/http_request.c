@@ -27,6 +27,8 @@ struct http_private *http_request_new(struct http_conn *conn)
                                    .query = STR(""),
                                    .body = STR(""),
                                    .peer = conn->net->peer,
+                                   .peer_id = conn->net->peer_id,
+                                   .peer_name = conn->net->peer_name,
                                    .arena = arena,
                                    .begun_us = conn->begun_us,
                                    .priv = p};

@@ -217,6 +217,7 @@ static bool tls_step(struct net_private *p)
 
     mark_dirty(p);
     if (result == TLS_DONE) {
+        p->conn.peer_name = tls_peer_name(p->tls);
         open_to_handler(p);
         return !p->conn.closing;
     }

@@ -19,6 +19,9 @@ struct net_tls; /* an SSL_CTX that can be replaced while connections live */
 /* client_ca NULL = no client certificates asked. Reload = make a new one and net_listener_tls(). */
 enum err net_tls_server(const char *cert_file, const char *key_file, const char *client_ca_file,
                         struct net_tls **ret_tls, struct problem *why);
+/* Of a server with a client_ca: who shows no certificate is let in all the same; a wrong one never.
+ */
+void net_tls_client_optional(struct net_tls *tls);
 /* ca_file NULL = the system's. */
 enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why);
 /* A certificate to show to a server that asks for one. */
@@ -44,8 +47,10 @@ struct net_conn {
     const struct net_handler *handler; /* may be replaced, with `user`, from inside a callback */
     void *user;                        /* of the handler's owner */
     char peer[64];                     /* "127.0.0.1:5123" */
+    uint64_t peer_id;                  /* what it counts as for limits per address; 0: not known */
     bool closing;
-    const char *error; /* what broke it, in words that live for ever; NULL: nothing did */
+    const char *peer_name; /* out of the certificate it showed and we checked; NULL: none */
+    const char *error;     /* what broke it, in words that live for ever; NULL: nothing did */
     /* the rest is private to net.c, behind this header */
     struct net_private *priv;
 };

@@ -187,6 +187,7 @@ static void on_connection(uv_stream_t *server, int status)
     }
     if (uv_tcp_getpeername(&p->tcp, (struct sockaddr *)&addr, &addr_len) == 0)
         peer_id = net_peer_describe((struct sockaddr *)&addr, p->conn.peer, sizeof p->conn.peer);
+    p->conn.peer_id = peer_id;
     if (!has_room(listener, peer_id)) {
         refuse(p);
         return;

@@ -25,7 +25,8 @@ struct tls {
     struct buf kept; /* ciphertext of an earlier feed */
     struct buf wire;
     const char *error;
-    bool ended; /* our close_notify is out */
+    bool ended;      /* our close_notify is out */
+    char *peer_name; /* see tls_peer_name */
 };
 
 /* --- the BIO --- */
@@ -156,6 +157,11 @@ enum err net_tls_server(const char *cert_file, const char *key_file, const char 
     return ERR_OK;
 }
 
+void net_tls_client_optional(struct net_tls *config)
+{
+    SSL_CTX_set_verify(config->ctx, SSL_VERIFY_PEER, NULL);
+}
+
 enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why)
 {
     struct net_tls *config;
@@ -232,6 +238,7 @@ void tls_free(struct tls *tls)
     if (!tls)
         return;
     SSL_free(tls->ssl);
+    free(tls->peer_name);
     buf_free(&tls->kept);
     buf_free(&tls->wire);
     free(tls);
@@ -308,6 +315,38 @@ void tls_end(struct tls *tls)
     tls->ended = true;
     ERR_clear_error();
     SSL_shutdown(tls->ssl);
+}
+
+/* The common name of the subject, whole or not at all: a NUL inside must not cut it short. */
+static char *common_name(X509 *cert)
+{
+    X509_NAME *subject = X509_get_subject_name(cert);
+    int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+    ASN1_STRING *value;
+    unsigned char *text = NULL;
+    char *name = NULL;
+    int len;
+
+    if (at < 0 || X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0)
+        return NULL; /* none, or two: whose would it be? */
+    value = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
+    len = ASN1_STRING_to_UTF8(&text, value);
+    if (len > 0 && !memchr(text, 0, (size_t)len)) {
+        name = mem_alloc((size_t)len + 1);
+        memcpy(name, text, (size_t)len);
+        name[len] = 0;
+    }
+    OPENSSL_free(text);
+    return name;
+}
+
+const char *tls_peer_name(struct tls *tls)
+{
+    X509 *cert = SSL_get0_peer_certificate(tls->ssl);
+
+    if (!tls->peer_name && cert && SSL_get_verify_result(tls->ssl) == X509_V_OK)
+        tls->peer_name = common_name(cert);
+    return tls->peer_name;
 }
 
 struct buf *tls_wire(struct tls *tls)

@@ -28,6 +28,9 @@ void tls_keep(struct tls *tls);
 enum tls_result tls_handshake(struct tls *tls);
 enum tls_result tls_read(struct tls *tls, char *to, size_t size, size_t *ret_len);
 bool tls_write(struct tls *tls, struct str plain);
+/* The common name in the peer's certificate, once the handshake is over and if it was checked;
+ * NULL: it showed none, or none with one name. */
+const char *tls_peer_name(struct tls *tls);
 void tls_end(struct tls *tls); /* says goodbye (close_notify) */
 /* Ciphertext for the peer; whoever sends it takes it out. */
 struct buf *tls_wire(struct tls *tls);

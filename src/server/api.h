@@ -80,6 +80,14 @@ void api_deploy_status(struct call *call);
 /* api_status.c */
 void api_cluster_status(struct call *call);
 
+/* api_token.c */
+void api_token_list(struct call *call);
+void api_token_create(struct call *call);
+void api_token_delete(struct call *call);
+
+/* api_audit.c */
+void api_audit(struct call *call);
+
 /* openapi.c */
 void api_openapi(struct call *call);
 

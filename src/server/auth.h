@@ -1,43 +1,39 @@
-/* Who is calling: bearer tokens from the configuration, kept as SHA-256 digests, each with scopes
- * and, for nodes, the one node it may speak for. Without tokens everybody on this machine may do
- * everything, and the server binds to loopback only. */
+/* Who is calling: bearer tokens, kept as SHA-256 digests, and client certificates. A set of tokens
+ * never changes; a new one takes its place (see warden.h). Without tokens everybody on this machine
+ * may do everything, and the server binds to loopback only. */
 #ifndef SERVER_AUTH_H
 #define SERVER_AUTH_H
 
-#include "base/json.h"
+#include <stdatomic.h>
+
 #include "io/digest.h"
 #include "io/http.h"
+#include "model/token.h"
 
-enum auth_scope {
-    SCOPE_NONE,
-    SCOPE_READ,
-    SCOPE_SUBMIT,
-    SCOPE_NODE,
-    SCOPE_OPERATE,
-    SCOPE_ADMIN,
-    SCOPE_COUNT
-};
-
-struct auth_token {
-    struct str name;
-    char digest[DIGEST_HEX + 1];
-    unsigned scopes;    /* bit per auth_scope */
-    struct str node_id; /* at == NULL: not bound to one */
-};
-
+/* Shared by the loops; each holds on to the one it uses. */
 struct auth {
-    struct auth_token *tokens;
-    size_t count; /* 0: there are no tokens */
+    atomic_int owners;
+    struct arena arena;
+    struct tokens tokens; /* those of the configuration first */
+    size_t fixed;         /* how many of them stand in the configuration */
 };
 
-/* [{"name": "ops", "sha256": "9f86d0…", "scopes": ["operate"], "node_id": "us"}] */
-enum err auth_read(const struct json *list, struct arena *arena, struct auth *ret_auth,
-                   struct problem *why);
-/* The token of a request; NULL in *ret_token when there are no tokens at all. ERR_UNAUTHORIZED:
- * none or a wrong one was sent; ERR_FORBIDDEN: its scopes do not suffice. */
-enum err auth_check(const struct auth *auth, const struct http_request *req, enum auth_scope needed,
-                    const struct auth_token **ret_token, struct problem *why);
+struct auth *auth_new(void); /* empty, with one owner */
+struct auth *auth_ref(struct auth *auth);
+void auth_free(struct auth *auth); /* one owner less; NULL is fine */
+
+/* The token of a request, copied into its arena; NULL in *ret_token when there are no tokens at all
+ * or the route is for everybody. ERR_UNAUTHORIZED: none or a wrong one was sent; ERR_FORBIDDEN: it
+ * does not suffice, *ret_token tells whose it is. */
+enum err auth_check(const struct auth *auth, struct http_request *req, enum token_scope needed,
+                    int64_t now_ms, const struct token **ret_token, struct problem *why);
 /* May this token speak for that node? (ruling 35) */
-bool auth_speaks_for(const struct auth_token *token, struct str node_id);
+bool auth_speaks_for(const struct token *token, struct str node_id);
+/* Is it still good for this, after the tokens changed or time went by? NULL is, while there are no
+ * tokens. */
+bool auth_still(const struct auth *auth, const struct token *token, enum token_scope needed,
+                int64_t now_ms);
+/* What a request brought as its token; at == NULL: no bearer token. */
+struct str auth_bearer(const struct http_request *req);
 
 #endif

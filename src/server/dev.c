@@ -27,20 +27,32 @@ static void become_agent(char *const *argv, char *const *envp, int parent)
     _exit(127);
 }
 
-/* The environment without the server's own file: it is not the agent's. */
-static char **agent_env(void)
+/* The environment without the server's own file, which is not the agent's, and with its token. */
+static char **agent_env(char *token)
 {
     extern char **environ;
     size_t count = 0, kept = 0;
 
     while (environ[count])
         count++;
-    char **env = calloc(count + 1, sizeof *env);
+    char **env = calloc(count + 2, sizeof *env);
     assert(env);
     for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0)
+        if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0 &&
+            strncmp(environ[i], "BERTH_TOKEN=", 12) != 0)
             env[kept++] = environ[i];
+    env[kept] = token;
     return env;
+}
+
+void dev_token(struct server *server)
+{
+    struct token token = {.name = STR("agent of berth dev"), .scopes = 1u << SCOPE_NODE};
+
+    if (!digest_secret(server->dev_secret))
+        return; /* without random bytes it comes in while there are no tokens */
+    digest_sha256_hex(str_of(server->dev_secret), token.digest);
+    server->dev_token = token;
 }
 
 enum err dev_start(struct dev *dev, const struct server *server, struct problem *why)
@@ -64,7 +76,9 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
     if ((size_t)snprintf(dir, sizeof dir, STR_FMT "/agent", STR_ARG(server->settings->data_dir)) >=
         sizeof dir)
         return problem_set(why, ERR_BAD_CONFIG, "data_dir", "data_dir is too long.");
-    char **env = agent_env();
+    char token[sizeof "BERTH_TOKEN=" + DIGEST_HEX];
+    snprintf(token, sizeof token, "BERTH_TOKEN=%s", server->dev_secret);
+    char **env = agent_env(token);
     int pid = fork();
     if (pid == 0)
         become_agent(argv, env, parent);

@@ -10,6 +10,8 @@ struct dev {
     int64_t started_ms;
 };
 
+/* Its agent's own token, should there be tokens: made anew at each start, written nowhere. */
+void dev_token(struct server *server);
 enum err dev_start(struct dev *dev, const struct server *server, struct problem *why);
 /* A child ended: if it was the agent, another takes its place (and adopts what it ran). */
 void dev_revive(struct dev *dev, const struct server *server);

@@ -32,6 +32,7 @@ struct frame {
 struct stream {
     struct events *events;
     struct http_stream *http; /* NULL: closed while it joined */
+    struct token *token;      /* owned; NULL: there were no tokens */
     struct stream *next, **prev;
     bool live; /* the keeper has answered: what comes is new to it */
 };
@@ -151,6 +152,8 @@ static void stream_leave(struct stream *stream)
     if (stream->next)
         stream->next->prev = stream->prev;
     atomic_fetch_sub(&stream->events->count, 1);
+    free(stream->token);
+    stream->token = NULL;
 }
 
 static void stream_closed(struct http_stream *http)
@@ -358,13 +361,21 @@ void events_subscribe(struct call *call)
     struct server *server = call->worker->server;
     struct str last = http_header_get(call->req, "Last-Event-ID");
     int64_t seen = last.at ? read_id(server, last) : 0;
+    /* The request's memory, and what it points to, goes with the next call. */
+    struct token *token =
+        call->token ? token_put(mem_alloc(token_bytes(call->token)), call->token) : NULL;
     struct http_stream *http = http_stream(call->req, "text/event-stream");
 
-    if (!http)
+    if (!http) {
+        free(token);
         return;
+    }
     struct stream *stream = mem_new(struct stream);
-    *stream = (struct stream){
-        .events = events, .http = http, .next = events->streams, .prev = &events->streams};
+    *stream = (struct stream){.events = events,
+                              .http = http,
+                              .token = token,
+                              .next = events->streams,
+                              .prev = &events->streams};
     if (stream->next)
         stream->next->prev = &stream->next;
     events->streams = stream;
@@ -390,6 +401,18 @@ void events_tick(struct events *events)
     for (struct stream *stream = events->streams; stream; stream = next) {
         next = stream->next;
         http_stream_send(stream->http, STR(": alive\n\n"));
+    }
+}
+
+void events_recheck(struct events *events)
+{
+    struct worker *worker = events->worker;
+    struct stream *next;
+
+    for (struct stream *stream = events->streams; stream; stream = next) {
+        next = stream->next;
+        if (!auth_still(worker->auth, stream->token, SCOPE_READ, worker->loop.wall_ms))
+            http_stream_close(stream->http);
     }
 }
 

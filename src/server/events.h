@@ -16,6 +16,9 @@ void events_tick(struct events *events);        /* keeps idle streams alive */
 void events_keeper_tick(struct server *server); /* on the keeper's loop */
 void events_drain(struct events *events);       /* the server goes: streams end */
 
+/* The tokens changed: streams whose token is not good any more end. */
+void events_recheck(struct events *events);
+
 /* Any loop. `name` is a literal: "job", "node". */
 bool events_wanted(const struct server *server);
 void events_job(struct server *server, const char *what, const struct store_head *head);

@@ -537,6 +537,16 @@ void hub_drain(struct hub *hub)
         end_polls(box, INT64_MAX);
 }
 
+void hub_recheck(struct hub *hub)
+{
+    struct worker *worker = hub->worker;
+    struct socket *socket;
+
+    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+        if (!auth_still(worker->auth, socket->token, SCOPE_NODE, worker->loop.wall_ms))
+            ws_close(socket->ws, HUB_CLOSE_TOKEN, "the token is not valid any more");
+}
+
 void hub_tick(struct hub *hub)
 {
     rpc_tick(hub);

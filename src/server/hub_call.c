@@ -66,8 +66,10 @@ void hub_call(struct socket *socket, const struct json *message, struct arena *a
     *call = (struct call){.worker = socket->hub->worker,
                           .arena = &own->arena,
                           .answer = answer,
-                          .token = socket->token,
                           .node_id = socket->node->id};
+    if (socket->token) /* the socket may go before the answer */
+        call->token =
+            token_put(arena_alloc(call->arena, token_bytes(socket->token)), socket->token);
     if (!find_route(call, message, &own->arena)) {
         call_error(call, ERR_NOT_FOUND, "path", "There is no such route for a node here.");
         return;

@@ -5,6 +5,8 @@
 #include "server/api.h"
 #include "server/hub.h"
 
+enum { HUB_CLOSE_TOKEN = 4003 }; /* the token that let it in is not good any more */
+
 /* A job that waits for its node to poll; its text follows. */
 struct boxed {
     int64_t deadline_ms;
@@ -36,9 +38,9 @@ struct socket {
     struct hub *hub;
     struct ws *ws;
     uint64_t incarnation;
-    const struct auth_token *token; /* whom it may speak for; NULL: there are no tokens */
-    struct node *node;              /* NULL until its hello was taken */
-    bool greeted;                   /* a hello is under way or taken */
+    struct token *token; /* whom it may speak for; owned; NULL: there were no tokens */
+    struct node *node;   /* NULL until its hello was taken */
+    bool greeted;        /* a hello is under way or taken */
 };
 
 struct hub {

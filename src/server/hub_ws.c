@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "sched/registry.h"
 #include "server/hub_private.h"
@@ -437,6 +438,7 @@ static void on_closed(struct ws *ws, int code)
                       KI("code", code));
         }
     }
+    free(socket->token);
     free(socket);
 }
 
@@ -449,12 +451,14 @@ void hub_accept(struct call *call)
 
     assert(socket);
     socket->hub = hub;
-    socket->token = call->token;
+    if (call->token)
+        socket->token = token_put(mem_alloc(token_bytes(call->token)), call->token);
     socket->incarnation = atomic_fetch_add(&last_incarnation, 1) + 1;
     idmap_put(&hub->sockets, socket->incarnation, socket);
     socket->ws = ws_accept(call->req, &handler, &call->worker->server->settings->ws, socket);
     if (!socket->ws) {
         idmap_del(&hub->sockets, socket->incarnation);
+        free(socket->token);
         free(socket);
     }
 }

@@ -6,32 +6,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/errand.h"
 #include "server/route.h"
 
 enum { ADDR_MAX = 256 };
 
-/* One errand on a loop, awaited by the main thread. */
-struct errand {
-    struct msg msg;
-    struct worker *worker;
+struct opening {
+    struct errand errand;
     const char *addr;
     struct net_tls *tls;
     enum err err;
     struct problem why;
-    sem_t over;
 };
-
-static enum err run_errand(struct errand *errand, struct problem *why)
-{
-    sem_init(&errand->over, 0, 0);
-    inbox_post(&errand->worker->loop.inbox, &errand->msg);
-    while (sem_wait(&errand->over))
-        ;
-    sem_destroy(&errand->over);
-    if (errand->err)
-        *why = errand->why;
-    return errand->err;
-}
 
 /* NULL without TLS. One for each listener: connections of a loop count on it without atomics. */
 static enum err new_tls(const struct settings *settings, struct net_tls **ret_tls,
@@ -48,12 +34,14 @@ static enum err new_tls(const struct settings *settings, struct net_tls **ret_tl
         settings->tls_client_ca.len ? arena_cstr(&arena, settings->tls_client_ca) : NULL, ret_tls,
         why);
     arena_free(&arena);
+    if (!err && settings->tls_client_auth == TLS_CLIENT_OPTIONAL && settings->tls_client_ca.len)
+        net_tls_client_optional(*ret_tls);
     return err;
 }
 
-static void serve_here(struct msg *msg)
+static void serve_here(struct errand *errand)
 {
-    struct errand *errand = container_of(msg, struct errand, msg);
+    struct opening *opening = container_of(errand, struct opening, errand);
     struct worker *worker = errand->worker;
 
     assert(worker->serves && !worker->http.priv);
@@ -61,29 +49,32 @@ static void serve_here(struct msg *msg)
                                         .limits = &worker->server->limits,
                                         .callbacks = &route_callbacks,
                                         .owner = worker};
-    errand->err = http_serve(&worker->http, errand->addr, &errand->why);
-    if (!errand->err && errand->tls)
-        net_listener_tls(worker->http.listener, errand->tls);
-    net_tls_free(errand->tls); /* the listener keeps it */
-    sem_post(&errand->over);
+    opening->err = http_serve(&worker->http, opening->addr, &opening->why);
+    if (!opening->err && opening->tls)
+        net_listener_tls(worker->http.listener, opening->tls);
+    net_tls_free(opening->tls); /* the listener keeps it */
 }
 
-static void change_tls_here(struct msg *msg)
+static void change_tls_here(struct errand *errand)
 {
-    struct errand *errand = container_of(msg, struct errand, msg);
+    struct opening *opening = container_of(errand, struct opening, errand);
 
-    assert(errand->tls && errand->worker->http.priv);
-    net_listener_tls(errand->worker->http.listener, errand->tls);
-    net_tls_free(errand->tls);
-    sem_post(&errand->over);
+    assert(opening->tls && errand->worker->http.priv);
+    net_listener_tls(errand->worker->http.listener, opening->tls);
+    net_tls_free(opening->tls);
 }
 
 static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)
 {
-    struct errand errand = {.msg = {.run = serve_here}, .worker = worker, .addr = addr};
-    enum err err = new_tls(worker->server->settings, &errand.tls, why);
+    struct opening opening = {.errand = {.run = serve_here, .worker = worker}, .addr = addr};
+    enum err err = new_tls(worker->server->settings, &opening.tls, why);
 
-    return err ? err : run_errand(&errand, why);
+    if (err)
+        return err;
+    errand_run(&opening.errand);
+    if (opening.err)
+        *why = opening.why;
+    return opening.err;
 }
 
 /* The first listener may take a free port; the others join it there. */
@@ -111,36 +102,35 @@ enum err listen_all(struct server *server, struct problem *why)
 /* Files may change while we read them: all are read before the first listener gets its own. */
 enum err listen_tls(struct server *server, const struct settings *settings, struct problem *why)
 {
-    struct errand errands[SERVER_LOOPS_MAX] = {0};
+    struct opening openings[SERVER_LOOPS_MAX] = {0};
     enum err err = ERR_OK;
 
     assert(server->loop_count <= SERVER_LOOPS_MAX);
     if (!settings->tls_cert.len)
         return ERR_OK;
     for (int i = 0; !err && i < server->loop_count; i++)
-        err = new_tls(settings, &errands[i].tls, why);
+        err = new_tls(settings, &openings[i].tls, why);
     for (int i = 0; err && i < server->loop_count; i++)
-        net_tls_free(errands[i].tls);
+        net_tls_free(openings[i].tls);
     for (int i = 0; !err && i < server->loop_count; i++) {
-        errands[i].msg.run = change_tls_here;
-        errands[i].worker = &server->workers[i];
-        err = run_errand(&errands[i], why);
-        assert(!err);
+        openings[i].errand = (struct errand){.run = change_tls_here, .worker = &server->workers[i]};
+        errand_run(&openings[i].errand);
     }
     return err;
 }
 
-enum err listen_check(const struct settings *settings, struct problem *why)
+enum err listen_check(const struct settings *settings, bool guarded, struct problem *why)
 {
     char addr[ADDR_MAX];
 
     if (!str_copy(settings->listen, addr, sizeof addr) || !strrchr(addr, ':'))
         return problem_set(why, ERR_BAD_CONFIG, "listen",
                            "listen must be an address and a port, like 127.0.0.1:7420.");
-    if (!net_addr_is_loopback(addr) && !settings->auth.count)
+    if (!net_addr_is_loopback(addr) && !guarded)
         return problem_set(why, ERR_BAD_CONFIG, "listen",
                            "%s is not a loopback address: without tokens the server is reachable "
-                           "from this machine only.",
+                           "from this machine only. Make one: berth token create ops --scope admin "
+                           "--file TOKENS_FILE.",
                            addr);
     return ERR_OK;
 }

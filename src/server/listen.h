@@ -4,8 +4,8 @@
 
 #include "server/server.h"
 
-/* Is the address one, and may it be served on with these tokens? */
-enum err listen_check(const struct settings *settings, struct problem *why);
+/* Is the address one, and may it be served on? `guarded`: there are tokens. */
+enum err listen_check(const struct settings *settings, bool guarded, struct problem *why);
 /* Every loop begins to serve; sets server->port. On the main thread, while the loops run. */
 enum err listen_all(struct server *server, struct problem *why);
 /* The certificate is read again, for new connections. On failure the one before stays. Does

@@ -29,6 +29,9 @@ static const struct {
     {"enabled", "boolean", "only those switched on, or off"},
     {"address", "string", "only of this node; empty: of none"},
     {"package_name", "string", "only of this package"},
+    {"who", "string", "only of this token"},
+    {"action", "string", "only this: nodes.drain"},
+    {"target", "string", "only about this"},
     {"brief", "integer", "1: without what takes long to read"},
     {"since", "string", "stats: what came after this, milliseconds since 1970; report: 2h, 7d"},
 };

@@ -10,15 +10,18 @@
 #include "base/metrics.h"
 #include "io/notify.h"
 #include "server/listen.h"
+#include "server/warden.h"
 
 /* What is wrong only because of what runs now. */
-static enum err check_running(const struct settings *next, const struct settings *now,
-                              struct problem *why)
+static enum err check_running(const struct server *server, const struct settings *next,
+                              const struct auth *auth, struct problem *why)
 {
+    const struct settings *now = server->settings;
+
     if (!next->tls_cert.len != !now->tls_cert.len)
         return problem_set(why, ERR_BAD_CONFIG, "tls_cert",
                            "tls_cert: TLS is turned on or off only by a restart.");
-    return listen_check(next, why);
+    return warden_check(server, next, auth, why);
 }
 
 static enum err reopen_log(const struct settings *settings, struct problem *why)
@@ -50,22 +53,27 @@ static enum err reload(struct server *server, struct buf *changed, struct buf *w
                        struct problem *why)
 {
     struct settings_source *next = mem_new(struct settings_source);
+    struct auth *auth = NULL;
     enum err err = settings_load(next, server->argc, server->argv, why);
 
     if (!err) {
         settings_keep(next, server->source, changed, waiting);
-        err = check_running(&next->settings, server->settings, why);
+        err = warden_read(server, &next->settings, &auth, why);
     }
+    if (!err)
+        err = check_running(server, &next->settings, auth, why);
     if (!err)
         err = listen_tls(server, &next->settings, why);
     if (!err)
         err = reopen_log(&next->settings, why);
     if (err) {
+        auth_free(auth);
         settings_done(next);
         free(next);
         return err;
     }
     take_over(server, next, changed->len > 0);
+    warden_swap(server, auth);
     return ERR_OK;
 }
 

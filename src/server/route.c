@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "server/api.h"
+#include "server/guard.h"
 #include "server/origin.h"
 
 static const struct route routes[] = {
@@ -116,6 +117,14 @@ static const struct route routes[] = {
      .help = "what is known of a session"},
     {HTTP_M_GET, "/v1/events", api_events, SCOPE_READ, .media = "text/event-stream",
      .help = "what happens, as server-sent events"},
+    {HTTP_M_GET, "/v1/tokens", api_token_list, SCOPE_ADMIN, .query = "limit cursor",
+     .out = "TokenList", .help = "who may call"},
+    {HTTP_M_POST, "/v1/tokens", api_token_create, SCOPE_ADMIN, .body = true, .in = "NewToken",
+     .status = 201, .out = "MadeToken", .help = "a new token, told this once"},
+    {HTTP_M_DELETE, "/v1/tokens/{name}", api_token_delete, SCOPE_ADMIN, .out = "Ok",
+     .help = "a token is not good any more"},
+    {HTTP_M_GET, "/v1/audit", api_audit, SCOPE_ADMIN, .query = "who action target limit cursor",
+     .out = "Audit", .help = "who did what, newest first"},
     {HTTP_M_GET, "/healthz", api_healthz, SCOPE_NONE, .out = "Ok", .help = "the process lives"},
     {HTTP_M_GET, "/readyz", api_readyz, SCOPE_NONE, .out = "Ready", .also = 503,
      .help = "it can take work"},
@@ -232,6 +241,7 @@ void call_reply(struct call *call, const struct http_reply *reply)
 {
     assert(call->req || call->answer);
     count_status(reply->status);
+    guard_audit(call, reply->status);
     if (call->answer)
         call->answer(call, reply);
     else
@@ -301,8 +311,7 @@ static void on_request(struct http_request *req)
     call->route = route_find(req->method, req->path, call->params, &known);
     if (!call->route)
         answer_unrouted(call, known);
-    else if (auth_check(&call->worker->server->settings->auth, req, call->route->scope,
-                        &call->token, &why))
+    else if (guard_identify(call, &why))
         call_problem(call, &why);
     else if (read_body(call))
         call->route->handle(call);
@@ -366,6 +375,7 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
     bool later = status == 503 || status == 429;
 
     assert(why->err && status >= 400);
+    call->err = why->err;
     jsonw_end_obj(w);
     struct http_reply reply = {.status = status,
                                .content_type = "application/problem+json",

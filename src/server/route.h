@@ -21,7 +21,11 @@ struct call {
     const struct route *route;
     struct arena *arena;
     struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
-    const struct auth_token *token;      /* who calls; NULL: there are no tokens */
+    const struct token *token;           /* who calls; NULL: there are no tokens */
+    struct str target;                   /* what it is about, for the audit: a handler may set it
+                                            where it does not stand in the path; at == NULL: params[0] */
+    enum err err;                        /* what the answer says went wrong */
+    struct str request_id;               /* of the caller, or made by us when asked for */
     const struct json *body;             /* parsed, an object; NULL where the route takes none */
 };
 
@@ -29,8 +33,8 @@ struct route {
     enum http_method method;
     const char *path; /* "/v1/jobs/{id}/cancel" */
     void (*handle)(struct call *call);
-    enum auth_scope scope; /* who may call it once tokens exist */
-    bool body;             /* takes a JSON object (an absent one reads as {} if body_optional) */
+    enum token_scope scope; /* who may call it once tokens exist; a row without one is refused */
+    bool body;              /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
     bool large;  /* eight times the usual body */
     bool socket; /* a node may call it over its WebSocket */
@@ -68,6 +72,8 @@ void problem_write(struct jsonw *w, const struct problem *why);
 /* The node a request speaks for: its socket's, or `node_id` of the body, which the token must
  * allow. False: answered already. */
 bool call_node(struct call *call, struct str *ret_node_id);
+/* X-Request-Id of the request, or one of our own. */
+struct str call_request_id(struct call *call);
 
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);

@@ -19,16 +19,19 @@
 #include "sched/tally_note.h"
 #include "server/api.h"
 #include "server/archive.h"
+#include "server/audit.h"
 #include "server/callback.h"
 #include "server/deploy.h"
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/listen.h"
+#include "server/logins.h"
 #include "server/route.h"
 #include "server/rpc.h"
 #include "server/signals.h"
 #include "server/stats.h"
 #include "server/waiters.h"
+#include "server/warden.h"
 
 enum { LOOPS_BY_CORES = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
 
@@ -151,6 +154,8 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->waiters = waiters_new(worker);
     worker->events = events_new(worker);
     worker->stats = mem_new(struct stats);
+    worker->auth = auth_ref(server->auth);
+    worker->logins = mem_new(struct logins);
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
     worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];
@@ -230,16 +235,16 @@ static enum err server_init(struct server *server, struct settings_source *sourc
 {
     struct settings *settings = &source->settings;
 
-    *server = (struct server){.source = source,
-                              .settings = settings,
-                              .argc = argc,
-                              .argv = argv,
-                              .started_ms = clock_wall_ms()};
+    server->source = source;
+    server->settings = settings;
+    server->argc = argc;
+    server->argv = argv;
+    server->started_ms = clock_wall_ms();
     sem_init(&server->loaded, 0, 0);
     server->limits = settings->http;
     server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
     server->loop_count = loop_count_of(settings);
-    enum err err = listen_check(settings, why);
+    enum err err = warden_open(server, why);
     if (!err)
         err = open_store(server, why);
     if (!err)
@@ -257,6 +262,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
         return err;
     server->callbacks = callbacks_new(server_keeper(server));
     server->archive = archive_new(server);
+    server->audit = audit_open(settings->data_dir);
     return ERR_OK;
 }
 
@@ -322,8 +328,10 @@ static void server_done(struct server *server)
         waiters_free(worker->waiters);
         events_free(worker->events);
         free(worker->stats);
+        free(worker->logins);
         hub_free(worker->hub);
     }
+    warden_free(server);
     callbacks_free(server->callbacks);
     archive_close(server->archive);
     sched_done(&server->sched);
@@ -408,6 +416,8 @@ int server_main(int argc, char **argv, bool dev)
         sources_free(source);
         return fail(&why);
     }
+    if (dev)
+        dev_token(&server);
     if (server_init(&server, source, argc, argv, &why))
         code = fail(&why);
     else

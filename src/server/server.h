@@ -6,6 +6,7 @@
 
 #include "io/client.h"
 #include "sched/keeper.h"
+#include "server/auth.h"
 #include "server/settings.h"
 
 struct server;
@@ -14,6 +15,9 @@ struct waiters;
 struct events;
 struct stats;
 struct deploys;
+struct logins;
+struct warden;
+struct audit;
 
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
@@ -25,7 +29,9 @@ struct worker {
     struct hub *hub;       /* nodes reached through this loop */
     struct waiters *waiters;
     struct events *events;
-    struct stats *stats;         /* of the loops that serve */
+    struct stats *stats; /* of the loops that serve */
+    struct auth *auth;   /* its hold on the tokens in force, see warden.h */
+    struct logins *logins;
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
     int64_t told_news;           /* of deployments, to the nodes of this loop */
@@ -52,6 +58,13 @@ struct server {
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
+    struct inbox errands;   /* of the main thread: what loops ask it to do */
+    struct warden *warden;  /* the main thread's, as all that follows */
+    struct auth *auth;      /* the tokens in force */
+    bool guarded;           /* there are some */
+    struct token dev_token; /* of the agent of `berth dev`; without a name there is none */
+    char dev_secret[DIGEST_HEX + 1];
+    struct audit *audit;
 };
 
 static inline struct worker *server_keeper(struct server *server)

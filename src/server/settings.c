@@ -13,6 +13,7 @@
 #define MIB        (1024LL * 1024)
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
+static const char *const client_auths[] = {"required", "optional", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
 static const char *const claim_modes[] = {"hardened", "seed", NULL}; /* enum deploy_mode */
 
@@ -422,9 +423,23 @@ static const struct field fields[] = {
      .help = "names besides loopback that a request's Host may carry"},
     {.name = "tokens",
      .type = FIELD_JSON,
-     .offset = AT(tokens),
+     .offset = AT(tokens_json),
      .flags = FIELD_NO_FLAG | FIELD_SECRET | FIELD_LIVE,
      .help = "who may call ({name, sha256, scopes, node_id} each); none = loopback only"},
+    {.name = "tokens_file",
+     .type = FIELD_STR,
+     .offset = AT(tokens_file),
+     .flags = FIELD_LIVE,
+     .help = "more of them, kept by `berth token`; read again when it changes (default tokens.yaml "
+             "in data_dir)"},
+    {.name = "login_failures_max",
+     .type = FIELD_INT,
+     .offset = AT(login_failures_max),
+     .min = 0,
+     .max = 1000000,
+     .preset = "60",
+     .flags = FIELD_LIVE,
+     .help = "wrong tokens an address may send a minute, per loop; 0 = no limit"},
     {.name = "tls_cert",
      .type = FIELD_STR,
      .offset = AT(tls_cert),
@@ -440,6 +455,12 @@ static const struct field fields[] = {
      .offset = AT(tls_client_ca),
      .flags = FIELD_LIVE,
      .help = "ask for client certificates of this authority"},
+    {.name = "tls_client_auth",
+     .type = FIELD_ENUM,
+     .offset = AT(tls_client_auth),
+     .names = client_auths,
+     .preset = "required",
+     .help = "required: nobody without such a certificate; optional: tokens will do"},
     {.name = "log_level",
      .type = FIELD_ENUM,
      .offset = AT(log_level),
@@ -517,7 +538,7 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
     if (!err)
         err = conf_load(&source->conf, argc, argv, why);
     if (!err)
-        err = auth_read(settings->tokens, &source->arena, &settings->auth, why);
+        err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
     if (!err)
         err = read_routes(settings, &source->arena, why);
     if (!err)

@@ -7,8 +7,10 @@
 #include "base/schema.h"
 #include "io/http.h"
 #include "io/ws.h"
+#include "model/token.h"
 #include "sched/sched.h"
-#include "server/auth.h"
+
+enum tls_client_auth { TLS_CLIENT_REQUIRED, TLS_CLIENT_OPTIONAL };
 
 struct settings {
     struct str listen;
@@ -39,10 +41,13 @@ struct settings {
     struct strs hosts;
     int log_level;
     int log_format;
-    struct str log_file;       /* empty: standard error */
-    const struct json *tokens; /* becomes auth */
-    struct auth auth;
+    struct str log_file;            /* empty: standard error */
+    const struct json *tokens_json; /* becomes tokens */
+    struct tokens tokens;
+    struct str tokens_file; /* empty: tokens.yaml in data_dir */
+    int64_t login_failures_max;
     struct str tls_cert, tls_key, tls_client_ca;
+    int tls_client_auth;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
 };
 

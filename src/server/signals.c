@@ -7,6 +7,7 @@
 
 #include "io/notify.h"
 #include "server/reload.h"
+#include "server/warden.h"
 
 /* The signals the main thread waits for; all others have them blocked. */
 static void own_signals(sigset_t *ret_set)
@@ -16,6 +17,7 @@ static void own_signals(sigset_t *ret_set)
     sigaddset(ret_set, SIGINT);
     sigaddset(ret_set, SIGHUP);
     sigaddset(ret_set, SIGCHLD);
+    sigaddset(ret_set, SIGUSR1); /* a loop asks for something, see warden.h */
 }
 
 void signals_block(void)
@@ -38,11 +40,11 @@ static bool all_alive(struct server *server, int64_t patience_ms)
     return true;
 }
 
-/* The next signal, or 0 when it is time to say that we live. */
+/* The next signal, or 0 when it is time to look after things. */
 static int next_signal(const sigset_t *set, int64_t every_ms)
 {
     struct timespec most = {.tv_sec = every_ms / 1000, .tv_nsec = every_ms % 1000 * 1000000};
-    int got = every_ms > 0 ? sigtimedwait(set, NULL, &most) : sigwaitinfo(set, NULL);
+    int got = sigtimedwait(set, NULL, &most);
 
     assert(got > 0 || errno == EAGAIN || errno == EINTR);
     return got > 0 ? got : 0;
@@ -51,11 +53,13 @@ static int next_signal(const sigset_t *set, int64_t every_ms)
 int signals_wait(struct server *server, struct dev *agent)
 {
     int64_t watchdog_ms = notify_watchdog_ms();
+    int64_t every_ms =
+        watchdog_ms > 0 && watchdog_ms / 3 < WARDEN_LOOK_MS ? watchdog_ms / 3 : WARDEN_LOOK_MS;
     sigset_t set;
 
     own_signals(&set);
     for (;;) {
-        int got = next_signal(&set, watchdog_ms / 3);
+        int got = next_signal(&set, every_ms);
 
         if (got == SIGTERM || got == SIGINT)
             return got;
@@ -63,6 +67,8 @@ int signals_wait(struct server *server, struct dev *agent)
             dev_revive(agent, server);
         if (got == SIGHUP)
             reload_run(server);
+        warden_run(server);
+        warden_look(server);
         if (watchdog_ms > 0 && all_alive(server, watchdog_ms / 2))
             notify_send("WATCHDOG=1");
     }

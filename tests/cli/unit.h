@@ -22,7 +22,8 @@ struct words {
     int argc;
 };
 
-/* Cuts a line like a shell would: blanks separate, single quotes hold together, '|' and '<' end it.
+/* Cuts a line like a shell would: blanks separate, single quotes hold together, '|', '<' and '>'
+ * end it.
  */
 static inline void words_cut(struct words *words, const char *line)
 {
@@ -31,7 +32,7 @@ static inline void words_cut(struct words *words, const char *line)
 
     words->argc = 0;
     assert_true(strlen(line) < sizeof words->text);
-    for (; *line && (quoted || (*line != '|' && *line != '<')); line++) {
+    for (; *line && (quoted || (*line != '|' && *line != '<' && *line != '>')); line++) {
         if (*line == '\'') {
             quoted = !quoted;
             if (!inside)

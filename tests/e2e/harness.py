@@ -144,6 +144,7 @@ class Server:
     def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), log_path=None, **settings):
         self.data_dir = pathlib.Path(data_dir)
         self.secrets = []
+        self.token = None  # to read its metrics with, once it wants one
         flags = {"listen": "127.0.0.1:0", "data_dir": str(self.data_dir), **settings}
         command = [BINARY, verb]
         for name, value in flags.items():
@@ -210,7 +211,8 @@ class Server:
 
     def metrics(self):
         """The exposition text as {name{labels}: value}; raises on a line that is not well formed."""
-        return parse_metrics(self.get("/metrics").body.decode())
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return parse_metrics(self.get("/metrics", **headers).body.decode())
 
     def kill(self):
         """kill -9: no goodbye."""

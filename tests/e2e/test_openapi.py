@@ -177,8 +177,20 @@ class Calls:
             self.case.assertEqual((reply.status, reply.headers.get_content_type()), (200, "text/event-stream"))
 
 
+    def tokens(self):
+        """The last: from its first token on, the server wants one with every call."""
+        self.server.token = self.call("POST", "/v1/tokens", {"name": "root", "scopes": ["admin"]}).json["token"]
+        headers = {"Authorization": f"Bearer {self.server.token}"}
+        self.call("POST", "/v1/tokens", self.example("NewToken"), headers=headers)
+        self.call("GET", "/v1/tokens?limit=1", route="/v1/tokens", headers=headers)
+        self.call("GET", "/v1/tokens", headers=headers)
+        self.call("DELETE", "/v1/tokens/ci", route="/v1/tokens/{name}", headers=headers)
+        self.call("GET", "/v1/audit?limit=1&who=root", route="/v1/audit", headers=headers)
+        self.call("GET", "/v1/audit", headers=headers)
+
+
 ORDER = [Calls.fleet, Calls.f2f, Calls.batch, Calls.life, Calls.jobs, Calls.ends, Calls.nodes, Calls.status, Calls.info,
-         Calls.streams, Calls.breakers, Calls.deployments, Calls.logs]
+         Calls.streams, Calls.breakers, Calls.deployments, Calls.logs, Calls.tokens]
 
 
 class OpenApi(Case):

@@ -9,6 +9,9 @@
 /* printf %s NAME | sha256sum */
 #define SHA_SECRET "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
 
+/* One request after the other; what a check returns lives until the next. */
+static struct http_request req;
+
 static int setup(void **state)
 {
     *state = calloc(1, sizeof(struct arena));
@@ -18,6 +21,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     arena_free(*state);
+    arena_free(&req.arena);
+    req = (struct http_request){0};
     free(*state);
     return 0;
 }
@@ -29,66 +34,24 @@ static enum err read_tokens(struct arena *arena, const char *json, struct auth *
 
     if (json_parse(str_of(json), arena, &root, why))
         fail_msg("%s: %s", json, why->detail);
-    return auth_read(root, arena, auth, why);
+    return tokens_read(root, arena, &auth->tokens, why);
 }
 
 #define TOKEN(rest) "[{\"name\":\"ops\",\"sha256\":\"" SHA_SECRET "\"," rest "}]"
 
-static void what_a_token_may_say(void **state)
-{
-    static const struct {
-        const char *json;
-        bool good;
-    } rows[] = {
-        {"null", true},
-        {"[]", true},
-        {"{}", false},
-        {"[5]", false},
-        {TOKEN("\"scopes\":[\"read\"]"), true},
-        {TOKEN("\"scopes\":[\"admin\",\"submit\",\"read\"]"), true}, /* one within another */
-        {TOKEN("\"scopes\":[\"operate\",\"operate\"]"), true},
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), true},
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":null"), true},
-        {TOKEN("\"scopes\":[]"), false},
-        {TOKEN("\"scopes\":\"read\""), false},
-        {TOKEN("\"scopes\":[\"admin\",\"root\"]"), false},
-        {TOKEN("\"scopes\":[5]"), false},
-        /* each of these would leave the token unbound if it were let through */
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":5"), false},
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"\""), false},
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"a b\""), false},
-        {TOKEN("\"scopes\":[\"node\"],\"node_id\":[\"us\"]"), false},
-        {TOKEN("\"scopes\":[\"node\"],\"nodeid\":\"us\""), false},
-        {TOKEN("\"scopes\":[\"node\"],\"node\":\"us\""), false},
-        {"[{\"name\":\"ops\",\"sha256\":\"abc\",\"scopes\":[\"read\"]}]", false},
-        {"[{\"name\":\"\",\"sha256\":\"" SHA_SECRET "\",\"scopes\":[\"read\"]}]", false},
-        {"[{\"sha256\":\"" SHA_SECRET "\",\"scopes\":[\"read\"]}]", false},
-        {"[{\"name\":\"ops\",\"token\":\"secret\",\"scopes\":[\"read\"]}]", false},
-        {"[{\"name\":\"ops\",\"sha256\":\""
-         "2BB80D537B1DA3E38BD30361AA855686BDE0EACD7162FEF6A25FE97BF527A25B"
-         "\",\"scopes\":[\"read\"]}]",
-         false},
-    };
+enum { NOW_MS = 1000000 };
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct auth auth;
-        struct problem why = {0};
-        enum err err = read_tokens(*state, rows[i].json, &auth, &why);
-
-        if (err != (rows[i].good ? ERR_OK : ERR_BAD_CONFIG))
-            fail_msg("%s: %s \"%s\"", rows[i].json, err_name(err), why.detail);
-        if (err && strstr(why.detail, "secret"))
-            fail_msg("a token stands in \"%s\"", why.detail);
-    }
-}
-
-static enum err check(const struct auth *auth, const char *header, enum auth_scope needed,
-                      const struct auth_token **ret_token)
+static enum err check(const struct auth *auth, const char *header, enum token_scope needed,
+                      const struct token **ret_token)
 {
     const struct http_header headers[] = {{STR("authorization"), str_of(header)}};
-    struct http_request req = {.headers = headers, .header_count = header ? 1 : 0};
     struct problem why = {0};
-    enum err err = auth_check(auth, &req, needed, ret_token, &why);
+    enum err err;
+
+    arena_reset(&req.arena);
+    req.headers = headers;
+    req.header_count = header ? 1 : 0;
+    err = auth_check(auth, &req, needed, NOW_MS, ret_token, &why);
 
     assert_true(!err || why.detail[0]);
     assert_null(strstr(why.detail, "secret")); /* never what was sent */
@@ -116,7 +79,7 @@ static void who_is_let_in(void **state)
     };
     struct auth auth;
     struct problem why;
-    const struct auth_token *token;
+    const struct token *token;
 
     assert_int_equal(read_tokens(*state, TOKEN("\"scopes\":[\"read\"]"), &auth, &why), ERR_OK);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -145,10 +108,10 @@ static void what_a_scope_may_do(void **state)
 
         assert_int_equal(read_tokens(*state, json.at, &auth, &why), ERR_OK);
         for (int s = SCOPE_READ; s < SCOPE_COUNT; s++) {
-            const struct auth_token *token;
+            const struct token *token;
             enum err want = rows[i].may[s - SCOPE_READ] != '-' ? ERR_OK : ERR_FORBIDDEN;
 
-            if (check(&auth, "Bearer secret", (enum auth_scope)s, &token) != want)
+            if (check(&auth, "Bearer secret", (enum token_scope)s, &token) != want)
                 fail_msg("%s, needed %d", rows[i].scope, s);
         }
     }
@@ -162,32 +125,136 @@ static void a_bound_token_speaks_for_one_node(void **state)
     assert_int_equal(
         read_tokens(*state, TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), &auth, &why),
         ERR_OK);
-    assert_true(auth_speaks_for(&auth.tokens[0], STR("us")));
-    assert_false(auth_speaks_for(&auth.tokens[0], STR("hk")));
-    assert_false(auth_speaks_for(&auth.tokens[0], STR("")));
+    assert_true(auth_speaks_for(&auth.tokens.at[0], STR("us")));
+    assert_false(auth_speaks_for(&auth.tokens.at[0], STR("hk")));
+    assert_false(auth_speaks_for(&auth.tokens.at[0], STR("")));
     assert_int_equal(read_tokens(*state, TOKEN("\"scopes\":[\"node\"]"), &auth, &why), ERR_OK);
-    assert_true(auth_speaks_for(&auth.tokens[0], STR("hk")));
+    assert_true(auth_speaks_for(&auth.tokens.at[0], STR("hk")));
     assert_true(auth_speaks_for(NULL, STR("hk"))); /* there are no tokens at all */
 }
 
 static void without_tokens_everybody_is_let_in(void **state)
 {
     struct auth auth = {0};
-    const struct auth_token *token;
+    const struct token *token;
 
     assert_int_equal(check(&auth, NULL, SCOPE_ADMIN, &token), ERR_OK);
     assert_null(token);
+}
+
+static void an_expired_token_is_no_token(void **state)
+{
+    static const struct {
+        const char *expires;
+        enum err err;
+    } rows[] = {{"999999", ERR_UNAUTHORIZED},
+                {"1000000", ERR_UNAUTHORIZED},
+                {"1000001", ERR_OK},
+                {"null", ERR_OK}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct auth auth = {0};
+        struct problem why;
+        const struct token *token;
+        struct str json =
+            arena_fmt(*state, TOKEN("\"scopes\":[\"read\"],\"expires_ms\":%s"), rows[i].expires);
+
+        assert_int_equal(read_tokens(*state, json.at, &auth, &why), ERR_OK);
+        if (check(&auth, "Bearer secret", SCOPE_READ, &token) != rows[i].err)
+            fail_msg("%s", rows[i].expires);
+    }
+}
+
+/* What a node's certificate may do, alone and beside a token. */
+static void certificates(void **state)
+{
+    static const struct {
+        const char *name; /* in the certificate; NULL: none was shown */
+        const char *header;
+        const char *token_rest;
+        enum token_scope needed;
+        enum err err;
+        const char *node; /* whom it then speaks for; NULL: any */
+    } rows[] = {
+        {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_OK, "us"},
+        {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_READ, ERR_UNAUTHORIZED, NULL},
+        {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_ADMIN, ERR_UNAUTHORIZED, NULL},
+        {"not an id", NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
+        {NULL, NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
+        /* a token that was sent is judged, whatever the certificate says */
+        {"us", "Bearer wrong", "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
+        {"us", "Bearer secret", "\"scopes\":[\"read\"]", SCOPE_NODE, ERR_FORBIDDEN, NULL},
+        {"us", "Bearer secret", "\"scopes\":[\"node\"]", SCOPE_NODE, ERR_OK, "us"},
+        {"us", "Bearer secret", "\"scopes\":[\"node\"],\"node_id\":\"us\"", SCOPE_NODE, ERR_OK,
+         "us"},
+        {"hk", "Bearer secret", "\"scopes\":[\"node\"],\"node_id\":\"us\"", SCOPE_NODE,
+         ERR_FORBIDDEN, NULL},
+        {"alice", "Bearer secret", "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_OK, NULL},
+        {"alice", "Bearer secret", "\"scopes\":[\"read\"]", SCOPE_READ, ERR_OK, "alice"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct auth auth = {0};
+        struct problem why;
+        const struct token *token;
+        struct str json = arena_fmt(*state, TOKEN("%s"), rows[i].token_rest);
+
+        assert_int_equal(read_tokens(*state, json.at, &auth, &why), ERR_OK);
+        req.peer_name = rows[i].name;
+        if (check(&auth, rows[i].header, rows[i].needed, &token) != rows[i].err)
+            fail_msg("row %zu", i);
+        if (rows[i].err)
+            continue;
+        assert_true(auth_speaks_for(token, str_of(rows[i].node ? rows[i].node : "anybody")));
+        assert_int_equal(auth_speaks_for(token, STR("another")), rows[i].node == NULL);
+    }
+}
+
+/* A connection lives on only while what let it in is still good. */
+static void after_the_tokens_changed(void **state)
+{
+    static const struct {
+        const char *now;
+        bool good;
+    } rows[] = {
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), true},
+        {TOKEN("\"scopes\":[\"admin\"]"), true},
+        {TOKEN("\"scopes\":[\"read\"]"), false},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"hk\""), false},
+        {TOKEN("\"scopes\":[\"node\"],\"expires_ms\":1000"), false},
+        {"[]", false},
+    };
+    struct auth auth = {0};
+    struct problem why;
+    const struct token *token;
+
+    assert_int_equal(
+        read_tokens(*state, TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), &auth, &why),
+        ERR_OK);
+    assert_int_equal(check(&auth, "Bearer secret", SCOPE_NODE, &token), ERR_OK);
+    assert_false(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS)); /* it came in without any */
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct auth next = {0};
+
+        assert_int_equal(read_tokens(*state, rows[i].now, &next, &why), ERR_OK);
+        if (auth_still(&next, token, SCOPE_NODE, NOW_MS) != rows[i].good)
+            fail_msg("%s", rows[i].now);
+    }
+    auth = (struct auth){0};
+    assert_true(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS));
 }
 
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        ROW(what_a_token_may_say),
         ROW(who_is_let_in),
         ROW(what_a_scope_may_do),
         ROW(a_bound_token_speaks_for_one_node),
         ROW(without_tokens_everybody_is_let_in),
+        ROW(an_expired_token_is_no_token),
+        ROW(certificates),
+        ROW(after_the_tokens_changed),
     };
 
     return cmocka_run_group_tests_name("server/auth", tests, NULL, NULL);

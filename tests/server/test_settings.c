@@ -64,7 +64,7 @@ static void defaults_are_the_seeds(void **state)
     assert_int_equal(sched->forget_ms, 3600000);
     assert_str(sched->policy, "least_loaded");
     assert_str(source.settings.listen, "127.0.0.1:7420");
-    assert_int_equal(source.settings.auth.count, 0);
+    assert_int_equal(source.settings.tokens.count, 0);
     assert_int_equal(source.settings.allow_urls.count, 1);
     assert_int_equal(source.settings.result_bytes_max, 65536);
     assert_int_equal(source.settings.batch_max, 1000);
@@ -136,7 +136,7 @@ static void the_file_may_say_more(void **state)
     assert_str(routing->routes[0].type, "talk");
     assert_str(routing->routes[0].servers.at[1], "us");
     assert_int_equal(routing->default_route.count, 1);
-    assert_int_equal(source.settings.auth.count, 1);
+    assert_int_equal(source.settings.tokens.count, 1);
     assert_str(source.settings.hosts.at[0], "berth.example");
 }
 

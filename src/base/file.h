@@ -1,0 +1,23 @@
+/* Small whole files: read within a bound, replaced so that a crash leaves the old or the new one. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+/* Into the arena. ERR_NOT_FOUND: there is none; ERR_TOO_LARGE: more than `max` bytes; ERR_IO. */
+enum err file_read(const char *path, size_t max, struct arena *arena, struct str *ret_text,
+                   struct problem *why);
+/* Durable when it returns; the file is readable to its owner alone. ERR_IO: the old one stands. */
+enum err file_replace(const char *path, struct str text, struct problem *why);
+
+/* What tells whether a file is another than before. Zeroed: there is none. */
+struct file_stamp {
+    uint64_t device, inode, size;
+    int64_t changed_ns;
+};
+
+struct file_stamp file_stamp(const char *path);
+bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b);
+
+#endif

@@ -1,0 +1,295 @@
+/* Tokens as they stand in a configuration or a file of their own. */
+#include "model/token.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/yaml.h"
+#include "model/node.h"
+
+#define BIT(scope) (1u << (scope))
+
+static const struct {
+    const char *name;
+    unsigned brings; /* what it may do, itself included */
+} scopes[SCOPE_COUNT] = {
+    [SCOPE_READ] = {"read", BIT(SCOPE_READ)},
+    [SCOPE_SUBMIT] = {"submit", BIT(SCOPE_SUBMIT)},
+    [SCOPE_NODE] = {"node", BIT(SCOPE_NODE)},
+    [SCOPE_OPERATE] = {"operate", BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) | BIT(SCOPE_SUBMIT)},
+    [SCOPE_ADMIN] = {"admin", BIT(SCOPE_ADMIN) | BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) |
+                                  BIT(SCOPE_SUBMIT) | BIT(SCOPE_NODE)}};
+
+const char *token_scope_name(enum token_scope scope)
+{
+    assert(scope >= SCOPE_READ && scope < SCOPE_COUNT);
+    return scopes[scope].name;
+}
+
+unsigned token_scopes_of(struct str name)
+{
+    for (int i = SCOPE_READ; i < SCOPE_COUNT; i++)
+        if (str_is(name, scopes[i].name))
+            return scopes[i].brings;
+    return 0;
+}
+
+static enum err bad(struct problem *why, const char *what)
+{
+    return problem_set(why, ERR_BAD_CONFIG, "tokens", "tokens: %s", what);
+}
+
+static bool read_scopes(const struct json *list, struct arena *arena, unsigned *ret_scopes)
+{
+    const struct json *item = json_first(list);
+    unsigned all = 0;
+
+    if (json_type(list) != JSON_ARR || !list->count)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        unsigned brings = json_type(item) == JSON_STR ? token_scopes_of(json_str(item, arena)) : 0;
+
+        if (!brings)
+            return false;
+        all |= brings; /* one that another brings along may be named too */
+    }
+    *ret_scopes = all;
+    return true;
+}
+
+/* A name that is not known may be a binding that somebody relies on. */
+static bool knows_all_keys(const struct json *item)
+{
+    static const char *const keys[] = {"name",    "sha256",     "scopes",
+                                       "node_id", "created_ms", "expires_ms"};
+    const struct json *key = json_first(item);
+
+    for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
+        bool known = false;
+
+        for (size_t k = 0; k < COUNT_OF(keys); k++)
+            known |= json_str_is(key, keys[k]);
+        if (!known)
+            return false;
+    }
+    return true;
+}
+
+static bool read_digest(struct str text, char out[TOKEN_DIGEST_HEX + 1])
+{
+    if (text.len != TOKEN_DIGEST_HEX)
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.at[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
+            return false;
+        out[i] = c;
+    }
+    out[TOKEN_DIGEST_HEX] = 0;
+    return true;
+}
+
+static bool read_time(const struct json *value, int64_t *ret_ms)
+{
+    return json_is_null(value) || (json_int(value, ret_ms) && *ret_ms > 0);
+}
+
+static enum err read_token(const struct json *item, struct arena *arena, struct token *token,
+                           struct problem *why)
+{
+    const struct json *node = json_get(item, "node_id");
+
+    if (json_type(item) != JSON_OBJ)
+        return bad(why, "each must be an object with name, sha256 and scopes.");
+    token->name = json_str(json_get(item, "name"), arena);
+    if (!token->name.len)
+        return bad(why, "each must have a name.");
+    if (token->name.len > TOKEN_NAME_MAX || !str_is_text(token->name))
+        return bad(why, "a name has at most 64 characters, and no control characters.");
+    if (!read_digest(json_str(json_get(item, "sha256"), arena), token->digest))
+        return bad(why, "sha256 must be 64 lower-case hex digits (printf %s TOKEN | sha256sum).");
+    if (!read_scopes(json_get(item, "scopes"), arena, &token->scopes))
+        return bad(why, "scopes must list read, submit, node, operate or admin.");
+    if (!knows_all_keys(item))
+        return bad(why, "each has name, sha256, scopes, node_id, created_ms and expires_ms, and "
+                        "nothing else.");
+    if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
+        !read_time(json_get(item, "expires_ms"), &token->expires_ms))
+        return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
+    if (json_is_null(node))
+        return ERR_OK;
+    /* Taken for no binding, anything else would speak for every node. */
+    if (json_type(node) == JSON_STR)
+        token->node_id = json_str(node, arena);
+    if (!str_is_id(token->node_id, NODE_ID_MAX))
+        return bad(why, "node_id must be the id of a node, as a text.");
+    return ERR_OK;
+}
+
+enum err tokens_read(const struct json *list, struct arena *arena, struct tokens *ret_tokens,
+                     struct problem *why)
+{
+    const struct json *item = json_first(list);
+    struct tokens tokens = {0};
+
+    if (json_is_null(list)) {
+        *ret_tokens = tokens;
+        return ERR_OK;
+    }
+    if (json_type(list) != JSON_ARR)
+        return bad(why, "must be a list.");
+    if (list->count > TOKENS_MAX)
+        return bad(why, "there are too many (10000 at most).");
+    tokens.at = arena_array(arena, struct token, list->count + 1);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        enum err err = read_token(item, arena, &tokens.at[i], why);
+
+        if (err)
+            return err;
+    }
+    tokens.count = list->count;
+    *ret_tokens = tokens;
+    return ERR_OK;
+}
+
+enum err tokens_parse(struct str yaml, struct arena *arena, struct tokens *ret_tokens,
+                      struct problem *why)
+{
+    const struct json *list = NULL;
+    struct str json;
+    const int *lines;
+    enum err err = yaml_read(yaml, arena, &json, &lines, why);
+
+    if (!err)
+        err = json_parse(json, arena, &list, why);
+    return err ? err : tokens_read(list, arena, ret_tokens, why);
+}
+
+/* Only the scopes that are not brought along by another one of them. */
+static void write_scopes(struct jsonw *w, unsigned have)
+{
+    jsonw_key(w, "scopes");
+    jsonw_arr(w);
+    for (int i = SCOPE_READ; i < SCOPE_COUNT; i++) {
+        bool brought = false;
+
+        for (int other = SCOPE_READ; other < SCOPE_COUNT; other++)
+            brought |= other != i && (have & BIT(other)) && (scopes[other].brings & BIT(i));
+        if ((have & BIT(i)) && !brought)
+            jsonw_str(w, str_of(scopes[i].name));
+    }
+    jsonw_end_arr(w);
+}
+
+void token_members(struct jsonw *w, const struct token *token, bool whole)
+{
+    jsonw_kstr(w, "name", token->name);
+    if (whole)
+        jsonw_kstr(w, "sha256", str_of(token->digest));
+    write_scopes(w, token->scopes);
+    if (token->node_id.at || !whole)
+        jsonw_kstr(w, "node_id", token->node_id);
+    if (token->created_ms)
+        jsonw_kint(w, "created_ms", token->created_ms);
+    else if (!whole)
+        jsonw_knull(w, "created_ms");
+    if (token->expires_ms)
+        jsonw_kint(w, "expires_ms", token->expires_ms);
+    else if (!whole)
+        jsonw_knull(w, "expires_ms");
+}
+
+void tokens_write(const struct tokens *tokens, struct buf *out)
+{
+    buf_str(out, STR("# Who may call this server: digests only, the tokens themselves stand\n"
+                     "# nowhere. Written by `berth token`; read again whenever it changes.\n"));
+    for (size_t i = 0; i < tokens->count; i++) {
+        struct jsonw w = jsonw_to(out);
+
+        buf_str(out, STR("- "));
+        jsonw_obj(&w);
+        token_members(&w, &tokens->at[i], true);
+        jsonw_end_obj(&w);
+        buf_char(out, '\n');
+    }
+    if (tokens->count == 0)
+        buf_str(out, STR("[]\n"));
+}
+
+const struct token *tokens_find(const struct tokens *tokens, struct str name)
+{
+    for (size_t i = 0; i < tokens->count; i++)
+        if (str_eq(tokens->at[i].name, name))
+            return &tokens->at[i];
+    return NULL;
+}
+
+struct tokens tokens_join(const struct tokens *a, const struct tokens *b, struct arena *arena)
+{
+    struct tokens both = {.at = arena_array(arena, struct token, a->count + b->count + 1),
+                          .count = a->count + b->count};
+
+    for (size_t i = 0; i < both.count; i++) {
+        const struct token *one = i < a->count ? &a->at[i] : &b->at[i - a->count];
+
+        both.at[i] = *token_put(arena_alloc(arena, token_bytes(one)), one);
+    }
+    return both;
+}
+
+struct tokens tokens_with(const struct tokens *tokens, const struct token *one, struct arena *arena)
+{
+    struct tokens more = {.at = arena_array(arena, struct token, tokens->count + 1),
+                          .count = tokens->count + 1};
+
+    assert(one->name.len > 0 && one->scopes);
+    if (tokens->count)
+        memcpy(more.at, tokens->at, tokens->count * sizeof *more.at);
+    more.at[tokens->count] = *one;
+    return more;
+}
+
+struct tokens tokens_without(const struct tokens *tokens, struct str name, struct arena *arena)
+{
+    struct tokens left = {.at = arena_array(arena, struct token, tokens->count + 1)};
+
+    for (size_t i = 0; i < tokens->count; i++)
+        if (!str_eq(tokens->at[i].name, name))
+            left.at[left.count++] = tokens->at[i];
+    return left;
+}
+
+size_t tokens_having(const struct tokens *tokens, enum token_scope scope, int64_t now_ms)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < tokens->count; i++)
+        count += (tokens->at[i].scopes & BIT(scope)) && !token_expired(&tokens->at[i], now_ms);
+    return count;
+}
+
+bool token_expired(const struct token *token, int64_t now_ms)
+{
+    return token->expires_ms && now_ms >= token->expires_ms;
+}
+
+size_t token_bytes(const struct token *token)
+{
+    return sizeof *token + token->name.len + token->node_id.len;
+}
+
+struct token *token_put(void *mem, const struct token *token)
+{
+    struct token *copy = mem;
+    char *text = (char *)(copy + 1);
+
+    *copy = *token;
+    memcpy(text, token->name.at, token->name.len);
+    copy->name.at = text;
+    if (token->node_id.at) {
+        memcpy(text + token->name.len, token->node_id.at, token->node_id.len);
+        copy->node_id.at = text + token->name.len;
+    }
+    return copy;
+}

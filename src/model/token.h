@@ -1,0 +1,72 @@
+/* Tokens: who may call, known by the SHA-256 of a secret that nobody keeps but its owner. Pure:
+ * files and digests are others' business. */
+#ifndef MODEL_TOKEN_H
+#define MODEL_TOKEN_H
+
+#include "base/json.h"
+
+/* What a route needs, and what a token has. */
+enum token_scope {
+    SCOPE_UNSET, /* a row that forgot it: nobody gets in */
+    SCOPE_NONE,  /* for everybody */
+    SCOPE_READ,
+    SCOPE_SUBMIT,
+    SCOPE_NODE,
+    SCOPE_OPERATE,
+    SCOPE_ADMIN,
+    SCOPE_COUNT
+};
+
+enum {
+    TOKEN_DIGEST_HEX = 64,
+    TOKEN_NAME_MAX = 64,
+    TOKENS_MAX = 10000,
+    TOKENS_FILE_BYTES_MAX = 4 * 1024 * 1024,
+};
+
+struct token {
+    struct str name;
+    char digest[TOKEN_DIGEST_HEX + 1];
+    unsigned scopes;    /* bit per scope, with those it brings along */
+    struct str node_id; /* at == NULL: not bound to one */
+    int64_t created_ms; /* 0: not known */
+    int64_t expires_ms; /* 0: never */
+};
+
+struct tokens {
+    struct token *at;
+    size_t count;
+};
+
+const char *token_scope_name(enum token_scope scope);
+/* A scope by its name, with those it brings along; 0: there is no such scope. */
+unsigned token_scopes_of(struct str name);
+
+/* [{"name": "ops", "sha256": "9f86d0…", "scopes": ["operate"], "node_id": "us"}], null = none.
+ * Strings stand in the arena or in the JSON. */
+enum err tokens_read(const struct json *list, struct arena *arena, struct tokens *ret_tokens,
+                     struct problem *why);
+/* The same from a YAML file's text. */
+enum err tokens_parse(struct str yaml, struct arena *arena, struct tokens *ret_tokens,
+                      struct problem *why);
+/* A file that tokens_parse reads: a line for each. */
+void tokens_write(const struct tokens *tokens, struct buf *out);
+/* One token as members of an object that is being written; its digest only if `whole`. */
+void token_members(struct jsonw *w, const struct token *token, bool whole);
+
+const struct token *tokens_find(const struct tokens *tokens, struct str name); /* NULL: none */
+/* Both, with texts of their own in the arena. */
+struct tokens tokens_join(const struct tokens *a, const struct tokens *b, struct arena *arena);
+/* A copy with one more at its end, or without those of that name. */
+struct tokens tokens_with(const struct tokens *tokens, const struct token *one,
+                          struct arena *arena);
+struct tokens tokens_without(const struct tokens *tokens, struct str name, struct arena *arena);
+/* How many of them may do this, and will tomorrow. */
+size_t tokens_having(const struct tokens *tokens, enum token_scope scope, int64_t now_ms);
+bool token_expired(const struct token *token, int64_t now_ms);
+
+/* A copy that stands on its own in `mem`, which has token_bytes(). */
+size_t token_bytes(const struct token *token);
+struct token *token_put(void *mem, const struct token *token);
+
+#endif

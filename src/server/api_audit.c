@@ -1,0 +1,39 @@
+/* /v1/audit: who did what, newest first. */
+#include <assert.h>
+
+#include "server/api.h"
+#include "server/audit.h"
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+struct audit_call {
+    struct audit_query query;
+    struct call *call;
+};
+
+static void answered(struct audit_query *query)
+{
+    struct audit_call *own = container_of(query, struct audit_call, query);
+
+    call_json(own->call, 200, &query->answer);
+    buf_free(&query->answer);
+}
+
+void api_audit(struct call *call)
+{
+    struct audit_call *own = arena_new(call->arena, struct audit_call);
+    int64_t limit = LIST_DEFAULT, before = 0;
+
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+        !call_query_int(call, "cursor", 1, INT64_MAX, &before))
+        return;
+    own->call = call;
+    own->query = (struct audit_query){.from = call->worker,
+                                      .before = before,
+                                      .max = (size_t)limit,
+                                      .who = http_query(call->req, "who"),
+                                      .action = http_query(call->req, "action"),
+                                      .target = http_query(call->req, "target"),
+                                      .done = answered};
+    audit_ask(&own->query);
+}

@@ -1,0 +1,151 @@
+/* Tokens against limits, and entries of the audit from requests and their answers. */
+#include "server/guard.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "server/audit.h"
+#include "server/logins.h"
+
+enum { REQUEST_ID_MAX = 64 };
+
+enum err guard_identify(struct call *call, struct problem *why)
+{
+    struct worker *worker = call->worker;
+    const struct settings *settings = worker->server->settings;
+    int64_t max = settings->login_failures_max, now_ms = worker->loop.mono_ms;
+    uint64_t peer = call->req->peer_id ? call->req->peer_id : 1;
+    struct str bearer = auth_bearer(call->req);
+    uint64_t token = str_hash(bearer);
+    enum err err;
+
+    if (call->route->scope == SCOPE_UNSET)
+        return problem_set(why, ERR_FORBIDDEN, "", "Nobody may call this route.");
+    if (call->route->scope == SCOPE_NONE || !worker->auth->tokens.count)
+        return ERR_OK;
+    if (bearer.at && !logins_may(worker->logins, peer, token, max, now_ms)) {
+        metric_add_label(METRIC_LOGINS, "limited", 1);
+        return problem_set(why, ERR_RATE_LIMIT, "Authorization",
+                           "Too many wrong tokens came from this address; try again later.");
+    }
+    err = auth_check(worker->auth, call->req, call->route->scope, worker->loop.wall_ms,
+                     &call->token, why);
+    if (err != ERR_UNAUTHORIZED) {
+        if (bearer.at)
+            logins_passed(worker->logins, peer, token, now_ms);
+        return err;
+    }
+    metric_add_label(METRIC_LOGINS, bearer.at ? "refused" : "missing", 1);
+    if (bearer.at && logins_failed(worker->logins, peer, max, now_ms))
+        log_event(LOG_WARN, "login.limited", KC("peer", call->req->peer));
+    return err;
+}
+
+bool guard_audited(const struct route *route)
+{
+    return (route->scope == SCOPE_OPERATE || route->scope == SCOPE_ADMIN) &&
+           route->method != HTTP_M_GET;
+}
+
+/* The verb of a route whose path ends in what it is about. */
+static const char *method_verb(enum http_method method)
+{
+    static const char *const verbs[] = {[HTTP_M_POST] = "create",
+                                        [HTTP_M_PUT] = "put",
+                                        [HTTP_M_PATCH] = "change",
+                                        [HTTP_M_DELETE] = "delete"};
+
+    assert(method < COUNT_OF(verbs) && verbs[method]);
+    return verbs[method];
+}
+
+/* The words of the path without its version and its parameters. */
+void guard_action(const struct route *route, char *to, size_t size)
+{
+    struct str rest = str_of(route->path), word;
+    size_t used = 0;
+    int words = 0;
+
+    assert(size > 0);
+    to[0] = 0;
+    str_cut(&rest, '/');
+    while (rest.at) {
+        word = str_cut(&rest, '/');
+        if (word.at[0] == '{' || str_is(word, "v1"))
+            continue;
+        used +=
+            (size_t)snprintf(to + used, size - used, "%s" STR_FMT, used ? "." : "", STR_ARG(word));
+        assert(used < size);
+        words++;
+    }
+    if (words < 2)
+        snprintf(to + used, size - used, ".%s", method_verb(route->method));
+}
+
+static struct str target_of(const struct call *call)
+{
+    static const char *const members[] = {"node_id", "name", "job_id"};
+    struct str text = STR_NONE;
+
+    if (call->target.at)
+        return call->target;
+    if (call->params[0].at)
+        return call->params[0];
+    for (size_t i = 0; !text.at && i < COUNT_OF(members); i++)
+        text = json_str(json_get(call->body, members[i]), call->arena);
+    return text;
+}
+
+/* As much of a text as fits, without what might break a line: who calls chose it. */
+static void copy_text(struct str text, char *to, size_t size)
+{
+    size_t len = 0;
+
+    while (len < text.len) {
+        struct str rest = {.at = text.at + len, .len = text.len - len};
+        size_t more = str_utf8_len(rest);
+
+        if (more == 0 || len + more >= size ||
+            !str_is_text((struct str){.at = rest.at, .len = more}))
+            break;
+        len += more;
+    }
+    memcpy(to, text.at ? text.at : "", len);
+    to[len] = 0;
+}
+
+void guard_audit(struct call *call, int status)
+{
+    struct audit_entry entry = {.at_ms = call->worker->loop.wall_ms, .status = status};
+
+    if (!call->req || !call->route || !guard_audited(call->route) || status == 401 || status == 429)
+        return; /* nobody we know: login.limited and the metrics tell of those */
+    guard_action(call->route, entry.action, sizeof entry.action);
+    copy_text(call->token ? call->token->name : STR(""), entry.who, sizeof entry.who);
+    copy_text(str_of(call->req->peer), entry.peer, sizeof entry.peer);
+    copy_text(target_of(call), entry.target, sizeof entry.target);
+    copy_text(call_request_id(call), entry.request_id, sizeof entry.request_id);
+    copy_text(str_of(call->err ? err_name(call->err) : "ok"), entry.result, sizeof entry.result);
+    audit_note(call->worker, &entry);
+}
+
+struct str call_request_id(struct call *call)
+{
+    struct str given = http_header_get(call->req, "X-Request-Id");
+    static _Thread_local struct rnd rnd;
+    static _Thread_local bool seeded;
+
+    if (call->request_id.at)
+        return call->request_id;
+    if (!seeded)
+        rnd_seed_os(&rnd);
+    seeded = true;
+    call->request_id = str_is_id(given, REQUEST_ID_MAX)
+                           ? given
+                           : arena_fmt(call->arena, "r%016" PRIx64, rnd_next(&rnd));
+    return call->request_id;
+}

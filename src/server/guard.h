@@ -1,0 +1,19 @@
+/* What stands between a request and its handler, and what is noted when an operator was answered.
+ */
+#ifndef SERVER_GUARD_H
+#define SERVER_GUARD_H
+
+#include "server/route.h"
+
+/* Who calls: fills call->token. ERR_UNAUTHORIZED, ERR_FORBIDDEN, or ERR_RATE_LIMIT when its address
+ * has sent too many wrong tokens. */
+enum err guard_identify(struct call *call, struct problem *why);
+/* Is it something an operator does, and changes something? */
+bool guard_audited(const struct route *route);
+/* To the audit, once, with the answer that is about to leave. */
+void guard_audit(struct call *call, int status);
+/* "nodes.drain" for POST /v1/nodes/{id}/drain; "tokens.create", "tokens.delete" where the path has
+ * no verb. */
+void guard_action(const struct route *route, char *to, size_t size);
+
+#endif

@@ -1,0 +1,44 @@
+/* Who may come in, kept up to date: tokens and certificates are read again when their files change
+ * or when SIGHUP says so, and handed to every loop; a mistake in them changes nothing and is told.
+ * Also keeps the audit log. All of it on the main thread, which has nothing else to do but wait for
+ * signals: files may take their time there. */
+#ifndef SERVER_WARDEN_H
+#define SERVER_WARDEN_H
+
+#include "server/server.h"
+
+struct warden;
+
+enum { WARDEN_LOOK_MS = 1000 }; /* how often files are looked at */
+
+/* The tokens of these settings and of their file. */
+enum err warden_read(const struct server *server, const struct settings *settings,
+                     struct auth **ret_auth, struct problem *why);
+/* May these take the place of the present ones? Never none after some: that would let all in. */
+enum err warden_check(const struct server *server, const struct settings *settings,
+                      const struct auth *auth, struct problem *why);
+
+/* Before the loops start: the first tokens go to every worker. */
+enum err warden_open(struct server *server, struct problem *why);
+void warden_free(
+    struct server *server); /* after they ended: what is left of the audit is written */
+
+/* The rest on the main thread while the loops run. */
+void warden_swap(struct server *server, struct auth *auth); /* takes it over */
+void warden_look(struct server *server); /* files that changed, tokens that expired */
+void warden_run(struct server *server);  /* what the loops have asked for */
+
+/* From a loop: adds or removes a token in the file, durably; `done` comes back on that loop when
+ * every loop knows. Stands in the request's memory. */
+struct token_edit {
+    struct msg msg;
+    struct worker *from;
+    const struct token *add; /* NULL: remove */
+    struct str name;
+    enum err err;
+    struct problem why;
+    void (*done)(struct token_edit *edit);
+};
+void warden_edit(struct token_edit *edit);
+
+#endif

@@ -1,0 +1,250 @@
+"""Tokens and certificates that change while the server runs, the limit on wrong tokens, and the audit."""
+import json
+import signal
+import subprocess
+
+from harness import BINARY, Case, WsNode, berth, clean_env, eventually, in_parallel
+from test_auth import bearer, digest
+
+
+class TokenCase(Case):
+    def cli(self, server, *args, token=None, code=0):
+        env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}", **({"BERTH_TOKEN": token} if token else {})}
+        done = berth(*args, env=env)
+        self.assertEqual(done.returncode, code, f"berth {' '.join(map(str, args))}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip() if not code else done.stderr
+
+    def status(self, server, token, path="/v1/jobs"):
+        return server.call("GET", path, headers=bearer(token)).status
+
+    def guarded(self, **settings):
+        """A server with an admin's token."""
+        server = self.start(**settings)
+        server.token = self.cli(server, "token", "create", "root", "--scope", "admin")
+        return server, server.token
+
+
+class Made(TokenCase):
+    def test_from_none_to_revoked(self):
+        server = self.start()
+        self.assertIn("must have the scope admin", self.cli(server, "token", "create", "ci", "--scope", "submit", code=4))
+        self.ok(server.get("/v1/jobs"))
+        server.token = root = self.cli(server, "token", "create", "root", "--scope", "admin")
+        self.assertEqual(self.status(server, None), 401, "with the first token the server is guarded")
+        reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
+        self.assertEqual((self.status(server, reader), self.status(server, root)), (200, 200))
+        self.cli(server, "token", "create", "reader", "--scope", "read", token=root, code=4)
+        self.cli(server, "token", "create", "other", "--scope", "admin", token=reader, code=1)
+        listed = json.loads(self.cli(server, "token", "ls", "-o", "json", token=root))["tokens"]
+        self.assertEqual([(row["name"], row["scopes"], row["source"]) for row in listed],
+                         [("root", ["admin"], "file"), ("reader", ["read"], "file")])
+        self.cli(server, "token", "revoke", "reader", token=root)
+        self.assertEqual(self.status(server, reader), 401)
+        self.cli(server, "token", "revoke", "reader", token=root, code=3)
+        self.assertIn("the last one", self.cli(server, "token", "revoke", "root", token=root, code=4))
+        for place in (server.log, (server.data_dir / "tokens.yaml").read_text(), (server.data_dir / "audit.jsonl").read_text()):
+            for secret in (root, reader):
+                self.assertNotIn(secret, place)
+        self.assertNotIn(digest(root), server.log)
+        self.assertEqual((server.data_dir / "tokens.yaml").stat().st_mode & 0o777, 0o600)
+
+    def test_they_outlive_the_server(self):
+        server, root = self.guarded()
+        server.kill()
+        again = self.start()
+        again.token = root
+        self.assertEqual((self.status(again, root), self.status(again, None)), (200, 401))
+
+    def test_the_first_token_of_a_server_that_others_shall_reach(self):
+        path = self.dir / "tokens.yaml"
+        done = berth("server", "--listen", "0.0.0.0:0", "--data-dir", self.dir / "none", "--tokens-file", path)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("berth token create", done.stderr)
+        made = berth("token", "create", "root", "--scope", "admin", "--file", path)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        server = self.start(listen="0.0.0.0:0", tokens_file=path)
+        server.token = made.stdout.strip()
+        self.assertEqual((self.status(server, made.stdout.strip()), self.status(server, None)), (200, 401))
+        self.assertEqual(berth("token", "create", "root", "--scope", "read", "--file", path).returncode, 4)
+        self.assertEqual(berth("token", "revoke", "nobody", "--file", path).returncode, 3)
+        path.write_text("- nonsense\n")
+        self.assertEqual(berth("token", "create", "x", "--scope", "read", "--file", path).returncode, 1)
+        self.assertEqual(path.read_text(), "- nonsense\n", "what cannot be read is not overwritten")
+
+    def test_what_cannot_be_a_token(self):
+        server, root = self.guarded()
+        for args in (("x",), ("x", "--scope", "root"), ("a b", "--scope", "read"), ("x", "--scope", "node", "--node-id", "u s"),
+                     ("x" * 65, "--scope", "read"), ("x", "--scope", "read", "--expires", "0")):
+            self.cli(server, "token", "create", *args, token=root, code=2)
+        for body in ({}, {"name": "x"}, {"name": "x", "scopes": []}, {"name": "x", "scopes": ["read"], "sha256": "abc"},
+                     {"name": "x", "scopes": ["node"], "node_id": 5}, {"name": "x", "scopes": ["read"], "expires_in_ms": -1},
+                     {"name": 5, "scopes": ["read"]}, {"name": "x\n", "scopes": ["read"]}):
+            self.problem(server.post("/v1/tokens", body, bearer(root)), 400, "BAD_FIELD")
+        made = server.post("/v1/tokens", {"name": "x", "scopes": ["read"]}, bearer(root))
+        self.assertEqual(made.status, 201)
+        self.assertEqual(self.status(server, made["token"]), 200)
+
+    def test_many_at_once(self):
+        server, root = self.guarded()
+        made = in_parallel(12, lambda i: server.post("/v1/tokens", {"name": f"t{i % 6}", "scopes": ["read"]}, bearer(root)))
+        self.assertEqual(sorted(answer.status for answer in made), [201] * 6 + [409] * 6)
+        for answer in made:
+            if answer.status == 201:
+                self.assertEqual(self.status(server, answer["token"]), 200)
+
+    def test_expiry(self):
+        server, root = self.guarded()
+        node = self.cli(server, "token", "create", "us", "--scope", "node", "--node-id", "us", "--expires", "1500ms", token=root)
+        link = WsNode(server, "us", headers=bearer(node))
+        self.assertEqual(link.closed(), 4003)
+        self.assertIn("expired", server.call("GET", "/v1/node/jobs?node_id=us", headers=bearer(node))["detail"])
+        row = json.loads(self.cli(server, "token", "ls", "-o", "json", token=root))["tokens"][1]
+        self.assertEqual((row["name"], row["expired"]), ("us", True))
+
+    def test_revoking_ends_what_it_had_opened(self):
+        server, root = self.guarded()
+        node = self.cli(server, "token", "create", "us", "--scope", "node", "--node-id", "us", token=root)
+        reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
+        kept = self.cli(server, "token", "create", "hk", "--scope", "node", token=root)
+        link, other = WsNode(server, "us", headers=bearer(node)), WsNode(server, "hk", headers=bearer(kept))
+        events = subprocess.Popen([BINARY, "events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**clean_env(), "BERTH_ADDR": f"127.0.0.1:{server.port}", "BERTH_TOKEN": reader})
+        self.assertIn("hello", events.stdout.readline())
+        self.cli(server, "token", "revoke", "us", token=root)
+        self.assertEqual(link.closed(), 4003)
+        self.cli(server, "token", "revoke", "reader", token=root)
+        self.assertEqual(events.wait(10), 5)
+        events.stdout.close()
+        events.stderr.close()
+        self.assertNotIn("status", other.ask("heartbeat"), "the others are not touched")
+        other.close()
+
+
+class Files(TokenCase):
+    def line(self, name, token, *scopes):
+        return f"- {{name: {name}, sha256: {digest(token)}, scopes: [{', '.join(scopes)}]}}\n"
+
+    def test_a_file_that_changes(self):
+        path = self.dir / "tokens.yaml"
+        path.write_text(self.line("a", "one-11112222", "admin"))
+        server = self.start(tokens_file=path)
+        self.assertEqual((self.status(server, "one-11112222"), self.status(server, "two-11112222")), (200, 401))
+        # Rotation: the new one beside the old one, then the old one goes. Nobody restarts anything.
+        path.write_text(self.line("a", "one-11112222", "admin") + self.line("b", "two-11112222", "admin"))
+        eventually("the new one is good", lambda: self.status(server, "two-11112222") == 200)
+        self.assertEqual(self.status(server, "one-11112222"), 200)
+        server.token = "two-11112222"
+        path.write_text(self.line("b", "two-11112222", "admin"))
+        eventually("the old one is not", lambda: self.status(server, "one-11112222") == 401)
+
+    def test_a_mistake_changes_nothing(self):
+        path = self.dir / "tokens.yaml"
+        path.write_text(self.line("a", "one-11112222", "admin"))
+        server = self.start(tokens_file=path)
+        for count, text in enumerate(("- {name: a}\n", "nonsense", "[]", "", self.line("a", "x", "root")), 1):
+            path.write_text(text)
+            eventually("it was refused", lambda: server.log.count("event=tokens.refused") == count)
+            self.assertEqual((self.status(server, "one-11112222"), self.status(server, None)), (200, 401), text)
+        path.unlink()
+        eventually("it was refused", lambda: server.log.count("event=tokens.refused") == 6)
+        self.assertEqual((self.status(server, "one-11112222"), self.status(server, None)), (200, 401))
+        server.token = "two-11112222"
+        path.write_text(self.line("b", "two-11112222", "admin"))
+        eventually("the new one is good", lambda: self.status(server, "two-11112222") == 200)
+
+    def test_a_signal_reads_both_places(self):
+        config, path = self.dir / "server.yaml", self.dir / "tokens.yaml"
+        config.write_text(json.dumps({"tokens": [{"name": "c", "sha256": digest("conf-1111"), "scopes": ["read"]}]}))
+        path.write_text(self.line("a", "one-11112222", "admin"))
+        server = self.start(config=config, tokens_file=path)
+        server.token = "one-11112222"
+        self.assertEqual((self.status(server, "conf-1111"), self.status(server, "one-11112222")), (200, 200))
+        problem = server.call("DELETE", "/v1/tokens/c", headers=bearer("one-11112222"))
+        self.assertIn("configuration", self.problem(problem, 409, "CONFLICT")["detail"])
+        config.write_text(json.dumps({"tokens": [{"name": "c", "sha256": digest("conf-2222"), "scopes": ["read"]}]}))
+        server.process.send_signal(signal.SIGHUP)
+        eventually("the new one is good", lambda: self.status(server, "conf-2222") == 200)
+        self.assertEqual((self.status(server, "conf-1111"), self.status(server, "one-11112222")), (401, 200))
+        config.write_text("tokens: []\n")
+        path.write_text("[]\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually("it was refused", lambda: "event=server.reload_refused" in server.log)
+        self.assertEqual(self.status(server, None), 401)
+
+
+class Limit(TokenCase):
+    def test_wrong_tokens(self):
+        server, root = self.guarded(loops=1, login_failures_max=5)
+        good = self.cli(server, "token", "create", "good", "--scope", "read", token=root)
+        self.assertEqual([self.status(server, f"wrong-{i}") for i in range(5)], [401] * 5)
+        answer = server.call("GET", "/v1/jobs", headers=bearer("wrong-6"))
+        self.problem(answer, 429, "RATE_LIMITED")
+        self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
+        self.assertEqual(self.status(server, good), 429, "a right guess does not show while it is limited")
+        self.assertEqual(self.status(server, root), 200, "who came in before is not shut out")
+        self.assertEqual(self.status(server, None), 401, "no token is no guess")
+        self.assertEqual(server.log.count("event=login.limited"), 1)
+        self.assertEqual(server.call("GET", "/healthz").status, 200)
+        metrics = server.call("GET", "/metrics", headers=bearer(root)).body.decode()
+        self.assertIn('berth_logins_failed_total{reason="limited"} 2', metrics)
+
+    def test_no_limit(self):
+        server, _ = self.guarded(loops=1, login_failures_max=0)
+        self.assertEqual([self.status(server, f"wrong-{i}") for i in range(200)], [401] * 200)
+
+
+class Audit(TokenCase):
+    def test_who_did_what(self):
+        server, root = self.guarded()
+        ops = self.cli(server, "token", "create", "ops", "--scope", "operate", token=root)
+        reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
+        node = WsNode(server, "us", headers=bearer(root))
+        self.cli(server, "node", "drain", "us", token=ops)
+        self.cli(server, "node", "drain", "us", token=reader, code=1)
+        self.cli(server, "node", "drain", "nobody", token=ops, code=3)
+        server.call("POST", "/v1/nodes/us/undrain", {}, {**bearer(ops), "X-Request-Id": "change-4711"})
+        server.call("POST", "/v1/breakers/reset", {"node_id": "us", "type": "x"}, bearer(ops))
+        server.call("POST", "/v1/nodes/us/cordon", {}, bearer("wrong"))  # nobody we know
+        entries = json.loads(self.cli(server, "audit", "-o", "json", token=root))["audit"]
+        self.assertEqual([(row["who"], row["action"], row["target"], row["result"]) for row in entries],
+                         [("ops", "breakers.reset", "us", "NOT_FOUND"), ("ops", "nodes.undrain", "us", "ok"),
+                          ("ops", "nodes.drain", "nobody", "NOT_FOUND"), ("reader", "nodes.drain", "us", "FORBIDDEN"),
+                          ("ops", "nodes.drain", "us", "ok"), ("root", "tokens.create", "reader", "ok"),
+                          ("root", "tokens.create", "ops", "ok"), (None, "tokens.create", "root", "ok")])
+        self.assertEqual(entries[1]["request_id"], "change-4711")
+        self.assertTrue(all(row["request_id"] and row["peer"] and row["at_ms"] for row in entries))
+        self.assertIn("event=audit who=ops action=nodes.undrain target=us result=ok status=200 request_id=change-4711", server.log)
+        self.assertIn("nodes.undrain", self.cli(server, "audit", "--action", "nodes.undrain", token=root))
+        self.assertNotIn("tokens.create", self.cli(server, "audit", "--who", "ops", token=root))
+        self.cli(server, "audit", token=ops, code=1)
+        node.close()
+        server.kill()
+        again = self.start()
+        again.token = root
+        after = json.loads(self.cli(again, "audit", "-o", "json", token=root))["audit"]
+        self.assertEqual(after, entries, "what was answered is kept")
+        page = json.loads(self.cli(again, "audit", "--limit", "2", "-o", "json", token=root))
+        self.assertEqual([row["id"] for row in page["audit"]], [8, 7])
+        rest = json.loads(self.cli(again, "audit", "--limit", "9", "--cursor", page["next_cursor"], "-o", "json", token=root))
+        self.assertEqual([row["id"] for row in rest["audit"]], [6, 5, 4, 3, 2, 1])
+
+    def test_without_tokens_and_with_bad_words(self):
+        server = self.start()
+        server.call("POST", "/v1/nodes/a%0Ab/drain", {}, {"X-Request-Id": "x" * 500})
+        server.call("POST", "/v1/nodes/" + "n" * 600 + "/drain", {}, {"X-Request-Id": "two words"})
+        entries = server.get("/v1/audit").json["audit"]
+        self.assertEqual([row["result"] for row in entries], ["NOT_FOUND"] * 2)
+        self.assertEqual((entries[1]["target"], entries[0]["target"]), ("a", "n" * 127))
+        self.assertTrue(all(row["request_id"].startswith("r") for row in entries))
+        self.problem(server.get("/v1/audit?limit=0"), 400, "BAD_FIELD")
+        self.problem(server.get("/v1/audit?cursor=x"), 400, "BAD_FIELD")
+
+
+class Dev(TokenCase):
+    def test_its_agent_is_let_in(self):
+        server = self.start(verb="dev")
+        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+        server.token = root = self.cli(server, "token", "create", "root", "--scope", "admin")
+        eventually("it has come again, with a token of its own", lambda: server.log.count("event=agent.connected") == 2)
+        self.assertEqual(len(json.loads(self.cli(server, "node", "ls", "-o", "json", token=root))["nodes"]), 1)
+        self.assertEqual(server.get("/v1/nodes").status, 401)

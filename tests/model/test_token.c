@@ -1,0 +1,202 @@
+/* Tokens: what a configuration or a file may say, and what becomes of them when one is added or
+ * taken away. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/token.h"
+
+/* printf %s secret | sha256sum */
+#define SHA_SECRET  "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+#define TOKEN(rest) "[{\"name\":\"ops\",\"sha256\":\"" SHA_SECRET "\"," rest "}]"
+#define LINE(n, s)  "- {name: " n ", sha256: " SHA_SECRET ", scopes: [" s "]}\n"
+
+static int setup(void **state)
+{
+    *state = calloc(1, sizeof(struct arena));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    arena_free(*state);
+    free(*state);
+    return 0;
+}
+
+static void what_a_token_may_say(void **state)
+{
+    static const struct {
+        const char *json;
+        bool good;
+    } rows[] = {
+        {"null", true},
+        {"[]", true},
+        {"{}", false},
+        {"[5]", false},
+        {TOKEN("\"scopes\":[\"read\"]"), true},
+        {TOKEN("\"scopes\":[\"admin\",\"submit\",\"read\"]"), true}, /* one within another */
+        {TOKEN("\"scopes\":[\"operate\",\"operate\"]"), true},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), true},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":null"), true},
+        {TOKEN("\"scopes\":[]"), false},
+        {TOKEN("\"scopes\":\"read\""), false},
+        {TOKEN("\"scopes\":[\"admin\",\"root\"]"), false},
+        {TOKEN("\"scopes\":[5]"), false},
+        /* each of these would leave the token unbound if it were let through */
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":5"), false},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"\""), false},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"a b\""), false},
+        {TOKEN("\"scopes\":[\"node\"],\"node_id\":[\"us\"]"), false},
+        {TOKEN("\"scopes\":[\"node\"],\"nodeid\":\"us\""), false},
+        {TOKEN("\"scopes\":[\"node\"],\"node\":\"us\""), false},
+        {TOKEN("\"scopes\":[\"read\"],\"created_ms\":5,\"expires_ms\":7"), true},
+        {TOKEN("\"scopes\":[\"read\"],\"expires_ms\":\"soon\""), false},
+        {TOKEN("\"scopes\":[\"read\"],\"expires_ms\":0"), false},
+        {TOKEN("\"scopes\":[\"read\"],\"expires_ms\":-1"), false},
+        {"[{\"name\":\"ops\",\"sha256\":\"abc\",\"scopes\":[\"read\"]}]", false},
+        {"[{\"name\":\"\",\"sha256\":\"" SHA_SECRET "\",\"scopes\":[\"read\"]}]", false},
+        {"[{\"sha256\":\"" SHA_SECRET "\",\"scopes\":[\"read\"]}]", false},
+        {"[{\"name\":\"ops\",\"token\":\"secret\",\"scopes\":[\"read\"]}]", false},
+        {"[{\"name\":\"ops\",\"sha256\":\""
+         "2BB80D537B1DA3E38BD30361AA855686BDE0EACD7162FEF6A25FE97BF527A25B"
+         "\",\"scopes\":[\"read\"]}]",
+         false},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct tokens tokens;
+        struct problem why = {0};
+        const struct json *root;
+        enum err err = json_parse(str_of(rows[i].json), *state, &root, &why);
+
+        assert_int_equal(err, ERR_OK);
+        err = tokens_read(root, *state, &tokens, &why);
+        if (err != (rows[i].good ? ERR_OK : ERR_BAD_CONFIG))
+            fail_msg("%s: %s \"%s\"", rows[i].json, err_name(err), why.detail);
+        if (err && strstr(why.detail, "secret"))
+            fail_msg("a token stands in \"%s\"", why.detail);
+    }
+}
+
+static struct tokens parse(struct arena *arena, const char *yaml)
+{
+    struct tokens tokens;
+    struct problem why = {0};
+
+    if (tokens_parse(str_of(yaml), arena, &tokens, &why))
+        fail_msg("%s: %s", yaml, why.detail);
+    return tokens;
+}
+
+/* What is written reads back the same, also what only quoting keeps apart. */
+static void a_file_reads_back(void **state)
+{
+    static const char *const files[] = {
+        "[]",
+        LINE("ops", "admin"),
+        LINE("ops", "operate") LINE("ci", "submit, read"),
+        "- {name: \"a: b # c\", sha256: " SHA_SECRET ", scopes: [node], node_id: us.1,"
+        " created_ms: 5, expires_ms: 7}\n",
+        "- {name: \"\\\"\\u00e9\", sha256: " SHA_SECRET ", scopes: [node, read]}\n",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct tokens first = parse(*state, files[i]), second;
+        struct buf text = {0};
+
+        tokens_write(&first, &text);
+        buf_char(&text, 0);
+        second = parse(*state, arena_cstr(*state, str_of(text.at)));
+        buf_free(&text);
+        assert_int_equal(first.count, second.count);
+        for (size_t t = 0; t < first.count; t++) {
+            assert_true(str_eq(first.at[t].name, second.at[t].name));
+            assert_true(str_eq(first.at[t].node_id, second.at[t].node_id));
+            assert_string_equal(first.at[t].digest, second.at[t].digest);
+            assert_int_equal(first.at[t].scopes, second.at[t].scopes);
+            assert_int_equal(first.at[t].created_ms, second.at[t].created_ms);
+            assert_int_equal(first.at[t].expires_ms, second.at[t].expires_ms);
+        }
+    }
+}
+
+static void adding_and_taking_away(void **state)
+{
+    struct tokens tokens = parse(*state, LINE("ops", "admin") LINE("ci", "submit"));
+    struct token one = tokens.at[1];
+    struct tokens more, less;
+
+    one.name = STR("extra");
+    more = tokens_with(&tokens, &one, *state);
+    assert_int_equal(more.count, 3);
+    assert_int_equal(tokens.count, 2);
+    assert_non_null(tokens_find(&more, STR("extra")));
+    assert_null(tokens_find(&tokens, STR("extra")));
+    less = tokens_without(&more, STR("ops"), *state);
+    assert_int_equal(less.count, 2);
+    assert_null(tokens_find(&less, STR("ops")));
+    less = tokens_without(&less, STR("nobody"), *state);
+    assert_int_equal(less.count, 2);
+    more = tokens_join(&tokens, &less, *state);
+    assert_int_equal(more.count, 4);
+    assert_true(str_is(more.at[2].name, "ci"));
+    assert_ptr_not_equal(more.at[0].name.at, tokens.at[0].name.at); /* texts of its own */
+}
+
+static void who_is_left(void **state)
+{
+    struct tokens tokens = parse(*state, LINE("a", "admin") LINE("b", "operate") LINE("c", "node"));
+
+    assert_int_equal(tokens_having(&tokens, SCOPE_ADMIN, 10), 1);
+    assert_int_equal(tokens_having(&tokens, SCOPE_READ, 10), 2);
+    assert_int_equal(tokens_having(&tokens, SCOPE_NODE, 10), 2);
+    tokens.at[0].expires_ms = 10;
+    assert_int_equal(tokens_having(&tokens, SCOPE_ADMIN, 9), 1);
+    assert_int_equal(tokens_having(&tokens, SCOPE_ADMIN, 10), 0);
+}
+
+static void a_copy_stands_alone(void **state)
+{
+    struct tokens tokens =
+        parse(*state, "- {name: n, sha256: " SHA_SECRET ", scopes: [node], node_id: us}\n");
+    struct token *copy = token_put(malloc(token_bytes(&tokens.at[0])), &tokens.at[0]);
+
+    tokens.at[0].name = STR("x");
+    assert_true(str_is(copy->name, "n") && str_is(copy->node_id, "us"));
+    free(copy);
+    tokens.at[0].node_id = STR_NONE;
+    copy = token_put(malloc(token_bytes(&tokens.at[0])), &tokens.at[0]);
+    assert_null(copy->node_id.at); /* not bound, rather than bound to nobody */
+    free(copy);
+}
+
+static void files_that_are_none(void **state)
+{
+    static const char *const files[] = {"name: ops", "- ops",      "- {name: ops}",
+                                        "\t",        "- {name: [", "tokens:\n  - {name: ops}"};
+
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct tokens tokens;
+        struct problem why = {0};
+
+        assert_int_not_equal(tokens_parse(str_of(files[i]), *state, &tokens, &why), ERR_OK);
+        assert_true(why.detail[0] != 0);
+    }
+}
+
+int main(void)
+{
+#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(what_a_token_may_say), ROW(a_file_reads_back),   ROW(adding_and_taking_away),
+        ROW(who_is_left),          ROW(a_copy_stands_alone), ROW(files_that_are_none),
+    };
+
+    return cmocka_run_group_tests_name("model/token", tests, NULL, NULL);
+}
