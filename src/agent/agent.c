@@ -47,6 +47,11 @@ static void link_down(struct link *link)
     queries_down(agent->queries);
 }
 
+static void link_left(struct link *link)
+{
+    loop_stop(&((struct agent *)link_user(link))->loop);
+}
+
 static void take_job(struct agent *agent, const struct json *body)
 {
     jobs_job(agent->jobs, body);
@@ -102,8 +107,11 @@ static void link_message(struct link *link, struct str msg, const struct json *b
     log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
 }
 
-const struct link_handler agent_link_handler = {
-    .describe = link_describe, .up = link_up, .down = link_down, .message = link_message};
+const struct link_handler agent_link_handler = {.describe = link_describe,
+                                                .up = link_up,
+                                                .down = link_down,
+                                                .left = link_left,
+                                                .message = link_message};
 
 /* --- jobs --- */
 
@@ -183,7 +191,9 @@ static void on_signal(uv_signal_t *handle, int number)
     log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
               KC("signal", strsignal(number)),
               KI("running", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
-    loop_stop(&agent->loop);
+    /* A second signal does not wait for the server. */
+    if (!agent->link || !link_leave(agent->link))
+        loop_stop(&agent->loop);
 }
 
 /* Tells the service manager that the loop turns. */

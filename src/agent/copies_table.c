@@ -123,17 +123,18 @@ size_t copies_pids(const struct copies *copies, int *pids, size_t max)
 
 /* --- what others may know --- */
 
+/* The words of PROTOCOL.md, which say more and less than ours. */
 static const char *told_state(const struct copy *copy)
 {
-    if (copy->wrong[0])
-        return "bad_spec";
+    if (copy->wrong[0] && !copy->run)
+        return "stopped"; /* its reason says more */
     if (copy->state == COPY_WAITING && copy->looping)
         return "crash_loop";
     if (copy->state == COPY_WAITING && copy->failures > 0)
         return "backoff";
     if (copy->state == COPY_RUNNING && copy->check.failures > 0)
         return "unhealthy";
-    return copy_state_name(copy->state);
+    return copy->state == COPY_WAITING ? "stopped" : copy_state_name(copy->state);
 }
 
 static void write_last(const struct copy *copy, struct jsonw *w)

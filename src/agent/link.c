@@ -30,6 +30,7 @@ struct link {
     bool up;
     bool beat_due; /* at the end of this turn */
     bool freeing;
+    bool leaving; /* goodbye was said */
     int failures; /* dials in a row without a welcome */
     size_t url;
     int64_t heartbeat_ms;
@@ -271,6 +272,11 @@ static void on_closed(struct ws *ws, int code)
     link->up = link->beat_due = false;
     if (link->freeing)
         return;
+    if (link->leaving) {
+        uv_timer_stop(&link->redial);
+        link->handler->left(link);
+        return;
+    }
     uv_timer_stop(&link->beat);
     uv_timer_stop(&link->welcome);
     int64_t pause_ms = pause_after(link, code, ws->status);
@@ -372,6 +378,26 @@ int64_t link_redial_ms(const struct link *link)
     return (int64_t)uv_timer_get_due_in(&link->redial);
 }
 
+static void on_leave_late(uv_timer_t *timer)
+{
+    struct link *link = timer->data;
+
+    if (link->leaving && !link->freeing)
+        link->handler->left(link);
+}
+
+bool link_leave(struct link *link)
+{
+    if (!link->up || link->leaving)
+        return false;
+    link->leaving = true;
+    link->up = false;
+    uv_timer_stop(&link->beat);
+    ws_close(link->ws, 1000, "the agent stops");
+    uv_timer_start(&link->redial, on_leave_late, LINK_LEAVE_MS, 0);
+    return true;
+}
+
 void link_free(struct link *link)
 {
     if (!link)
@@ -382,5 +408,5 @@ void link_free(struct link *link)
     uv_timer_stop(&link->beat);
     uv_timer_stop(&link->welcome);
     if (link->ws)
-        ws_close(link->ws, 1001, "the agent stops");
+        ws_close(link->ws, 1000, "the agent stops");
 }

@@ -17,6 +17,7 @@ enum {
     LINK_REPLACED_MIN_MS = 30000, /* another agent has our name: two that fight serve nobody */
     LINK_REPLACED_MAX_MS = 60000,
     LINK_WELCOME_MS = 10000,
+    LINK_LEAVE_MS = 1000,   /* for the other side to answer a goodbye */
     LINK_SILENCE_BEATS = 3, /* heartbeats without a sign of life, and the server is dead */
 };
 
@@ -26,7 +27,9 @@ struct link_handler {
     /* The fields of hello and heartbeat, into an open object. */
     void (*describe)(struct link *link, struct jsonw *w);
     void (*up)(struct link *link);   /* welcome came */
-    void (*down)(struct link *link); /* once for each `up` */
+    void (*down)(struct link *link); /* once for each `up`, unless it was left */
+    void (*left)(
+        struct link *link); /* after link_leave: goodbye was said and heard, or not heard */
     /* Every message but `welcome` and the replies to hello and heartbeats. `body` lives until this
      * returns. */
     void (*message)(struct link *link, struct str msg, const struct json *body);
@@ -53,6 +56,8 @@ bool link_send(struct link *link, struct str text); /* false: not connected */
 void link_beat(struct link *link);
 int64_t link_heartbeat_ms(const struct link *link);
 int64_t link_redial_ms(const struct link *link); /* until the next dial; 0: it is not waiting */
+/* Says goodbye; only `left` is called from now on, soon. False: there is nobody to say it to. */
+bool link_leave(struct link *link);
 /* Closes; nothing is called any more. Before loop_done, where the memory goes. */
 void link_free(struct link *link);
 

@@ -18,7 +18,7 @@ struct line {
     struct link_config config;
     char urls[2][96];
     const char *url_list[2];
-    int ups, downs, messages;
+    int ups, downs, lefts, messages;
     struct buf last; /* message */
     FILE *log;
 };
@@ -56,8 +56,13 @@ static void on_message(struct link *link, struct str msg, const struct json *bod
     buf_str(&line->last, json_raw(body));
 }
 
+static void on_left(struct link *link)
+{
+    ((struct line *)link_user(link))->lefts++;
+}
+
 static const struct link_handler handler = {
-    .describe = on_describe, .up = on_up, .down = on_down, .message = on_message};
+    .describe = on_describe, .up = on_up, .down = on_down, .left = on_left, .message = on_message};
 
 static void url_set(struct line *line, size_t at, int port)
 {
@@ -217,6 +222,22 @@ static void test_comes_back(void **state)
         assert_true(link_redial_ms(line->link) <= LINK_RETRY_MIN_MS);
     }
     assert_has(log_text(line), "the server stops");
+}
+
+/* The server hears why it is left, and is not called again. */
+static void test_goodbye(void **state)
+{
+    struct line *line = *state;
+
+    dial(line);
+    assert_false(link_leave(line->link)); /* to nobody */
+    await_both(&line->server, &line->loop, line->ups == 1);
+    assert_true(link_leave(line->link));
+    assert_false(link_leave(line->link));
+    await_both(&line->server, &line->loop, line->lefts == 1);
+    assert_int_equal(line->server.code, 1000);
+    assert_int_equal(line->downs, 0);
+    assert_int_equal(line->server.connects, 1);
 }
 
 /* The pause by the way it ended. */
@@ -394,13 +415,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_hello),         TEST(test_heartbeats),
-        TEST(test_beat_at_once),  TEST(test_messages),
-        TEST(test_no_welcome),    TEST(test_nothing_before_welcome),
-        TEST(test_comes_back),    TEST(test_pauses),
-        TEST(test_hello_refused), TEST(test_token_refused),
-        TEST(test_several_urls),  TEST(test_silence),
-        TEST(test_not_json),      cmocka_unit_test(test_backoff),
+        TEST(test_hello),         TEST(test_heartbeats),    TEST(test_beat_at_once),
+        TEST(test_messages),      TEST(test_no_welcome),    TEST(test_nothing_before_welcome),
+        TEST(test_comes_back),    TEST(test_goodbye),       TEST(test_pauses),
+        TEST(test_hello_refused), TEST(test_token_refused), TEST(test_several_urls),
+        TEST(test_silence),       TEST(test_not_json),      cmocka_unit_test(test_backoff),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

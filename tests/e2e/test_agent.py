@@ -467,29 +467,40 @@ class Secured(AgentCase):
 
 
 class Dying(AgentCase):
+    def printed(self, job):
+        """How many bytes its shim has written down."""
+        return sum(path.stat().st_size for path in (self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1").glob("log.*"))
+
     def test_kill_the_agent_with_running_jobs(self):
         server = self.start(running_lease_ms=60000)
-        agent = self.agent(server, slots_fixed=20, max_concurrent_jobs=20)
-        started, gate = self.dir / "started", self.dir / "gate"
-        early, jobs = self.dir / "early", []
-        for i in range(20):
-            wait = GATE.format(gate=early if i < 3 else gate)
-            jobs.append(self.run_task(server, f"echo $BERTH_JOB_ID >> {started}; {wait}; echo end of {i}; exit {i % 2 * 5}",
-                                      max_attempts=1))
-        eventually("all run", lambda: len(self.lines("started")) == 20)
+        settings = {"slots_fixed": 23, "max_concurrent_jobs": 23}
+        agent = self.agent(server, **settings)
+        started, gate, early = self.dir / "started", self.dir / "gate", self.dir / "early"
+        # Twenty print from before the kill until after it; three more end while there is no agent.
+        jobs = [self.run_task(server, f"echo $BERTH_JOB_ID >> {started}; n=0; while [ ! -e {early if i >= 20 else gate} ]; do "
+                                      f"echo line $n; n=$((n+1)); sleep 0.25; done; echo end of {i}; exit {i % 2 * 5}",
+                              max_attempts=1) for i in range(23)]
+        eventually("all print", lambda: len(self.lines("started")) == 23 and all(self.printed(job) for job in jobs), 30)
         agent.kill()
-        early.touch() # some end while there is no agent
-        ended = [self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1" / "exit" for job in jobs[:3]]
+        before = [self.printed(job) for job in jobs[:20]]
+        early.touch()
+        ended = [self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1" / "exit" for job in jobs[20:]]
         eventually("their shims wrote it down", lambda: all(path.exists() for path in ended))
-        second = self.agent(server, slots_fixed=20, max_concurrent_jobs=20)
-        self.assertEqual(len(second.events("job.adopted")), 17)
+        eventually("the others print on", lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, before)))
+        during = [self.printed(job) for job in jobs[:20]]
+        second = self.agent(server, **settings)
+        self.assertEqual(len(second.events("job.adopted")), 20)
+        eventually("and on", lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, during)))
         gate.touch()
         for i, job in enumerate(jobs):
             found = self.ended(server, job)
             self.assertEqual(found["result"]["exit_code"], i % 2 * 5, found)
             self.assertEqual(found["reason"], "EXIT_5" if i % 2 else None)
-            self.assertEqual(found["result"]["tail"], f"end of {i}\n")
             self.assertEqual(len(found["attempts"]), 1)
+            lines = server.get(f"/v1/jobs/{job['job_id']}/logs").json["text"].splitlines()
+            self.assertEqual(lines, [f"line {n}" for n in range(len(lines) - 1)] + [f"end of {i}"])
+            if i < 20:
+                self.assertGreater(len("\n".join(lines)), during[i])
         self.assertEqual(sorted(self.lines("started")), sorted(job["job_id"] for job in jobs))
         eventually("all slots are free", lambda: server.slots("a1") == (0, 0))
 
@@ -502,6 +513,8 @@ class Dying(AgentCase):
         begun = time.monotonic()
         self.assertEqual(agent.stop(), 0)
         self.assertLess(time.monotonic() - begun, 3 * SLOW)
+        line = eventually("the server heard its goodbye", lambda: re.search("event=node.disconnected .*", server.log))
+        self.assertIn("code=1000", line.group(0))
         self.agent(server)
         gate.touch()
         found = self.ended(server, job)
