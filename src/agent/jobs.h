@@ -70,6 +70,7 @@ enum err jobs_new(struct loop *loop, const struct jobs_config *config,
 void *jobs_user(const struct jobs *jobs);
 /* A run that an earlier agent left is taken up again: its job goes on, or its outcome is told. */
 void jobs_adopt(struct jobs *jobs, struct run *run);
+size_t jobs_taking(const struct jobs *jobs); /* received, their ACK not answered yet */
 size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
 
 void jobs_up(struct jobs *jobs);   /* the link stands */

@@ -92,6 +92,11 @@ void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
     jsonw_end_arr(w);
 }
 
+size_t jobs_taking(const struct jobs *jobs)
+{
+    return jobs->counts[JOBS_ACKING];
+}
+
 size_t jobs_in_use(const struct jobs *jobs)
 {
     return jobs->counts[JOBS_ACKING] + jobs->counts[JOBS_RUNNING];

@@ -114,6 +114,7 @@ void tell_write(struct agent *agent, struct jsonw *w)
     jsonw_kint(w, "reserved_slots", agent->config->reserved_slots);
     jsonw_key(w, "running_jobs");
     jobs_write_running(agent->jobs, w);
+    jsonw_kint(w, "taking", (int64_t)jobs_taking(agent->jobs));
     jsonw_key(w, "tags");
     tell_tags(agent, w);
     jsonw_key(w, "claim");

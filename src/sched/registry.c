@@ -6,6 +6,7 @@
 
 #include "model/level.h"
 #include "sched/blackboard.h"
+#include "sched/counts.h"
 #include "sched/keeper.h"
 
 static void stored(struct store_op *op);
@@ -71,7 +72,7 @@ static void fill_op(struct change *change)
     enum node_health own =
         change->kind == CHANGE_PUT ? change->own : (enum node_health)atomic_load(&known->node->own);
     enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
-    bool lost = watch == NODE_OFFLINE;
+    bool lost = watch == NODE_OFFLINE || (change->without_runs && known);
     /* What is not its to say stays as the store has it: our view of that may be old. */
     op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
     op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
@@ -130,6 +131,15 @@ static void stored(struct store_op *op)
     facts_unref(change->facts);
     change->facts = NULL;
     change->done(change);
+}
+
+bool registry_came_back_empty(const struct sched_loop *loop, const struct report *report)
+{
+    const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
+
+    return known && json_type(report->running_jobs) == JSON_ARR &&
+           report->running_jobs->count == 0 && report->taking == 0 &&
+           counts_of(known->node).running > 0;
 }
 
 /* Read first: a line that many loops read is not written without need. */

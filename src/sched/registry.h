@@ -25,6 +25,7 @@ struct change {
     enum node_health own;
     enum node_admin admin;
     enum node_health watch; /* WATCH */
+    bool without_runs;      /* PUT: it is back and has none of what it ran: a new epoch */
     struct str admin_reason;
     struct report report;                /* PUT: to remember its marks */
     enum err err;                        /* answer */
@@ -41,6 +42,9 @@ void registry_prepare_max(const struct report *report, struct node *node,
                           struct change *ret_change);
 /* Sends it; done() is called once, whatever happens. */
 void registry_send(struct sched_loop *loop, struct change *change);
+
+/* A new connection lists no runs, though the store has some: it began anew (a reboot, say). */
+bool registry_came_back_empty(const struct sched_loop *loop, const struct report *report);
 
 enum registry_beat {
     BEAT_TAKEN,   /* nothing new: done */

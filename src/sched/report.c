@@ -77,6 +77,7 @@ static const struct field fields[] = {
     {.name = "usage", .type = FIELD_JSON, .offset = offsetof(struct report, usage)},
     {.name = "current_load", .type = FIELD_JSON, .offset = offsetof(struct report, current_load)},
     {.name = "running_jobs", .type = FIELD_JSON, .offset = offsetof(struct report, running_jobs)},
+    {.name = "taking", .type = FIELD_INT, .offset = offsetof(struct report, taking)},
 };
 
 static const struct schema report_schema = {

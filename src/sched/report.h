@@ -31,6 +31,7 @@ struct report {
     const struct json *usage;
     const struct json *current_load;
     const struct json *running_jobs;
+    int64_t taking; /* jobs it has received and not begun: their ACK may be under way */
     /* The fields as they were sent, for their marks. */
     const struct json *raw_max, *raw_reserved, *raw_priority;
 };

@@ -233,7 +233,8 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
-    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN) {
+    bool without_runs = registry_came_back_empty(worker->sched, &report);
+    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN && !without_runs) {
         welcome(call, snapshot_node(worker->sched->snapshot, report.node_id)->node);
         return;
     }
@@ -241,6 +242,7 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
+    call->change.without_runs = without_runs;
     call->change.done = hello_registered;
     registry_send(worker->sched, &call->change);
 }

@@ -537,3 +537,40 @@ class WebSocketNode(Case):
         for node in nodes:
             self.assertSlots(server, node.id, 0, 0)
             node.close()
+
+
+class BackEmpty(Case):
+    """A node that comes back without its runs (a reboot) has lost them: nobody waits for their leases."""
+
+    def taken(self, server, node):
+        job = self.placed(server)
+        self.assertTrue(node.report("ack", node.expect("job"))["ok"])
+        return job
+
+    def test_what_it_ran_goes_elsewhere_at_once(self):
+        server = self.start()
+        node = WsNode(server, "n1")
+        job = self.taken(server, node)
+        node.close()
+        epoch = server.node("n1")["epoch"]
+        other = WsNode(server, "n2")
+        back = WsNode(server, "n1", running_jobs=[])
+        again = other.expect("job", seconds=15)  # a lease that is waited for lasts 45 s
+        self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 2))
+        self.assertEqual(server.node("n1")["epoch"], epoch + 1)
+        self.assertEqual(back.report("done", job, status="ok")["status"], 409)
+        self.assertTrue(other.report("ack", again)["ok"])
+        self.assertTrue(other.report("done", again, status="ok")["ok"])
+        self.assertSlots(server, "n1", 0, 0)
+
+    def test_what_it_still_has_stays(self):
+        server = self.start()
+        node = WsNode(server, "n1")
+        job = self.taken(server, node)
+        epoch = server.node("n1")["epoch"]
+        for more in ({"running_jobs": [{"job_id": job["job_id"], "attempt_id": 1}]}, {}, {"running_jobs": [], "taking": 1}):
+            node.close()
+            node = WsNode(server, "n1", **more)
+            self.assertEqual(server.node("n1")["epoch"], epoch, more)
+            self.assertSlots(server, "n1", 0, 1)
+        self.assertTrue(node.report("done", job, status="ok")["ok"])
