@@ -1,4 +1,5 @@
-/* Small whole files: read within a bound, replaced so that a crash leaves the old or the new one. */
+/* Small whole files: read within a bound, replaced so that a crash leaves the old or the new one.
+ */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 

@@ -22,7 +22,7 @@ struct report {
     const struct json *capability_by_type;
     const struct json *allowed_types;
     const struct json *labels;
-    const struct json *tags; /* some of them; null takes one away */
+    const struct json *tags;                        /* some of them; null takes one away */
     int64_t max_concurrent_jobs;                    /* FIELD_OFF: not sent */
     struct str endpoint, agent_version, name, role; /* at == NULL: not sent */
     int64_t reserved_slots, priority;               /* FIELD_OFF: not sent */
