@@ -1,8 +1,9 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench asan tsan fuzz stress format clean
+.PHONY: help run build test install deb bench asan tsan fuzz stress format clean
 
 SECS ?= 60
+prefix ?= /usr/local
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +19,12 @@ build: ## build/berth with gcc; without npm: make build OPTIONS=-Dpage=false
 test: ## install, build with gcc and clang, run everything; closes with `N passed, N failed`
 	@tools/install-packages test
 	@tests/run $(ARGS)
+
+install: build ## program, units, rules, docs below DESTDIR and prefix (/usr/local)
+	@DESTDIR=$(DESTDIR) prefix=$(prefix) tools/install
+
+deb: build ## a Debian package in build/
+	@tools/deb
 
 bench: build ## compare with nginx on this machine (bench/run)
 	@tools/install-packages bench
