@@ -77,6 +77,13 @@ void api_deploy_claim(struct call *call);
 void api_deploy_yield(struct call *call);
 void api_deploy_status(struct call *call);
 
+/* terminals.c, api_terminal.c */
+void api_terminal_list(struct call *call);
+void api_terminal_sync(struct call *call);
+void api_terminal_events(struct call *call);
+void api_terminal_update(struct call *call);
+void api_terminal_usage(struct call *call);
+
 /* api_status.c */
 void api_cluster_status(struct call *call);
 

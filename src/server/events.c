@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "server/terminals.h"
 
 enum {
     KEEP_ALIVE_MS = 15000,
@@ -20,10 +21,13 @@ enum {
     IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
 };
 
+#define HOST_EVENT "HostEvent" /* the seed's name of the channel */
+
 /* One event as it is sent; shared by the loops it goes to and by what is kept. */
 struct frame {
     _Atomic int refs;
     int64_t seq;
+    bool host;          /* of the list of members */
     struct frame *next; /* the keeper's, of those kept */
     size_t len;
     char text[];
@@ -35,6 +39,7 @@ struct stream {
     struct token *token;      /* owned; NULL: there were no tokens */
     struct stream *next, **prev;
     bool live; /* the keeper has answered: what comes is new to it */
+    bool host; /* wants the list of members, and nothing else */
 };
 
 struct events {
@@ -186,7 +191,7 @@ static void pass_on(struct msg *msg)
 
     for (struct stream *stream = hop->to->events->streams; stream; stream = next) {
         next = stream->next; /* a slow one may close now */
-        if (stream->live &&
+        if (stream->live && (frame->host || !stream->host) &&
             !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
@@ -208,6 +213,7 @@ static void publish(struct server *server, const char *name, struct str data)
 
     assert(used > 0 && (size_t)used < sizeof head);
     frame->seq = seq;
+    frame->host = strcmp(name, HOST_EVENT) == 0;
     frame->next = NULL;
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
@@ -301,6 +307,14 @@ void events_node(struct server *server, const char *what, struct str node_id)
     buf_free(&buf);
 }
 
+void events_host(struct server *server, struct str data)
+{
+    if (!events_wanted(server))
+        return;
+    tell_lost(server);
+    publish(server, HOST_EVENT, data);
+}
+
 /* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
 static void joined(struct msg *msg)
 {
@@ -317,6 +331,18 @@ static void joined(struct msg *msg)
 }
 
 /* On the keeper's: all that happened up to now and not seen yet, or that it cannot be told. */
+static void join_host(struct join *join)
+{
+    struct events *events = kept(join->server);
+    struct jsonw w = jsonw_to(&join->told);
+
+    buf_fmt(&join->told,
+            "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
+            (long long)events->seq);
+    terminals_write_list(join->server->terminals, &w);
+    buf_str(&join->told, STR("\n\n"));
+}
+
 static void join_keeper(struct msg *msg)
 {
     struct join *join = container_of(msg, struct join, msg);
@@ -325,14 +351,17 @@ static void join_keeper(struct msg *msg)
 
     atomic_store(&events->armed, true);
     events->listened_ms = clock_mono_ms();
-    if (join->resumes && !known)
+    if (join->stream->host)
+        join_host(join);
+    else if (join->resumes && !known)
         buf_fmt(&join->told, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
                 store_name(join->server->store), (long long)events->seq,
                 join->last < 0 ? "unknown_id" : "too_old");
-    if (!join->resumes)
+    else if (!join->resumes)
         buf_fmt(&join->told, "id: %x-%lld\nevent: hello\ndata: {}\n\n",
                 store_name(join->server->store), (long long)events->seq);
-    for (struct frame *frame = events->first; join->resumes && known && frame; frame = frame->next)
+    bool replays = join->resumes && known && !join->stream->host;
+    for (struct frame *frame = events->first; replays && frame; frame = frame->next)
         if (frame->seq > join->last)
             buf_add(&join->told, frame->text, frame->len);
     if (!join->told.len)
@@ -355,7 +384,7 @@ static int64_t read_id(const struct server *server, struct str text)
     return seq;
 }
 
-void events_subscribe(struct call *call)
+static void subscribe(struct call *call, bool host)
 {
     struct events *events = call->worker->events;
     struct server *server = call->worker->server;
@@ -374,6 +403,7 @@ void events_subscribe(struct call *call)
     *stream = (struct stream){.events = events,
                               .http = http,
                               .token = token,
+                              .host = host,
                               .next = events->streams,
                               .prev = &events->streams};
     if (stream->next)
@@ -389,6 +419,16 @@ void events_subscribe(struct call *call)
                           .resumes = last.at != NULL,
                           .last = seen};
     inbox_post(&server_keeper(server)->loop.inbox, &join->msg);
+}
+
+void events_subscribe(struct call *call)
+{
+    subscribe(call, false);
+}
+
+void events_subscribe_host(struct call *call)
+{
+    subscribe(call, true);
 }
 
 void events_tick(struct events *events)

@@ -12,6 +12,7 @@ struct events;
 struct events *events_new(struct worker *worker);
 void events_free(struct events *events);
 void events_subscribe(struct call *call);       /* consumes the request */
+void events_subscribe_host(struct call *call);  /* the list of members, and how it changes */
 void events_tick(struct events *events);        /* keeps idle streams alive */
 void events_keeper_tick(struct server *server); /* on the keeper's loop */
 void events_drain(struct events *events);       /* the server goes: streams end */
@@ -23,5 +24,7 @@ void events_recheck(struct events *events);
 bool events_wanted(const struct server *server);
 void events_job(struct server *server, const char *what, const struct store_head *head);
 void events_node(struct server *server, const char *what, struct str node_id);
+/* On the keeper's loop: a change of the list of members. */
+void events_host(struct server *server, struct str data);
 
 #endif

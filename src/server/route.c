@@ -107,6 +107,16 @@ static const struct route routes[] = {
     {HTTP_M_GET, "/v1/deployments/{id}/logs", api_deploy_logs, SCOPE_READ,
      .query = "offset max address", .out = "Logs",
      .help = "what a deployment printed, from an offset"},
+    {HTTP_M_GET, "/v1/terminals", api_terminal_list, SCOPE_READ, .socket = true,
+     .query = "limit cursor", .out = "TerminalList", .help = "who is online, by id"},
+    {HTTP_M_GET, "/v1/terminals/events", api_terminal_events, SCOPE_READ,
+     .media = "text/event-stream", .help = "the same, and how it changes, as server-sent events"},
+    {HTTP_M_POST, "/v1/terminals/sync", api_terminal_sync, SCOPE_NODE, .body = true, .socket = true,
+     .in = "TerminalSync", .out = "TerminalChanges", .help = "what changed since a number"},
+    {HTTP_M_POST, "/v1/terminals/usage", api_terminal_usage, SCOPE_NODE, .body = true,
+     .socket = true, .in = "UsageAsk", .out = "Usage", .help = "ask nodes for their usage"},
+    {HTTP_M_POST, "/v1/terminals/{id}", api_terminal_update, SCOPE_NODE, .body = true,
+     .socket = true, .in = "TerminalUpdate", .out = "Ok", .help = "set tags of a member"},
     {HTTP_M_GET, "/v1/breakers", api_breaker_list, SCOPE_READ, .query = "limit cursor",
      .out = "BreakerList", .help = "nodes that fail a type of work, by id"},
     {HTTP_M_POST, "/v1/breakers/reset", api_breaker_reset, SCOPE_OPERATE, .body = true,
@@ -407,9 +417,14 @@ void call_error(struct call *call, enum err err, const char *field, const char *
     call_problem(call, &why);
 }
 
+struct str call_query(struct call *call, const char *name)
+{
+    return call->req ? http_query(call->req, name) : STR_NONE;
+}
+
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value)
 {
-    struct str text = http_query(call->req, name);
+    struct str text = call_query(call, name);
     int64_t number;
 
     if (!text.at)
@@ -425,7 +440,7 @@ bool call_query_int(struct call *call, const char *name, int64_t min, int64_t ma
 
 bool call_query_bool(struct call *call, const char *name, bool *value)
 {
-    struct str text = http_query(call->req, name);
+    struct str text = call_query(call, name);
 
     if (!text.at)
         return true;
@@ -440,7 +455,7 @@ bool call_query_bool(struct call *call, const char *name, bool *value)
 
 bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value)
 {
-    struct str text = http_query(call->req, name);
+    struct str text = call_query(call, name);
     int64_t ms;
 
     if (!text.at)

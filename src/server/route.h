@@ -75,6 +75,7 @@ bool call_node(struct call *call, struct str *ret_node_id);
 /* X-Request-Id of the request, or one of our own. */
 struct str call_request_id(struct call *call);
 
+struct str call_query(struct call *call, const char *name); /* a socket's call has none */
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);
 bool call_query_bool(struct call *call, const char *name, bool *value);

@@ -33,7 +33,8 @@ static void ask(struct msg *msg)
         return;
     }
     rpc->id = ++hub->last_rpc;
-    rpc->until_ms = hub->worker->loop.mono_ms + RPC_TIMEOUT_MS;
+    rpc->until_ms =
+        hub->worker->loop.mono_ms + (rpc->timeout_ms > 0 ? rpc->timeout_ms : RPC_TIMEOUT_MS);
     idmap_put(&hub->rpcs, rpc->id, rpc);
     struct jsonw w = jsonw_to(frame);
     buf_clear(frame);

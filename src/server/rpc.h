@@ -13,7 +13,8 @@ struct rpc {
     uint64_t link; /* where the node's socket was when it was asked */
     uint64_t id;   /* on the socket's loop */
     int64_t until_ms;
-    bool gone; /* its socket has closed */
+    int64_t timeout_ms; /* 0: RPC_TIMEOUT_MS */
+    bool gone;          /* its socket has closed */
     char method[RPC_METHOD_MAX];
     struct str params; /* JSON object; the asker's memory until done */
     /* the answer */

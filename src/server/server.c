@@ -30,6 +30,7 @@
 #include "server/rpc.h"
 #include "server/signals.h"
 #include "server/stats.h"
+#include "server/terminals.h"
 #include "server/waiters.h"
 #include "server/warden.h"
 
@@ -83,6 +84,7 @@ static void loop_tick(struct loop *loop)
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
     deploy_tick(worker);
+    terminals_tell(worker);
     events_tick(worker->events);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
     tally_tick(worker->sched);
@@ -95,6 +97,7 @@ static void keeper_tick_all(struct loop *loop)
     atomic_store(&worker->ticked_ms, loop->mono_ms);
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
+    terminals_tick(worker->server->terminals);
     events_keeper_tick(worker->server);
     tally_tick(worker->sched);
     archive_tick(worker->server->archive);
@@ -263,6 +266,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->callbacks = callbacks_new(server_keeper(server));
     server->archive = archive_new(server);
     server->audit = audit_open(settings->data_dir);
+    server->terminals = terminals_new(server);
     return ERR_OK;
 }
 
@@ -334,6 +338,7 @@ static void server_done(struct server *server)
     warden_free(server);
     callbacks_free(server->callbacks);
     archive_close(server->archive);
+    terminals_free(server->terminals);
     sched_done(&server->sched);
     free(server->workers);
 }

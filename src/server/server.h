@@ -18,6 +18,7 @@ struct deploys;
 struct logins;
 struct warden;
 struct audit;
+struct terminals;
 
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
@@ -34,6 +35,7 @@ struct worker {
     struct logins *logins;
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
+    int64_t told_seq;            /* of the list of members, likewise */
     int64_t told_news;           /* of deployments, to the nodes of this loop */
     _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
 };
@@ -49,6 +51,8 @@ struct server {
     struct store *store;
     struct deploys *deploys; /* NULL: there is no database for them */
     _Atomic int64_t deploy_news;
+    struct terminals *terminals; /* the keeper's */
+    _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */

@@ -152,6 +152,19 @@ class Calls:
         thread.join()
         node.close()
 
+    def terminals(self):
+        node = WsNode(self.server, "unit", tags={"node_unit": "true", "node_unit_address": "unit"})
+        eventually("it is a member", lambda: any(t["terminal_id"] == "unit"
+                                                 for t in self.server.get("/v1/terminals").json["terminals"]))
+        listed = self.call("GET", "/v1/terminals?limit=1", route="/v1/terminals").json
+        self.call("POST", "/v1/terminals/sync", self.example("TerminalSync"))
+        self.call("POST", "/v1/terminals/unit", self.example("TerminalUpdate"), "/v1/terminals/{id}")
+        self.call("POST", "/v1/terminals/unit", {"tags": {"a": "b", "c": None}}, "/v1/terminals/{id}")
+        eventually("the change is told", lambda: self.call("POST", "/v1/terminals/sync", {
+            "node_id": "unit", "source": listed["source"], "seq": listed["seq"]}).json["changes"])
+        self.call("POST", "/v1/terminals/usage", self.example("UsageAsk"))
+        node.close()
+
     def status(self):
         for path in ("/api/brain/cluster/status", "/v1/cluster/status"):
             self.call("GET", path)
@@ -169,12 +182,13 @@ class Calls:
 
     def streams(self):
         """Those whose answer is no JSON are opened, and left."""
-        self.case.seen |= {("get", "/v1/events"), ("get", "/v1/node/connect")}
+        self.case.seen |= {("get", "/v1/events"), ("get", "/v1/node/connect"), ("get", "/v1/terminals/events")}
         WsNode(self.server, "ws1").close()
-        with self.server.client() as client:
-            client.connection.request("GET", "/v1/events")
-            reply = client.connection.getresponse()
-            self.case.assertEqual((reply.status, reply.headers.get_content_type()), (200, "text/event-stream"))
+        for path in ("/v1/events", "/v1/terminals/events"):
+            with self.server.client() as client:
+                client.connection.request("GET", path)
+                reply = client.connection.getresponse()
+                self.case.assertEqual((reply.status, reply.headers.get_content_type()), (200, "text/event-stream"))
 
 
     def tokens(self):
@@ -190,7 +204,8 @@ class Calls:
 
 
 ORDER = [Calls.fleet, Calls.f2f, Calls.batch, Calls.life, Calls.jobs, Calls.ends, Calls.nodes, Calls.status, Calls.info,
-         Calls.streams, Calls.breakers, Calls.deployments, Calls.logs, Calls.tokens]
+         Calls.streams, Calls.breakers, Calls.deployments, Calls.terminals, Calls.logs,
+         Calls.tokens]
 
 
 class OpenApi(Case):
