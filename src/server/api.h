@@ -125,6 +125,7 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
 void settle_problem(const struct settle *settle, struct problem *ret_why);
 
 void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena);
+struct str node_etag(const struct snap_node *member, struct arena *arena);
 void breaker_write_item(struct jsonw *w, const struct store_breaker *item);
 const char *node_admin_name(const struct node *node); /* what an operator ordered; or NULL */
 

@@ -4,6 +4,7 @@
 
 #include "sched/dispatch.h"
 #include "server/api.h"
+#include "server/etag.h"
 #include "server/hub.h"
 #include "server/waiters.h"
 
@@ -240,6 +241,13 @@ static void show_ready(struct call *call)
         show_read(show);
 }
 
+/* Every change of a job changes one of these. */
+static struct str job_etag(const struct store_head *head, struct arena *arena)
+{
+    return arena_fmt(arena, "\"%d-%s-%lld-%d\"", head->attempt, job_state_name(head->state),
+                     (long long)head->updated_ms, head->callback);
+}
+
 static void show_answer(struct show *show)
 {
     const struct store_op *op = &show->op;
@@ -260,7 +268,7 @@ static void show_answer(struct show *show)
         return;
     }
     job_write(&w, &op->record, call->arena);
-    call_json(call, 200, &buf);
+    etag_json(call, &buf, job_etag(&op->head, call->arena));
     buf_free(&buf);
 }
 

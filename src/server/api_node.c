@@ -7,6 +7,7 @@
 #include "base/metrics.h"
 #include "sched/registry.h"
 #include "server/api.h"
+#include "server/etag.h"
 #include "server/hub.h"
 #include "server/renew.h"
 
@@ -173,11 +174,21 @@ void api_node_heartbeat(struct call *call)
     send_change(own, beat_registered);
 }
 
+/* If-Match, by what this instance knows. False: answered with 412. */
+static bool is_as_seen(struct call *call, struct str id)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, id);
+
+    return !known || etag_matches(call, node_etag(known, call->arena), "The node");
+}
+
 /* The keeper lets go of its connection when it is true. */
 static void leave(struct call *call, struct str id)
 {
     struct node_call *own = node_call(call);
 
+    if (!is_as_seen(call, id))
+        return;
     own->change = (struct change){.kind = CHANGE_DROP, .node_id = id};
     send_change(own, registered);
 }
@@ -210,6 +221,8 @@ static void admin(struct call *call, enum node_admin word)
         call_problem(call, &why);
         return;
     }
+    if (!is_as_seen(call, call->params[0]))
+        return;
     own->change = (struct change){
         .kind = CHANGE_ADMIN, .node_id = call->params[0], .admin = word, .admin_reason = reason};
     send_change(own, registered);

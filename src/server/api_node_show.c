@@ -129,6 +129,13 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     explain_write_node(w, member, loop->sched, *loop->wall_ms);
 }
 
+struct str node_etag(const struct snap_node *member, struct arena *arena)
+{
+    return arena_fmt(arena, "\"%lld-%u-%d\"", (long long)member->facts->version,
+                     (unsigned)atomic_load(&member->node->epoch),
+                     (int)atomic_load(&member->node->admin));
+}
+
 struct node_call {
     struct call *call;
     struct store_op op;
@@ -165,7 +172,11 @@ static void node_shown(struct store_op *op)
     node_write(&w, known, call->worker->sched);
     breakers_write(&w, known->node->id, op);
     jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    /* What moves with every heartbeat is no part of it: it names what an operator decides by. */
+    struct http_header etag = {.name = STR("ETag"), .value = node_etag(known, call->arena)};
+    struct http_reply reply = {
+        .status = 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
+    call_reply(call, &reply);
     buf_free(&buf);
 }
 

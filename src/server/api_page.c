@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/api.h"
+#include "server/etag.h"
 #include "server/page.h"
 
 /* No script, style or connection but our own; nobody shows the page inside another. */
@@ -34,21 +35,6 @@ static bool takes_gzip(const struct http_request *req)
     return false;
 }
 
-static bool has_copy(const struct http_request *req, struct str etag)
-{
-    struct str rest = http_header_get(req, "If-None-Match");
-
-    while (rest.len) {
-        struct str item = str_trim(str_cut(&rest, ','));
-
-        if (str_starts(item, STR("W/")))
-            item = (struct str){.at = item.at + 2, .len = item.len - 2};
-        if (str_eq(item, etag) || str_is(item, "*"))
-            return true;
-    }
-    return false;
-}
-
 static void file_answer(struct call *call, const struct page_file *file)
 {
     struct buf tag = {0};
@@ -70,7 +56,7 @@ static void file_answer(struct call *call, const struct page_file *file)
                                .headers = headers,
                                .header_count = COUNT_OF(headers) - !packed};
 
-    if (has_copy(call->req, buf_view(&tag))) {
+    if (etag_has_copy(call->req, buf_view(&tag))) {
         reply.status = 304;
         reply.header_count = COUNT_OF(headers) - 1;
     } else if (packed) {

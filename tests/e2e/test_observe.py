@@ -174,6 +174,44 @@ class Metrics(Case):
         self.assertEqual(buckets[-1], (float("inf"), values['berth_dispatch_seconds_count{outcome="PLACED"}']))
 
 
+class Tags(Case):
+    def test_a_job_that_did_not_change_is_not_sent_again(self):
+        server = self.start()
+        node = Node(server, "n1")
+        job = self.placed(server)
+        path = f"/v1/jobs/{job['job_id']}"
+        first = server.get(path)
+        tag = first.headers["ETag"]
+        again = server.call("GET", path, headers={"If-None-Match": tag})
+        self.assertEqual((again.status, again.body, again.headers["ETag"]), (304, b"", tag))
+        self.assertEqual(server.call("GET", path, headers={"If-None-Match": f'"x", W/{tag}'}).status, 304)
+        self.assertEqual(server.call("GET", path, headers={"If-None-Match": '"x"'}).status, 200)
+        self.ok(node.ack(job))
+        changed = server.call("GET", path, headers={"If-None-Match": tag})
+        self.assertEqual((changed.status, changed["state"]), (200, "ACKED"))
+        self.assertNotEqual(changed.headers["ETag"], tag)
+
+    def test_a_word_about_a_node_as_it_was_seen(self):
+        server = self.start()
+        node = Node(server, "n1")
+        tag = server.get("/v1/nodes/n1").headers["ETag"]
+        self.ok(node.heartbeat(current_load={"cpu": 0.5}))
+        self.assertEqual(server.get("/v1/nodes/n1").headers["ETag"], tag, "a heartbeat is no change")
+        self.ok(server.post("/v1/nodes/n1/cordon", headers={"If-Match": tag}))
+        problem = self.problem(server.post("/v1/nodes/n1/undrain", headers={"If-Match": tag}), 412,
+                               "PRECONDITION_FAILED")
+        now = server.get("/v1/nodes/n1")
+        self.assertEqual(now["admin"], "cordoned")
+        self.assertIn(now.headers["ETag"], problem["detail"])
+        self.problem(server.call("DELETE", "/v1/nodes/n1", headers={"If-Match": tag}), 412, "PRECONDITION_FAILED")
+        self.ok(server.post("/v1/nodes/n1/undrain", headers={"If-Match": f'"other", {now.headers["ETag"]}'}))
+        self.ok(node.register(labels={"zone": "eu"}))
+        self.problem(server.post("/v1/nodes/n1/drain", headers={"If-Match": now.headers["ETag"]}), 412,
+                     "PRECONDITION_FAILED")
+        self.ok(server.post("/v1/nodes/n1/drain", headers={"If-Match": "*"}))
+        self.problem(server.post("/v1/nodes/nobody/drain", headers={"If-Match": "*"}), 404, "NOT_FOUND")
+
+
 class EventStream(Case):
     def follow(self, server):
         events = Events(server)
