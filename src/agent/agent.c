@@ -167,13 +167,13 @@ static bool queries_text(struct queries *queries, struct str text)
 
 /* --- the process --- */
 
-static enum err open_log(const struct agent *agent, struct problem *why)
+enum err agent_open_log(const struct config *config, struct problem *why)
 {
     struct arena arena = {0};
     enum err err = ERR_OK;
 
-    if (agent->config->log_file.len)
-        err = log_open(arena_cstr(&arena, agent->config->log_file), why);
+    if (config->log_file.len)
+        err = log_open(arena_cstr(&arena, config->log_file), why);
     arena_free(&arena);
     return err;
 }
@@ -181,11 +181,9 @@ static enum err open_log(const struct agent *agent, struct problem *why)
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct agent *agent = handle->data;
-    struct problem why;
 
-    if (number == SIGHUP) { /* after a log rotation; settings are read at the start only */
-        if (open_log(agent, &why))
-            log_event(LOG_ERROR, "agent.log_file", KC("reason", why.detail));
+    if (number == SIGHUP) {
+        agent_reload(agent);
         return;
     }
     log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
@@ -266,7 +264,7 @@ static void on_found(struct run *run)
 
 static enum err open_runs(struct agent *agent, struct problem *why)
 {
-    const char *dir = arena_fmt(&agent->source.arena, "%s/runs", agent->dir).at;
+    const char *dir = arena_fmt(&agent->arena, "%s/runs", agent->dir).at;
     char path[SHIM_PATH_MAX];
     enum err err = own_path(path, why);
 
@@ -318,7 +316,7 @@ static enum err open_link(struct agent *agent, struct problem *why)
     if (!config->tls)
         return ERR_OK;
     if (config->ca_file.at && config->ca_file.len)
-        ca = arena_cstr(&agent->source.arena, config->ca_file);
+        ca = arena_cstr(&agent->arena, config->ca_file);
     enum err err = net_tls_client(ca, &agent->tls, why);
     agent->link_config.tls = agent->tls;
     return err;
@@ -326,7 +324,7 @@ static enum err open_link(struct agent *agent, struct problem *why)
 
 static enum err agent_init(struct agent *agent, struct problem *why)
 {
-    struct arena *arena = &agent->source.arena;
+    struct arena *arena = &agent->arena;
     struct protect_rules rules;
     enum err err = agent_rules(agent->config, &rules, why);
 
@@ -435,15 +433,24 @@ int agent_main(int argc, char **argv)
     umask(077); /* payloads and results are nobody else's business */
     notify_init();
     agent = mem_new(struct agent);
-    agent->config = &agent->source.config;
-    if (config_load(&agent->source, argc, argv, &why)) {
+    agent->argc = argc;
+    agent->argv = argv;
+    agent->config = &agent->settings;
+    agent->source = mem_new(struct config_source);
+    if (config_load(agent->source, argc, argv, &why)) {
         code = fail(&why);
     } else {
+        agent->settings = agent->source->config;
         log_setup((enum log_level)agent->config->log_level,
                   (enum log_format)agent->config->log_format, STDERR_FILENO);
-        code = open_log(agent, &why) ? fail(&why) : run(agent);
+        code = agent_open_log(agent->config, &why) ? fail(&why) : run(agent);
     }
-    config_done(&agent->source);
+    for (struct config_source *source = agent->source, *before; source; source = before) {
+        before = source->before;
+        config_done(source);
+        free(source);
+    }
+    arena_free(&agent->arena);
     free(agent);
     return code;
 }

@@ -142,7 +142,7 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
 
 enum err machine_watch(struct agent *agent, struct problem *why)
 {
-    struct arena *arena = &agent->source.arena;
+    struct arena *arena = &agent->arena;
     const struct config *config = agent->config;
     struct usage_config usage = {
         .host_root = arena_cstr(arena, config->host_root),

@@ -1,6 +1,7 @@
 /* Between the files of the agent itself:
  *   agent.c          settings, wiring, signals
  *   agent_machine.c  what the samples mean
+ *   reload.c         settings that change while it runs
  *   tell.c           what hello and heartbeats say
  *   rpc.c            what the server may ask */
 #ifndef AGENT_AGENT_PRIVATE_H
@@ -17,7 +18,11 @@
 
 struct agent {
     struct loop loop;
-    struct config_source source;
+    int argc;
+    char **argv;
+    struct arena arena; /* as long as the process */
+    struct config_source *source;
+    struct config settings; /* of the newest source, at an address that stays */
     const struct config *config;
     const char *dir; /* absolute */
     struct str node_id;
@@ -50,6 +55,9 @@ struct agent {
 enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
                      struct problem *why);
 
+/* SIGHUP (reload.c). */
+void agent_reload(struct agent *agent);
+enum err agent_open_log(const struct config *config, struct problem *why);
 /* Measures from now on; the first sample opens the link. */
 enum err machine_watch(struct agent *agent, struct problem *why);
 void machine_kill(struct protect *protect, const struct protect_kill *kill);

@@ -81,6 +81,7 @@ struct config {
 };
 
 struct config_source {
+    struct config_source *before; /* that were live earlier */
     struct conf conf;
     struct config config;
     struct arena arena;

@@ -466,6 +466,30 @@ class Secured(AgentCase):
         self.assertIn("certificate", line)
 
 
+class Settings(AgentCase):
+    def test_settings_change_while_it_runs(self):
+        server = self.start()
+        agent = self.agent(server, config="labels: {zone: eu}\nallowed_types: [dev]\n")
+        path = self.dir / "agent-a1.yaml"
+        self.assertEqual(server.node("a1")["labels"], {"zone": "eu"})
+        gate = self.dir / "gate"
+        job = self.run_task(server, GATE.format(gate=gate))
+        for text, event, words in (
+                ("labels: {zone: 7}", "agent.reload_refused", "labels"),
+                ("lables: {zone: us}", "agent.reload_refused", "labels"),
+                ("labels: {zone: us}\nallowed_types: [dev, ops]\n", "agent.reloaded", "labels,allowed_types"),
+                ("labels: {zone: us}\nallowed_types: [dev, ops]\nmonitor_interval_ms: 700\n", "agent.restart_needed",
+                 "monitor_interval_ms")):
+            write(path, text)
+            agent.process.send_signal(signal.SIGHUP)
+            line = eventually(f"{event} for {text}", lambda: [line for line in agent.events(event) if words in line])
+            self.assertTrue(line)
+        eventually("the server knows", lambda: server.node("a1")["labels"] == {"zone": "us"})
+        self.assertEqual(self.ended(server, self.run_task(server, "true", type="ops"))["state"], "DONE")
+        gate.touch()  # and what ran before was not touched
+        self.assertEqual(len(self.ended(server, job)["attempts"]), 1)
+
+
 class Dying(AgentCase):
     def printed(self, job):
         """How many bytes its shim has written down."""
