@@ -75,5 +75,5 @@ export function severity(server) {
 const ORDER = { critical: 0, danger: 1, off: 2, warning: 3, held: 4, good: 5 };
 
 export function bySeverity(a, b) {
-  return ORDER[severity(a)] - ORDER[severity(b)] || (a.id < b.id ? -1 : 1);
+  return ORDER[severity(a)] - ORDER[severity(b)] || a.at - b.at;
 }

@@ -9,6 +9,18 @@ export function count(value) {
   return value == null ? NONE : whole.format(value);
 }
 
+/* Room is short on an axis: 12k, 1.6M. */
+export function short(value) {
+  if (value == null) return NONE;
+  if (value >= 1e6) return `${Number((value / 1e6).toFixed(1))}M`;
+  return value >= 10000 ? `${Number((value / 1e3).toFixed(1))}k` : rate(value);
+}
+
+const order = new Intl.Collator("en", { numeric: true });
+
+/* n2 before n10. */
+export const byName = order.compare;
+
 /* 1 234 a second needs no digits behind the point, 0.4 does. */
 export function rate(value) {
   if (value == null) return NONE;

@@ -2,6 +2,7 @@
  * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
  * identity whether it must be drawn again. */
 import { get, login } from "./api.js";
+import { byName } from "./format.js";
 import { changed, inFrame } from "./frame.js";
 import { addPoints, latest } from "./history.js";
 import { Poll } from "./poll.js";
@@ -16,7 +17,7 @@ const JOBS_PAGE = 100;
 export const known = {
   link: { state: "connecting", sinceMs: Date.now(), heardMs: 0, retryMs: 0 },
   cluster: null, /* status, total, available, recommendation, stale */
-  servers: [], /* by id */
+  servers: [], /* by id; `at` is the place in this order */
   serverById: new Map(),
   breakers: [],
   pools: null,
@@ -58,8 +59,8 @@ function failed(error) {
 
 function takeCluster(answer) {
   const servers = [];
-  for (const [id, card] of Object.entries(answer.servers)) servers.push({ id, ...card });
-  servers.sort((a, b) => (a.id < b.id ? -1 : 1));
+  for (const [id, card] of Object.entries(answer.servers)) servers.push({ id, at: 0, ...card });
+  servers.sort((a, b) => byName(a.id, b.id)).forEach((server, at) => (server.at = at));
   known.servers = servers;
   known.serverById = new Map(servers.map((server) => [server.id, server]));
   known.cluster = {

@@ -14,11 +14,13 @@ export function splitEvents(text, take) {
     if (end < 0) return text.slice(at);
     let name = "message";
     let data = "";
+    let id = null;
     for (const line of text.slice(at, end).split("\n")) {
       if (line.startsWith("event: ")) name = line.slice(7);
       else if (line.startsWith("data: ")) data += line.slice(6);
+      else if (line.startsWith("id: ")) id = line.slice(4);
     }
-    if (data) take(name, data);
+    if (data) take(name, data, id);
     at = end + 2;
   }
 }
@@ -38,15 +40,22 @@ async function readAll(answer, take, heard) {
  * that ends the pause before the next try; without a good token only that does. */
 export function follow(path, link) {
   let wake = () => {};
+  let seen = null; /* id of the last event: the server tells what followed */
+
+  function take(name, data, id) {
+    seen = id || seen;
+    link.event(name, data);
+  }
 
   async function once() {
     const stop = new AbortController();
     let heard = Date.now();
     const watch = setInterval(() => Date.now() - heard > SILENT_MS && stop.abort(), 5000);
     try {
-      const answer = await open(path, { signal: stop.signal, headers: { Accept: "text/event-stream" } });
+      const headers = { Accept: "text/event-stream", ...(seen && { "Last-Event-ID": seen }) };
+      const answer = await open(path, { signal: stop.signal, headers });
       link.up();
-      await readAll(answer, link.event, () => (heard = Date.now()));
+      await readAll(answer, take, () => (heard = Date.now()));
     } finally {
       clearInterval(watch);
       stop.abort();

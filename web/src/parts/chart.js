@@ -1,12 +1,14 @@
 /* A small chart of the last minutes: its title, its figures now, and the lines. */
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
+import { short } from "../lib/format.js";
 import { useTopics } from "../lib/frame.js";
 import { columns, WINDOW_S } from "../lib/history.js";
 import { html } from "../lib/html.js";
 import { colour, theme } from "../lib/theme.js";
 
 const HEIGHT = 118;
+const TICKS_MIN = [4, 2];
 
 function axis(format) {
   const line = { stroke: colour("line"), width: 1 };
@@ -25,7 +27,8 @@ function optionsFor(box, series, format, most) {
       y: { range: (_, low, high) => [0, Math.max(most, high == null ? 0 : high * 1.1)] },
     },
     axes: [
-      { ...axis(), size: 20, space: 90, values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) },
+      { ...axis(), size: 20, splits: (plot) => TICKS_MIN.map((ago) => plot.scales.x.max - 60 * ago),
+        values: () => TICKS_MIN.map((ago) => `${ago} min ago`) },
       axis(format),
     ],
     series: [{}, ...series.map((one) => ({
@@ -36,7 +39,7 @@ function optionsFor(box, series, format, most) {
 }
 
 /* series: [{name, colour, pick(point), text}], most: the least upper end of the scale */
-export function Chart({ title, series, format, most = 1, note }) {
+export function Chart({ title, series, format = short, most = 1, note }) {
   const box = useRef(null);
   const plot = useRef(null);
   const shape = `${theme()} ${series.map((one) => one.name).join()}`;

@@ -81,7 +81,7 @@ function Failure({ job }) {
     ${job.attempts.length > 1 && html`<p class="muted">${plural(job.attempts.length, "attempt")}, see below.</p>`}</section>`;
 }
 
-function Facts({ job }) {
+function Facts({ job, whole }) {
   const rows = [
     ["Node", job.node_id && html`<a href=${href("nodes", job.node_id)}>${job.node_id}</a>`],
     ["Session", job.session_id && html`<a href=${`${href("jobs")}?session_id=${seg(job.session_id)}`}>${job.session_id}</a>`],
@@ -91,13 +91,13 @@ function Facts({ job }) {
     ["Again from", job.retried_from && html`<a class="mono" href=${href("jobs", job.retried_from)}>${job.retried_from}</a>`],
     ["Callback", job.callback], ["Command", job.command && html`<code>${job.command.join(" ")}</code>`],
   ];
-  return html`<section class="panel"><h2>Facts</h2><dl class="facts">${rows.filter(([, value]) => value != null && value !== 0)
+  return html`<section class="panel ${whole ? "whole" : ""}"><h2>Facts</h2><dl class="facts">${rows.filter(([, value]) => value != null && value !== 0)
     .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }
 
 function Json({ title, value }) {
   if (value == null) return null;
-  return html`<section class="panel"><h2>${title}</h2><pre tabindex="0">${JSON.stringify(value, null, 2)}</pre></section>`;
+  return html`<section class="panel whole"><h2>${title}</h2><pre tabindex="0">${JSON.stringify(value, null, 2)}</pre></section>`;
 }
 
 function askCancel(job) {
@@ -141,7 +141,7 @@ export function Job({ id }) {
       <${Failure} job=${job} />
       ${unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Attempts} attempts=${job.attempts} />
-      <${Facts} job=${job} />
+      <${Facts} job=${job} whole=${!job.attempts.length} />
       ${job.command && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
       <${Json} title="Result" value=${job.result} />
       ${!unplaced && html`<${Decisions} id=${id} state=${job.state} />`}

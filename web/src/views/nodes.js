@@ -23,7 +23,7 @@ function Share({ kind, value }) {
 const now = (server, figure) => (server.online ? figure(server) : null);
 
 const columns = [
-  { key: "id", title: "Node", sort: (s) => s.id,
+  { key: "id", title: "Node", sort: (s) => s.at,
     cell: (s) => html`<a class="strong" href=${href("nodes", s.id)}>${s.name}</a>${s.name !== s.id ? html` <span class="muted">${s.id}</span>` : ""}
       ${s.role ? html` <span class="muted">${s.role}</span>` : ""}` },
   { key: "state", title: "State", class: "w-state", sort: (s) => ORDER[severity(s)], cell: (s) => html`<${ServerMark} server=${s} />` },

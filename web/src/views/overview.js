@@ -1,7 +1,8 @@
 /* The first view: is the cluster well, what does it carry, and what needs a person. */
+import { Component } from "preact";
 import { useEffect, useReducer, useRef } from "preact/hooks";
 import { useTopics } from "../lib/frame.js";
-import { count, duration, plural, rate } from "../lib/format.js";
+import { count, duration, plural, rate, short } from "../lib/format.js";
 import { bySeverity, levelText, severity } from "../lib/explain.js";
 import { history, latest } from "../lib/history.js";
 import { html } from "../lib/html.js";
@@ -13,6 +14,7 @@ import { ServerCard } from "./server.js";
 const CARD_HEIGHT = 238; /* px with its gap, as in overview.css */
 const CARD_WIDTH = 300;
 const TROUBLES_SHOWN = 6;
+const FLEET_FROM = 24;
 const REASON_COLOURS = ["critical", "danger", "warning", "accent", "held"];
 
 function Charts() {
@@ -22,17 +24,17 @@ function Charts() {
 
   useTopics("history");
   return html`<section class="charts" aria-label="Charts">
-    <${Chart} title="Dispatched" format=${rate} series=${[
+    <${Chart} title="Dispatched" series=${[
       { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatched_per_s, text: rate(now.dispatched_per_s) }]} />
-    <${Chart} title="Dispatch time" most=${1} format=${(v) => `${rate(v)} ms`} series=${[
+    <${Chart} title="Dispatch time" most=${1} format=${(v) => `${short(v)} ms`} series=${[
       { name: "p50", colour: "accent", pick: (p) => p.p50_ms, text: duration(now.p50_ms) },
       { name: "p99", colour: "warning", pick: (p) => p.p99_ms, text: duration(now.p99_ms) }]} />
-    <${Chart} title="Slots" most=${4} format=${count} series=${[
-      { name: "used", colour: "accent", fill: true, pick: (p) => p.slots_used, text: count(now.slots_used) },
-      { name: "there are", colour: "off", pick: (p) => p.slots_max, text: count(now.slots_max) }]} />
-    <${Chart} title="Waiting" most=${4} format=${count} series=${[
-      { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: count(now.queue) }]} />
-    <${Chart} title="Refused or sent to wait" format=${rate} note="none in the last minutes" series=${reasons.map((reason, at) => ({
+    <${Chart} title="Slots" most=${4} series=${[
+      { name: "used", colour: "accent", fill: true, pick: (p) => p.slots_used, text: short(now.slots_used) },
+      { name: "there are", colour: "off", pick: (p) => p.slots_max, text: short(now.slots_max) }]} />
+    <${Chart} title="Waiting" most=${4} series=${[
+      { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: short(now.queue) }]} />
+    <${Chart} title="Refused or sent to wait" note="none in the last minutes" series=${reasons.map((reason, at) => ({
       name: reason.toLowerCase().replaceAll("_", " "), title: reason, colour: REASON_COLOURS[at],
       pick: (p) => p.refused_per_s[reason] || 0, text: rate(refused[reason] || 0) }))} />
   </section>`;
@@ -65,6 +67,24 @@ function Troubles() {
     <ul>${found.slice(0, TROUBLES_SHOWN).map((one) => html`<li class=${one.tone}><a href=${one.where}><b>${one.what}</b> ${one.text}</a></li>`)}
       ${found.length > TROUBLES_SHOWN && html`<li><a href="#/nodes">and ${count(found.length - TROUBLES_SHOWN)} more</a></li>`}</ul>
   </section>`;
+}
+
+class Cell extends Component {
+  shouldComponentUpdate(next) {
+    const [a, b] = [next.server, this.props.server];
+    return a.id !== b.id || severity(a) !== severity(b) || a.slots_in_use !== b.slots_in_use || a.slots_max !== b.slots_max;
+  }
+
+  render({ server }) {
+    const share = Math.min(1, server.slots_in_use / Math.max(1, server.slots_max));
+    return html`<a class="cell ${severity(server)}" href=${href("nodes", server.id)} tabindex="-1"
+      title="${server.name}: ${server.slots_in_use}/${server.slots_max} slots" style=${{ "--used": share }}></a>`;
+  }
+}
+
+/* A large fleet at one glance: a cell a server, coloured by how it is, filled by how full it is. */
+function Fleet({ servers }) {
+  return html`<div class="fleet" aria-hidden="true">${servers.map((server) => html`<${Cell} key=${server.id} server=${server} />`)}</div>`;
 }
 
 /* Cards in rows, only those in sight. */
@@ -104,7 +124,8 @@ export function Overview() {
     <section aria-label="Servers">
       <h2>Servers <span class="muted num">${count(known.servers.length)}</span></h2>
       ${known.servers.length
-        ? html`<${Cards} servers=${[...known.servers].sort(bySeverity)} />`
+        ? html`${known.servers.length > FLEET_FROM && html`<${Fleet} servers=${known.servers} />`}
+            <${Cards} servers=${[...known.servers].sort(bySeverity)} />`
         : html`<div class="empty"><p>No server has registered yet.</p>
             <p>Start an agent on a machine: <code>berth agent --server ${location.origin} --node-id NAME</code></p></div>`}
     </section>`;

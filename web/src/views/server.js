@@ -36,7 +36,8 @@ export class ServerCard extends Component {
         ${server.role && html`<span class="muted">${server.role}</span>`}<${ServerMark} server=${server} /></header>
       ${server.online
         ? html`<div class="card-body">
-            <${CpuBar} server=${server} /><${MemoryBar} server=${server} />
+            ${server.figures_reason ? html`<p class="muted small">${server.figures_reason}</p>`
+              : html`<${CpuBar} server=${server} /><${MemoryBar} server=${server} />`}
             <div class="bar"><span class="bar-label">Slots</span><${Slots} server=${server} /></div>
             <${Tasks} tasks=${server.tasks} />
           </div>
