@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "server/terminals.h"
+#include "server/thin.h"
 
 enum {
     KEEP_ALIVE_MS = 15000,
@@ -23,23 +24,15 @@ enum {
 
 #define HOST_EVENT "HostEvent" /* the seed's name of the channel */
 
-/* One event as it is sent; shared by the loops it goes to and by what is kept. */
-struct frame {
-    _Atomic int refs;
-    int64_t seq;
-    bool host;          /* of the list of members */
-    struct frame *next; /* the keeper's, of those kept */
-    size_t len;
-    char text[];
-};
-
 struct stream {
     struct events *events;
     struct http_stream *http; /* NULL: closed while it joined */
     struct token *token;      /* owned; NULL: there were no tokens */
     struct stream *next, **prev;
-    bool live; /* the keeper has answered: what comes is new to it */
-    bool host; /* wants the list of members, and nothing else */
+    bool live;    /* the keeper has answered: what comes is new to it */
+    bool host;    /* wants the list of members, and nothing else */
+    bool thin;    /* wants only the last event of each job, now and then */
+    int64_t from; /* the number up to which it was told when it came */
 };
 
 struct events {
@@ -47,6 +40,8 @@ struct events {
     struct stream *streams;
     _Atomic int count;
     int64_t next_alive_ms;
+    struct thin *thin; /* NULL until somebody asks for it */
+    int64_t next_thin_ms;
     /* the keeper's alone */
     int64_t seq;   /* of the last event */
     int64_t floor; /* whoever has seen this one can be told all that followed */
@@ -64,6 +59,7 @@ struct event {
     struct msg msg;
     struct server *server;
     const char *name;
+    uint64_t job; /* 0: not of a job */
     size_t len;
     char text[];
 };
@@ -82,6 +78,7 @@ struct join {
     struct stream *stream;
     bool resumes;
     int64_t last; /* the number it has seen; < 0: not one of ours */
+    int64_t upto; /* of the last event it is told with the answer */
     struct buf told;
 };
 
@@ -99,7 +96,7 @@ struct events *events_new(struct worker *worker)
     return events;
 }
 
-static void frame_unref(struct frame *frame)
+void frame_unref(struct frame *frame)
 {
     if (atomic_fetch_sub(&frame->refs, 1) == 1)
         free(frame);
@@ -133,6 +130,9 @@ void events_free(struct events *events)
     assert(!events->streams);
     while (events->first)
         drop_first(events);
+    if (events->thin)
+        thin_clear(events->thin);
+    free(events->thin);
     free(events);
 }
 
@@ -188,20 +188,24 @@ static void pass_on(struct msg *msg)
     struct hop *hop = container_of(msg, struct hop, msg);
     struct frame *frame = hop->frame;
     struct stream *next;
+    bool thin = false;
 
     for (struct stream *stream = hop->to->events->streams; stream; stream = next) {
         next = stream->next; /* a slow one may close now */
-        if (stream->live && (frame->host || !stream->host) &&
+        thin = thin || stream->thin;
+        if (stream->live && !stream->thin && (frame->host || !stream->host) &&
             !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
+    if (thin && !frame->host)
+        thin_add(hop->to->events->thin, frame);
     atomic_fetch_sub(&kept(hop->to->server)->in_flight, (int64_t)frame->len);
     frame_unref(frame);
     free(hop);
 }
 
 /* To every loop that has streams, and into what is kept. */
-static void publish(struct server *server, const char *name, struct str data)
+static void publish(struct server *server, const char *name, uint64_t job, struct str data)
 {
     struct events *events = kept(server);
     char head[96];
@@ -214,6 +218,7 @@ static void publish(struct server *server, const char *name, struct str data)
     assert(used > 0 && (size_t)used < sizeof head);
     frame->seq = seq;
     frame->host = strcmp(name, HOST_EVENT) == 0;
+    frame->job = job;
     frame->next = NULL;
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
@@ -246,7 +251,7 @@ static void tell_lost(struct server *server)
     if (!atomic_exchange(&kept(server)->lost, false))
         return;
     break_off(kept(server));
-    publish(server, "gap", STR("{\"reason\":\"overload\"}"));
+    publish(server, "gap", 0, STR("{\"reason\":\"overload\"}"));
 }
 
 static void number(struct msg *msg)
@@ -255,12 +260,12 @@ static void number(struct msg *msg)
     struct server *server = event->server;
 
     tell_lost(server);
-    publish(server, event->name, (struct str){.at = event->text, .len = event->len});
+    publish(server, event->name, event->job, (struct str){.at = event->text, .len = event->len});
     atomic_fetch_sub(&kept(server)->in_flight, (int64_t)event->len);
     free(event);
 }
 
-static void emit(struct server *server, const char *name, const struct buf *text)
+static void emit(struct server *server, const char *name, uint64_t job, const struct buf *text)
 {
     assert(name && text->len > 0);
     if (!fits_in_flight(kept(server), text->len))
@@ -269,6 +274,7 @@ static void emit(struct server *server, const char *name, const struct buf *text
     event->msg.run = number;
     event->server = server;
     event->name = name;
+    event->job = job;
     event->len = text->len;
     memcpy(event->text, text->at, text->len);
     inbox_post(&server_keeper(server)->loop.inbox, &event->msg);
@@ -290,7 +296,7 @@ void events_job(struct server *server, const char *what, const struct store_head
     jsonw_kstr(&w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(&w, "at_ms", head->updated_ms);
     jsonw_end_obj(&w);
-    emit(server, "job", &buf);
+    emit(server, "job", head->id, &buf);
     buf_free(&buf);
 }
 
@@ -303,7 +309,7 @@ void events_node(struct server *server, const char *what, struct str node_id)
     jsonw_kstr(&w, "what", str_of(what));
     jsonw_kstr(&w, "node_id", node_id);
     jsonw_end_obj(&w);
-    emit(server, "node", &buf);
+    emit(server, "node", 0, &buf);
     buf_free(&buf);
 }
 
@@ -312,7 +318,7 @@ void events_host(struct server *server, struct str data)
     if (!events_wanted(server))
         return;
     tell_lost(server);
-    publish(server, HOST_EVENT, data);
+    publish(server, HOST_EVENT, 0, data);
 }
 
 /* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
@@ -322,6 +328,7 @@ static void joined(struct msg *msg)
     struct stream *stream = join->stream;
 
     stream->live = true;
+    stream->from = join->upto;
     if (!stream->http)
         free(stream); /* it left meanwhile */
     else
@@ -349,6 +356,7 @@ static void join_keeper(struct msg *msg)
     struct events *events = kept(join->server);
     bool known = join->last >= events->floor && join->last <= events->seq;
 
+    join->upto = events->seq;
     atomic_store(&events->armed, true);
     events->listened_ms = clock_mono_ms();
     if (join->stream->host)
@@ -390,6 +398,10 @@ static void subscribe(struct call *call, bool host)
     struct server *server = call->worker->server;
     struct str last = http_header_get(call->req, "Last-Event-ID");
     int64_t seen = last.at ? read_id(server, last) : 0;
+    int64_t thin = 0;
+
+    if (!call_query_int(call, "thin", 0, 1, &thin))
+        return;
     /* The request's memory, and what it points to, goes with the next call. */
     struct token *token =
         call->token ? token_put(mem_alloc(token_bytes(call->token)), call->token) : NULL;
@@ -404,8 +416,11 @@ static void subscribe(struct call *call, bool host)
                               .http = http,
                               .token = token,
                               .host = host,
+                              .thin = thin,
                               .next = events->streams,
                               .prev = &events->streams};
+    if (thin && !events->thin)
+        events->thin = mem_new(struct thin);
     if (stream->next)
         stream->next->prev = &stream->next;
     events->streams = stream;
@@ -431,10 +446,47 @@ void events_subscribe_host(struct call *call)
     subscribe(call, true);
 }
 
+/* False: it is too slow, and closes. */
+static bool tell_thin(const struct thin *thin, const struct stream *stream)
+{
+    char more[64];
+
+    for (size_t i = 0; i < thin->count; i++) {
+        const struct frame *frame = thin->frames[i];
+
+        if (frame->seq > stream->from &&
+            !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
+            return false;
+    }
+    if (!thin->skipped)
+        return true;
+    snprintf(more, sizeof more, "event: skipped\ndata: {\"events\":%lld}\n\n",
+             (long long)thin->skipped);
+    return http_stream_send(stream->http, str_of(more));
+}
+
+static void thin_tick(struct events *events)
+{
+    struct thin *thin = events->thin;
+    struct stream *next;
+
+    if (!thin || events->worker->loop.mono_ms < events->next_thin_ms)
+        return;
+    events->next_thin_ms = events->worker->loop.mono_ms + THIN_MS;
+    thin_sort(thin);
+    for (struct stream *stream = events->streams; stream; stream = next) {
+        next = stream->next;
+        if (stream->thin && stream->live && !tell_thin(thin, stream))
+            metric_add(METRIC_EVENTS_DROPPED, 1);
+    }
+    thin_clear(thin);
+}
+
 void events_tick(struct events *events)
 {
     struct stream *next;
 
+    thin_tick(events);
     if (events->worker->loop.mono_ms < events->next_alive_ms)
         return;
     events->next_alive_ms = events->worker->loop.mono_ms + KEEP_ALIVE_MS;

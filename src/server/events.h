@@ -13,7 +13,7 @@ struct events *events_new(struct worker *worker);
 void events_free(struct events *events);
 void events_subscribe(struct call *call);       /* consumes the request */
 void events_subscribe_host(struct call *call);  /* the list of members, and how it changes */
-void events_tick(struct events *events);        /* keeps idle streams alive */
+void events_tick(struct events *events);        /* keeps idle streams alive, tells thin ones */
 void events_keeper_tick(struct server *server); /* on the keeper's loop */
 void events_drain(struct events *events);       /* the server goes: streams end */
 

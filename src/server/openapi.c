@@ -33,6 +33,7 @@ static const struct {
     {"action", "string", "only this: nodes.drain"},
     {"target", "string", "only about this"},
     {"brief", "integer", "1: without what takes long to read"},
+    {"thin", "integer", "1: of each job only the last event of every 200 ms"},
     {"since", "string", "stats: what came after this, milliseconds since 1970; report: 2h, 7d"},
 };
 

@@ -110,3 +110,45 @@ class Resume(Case):
         eventually("all is told", lambda: len(self.jobs(whole)) == 240)
         for seen in results[2:]:
             self.assertEqual(seen, self.jobs(whole)[:len(seen)])
+
+
+class Thin(Case):
+    def follow(self, server, path, last_id=None):
+        events = Events(server, path, last_id)
+        self.addCleanup(events.close)
+        eventually("it is answered", lambda: events.seen or last_id)
+        return events
+
+    @tags("threads")
+    def test_thin_has_the_last_of_each_job(self):
+        """A job's states on the way may be left out, its last one never; what is missing is counted."""
+        server = self.start(loops=2)
+        node = Node(server, "n1", max_concurrent_jobs=1000)
+        whole = self.follow(server, "/v1/events")
+        thin = self.follow(server, "/v1/events?thin=1")
+
+        def work(_):
+            for _ in range(60):
+                job = self.placed(server)
+                self.ok(node.ack(job))
+                self.ok(node.done(job))
+
+        def jobs(events, state=None):
+            return [data["job_id"] for name, data in events.seen if name == "job" and state in (None, data["state"])]
+
+        in_parallel(4, work)
+        eventually("all is told to one", lambda: len(jobs(whole)) == 720)
+        eventually("every end is told to the other", lambda: len(jobs(thin, "DONE")) + self.skipped(thin) >= 240)
+        self.assertLess(len(jobs(thin)), len(jobs(whole)))
+        for job in set(jobs(thin)):
+            told = [data["attempt_id"] for name, data in thin.seen if name == "job" and data["job_id"] == job]
+            self.assertLessEqual(len(told), 3, "nothing comes twice")
+        # It can be left and taken up again as well.
+        thin.close()
+        work(0)
+        again = self.follow(server, "/v1/events?thin=1", thin.last_id)
+        eventually("what was missed is told", lambda: len(jobs(again, "DONE")) == 60)
+        self.assertEqual(server.get("/v1/events?thin=2").status, 400)
+
+    def skipped(self, events):
+        return sum(data["events"] for name, data in events.seen if name == "skipped")

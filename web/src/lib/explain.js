@@ -74,6 +74,7 @@ export function severity(server) {
 
 const ORDER = { critical: 0, danger: 1, off: 2, warning: 3, held: 4, good: 5 };
 
-export function bySeverity(a, b) {
-  return ORDER[severity(a)] - ORDER[severity(b)] || a.at - b.at;
+/* The worst have the lowest. */
+export function rank(server) {
+  return ORDER[severity(server)];
 }

@@ -2,6 +2,7 @@
  * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
  * identity whether it must be drawn again. */
 import { get, login } from "./api.js";
+import { rank } from "./explain.js";
 import { byName } from "./format.js";
 import { changed, inFrame } from "./frame.js";
 import { addPoints, latest } from "./history.js";
@@ -18,6 +19,7 @@ export const known = {
   link: { state: "connecting", sinceMs: Date.now(), heardMs: 0, retryMs: 0 },
   cluster: null, /* status, total, available, recommendation, stale */
   servers: [], /* by id; `at` is the place in this order */
+  worstFirst: [], /* the same, by how they are */
   serverById: new Map(),
   breakers: [],
   pools: null,
@@ -57,11 +59,28 @@ function failed(error) {
 
 /* --- the cluster --- */
 
+/* Comparing names as people do is slow, and the names are nearly always those of last time. */
+let places = new Map();
+
+function placesOf(ids) {
+  if (ids.length !== places.size || !ids.every((id) => places.has(id)))
+    places = new Map([...ids].sort(byName).map((id, at) => [id, at]));
+  return places;
+}
+
 function takeCluster(answer) {
   const servers = [];
-  for (const [id, card] of Object.entries(answer.servers)) servers.push({ id, at: 0, ...card });
-  servers.sort((a, b) => byName(a.id, b.id)).forEach((server, at) => (server.at = at));
+  const ids = Object.keys(answer.servers);
+  const at = placesOf(ids);
+  for (const id of ids) {
+    const server = answer.servers[id];
+    server.id = id;
+    server.at = at.get(id);
+    server.rank = rank(server);
+    servers[server.at] = server;
+  }
   known.servers = servers;
+  known.worstFirst = [...servers].sort((a, b) => a.rank - b.rank || a.at - b.at);
   known.serverById = new Map(servers.map((server) => [server.id, server]));
   known.cluster = {
     status: answer.cluster_status,
@@ -199,6 +218,12 @@ const EVENTS = {
     keepEvent("node", event);
     statePoll.soon(500);
   },
+  /* More happened than anybody could look at. */
+  skipped(event) {
+    known.eventCount += event.events;
+    statePoll.soon(1000);
+    jobsPoll.soon(1000);
+  },
   /* Events were missed: what is shown may be old. */
   gap() {
     statePoll.soon();
@@ -216,7 +241,7 @@ function onEvent(name, data) {
 let wake = null;
 
 export function start() {
-  wake = follow("/v1/events", {
+  wake = follow("/v1/events?thin=1", {
     up() {
       known.link.streaming = true;
       setLink("live", { heardMs: Date.now() });

@@ -10,7 +10,6 @@ import { ServerMark } from "../parts/mark.js";
 import { useSeconds } from "../parts/shell.js";
 import { Table } from "../parts/table.js";
 
-const ORDER = { critical: 0, danger: 1, off: 2, warning: 3, held: 4, good: 5 };
 const FILTERS = [["", "all"], ["good", "ready"], ["trouble", "trouble"], ["held", "held"], ["off", "offline"]];
 
 function Share({ kind, value }) {
@@ -26,7 +25,7 @@ const columns = [
   { key: "id", title: "Node", sort: (s) => s.at,
     cell: (s) => html`<a class="strong" href=${href("nodes", s.id)}>${s.name}</a>${s.name !== s.id ? html` <span class="muted">${s.id}</span>` : ""}
       ${s.role ? html` <span class="muted">${s.role}</span>` : ""}` },
-  { key: "state", title: "State", class: "w-state", sort: (s) => ORDER[severity(s)], cell: (s) => html`<${ServerMark} server=${s} />` },
+  { key: "state", title: "State", class: "w-state", sort: (s) => s.rank, cell: (s) => html`<${ServerMark} server=${s} />` },
   { key: "slots", title: "Slots", class: "w-slots", sort: (s) => s.slots_in_use / Math.max(1, s.slots_max), cell: (s) => html`<${Slots} server=${s} />` },
   { key: "cpu", title: "CPU", class: "w-share wide", sort: (s) => now(s, cpuOf) ?? -1, cell: (s) => html`<${Share} kind="cpu" value=${now(s, cpuOf)} />` },
   { key: "mem", title: "Memory", class: "w-share wide", sort: (s) => now(s, memoryOf) ?? -1, cell: (s) => html`<${Share} kind="memory" value=${now(s, memoryOf)} />` },

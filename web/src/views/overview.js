@@ -3,7 +3,7 @@ import { Component } from "preact";
 import { useEffect, useReducer, useRef } from "preact/hooks";
 import { useTopics } from "../lib/frame.js";
 import { count, duration, plural, rate, short } from "../lib/format.js";
-import { bySeverity, levelText, severity } from "../lib/explain.js";
+import { levelText, severity } from "../lib/explain.js";
 import { history, latest } from "../lib/history.js";
 import { html } from "../lib/html.js";
 import { known } from "../lib/known.js";
@@ -43,7 +43,7 @@ function Charts() {
 /* What is wrong right now, each with the place that explains it. */
 function troubles() {
   const found = [];
-  for (const server of [...known.servers].sort(bySeverity)) {
+  for (const server of known.worstFirst) {
     const tone = severity(server);
     const where = href("nodes", server.id);
     if (tone === "off") found.push({ tone, where, what: server.name, text: server.offline_reason });
@@ -125,7 +125,7 @@ export function Overview() {
       <h2>Servers <span class="muted num">${count(known.servers.length)}</span></h2>
       ${known.servers.length
         ? html`${known.servers.length > FLEET_FROM && html`<${Fleet} servers=${known.servers} />`}
-            <${Cards} servers=${[...known.servers].sort(bySeverity)} />`
+            <${Cards} servers=${known.worstFirst} />`
         : html`<div class="empty"><p>No server has registered yet.</p>
             <p>Start an agent on a machine: <code>berth agent --server ${location.origin} --node-id NAME</code></p></div>`}
     </section>`;

@@ -1,0 +1,23 @@
+/* What the files of the event stream share. */
+#ifndef SERVER_EVENTS_PRIVATE_H
+#define SERVER_EVENTS_PRIVATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One event as it is sent; shared by the loops it goes to and by what is kept. */
+struct frame {
+    _Atomic int refs;
+    int64_t seq;
+    uint64_t job;       /* 0: not of a job */
+    bool host;          /* of the list of members */
+    struct frame *next; /* the keeper's, of those kept */
+    size_t len;
+    char text[];
+};
+
+void frame_unref(struct frame *frame);
+
+#endif
