@@ -239,6 +239,10 @@ static void answer(struct submit *submit)
     struct call *call = submit->user;
     struct buf buf = {0};
 
+    job_id_text(submit->dispatch->job, call->job_id);
+    call->attempt = submit->dispatch->attempt;
+    if (submit->dispatch->node)
+        call->about_node = submit->dispatch->node->id;
     if (submit->err) {
         struct jsonw w = call_problem_begin(call, &buf, &submit->why);
 

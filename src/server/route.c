@@ -11,6 +11,7 @@
 #include "server/api.h"
 #include "server/guard.h"
 #include "server/origin.h"
+#include "server/request_log.h"
 
 static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true,
@@ -252,10 +253,14 @@ void call_reply(struct call *call, const struct http_reply *reply)
     assert(call->req || call->answer);
     count_status(reply->status);
     guard_audit(call, reply->status);
-    if (call->answer)
+    request_log(call, reply->status);
+    if (call->answer) {
         call->answer(call, reply);
-    else
-        http_reply(call->req, reply);
+    } else {
+        struct http_reply with = request_echo(call, reply);
+
+        http_reply(call->req, &with);
+    }
 }
 
 static void answer_unrouted(struct call *call, bool known_path)

@@ -26,7 +26,10 @@ struct call {
                                             where it does not stand in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */
     struct str request_id;               /* of the caller, or made by us when asked for */
-    const struct json *body;             /* parsed, an object; NULL where the route takes none */
+    char job_id[JOB_ID_TEXT + 1];        /* for the log, where a handler knows; "" = none */
+    struct str about_node;
+    int attempt;
+    const struct json *body; /* parsed, an object; NULL where the route takes none */
 };
 
 struct route {

@@ -9,6 +9,13 @@
 #include "server/auth.h"
 #include "server/settings.h"
 
+/* What its log told of requests lately, see request_log.h. */
+struct request_log {
+    int64_t second;
+    int lines; /* in it */
+    int64_t left_out;
+};
+
 struct server;
 struct hub;
 struct waiters;
@@ -33,6 +40,7 @@ struct worker {
     struct stats *stats; /* of the loops that serve */
     struct auth *auth;   /* its hold on the tokens in force, see warden.h */
     struct logins *logins;
+    struct request_log request_log;
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
     int64_t told_seq;            /* of the list of members, likewise */

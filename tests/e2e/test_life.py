@@ -230,3 +230,51 @@ class LogFile(AgentCase):
         eventually("the new file", path.exists)
         self.assertEqual(agent.stop(), 0)
         self.assertIn("agent.stopped", path.read_text())
+
+
+class Requests(Case):
+    """What the log tells of requests: JSON lines that one can look up by id."""
+
+    def lines(self, server, event="request"):
+        lines = [json.loads(line) for line in server.log.splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def test_a_request_that_names_itself(self):
+        server = self.start(log_format="json")
+        Node(server, "n1")
+        answer = self.dispatch(server, headers={"X-Request-Id": "order-17"})
+        self.assertEqual((answer.status, answer.headers["X-Request-Id"]), (200, "order-17"))
+        (line,) = self.lines(server)
+        self.assertEqual((line["request_id"], line["job_id"], line["node_id"], line["attempt_id"], line["status"]),
+                         ("order-17", answer["job_id"], "n1", 1, 200))
+        answer = self.dispatch(server, src="xx", headers={"X-Request-Id": "order-18"})
+        self.assertEqual(self.lines(server)[-1]["reason"], "NO_CAPABLE_NODE")
+        self.assertIsNone(self.dispatch(server).headers["X-Request-Id"], "nobody asked")
+        self.assertEqual(len(self.lines(server)), 2)
+
+    def test_an_id_that_is_none_is_replaced(self):
+        server = self.start(log_format="json")
+        for given in ("two words", "x" * 500, 'quote"d'):
+            answer = server.get("/healthz", **{"X-Request-Id": given})
+            self.assertRegex(answer.headers["X-Request-Id"], r"^r[0-9a-f]{16}$")
+            self.assertEqual(self.lines(server)[-1]["request_id"], answer.headers["X-Request-Id"])
+
+    def test_a_storm_of_refusals_is_not_one_of_lines(self):
+        server = self.start(log_format="json", loops=1)
+        Node(server, "n1", max_concurrent_jobs=0)
+        begun = time.monotonic()
+        with server.client() as client:
+            for _ in range(400):
+                answer = client.post("/v1/dispatch/f2f", {"session_id": "s", "src_lang": "en", "tgt_lang": "zh",
+                                                          "audio_ref": "x"})
+                self.assertEqual(answer.status, 503)
+        seconds = int(time.monotonic() - begun) + 2
+        lines = self.lines(server)
+        self.assertLessEqual(len(lines), 50 * seconds)
+        self.assertEqual(lines[0]["reason"], "ALL_CANDIDATES_FULL_OR_FAILED")
+
+        def told():
+            self.dispatch(server)
+            return sum(line["left_out"] for line in self.lines(server)) > 0
+
+        eventually("what was left out is told", told)
