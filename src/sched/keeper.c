@@ -18,6 +18,7 @@
 #include "sched/queue.h"
 #include "sched/sweep.h"
 #include "sched/tally_note.h"
+#include "sched/view.h"
 
 enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000, RING_FORGET_MS = 60000, SAMPLE_EVERY_MS = 5000 };
 
@@ -36,15 +37,14 @@ struct keeper {
     struct edition_swap *swaps; /* one for each loop */
     int unconfirmed;
     int64_t published_us;
+    int64_t changed_us;      /* of the oldest change made elsewhere in it; 0: none */
     struct change *arriving; /* wait for an edition that holds them, newest first */
     struct change *aboard;   /* wait for the edition under way */
     struct queue *queue;
     struct sweep *sweep;
     struct msg kick;
     _Atomic bool kicked;
-    struct store_op load_op; /* NODES at the start, COUNTS then */
-    struct arena load_arena;
-    bool load_busy;
+    struct view *view;
     int64_t next_sweep_ms, next_scan_ms;
     int64_t sampled_ms; /* monotonic: when the machines were last looked at */
     struct hours hours;
@@ -81,6 +81,7 @@ struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, si
     keeper->members = members_new(pairs, pair_count);
     keeper->swaps = calloc((size_t)sched->loop_count, sizeof *keeper->swaps);
     assert(keeper->swaps);
+    keeper->view = view_new(sched, keeper->members);
     keeper->queue = queue_new(sched);
     keeper->sweep = sweep_new(sched, keeper->queue);
     keeper->kick.run = kicked;
@@ -91,12 +92,12 @@ void keeper_free(struct keeper *keeper)
 {
     if (!keeper)
         return;
+    view_free(keeper->view);
     sweep_free(keeper->sweep);
     queue_free(keeper->queue);
     snapshot_free(keeper->before);
     snapshot_free(keeper->current);
     members_free(keeper->members);
-    arena_free(&keeper->load_arena);
     arena_free(&keeper->arena);
     free(keeper->swaps);
     hours_free(&keeper->hours);
@@ -131,7 +132,9 @@ static void all_confirmed(struct keeper *keeper)
     }
     snapshot_free(keeper->before);
     keeper->before = NULL;
-    metric_observe_us(METRIC_POOL_DELAY, clock_mono_us() - keeper->published_us);
+    metric_observe_us(METRIC_POOL_DELAY,
+                      clock_mono_us() -
+                          (keeper->changed_us ? keeper->changed_us : keeper->published_us));
     if (!atomic_exchange(&keeper->sched->ready, true)) {
         log_event(LOG_INFO, "nodes.loaded", KI("nodes", (int64_t)keeper->current->count));
         keeper->sched->hooks->loaded(keeper->sched);
@@ -170,6 +173,7 @@ static void publish(struct keeper *keeper)
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
     keeper->published_us = clock_mono_us();
+    keeper->changed_us = view_take_oldest_us(keeper->view);
     loop_of(keeper)->snapshot = keeper->current;
     keeper->unconfirmed = sched->loop_count;
     metric_set(METRIC_SNAPSHOT_VERSION, keeper->current->version);
@@ -186,6 +190,8 @@ static void take_figures(struct node *node, const struct change *change)
     const struct store_op *op = &change->op;
 
     assert(!op->err && op->verb == STORE_NODE_PUT);
+    node->version = op->u.node_put.version;
+    node->registered_ms = op->u.node_put.registered_ms;
     if (change->kind == CHANGE_PUT)
         atomic_store(&node->own, change->own);
     if (change->kind == CHANGE_ADMIN)
@@ -202,7 +208,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
 
     assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
     change->facts->version = change->op.u.node_put.version;
-    change->facts->registered_ms = known ? known->registered_ms : now_ms;
+    change->facts->registered_ms = change->op.u.node_put.registered_ms;
     change->node = members_put(keeper->members, change->node_id, change->facts);
     change->facts = NULL;
     take_figures(change->node, change);
@@ -411,6 +417,11 @@ static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
 
+    /* Another instance has its connection, and is there: it hears more of it than we do. */
+    if (atomic_load_explicit(&node->holder, memory_order_relaxed)) {
+        node->watch.last_heartbeat_ms = beat_ms;
+        return;
+    }
     watch_node(keeper, node, beat_ms, now_ms);
     if (now_ms - beat_ms > keeper->sched->config.forget_ms)
         change_node(keeper, node, CHANGE_DROP, NODE_OFFLINE);
@@ -472,74 +483,14 @@ static void scan(struct keeper *keeper)
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
-static void load_node(struct keeper *keeper, const struct store_node *record, uint64_t order)
-{
-    struct problem why;
-    struct facts *facts;
-
-    if (report_stored(record->facts, &facts, &why)) {
-        log_event(LOG_ERROR, "node.unreadable", KS("node_id", record->id),
-                  KC("reason", why.detail));
-        return;
-    }
-    int64_t now_ms = *loop_of(keeper)->wall_ms;
-    facts->version = record->version;
-    facts->registered_ms = record->registered_ms;
-    struct node *node = members_put(keeper->members, record->id, facts);
-    atomic_store(&node->own, record->own);
-    atomic_store(&node->health, record->counts.health);
-    atomic_store(&node->admin, record->admin);
-    atomic_store(&node->max, record->counts.max);
-    atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
-    node->change_order = order;
-    counts_take(node, &record->counts, order, true);
-    node_watch_init(&node->watch, now_ms);
-    node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
-    /* A restart is no sign of life: what was found out about it before still holds. */
-    if (record->counts.health != record->own &&
-        (record->counts.health == NODE_OFFLINE || record->counts.health == NODE_DEGRADED))
-        node->watch.status = record->counts.health;
-}
-
-static void loaded(struct store_op *op)
-{
-    struct keeper *keeper = container_of(op, struct keeper, load_op);
-
-    assert(keeper->load_busy);
-    keeper->load_busy = false;
-    if (!op->err)
-        atomic_store_explicit(&keeper->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
-    for (size_t i = 0; !op->err && i < op->u.nodes.count; i++) {
-        const struct store_node *record = &op->u.nodes.items[i];
-        struct node *node = map_get(&keeper->members->nodes, record->id);
-
-        if (op->verb == STORE_NODES)
-            load_node(keeper, record, op->order);
-        else if (node)
-            counts_take(node, &record->counts, op->order, false);
-    }
-    if (op->verb == STORE_NODES && !op->err)
-        keeper->members->dirty =
-            true; /* also when there is none: the first edition makes us ready */
-    arena_reset(&keeper->load_arena);
-}
-
-static void load(struct keeper *keeper, enum store_verb verb)
-{
-    assert(verb == STORE_NODES || verb == STORE_COUNTS);
-    if (keeper->load_busy)
-        return;
-    keeper->load_op = (struct store_op){.verb = verb,
-                                        .reply_to = loop_of(keeper)->inbox,
-                                        .done = loaded,
-                                        .arena = &keeper->load_arena};
-    keeper->load_busy = true;
-    sched_send(loop_of(keeper), &keeper->load_op);
-}
-
 void keeper_start(struct keeper *keeper)
 {
-    load(keeper, STORE_NODES);
+    view_load(keeper->view);
+}
+
+struct view *keeper_view(struct keeper *keeper)
+{
+    return keeper->view;
 }
 
 /* A store that takes no writes, and one that does again, is told once. */
@@ -565,9 +516,10 @@ void keeper_tick(struct keeper *keeper)
     watch_store(keeper);
     keeper->members->now_ms = now_ms;
     if (!keeper->current) {
-        load(keeper, STORE_NODES);
+        view_load(keeper->view);
         return;
     }
+    view_tick(keeper->view);
     queue_tick(keeper->queue, now_ms);
     if (now_ms >= keeper->next_sweep_ms || keeper->next_sweep_ms - now_ms > SWEEP_EVERY_MS) {
         keeper->next_sweep_ms = now_ms + SWEEP_EVERY_MS;
@@ -576,7 +528,7 @@ void keeper_tick(struct keeper *keeper)
     if (now_ms >= keeper->next_scan_ms || keeper->next_scan_ms - now_ms > SCAN_EVERY_MS) {
         keeper->next_scan_ms = now_ms + SCAN_EVERY_MS;
         scan(keeper);
-        load(keeper, STORE_COUNTS);
+        view_compare(keeper->view);
     }
     if (clock_mono_ms() - keeper->sampled_ms >= SAMPLE_EVERY_MS)
         sample(keeper, now_ms);

@@ -20,6 +20,7 @@ void keeper_start(struct keeper *keeper); /* loads the nodes; sched->ready when 
 void keeper_turn(struct keeper *keeper);
 void keeper_tick(struct keeper *keeper);
 struct hours *keeper_hours(struct keeper *keeper); /* what became of work, hour by hour */
+struct view *keeper_view(struct keeper *keeper);
 
 /* Any thread. */
 void keeper_apply(struct keeper *keeper,

@@ -62,6 +62,7 @@ static void clear_live(struct node *node)
     atomic_store(&node->score, 100);
     atomic_store(&node->level, -1);
     atomic_store(&node->left_ms, 0);
+    atomic_store(&node->holder, 0);
     atomic_store(&node->bad_heartbeats, 0);
     atomic_store(&node->ring_at, 0);
     for (int i = 0; i < NODE_MARKS; i++)

@@ -90,7 +90,9 @@ void registry_send(struct sched_loop *loop, struct change *change)
 {
     assert(change->done && change->node_id.at && (change->kind == CHANGE_PUT) == !!change->facts);
     change->from = loop;
-    if (change->kind != CHANGE_PUT && !snapshot_node(loop->snapshot, change->node_id)) {
+    /* In a shared store it may have come elsewhere a moment ago: then the store knows. */
+    bool asks = change->kind == CHANGE_DROP && store_name(loop->sched->store);
+    if (change->kind != CHANGE_PUT && !asks && !snapshot_node(loop->snapshot, change->node_id)) {
         change->err = problem_set(&change->why, ERR_NOT_FOUND, "node_id",
                                   "There is no node \"" STR_FMT "\".", STR_ARG(change->node_id));
         change->done(change);
@@ -127,7 +129,11 @@ static void stored(struct store_op *op)
         keeper_apply(change->from->sched->keeper, change);
         return;
     }
-    problem_set(&change->why, change->err, "", "%s.", err_title(change->err));
+    if (change->err == ERR_NOT_FOUND)
+        problem_set(&change->why, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                    STR_ARG(change->node_id));
+    else
+        problem_set(&change->why, change->err, "", "%s.", err_title(change->err));
     facts_unref(change->facts);
     change->facts = NULL;
     change->done(change);
@@ -165,12 +171,10 @@ void registry_left(struct sched_loop *loop, struct node *node)
     atomic_store_explicit(&node->left_ms, *loop->wall_ms, memory_order_relaxed);
 }
 
-static void take_usage(struct node *node, const struct report *report)
+void registry_take_usage(struct node *node, struct str usage)
 {
     struct blackboard *board = atomic_load(&node->usage);
 
-    if (json_is_null(report->usage))
-        return;
     if (!board) {
         struct blackboard *fresh = blackboard_new();
 
@@ -179,14 +183,15 @@ static void take_usage(struct node *node, const struct report *report)
         else
             blackboard_free(fresh); /* another loop was first */
     }
-    blackboard_write(board, json_raw(report->usage));
+    blackboard_write(board, usage);
 }
 
 void registry_take_live(struct node *node, const struct report *report)
 {
     if (report->level >= 0)
         atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
-    take_usage(node, report);
+    if (!json_is_null(report->usage))
+        registry_take_usage(node, json_raw(report->usage));
 }
 
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,

@@ -56,6 +56,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
                                       const struct report_load *load);
 /* Level and usage of a report, into the live figures. */
 void registry_take_live(struct node *node, const struct report *report);
+void registry_take_usage(struct node *node, struct str usage); /* JSON */
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
 /* Its connection closed: until the next sign of life nothing is sent to it, and its grace runs. */

@@ -67,6 +67,13 @@ struct sched_hooks {
     /* The node should end this run: nobody waits for it any more. */
     void (*stop)(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
                  const char *reason);
+    /* A slot became free. Cheap when nobody waits for one. */
+    void (*freed)(struct sched_loop *from, struct str node_id, const struct lease_node *counts,
+                  uint64_t order);
+    /* The store says somebody else has the node's connection (`away`), or something else than what
+     * we have: let go of it, take it again, or say that it is gone. */
+    void (*linked)(struct sched_loop *from, struct node *node, const struct store_live *said,
+                   bool away);
     void (*loaded)(struct sched *sched); /* once: the nodes are there, requests can be served */
 };
 
@@ -102,6 +109,7 @@ struct send_op {
     uint64_t job;
     int attempt;
     int64_t deadline_ms;
+    bool handed;        /* by another instance: it is not passed on again */
     bool ok;            /* answer */
     const char *reason; /* answer when not ok: a literal for logs and records */
 };

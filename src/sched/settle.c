@@ -205,6 +205,9 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
         metric_add(METRIC_RETRIES, 1);
     if (head->state == JOB_RETRYING || head->state == JOB_SELECTING)
         keeper_continue(keeper, &op->record, false);
+    if (op->verb == STORE_FINISH && op->u.settle.ended_lease)
+        loop->sched->hooks->freed(loop, op->node.at ? op->node : str_of(head->node), &op->counts,
+                                  op->order);
     if (atomic_load_explicit(&loop->sched->queue_depth, memory_order_relaxed) == 0)
         return;
     if (op->verb == STORE_FINISH && op->u.settle.ended_lease)

@@ -41,13 +41,19 @@ struct node {
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
+    /* In a shared store: the instance that has its connection, 0 = none or this one; and the order
+     * of the last word of ours about it, UINT64_MAX while one is on its way. */
+    _Atomic uint32_t holder;
+    _Atomic uint64_t link_order;
     _Atomic uint32_t ring_at;
     struct node_watch watch;   /* the keeper's alone */
     struct node *next_retired; /* in members->first_retired */
     int64_t retired_ms;
     bool in_retired;
     uint64_t change_order; /* and: of the last change of it that became true in the store */
-    uint32_t ring_seen;    /* the keeper's too: ring_at at its last look, and when that changed */
+    int64_t version, registered_ms; /* and: of its record, as last known */
+    int64_t told_ms;    /* and: heartbeat_ms as last told to, or heard from, other instances */
+    uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
 };

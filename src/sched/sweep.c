@@ -79,7 +79,7 @@ static void expired(struct store_op *op)
     struct sched *sched = item->sweep->sched;
 
     assert(item->sweep->busy && op->verb == STORE_FINISH);
-    if (!op->err) {
+    if (!op->err && !op->u.settle.duplicate) { /* another instance was first */
         bool unacked = str_is(str_of(op->head.reason), "ACK_TIMEOUT");
 
         metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);

@@ -248,6 +248,15 @@ static struct str job_etag(const struct store_head *head, struct arena *arena)
                      (long long)head->updated_ms, head->callback);
 }
 
+/* Another instance may have ended it. */
+static void show_look(struct call *call)
+{
+    struct show *show = call->req->user;
+
+    if (!show->busy)
+        show_read(show);
+}
+
 static void show_answer(struct show *show)
 {
     const struct store_op *op = &show->op;
@@ -312,7 +321,8 @@ void api_job_show(struct call *call)
         return;
     /* Wait first, read then: an end in between is not missed. */
     if (wait_ms > 0)
-        show->waiter = waiters_add(call->worker->waiters, call, show->job, wait_ms, show_ready);
+        show->waiter =
+            waiters_add(call->worker->waiters, call, show->job, wait_ms, show_ready, show_look);
     show_read(show);
 }
 

@@ -10,6 +10,7 @@
 #include "base/map.h"
 #include "base/metrics.h"
 #include "server/api.h"
+#include "server/peers.h"
 
 enum {
     BATCH = 64,
@@ -104,6 +105,16 @@ static void mark(struct delivery *delivery, bool given_up)
     sched_send(delivery->callbacks->keeper->sched, &delivery->op);
 }
 
+/* How long to wait after that many tries. */
+static int64_t pause_after(const struct delivery *delivery, int tries)
+{
+    const struct settings *settings = delivery->callbacks->keeper->server->settings;
+    int64_t pause_ms = settings->callback_retry_ms << (tries < 16 ? tries - 1 : 15);
+
+    assert(tries > 0);
+    return pause_ms < BACKOFF_MAX_MS ? pause_ms : BACKOFF_MAX_MS;
+}
+
 static void delivered(struct client_call *call)
 {
     struct delivery *delivery = container_of(call, struct delivery, call);
@@ -124,23 +135,18 @@ static void delivered(struct client_call *call)
         mark(delivery, !ok);
         return;
     }
-    int shift = delivery->tries < 16 ? delivery->tries - 1 : 15;
-    int64_t pause_ms = settings->callback_retry_ms << shift;
     delivery->busy = false;
-    delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms +
-                        (pause_ms < BACKOFF_MAX_MS ? pause_ms : BACKOFF_MAX_MS);
+    delivery->next_ms =
+        delivery->callbacks->keeper->loop.wall_ms + pause_after(delivery, delivery->tries);
     log_event(LOG_WARN, "callback.failed", KC("job_id", id), KI("tries", delivery->tries),
               KI("status", call->status), KC("reason", err_name(call->err)));
 }
 
-static void deliver(struct delivery *delivery)
+static void post(struct delivery *delivery)
 {
     struct callbacks *callbacks = delivery->callbacks;
     const struct strs *allowed = &callbacks->keeper->server->settings->allow_urls;
 
-    assert(!delivery->busy);
-    delivery->busy = true;
-    callbacks->busy++;
     delivery->call = (struct client_call){.method = "POST",
                                           .url = delivery->url,
                                           .body = buf_view(&delivery->body),
@@ -156,6 +162,44 @@ static void deliver(struct delivery *delivery)
         delivery->call.err = ERR_IO;
         delivered(&delivery->call);
     }
+}
+
+static void claimed(struct store_op *op)
+{
+    struct delivery *delivery = container_of(op, struct delivery, op);
+    struct callbacks *callbacks = delivery->callbacks;
+
+    assert(delivery->busy && callbacks->busy > 0);
+    if (!op->err) {
+        post(delivery);
+        return;
+    }
+    /* Another instance has it, or had it: should it die, the list shows the job again. */
+    callbacks->busy--;
+    idmap_del(&callbacks->known, delivery->job);
+    delivery_free(delivery);
+}
+
+/* Where the store is shared, the one that claimed it delivers it, up to its next try and as long as
+ * that may take; then it is anybody's. */
+static void deliver(struct delivery *delivery)
+{
+    struct callbacks *callbacks = delivery->callbacks;
+
+    assert(!delivery->busy);
+    delivery->busy = true;
+    callbacks->busy++;
+    if (!peers_shared(callbacks->keeper->server)) {
+        post(delivery);
+        return;
+    }
+    delivery->op = (struct store_op){.verb = STORE_CLAIM,
+                                     .reply_to = &callbacks->keeper->loop.inbox,
+                                     .done = claimed,
+                                     .job = delivery->job};
+    delivery->op.u.callback.hold_ms =
+        2 * TIMEOUT_MS + pause_after(delivery, delivery->tries + 1) + LOOK_EVERY_MS;
+    sched_send(callbacks->keeper->sched, &delivery->op);
 }
 
 static void add(struct callbacks *callbacks, const struct store_record *record)

@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "server/peers.h"
 #include "server/terminals.h"
 #include "server/thin.h"
 
@@ -58,6 +59,7 @@ struct events {
 struct event {
     struct msg msg;
     struct server *server;
+    bool ours; /* other instances may want to hear of it */
     const char *name;
     uint64_t job; /* 0: not of a job */
     size_t len;
@@ -137,6 +139,11 @@ void events_free(struct events *events)
 }
 
 bool events_wanted(const struct server *server)
+{
+    return events_heard_here(server) || peers_want(server, PEERS_EVENTS);
+}
+
+bool events_heard_here(const struct server *server)
 {
     return atomic_load_explicit(&kept(server)->armed, memory_order_relaxed);
 }
@@ -259,24 +266,31 @@ static void number(struct msg *msg)
     struct event *event = container_of(msg, struct event, msg);
     struct server *server = event->server;
 
-    tell_lost(server);
-    publish(server, event->name, event->job, (struct str){.at = event->text, .len = event->len});
+    struct str text = {.at = event->text, .len = event->len};
+
+    if (event->ours && peers_want(server, PEERS_EVENTS))
+        peers_event(server, event->job, text);
+    if (events_heard_here(server)) {
+        tell_lost(server);
+        publish(server, event->name, event->job, text);
+    }
     atomic_fetch_sub(&kept(server)->in_flight, (int64_t)event->len);
     free(event);
 }
 
-static void emit(struct server *server, const char *name, uint64_t job, const struct buf *text)
+static void emit(struct server *server, const char *name, uint64_t job, struct str text, bool ours)
 {
-    assert(name && text->len > 0);
-    if (!fits_in_flight(kept(server), text->len))
+    assert(name && text.len > 0);
+    if (!fits_in_flight(kept(server), text.len))
         return;
-    struct event *event = mem_alloc(sizeof *event + text->len);
+    struct event *event = mem_alloc(sizeof *event + text.len);
     event->msg.run = number;
     event->server = server;
+    event->ours = ours;
     event->name = name;
     event->job = job;
-    event->len = text->len;
-    memcpy(event->text, text->at, text->len);
+    event->len = text.len;
+    memcpy(event->text, text.at, text.len);
     inbox_post(&server_keeper(server)->loop.inbox, &event->msg);
 }
 
@@ -296,7 +310,7 @@ void events_job(struct server *server, const char *what, const struct store_head
     jsonw_kstr(&w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(&w, "at_ms", head->updated_ms);
     jsonw_end_obj(&w);
-    emit(server, "job", head->id, &buf);
+    emit(server, "job", head->id, buf_view(&buf), true);
     buf_free(&buf);
 }
 
@@ -309,16 +323,21 @@ void events_node(struct server *server, const char *what, struct str node_id)
     jsonw_kstr(&w, "what", str_of(what));
     jsonw_kstr(&w, "node_id", node_id);
     jsonw_end_obj(&w);
-    emit(server, "node", 0, &buf);
+    emit(server, "node", 0, buf_view(&buf), false); /* each instance sees nodes change by itself */
     buf_free(&buf);
 }
 
 void events_host(struct server *server, struct str data)
 {
-    if (!events_wanted(server))
+    if (!events_heard_here(server))
         return;
     tell_lost(server);
     publish(server, HOST_EVENT, 0, data);
+}
+
+void events_elsewhere(struct server *server, uint64_t job, struct str text)
+{
+    emit(server, "job", job, text, false);
 }
 
 /* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
@@ -357,7 +376,8 @@ static void join_keeper(struct msg *msg)
     bool known = join->last >= events->floor && join->last <= events->seq;
 
     join->upto = events->seq;
-    atomic_store(&events->armed, true);
+    if (!atomic_exchange(&events->armed, true))
+        peers_wish(join->server);
     events->listened_ms = clock_mono_ms();
     if (join->stream->host)
         join_host(join);

@@ -1,4 +1,5 @@
-/* Links, sends and boxes. The WebSocket conversation itself is in hub_ws.c. */
+/* Links and sends. The WebSocket conversation itself is in hub_ws.c, boxes and polls in hub_box.c.
+ */
 #include "server/hub.h"
 
 #include <assert.h>
@@ -9,16 +10,12 @@
 #include "base/metrics.h"
 #include "model/trace.h"
 #include "server/hub_private.h"
+#include "server/links.h"
 #include "server/rpc.h"
 
 /* A link: kind, loop and incarnation in one word, so that reading it needs no lock. */
 #define LINK_SOCKET     (1ull << 63)
 #define LINK_LOOP_SHIFT 54
-
-enum {
-    BOX_KEEP_BYTES = 65536, /* an empty box keeps no more than this */
-    BOX_IDLE_MS = 60000,    /* and goes when nobody has needed it for so long */
-};
 
 uint64_t hub_link(int loop, uint64_t incarnation)
 {
@@ -45,27 +42,11 @@ struct hub *hub_new(struct worker *worker)
     return hub;
 }
 
-static void box_free(struct box *box)
-{
-    buf_free(&box->jobs);
-    while (box->polls) { /* their requests go with the connections */
-        struct poll *poll = box->polls;
-
-        box->polls = poll->next;
-        free(poll);
-    }
-    free(box);
-}
-
 void hub_free(struct hub *hub)
 {
-    struct box *box;
-
     if (!hub)
         return;
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        box_free(box);
-    idmap_free(&hub->boxes);
+    hub_boxes_free(hub);
     idmap_free(&hub->sockets);
     idmap_free(&hub->rpcs);
     hub_ws_free(hub);
@@ -77,13 +58,7 @@ int64_t hub_connections(const struct hub *hub)
     return (int64_t)hub->sockets.count;
 }
 
-/* The loop on which a node's box stands. */
-static struct worker *hub_home(struct server *server, const struct node *node)
-{
-    return &server->workers[node->number % (uint32_t)server->loop_count];
-}
-
-static void send_over(struct send_op *send, bool ok, const char *reason)
+void hub_send_over(struct send_op *send, bool ok, const char *reason)
 {
     assert(ok == !reason);
     send->ok = ok;
@@ -105,111 +80,10 @@ static void answer_send(struct send_op *send)
     inbox_post(send->reply_to, &send->msg);
 }
 
-static struct box *box_of(struct hub *hub, struct node *node)
+void hub_sent(struct send_op *send, bool ok, const char *reason)
 {
-    /* number + 1: an idmap key is never 0 */
-    struct box *box = idmap_get(&hub->boxes, node->number + 1);
-
-    assert(hub_home(hub->worker->server, node) == hub->worker);
-    if (!box) {
-        box = calloc(1, sizeof *box);
-        assert(box);
-        box->node = node;
-        idmap_put(&hub->boxes, node->number + 1, box);
-    }
-    box->used_ms = hub->worker->loop.wall_ms;
-    return box;
-}
-
-static struct boxed *box_first(const struct box *box)
-{
-    assert(box->taken <= box->jobs.len);
-    return box->taken < box->jobs.len ? (struct boxed *)(void *)(box->jobs.at + box->taken) : NULL;
-}
-
-/* Entries stay aligned. */
-static size_t boxed_bytes(size_t len)
-{
-    return (sizeof(struct boxed) + len + 15) / 16 * 16;
-}
-
-static void box_take(struct box *box)
-{
-    assert(box_first(box));
-    box->taken += boxed_bytes(box_first(box)->len);
-    if (box->taken == box->jobs.len) {
-        box->taken = 0;
-        if (box->jobs.cap > BOX_KEEP_BYTES)
-            buf_free(&box->jobs);
-        else
-            buf_clear(&box->jobs);
-    } else if (box->taken > BOX_KEEP_BYTES && box->taken > box->jobs.len / 2) {
-        buf_drop(&box->jobs, box->taken);
-        box->taken = 0;
-    }
-}
-
-/* Those whose reservation ended are worth nothing to the node: its ACK would be refused. */
-static void box_expire(struct box *box, int64_t now_ms)
-{
-    struct boxed *boxed;
-
-    while ((boxed = box_first(box)) && boxed->deadline_ms <= now_ms)
-        box_take(box);
-}
-
-static void poll_answered(struct msg *msg)
-{
-    struct poll *poll = container_of(msg, struct poll, msg);
-
-    assert(poll->answer.len > 0);
-    call_json(poll->call, 200, &poll->answer);
-    buf_free(&poll->answer);
-    free(poll);
-}
-
-/* Fills the answer from the box and sends it back to the request's loop. */
-static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
-{
-    struct jsonw w = jsonw_to(&poll->answer);
-    struct boxed *boxed;
-
-    assert(!poll->answer.len && (!box || box->node == poll->node));
-    if (box)
-        box_expire(box, now_ms);
-    jsonw_obj(&w);
-    jsonw_key(&w, "jobs");
-    jsonw_arr(&w);
-    for (size_t i = 0; box && i < poll->max && (boxed = box_first(box)); i++) {
-        jsonw_raw(&w, (struct str){.at = (char *)(boxed + 1), .len = boxed->len});
-        box_take(box);
-    }
-    jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    poll->msg.run = poll_answered;
-    inbox_post(&poll->call->worker->loop.inbox, &poll->msg);
-}
-
-static void box_add(struct hub *hub, struct send_op *send)
-{
-    struct box *box = box_of(hub, send->node);
-    struct boxed head = {.deadline_ms = send->deadline_ms, .len = send->message.len};
-    int64_t now_ms = hub->worker->loop.wall_ms;
-    size_t bytes = boxed_bytes(head.len);
-
-    assert(send->message.len > 2 && send->message.at[0] == '{');
-    box_expire(box, now_ms);
-    buf_reserve(&box->jobs, bytes);
-    memcpy(box->jobs.at + box->jobs.len, &head, sizeof head);
-    memcpy(box->jobs.at + box->jobs.len + sizeof head, send->message.at, send->message.len);
-    box->jobs.len += bytes;
-    if (box->polls) {
-        struct poll *poll = box->polls;
-
-        box->polls = poll->next;
-        poll_answer(box, poll, now_ms);
-    }
-    send_over(send, true, NULL);
+    hub_send_over(send, ok, reason);
+    answer_send(send);
 }
 
 static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
@@ -218,7 +92,7 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
     struct buf *frame = &hub->frame;
 
     if (!socket) {
-        send_over(send, false, "NOT_CONNECTED");
+        hub_send_over(send, false, "NOT_CONNECTED");
         return;
     }
     /* The message is an object: the envelope goes in front of its first member. */
@@ -227,7 +101,7 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
     buf_str(frame, STR("{\"msg\":\"job\","));
     buf_add(frame, send->message.at + 1, send->message.len - 1);
     bool ok = ws_send(socket->ws, buf_view(frame));
-    send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
+    hub_send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
 }
 
 static void deliver_msg(struct msg *msg);
@@ -239,10 +113,11 @@ static bool deliver_here(struct hub *hub, struct send_op *send)
     struct server *server = hub->worker->server;
     uint64_t link = atomic_load(&send->node->link);
 
-    if (!link && send->via)
-        send_over(send, false, "NOT_CONNECTED"); /* it would not look into a box */
+    /* It would not look into a box. */
+    if (!link && (send->via || (send->handed && atomic_load(&send->node->left_ms))))
+        hub_send_over(send, false, "NOT_CONNECTED");
     else if (!link)
-        box_add(hub, send);
+        hub_box_add(hub, send);
     else if (hub_link_loop(link) == hub->worker->loop.index)
         socket_send(hub, send, link);
     else {
@@ -282,7 +157,7 @@ static void pushed(struct client_call *call)
 
     assert(send && push->url);
     metric_add_label(METRIC_PUSH, ok ? "ok" : call->err ? err_name(call->err) : "refused", 1);
-    send_over(send, ok, ok ? NULL : call->err == ERR_TIMEOUT ? "PUSH_TIMEOUT" : "PUSH_FAILED");
+    hub_send_over(send, ok, ok ? NULL : call->err == ERR_TIMEOUT ? "PUSH_TIMEOUT" : "PUSH_FAILED");
     buf_free(&call->reply);
     free(push->url);
     free(push);
@@ -295,7 +170,7 @@ static void push_job(struct worker *worker, struct send_op *send)
 
     /* Registered under other settings, maybe: what counts is what is allowed now. */
     if (!client_url_allowed(send->endpoint, allowed->at, allowed->count)) {
-        send_over(send, false, "URL_NOT_ALLOWED");
+        hub_send_over(send, false, "URL_NOT_ALLOWED");
         send->done(send);
         return;
     }
@@ -327,8 +202,13 @@ void hub_send(struct sched_loop *from, struct send_op *send)
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *worker = &server->workers[from->index];
     uint64_t link = atomic_load(&send->node->link);
+    uint32_t holder = link || send->handed ? 0 : atomic_load(&send->node->holder);
     struct worker *to = link ? &server->workers[hub_link_loop(link)] : hub_home(server, send->node);
 
+    if (holder) {
+        peers_send(server, send, holder);
+        return;
+    }
     if (!link && send->endpoint.at) {
         push_job(worker, send);
         return;
@@ -385,6 +265,20 @@ void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int att
 {
     struct server *server = container_of(from->sched, struct server, sched);
     const struct snap_node *known = snapshot_node(from->snapshot, node_id);
+    uint32_t holder =
+        known && !atomic_load(&known->node->link) ? atomic_load(&known->node->holder) : 0;
+
+    if (holder)
+        peers_cancel(server, holder, node_id, job, attempt, reason);
+    else
+        hub_stop_here(from, node_id, job, attempt, reason);
+}
+
+void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+                   const char *reason)
+{
+    struct server *server = container_of(from->sched, struct server, sched);
+    const struct snap_node *known = snapshot_node(from->snapshot, node_id);
     uint64_t link = known ? atomic_load(&known->node->link) : 0;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
@@ -416,125 +310,13 @@ void hub_drop(struct server *server, struct node *node)
         tell_link(server, link, true, STR_NONE);
 }
 
-static void poll_arrived(struct msg *msg)
-{
-    struct poll *poll = container_of(msg, struct poll, msg);
-    struct server *server = poll->call->worker->server;
-    struct hub *hub = hub_home(server, poll->node)->hub;
-    struct box *box = box_of(hub, poll->node);
-    int64_t now_ms = hub->worker->loop.wall_ms;
-
-    box_expire(box, now_ms);
-    if (box_first(box) || poll->until_ms <= now_ms || atomic_load(&server->draining)) {
-        poll_answer(box, poll, now_ms);
-        return;
-    }
-    struct poll **end = &box->polls;
-    while (*end)
-        end = &(*end)->next;
-    *end = poll;
-}
-
-/* A poll whose peer left, on its way to the node's home. */
-struct hangup {
-    struct msg msg;
-    struct hub *home;
-    struct node *node;
-    uint64_t number;
-};
-
-/* Answered empty-handed: what it took along would be lost. */
-static void poll_hung_up(struct msg *msg)
-{
-    struct hangup *hangup = container_of(msg, struct hangup, msg);
-    struct box *box = idmap_get(&hangup->home->boxes, hangup->node->number + 1);
-
-    for (struct poll **at = box ? &box->polls : NULL; at && *at; at = &(*at)->next)
-        if ((*at)->number == hangup->number) {
-            struct poll *poll = *at;
-
-            *at = poll->next;
-            poll_answer(NULL, poll, hangup->home->worker->loop.wall_ms);
-            break;
-        }
-    free(hangup);
-}
-
-/* On the request's loop. The poll is there until its answer has come back here. */
-static void poll_gone(struct http_request *req)
-{
-    const struct poll *poll = req->user;
-    struct hangup *hangup = calloc(1, sizeof *hangup);
-
-    assert(req->gone && poll->call->req == req);
-    assert(hangup);
-    *hangup = (struct hangup){.msg = {.run = poll_hung_up},
-                              .home = hub_home(poll->call->worker->server, poll->node)->hub,
-                              .node = poll->node,
-                              .number = poll->number};
-    inbox_post(&hangup->home->worker->loop.inbox, &hangup->msg);
-}
-
-void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
-{
-    static _Atomic uint64_t last_number;
-    struct poll *poll = calloc(1, sizeof *poll);
-
-    assert(poll && max > 0);
-    poll->number = atomic_fetch_add(&last_number, 1) + 1;
-    poll->call = call;
-    poll->node = node;
-    poll->max = max;
-    poll->until_ms = call->worker->loop.wall_ms + wait_ms;
-    poll->msg.run = poll_arrived;
-    call->req->user = poll;
-    call->req->on_gone = poll_gone;
-    inbox_post(&hub_home(call->worker->server, node)->loop.inbox, &poll->msg);
-}
-
-/* Answers, empty-handed, those whose wait is over. */
-static void end_polls(struct box *box, int64_t now_ms)
-{
-    struct poll **at = &box->polls;
-
-    while (*at) {
-        struct poll *poll = *at;
-
-        if (poll->until_ms > now_ms) {
-            at = &poll->next;
-            continue;
-        }
-        *at = poll->next;
-        poll_answer(NULL, poll, now_ms);
-    }
-}
-
-/* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
-static void tend_boxes(struct hub *hub, int64_t now_ms)
-{
-    struct box *box, *idle = NULL;
-
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
-        end_polls(box, now_ms);
-        box_expire(box, now_ms);
-        if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
-            idle = box;
-    }
-    if (!idle)
-        return;
-    idmap_del(&hub->boxes, idle->node->number + 1);
-    box_free(idle);
-}
-
 void hub_drain(struct hub *hub)
 {
     struct socket *socket;
-    struct box *box;
 
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
-        ws_close(socket->ws, 1001, "the server stops"); /* its end comes later: the map stays */
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        end_polls(box, INT64_MAX);
+        ws_close(socket->ws, 1012, "the server restarts"); /* its end comes later: the map stays */
+    hub_boxes_drain(hub);
 }
 
 void hub_recheck(struct hub *hub)
@@ -550,5 +332,5 @@ void hub_recheck(struct hub *hub)
 void hub_tick(struct hub *hub)
 {
     rpc_tick(hub);
-    tend_boxes(hub, hub->worker->loop.wall_ms);
+    hub_boxes_tick(hub);
 }

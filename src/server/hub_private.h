@@ -30,6 +30,7 @@ struct box {
     struct buf jobs; /* one behind the other: struct boxed, text, padding */
     size_t taken;    /* bytes of `jobs` that are gone */
     struct poll *polls;
+    bool ours;       /* other instances know that it is asked for here */
     int64_t used_ms; /* when somebody last put something in, or asked */
 };
 
@@ -62,5 +63,19 @@ void hub_ws_free(struct hub *hub);
 /* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
  * stands. */
 void hub_call(struct socket *socket, const struct json *message, struct arena *arena);
+struct worker *hub_home(struct server *server, const struct node *node); /* where its box stands */
+void hub_box_add(struct hub *hub, struct send_op *send);                 /* on its home loop */
+void hub_boxes_tick(struct hub *hub);
+void hub_boxes_drain(struct hub *hub);
+void hub_boxes_free(struct hub *hub);
+/* What became of a send; then whoever delivers it answers it. */
+void hub_send_over(struct send_op *send, bool ok, const char *reason);
+/* Both at once, from any loop. */
+void hub_sent(struct send_op *send, bool ok, const char *reason);
+/* As hub_stop, of a node that is connected here. */
+void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+                   const char *reason);
+/* Jobs that wait for a node to ask go to the instance it asks now. Any loop. */
+void hub_move_box(struct server *server, struct node *node, uint32_t holder);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/metrics.h"
 #include "sched/registry.h"
 #include "server/hub_private.h"
+#include "server/links.h"
 #include "server/renew.h"
 #include "server/rpc.h"
 
@@ -27,6 +28,7 @@ struct wscall {
     struct change change;
     struct settle settle;
     struct renew renew;
+    struct linking linking;
 };
 
 static _Atomic uint64_t last_incarnation;
@@ -142,12 +144,42 @@ static bool take_link(const struct wscall *call, const struct socket *socket, st
     return true;
 }
 
+static void say_welcome(struct wscall *call, struct node *node)
+{
+    struct socket *socket = socket_of(call);
+    struct worker *worker = call->hub->worker;
+    struct buf *frame = &call->hub->frame;
+
+    if (!socket) {
+        wscall_over(call);
+        return;
+    }
+    struct jsonw w = jsonw_to(frame);
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("welcome"));
+    jsonw_kint(&w, "protocol", HUB_PROTOCOL);
+    jsonw_kstr(&w, "node_id", node->id);
+    jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
+    jsonw_kint(&w, "heartbeat_ms", worker->server->settings->sched.heartbeat_ms);
+    jsonw_end_obj(&w);
+    ws_send(socket->ws, buf_view(frame));
+    if (!renew_start(&call->renew, node, renewed))
+        reply_ok(call, false);
+}
+
+/* Other instances can hand it jobs from now on. Should the store not have taken it, the keeper
+ * notices and tells it again. */
+static void link_told(struct linking *linking)
+{
+    say_welcome(container_of(linking, struct wscall, linking), linking->node);
+}
+
 /* hello: the node is (now) known. */
 static void welcome(struct wscall *call, struct node *node)
 {
     struct socket *socket = socket_of(call);
     struct worker *worker = call->hub->worker;
-    struct buf *frame = &call->hub->frame;
 
     assert(node);
     if (!socket) {
@@ -161,18 +193,12 @@ static void welcome(struct wscall *call, struct node *node)
     }
     socket->node = node;
     registry_alive(worker->sched, node); /* the old one's close may have come in between */
-    struct jsonw w = jsonw_to(frame);
-    buf_clear(frame);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("welcome"));
-    jsonw_kint(&w, "protocol", HUB_PROTOCOL);
-    jsonw_kstr(&w, "node_id", node->id);
-    jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
-    jsonw_kint(&w, "heartbeat_ms", worker->server->settings->sched.heartbeat_ms);
-    jsonw_end_obj(&w);
-    ws_send(socket->ws, buf_view(frame));
-    if (!renew_start(&call->renew, node, renewed))
-        reply_ok(call, false);
+    if (!peers_shared(worker->server)) {
+        say_welcome(call, node);
+        return;
+    }
+    call->linking.done = link_told;
+    links_tell(worker, &call->linking, node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
 static void refuse_hello(struct wscall *call, const struct problem *why)
@@ -436,6 +462,7 @@ static void on_closed(struct ws *ws, int code)
         if (node_close_evicts(current, link) &&
             atomic_compare_exchange_strong(&socket->node->link, &current, 0)) {
             registry_left(hub->worker->sched, socket->node);
+            links_note(hub->worker, socket->node, STORE_LINK_LEFT, socket->incarnation);
             log_event(LOG_INFO, "node.disconnected", KS("node_id", socket->node->id),
                       KI("code", code));
         }

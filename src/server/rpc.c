@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "server/hub_private.h"
+#include "server/peers.h"
 
 static void answered(struct msg *msg)
 {
@@ -12,7 +13,7 @@ static void answered(struct msg *msg)
     rpc->done(rpc);
 }
 
-static void answer(struct rpc *rpc, enum err err)
+void rpc_over(struct rpc *rpc, enum err err)
 {
     assert(rpc->from && rpc->done);
     rpc->err = err;
@@ -29,7 +30,7 @@ static void ask(struct msg *msg)
 
     assert(rpc->link);
     if (!socket) {
-        answer(rpc, ERR_CONFLICT);
+        rpc_over(rpc, ERR_CONFLICT);
         return;
     }
     rpc->id = ++hub->last_rpc;
@@ -46,16 +47,22 @@ static void ask(struct msg *msg)
     jsonw_end_obj(&w);
     if (!ws_send(socket->ws, buf_view(frame))) {
         idmap_del(&hub->rpcs, rpc->id);
-        answer(rpc, ERR_CONFLICT);
+        rpc_over(rpc, ERR_CONFLICT);
     }
 }
 
 void rpc_send(struct rpc *rpc, struct node *node)
 {
+    uint32_t holder = rpc->handed ? 0 : atomic_load(&node->holder);
+
     rpc->link = atomic_load(&node->link);
     assert(rpc->from && rpc->done);
+    if (!rpc->link && holder) {
+        peers_ask(rpc->from->server, rpc, node->id, holder);
+        return;
+    }
     if (!rpc->link) {
-        answer(rpc, ERR_CONFLICT);
+        rpc_over(rpc, ERR_CONFLICT);
         return;
     }
     rpc->msg.run = ask;
@@ -76,7 +83,7 @@ void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, s
         buf_str(&rpc->answer, json_str(json_get(body, "detail"), arena));
     else
         buf_str(&rpc->answer, json_raw(result));
-    answer(rpc, json_is_null(result) ? ERR_BAD_REQUEST : ERR_OK);
+    rpc_over(rpc, json_is_null(result) ? ERR_BAD_REQUEST : ERR_OK);
 }
 
 /* Ends those of one socket (incarnation > 0), or those whose time is over. */
@@ -98,7 +105,7 @@ static void end_some(struct hub *hub, uint64_t incarnation)
         rpc = container_of(first, struct rpc, msg);
         first = first->next; /* before it is posted */
         idmap_del(&hub->rpcs, rpc->id);
-        answer(rpc, rpc->gone ? ERR_CONFLICT : ERR_TIMEOUT);
+        rpc_over(rpc, rpc->gone ? ERR_CONFLICT : ERR_TIMEOUT);
     }
 }
 

@@ -15,6 +15,7 @@ struct rpc {
     int64_t until_ms;
     int64_t timeout_ms; /* 0: RPC_TIMEOUT_MS */
     bool gone;          /* its socket has closed */
+    bool handed;        /* by another instance: it is not passed on again */
     char method[RPC_METHOD_MAX];
     struct str params; /* JSON object; the asker's memory until done */
     /* the answer */
@@ -27,6 +28,7 @@ struct rpc {
 
 /* from, method, params, done and user are set. */
 void rpc_send(struct rpc *rpc, struct node *node);
+void rpc_over(struct rpc *rpc, enum err err); /* answers it on the asker's loop */
 /* The socket's side. */
 void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena);
 void rpc_tick(struct hub *hub);

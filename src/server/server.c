@@ -26,6 +26,7 @@
 #include "server/hub.h"
 #include "server/listen.h"
 #include "server/logins.h"
+#include "server/peers.h"
 #include "server/route.h"
 #include "server/rpc.h"
 #include "server/signals.h"
@@ -47,6 +48,8 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
     if (!job_state_final(note->head->state))
         return;
     waiters_tell(server, note->head->id);
+    if (peers_want(server, PEERS_ENDS))
+        peers_ended(server, note->head->id);
     if (note->head->callback == CALLBACK_PENDING)
         callbacks_kick(server->callbacks);
 }
@@ -63,6 +66,15 @@ static void node_changed(struct sched_loop *from, struct str node_id, const char
         events_node(server, what, node_id);
 }
 
+static void freed(struct sched_loop *from, struct str node_id, const struct lease_node *counts,
+                  uint64_t order)
+{
+    struct server *server = container_of(from->sched, struct server, sched);
+
+    if (peers_want(server, PEERS_ROOM) && counts->health != NODE_HEALTH_NONE)
+        peers_room(server, node_id, counts, order);
+}
+
 static void loaded(struct sched *sched)
 {
     sem_post(&container_of(sched, struct server, sched)->loaded);
@@ -72,6 +84,8 @@ static const struct sched_hooks hooks = {.send = hub_send,
                                          .noted = noted,
                                          .node_changed = node_changed,
                                          .stop = hub_stop,
+                                         .freed = freed,
+                                         .linked = peers_linked,
                                          .loaded = loaded};
 
 static void loop_tick(struct loop *loop)
@@ -101,6 +115,7 @@ static void keeper_tick_all(struct loop *loop)
     events_keeper_tick(worker->server);
     tally_tick(worker->sched);
     archive_tick(worker->server->archive);
+    peers_tick(worker->server->peers);
     keeper_turn(worker->server->sched.keeper);
 }
 
@@ -112,6 +127,7 @@ static void loop_turned(struct loop *loop)
 static void keeper_turned(struct loop *loop)
 {
     keeper_turn(worker_of(loop)->server->sched.keeper);
+    peers_turn(worker_of(loop)->server->peers);
     sched_flush(worker_of(loop)->sched);
 }
 
@@ -195,6 +211,7 @@ static bool wait_loaded(struct server *server)
 /* Nobody is served before the nodes are loaded: a reader would miss them. */
 static enum err start_all(struct server *server, struct problem *why)
 {
+    peers_start(server->peers);
     for (int i = 0; i <= server->loop_count; i++)
         if (loop_start(&server->workers[i].loop))
             return problem_set(why, ERR_IO, "", "A thread cannot be started.");
@@ -267,6 +284,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->archive = archive_new(server);
     server->audit = audit_open(settings->data_dir);
     server->terminals = terminals_new(server);
+    server->peers = peers_new(server_keeper(server));
     return ERR_OK;
 }
 
@@ -311,6 +329,7 @@ static void server_stop(struct server *server)
         for (int i = 0; i < server->loop_count; i++)
             open += !atomic_load(&drains[i].begun) + atomic_load(&server->workers[i].connections);
     }
+    peers_stop(server->peers);
     for (int i = 0; i <= server->loop_count; i++)
         loop_stop(&server->workers[i].loop);
     for (int i = 0; i <= server->loop_count; i++)
@@ -339,6 +358,7 @@ static void server_done(struct server *server)
     callbacks_free(server->callbacks);
     archive_close(server->archive);
     terminals_free(server->terminals);
+    peers_free(server->peers);
     sched_done(&server->sched);
     free(server->workers);
 }

@@ -26,6 +26,7 @@ struct logins;
 struct warden;
 struct audit;
 struct terminals;
+struct peers;
 
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
@@ -65,6 +66,7 @@ struct server {
     int loop_count;
     struct callbacks *callbacks; /* the keeper's */
     struct archive *archive;     /* the keeper's */
+    struct peers *peers;         /* the keeper's; NULL: nobody shares our store */
     struct http_limits limits;   /* the settings', with room for the largest route */
     int port;
     sem_t loaded; /* posted when the first snapshot is live on every loop */

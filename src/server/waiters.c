@@ -5,6 +5,9 @@
 #include <stdlib.h>
 
 #include "base/map.h"
+#include "server/peers.h"
+
+enum { LOOK_EVERY_MS = 1000 };
 
 struct waiter {
     struct waiter *next;      /* of the same job */
@@ -12,7 +15,9 @@ struct waiter {
     struct call *call;
     uint64_t job;
     int64_t until_ms;
+    int64_t look_ms;
     void (*ready)(struct call *call);
+    void (*look)(struct call *call);
 };
 
 struct waiters {
@@ -54,7 +59,8 @@ void waiters_free(struct waiters *waiters)
 }
 
 struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
-                           int64_t wait_ms, void (*ready)(struct call *call))
+                           int64_t wait_ms, void (*ready)(struct call *call),
+                           void (*look)(struct call *call))
 {
     struct waiter *waiter = calloc(1, sizeof *waiter);
 
@@ -63,9 +69,12 @@ struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t 
                               .call = call,
                               .job = job,
                               .until_ms = waiters->worker->loop.mono_ms + wait_ms,
-                              .ready = ready};
+                              .look_ms = waiters->worker->loop.mono_ms + LOOK_EVERY_MS,
+                              .ready = ready,
+                              .look = look};
     idmap_put(&waiters->by_job, job, waiter);
-    atomic_fetch_add(&waiters->count, 1);
+    if (atomic_fetch_add(&waiters->count, 1) == 0)
+        peers_wish(waiters->worker->server);
     return waiter;
 }
 
@@ -146,8 +155,33 @@ static void end_waits(struct waiters *waiters, int64_t now_ms)
     }
 }
 
+/* What other instances tell may get lost. */
+static void look_again(struct waiters *waiters)
+{
+    int64_t now_ms = waiters->worker->loop.mono_ms;
+    struct waiter *waiter;
+
+    if (!peers_shared(waiters->worker->server))
+        return;
+    for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
+        for (; waiter; waiter = waiter->next)
+            if (waiter->look_ms <= now_ms) {
+                waiter->look_ms = now_ms + LOOK_EVERY_MS;
+                waiter->look(waiter->call); /* answers later: the map stays */
+            }
+}
+
+bool waiters_wait(const struct server *server)
+{
+    for (int i = 0; i < server->loop_count; i++)
+        if (atomic_load_explicit(&server->workers[i].waiters->count, memory_order_relaxed) > 0)
+            return true;
+    return false;
+}
+
 void waiters_tick(struct waiters *waiters)
 {
+    look_again(waiters);
     end_waits(waiters, waiters->worker->loop.mono_ms);
 }
 

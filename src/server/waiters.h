@@ -12,12 +12,15 @@ void waiters_free(struct waiters *waiters);
 void waiters_tick(struct waiters *waiters);
 void waiters_drain(struct waiters *waiters); /* the server goes: nobody waits any longer */
 /* Calls ready(call) once on this loop: when the job ended, or wait_ms later. Register first, then
- * read the job: an end in between is not missed. */
+ * read the job: an end in between is not missed. Where other instances may end it too, and what
+ * they tell may get lost, look(call) is called every second: read the job again. */
 struct waiter;
 struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
-                           int64_t wait_ms, void (*ready)(struct call *call));
+                           int64_t wait_ms, void (*ready)(struct call *call),
+                           void (*look)(struct call *call));
 void waiters_del(struct waiters *waiters, struct waiter *waiter);
 /* A job ended: any loop. */
 void waiters_tell(struct server *server, uint64_t job);
+bool waiters_wait(const struct server *server); /* does anybody, on any loop? */
 
 #endif

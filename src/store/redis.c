@@ -474,8 +474,10 @@ static void redis_listen(struct store *store, struct store_ear *ear)
 {
     struct redis *self = of(store);
 
+    if (!ear)
+        redis_ears_stop(&self->ears);
     /* Without it others are not heard; what is read once a second is enough to go on. */
-    if (!redis_ears_start(&self->ears, ear))
+    else if (!redis_ears_start(&self->ears, ear))
         note_error(self, "no thread can be started to listen to other instances");
 }
 
@@ -483,7 +485,6 @@ static void redis_close(struct store *store)
 {
     struct redis *self = of(store);
 
-    atomic_store(&self->ears.stopping, true); /* the last word of leave() wakes it */
     front_stop_desk(&self->front.helper, &self->helper_stop);
     front_stop_desk(&self->front.desk, &self->stop);
     assert(atomic_load(&self->front.in_flight) == 0);

@@ -14,6 +14,7 @@
 
 enum {
     EARS_OPEN_MS = 1000,
+    EARS_LOOK_MS = 100,    /* how soon a stop is noticed */
     EARS_PING_MS = 1000,   /* silent so long: is anybody there? */
     EARS_SILENT_MS = 3000, /* nobody is */
     EARS_PAUSE_MIN_MS = 20,
@@ -136,25 +137,37 @@ static bool is_right_place(const struct redis_ears *ears)
     return master == 0 || master == redis_addr_mark(&ears->link.at);
 }
 
+/* Nothing came for a moment. False: nobody is there any more. */
+static bool is_there(struct redis_ears *ears, int64_t last_ms, int64_t *pinged_ms)
+{
+    const char *ping[] = {"PING"};
+    int64_t now_ms = clock_mono_ms();
+
+    if (ears->link.context->err || now_ms - last_ms > EARS_SILENT_MS || !is_right_place(ears))
+        return false;
+    if (now_ms - last_ms < EARS_PING_MS || now_ms - *pinged_ms < EARS_PING_MS)
+        return true;
+    *pinged_ms = now_ms;
+    return say(ears, 1, ping);
+}
+
 /* Until the connection is gone. */
 static void listen(struct redis_ears *ears)
 {
-    const char *ping[] = {"PING"};
     int64_t last_ms = clock_mono_ms();
+    int64_t pinged_ms = last_ms;
 
     while (!atomic_load(&ears->stopping)) {
-        int64_t now_ms = clock_mono_ms();
-        redisReply *reply = redis_receive(&ears->link, ears->link.context, now_ms + EARS_PING_MS);
+        redisReply *reply =
+            redis_receive(&ears->link, ears->link.context, clock_mono_ms() + EARS_LOOK_MS);
 
-        if (reply) {
-            last_ms = clock_mono_ms();
-            take(ears, reply);
-            freeReplyObject(reply);
-            continue;
-        }
-        if (ears->link.context->err || clock_mono_ms() - last_ms > EARS_SILENT_MS ||
-            !is_right_place(ears) || !say(ears, 1, ping))
+        if (!reply && !is_there(ears, last_ms, &pinged_ms))
             return;
+        if (!reply)
+            continue;
+        last_ms = clock_mono_ms();
+        take(ears, reply);
+        freeReplyObject(reply);
     }
 }
 
@@ -186,6 +199,7 @@ bool redis_ears_start(struct redis_ears *ears, struct store_ear *ear)
 
 void redis_ears_stop(struct redis_ears *ears)
 {
+    atomic_store(&ears->stopping, true);
     if (ears->started)
         desk_join(&ears->desk);
     ears->started = false;

@@ -26,7 +26,7 @@ void redis_ears_init(struct redis_ears *ears, const struct redis_target *target,
                      const char *instance);
 /* False: no thread to be had. `ear` hears from now on. */
 bool redis_ears_start(struct redis_ears *ears, struct store_ear *ear);
-/* A word on our own channel wakes it at once; else it takes up to a second. */
+/* Nothing is heard when this returns, a tenth of a second later at most. */
 void redis_ears_stop(struct redis_ears *ears);
 uint64_t redis_addr_mark(const struct redis_addr *at);
 

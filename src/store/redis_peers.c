@@ -51,7 +51,7 @@ void wire_live_read(struct str link, struct str live, int64_t now_ms, struct sto
 
     if (link.at && read_name(str_cut(&link, ' '), &read.holder)) {
         kind = next_number(&link, 0);
-        str_cut(&link, ' '); /* the incarnation is its holder's */
+        read.incarnation = (uint64_t)next_number(&link, 0);
         read.linked_ms = ago(next_number(&link, now_ms), now_ms);
     }
     read.kind = kind > 0 && kind <= STORE_LINK_LEFT ? (enum store_link_kind)kind : STORE_LINK_NONE;

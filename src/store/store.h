@@ -115,9 +115,10 @@ enum store_link_kind {
 /* What instances tell each other of a node that is not in its record. */
 struct store_live {
     enum store_link_kind kind;
-    uint32_t holder;   /* name of the instance; 0: none ever */
-    int64_t linked_ms; /* ago: since when that is so */
-    int64_t silent_ms; /* since an instance last told that it heard of it; -1: never */
+    uint32_t holder;      /* name of the instance; 0: none ever */
+    uint64_t incarnation; /* of the connection */
+    int64_t linked_ms;    /* ago: since when that is so */
+    int64_t silent_ms;    /* since an instance last told that it heard of it; -1: never */
     int32_t level, cpu_pm, gpu_pm, mem_pm; /* as last heard; -1: not sent */
 };
 
@@ -419,7 +420,8 @@ enum err store_send(struct store *store, struct store_op *op);
  * their order, with `err` set. */
 struct msg *store_send_all(struct store *store, struct msg *ops);
 void store_status(struct store *store, struct store_status *ret_status);
-/* Once, before the first TELL; nothing is heard after store_close() began. */
+/* Once, before the first TELL, and with NULL before the listener's thread ends: nothing is posted
+ * to its inbox any more when that returns. */
 void store_listen(struct store *store, struct store_ear *ear);
 void store_close(struct store *store);             /* answers what is under way, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */

@@ -162,6 +162,12 @@ static void hook_stop(struct sched_loop *from, struct str node_id, uint64_t job,
     str_copy(node_id, stop->node, sizeof stop->node);
 }
 
+static void hook_freed(struct sched_loop *from, struct str node_id, const struct lease_node *counts,
+                       uint64_t order)
+{
+    assert_true(node_id.len > 0);
+}
+
 static void hook_loaded(struct sched *sched)
 {
     rig_of(sched)->loads++;
@@ -171,6 +177,7 @@ static const struct sched_hooks hooks = {.send = hook_send,
                                          .noted = hook_noted,
                                          .node_changed = hook_node_changed,
                                          .stop = hook_stop,
+                                         .freed = hook_freed,
                                          .loaded = hook_loaded};
 
 /* --- life --- */

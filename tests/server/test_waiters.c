@@ -50,7 +50,7 @@ static struct waiter *wait_for(struct fixture *own, int call, int loop, uint64_t
     struct worker *worker = &own->server->workers[loop];
 
     own->calls[call].worker = worker;
-    return waiters_add(worker->waiters, &own->calls[call], job, ms, ready);
+    return waiters_add(worker->waiters, &own->calls[call], job, ms, ready, ready);
 }
 
 static void run_all(struct fixture *own)

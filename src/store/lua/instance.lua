@@ -94,8 +94,7 @@ function verbs.I(op)
   return number_answer(number)
 end
 
--- It goes in peace: what it held need not wait for its hold to lapse. The word to itself ends its
--- listening.
+-- It goes in peace: what it held need not wait for its hold to lapse.
 function verbs.L(op)
   local ids = active_ids()
   for i = 1, #ids do
@@ -106,7 +105,6 @@ function verbs.L(op)
     end
   end
   call('HDEL', KEY .. 'instances', U.instance)
-  call('PUBLISH', KEY .. 'i:' .. U.instance, '')
   return {ERR.OK, false, false}
 end
 

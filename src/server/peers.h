@@ -1,0 +1,45 @@
+/* The other instances on the same store: jobs for nodes that are connected to them, questions to
+ * such nodes, and what happens to jobs, for those who wait for it or listen. Everything passes
+ * through the keeper, which packs what one turn has for one instance into one word. Nothing of it
+ * happens in a store that is not shared. What is told may get lost: each thing has its own safety
+ * net. */
+#ifndef SERVER_PEERS_H
+#define SERVER_PEERS_H
+
+#include "server/rpc.h"
+
+struct peers;
+
+struct peers *peers_new(struct worker *keeper); /* NULL: nobody shares our store */
+void peers_free(struct peers *peers);
+void peers_start(struct peers *peers); /* begins to listen; before the loops run */
+void peers_stop(struct peers *peers);  /* hears nothing any more; while the keeper still runs */
+/* The keeper's turn and tick. */
+void peers_turn(struct peers *peers);
+void peers_tick(struct peers *peers);
+
+/* Any loop. */
+bool peers_shared(const struct server *server);
+void peers_send(struct server *server, struct send_op *send, uint32_t holder);
+void peers_ask(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder);
+void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
+                  int attempt, const char *reason);
+/* Frames as they are, for one instance: jobs out of a box. */
+void peers_pass(struct server *server, uint32_t holder, struct str frames);
+void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
+                     int64_t deadline_ms, struct str message);
+
+/* What others want to hear of: bits. Ours is told when it changes. */
+enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };
+bool peers_want(const struct server *server, unsigned what);
+void peers_wish(struct server *server); /* somebody here began to wait or to listen */
+void peers_ended(struct server *server, uint64_t job);
+void peers_event(struct server *server, uint64_t job, struct str text); /* keeper: JSON */
+void peers_room(struct server *server, struct str node_id, const struct lease_node *counts,
+                uint64_t order);
+
+/* sched_hooks.linked */
+void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
+                  bool away);
+
+#endif

@@ -1,0 +1,87 @@
+"""Real Redis servers for the end-to-end cases: on free loopback ports, in directories of their own."""
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+
+from harness import clean_env, eventually, live
+
+
+def free_port():
+    """A port nobody listens on now, and whose cluster bus (+ 10000) is a port as well."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port < 50000:
+            return port
+
+
+class Redis:
+    """One redis-server process."""
+
+    def __init__(self, directory, *options):
+        self.dir = pathlib.Path(directory)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.options = options
+        self.port = free_port()
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
+             "--save", "", "--dir", str(self.dir), *self.options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_env())
+        live.add(self.process)
+        eventually("redis answers", lambda: self.says("PING") == "PONG")
+
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def say(self, *words):
+        """One command; the lines of its answer as one text, an error too."""
+        done = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, words)],
+                              capture_output=True, text=True, timeout=20)
+        return done.stdout.strip()
+
+    def says(self, *words):
+        try:
+            return self.say(*words)
+        except subprocess.TimeoutExpired:
+            return ""
+
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        live.discard(self.process)
+
+
+class Cluster:
+    """Three masters with a replica each."""
+
+    def __init__(self, directory):
+        directory = pathlib.Path(directory)
+        self.nodes = [Redis(directory / f"r{i}", "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+                            "--cluster-node-timeout", "2000") for i in range(6)]
+        addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
+        subprocess.run(["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"],
+                       check=True, capture_output=True, timeout=60, env=dict(os.environ))
+        eventually("every node sees the cluster", lambda: all(
+            "cluster_state:ok" in node.say("CLUSTER", "INFO") for node in self.nodes), 30)
+
+    @property
+    def url(self):
+        return "redis-cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def kill(self):
+        for node in self.nodes:
+            node.kill()

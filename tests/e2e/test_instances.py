@@ -1,0 +1,310 @@
+"""Several instances on one Redis: any client and any node may talk to any of them."""
+import json
+import signal
+import threading
+import time
+
+from harness import Case, Events, Listener, Node, WsNode, eventually
+from redis import Redis
+
+
+class Instances(Case):
+    """Three instances, numbered 0 to 2, on one Redis."""
+
+    count = 3
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.all = [self.instance(i) for i in range(self.count)]
+
+    def instance(self, number, **settings):
+        return self.start(f"data{number}", store=self.redis.url, reservation_ttl_ms=3000, **settings)
+
+    def views(self, node_ids):
+        """Does every instance show exactly these nodes?"""
+        want = sorted(node_ids)
+        return all([node["node_id"] for node in server.get("/v1/nodes?limit=1000").json["nodes"]] == want
+                   for server in self.all if server.process.poll() is None)
+
+
+    def empty(self, server, node_id):
+        """Counters of what happened at another instance are read once a second."""
+        eventually("no slot is taken", lambda: server.slots(node_id) == (0, 0), 3)
+
+
+class Nodes(Instances):
+    def test_what_happens_to_a_node_is_seen_everywhere(self):
+        a, b, c = self.all
+        node = Node(a, "n1", labels={"zone": "x"})
+        eventually("registered", lambda: self.views(["n1"]), 2)
+        self.assertEqual(c.node("n1")["labels"], {"zone": "x"})
+        node.server = b
+        node.register(max_concurrent_jobs=7)
+        eventually("changed", lambda: all(s.node("n1")["max"] == 7 for s in self.all), 2)
+        node.server = a
+        self.ok(node.heartbeat(max_concurrent_jobs=5)) # what A knew before is not news for A alone
+        eventually("changed back", lambda: all(s.node("n1")["max"] == 5 for s in self.all), 2)
+        self.ok(c.post("/v1/nodes/n1/drain", {"reason": "disk"}))
+        eventually("drained", lambda: all(s.node("n1")["health"] == "draining" for s in self.all), 2)
+        self.ok(b.post("/v1/node/deregister", {"node_id": "n1"}))
+        eventually("gone", lambda: self.views([]), 2)
+        delay = [s.metrics()["berth_pool_consistency_delay_seconds_count"] for s in self.all]
+        self.assertTrue(all(count > 1 for count in delay), delay)
+
+    def test_a_node_that_beats_at_one_is_alive_for_all(self):
+        settings = dict(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000)
+        for server in self.all:
+            server.stop()
+        self.all = [self.instance(f"b{i}", **settings) for i in range(3)]
+        a, b, c = self.all
+        node = Node(a, "n1", max_concurrent_jobs=1)
+        eventually("known", lambda: self.views(["n1"]), 2)
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            self.ok(node.heartbeat())
+            self.assertEqual(b.node("n1")["health"], "ready")
+            self.assertEqual(c.node("n1")["health"], "ready")
+            time.sleep(0.2)
+        job = self.placed(c) # fresh enough for C, which never heard of it itself
+        self.assertEqual(job["node_id"], "n1")
+        # Silence is noticed by all, and said once.
+        before = b.node("n1")["version"]
+        eventually("lost", lambda: all(s.node("n1")["health"] == "offline" for s in self.all), 10)
+        time.sleep(1)
+        self.assertTrue(all(s.node("n1")["health"] == "offline" for s in self.all))
+        self.ok(node.heartbeat())
+        eventually("back", lambda: all(s.node("n1")["health"] == "ready" for s in self.all), 3)
+
+    def test_pub_sub_cut_while_nodes_join_and_leave(self):
+        stop = threading.Event()
+
+        def cut():
+            while not stop.is_set():
+                self.redis.say("CLIENT", "KILL", "TYPE", "pubsub")
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            for i in range(40):
+                Node(self.all[i % 3], f"n{i:02}")
+                if i % 4 == 3:
+                    self.ok(self.all[(i + 1) % 3].post("/v1/node/deregister", {"node_id": f"n{i - 1:02}"}))
+        finally:
+            stop.set()
+            thread.join()
+        want = [f"n{i:02}" for i in range(40) if i % 4 != 2]
+        eventually("views equal the store", lambda: self.views(want), 2)
+        for server in self.all:
+            eventually("no lag", lambda: server.metrics()["berth_instance_version_lag"] == 0, 3)
+
+
+class HandOver(Instances):
+    def test_a_socket_elsewhere_gets_its_job(self):
+        a, b, c = self.all
+        node = WsNode(b, "n1", max_concurrent_jobs=4)
+        eventually("A knows it", lambda: self.views(["n1"]), 2)
+        for server in (a, b, c):
+            job = self.placed(server)
+            message = node.expect("job", job_id=job["job_id"])
+            self.assertEqual(message["audio_ref"], "blob://a")
+            self.assertTrue(node.report("ack", message)["ok"])
+            self.assertTrue(node.report("done", message, result={"at": server.port})["ok"])
+            self.assertEqual(self.state_of(a, job, "DONE")["result"], {"at": server.port})
+        self.empty(c, "n1")
+        node.close()
+
+    def test_ids_of_all_instances_differ(self):
+        node = Node(self.all[0], "n1", max_concurrent_jobs=1000)
+        eventually("known", lambda: self.views(["n1"]), 2)
+        ids = [self.placed(self.all[i % 3])["job_id"] for i in range(120)]
+        self.assertEqual(len(set(ids)), 120)
+
+    def test_a_poll_elsewhere_gets_its_job(self):
+        a, b, c = self.all
+        node = Node(a, "n1", max_concurrent_jobs=9)
+        eventually("known", lambda: self.views(["n1"]), 2)
+        # Boxed at C before it ever asked; asked for at B.
+        first = self.placed(c)
+        node.server = b
+        jobs = eventually("it comes to B", lambda: node.poll("1s"), 5)
+        self.assertEqual([job["job_id"] for job in jobs], [first["job_id"]])
+        second = self.placed(a)
+        jobs = eventually("this too", lambda: node.poll("1s"), 5)
+        self.assertEqual([job["job_id"] for job in jobs], [second["job_id"]])
+        for job in (first, second):
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+        self.empty(a, "n1")
+
+    def test_the_last_connection_counts_on_every_instance(self):
+        a, b, c = self.all
+        old = WsNode(a, "n1")
+        new = WsNode(b, "n1")
+        self.assertEqual(old.closed(), 4001)
+        eventually("C knows it", lambda: self.views(["n1"]), 2)
+        job = self.placed(c)
+        self.assertEqual(new.expect("job")["job_id"], job["job_id"])
+        reply = new.report("ack", job)
+        self.assertTrue(reply.get("ok"), reply)
+        self.assertTrue(new.report("done", job)["ok"])
+        new.close()
+        eventually("nobody is asked", lambda: self.dispatch(c).status == 503, 3)
+
+    def test_who_waits_at_one_hears_of_an_end_at_another(self):
+        a, b, c = self.all
+        node = WsNode(b, "n1")
+        eventually("known", lambda: self.views(["n1"]), 2)
+        job = self.placed(a)
+        message = node.expect("job")
+        shown = []
+        waits = [threading.Thread(target=lambda s=s: shown.append(s.job(job["job_id"], wait="20s"))) for s in (a, c)]
+        for thread in waits:
+            thread.start()
+        self.assertTrue(node.report("ack", message)["ok"])
+        eventually("both wait", lambda: self.redis.say("PING"))
+        begun = time.monotonic()
+        self.assertTrue(node.report("done", message)["ok"])
+        for thread in waits:
+            thread.join()
+        self.assertEqual([job["state"] for job in shown], ["DONE", "DONE"])
+        self.assertLess(time.monotonic() - begun, 3)
+        node.close()
+
+    def test_events_show_the_whole_cluster(self):
+        a, b, c = self.all
+        node = WsNode(b, "n1")
+        eventually("known", lambda: self.views(["n1"]), 2)
+        events = Events(c)
+        eventually("it listens", lambda: any(name == "hello" for name, _ in events.seen))
+        def all_of_it():
+            job = self.placed(a)
+            message = node.expect("job", job_id=job["job_id"])
+            node.report("ack", message)
+            node.report("done", message)
+            def seen():
+                what = [data["what"] for name, data in events.seen
+                        if name == "job" and data["job_id"] == job["job_id"]]
+                return what if "done" in what else None
+            return eventually("the end is seen", seen, 3)
+        eventually("each step", lambda: sorted(all_of_it()) == ["acked", "dispatched", "done"], 5)
+        self.ok(a.post("/v1/nodes/n1/drain"))
+        eventually("nodes too", lambda: any(name == "node" for name, _ in events.seen), 3)
+        events.close()
+        node.close()
+
+    def test_cancel_and_questions_cross(self):
+        a, b, c = self.all
+        node = WsNode(b, "n1")
+        eventually("known", lambda: self.views(["n1"]), 2)
+        job = self.placed(a)
+        message = node.expect("job")
+        self.assertTrue(node.report("ack", message)["ok"])
+        self.ok(c.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        self.assertEqual(node.expect("cancel")["job_id"], job["job_id"])
+        self.assertTrue(node.report("done", message)["ok"])
+        self.empty(a, "n1")
+
+        answers = []
+        asker = threading.Thread(target=lambda: answers.append(a.post("/v1/nodes/n1/rpc/NodeUnit/InspectResourceUsage")))
+        asker.start()
+        question = node.expect("rpc")
+        node.send("rpc_reply", re=question["id"], result={"cpu_percent": 3})
+        asker.join()
+        self.assertEqual(self.ok(answers[0]), {"cpu_percent": 3})
+        node.close()
+        eventually("a clear answer", lambda: a.post("/v1/nodes/n1/rpc/NodeUnit/X").status == 409, 3)
+
+    def test_room_that_becomes_free_elsewhere_is_used_at_once(self):
+        a, b, c = self.all
+        node = WsNode(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
+        eventually("known", lambda: self.views(["n1"]), 2)
+        first = self.ok(self.task(a))
+        message = node.expect("job")
+        node.report("ack", message)
+        waiting = self.ok(self.task(c, queue_ms=30000), 202)
+        eventually("B knows that C waits", lambda: self.redis.say("PING"))
+        node.report("done", message)
+        message = node.expect("job", seconds=5)
+        self.assertEqual(message["job_id"], waiting["job_id"])
+        node.report("ack", message)
+        node.report("done", message)
+        node.close()
+
+
+class Deaths(Instances):
+    def test_a_job_reserved_by_a_dead_instance_comes_back(self):
+        """kill -9 between reserve and send: nobody tells, the slot is back after its time."""
+        a, b, c = self.all
+        Node(a, "n1", max_concurrent_jobs=1) # it never asks
+        eventually("known", lambda: self.views(["n1"]), 2)
+        job = self.placed(a)
+        a.kill()
+        eventually("the slot is taken", lambda: b.slots("n1") == (1, 0), 3)
+        eventually("and back", lambda: b.slots("n1") in ((0, 0), (1, 0)) and
+                   b.job(job["job_id"])["attempt_id"] == 2, 8)
+
+    def test_jobs_that_wait_are_adopted(self):
+        a, b, c = self.all
+        node = Node(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
+        eventually("known", lambda: self.views(["n1"]), 2)
+        first = self.ok(self.task(b))
+        waiting = self.ok(self.task(a, queue_ms=60000), 202)
+        self.assertEqual(a.stop(), 0) # in peace: at once
+        self.ok(node.ack(first))
+        self.ok(node.done(first))
+        jobs = eventually("adopted", lambda: [job for job in node.poll("1s") if job["job_id"] == waiting["job_id"]], 6)
+        self.ok(node.ack(jobs[0]))
+        self.ok(node.done(jobs[0]))
+
+    def test_a_frozen_instance_begins_anew(self):
+        """Stopped for longer than its number is its own: the ids it makes afterwards are new ones."""
+        a, b, c = self.all
+        node = Node(b, "n1", max_concurrent_jobs=1000)
+        eventually("known", lambda: self.views(["n1"]), 2)
+        before = self.placed(a)["job_id"]
+        a.process.send_signal(signal.SIGSTOP)
+        lapsed = self.redis.say("HGETALL", "sched:{f}:instances").split("\n")
+        time.sleep(16)
+        late = self.instance("late")
+        a.process.send_signal(signal.SIGCONT)
+        self.ok(node.heartbeat())
+        for server in (a, b, late):
+            eventually("it works again", lambda: self.dispatch(server).status == 200, 5)
+        numbers = [line.split()[1] for line in self.redis.say("HGETALL", "sched:{f}:instances").split("\n")[1::2]]
+        self.assertEqual(len(numbers), 4)
+        self.assertEqual(len(set(numbers)), 4)
+        self.assertEqual(len(lapsed), 6)
+        ids = [self.placed(server)["job_id"] for _ in range(30) for server in (a, b, late)]
+        self.assertEqual(len(set(ids + [before])), 91)
+
+    def test_a_callback_is_delivered_once(self):
+        target = Listener()
+        self.addCleanup(target.close)
+        node = Node(self.all[0], "n1", max_concurrent_jobs=100, allowed_types=["dev"])
+        eventually("known", lambda: self.views(["n1"]), 2)
+        for i in range(30):
+            job = self.ok(self.task(self.all[i % 3], callback_url=target.url + f"/{i}"))
+            node.server = self.all[(i + 1) % 3]
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+        target.wait(30)
+        time.sleep(3) # every instance has looked at what is pending meanwhile
+        self.assertEqual(len(target.requests), 30)
+
+    def test_one_probe_in_the_whole_cluster(self):
+        for server in self.all:
+            server.stop()
+        self.all = [self.instance(f"p{i}", breaker_threshold=2, breaker_cooldown_ms=1000, max_retry=1) for i in range(3)]
+        node = Node(self.all[0], "n1", max_concurrent_jobs=50, allowed_types=["dev"])
+        eventually("known", lambda: self.views(["n1"]), 2)
+        for i in range(2):
+            job = self.ok(self.task(self.all[i]))
+            self.ok(node.ack(job))
+            self.ok(node.fail(job, reason="EXECUTOR_CRASHED"))
+        self.assertEqual(self.task(self.all[2]).status, 503)
+        time.sleep(1.1)
+        answers = [self.task(self.all[i % 3]).status for i in range(12)]
+        self.assertEqual(sorted(answers), [200] + [503] * 11)
