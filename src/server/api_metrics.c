@@ -35,6 +35,7 @@ void api_metrics_declare(void)
         {METRIC_BREAKER_EVENTS, {"open", "probe", "closed", "reset"}},
         {METRIC_INVARIANT, {"slots_equal_leases"}},
         {METRIC_RELOADS, {"ok", "refused"}},
+        {METRIC_SQL, {"ok", "error"}},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)

@@ -234,6 +234,10 @@ ROWS = {
                           ratio((LATENCY, {"le": "0.005", "outcome": "PLACED"}, 10),
                                 (LATENCY, {"le": "0.05", "outcome": "PLACED"}, 10)) +
                           [series(LATENCY, "0+10x30", le="+Inf", outcome="PLACED")]),
+    "BerthDatabaseDown": ([series("berth_sql_calls_total", "0+1x40", result="error")],
+                          [series("berth_sql_calls_total", "0+1x40", result="ok")]),
+    "BerthNodeLeasesLapsed": ([series("berth_node_leases_lapsed_total", "0x22 1x20")],
+                              [series("berth_node_leases_lapsed_total", "5x40")]),
     "BerthLeasesLost": ([series("berth_lease_expired_total", "0x22 1x20", kind="running")],
                         [series("berth_lease_expired_total", "0+1x40", kind="reserved")]),
     "BerthNodesOffline": ([series("berth_nodes", "0x10 1x30", health="offline")],
