@@ -303,22 +303,40 @@ static enum err open_copies(struct agent *agent, struct problem *why)
     return ERR_OK;
 }
 
+static const char *path_of(struct agent *agent, struct str path)
+{
+    return path.len ? arena_cstr(&agent->arena, path) : NULL;
+}
+
+void agent_access(struct agent *agent)
+{
+    const struct config *config = agent->config;
+
+    agent->access = (struct access){.token_file = path_of(agent, config->token_file),
+                                    .token = config->token,
+                                    .tls = config->tls,
+                                    .ca_file = path_of(agent, config->ca_file),
+                                    .cert_file = path_of(agent, config->tls_cert),
+                                    .key_file = path_of(agent, config->tls_key)};
+}
+
+/* What cannot be read now is told now; later it is a connection that fails. */
 static enum err open_link(struct agent *agent, struct problem *why)
 {
     const struct config *config = agent->config;
-    const char *ca = NULL;
+    struct net_tls *tls = NULL;
+    enum err err;
 
+    agent_access(agent);
     agent->link_config = (struct link_config){.urls = config->urls,
                                               .url_count = config->url_count,
                                               .node_id = agent->node_id,
-                                              .token = config->token,
+                                              .access = &agent->access,
                                               .heartbeat_ms = config->heartbeat_ms};
     if (!config->tls)
         return ERR_OK;
-    if (config->ca_file.at && config->ca_file.len)
-        ca = arena_cstr(&agent->arena, config->ca_file);
-    enum err err = net_tls_client(ca, &agent->tls, why);
-    agent->link_config.tls = agent->tls;
+    err = access_tls(&agent->access, &tls, why);
+    net_tls_free(tls);
     return err;
 }
 
@@ -363,7 +381,6 @@ static void agent_done(struct agent *agent)
     loop_done(&agent->loop);
     if (agent->protect.kill)
         protect_done(&agent->protect);
-    net_tls_free(agent->tls);
     free(agent->tasks);
     free(agent->task_jobs);
     free(agent->pids);

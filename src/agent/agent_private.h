@@ -7,6 +7,7 @@
 #ifndef AGENT_AGENT_PRIVATE_H
 #define AGENT_AGENT_PRIVATE_H
 
+#include "agent/access.h"
 #include "agent/claimer.h"
 #include "agent/config.h"
 #include "agent/copies.h"
@@ -26,7 +27,7 @@ struct agent {
     const struct config *config;
     const char *dir; /* absolute */
     struct str node_id;
-    struct net_tls *tls;
+    struct access access;
     struct link_config link_config;
     struct link *link; /* NULL until the machine was measured once */
     struct runs *runs;
@@ -57,6 +58,7 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
 
 /* SIGHUP (reload.c). */
 void agent_reload(struct agent *agent);
+void agent_access(struct agent *agent); /* token and certificate files, as the settings have them */
 enum err agent_open_log(const struct config *config, struct problem *why);
 /* Measures from now on; the first sample opens the link. */
 enum err machine_watch(struct agent *agent, struct problem *why);

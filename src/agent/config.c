@@ -68,6 +68,12 @@ static const struct field fields[] = {
      .type = FIELD_STR,
      .offset = AT(ca_file),
      .help = "certificates to trust, for https; default: the system's"},
+    {.name = "tls_cert",
+     .type = FIELD_STR,
+     .offset = AT(tls_cert),
+     .help =
+         "certificate to show to a server that asks for one (PEM); its common name is the node"},
+    {.name = "tls_key", .type = FIELD_STR, .offset = AT(tls_key), .help = "its key file"},
     {.name = "name",
      .type = FIELD_STR,
      .offset = AT(name),

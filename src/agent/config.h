@@ -45,6 +45,7 @@ struct config {
     struct str token_file;
     struct str token; /* at == NULL: none */
     struct str ca_file;
+    struct str tls_cert, tls_key; /* both or none */
     struct str name, role;
     struct strs semantic_langs, tts_langs, allowed_types;
     const struct json *nmt_pairs, *capability_by_type, *labels;

@@ -1,35 +1,23 @@
 /* Where the server is and how to be let in: URLs and the token. */
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "agent/access.h"
 #include "agent/config_private.h"
+#include "base/file.h"
 #include "io/url.h"
 
 #define CONNECT_PATH "/v1/node/connect"
 
-enum { TOKEN_BYTES_MAX = 4096 };
-
 enum err config_read_file(const char *path, size_t max, struct arena *arena, struct str *ret_text,
                           struct problem *why)
 {
-    char *text = arena_raw(arena, max + 1);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t len = 0;
-    ssize_t got = 0;
+    enum err err = file_read(path, max, arena, ret_text, why);
 
-    if (fd < 0)
-        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot open %s: %s.", path, strerror(errno));
-    while (len <= max && (got = read(fd, text + len, max + 1 - len)) > 0)
-        len += (size_t)got;
-    close(fd);
-    if (got < 0)
-        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot read %s: %s.", path, strerror(errno));
-    *ret_text = (struct str){.at = text, .len = len};
-    return ERR_OK;
+    if (err)
+        why->err = ERR_BAD_CONFIG;
+    return err ? ERR_BAD_CONFIG : ERR_OK;
 }
 
 /* The first line of the file, or the environment: never a flag, which everybody can see in ps. */
@@ -37,7 +25,6 @@ enum err config_read_token(struct config_source *source, struct problem *why)
 {
     struct config *config = &source->config;
     char *env = getenv("BERTH_TOKEN");
-    struct str text;
 
     if (env && *env && !config->token_file.len)
         config->token = arena_str(&source->arena, str_of(env));
@@ -47,19 +34,17 @@ enum err config_read_token(struct config_source *source, struct problem *why)
     }
     if (config->token_file.len) {
         const char *path = arena_cstr(&source->arena, config->token_file);
-        enum err err = config_read_file(path, TOKEN_BYTES_MAX, &source->arena, &text, why);
+        enum err err = access_read_token(path, &source->arena, &config->token, why);
 
         if (err)
             return err;
-        config->token = str_cut(&text, '\n');
-        if (config->token.len && config->token.at[config->token.len - 1] == '\r')
-            config->token.len--;
-        if (!config->token.len)
-            return problem_set(why, ERR_BAD_CONFIG, "token_file", "%s is empty.", path);
     }
-    if (config->token.at && (!str_is_text(config->token) || config->token.len > TOKEN_BYTES_MAX))
+    if (config->token.at && (!str_is_text(config->token) || config->token.len > ACCESS_TOKEN_MAX))
         return problem_set(why, ERR_BAD_CONFIG, "token",
-                           "The token must be one line of at most %d bytes.", TOKEN_BYTES_MAX);
+                           "The token must be one line of at most %d bytes.", ACCESS_TOKEN_MAX);
+    if (!config->tls_cert.len != !config->tls_key.len)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_key",
+                           "tls_cert and tls_key must be given together.");
     return ERR_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/access.h"
 #include "agent/backoff.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -299,21 +300,31 @@ static void dial(struct link *link)
 {
     const struct link_config *config = link->config;
     const char *url = config->urls[link->url];
+    struct access *access = config->access;
     struct http_header headers[1];
+    size_t header_count = 0;
+    struct net_tls *tls = NULL;
     struct problem why;
     struct buf bearer = {0};
+    enum err err = ERR_OK;
 
     assert(!link->ws && !link->up);
     if (link->freeing || link->loop->stopping)
         return;
     link->limits.ping_ms = GREETING_PING_MS;
-    if (config->token.at) {
-        buf_fmt(&bearer, "Bearer " STR_FMT, STR_ARG(config->token));
-        headers[0] = (struct http_header){STR("Authorization"), buf_view(&bearer)};
+    if (access)
+        access_refresh(access);
+    if (access && access->token.at) {
+        buf_fmt(&bearer, "Bearer " STR_FMT, STR_ARG(access->token));
+        headers[header_count++] = (struct http_header){STR("Authorization"), buf_view(&bearer)};
     }
-    if (ws_connect(link->loop, url, headers, config->token.at ? 1 : 0,
-                   strncmp(url, "wss:", 4) == 0 ? config->tls : NULL, &handler, &link->limits, link,
-                   &link->ws, &why) != ERR_OK) {
+    if (access && strncmp(url, "wss:", 4) == 0)
+        err = access_tls(access, &tls, &why);
+    if (!err)
+        err = ws_connect(link->loop, url, headers, header_count, tls, &handler, &link->limits, link,
+                         &link->ws, &why);
+    net_tls_free(tls); /* the connection keeps it */
+    if (err) {
         link->failures++;
         int64_t pause_ms = link_pause_ms(link->failures, config->url_count, &link->rnd);
         log_event(LOG_WARN, "agent.connect_failed", KS("node_id", config->node_id),

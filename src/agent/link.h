@@ -40,10 +40,9 @@ struct link_config {
     const char *const *urls; /* ws:// or wss://, with the path */
     size_t url_count;
     struct str node_id;
-    struct str token;     /* at == NULL: none */
-    struct net_tls *tls;  /* for wss; NULL: none of the URLs is */
-    int64_t heartbeat_ms; /* until a welcome says otherwise */
-    int64_t welcome_ms;   /* for the answer to hello; 0 = LINK_WELCOME_MS */
+    struct access *access; /* refreshed before each dial; NULL: no token, no TLS */
+    int64_t heartbeat_ms;  /* until a welcome says otherwise */
+    int64_t welcome_ms;    /* for the answer to hello; 0 = LINK_WELCOME_MS */
 };
 
 /* Begins to dial at once; nothing is called before this returns. */

@@ -24,7 +24,7 @@ static void take_over(struct agent *agent, struct config_source *next,
     next->before = agent->source;
     agent->source = next;
     agent->settings = next->config;
-    agent->link_config.token = agent->config->token;
+    agent_access(agent);
     agent->protect.rules = *rules;
     log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
     if (agent->link)

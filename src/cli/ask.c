@@ -77,6 +77,12 @@ int ask_refused(struct cli *cli, const struct ask *ask)
         return cli_fail(cli, err_exit(err_by_name("", ask->status)),
                         "%s%s answered %d without a reason. Is it a berth server?", cli->addr,
                         ask->path, ask->status);
+    if (ask->status == 401 && !cli->token)
+        return cli_fail(
+            cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), ask->status)),
+            "%s wants a token: put it into a file and name that (--token-file), or into "
+            "BERTH_TOKEN (" STR_FMT ")",
+            cli->addr, STR_ARG(name));
     return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), ask->status)),
                     STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
 }
@@ -120,6 +126,8 @@ int ask_run(struct cli *cli, struct ask *ask)
                         .content_type = ask->body.at ? "application/json" : NULL,
                         .headers = headers,
                         .ca_file = cli->ca_file,
+                        .cert_file = cli->cert_file,
+                        .key_file = cli->key_file,
                         .timeout_ms = ask->timeout_ms ? ask->timeout_ms : ASK_TIMEOUT_MS,
                         .reply_bytes_max = ASK_REPLY_BYTES_MAX,
                         .piece = ask->piece ? exchange_piece : NULL,

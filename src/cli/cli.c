@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/context.h"
 #include "cli/help.h"
 #include "cli/list.h"
 
@@ -152,16 +153,19 @@ static bool read_output(struct cli *cli, const char *name)
     return false;
 }
 
-/* Where the server is and who we are; "host:port" is taken as http. */
-static int common_flags(struct cli *cli)
+/* A flag, else its variable; NULL: neither. */
+static const char *given_or_env(struct cli *cli, const char *flag, const char *env)
 {
-    const char *addr = cli_text(cli, "addr"), *output = cli_text(cli, "output");
-    const char *token_file = cli_text(cli, "token-file");
-    struct str text;
+    const char *text = cli_text(cli, flag);
 
-    if (!addr)
-        addr = getenv("BERTH_ADDR");
-    text = str_of(addr && *addr ? addr : ADDR_DEFAULT);
+    if (!text)
+        text = getenv(env);
+    return text && *text ? text : NULL;
+}
+
+/* "host:port" is taken as http. */
+static int read_addr(struct cli *cli, struct str text)
+{
     while (text.len > 0 && text.at[text.len - 1] == '/')
         text.len--;
     if (!memmem(text.at, text.len, "://", 3))
@@ -170,16 +174,59 @@ static int common_flags(struct cli *cli)
         return cli_misuse(cli, "the address must be http:// or https://, not " STR_FMT,
                           STR_ARG(text));
     cli->addr = arena_cstr(&cli->arena, text);
+    return CLI_OK;
+}
+
+/* Files to trust and to show: flag, else variable, else the context's. */
+static int read_files(struct cli *cli, const struct context *context)
+{
+    const struct {
+        const char *flag, *env;
+        struct str kept;
+        const char **to;
+    } files[] = {
+        {"ca-file", "BERTH_CA_FILE", context ? context->ca_file : STR_NONE, &cli->ca_file},
+        {"cert-file", "BERTH_CERT_FILE", context ? context->cert_file : STR_NONE, &cli->cert_file},
+        {"key-file", "BERTH_KEY_FILE", context ? context->key_file : STR_NONE, &cli->key_file},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        *files[i].to = given_or_env(cli, files[i].flag, files[i].env);
+        if (!*files[i].to && files[i].kept.at)
+            *files[i].to = context_path(cli, files[i].kept);
+        if (*files[i].to && access(*files[i].to, R_OK) != 0)
+            return cli_fail(cli, CLI_USAGE, "cannot read the certificates in %s: %m", *files[i].to);
+    }
+    if (!cli->cert_file != !cli->key_file)
+        return cli_misuse(cli, "--cert-file and --key-file must be given together");
+    return CLI_OK;
+}
+
+/* Where the server is and who we are. */
+static int common_flags(struct cli *cli)
+{
+    const char *addr = given_or_env(cli, "addr", "BERTH_ADDR"), *output = cli_text(cli, "output");
+    const char *token_file = cli_text(cli, "token-file");
+    const struct context *context = NULL;
+    int code = CLI_OK;
+
     if (output && !read_output(cli, output))
         return cli_misuse(cli, "--output is table, wide, json, jsonl or name, not \"%s\"", output);
-    cli->ca_file = cli_text(cli, "ca-file");
-    if (!cli->ca_file)
-        cli->ca_file = getenv("BERTH_CA_FILE");
-    if (cli->ca_file && access(cli->ca_file, R_OK) != 0)
-        return cli_fail(cli, CLI_USAGE, "cannot read the certificates in %s: %m", cli->ca_file);
+    if (addr && cli_given(cli, "context"))
+        return cli_misuse(cli, "--context or an address (--addr, BERTH_ADDR), not both");
+    if (!addr)
+        code = contexts_chosen(cli, &context);
+    if (code == CLI_OK)
+        code = read_addr(cli, context ? context->addr : str_of(addr ? addr : ADDR_DEFAULT));
+    if (code == CLI_OK)
+        code = read_files(cli, context);
+    if (code != CLI_OK)
+        return code;
     cli->token = getenv("BERTH_TOKEN");
     if (cli->token && !*cli->token)
         cli->token = NULL;
+    if (!token_file && !cli->token && context && context->token_file.at)
+        token_file = context_path(cli, context->token_file);
     return token_file ? read_token(cli, token_file) : CLI_OK;
 }
 

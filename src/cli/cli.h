@@ -69,9 +69,11 @@ struct cli {
     enum cli_output output;
     bool json; /* the output is JSON of some kind */
     bool colour;
-    const char *addr;    /* "http://127.0.0.1:7420", no slash at the end */
-    const char *token;   /* NULL: none */
-    const char *ca_file; /* certificates to trust, for https; NULL: the system's */
+    const char *addr;      /* "http://127.0.0.1:7420", no slash at the end */
+    const char *token;     /* NULL: none */
+    const char *ca_file;   /* certificates to trust, for https; NULL: the system's */
+    const char *cert_file; /* our own, to show; NULL: none */
+    const char *key_file;
 };
 
 /* The whole command line; argv with the program's name. Returns what main() returns. */

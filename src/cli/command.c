@@ -29,6 +29,7 @@ enum { NAMES_MAX = 128 };
         row(debug)   /* cmd_debug.c */                                                             \
         row(token)   /* cmd_token.c */                                                             \
         row(audit)   /* cmd_audit.c */                                                             \
+        row(context) /* cmd_context.c */                                                           \
         row(bench)   /* bench.c */
 
 #define COMMAND_SET_EXTERN(name) extern const struct command_set commands_##name;

@@ -252,6 +252,10 @@ static bool set_up(struct flight *flight)
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
     if (call->ca_file)
         curl_easy_setopt(easy, CURLOPT_CAINFO, call->ca_file);
+    if (call->cert_file) {
+        curl_easy_setopt(easy, CURLOPT_SSLCERT, call->cert_file);
+        curl_easy_setopt(easy, CURLOPT_SSLKEY, call->key_file);
+    }
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->timeout_ms);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                      call->timeout_ms && call->timeout_ms < CONNECT_TIMEOUT_MS

@@ -14,7 +14,9 @@ struct client_call {
     const char *content_type;
     const char *const *headers; /* more lines, "Name: value", NULL-terminated; NULL: none */
     const char *ca_file;        /* certificates to trust, for https; NULL: the system's */
-    int64_t timeout_ms;         /* for all of it; 0: no end, for streams */
+    const char *cert_file;      /* our own, for servers that ask for one; NULL: none */
+    const char *key_file;
+    int64_t timeout_ms; /* for all of it; 0: no end, for streams */
     int64_t reply_bytes_max;
     /* NULL: the answer's body is kept in `reply`. Else each piece of a 2xx body is handed over as
      * it comes (server-sent events) and reply_bytes_max does not apply; false ends the call. */

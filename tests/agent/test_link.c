@@ -1,4 +1,5 @@
 /* The agent's connection: greeting, beating, hearing, and coming back. */
+#include "agent/access.h"
 #include "agent/link.h"
 
 #include <stdio.h>
@@ -121,8 +122,9 @@ static struct str log_text(struct line *line)
 static void test_hello(void **state)
 {
     struct line *line = *state;
+    struct access access = {.token = STR("s3cret")};
 
-    line->config.token = STR("s3cret");
+    line->config.access = &access;
     line->server.heartbeat_ms = 4321;
     dial(line);
     assert_int_equal(line->ups, 0);

@@ -47,7 +47,7 @@ static const struct row rows[] = {
      "GET /v1/nodes ",
      NULL,
      NULL,
-     "berth: No token. (UNAUTHORIZED)\n"},
+     "wants a token: put it into a file and name that (--token-file), or into BERTH_TOKEN"},
     {"berth node ls",
      {"400 " PROBLEM("BAD_FIELD", "Bad.")},
      CLI_USAGE,

@@ -268,8 +268,9 @@ def parse_metrics(text):
 
 
 def clean_env():
-    """The environment without our own BERTH_ names, which the binary would take for settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+    """The environment without our own BERTH_ names, which the binary would take for settings, nor contexts."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("BERTH_")},
+            "XDG_CONFIG_HOME": "/nonexistent"}
 
 
 def calm_machine(directory):

@@ -1,5 +1,6 @@
 """The command line against a real server: what it prints and what it exits with."""
 import json
+import socket
 import subprocess
 
 from harness import BINARY, SLOW, Case, Node, berth, clean_env
@@ -52,6 +53,49 @@ class Cli(Case):
         self.assertEqual(self.cli("node", "ls", "--limit", "2", "--cursor", "a2", "-o", "name"), "a3\n")
         self.assertEqual(self.cli("node", "show", "a2", "-o", "name"), "a2\n")
         self.assertEqual(self.cli("node", "cordon", "a2", "-o", "name"), "a2\n")
+
+    def test_contexts(self):
+        home = {"XDG_CONFIG_HOME": str(self.dir / "home"), "BERTH_ADDR": ""}
+        (self.dir / "home").mkdir()
+
+        def context(*args, code=0, **env):
+            return self.cli(*args, code=code, env={**home, **env})
+
+        self.assertEqual(context("context", "ls").split(), ["NAME", "ADDR", "TOKEN", "FILE", "CA", "FILE", "CERT", "FILE"])
+        context("context", "use", "here", code=3)
+        context("context", "set", "here", code=2)
+        context("context", "set", "away", "--addr", "http://127.0.0.1:1", "--token-file", str(self.dir / "none"))
+        context("node", "ls", code=2)  # its token file is not there
+        context("context", "set", "here", "--addr", f"127.0.0.1:{self.server.port}")
+        context("node", "ls", "--context", "here")
+        context("node", "ls", BERTH_CONTEXT="here")
+        context("context", "use", "here")
+        context("node", "ls")
+        context("node", "ls", "--context", "nowhere", code=2)
+        context("node", "ls", "--context", "away", "--addr", "http://127.0.0.1:1", code=2)
+        self.assertIn("*  here", context("context", "ls"))
+        context("context", "rm", "here")
+        context("context", "rm", "here", code=3)
+        path = self.dir / "home" / "berth" / "config.yaml"
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        for text in ("contexts: 5", "contexts: {x: {}}", "contexts: {x: {addr: a, colour: b}}", "- x", "{", "current: x"):
+            path.write_text(text)
+            context("node", "ls", code=2)
+
+    def test_a_contexts_token_goes_nowhere_else(self):
+        """BERTH_ADDR names another server: the token of the context is not for it."""
+        home = {"XDG_CONFIG_HOME": str(self.dir / "home")}
+        (self.dir / "token").write_text("s3cret-0000\n")
+        self.cli("context", "set", "prod", "--addr", "http://127.0.0.1:1", "--token-file", str(self.dir / "token"), env=home)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            process = subprocess.Popen([BINARY, "node", "ls"], stderr=subprocess.DEVNULL,
+                                       env={**clean_env(), **home, "BERTH_ADDR": f"127.0.0.1:{listener.getsockname()[1]}"})
+            connection, _ = listener.accept()
+            asked = connection.recv(65536)
+            connection.close()
+            process.wait()
+        self.assertIn(b"GET /v1/nodes", asked)
+        self.assertNotIn(b"s3cret", asked)
 
     def test_a_jobs_life(self):
         node = Node(self.server, "n1", allowed_types=["research"])

@@ -1,0 +1,214 @@
+/* Reading and writing the file of contexts. */
+#include "cli/context.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/yaml.h"
+
+enum { CONTEXT_FILE_MAX = 64 * 1024 };
+
+/* The members of a context, as they stand in the file. */
+static const struct {
+    const char *name;
+    size_t offset;
+} members[] = {
+    {"addr", offsetof(struct context, addr)},
+    {"token_file", offsetof(struct context, token_file)},
+    {"ca_file", offsetof(struct context, ca_file)},
+    {"cert_file", offsetof(struct context, cert_file)},
+    {"key_file", offsetof(struct context, key_file)},
+};
+
+static struct str *member_at(struct context *context, size_t i)
+{
+    assert(i < COUNT_OF(members));
+    return (struct str *)((char *)context + members[i].offset);
+}
+
+/* NULL: there is no home to keep it in. */
+static const char *file_path(struct cli *cli)
+{
+    const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+
+    if (base && *base == '/')
+        return arena_fmt(&cli->arena, "%s/berth/config.yaml", base).at;
+    return home && *home == '/' ? arena_fmt(&cli->arena, "%s/.config/berth/config.yaml", home).at
+                                : NULL;
+}
+
+const char *context_path(struct cli *cli, struct str path)
+{
+    const char *home = getenv("HOME");
+
+    if (home && str_starts(path, STR("~/")))
+        return arena_fmt(&cli->arena, "%s%.*s", home, (int)path.len - 1, path.at + 1).at;
+    return arena_cstr(&cli->arena, path);
+}
+
+static int bad(struct cli *cli, const char *path, const char *what)
+{
+    return cli_fail(cli, CLI_USAGE, "%s: %s", path, what);
+}
+
+static int read_context(struct cli *cli, const char *path, const struct json *key,
+                        struct context *ret_context)
+{
+    const struct json *member = json_first(key + 1);
+    struct context context = {.name = json_str(key, &cli->arena)};
+
+    if (!str_is_id(context.name, CONTEXT_NAME_MAX) || json_type(key + 1) != JSON_OBJ)
+        return bad(cli, path, "contexts must map names to {addr: ..., token_file: ...}");
+    for (uint32_t m = 0; m < key[1].count; m++, member = json_next(member + 1)) {
+        size_t i = 0;
+
+        while (i < COUNT_OF(members) && !json_str_is(member, members[i].name))
+            i++;
+        if (i == COUNT_OF(members))
+            return cli_fail(cli, CLI_USAGE,
+                            "%s: a context has addr, token_file, ca_file, cert_file and key_file, "
+                            "not \"" STR_FMT "\"",
+                            path, STR_ARG(json_str(member, &cli->arena)));
+        if (json_type(member + 1) != JSON_STR)
+            return cli_fail(cli, CLI_USAGE, "%s: %s must be a text", path, members[i].name);
+        *member_at(&context, i) = json_str(member + 1, &cli->arena);
+    }
+    if (!context.addr.len)
+        return cli_fail(cli, CLI_USAGE, "%s: the context " STR_FMT " has no addr", path,
+                        STR_ARG(context.name));
+    *ret_context = context;
+    return CLI_OK;
+}
+
+static int read_all(struct cli *cli, const struct json *root, struct contexts *contexts)
+{
+    const struct json *map = json_get(root, "contexts"), *current = json_get(root, "current");
+    const struct json *key = json_first(map);
+
+    if (json_is_null(root))
+        return CLI_OK;
+    if (json_type(root) != JSON_OBJ || (!json_is_null(map) && json_type(map) != JSON_OBJ) ||
+        (!json_is_null(current) && json_type(current) != JSON_STR))
+        return bad(cli, contexts->path, "it must have `current: NAME` and `contexts: {NAME: ...}`");
+    if (!json_is_null(current))
+        contexts->current = json_str(current, &cli->arena);
+    for (uint32_t i = 0; map && i < map->count; i++, key = json_next(key + 1)) {
+        int code;
+
+        if (contexts->count == CONTEXTS_MAX)
+            return bad(cli, contexts->path, "it has too many contexts (100 at most)");
+        code = read_context(cli, contexts->path, key, &contexts->at[contexts->count]);
+        if (code != CLI_OK)
+            return code;
+        contexts->count++;
+    }
+    return CLI_OK;
+}
+
+int contexts_load(struct cli *cli, struct contexts **ret_contexts)
+{
+    struct contexts *contexts = arena_new(&cli->arena, struct contexts);
+    const struct json *root = NULL;
+    const int *lines;
+    struct problem why;
+    struct str text, json;
+    enum err err;
+    int code = CLI_OK;
+
+    contexts->path = file_path(cli);
+    err = contexts->path ? file_read(contexts->path, CONTEXT_FILE_MAX, &cli->arena, &text, &why)
+                         : ERR_NOT_FOUND;
+    if (err == ERR_NOT_FOUND) {
+        *ret_contexts = contexts;
+        return CLI_OK;
+    }
+    if (!err)
+        err = yaml_read(text, &cli->arena, &json, &lines, &why);
+    if (!err)
+        err = json_parse(json, &cli->arena, &root, &why);
+    if (err)
+        return bad(cli, contexts->path, why.detail);
+    code = read_all(cli, root, contexts);
+    if (code == CLI_OK)
+        *ret_contexts = contexts;
+    return code;
+}
+
+/* The directories above it, as far as they are missing. */
+static void make_dirs(struct cli *cli, const char *path)
+{
+    char *dir = arena_cstr(&cli->arena, str_of(path));
+
+    for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(dir, 0700);
+        *slash = '/';
+    }
+}
+
+int contexts_save(struct cli *cli, const struct contexts *contexts)
+{
+    struct buf text = {0};
+    struct problem why;
+    enum err err;
+
+    if (!contexts->path)
+        return cli_fail(cli, CLI_FAILED, "there is no HOME to keep contexts in");
+    buf_str(&text, STR("# Servers by name, for the command line. See `berth context --help`.\n"));
+    if (contexts->current.at) {
+        buf_str(&text, STR("current: "));
+        json_quote(&text, contexts->current);
+        buf_char(&text, '\n');
+    }
+    buf_str(&text, contexts->count ? STR("contexts:\n") : STR("contexts: {}\n"));
+    for (size_t i = 0; i < contexts->count; i++) {
+        struct context context = contexts->at[i];
+        struct jsonw w = jsonw_to(&text);
+
+        buf_str(&text, STR("  "));
+        json_quote(&text, context.name);
+        buf_str(&text, STR(": "));
+        jsonw_obj(&w);
+        for (size_t m = 0; m < COUNT_OF(members); m++)
+            if (member_at(&context, m)->at)
+                jsonw_kstr(&w, members[m].name, *member_at(&context, m));
+        jsonw_end_obj(&w);
+        buf_char(&text, '\n');
+    }
+    make_dirs(cli, contexts->path);
+    err = file_replace(contexts->path, buf_view(&text), &why);
+    buf_free(&text);
+    return err ? cli_fail(cli, CLI_FAILED, "%s", why.detail) : CLI_OK;
+}
+
+struct context *contexts_find(struct contexts *contexts, struct str name)
+{
+    for (size_t i = 0; i < contexts->count; i++)
+        if (str_eq(contexts->at[i].name, name))
+            return &contexts->at[i];
+    return NULL;
+}
+
+int contexts_chosen(struct cli *cli, const struct context **ret_context)
+{
+    const char *flag = cli_text(cli, "context"), *env = getenv("BERTH_CONTEXT");
+    struct contexts *contexts;
+    struct str name = str_of(flag ? flag : env && *env ? env : NULL);
+    int code = contexts_load(cli, &contexts);
+
+    if (code != CLI_OK)
+        return code;
+    if (!name.at)
+        name = contexts->current;
+    *ret_context = name.at ? contexts_find(contexts, name) : NULL;
+    if (name.at && !*ret_context)
+        return cli_fail(cli, CLI_USAGE,
+                        "there is no context " STR_FMT "; `berth context ls` lists them",
+                        STR_ARG(name));
+    return CLI_OK;
+}

@@ -1,0 +1,179 @@
+"""TLS: which versions are spoken, certificates that change while the server runs, and nodes that show one of
+their own."""
+import http.client
+import json
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import xml.etree.ElementTree as xml
+
+from harness import SLOW, Client, berth, eventually
+from test_agent import Agent
+from test_auth import ADMIN, TOKENS, AuthCase, bearer, digest
+
+
+class TlsCase(AuthCase):
+    def openssl(self, *args):
+        subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, cwd=self.dir)
+
+    def authority(self, name="ca"):
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                     "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+        return self.dir / f"{name}.pem"
+
+    def signed(self, name, subject, ca="ca"):
+        """A certificate with that subject, signed by the authority; (certificate, key)."""
+        (self.dir / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject,
+                     "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial",
+                     "-days", "2", "-extfile", "ext", "-out", f"{name}.pem")
+        return self.dir / f"{name}.pem", self.dir / f"{name}.key"
+
+    def serve(self, **settings):
+        cert, key = self.signed("server", "/CN=localhost")
+        return self.guarded(ca=self.dir / "ca.pem", tls_cert=cert, tls_key=key, **settings)
+
+    def serial(self, server):
+        """Of the certificate a new connection is shown."""
+        context = ssl.create_default_context(cafile=self.dir / "ca.pem")
+        with socket.create_connection(("localhost", server.port), 10 * SLOW) as plain, \
+                context.wrap_socket(plain, server_hostname="localhost") as secure:
+            return secure.getpeercert()["serialNumber"]
+
+    def as_node(self, server, name=None, subject=None, ca="ca", **more):
+        """The status of a call only a node may make, with a certificate of that subject."""
+        context = ssl.create_default_context(cafile=self.dir / "ca.pem")
+        if name:
+            context.load_cert_chain(*self.signed(name, subject, ca))
+        client = Client(server.port)
+        client.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=10 * SLOW)
+        with client:
+            return client.call("GET", more.get("path", "/v1/node/jobs?node_id=us&wait=0ms"), headers=more.get("headers")).status
+
+    def secret(self, token):
+        path = self.dir / f"secret-{token}"
+        path.write_text(token + "\n")
+        return path
+
+
+class Versions(TlsCase):
+    def test_nothing_below_1_2(self):
+        """sslscan's word on protocols, ciphers and known holes."""
+        self.authority()
+        server = self.serve()
+        done = subprocess.run(["sslscan", "--no-colour", "--xml=-", f"localhost:{server.port}"], capture_output=True, text=True, check=True)
+        found = xml.fromstring(done.stdout).find("ssltest")
+        spoken = {row.get("type") + row.get("version") for row in found.iter("protocol") if row.get("enabled") == "1"}
+        self.assertEqual(spoken, {"tls1.2", "tls1.3"})
+        weak = [row.get("cipher") for row in found.iter("cipher") if int(row.get("bits")) < 128 or
+                any(word in row.get("cipher") for word in ("RC4", "DES", "NULL", "EXP", "MD5", "ADH", "anon"))]
+        self.assertEqual(weak, [])
+        self.assertTrue(list(found.iter("cipher")))
+        for row in found.iter("heartbleed"):
+            self.assertEqual(row.get("vulnerable"), "0")
+        for name, good in (("compression", ("supported", "0")), ("renegotiation", ("supported", "0"))):
+            for row in found.iter(name):
+                self.assertEqual(row.get(good[0]), good[1], name)
+
+
+class Changing(TlsCase):
+    def test_a_certificate_that_changes(self):
+        self.authority()
+        server = self.serve()
+        before = self.serial(server)
+        with server.client() as kept:
+            self.assertEqual(kept.call("GET", "/healthz").status, 200)
+            cert, key = self.signed("next", "/CN=localhost")
+            shutil.move(key, self.dir / "server.key")  # for a moment the two do not belong together
+            shutil.move(cert, self.dir / "server.pem")
+            eventually("new connections get the new one", lambda: self.serial(server) != before)
+            self.assertEqual(kept.call("GET", "/healthz").status, 200, "old ones go on")
+        self.assertIn("event=tls.reloaded", server.log)
+
+    def test_a_certificate_that_is_none(self):
+        self.authority()
+        server = self.serve()
+        before = self.serial(server)
+        (self.dir / "server.pem").write_text("nonsense")
+        eventually("it was refused", lambda: "event=tls.refused" in server.log)
+        self.assertEqual(self.serial(server), before)
+
+    def test_an_agent_takes_a_new_token_and_a_new_authority(self):
+        """Both files are read again for each connection: nobody restarts the agent."""
+        self.authority()
+        server = self.serve()
+        token = self.secret("worker-us-91e4")
+        shutil.copy(self.dir / "ca.pem", self.dir / "trusted.pem")
+        agent = Agent(self, f"wss://localhost:{server.port}", "us", token_file=token, ca_file=self.dir / "trusted.pem")
+        self.agents.append(agent)
+        agent.connected()
+        made = server.post("/v1/tokens", {"name": "us-2", "scopes": ["node"], "node_id": "us"})
+        token.write_text(made["token"] + "\n")
+        self.authority("other")
+        self.signed("fresh", "/CN=localhost", ca="other")
+        (self.dir / "trusted.pem").write_text((self.dir / "other.pem").read_text())
+        shutil.copy(self.dir / "fresh.key", self.dir / "server.key")
+        shutil.copy(self.dir / "fresh.pem", self.dir / "server.pem")
+        eventually("the certificate is in force", lambda: "event=tls.reloaded" in server.log)
+        left = [{"name": name, "sha256": digest(name), "scopes": scopes}
+                for name, (scopes, _) in TOKENS.items() if name != "worker-us-91e4"]
+        self.config.write_text(json.dumps({"tokens": left}))
+        server.ca = self.dir / "other.pem"
+        server.process.send_signal(signal.SIGHUP)
+        eventually("it has come again", lambda: len(agent.events("agent.connected")) == 2, 30)
+        self.assertIn("code=4003", agent.log)
+
+
+class Certified(TlsCase):
+    def test_a_node_by_its_certificate(self):
+        self.authority()
+        self.authority("other")
+        server = self.serve(tls_client_ca=self.dir / "ca.pem", tls_client_auth="optional")
+        self.assertEqual(self.as_node(server), 401, "no certificate, no token")
+        self.assertNotIn(self.as_node(server, "us", "/CN=us"), (401, 403))
+        self.assertEqual(self.as_node(server, "hk", "/CN=hk"), 403, "another node's")
+        self.assertEqual(self.as_node(server, "two", "/CN=us/CN=hk"), 401, "two names are none")
+        self.assertEqual(self.as_node(server, "odd", "/CN=u s"), 401, "a name that no node can have")
+        self.assertEqual(self.as_node(server, "us", "/CN=us", path="/v1/jobs"), 401, "a certificate is for nodes")
+        self.assertEqual(self.as_node(server, "us", "/CN=us", path="/v1/jobs", headers=bearer("reader-5c1a")), 200)
+        self.assertEqual(self.as_node(server, "us", "/CN=us", headers=bearer("nobody-0000")), 401, "a wrong token is wrong")
+        self.assertEqual(self.as_node(server, "hk", "/CN=hk", headers=bearer("worker-us-91e4")), 403, "not the token's node")
+        with self.assertRaises((ssl.SSLError, OSError, http.client.HTTPException)):
+            self.as_node(server, "us", "/CN=us", ca="other")
+
+    def test_nobody_without_one(self):
+        self.authority()
+        server = self.serve(tls_client_ca=self.dir / "ca.pem")
+        cert, key = self.signed("harness", "/CN=harness")
+        context = ssl.create_default_context(cafile=self.dir / "ca.pem")
+        context.load_cert_chain(cert, key)
+
+        def client():
+            made = Client(server.port)
+            made.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=10 * SLOW)
+            return made
+
+        server.client = client
+        with self.assertRaises((ssl.SSLError, OSError, http.client.HTTPException)):
+            self.as_node(server)
+        self.assertNotIn(self.as_node(server, "us", "/CN=us"), (401, 403))
+        url = ("--addr", f"https://localhost:{server.port}", "--ca-file", self.dir / "ca.pem", "--token-file", self.secret(ADMIN))
+        self.assertEqual(berth("node", "ls", *url).returncode, 5)
+        done = berth("node", "ls", *url, "--cert-file", cert, "--key-file", key)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(berth("node", "ls", *url, "--cert-file", cert).returncode, 2)
+
+    def test_an_agent_with_a_certificate_and_no_token(self):
+        self.authority()
+        server = self.serve(tls_client_ca=self.dir / "ca.pem", tls_client_auth="optional")
+        cert, key = self.signed("us", "/CN=us")
+        agent = Agent(self, f"wss://localhost:{server.port}", "us", ca_file=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
+        self.agents.append(agent)
+        agent.connected()
+        stranger = Agent(self, f"wss://localhost:{server.port}", "hk", ca_file=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
+        self.agents.append(stranger)
+        eventually("it is not let in", lambda: stranger.events("agent.connect_failed") or stranger.events("agent.disconnected"))
+        self.assertEqual([node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]], ["us"])
