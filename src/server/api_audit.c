@@ -15,8 +15,10 @@ static void answered(struct audit_query *query)
 {
     struct audit_call *own = container_of(query, struct audit_call, query);
 
-    call_json(own->call, 200, &query->answer);
-    buf_free(&query->answer);
+    struct buf answer = query->answer; /* the reply ends the request, and us with it */
+
+    call_json(own->call, 200, &answer);
+    buf_free(&answer);
 }
 
 void api_audit(struct call *call)
