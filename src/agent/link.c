@@ -242,6 +242,7 @@ static const char *why_closed(const struct link *link, const struct ws *ws, int 
         int code;
         const char *words;
     } rows[] = {{1001, "the server stops"},
+                {1012, "the server restarts"},
                 {1008, "the server refused the hello"},
                 {1013, "too much was waiting"},
                 {4001, "another agent with this node id has connected, or it was deregistered"}};

@@ -332,5 +332,6 @@ void hub_recheck(struct hub *hub)
 void hub_tick(struct hub *hub)
 {
     rpc_tick(hub);
+    links_tick(hub);
     hub_boxes_tick(hub);
 }

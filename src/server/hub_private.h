@@ -50,6 +50,8 @@ struct hub {
     struct idmap sockets; /* incarnation -> struct socket * */
     struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
     uint64_t last_rpc;
+    bool untold; /* see links_tick */
+    int64_t next_tell_ms;
     struct buf frame;     /* scratch */
     struct wscall *spare; /* message contexts to use again */
     int spare_count;

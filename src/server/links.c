@@ -8,13 +8,19 @@
 #include "base/mem.h"
 #include "server/hub_private.h"
 
+enum { TELL_AGAIN_MS = 500 };
+
 static void told(struct store_op *op)
 {
     struct linking *linking = container_of(op, struct linking, op);
     bool answered = !op->err || op->err == ERR_STALE || op->err == ERR_CONFLICT;
 
-    /* Unanswered it may be true or not: the next look at the store will show. */
-    atomic_store(&linking->node->link_order, answered ? op->order : 0);
+    /* Unanswered it may be true or not: the next look at the store will show. But a socket that
+     * stands is told again until it is known, or what was before would count. */
+    if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
+        atomic_store(&linking->node->link_order, answered ? op->order : 0);
+    else
+        linking->worker->hub->untold = true;
     if (!op->err)
         atomic_store(&linking->node->holder, 0);
     linking->done(linking);
@@ -24,6 +30,7 @@ void links_tell(struct worker *worker, struct linking *linking, struct node *nod
                 enum store_link_kind kind, uint64_t incarnation)
 {
     assert(peers_shared(worker->server) && linking->done);
+    linking->worker = worker;
     linking->node = node;
     linking->op = (struct store_op){
         .verb = STORE_LINK, .reply_to = &worker->loop.inbox, .done = told, .node = node->id};
@@ -48,6 +55,20 @@ void links_note(struct worker *worker, struct node *node, enum store_link_kind k
     linking = mem_new(struct linking);
     linking->done = noted;
     links_tell(worker, linking, node, kind, incarnation);
+}
+
+void links_tick(struct hub *hub)
+{
+    struct socket *socket;
+
+    if (!hub->untold || hub->worker->loop.mono_ms < hub->next_tell_ms)
+        return;
+    hub->untold = false;
+    hub->next_tell_ms = hub->worker->loop.mono_ms + TELL_AGAIN_MS;
+    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+        if (socket->node && atomic_load(&socket->node->link_order) == UINT64_MAX &&
+            hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)
+            links_note(hub->worker, socket->node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
 /* On the keeper. Our socket of a node that has connected elsewhere is of the past, and jobs in our

@@ -6,6 +6,7 @@
 
 struct linking {
     struct store_op op;
+    struct worker *worker;
     struct node *node;
     void (*done)(struct linking *linking); /* on the worker's loop, whatever came of it */
 };
@@ -16,5 +17,8 @@ void links_tell(struct worker *worker, struct linking *linking, struct node *nod
 /* The same, and nobody waits for it. */
 void links_note(struct worker *worker, struct node *node, enum store_link_kind kind,
                 uint64_t incarnation);
+
+/* Sockets of this loop whose taking the store did not hear of, or not answer: told again. */
+void links_tick(struct hub *hub);
 
 #endif

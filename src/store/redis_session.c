@@ -10,6 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A test links a program in which it is another one. */
+#ifndef REDIS_LIBRARY_VERSION
+#define REDIS_LIBRARY_VERSION "1"
+#endif
+
 enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 100 };
 
 /* FNV-1a: unlike str_hash the same in every process, or each start would leave a library behind. */
@@ -33,8 +38,9 @@ void redis_session_init(struct redis_session *session, const struct redis_target
     while (!session->name)
         session->name = (uint32_t)rnd_next(&session->link.rnd);
     snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
-    snprintf(session->library, sizeof session->library, "berth_v1_%08" PRIx32 "%s",
-             mark_of(redis_lua), config->now_ms ? "_test" : "");
+    snprintf(session->library, sizeof session->library,
+             "berth_v" REDIS_LIBRARY_VERSION "_%08" PRIx32 "%s", mark_of(redis_lua),
+             config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
 }
 

@@ -249,6 +249,7 @@ static void test_pauses(void **state)
         int code;
         int64_t min, max;
     } rows[] = {{1001, 0, LINK_RETRY_MIN_MS},
+                {1012, 0, LINK_RETRY_MIN_MS}, /* it restarts: another one is there */
                 {1013, 0, LINK_RETRY_MIN_MS},
                 {1008, LINK_SLOW_MIN_MS - 1000, LINK_SLOW_MAX_MS},
                 {4001, LINK_REPLACED_MIN_MS - 1000, LINK_REPLACED_MAX_MS}};

@@ -185,7 +185,7 @@ class StartStop(Case):
         clients[1].connection.request("GET", "/v1/node/jobs?node_id=w1&wait=60s")
         clients[2].get("/healthz")
         self.assertEqual(server.stop(), 0, server.log[-2000:])
-        self.assertIn(socket_node.closed(), (1001, 1006))
+        self.assertIn(socket_node.closed(), (1012, 1006))
         for client in clients:
             client.close()
         events.close()

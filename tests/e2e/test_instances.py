@@ -1,11 +1,16 @@
 """Several instances on one Redis: any client and any node may talk to any of them."""
-import json
+import os
+import pathlib
+import random
 import signal
 import threading
 import time
 
-from harness import Case, Events, Listener, Node, WsNode, eventually
-from redis import Redis
+from fleet import Submitter, Worker
+from harness import BINARY, Case, Events, Listener, Node, WsNode, eventually, tags
+from redis import Cluster, Redis
+
+NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
 
 
 class Instances(Case):
@@ -308,3 +313,127 @@ class Deaths(Instances):
         time.sleep(1.1)
         answers = [self.task(self.all[i % 3]).status for i in range(12)]
         self.assertEqual(sorted(answers), [200] + [503] * 11)
+
+
+@tags("load")
+class Fleet(Instances):
+    """Load on all instances while something is done to them; then everything must be in order."""
+
+    nodes, slots, clients = 6, 3, 3
+
+    def begin(self, jobs, pause=0.0):
+        self.workers = [Worker(self.all, f"n{i}", self.slots, i) for i in range(self.nodes)]
+        self.submitters = [Submitter(self.all, jobs // self.clients, f"c{i}", pause) for i in range(self.clients)]
+        for thread in self.workers:
+            thread.start()
+        eventually("all nodes are there", lambda: self.views([worker.id for worker in self.workers]), 10)
+        for thread in self.submitters:
+            thread.start()
+
+    def loaded(self):
+        return any(thread.is_alive() for thread in self.submitters)
+
+    def finish(self, seconds=40):
+        """Waits for the clients, then for every accepted job, and looks whether all is in order."""
+        for thread in self.submitters:
+            thread.join()
+            if thread.failure:
+                raise thread.failure
+        accepted = {job for thread in self.submitters for job in thread.accepted}
+        self.assertEqual(len(accepted), sum(thread.count for thread in self.submitters), "ids are given once")
+        server = self.all[0]
+        ended = set()
+
+        def all_ended():
+            jobs = server.all_jobs()
+            ended.update(job["job_id"] for job in jobs if job["state"] in ("DONE", "FAILED"))
+            return accepted <= ended
+
+        eventually("every accepted job has ended", all_ended, seconds)
+        for worker in self.workers:
+            worker.over.set()
+        for worker in self.workers:
+            worker.join(20)
+            if worker.failure:
+                raise worker.failure
+            self.assertLessEqual(worker.most, self.slots, f"{worker.id} ran more than it may")
+        for worker in self.workers:
+            for instance in self.all:
+                eventually(f"{worker.id} has no slot taken", lambda: instance.slots(worker.id) == (0, 0), 20)
+        jobs = [job for job in server.all_jobs() if job["job_id"] in accepted]
+        self.assertEqual({job["state"] for job in jobs}, {"DONE"})
+        self.assertTrue(any(worker.most > 1 for worker in self.workers))
+
+    def replace(self, number, **settings):
+        """Another process in the place of one that is gone; those who hold the list see it."""
+        self.all[number] = self.instance(f"r{number}-{time.monotonic_ns()}", **settings)
+
+    def test_killed_frozen_and_said_twice(self):
+        jobs = int(os.environ.get("BERTH_E2E_JOBS", "1500"))
+        dice = random.Random(7)
+        self.begin(jobs)
+        turn = 0
+        while self.loaded():
+            victim = turn % 3
+            turn += 1
+            if dice.random() < 0.5:
+                self.all[victim].kill()
+                self.replace(victim)
+            else:
+                frozen = self.all[victim].process
+                frozen.send_signal(signal.SIGSTOP)
+                time.sleep(dice.uniform(0.5, 2.5))
+                frozen.send_signal(signal.SIGCONT)
+            time.sleep(dice.uniform(0.5, 1.5))
+        self.assertGreater(turn, 1)
+        self.finish(60)
+
+    def test_rolling_restart(self):
+        """Each in turn is told to end and another one takes its place: no client sees a failure."""
+        self.begin(900, pause=0.01)
+        for number in range(3):
+            gone = self.all[number]
+            self.replace(number)  # the new one first
+            self.assertEqual(gone.stop(), 0)
+            gone.check_log()
+        self.finish()
+        self.assertLess(max(thread.worst for thread in self.submitters), 5)
+
+    def test_a_newer_version_beside_the_old_and_back(self):
+        """One new instance and two old ones on one store, and back again."""
+        self.begin(900, pause=0.01)
+        old = self.all[0]
+        self.all[0] = self.start("next", store=self.redis.url, reservation_ttl_ms=3000, binary=NEXT)
+        self.assertEqual(old.stop(), 0)
+        for name in ("berth_v1_*", "berth_v2_*"):
+            listed = self.redis.say("FUNCTION", "LIST", "LIBRARYNAME", name).split("\n")
+            self.assertEqual(listed.count("library_name"), 1, listed)
+        versions = {name for server in self.all for name in server.metrics() if name.startswith("berth_build_info")}
+        self.assertEqual(len(versions), 2, versions)
+        placed = self.task(self.all[0], queue_ms=60000)
+        self.assertIn(placed.status, (200, 202))
+        shown = self.all[1].job(placed["job_id"], wait="20s")
+        self.assertEqual(shown["state"], "DONE")
+        new = self.all[0]
+        self.replace(0)
+        self.assertEqual(new.stop(), 0)
+        self.finish()
+
+
+class OnCluster(Fleet):
+    """The same on a Redis Cluster of six processes."""
+
+    def setUp(self):
+        Case.setUp(self)
+        self.redis = Cluster(self.dir / "cluster")
+        self.addCleanup(self.redis.kill)
+        self.all = [self.instance(i) for i in range(self.count)]
+
+    test_rolling_restart = None
+    test_a_newer_version_beside_the_old_and_back = None
+
+    def test_killed_frozen_and_said_twice(self):
+        self.begin(450)
+        self.all[1].kill()
+        self.replace(1)
+        self.finish(60)

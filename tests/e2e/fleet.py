@@ -1,0 +1,157 @@
+"""A fleet that does everything a fleet may do: nodes on WebSockets that move from one instance to another,
+say things twice, late, or over another connection; clients that try again elsewhere. Counts what the nodes
+really run at the same time."""
+import collections
+import json
+import random
+import threading
+import time
+
+import wsclient
+from harness import SLOW, Client
+
+
+class Worker(threading.Thread):
+    """One node. `servers` is a list that may change: it connects to any of them."""
+
+    def __init__(self, servers, node_id, slots, seed):
+        super().__init__(daemon=True)
+        self.servers, self.id, self.slots = servers, node_id, slots
+        self.dice = random.Random(seed)
+        self.over = threading.Event()
+        self.running = {}  # (job, attempt) -> when it ends
+        self.reports = collections.OrderedDict()  # (job, attempt) -> done was not accepted yet
+        self.most = 0
+        self.started = collections.Counter()  # job -> how often it was started
+        self.socket = None
+        self.asked = {}
+        self.number = 0
+        self.failure = None
+
+    def run(self):
+        try:
+            while not self.over.is_set() or self.running or self.reports:
+                try:
+                    self.connect()
+                    while True:
+                        self.turn()
+                except (wsclient.Closed, wsclient.Refused, OSError, TimeoutError):
+                    self.socket = None
+                    time.sleep(self.dice.uniform(0.005, 0.05))
+        except BaseException as error:  # shown by whoever joins it
+            self.failure = error
+
+    def connect(self):
+        server = self.dice.choice(self.servers)
+        self.socket = wsclient.WebSocket(server.port, "/v1/node/connect", None, 3 * SLOW)
+        self.asked = {}
+        runs = [{"job_id": job, "attempt_id": attempt} for job, attempt in self.running]
+        self.say("hello", protocol=1, node_id=self.id, health="ready", max_concurrent_jobs=self.slots,
+                 allowed_types=["dev"], running_jobs=runs)
+        deadline = time.monotonic() + 3 * SLOW
+        while json.loads(self.socket.recv(3 * SLOW) or "{}").get("msg") != "welcome":
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        self.beat_at = time.monotonic() + 1
+        for key in self.reports:
+            self.report(key)
+
+    def say(self, msg, **fields):
+        self.socket.send(json.dumps({"msg": msg, **fields}))
+
+    def ask(self, what, msg, **fields):
+        self.number += 1
+        self.asked[self.number] = what
+        self.say(msg, id=self.number, **fields)
+
+    def report(self, key):
+        self.ask(("done", key), "done", job_id=key[0], attempt_id=key[1])
+        if self.dice.random() < 0.1:
+            self.ask(("done", key), "done", job_id=key[0], attempt_id=key[1])
+
+    def turn(self):
+        now = time.monotonic()
+        for key in [key for key, end in self.running.items() if end <= now]:
+            del self.running[key]
+            self.reports[key] = True
+            self.report(key)
+        if now >= self.beat_at:
+            self.beat_at = now + 1
+            runs = [{"job_id": job, "attempt_id": attempt} for job, attempt in list(self.running) + list(self.reports)]
+            self.say("heartbeat", node_id=self.id, running_jobs=runs)
+        if self.over.is_set() and not self.running and not self.reports:
+            self.socket.close()
+            raise wsclient.Closed(1000)
+        if self.dice.random() < 0.0005:
+            self.socket.drop()  # it lost its connection
+            raise wsclient.Closed(1006)
+        next_end = min(self.running.values(), default=now + 0.05)
+        try:
+            text = self.socket.recv(max(0.001, min(0.05, next_end - now)))
+        except TimeoutError:
+            return
+        if text:
+            self.hear(json.loads(text))
+
+    def hear(self, message):
+        if message["msg"] == "job":
+            key = (message["job_id"], message["attempt_id"])
+            if self.dice.random() < 0.01:
+                return  # lost on the way: its reservation runs out
+            self.ask(("ack", key), "ack", job_id=key[0], attempt_id=key[1])
+            if self.dice.random() < 0.05:
+                self.ask(("again", key), "ack", job_id=key[0], attempt_id=key[1])
+        elif message["msg"] == "reply" and message.get("re") in self.asked:
+            self.answered(*self.asked.pop(message["re"]), message)
+        elif message["msg"] in ("cancel", "drop"):
+            self.running.pop((message["job_id"], message["attempt_id"]), None)
+
+    def answered(self, what, key, message):
+        if what == "ack" and message.get("ok") and not message.get("duplicate"):
+            self.started[key[0]] += 1
+            self.running[key] = time.monotonic() + self.dice.uniform(0, 0.02)
+            self.most = max(self.most, len(self.running))
+        elif what == "done" and (message.get("ok") or message.get("status") in (404, 409)):
+            self.reports.pop(key, None)
+
+
+class Submitter(threading.Thread):
+    """A client that sends `count` jobs, each until it is accepted, wherever somebody answers."""
+
+    def __init__(self, servers, count, name, pause=0.0):
+        super().__init__(daemon=True)
+        self.servers, self.count, self.name, self.pause = servers, count, name, pause
+        self.dice = random.Random(name)
+        self.accepted = []
+        self.tries = 0
+        self.worst = 0.0
+        self.failure = None
+
+    def one(self, number):
+        begun = time.monotonic()
+        body = {"type": "dev", "payload": {"n": number}, "queue_ms": 120000, "max_attempts": 9}
+        while time.monotonic() - begun < 60 * SLOW:
+            self.tries += 1
+            try:
+                with Client(self.dice.choice(self.servers).port, seconds=3) as client:
+                    answer = client.post("/v1/dispatch/task", body, {"Idempotency-Key": f"{self.name}-{number}"})
+                if answer.status in (200, 202):
+                    self.worst = max(self.worst, time.monotonic() - begun)
+                    return answer.json["job_id"]
+                assert answer.status in (429, 503), str(answer)
+            except (OSError, TimeoutError, ValueError, ConnectionError):
+                pass
+            except Exception as error:  # half an answer of a server that was killed
+                if type(error).__module__ != "http.client":
+                    raise
+            time.sleep(self.dice.uniform(0.005, 0.05))
+        raise AssertionError(f"job {number} was never accepted")
+
+    def run(self):
+        try:
+            for number in range(self.count):
+                self.accepted.append(self.one(number))
+                if self.pause:
+                    time.sleep(self.pause)
+        except BaseException as error:
+            self.failure = error
