@@ -51,7 +51,8 @@ static size_t list_tasks(struct agent *agent, const struct usage *usage, size_t 
                                   .stopping = job->stopping || job->state == JOBS_ACKING};
     }
     assert(count == jobs_in_use(agent->jobs) && pids <= count);
-    pids += copies_pids(agent->copies, agent->pids + pids, agent->room - pids);
+    if (agent->room > pids) /* without any room there is no array either */
+        pids += copies_pids(agent->copies, agent->pids + pids, agent->room - pids);
     *ret_pids = pids;
     return count;
 }
