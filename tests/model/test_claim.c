@@ -1,0 +1,239 @@
+/* Claim policies and the cycle: buildSnapshots and both pickEligible (R000-30), the switch by
+ * environment, and what a cycle decides. */
+#include "model/claim.h"
+
+#include <math.h>
+
+#include "../base/unit.h"
+
+static struct arena arena;
+
+static int teardown(void **state)
+{
+    arena_free(&arena);
+    return 0;
+}
+
+static struct claim_context context = {.weights = {0.5, 0.5}};
+
+static const struct claim_policy *policy(const char *name)
+{
+    return claim_policy_by_name(str_of(name));
+}
+
+static void test_build_snapshots(void **state)
+{
+    struct claim_node node = {.deployments = 3,
+                              .usage_known = true,
+                              .usage = {.cpu_percent = 30, .memory_mb = 1024},
+                              .memory_total_mb = 4096};
+    static const struct {
+        const char *policy;
+        double value;
+    } rows[] = {{"deployment_count", 3}, {"resource_usage", 15.5}, {"resource_fraction", 0.275}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct claim_snapshot snapshot;
+
+        claim_snapshots(policy(rows[i].policy), &node, 1, &context, &snapshot);
+        assert_string_equal(snapshot.key, rows[i].policy);
+        assert_true(snapshot.known && fabs(snapshot.value - rows[i].value) < 1e-12);
+    }
+}
+
+/* R000-23: no usage is 0; but it is known to be unknown. */
+static void test_missing_usage_is_value_zero_and_unknown(void **state)
+{
+    struct claim_node node = {.deployments = 3};
+    struct claim_snapshot snapshot = {.value = 9, .known = true};
+
+    claim_snapshots(policy("resource_usage"), &node, 1, &context, &snapshot);
+    assert_true(snapshot.value == 0 && !snapshot.known);
+    node.usage_known = true; /* but how much memory it has is not told */
+    claim_snapshots(policy("resource_fraction"), &node, 1, &context, &snapshot);
+    assert_false(snapshot.known);
+}
+
+static void test_deployment_count_picks_the_minimum_set(void **state)
+{
+    struct claim_snapshot snapshots[] = {{"deployment_count", 2, true},
+                                         {"deployment_count", 1, true},
+                                         {"deployment_count", 1, true}};
+    bool eligible[3];
+
+    assert_int_equal(claim_eligible(snapshots, 3, false, eligible), 2);
+    assert_true(!eligible[0] && eligible[1] && eligible[2]);
+}
+
+static void test_resource_usage_picks_the_lowest_score(void **state)
+{
+    struct claim_snapshot snapshots[] = {{"resource_usage", 45.2, true},
+                                         {"resource_usage", 22.1, true}};
+    bool eligible[2];
+
+    assert_int_equal(claim_eligible(snapshots, 2, false, eligible), 1);
+    assert_true(!eligible[0] && eligible[1]);
+}
+
+/* Ruling 11, F32: the node nobody can reach never is the favourite, unless the seed's rule is asked
+ * for. */
+static void test_the_unknown_is_not_the_favourite(void **state)
+{
+    struct claim_snapshot snapshots[] = {{"resource_usage", 45.2, true},
+                                         {"resource_usage", 0, false}};
+    bool eligible[2];
+
+    claim_eligible(snapshots, 2, false, eligible);
+    assert_true(eligible[0] && !eligible[1]);
+    claim_eligible(snapshots, 2, true, eligible);
+    assert_true(!eligible[0] && eligible[1]);
+    snapshots[0].known = false;
+    claim_eligible(snapshots, 2, false, eligible);
+    assert_true(eligible[0] && eligible[1]);
+}
+
+static void test_environment_switches_the_policy(void **state)
+{
+    static const struct {
+        const char *text, *policy;
+    } rows[] = {{NULL, "deployment_count"},
+                {"", "deployment_count"},
+                {"resource_usage", "resource_usage"},
+                {"RESOURCE_USAGE", "resource_usage"},
+                {"none", "none"},
+                {"resource_fraction", "resource_fraction"},
+                {"fastest", "deployment_count"}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct claim_env env = {.policy = str_of(rows[i].text)};
+        struct claim_config config;
+
+        claim_config_read(&env, &config);
+        assert_string_equal(config.policy->name, rows[i].policy);
+        assert_true(config.interval_ms == 5000);
+    }
+}
+
+static void test_environment_sets_interval_and_weights(void **state)
+{
+    struct claim_env env = {
+        .interval_ms = STR("250"), .cpu_weight = STR("3"), .memory_weight = STR("x")};
+    struct claim_config config;
+
+    claim_config_read(&env, &config);
+    assert_true(config.interval_ms == 250 && config.weights.cpu == 3 &&
+                config.weights.memory == 0.5);
+}
+
+/* One cycle: a view of nodes a, b and rows, as `me`. */
+static struct claim_plan plan(const char *me, struct claim_node *nodes, size_t node_count,
+                              struct deploy_row *rows, size_t row_count)
+{
+    struct names online, lost;
+    int64_t counts[8];
+    struct claim_plan got;
+
+    names_init(&online, node_count, &arena);
+    for (size_t i = 0; i < node_count; i++)
+        names_add(&online, nodes[i].address);
+    deploy_lost(rows, row_count, &online, &arena, &lost);
+    deploy_counts(rows, row_count, &online, counts);
+    for (size_t i = 0; i < node_count; i++)
+        nodes[i].deployments = counts[i];
+    struct claim_view view = {.me = str_of(me),
+                              .policy = claim_policy_default,
+                              .context = context,
+                              .nodes = nodes,
+                              .node_count = node_count,
+                              .rows = rows,
+                              .row_count = row_count,
+                              .lost = &lost};
+    claim_plan(&view, &arena, &got);
+    return got;
+}
+
+static struct deploy_row row(const char *id, const char *address, const char *selector)
+{
+    return (struct deploy_row){.id = str_of(id),
+                               .address = str_of(address),
+                               .selector = str_of(selector),
+                               .type = DEPLOY_DEPLOYMENT,
+                               .enabled = true};
+}
+
+/* Whoever would not claim does not count, or nobody would take what it leaves. */
+static void test_a_node_that_takes_nothing_does_not_block_the_others(void **state)
+{
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = false}};
+    struct deploy_row rows[] = {row("1", "a", ""), row("2", "", "")};
+
+    assert_int_equal(plan("a", nodes, 2, rows, 2).skip, CLAIM_GO);
+    assert_int_equal(plan("b", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
+    nodes[1].takes = true;
+    assert_int_equal(plan("a", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
+}
+
+/* A selector is a field of its own: the least loaded of those it matches takes the row. */
+static void test_selectors_do_not_starve(void **state)
+{
+    const struct json *gpu = NULL;
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true}};
+    struct deploy_row rows[] = {row("1", "b", ""), row("2", "", "gpu=yes"), row("3", "", "")};
+
+    assert_int_equal(json_parse(STR("{\"gpu\":\"yes\"}"), &arena, &gpu, NULL), ERR_OK);
+    nodes[1].labels = gpu;
+    struct claim_plan b = plan("b", nodes, 2, rows, 3); /* it has more, but alone has a gpu */
+    assert_int_equal(b.skip, CLAIM_GO);
+    assert_int_equal(b.count, 1);
+    assert_true(str_is(b.order[0]->id, "2"));
+    struct claim_plan a = plan("a", nodes, 2, rows, 3);
+    assert_int_equal(a.count, 1);
+    assert_true(str_is(a.order[0]->id, "3"));
+}
+
+static void test_skips_in_their_order(void **state)
+{
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true}};
+    struct deploy_row rows[] = {row("1", "a", "")};
+    static const char *const names[] = {"claim",        "no_active_nodes", "policy_disabled",
+                                        "not_eligible", "no_candidate",    "claim_conflict"};
+
+    assert_int_equal(plan("a", nodes, 0, rows, 1).skip, CLAIM_NO_ACTIVE_NODES);
+    assert_int_equal(plan("a", nodes, 1, rows, 1).skip, CLAIM_NO_CANDIDATE);
+    assert_int_equal(plan("z", nodes, 1, rows, 1).skip, CLAIM_NOT_ELIGIBLE);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        assert_string_equal(claim_skip_name((enum claim_skip)i), names[i]);
+}
+
+static void test_mass_loss_is_more_than_half(void **state)
+{
+    static const struct {
+        size_t online, lost;
+        bool mass;
+    } rows[] = {{1, 0, false}, {1, 1, false}, {1, 2, true},
+                {4, 6, true},  {5, 5, false}, {0, 1, true}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(claim_mass_loss(rows[i].online, rows[i].lost), rows[i].mass);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_build_snapshots),
+        cmocka_unit_test(test_missing_usage_is_value_zero_and_unknown),
+        cmocka_unit_test(test_deployment_count_picks_the_minimum_set),
+        cmocka_unit_test(test_resource_usage_picks_the_lowest_score),
+        cmocka_unit_test(test_the_unknown_is_not_the_favourite),
+        cmocka_unit_test(test_environment_switches_the_policy),
+        cmocka_unit_test(test_environment_sets_interval_and_weights),
+        cmocka_unit_test(test_a_node_that_takes_nothing_does_not_block_the_others),
+        cmocka_unit_test(test_selectors_do_not_starve),
+        cmocka_unit_test(test_skips_in_their_order),
+        cmocka_unit_test(test_mass_loss_is_more_than_half),
+    };
+
+    return cmocka_run_group_tests_name("claim", tests, NULL, teardown);
+}
