@@ -1,4 +1,4 @@
-/* `berth job logs`: what a job printed, at once or as it comes. */
+/* `berth job logs`, `berth deploy logs`: what was printed, at once or as it comes. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -19,7 +19,9 @@ enum {
 
 struct logs {
     struct cli *cli;
-    const char *id; /* escaped */
+    const char *things; /* "jobs" or "deployments" */
+    const char *query;  /* further parameters; "" or "&..." */
+    const char *id;     /* escaped */
     bool follow;
     int64_t offset;   /* wanted next */
     int64_t attempt;  /* whose output was read last; 0: not known */
@@ -86,9 +88,12 @@ static int64_t next_pause(int64_t pause_ms, bool got, bool behind)
     return pause_ms < PAUSE_MAX_MS ? pause_ms : PAUSE_MAX_MS;
 }
 
-/* Has the job come to its end? Then nothing more will ever be printed. */
+/* Has the job come to its end? Then nothing more will ever be printed. A deployment has none. */
 static bool job_ended(struct logs *logs)
 {
+    if (strcmp(logs->things, "jobs") != 0)
+        return false;
+
     struct ask ask = {.method = "GET",
                       .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
                       .any_status = true};
@@ -190,8 +195,8 @@ static int ask_once(struct logs *logs, bool *ret_more)
     int code;
 
     assert(logs->offset >= 0);
-    ask.path = arena_fmt(&cli->arena, "/v1/jobs/%s/logs?offset=%" PRId64 "&max=%d", logs->id,
-                         logs->offset, LOGS_BYTES)
+    ask.path = arena_fmt(&cli->arena, "/v1/%s/%s/logs?offset=%" PRId64 "&max=%d%s", logs->things,
+                         logs->id, logs->offset, LOGS_BYTES, logs->query)
                    .at;
     code = ask_quietly(cli, &ask, &said);
     *ret_more = true;
@@ -217,9 +222,11 @@ static int ask_once(struct logs *logs, bool *ret_more)
     return CLI_OK;
 }
 
-static int cmd_job_logs(struct cli *cli)
+static int run_logs(struct cli *cli, const char *things, const char *query)
 {
     struct logs logs = {.cli = cli,
+                        .things = things,
+                        .query = query,
                         .id = ask_escape(cli, str_of(cli->args[0])),
                         .follow = cli_given(cli, "follow"),
                         .offset = cli_num(cli, "offset", 0),
@@ -242,6 +249,21 @@ static int cmd_job_logs(struct cli *cli)
     }
     cli->arena = kept;
     return code;
+}
+
+static int cmd_job_logs(struct cli *cli)
+{
+    return run_logs(cli, "jobs", "");
+}
+
+/* A daemon has a copy on many nodes: --node says whose. */
+static int cmd_deploy_logs(struct cli *cli)
+{
+    const char *node = cli_text(cli, "node");
+
+    return run_logs(cli, "deployments",
+                    node ? arena_fmt(&cli->arena, "&address=%s", ask_escape(cli, str_of(node))).at
+                         : "");
 }
 
 static const struct flag logs_flags[] = {
@@ -269,3 +291,26 @@ static const struct command rows[] = {
 };
 
 const struct command_set commands_logs = COMMANDS(rows);
+
+static const struct flag deploy_logs_flags[] = {
+    {.name = "follow", .letter = 'f', .type = FLAG_SWITCH, .help = "go on as more comes"},
+    {.name = "offset",
+     .type = FLAG_INT,
+     .value = "BYTES",
+     .max = INT64_MAX,
+     .help = "begin behind so many bytes (default 0)"},
+    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "of the copy on this node"},
+};
+
+static const struct command deploy_rows[] = {
+    {.noun = "deploy",
+     .verb = "logs",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(deploy_logs_flags),
+     .help = "what a deployment printed",
+     .examples = "berth deploy logs web -f",
+     .run = cmd_deploy_logs},
+};
+
+const struct command_set commands_deploy_logs = COMMANDS(deploy_rows);

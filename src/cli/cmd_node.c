@@ -117,7 +117,7 @@ static int cmd_node_register(struct cli *cli)
     return answer_post(cli, "/v1/node/register", &body, "%s registered", cli->args[0]);
 }
 
-/* drain, undrain, cordon: the verb is the route. */
+/* undrain, cordon: the verb is the route. */
 static int cmd_node_admin(struct cli *cli)
 {
     const char *suffix = arena_fmt(&cli->arena, "/%s", cli->command->verb).at;
@@ -261,14 +261,6 @@ static const struct command rows[] = {
          "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
          "berth node register worker-1 --types '*' --label zone=eu",
      .run = cmd_node_register},
-    {.noun = "node",
-     .verb = "drain",
-     .arg = "ID",
-     .kind = COMMAND_API,
-     .flags = FLAGS(reason_flags),
-     .help = "no new work; what runs may end",
-     .examples = "berth node drain node-1 --reason 'new kernel'",
-     .run = cmd_node_admin},
     {.noun = "node",
      .verb = "undrain",
      .arg = "ID",

@@ -11,26 +11,29 @@ enum { NAMES_MAX = 128 };
 
 /* A row for each file of commands. */
 #define COMMAND_SETS(row)                                                                          \
-    row(host)        /* cmd_host.c: dev, server, agent */                                          \
-        row(run)     /* cmd_run.c */                                                               \
-        row(config)  /* cmd_host.c: config show */                                                 \
-        row(cluster) /* cmd_cluster.c: version, health, events */                                  \
-        row(status)  /* cmd_status.c */                                                            \
-        row(top)     /* cmd_top.c */                                                               \
-        row(node)    /* cmd_node.c */                                                              \
-        row(submit)  /* cmd_submit.c: job submit */                                                \
-        row(job)     /* cmd_job.c */                                                               \
-        row(logs)    /* cmd_logs.c: job logs */                                                    \
-        row(explain) /* cmd_explain.c: job explain, explain */                                     \
-        row(pool)    /* cmd_pool.c */                                                              \
-        row(session) /* cmd_pool.c */                                                              \
-        row(breaker) /* cmd_breaker.c */                                                           \
-        row(report)  /* cmd_report.c */                                                            \
-        row(debug)   /* cmd_debug.c */                                                             \
-        row(token)   /* cmd_token.c */                                                             \
-        row(audit)   /* cmd_audit.c */                                                             \
-        row(context) /* cmd_context.c */                                                           \
-        row(bench)   /* bench.c */
+    row(host)            /* cmd_host.c: dev, server, agent */                                      \
+        row(run)         /* cmd_run.c */                                                           \
+        row(config)      /* cmd_host.c: config show */                                             \
+        row(cluster)     /* cmd_cluster.c: version, health, events */                              \
+        row(status)      /* cmd_status.c */                                                        \
+        row(top)         /* cmd_top.c */                                                           \
+        row(node)        /* cmd_node.c */                                                          \
+        row(drain)       /* cmd_drain.c: node drain */                                             \
+        row(submit)      /* cmd_submit.c: job submit */                                            \
+        row(job)         /* cmd_job.c */                                                           \
+        row(logs)        /* cmd_logs.c: job logs */                                                \
+        row(explain)     /* cmd_explain.c: job explain, explain */                                 \
+        row(deploy)      /* cmd_deploy.c */                                                        \
+        row(deploy_logs) /* cmd_logs.c: deploy logs */                                             \
+        row(pool)        /* cmd_pool.c */                                                          \
+        row(session)     /* cmd_pool.c */                                                          \
+        row(breaker)     /* cmd_breaker.c */                                                       \
+        row(report)      /* cmd_report.c */                                                        \
+        row(debug)       /* cmd_debug.c */                                                         \
+        row(token)       /* cmd_token.c */                                                         \
+        row(audit)       /* cmd_audit.c */                                                         \
+        row(context)     /* cmd_context.c */                                                       \
+        row(bench)       /* bench.c */
 
 #define COMMAND_SET_EXTERN(name) extern const struct command_set commands_##name;
 #define COMMAND_SET_ROW(name)    &commands_##name,

@@ -194,8 +194,10 @@ static void take_figures(struct node *node, const struct change *change)
     node->registered_ms = op->u.node_put.registered_ms;
     if (change->kind == CHANGE_PUT)
         atomic_store(&node->own, change->own);
-    if (change->kind == CHANGE_ADMIN)
+    if (change->kind == CHANGE_ADMIN) {
         atomic_store(&node->admin, change->admin);
+        members_set_reason(node, change->admin_reason);
+    }
     atomic_store(&node->health, op->counts.health);
     atomic_store(&node->max, op->counts.max);
     counts_take(node, &op->counts, op->order, op->u.node_put.created);

@@ -39,12 +39,26 @@ void members_free(struct members *members)
     for (size_t i = 0; (node = map_next(&members->nodes, &i));) {
         free((void *)node->id.at);
         blackboard_free(atomic_load(&node->usage));
+        blackboard_free(atomic_load(&node->admin_reason));
         free(node);
     }
     map_free(&members->by_id);
     map_free(&members->nodes);
     free(members->config_pairs);
     free(members);
+}
+
+void members_set_reason(struct node *node, struct str reason)
+{
+    struct blackboard *board = atomic_load(&node->admin_reason);
+
+    if (!board && !reason.len)
+        return;
+    if (!board) {
+        board = blackboard_new();
+        atomic_store(&node->admin_reason, board);
+    }
+    blackboard_write(board, reason);
 }
 
 /* As one that never said anything. */
@@ -69,6 +83,7 @@ static void clear_live(struct node *node)
         atomic_store(&node->marks[i], 0);
     if (usage)
         blackboard_write(usage, STR(""));
+    members_set_reason(node, STR_NONE);
 }
 
 /* Behind the others that left; once. */
@@ -114,13 +129,14 @@ static struct node *take_retired(struct members *members)
 static struct node *node_make(struct members *members)
 {
     struct node *node = take_retired(members);
-    struct blackboard *usage = NULL;
+    struct blackboard *usage = NULL, *reason = NULL;
     uint32_t number = (uint32_t)members->nodes.count;
 
     if (node) {
         map_del(&members->nodes, node->id);
         free((void *)node->id.at);
         usage = atomic_load(&node->usage);
+        reason = atomic_load(&node->admin_reason);
         number = node->number;
     } else {
         node = calloc(1, sizeof *node);
@@ -129,6 +145,7 @@ static struct node *node_make(struct members *members)
     memset(node, 0, sizeof *node);
     node->number = number;
     atomic_store(&node->usage, usage);
+    atomic_store(&node->admin_reason, reason);
     clear_live(node);
     return node;
 }

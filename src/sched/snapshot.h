@@ -22,10 +22,11 @@ enum {
 struct node {
     struct str id;
     uint64_t hash;
-    uint32_t number;        /* 0.. in order of first registration */
-    _Atomic int32_t health; /* effective, enum node_health */
-    _Atomic int32_t own;    /* what it last said of itself */
-    _Atomic int32_t admin;  /* enum node_admin */
+    uint32_t number;                           /* 0.. in order of first registration */
+    _Atomic int32_t health;                    /* effective, enum node_health */
+    _Atomic int32_t own;                       /* what it last said of itself */
+    _Atomic int32_t admin;                     /* enum node_admin */
+    _Atomic(struct blackboard *) admin_reason; /* an operator's words; NULL: never any */
     _Atomic int32_t max;
     _Atomic uint64_t counts; /* reserved and running as the store last told, see counts.h */
     _Atomic int32_t pending; /* reserves of this instance under way */
@@ -134,6 +135,8 @@ struct members {
 
 struct members *members_new(const struct pool_pair *config_pairs, size_t count);
 void members_free(struct members *members);
+/* Why an operator said what `admin` says; at == NULL: no reason. The keeper alone writes. */
+void members_set_reason(struct node *node, struct str reason);
 /* The node struct for an id, made when first seen. */
 struct node *members_node(struct members *members, struct str id);
 /* Takes over the caller's reference to `facts`. */

@@ -31,7 +31,7 @@ static void answer_row(struct deploy_call *own)
     bool created = op->verb == DEPLOYS_PUT && op->u.put.created;
 
     assert(op->found);
-    deploy_row_write(&w, &op->row, op->copies, op->copy_count, own->call->arena);
+    deploy_row_write(&w, &op->row, op, own->call->arena);
     struct http_reply reply = {
         .status = created ? 201 : 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
     call_reply(own->call, &reply);
@@ -56,7 +56,7 @@ static void answer_list(struct deploy_call *own)
     jsonw_key(&w, "deployments");
     jsonw_arr(&w);
     for (size_t i = 0; i < op->u.list.count; i++)
-        deploy_row_write(&w, &op->u.list.items[i], NULL, 0, own->call->arena);
+        deploy_row_write(&w, &op->u.list.items[i], NULL, own->call->arena);
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                op->u.list.more ? op->u.list.items[op->u.list.count - 1].spec.id : STR_NONE);

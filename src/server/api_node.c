@@ -7,11 +7,12 @@
 #include "base/metrics.h"
 #include "sched/registry.h"
 #include "server/api.h"
+#include "server/deploy.h"
 #include "server/etag.h"
 #include "server/hub.h"
 #include "server/renew.h"
 
-enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256 };
+enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256, DEADLINE_MAX_MS = 7 * 86400000 };
 
 /* A change of a node on behalf of a request. */
 struct node_call {
@@ -209,23 +210,70 @@ void api_node_delete(struct call *call)
     leave(call, call->params[0]);
 }
 
+struct admin_fields {
+    struct str reason;
+    int64_t deadline_ms;
+};
+
+static void deadline_written(struct deploy_call *deploy)
+{
+    send_change(deploy->user, registered);
+}
+
+/* Until when a node may take its time stands with its lease: the node reads it there. Without one,
+ * what an earlier drain said is taken back; a database that is away is no reason not to drain. */
+static void write_deadline(struct node_call *own, int64_t deadline_ms)
+{
+    struct server *server = own->call->worker->server;
+    struct deploys_status status = {0};
+
+    if (server->deploys)
+        deploys_status(server->deploys, &status);
+    if (deadline_ms == 0 && !status.up) {
+        send_change(own, registered);
+        return;
+    }
+    struct deploy_call *deploy = deploy_call(own->call, DEPLOYS_DRAIN, deadline_written);
+    deploy->user = own;
+    deploy->op.node = own->call->params[0];
+    deploy->op.u.until.for_ms = deadline_ms;
+    deploy_send(deploy);
+}
+
 static void admin(struct call *call, enum node_admin word)
 {
-    static const struct field fields[] = {{.name = "reason", .type = FIELD_STR, .max = REASON_MAX}};
-    static const struct schema schema = {.what = "the body", .fields = fields, .count = 1};
+    static const struct field fields[] = {{.name = "reason",
+                                           .type = FIELD_STR,
+                                           .offset = offsetof(struct admin_fields, reason),
+                                           .max = REASON_MAX},
+                                          {.name = "deadline_ms",
+                                           .type = FIELD_MS,
+                                           .offset = offsetof(struct admin_fields, deadline_ms),
+                                           .min = 1,
+                                           .max = DEADLINE_MAX_MS}};
+    static const struct schema schema = {
+        .what = "the body", .fields = fields, .count = COUNT_OF(fields)};
     struct node_call *own = node_call(call);
-    struct str reason = STR_NONE;
+    struct admin_fields in = {0};
     struct problem why;
 
-    if (schema_read(&schema, call->body, &reason, call->arena, &why)) {
+    if (schema_read(&schema, call->body, &in, call->arena, &why)) {
         call_problem(call, &why);
+        return;
+    }
+    if (in.deadline_ms && word != NODE_ADMIN_DRAINING) {
+        call_error(call, ERR_BAD_FIELD, "deadline_ms", "deadline_ms is for draining.");
         return;
     }
     if (!is_as_seen(call, call->params[0]))
         return;
     own->change = (struct change){
-        .kind = CHANGE_ADMIN, .node_id = call->params[0], .admin = word, .admin_reason = reason};
-    send_change(own, registered);
+        .kind = CHANGE_ADMIN, .node_id = call->params[0], .admin = word, .admin_reason = in.reason};
+    if (word == NODE_ADMIN_DRAINING &&
+        snapshot_node(call->worker->sched->snapshot, call->params[0]))
+        write_deadline(own, in.deadline_ms);
+    else
+        send_change(own, registered);
 }
 
 void api_node_drain(struct call *call)

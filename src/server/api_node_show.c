@@ -3,6 +3,7 @@
 
 #include "model/level.h"
 #include "model/selector.h"
+#include "sched/blackboard.h"
 #include "sched/counts.h"
 #include "server/api.h"
 #include "server/explain_write.h"
@@ -84,6 +85,17 @@ const char *node_admin_name(const struct node *node)
     return admins[admin];
 }
 
+static void reason_write(struct jsonw *w, const struct node *node)
+{
+    struct blackboard *board = atomic_load(&node->admin_reason);
+    struct buf reason = {0};
+
+    if (board)
+        blackboard_read(board, &reason);
+    jsonw_kstr(w, "admin_reason", reason.len ? buf_view(&reason) : STR_NONE);
+    buf_free(&reason);
+}
+
 /* How it is right now. */
 static void live_write(struct jsonw *w, const struct node *node)
 {
@@ -93,6 +105,7 @@ static void live_write(struct jsonw *w, const struct node *node)
     jsonw_kstr(w, "health", health_text(&node->health));
     jsonw_kstr(w, "reported_health", health_text(&node->own));
     jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
+    reason_write(w, node);
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);

@@ -19,7 +19,7 @@ struct deploy_call {
     /* Of the request, for its answer: */
     int64_t limit;
     struct deploys_spec spec;
-    enum deploys_verb after; /* what follows the first call, if anything does */
+    void *user;
 };
 
 struct deploy_call *deploy_call(struct call *call, enum deploys_verb verb,
@@ -31,8 +31,8 @@ enum err deploy_spec_read(const struct json *body, struct str id, struct arena *
                           struct deploys_spec *ret_spec, struct problem *why);
 /* What was PUT, as members of an open object. */
 void deploy_spec_write(struct jsonw *w, const struct deploys_spec *spec, struct arena *arena);
-/* The whole of it, as an object. */
-void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
-                      const struct deploys_copy *copies, size_t copy_count, struct arena *arena);
+/* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
+void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
+                      struct arena *arena);
 
 #endif

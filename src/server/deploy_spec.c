@@ -84,6 +84,8 @@ static const struct field fields[] = {
     {.name = "created_at", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "updated_at", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "copies", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "state", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "changed", .type = FIELD_JSON, .offset = AT(ignored)},
 };
 static const struct schema schema = {
     .what = "a deployment", .fields = fields, .count = COUNT_OF(fields), .strict = true};
@@ -345,8 +347,8 @@ static void copy_write(struct jsonw *w, const struct deploys_copy *copy)
     jsonw_end_obj(w);
 }
 
-void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
-                      const struct deploys_copy *copies, size_t copy_count, struct arena *arena)
+void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
+                      struct arena *arena)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "id", row->spec.id);
@@ -358,12 +360,16 @@ void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     jsonw_kint(w, "version", row->version);
     jsonw_kstr(w, "created_at", row->created_at);
     jsonw_kstr(w, "updated_at", row->updated_at);
-    if (copies) {
+    if (!op) {
+        jsonw_kstr(w, "state", row->state);
+    } else if (op->verb == DEPLOYS_GET) {
         jsonw_key(w, "copies");
         jsonw_arr(w);
-        for (size_t i = 0; i < copy_count; i++)
-            copy_write(w, &copies[i]);
+        for (size_t i = 0; i < op->copy_count; i++)
+            copy_write(w, &op->copies[i]);
         jsonw_end_arr(w);
+    } else {
+        jsonw_kbool(w, "changed", op->u.put.changed);
     }
     jsonw_end_obj(w);
 }

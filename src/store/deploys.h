@@ -57,6 +57,7 @@ struct deploys_row {
     int64_t generation;
     int64_t version;
     struct str created_at, updated_at;
+    struct str state; /* LIST: of its owner's copy, as it last told; at == NULL: nothing was told */
 };
 
 /* A copy as its node tells it. */

@@ -12,7 +12,7 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
 
 void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row)
 {
-    assert(rows->columns == DEPLOYS_COLUMN_COUNT);
+    assert(rows->columns >= DEPLOYS_COLUMN_COUNT);
     *ret_row = (struct deploys_row){
         .spec = {.id = sql_cell(rows, at, 0),
                  .type = deploy_type_by_name(sql_cell(rows, at, 1)),

@@ -10,13 +10,28 @@ enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 bool deploys_list(struct work *work)
 {
 #define LIST(D)                                                                                    \
-    "SELECT " DEPLOYS_COLUMNS(D) " FROM deployment WHERE " D##_BYTES(                              \
-        "id") " > $1"                                                                              \
-              " AND (CAST($2 AS TEXT) IS NULL OR type = $2)"                                       \
-              " AND (CAST($3 AS TEXT) IS NULL OR address = $3)"                                    \
-              " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                               \
-              " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                \
-              " ORDER BY " D##_BYTES("id") " LIMIT CAST($6 AS BIGINT)"
+    "SELECT " DEPLOYS_COLUMNS(D) ", (SELECT s.state FROM berth_deployment_status s WHERE s.id "    \
+                                 "= " D##_TEXT("deployment.id") " AND s.address = "                \
+                                                                "deployment.address) FROM "        \
+                                                                "deployment WHERE " D##_BYTES(     \
+                                                                    "id") " > $1"                  \
+                                                                          " AND (CAST($2 AS "      \
+                                                                          "TEXT) IS NULL OR type " \
+                                                                          "= $2)"                  \
+                                                                          " AND (CAST($3 AS "      \
+                                                                          "TEXT) IS NULL OR "      \
+                                                                          "address = $3)"          \
+                                                                          " AND (CAST($4 AS "      \
+                                                                          "TEXT) IS NULL OR "      \
+                                                                          "package_name = $4)"     \
+                                                                          " AND (CAST($5 AS "      \
+                                                                          "BIGINT) < 0 OR "        \
+                                                                          "enabled = (CAST($5 AS " \
+                                                                          "BIGINT) = 1))"          \
+                                                                          " ORDER BY " D##_BYTES(  \
+                                                                              "id") " LIMIT "      \
+                                                                                    "CAST($6 AS "  \
+                                                                                    "BIGINT)"
     static const struct sql_text list = DEPLOYS_BOTH(LIST);
     struct deploys_op *op = work->op;
     size_t max = op->u.list.max;
@@ -31,8 +46,10 @@ bool deploys_list(struct work *work)
     op->u.list.more = rows.count > max;
     op->u.list.count = op->u.list.more ? max : rows.count;
     op->u.list.items = arena_array(op->arena, struct deploys_row, op->u.list.count + 1);
-    for (size_t i = 0; i < op->u.list.count; i++)
+    for (size_t i = 0; i < op->u.list.count; i++) {
         deploys_row_read(&rows, i, &op->u.list.items[i]);
+        op->u.list.items[i].state = sql_cell(&rows, i, DEPLOYS_COLUMN_COUNT);
+    }
     return deploys_meta(work);
 }
 

@@ -1,0 +1,315 @@
+/* `berth deploy ...`: processes that must always run somewhere. */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/schema.h"
+#include "cli/answer.h"
+#include "cli/list.h"
+#include "model/deploy.h"
+
+enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
+
+static const char *one_path(struct cli *cli, struct str id, const char *suffix)
+{
+    return arena_fmt(&cli->arena, "/v1/deployments/%s%s", ask_escape(cli, id), suffix).at;
+}
+
+/* The whole of a file, or of standard input for "-". */
+static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
+{
+    bool own = strcmp(path, "-") != 0;
+    FILE *file = own ? fopen(path, "re") : stdin;
+    struct buf buf = {0};
+    size_t got;
+
+    if (!file) {
+        fprintf(cli->err, "berth: %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    do {
+        buf_reserve(&buf, READ_BYTES);
+        got = fread(buf.at + buf.len, 1, READ_BYTES, file);
+        buf.len += got;
+    } while (got > 0 && buf.len <= FILE_BYTES_MAX);
+    bool ok = !ferror(file) && buf.len <= FILE_BYTES_MAX;
+    if (!ok)
+        fprintf(cli->err, "berth: %s: %s\n", path, ferror(file) ? strerror(errno) : "too large");
+    else
+        *ret_text = arena_str(&cli->arena, buf_view(&buf));
+    buf_free(&buf);
+    if (own)
+        fclose(file);
+    return ok;
+}
+
+/* A file holds one deployment, a list of them, or a list under `deployments`. */
+static const struct json *find_list(const struct json *root)
+{
+    const struct json *list = json_get(root, "deployments");
+
+    return json_type(root) == JSON_OBJ && json_type(list) == JSON_ARR ? list : root;
+}
+
+static int apply_one(struct cli *cli, const struct json *spec)
+{
+    struct str id = show_member(cli, spec, "id");
+    struct ask ask = {.method = "PUT", .body = json_raw(spec)};
+    bool changed = false;
+    int code;
+
+    if (json_type(spec) != JSON_OBJ || !str_is_id(id, DEPLOY_ID_MAX)) {
+        fprintf(cli->err, "berth: a deployment needs an id: 1 to %d letters, digits or ._:@-\n",
+                DEPLOY_ID_MAX);
+        return CLI_USAGE;
+    }
+    ask.path = one_path(cli, id, "");
+    code = ask_run(cli, &ask);
+    if (code != CLI_OK) {
+        fprintf(cli->err, "berth: deployment " STR_FMT " was not applied\n", STR_ARG(id));
+        return code;
+    }
+    json_bool(json_get(ask.json, "changed"), &changed);
+    if (cli->json)
+        show_raw(cli, ask.reply);
+    else
+        fprintf(cli->out, STR_FMT " %s\n", STR_ARG(id),
+                ask.status == 201 ? "created"
+                : changed         ? "changed"
+                                  : "unchanged");
+    return CLI_OK;
+}
+
+static int cmd_deploy_apply(struct cli *cli)
+{
+    const struct json *root, *list, *item;
+    struct str text, json;
+    struct problem why = {0};
+    int code = CLI_OK;
+
+    if (!read_text(cli, cli->args[0], &text))
+        return CLI_FAILED;
+    if (yaml_to_json(text, &cli->arena, &json, &why) ||
+        json_parse(json, &cli->arena, &root, &why)) {
+        fprintf(cli->err, "berth: %s: %s\n", cli->args[0], why.detail);
+        return CLI_USAGE;
+    }
+    list = find_list(root);
+    if (json_type(list) != JSON_ARR)
+        return apply_one(cli, list);
+    item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        int one = apply_one(cli, item);
+
+        if (one != CLI_OK)
+            code = one; /* the others are applied all the same */
+    }
+    return code;
+}
+
+static int cmd_deploy_show(struct cli *cli)
+{
+    return answer_show(cli, answer_path(cli, "/v1/deployments/", ""), "id");
+}
+
+/* enable, disable */
+static int cmd_deploy_switch(struct cli *cli)
+{
+    bool on = strcmp(cli->command->verb, "enable") == 0;
+    struct ask ask = {.method = "PATCH",
+                      .path = answer_path(cli, "/v1/deployments/", ""),
+                      .body = on ? STR("{\"enabled\":true}") : STR("{\"enabled\":false}")};
+
+    return answer_done(cli, &ask, "%s %sd", cli->args[0], cli->command->verb);
+}
+
+static int cmd_deploy_restart(struct cli *cli)
+{
+    return answer_post(cli, answer_path(cli, "/v1/deployments/", "/restart"), NULL, "%s restarts",
+                       cli->args[0]);
+}
+
+static int cmd_deploy_delete(struct cli *cli)
+{
+    struct ask ask = {.method = "DELETE", .path = answer_path(cli, "/v1/deployments/", "")};
+
+    return answer_done(cli, &ask, "%s deleted", cli->args[0]);
+}
+
+static const struct list_column history_columns[] = {
+    {.title = ">AGO", .member = "at_ms", .put = list_put_age},
+    {.title = "WHAT", .member = "what"},
+    {.title = "NODE", .member = "address"},
+    {.title = ">GENERATION", .member = "generation"},
+    {.title = ">VERSION", .member = "version"},
+    {.title = "DETAIL", .member = "detail"},
+};
+
+static const struct listing history_list = {.path = "/v1/deployments/{id}/history",
+                                            .name = "history",
+                                            .id = "seq",
+                                            .columns = history_columns,
+                                            .column_count = COUNT_OF(history_columns)};
+
+static int cmd_deploy_history(struct cli *cli)
+{
+    struct listing listing = history_list;
+
+    listing.path = answer_path(cli, "/v1/deployments/", "/history");
+    return list_run(cli, &listing);
+}
+
+static int cmd_deploy_release(struct cli *cli)
+{
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    struct ask ask = {.method = "POST", .path = "/v1/deployments/release"};
+    const struct json *held, *item;
+    int code;
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "address", str_of(cli->args[0]));
+    jsonw_end_obj(&w);
+    ask.body = arena_str(&cli->arena, buf_view(&body));
+    buf_free(&body);
+    code = ask_run(cli, &ask);
+    if (code != CLI_OK)
+        return code;
+    if (cli->json) {
+        show_raw(cli, ask.reply);
+        return CLI_OK;
+    }
+    item = json_get(ask.json, "released");
+    fprintf(cli->out, "%" PRIu32 " released\n", item ? item->count : 0);
+    held = json_get(ask.json, "held");
+    item = json_first(held);
+    for (uint32_t i = 0; held && i < held->count; i++, item = json_next(item))
+        fprintf(cli->err,
+                "berth: " STR_FMT " stays: the lease of its node lasts %" PRId64 " s more\n",
+                STR_ARG(show_member(cli, item, "id")), show_int(item, "left_ms", 0) / 1000);
+    return held && held->count > 0 ? CLI_CONFLICT : CLI_OK;
+}
+
+static int cmd_deploy_approve(struct cli *cli)
+{
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+
+    jsonw_obj(&w);
+    if (cli_given(cli, "for"))
+        jsonw_kint(&w, "for_ms", cli_num(cli, "for", 0));
+    jsonw_end_obj(&w);
+    return answer_post(cli, "/v1/deployments/approve", &body,
+                       "nodes may claim although others are gone");
+}
+
+static void put_state(struct list_view *view, const struct list_column *column,
+                      const struct json *item)
+{
+    struct str state = show_member(view->cli, item, column->member);
+    bool enabled = true;
+
+    json_bool(json_get(item, "enabled"), &enabled);
+    if (!enabled)
+        table_cell_colour(&view->table, STR("disabled"), TABLE_DIM);
+    else
+        table_cell_colour(&view->table, state,
+                          str_is(state, "running")      ? TABLE_GREEN
+                          : str_is(state, "crash_loop") ? TABLE_RED
+                                                        : TABLE_YELLOW);
+}
+
+static const struct list_column columns[] = {
+    {.title = "ID", .member = "id"},
+    {.title = "TYPE", .member = "type"},
+    {.title = "STATE", .member = "state", .put = put_state},
+    {.title = "NODE", .member = "address"},
+    {.title = ">GENERATION", .member = "generation"},
+    {.title = ">VERSION", .member = "version"},
+    {.title = "COMMAND", .member = "command"},
+    {.title = "PACKAGE", .member = "package_name", .wide = true},
+    {.title = "PACKAGE VERSION", .member = "package_version", .wide = true},
+    {.title = "SELECTOR", .member = "selector", .wide = true},
+    {.title = "UPDATED", .member = "updated_at", .wide = true},
+};
+
+static const struct list_filter filters[] = {
+    {"node", "address"}, {"type", "type"}, {"package", "package_name"}, {"enabled", "enabled"}};
+
+static const struct listing deploy_list = {.path = "/v1/deployments",
+                                           .name = "deployments",
+                                           .id = "id",
+                                           .columns = columns,
+                                           .column_count = COUNT_OF(columns),
+                                           .filters = filters,
+                                           .filter_count = COUNT_OF(filters)};
+
+static const struct flag ls_flags[] = {
+    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "only on this node"},
+    {.name = "type", .type = FLAG_TEXT, .value = "TYPE", .help = "deployment or daemon"},
+    {.name = "package", .type = FLAG_TEXT, .value = "NAME", .help = "only of this package"},
+    {.name = "enabled", .type = FLAG_TEXT, .value = "BOOL", .help = "true or false"},
+};
+static const struct flag approve_flags[] = {
+    {.name = "for", .type = FLAG_MS, .value = "DURATION", .help = "how long (default 10m)"},
+};
+
+#define ROW(v, a, h, e, r)                                                                         \
+    {                                                                                              \
+        .noun = "deploy", .verb = v, .arg = a, .kind = COMMAND_API, .help = h, .examples = e,      \
+        .run = r                                                                                   \
+    }
+
+static const struct command rows[] = {
+    {.noun = "deploy",
+     .verb = "apply",
+     .arg = "FILE",
+     .kind = COMMAND_API,
+     .help = "create or change deployments, as a file says",
+     .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`. What\n"
+               "is the same already is left alone.",
+     .examples = "berth deploy apply examples/app.yaml\n"
+                 "echo '{id: web, command: my-server}' | berth deploy apply -",
+     .run = cmd_deploy_apply},
+    {.noun = "deploy",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .flags = FLAGS(ls_flags),
+     .list = &deploy_list,
+     .help = "all deployments, and where they run",
+     .examples = "berth deploy ls\n"
+                 "berth deploy ls --node n1 -o wide"},
+    ROW("show", "ID", "one deployment and its copies", "berth deploy show web", cmd_deploy_show),
+    ROW("restart", "ID", "restart it", "berth deploy restart web", cmd_deploy_restart),
+    ROW("disable", "ID", "stop it, but keep it", "berth deploy disable web", cmd_deploy_switch),
+    ROW("enable", "ID", "let it run again", "berth deploy enable web", cmd_deploy_switch),
+    ROW("delete", "ID", "stop it and forget it", "berth deploy delete web", cmd_deploy_delete),
+    {.noun = "deploy",
+     .verb = "history",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .list = &history_list,
+     .help = "what happened to it, newest first",
+     .examples = "berth deploy history web",
+     .run = cmd_deploy_history},
+    {.noun = "deploy",
+     .verb = "release",
+     .arg = "NODE",
+     .kind = COMMAND_API,
+     .help = "take all deployments from a node that will not come back",
+     .detail = "Only once its lease has run out: before, its copies may still run. A node that is\n"
+               "there is drained instead (berth node drain). Exit 4 if some had to stay.",
+     .examples = "berth deploy release n1",
+     .run = cmd_deploy_release},
+    {.noun = "deploy",
+     .verb = "approve",
+     .kind = COMMAND_API,
+     .flags = FLAGS(approve_flags),
+     .help = "let nodes claim although more than half of them are gone",
+     .examples = "berth deploy approve --for 10m",
+     .run = cmd_deploy_approve},
+};
+
+const struct command_set commands_deploy = COMMANDS(rows);
