@@ -7,16 +7,18 @@
 #include "model/level.h"
 #include "sched/explain.h"
 #include "server/api.h"
+#include "server/explain_peers.h"
 #include "server/explain_write.h"
 
 enum { NODES_DEFAULT = 1000, NODES_MAX = 10000, RECORDS_MAX = 64 };
 
-/* GET of a job's explanation: books, then its record, then the breakers of now. */
+/* GET of a job's explanation: our books, its record, the other instances, the breakers of now. */
 struct why_call {
     struct call *call;
     struct explain_ask ask;
     struct store_op op;       /* JOB_GET */
     struct store_op breakers; /* BREAKERS */
+    struct explain_round round;
     int64_t limit;
     struct submit *submit; /* of a dry run */
 };
@@ -82,32 +84,50 @@ static bool has_now(const struct why_call *own)
            own->op.head.state != JOB_DISPATCHED && own->call->worker->sched->snapshot;
 }
 
+struct decision {
+    int64_t at_ms;
+    struct str json;
+};
+
 static int by_time(const void *a, const void *b)
 {
-    const struct explain *left = *(const struct explain *const *)a,
-                         *right = *(const struct explain *const *)b;
+    const struct decision *left = a, *right = b;
 
     return (left->at_ms > right->at_ms) - (left->at_ms < right->at_ms);
 }
 
-/* Oldest first; of too many the newest. */
+/* Takes a JSON array apart; what another instance says may be anything. */
+static size_t add_decisions(struct decision *list, size_t count, struct str text,
+                            struct arena *arena)
+{
+    const struct json *root, *item;
+
+    if (json_parse(text, arena, &root, NULL) || json_type(root) != JSON_ARR)
+        return count;
+    item = json_first(root);
+    for (uint32_t i = 0; i < root->count && count < RECORDS_MAX; i++, item = json_next(item)) {
+        list[count] = (struct decision){.json = json_raw(item)};
+        count += json_int(json_get(item, "at_ms"), &list[count].at_ms);
+    }
+    return count;
+}
+
+/* Ours and those of other instances, oldest first. */
 static void write_decisions(struct jsonw *w, struct why_call *own, const struct spec *spec)
 {
-    const struct explain *all[RECORDS_MAX], *explain;
-    struct explain_style style = {.snapshot = own->call->worker->sched->snapshot,
-                                  .sched = own->call->worker->sched->sched,
-                                  .spec = spec,
-                                  .limit = (size_t)own->limit};
-    size_t count = 0;
+    struct decision list[RECORDS_MAX];
+    struct arena *arena = own->call->arena;
+    struct str ours = explain_decisions(&own->ask.found, own->call->worker->sched, spec,
+                                        (size_t)own->limit, arena);
+    size_t count = add_decisions(list, 0, ours, arena);
 
-    for (size_t at = 0; (explain = explain_next(&own->ask.found, &at));)
-        all[count++ % RECORDS_MAX] = explain;
-    count = count < RECORDS_MAX ? count : RECORDS_MAX;
-    qsort(all, count, sizeof *all, by_time);
+    for (size_t i = 0; i < own->round.count; i++)
+        count = add_decisions(list, count, own->round.texts[i], arena);
+    qsort(list, count, sizeof *list, by_time);
     jsonw_key(w, "decisions");
     jsonw_arr(w);
     for (size_t i = 0; i < count; i++)
-        explain_write(w, all[i], &style);
+        jsonw_raw(w, list[i].json);
     jsonw_end_arr(w);
 }
 
@@ -157,12 +177,13 @@ static void job_breakers(struct store_op *op)
     job_answer(container_of(op, struct why_call, breakers));
 }
 
-static void job_read(struct store_op *op)
+static void job_told(struct explain_round *round)
 {
-    struct why_call *own = container_of(op, struct why_call, op);
+    struct why_call *own = container_of(round, struct why_call, round);
+    const struct store_op *op = &own->op;
     char id[JOB_ID_TEXT + 1];
 
-    if (op->err && !own->ask.found.len) {
+    if (op->err && !own->ask.found.len && !round->count) {
         buf_free(&own->ask.found);
         job_id_text(own->ask.job, id);
         if (op->err == ERR_NOT_FOUND)
@@ -176,6 +197,19 @@ static void job_read(struct store_op *op)
         send_breakers(own, job_breakers);
     else
         job_answer(own);
+}
+
+static void job_read(struct store_op *op)
+{
+    struct why_call *own = container_of(op, struct why_call, op);
+
+    own->round = (struct explain_round){.worker = own->call->worker,
+                                        .arena = own->call->arena,
+                                        .job = own->ask.job,
+                                        .spec = op->err ? STR_NONE : op->record.spec,
+                                        .limit = (size_t)own->limit,
+                                        .done = job_told};
+    explain_round_start(&own->round);
 }
 
 static void job_found(struct explain_ask *ask)

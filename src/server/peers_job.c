@@ -7,12 +7,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "server/explain_peers.h"
 #include "server/peers_private.h"
 
 enum {
     HANDING_MS = 1000, /* for an answer of the other instance */
     HOPS_MAX = 2,
-    ASKING_MS = RPC_TIMEOUT_MS + 1000, /* it has a time-out of its own */
+    THERE_AND_BACK_MS = 1000, /* beside the time-out a question has of its own */
 };
 
 /* A send on its way to another instance. */
@@ -219,7 +220,8 @@ static void ask_arrived(struct msg *msg)
     uint64_t seq = ++peers->last_seq;
 
     asking->seq = seq;
-    asking->until_ms = peers->keeper->loop.mono_ms + ASKING_MS;
+    asking->until_ms = peers->keeper->loop.mono_ms + THERE_AND_BACK_MS +
+                       (rpc->timeout_ms > 0 ? rpc->timeout_ms : RPC_TIMEOUT_MS);
     idmap_put(&peers->asks, seq, asking);
     buf_add(&parcel->seqs, &seq, sizeof seq);
     size_t begun = frame_begin(&parcel->frames);
@@ -301,8 +303,8 @@ void peers_hear_ask(struct peers *peers, struct str rest)
 
     if (!str_int(str_cut(&head, ' '), &seq) || !peers_name_read(str_cut(&head, ' '), &from))
         return;
-    const struct snap_node *known =
-        snapshot_node(peers->keeper->sched->snapshot, str_cut(&head, ' '));
+    struct str node_id = str_cut(&head, ' ');
+    const struct snap_node *known = snapshot_node(peers->keeper->sched->snapshot, node_id);
     asked = mem_new(struct asked);
     asked->peers = peers;
     asked->from = from;
@@ -313,7 +315,9 @@ void peers_hear_ask(struct peers *peers, struct str rest)
     asked->rpc.params = (struct str){.at = asked->params, .len = rest.len};
     asked->rpc.done = asked_over;
     asked->rpc.handed = true;
-    if (known && str_copy(head, asked->rpc.method, sizeof asked->rpc.method))
+    if (str_is(node_id, EXPLAIN_PEERS_NODE))
+        explain_peers_answer(&asked->rpc);
+    else if (known && str_copy(head, asked->rpc.method, sizeof asked->rpc.method))
         rpc_send(&asked->rpc, known->node);
     else
         rpc_over(&asked->rpc, ERR_CONFLICT);

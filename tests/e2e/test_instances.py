@@ -239,6 +239,30 @@ class HandOver(Instances):
         node.close()
 
 
+class Why(Instances):
+    def test_any_instance_explains_what_another_decided(self):
+        one, two, three = self.all
+        Node(one, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        eventually("all know it", lambda: self.views(["n1"]))
+        job = self.ok(one.post("/v1/dispatch/task", {"type": "dev"}))
+        refused = two.post("/v1/dispatch/task", {"type": "dev"})
+        self.assertEqual(refused.status, 503, str(refused))
+        for server in self.all:
+            found = self.ok(server.get(f"/v1/jobs/{job['job_id']}/explain"))
+            self.assertEqual([(d["outcome"], d["node_id"], d["pool_id"]) for d in found["decisions"]],
+                             [("PLACED", "n1", "type:dev")])
+            found = self.ok(server.get(refused["explain"]))
+            self.assertEqual([node["reason"] for node in found["decisions"][0]["nodes"]], ["FULL"])
+        self.problem(three.get("/v1/jobs/j0000000000000/explain"), 404, "NOT_FOUND")
+        # One that is frozen keeps nobody waiting for long.
+        two.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(two.process.send_signal, signal.SIGCONT)
+        answer = three.get(f"/v1/jobs/{job['job_id']}/explain")
+        self.assertEqual(len(self.ok(answer)["decisions"]), 1)
+        self.assertLess(answer.seconds, 5)
+        two.process.send_signal(signal.SIGCONT)
+
+
 class Deaths(Instances):
     def test_a_job_reserved_by_a_dead_instance_comes_back(self):
         """kill -9 between reserve and send: nobody tells, the slot is back after its time."""
