@@ -508,7 +508,9 @@ static void test_this_machine(void **state)
     assert_true(usage.mem_total_kib > 0);
     assert_true(usage.mem_free_kib >= 0 && usage.mem_free_kib <= usage.mem_total_kib);
     assert_true(usage.own_memory_kib > 0);
-    assert_true(usage.own_cpu_permille >= 0 && usage.own_cpu_permille <= 1000);
+    /* With very many processes the second look at them is put off, and it is not known. */
+    assert_true(usage.own_cpu_permille == USAGE_NONE ||
+                (usage.own_cpu_permille >= 0 && usage.own_cpu_permille <= 1000));
     assert_int_equal(usage_read("/nowhere/at/all", &usage, NULL), ERR_IO);
 }
 

@@ -270,7 +270,7 @@ def parse_metrics(text):
 def clean_env():
     """The environment without our own BERTH_ names, which the binary would take for settings, nor contexts."""
     return {**{name: value for name, value in os.environ.items() if not name.startswith("BERTH_")},
-            "XDG_CONFIG_HOME": "/nonexistent"}
+            "XDG_CONFIG_HOME": "/dev/null/none"}  # where nobody, not even root, can make a file
 
 
 def calm_machine(directory):
