@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { Rig } from "./rig.js";
 
-const VIEWS = ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", "/#/pools", "/#/events", "/#/nowhere"];
+const VIEWS = ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", "/#/pools", "/#/events", "/#/report", "/#/deployments", "/#/nowhere"];
 
 function withRig(run) {
   return async () => {

@@ -16,6 +16,7 @@ import { Node } from "./views/node.js";
 import { Nodes } from "./views/nodes.js";
 import { Overview } from "./views/overview.js";
 import { Pools } from "./views/pools.js";
+import { Report } from "./views/report.js";
 
 const VIEWS = {
   nodes: { all: Nodes, one: Node },
@@ -23,6 +24,7 @@ const VIEWS = {
   pools: { all: Pools },
   deployments: { all: Deployments, one: Deployment },
   events: { all: Events },
+  report: { all: Report },
 };
 
 function View() {

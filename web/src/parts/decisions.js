@@ -1,9 +1,10 @@
 /* How the server chose for a job: for every node the first reason it did not get it. */
-import { useEffect, useState } from "preact/hooks";
-import { get, seg } from "../lib/api.js";
+import { useState } from "preact/hooks";
+import { seg } from "../lib/api.js";
 import { count, plural, time } from "../lib/format.js";
 import { reasonText } from "../lib/explain.js";
 import { html } from "../lib/html.js";
+import { useReading } from "../lib/reading.js";
 import { href } from "../lib/router.js";
 import { Mark } from "./mark.js";
 
@@ -39,21 +40,13 @@ function Decision({ title, decision }) {
 }
 
 export function Decisions({ id, state, otherwise }) {
-  const [found, setFound] = useState(null);
-
-  useEffect(() => {
-    let over = false;
-    get(`/v1/jobs/${seg(id)}/explain?limit=200`).then((told) => over || setFound(told), (error) => over || setFound({ error }));
-    return () => {
-      over = true;
-    };
-  }, [id, state]);
-  if (!found) return null;
-  const decisions = found.error ? [] : found.decisions;
-  if (!decisions.length && !found.now)
+  const { answer: found, error } = useReading(`/v1/jobs/${seg(id)}/explain?limit=200`, 0, state);
+  if (!found && !error) return null;
+  const { decisions = [], now = null, node_id } = found || {};
+  if (!decisions.length && !now)
     return otherwise ? html`<p class="empty">${otherwise}</p>` : null;
   return html`<section class="panel whole" id="explain"><h2>${otherwise ? "Why it was refused" : "How it was placed"}</h2>
-    ${found.now && !found.node_id && html`<${Decision} title="What would happen now" decision=${found.now} />`}
+    ${now && !node_id && html`<${Decision} title="What would happen now" decision=${now} />`}
     ${[...decisions].reverse().slice(0, 10).map((decision) => html`<${Decision} key=${decision.at_ms} decision=${decision}
       title=${`${time(decision.at_ms)}, attempt ${decision.attempt_id}`} />`)}
   </section>`;

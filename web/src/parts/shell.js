@@ -20,6 +20,7 @@ export const TABS = [
   { path: "pools", title: "Pools", key: "4" },
   { path: "deployments", title: "Deployments", key: "5", when: () => known.deployments },
   { path: "events", title: "Events", key: "6" },
+  { path: "report", title: "Report", key: "7" },
 ];
 
 /* A second hand, for texts like "12 s ago". */
@@ -68,7 +69,7 @@ function Figures() {
 }
 
 const SHORTCUTS = [
-  ["1 … 6", "go to a view"], ["/", "filter"], ["↑ ↓ or j k", "move in a table"], ["Enter", "open"],
+  ["1 … 7", "go to a view"], ["/", "filter"], ["↑ ↓ or j k", "move in a table"], ["Enter", "open"],
   ["Esc", "back, or close"], ["n", "submit a task"], ["t", "light or dark"], ["?", "this list"],
 ];
 

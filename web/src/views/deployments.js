@@ -1,12 +1,14 @@
 /* Deployments: what must always run somewhere, and where it does. */
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback } from "preact/hooks";
 import { get, post, seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
 import { ago, count, NONE, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { known, slowPoll } from "../lib/known.js";
-import { go, href, place, refine } from "../lib/router.js";
+import { useReading } from "../lib/reading.js";
+import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
+import { found, Search } from "../parts/filter.js";
 import { Logs } from "../parts/logs.js";
 import { Mark } from "../parts/mark.js";
 import { Table } from "../parts/table.js";
@@ -43,14 +45,12 @@ const columns = [
 ];
 
 export function Deployments() {
-  const text = (place.query.get("q") || "").toLowerCase();
-  const rows = (known.deployments || []).filter((d) => [d.id, d.package_name, d.address].some((word) => word && word.toLowerCase().includes(text)));
+  const rows = (known.deployments || []).filter((d) => found([d.id, d.package_name, d.address]));
 
   useTopics("slow", "place");
   return html`
     <div class="tools"><h1>Deployments <span class="muted num">${count(rows.length)}</span></h1>
-      <input type="search" placeholder="Filter by name or owner" aria-label="Filter deployments" value=${place.query.get("q") || ""}
-        onInput=${(event) => refine({ q: event.target.value })} /></div>
+      <${Search} of="deployments" by="name or owner" /></div>
     <${Table} label="Deployments" rows=${rows} columns=${columns} keyOf=${(d) => d.id} open=${(d) => go("deployments", d.id)}
       empty=${known.deployments ? "There are no deployments." : "This server keeps no deployments."} />`;
 }
@@ -84,20 +84,9 @@ function Copies({ copies }) {
 }
 
 export function Deployment({ id }) {
-  const [found, setFound] = useState({});
+  const { answer: deployment, error } = useReading(`/v1/deployments/${seg(id)}`, 2000);
   const readLog = useCallback((offset) => get(`/v1/deployments/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
 
-  useEffect(() => {
-    let over = false;
-    const read = () => get(`/v1/deployments/${seg(id)}`).then((deployment) => over || setFound({ deployment }), (error) => over || setFound({ error }));
-    const timer = setInterval(() => !document.hidden && read(), 2000);
-    read();
-    return () => {
-      over = true;
-      clearInterval(timer);
-    };
-  }, [id]);
-  const { deployment, error } = found;
   if (!deployment) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
   const facts = [["Kind", deployment.type], ["Owner", html`<${Owner} deployment=${deployment} />`], ["Generation", deployment.generation],
     ["Version", deployment.version], ["Package", `${deployment.package_name || NONE} ${deployment.package_version || ""}`], ["Selector", deployment.selector || "any node"],

@@ -4,10 +4,10 @@ import { useTopics } from "../lib/frame.js";
 import { count, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { known } from "../lib/known.js";
-import { go, href, place, refine } from "../lib/router.js";
+import { go, href, place } from "../lib/router.js";
+import { Choices, found, Search } from "../parts/filter.js";
 import { JobMark } from "../parts/mark.js";
 import { Table } from "../parts/table.js";
-import { Filters } from "./nodes.js";
 
 const KINDS = [["", "all"], ["job", "jobs"], ["node", "nodes"], ["bad", "trouble"]];
 
@@ -28,17 +28,15 @@ function bad(event) {
 export function Events() {
   const [held, setHeld] = useState(null);
   const kind = place.query.get("kind") || "";
-  const text = (place.query.get("q") || "").toLowerCase();
   const all = held || known.events;
 
   useTopics("events", "place");
   const rows = all.filter((event) => (!kind || (kind === "bad" ? bad(event) : event.kind === kind)) &&
-    (!text || [event.job_id, event.node_id, event.what, event.reason].some((word) => word && word.toLowerCase().includes(text)))).reverse();
+    found([event.job_id, event.node_id, event.what, event.reason])).reverse();
   return html`
     <div class="tools"><h1>Events <span class="muted num">${count(known.eventCount)} since this page was opened</span></h1>
-      <input type="search" placeholder="Filter by job, node, reason" aria-label="Filter events" value=${place.query.get("q") || ""}
-        onInput=${(event) => refine({ q: event.target.value })} />
-      <${Filters} options=${KINDS} value=${kind} pick=${(key) => refine({ kind: key })} />
+      <${Search} of="events" by="job, node, reason" />
+      <${Choices} field="kind" options=${KINDS} />
       <button aria-pressed=${held !== null} onClick=${() => setHeld(held ? null : [...known.events])}>${held ? "Go on" : "Hold"}</button></div>
     ${/* rows are places, not events: it is cheaper to write into those that are there */ ""}
     <${Table} label="Events" rows=${rows} columns=${columns} keyOf=${(_, at) => at}

@@ -1,10 +1,11 @@
 /* One job: where it is, how it got there, why it went wrong, what it printed and what came out. */
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useEffect } from "preact/hooks";
 import { get, post, seg } from "../lib/api.js";
 import { duration, NONE, plural, time } from "../lib/format.js";
 import { reasonText } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { watchJob } from "../lib/known.js";
+import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { Decisions } from "../parts/decisions.js";
@@ -15,30 +16,22 @@ import { jobTitle } from "./jobs.js";
 
 const ENDED = new Set(["DONE", "FAILED"]);
 
+/* Read again when an event tells of it; and every few seconds, for one may have been missed. */
 function useJob(id) {
-  const [found, setFound] = useState({ job: null, error: null });
+  const { answer, error, again } = useReading(`/v1/jobs/${seg(id)}`, 5000);
 
   useEffect(() => {
-    let over = false;
     let timer = 0;
-    const read = () => get(`/v1/jobs/${seg(id)}`).then((job) => over || setFound({ job, error: null }),
-      (error) => over || setFound((before) => ({ ...before, error })));
-    const soon = () => {
+    const forget = watchJob(id, () => {
       clearTimeout(timer);
-      timer = setTimeout(read, 60);
-    };
-    const forget = watchJob(id, soon);
-    const slow = setInterval(() => !document.hidden && read(), 5000); /* an event may have been missed */
-    setFound({ job: null, error: null });
-    read();
+      timer = setTimeout(again, 60);
+    });
     return () => {
-      over = true;
       forget();
       clearTimeout(timer);
-      clearInterval(slow);
     };
-  }, [id]);
-  return found;
+  }, [id, again]);
+  return { job: answer, error };
 }
 
 const STEPS = [["created_ms", "created"], ["dispatched_ms", "dispatched"], ["acked_ms", "started"], ["ended_ms", "ended"]];

@@ -6,10 +6,10 @@ import { html } from "../lib/html.js";
 import { askJobs, jobs, moreJobs } from "../lib/known.js";
 import { go, href, place, refine } from "../lib/router.js";
 import { tell } from "../parts/dialog.js";
+import { Choices, found, Search } from "../parts/filter.js";
 import { JobMark } from "../parts/mark.js";
 import { useSeconds } from "../parts/shell.js";
 import { Table } from "../parts/table.js";
-import { Filters } from "./nodes.js";
 
 const STATES = [["", "all"], ["NEW,SELECTING,RETRYING", "waiting"], ["DISPATCHED,ACKED", "running"], ["DONE", "done"], ["FAILED", "failed"]];
 const FIELDS = ["state", "type", "node_id", "session_id"];
@@ -48,9 +48,8 @@ function More() {
 
 export function Jobs() {
   const query = queryOf();
-  const text = (place.query.get("q") || "").toLowerCase();
-  const rows = text ? jobs.rows.filter((job) => [job.job_id, job.type, job.title, job.node_id, job.reason, job.session_id]
-    .some((word) => word && word.toLowerCase().includes(text))) : jobs.rows;
+  const text = place.query.get("q");
+  const rows = text ? jobs.rows.filter((job) => found([job.job_id, job.type, job.title, job.node_id, job.reason, job.session_id])) : jobs.rows;
   const chips = FIELDS.slice(1).filter((field) => place.query.get(field));
   const tick = Math.floor(useSeconds() / 1000);
 
@@ -58,9 +57,8 @@ export function Jobs() {
   useEffect(() => askJobs(query), [query]);
   return html`
     <div class="tools"><h1>Jobs <span class="muted num">${count(rows.length)}${jobs.cursor ? "+" : ""}</span></h1>
-      <input type="search" placeholder="Filter by id, type, title, node, reason" aria-label="Filter jobs" value=${place.query.get("q") || ""}
-        onInput=${(event) => refine({ q: event.target.value })} />
-      <${Filters} options=${STATES} value=${place.query.get("state") || ""} pick=${(key) => refine({ state: key })} />
+      <${Search} of="jobs" by="id, type, title, node, reason" />
+      <${Choices} field="state" options=${STATES} />
       ${chips.map((field) => html`<button class="chip" onClick=${() => refine({ [field]: "" })} aria-label="Remove the filter ${field}">
         ${field.replace("_id", "")} ${place.query.get(field)} ✕</button>`)}
     </div>

@@ -1,11 +1,11 @@
 /* One node: how it is and why, what it can do, its breakers, and what an operator can do about it. */
-import { useEffect, useState } from "preact/hooks";
-import { get, post, seg } from "../lib/api.js";
+import { post, seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
 import { ago, duration, plural, time } from "../lib/format.js";
 import { levelText, whyNoRoom } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { known, slowPoll, statePoll } from "../lib/known.js";
+import { useReading } from "../lib/reading.js";
 import { href } from "../lib/router.js";
 import { CpuBar, MemoryBar, Slots, Bar } from "../parts/bar.js";
 import { confirm, tell } from "../parts/dialog.js";
@@ -102,30 +102,16 @@ function Running({ server }) {
       : html`<p class="muted">Nothing.</p>`}</section>`;
 }
 
-/* What the overview leaves out is read for this node alone. */
-function useDetail(id, server) {
-  const [detail, setDetail] = useState(null);
-  const seen = server && `${server.last_seen_ms} ${server.admin} ${server.health}`;
-
-  useEffect(() => {
-    let over = false;
-    Promise.all([get(`/v1/nodes/${seg(id)}`), get(`/v1/cluster/status?node_id=${seg(id)}`)]).then(
-      ([node, cluster]) => over || setDetail({ node, clamps: (cluster.servers[id] || {}).clamps }),
-      (error) => over || setDetail({ error }));
-    return () => {
-      over = true;
-    };
-  }, [id, seen]);
-  return detail;
-}
-
 export function Node({ id }) {
   const server = known.serverById.get(id);
-  const detail = useDetail(id, server);
+  const seen = server && `${server.last_seen_ms} ${server.admin} ${server.health}`;
+  /* what the overview leaves out is read for this node alone */
+  const { answer: node, error } = useReading(`/v1/nodes/${seg(id)}`, 0, seen);
+  const { answer: status } = useReading(`/v1/cluster/status?node_id=${seg(id)}`, 0, seen);
 
   useTopics("cluster", "slow");
   if (!server)
-    return html`<p class="empty">${detail && detail.error ? detail.error.message : known.cluster ? `There is no node "${id}" any more.` : "Reading…"}</p>`;
+    return html`<p class="empty">${error ? error.message : known.cluster ? `There is no node "${id}" any more.` : "Reading…"}</p>`;
   const held = server.admin || server.health === "draining";
   return html`
     <div class="tools"><p class="crumbs"><a href="#/nodes">Nodes</a></p>
@@ -135,7 +121,7 @@ export function Node({ id }) {
         : html`<button onClick=${() => ask(id, "cordon")}>Cordon</button><button class="danger" onClick=${() => ask(id, "drain")}>Drain</button>`}
     </div>
     <div class="panels">
-      <${Why} server=${server} node=${detail && detail.node} />
+      <${Why} server=${server} node=${node} />
       <section class="panel"><h2>Load</h2>
         ${server.figures_reason ? html`<p class="muted">${server.figures_reason}</p>` : html`
           <${CpuBar} server=${server} /><${MemoryBar} server=${server} />
@@ -145,7 +131,7 @@ export function Node({ id }) {
         <p><span class="muted">available for</span> <${AvailableFor} server=${server} /></p></section>
       <${Running} server=${server} />
       <${Breakers} id=${id} />
-      ${detail && detail.clamps && html`<${Clamps} clamps=${detail.clamps} />`}
-      ${detail && detail.node && html`<${Facts} node=${detail.node} />`}
+      ${status && status.servers[id] && html`<${Clamps} clamps=${status.servers[id].clamps} />`}
+      ${node && html`<${Facts} node=${node} />`}
     </div>`;
 }

@@ -4,8 +4,9 @@ import { ago, count, percent } from "../lib/format.js";
 import { severity, whyNoRoom } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { known } from "../lib/known.js";
-import { go, href, place, refine } from "../lib/router.js";
+import { go, href, place } from "../lib/router.js";
 import { cpuOf, memoryOf, Slots, toneOf } from "../parts/bar.js";
+import { Choices, found, Search } from "../parts/filter.js";
 import { ServerMark } from "../parts/mark.js";
 import { useSeconds } from "../parts/shell.js";
 import { Table } from "../parts/table.js";
@@ -36,30 +37,23 @@ const columns = [
   { key: "seen", title: "Seen", class: "num w-time wide", sort: (s) => s.last_seen_ms, cell: (s) => html`<span class="muted">${ago(s.last_seen_ms)}</span>` },
 ];
 
-function matches(server, text, state) {
+function matches(server, state) {
   const tone = severity(server);
   if (state === "trouble" ? !["critical", "danger", "warning"].includes(tone) : state && tone !== state) return false;
-  return !text || [server.id, server.name, server.role, server.level, server.health, ...server.available_for].some((word) => word && word.toLowerCase().includes(text));
-}
-
-export function Filters({ options, value, pick }) {
-  return html`<div class="segments" role="group">${options.map(([key, title]) => html`<button key=${key}
-    aria-pressed=${value === key} onClick=${() => pick(key)}>${title}</button>`)}</div>`;
+  return found([server.id, server.name, server.role, server.level, server.health, ...server.available_for]);
 }
 
 export function Nodes() {
-  const text = (place.query.get("q") || "").toLowerCase();
   const state = place.query.get("state") || "";
-  const rows = known.servers.filter((server) => matches(server, text, state));
+  const rows = known.servers.filter((server) => matches(server, state));
   const tick = Math.floor(useSeconds() / 5000);
 
   useTopics("cluster", "place");
   return html`
     <div class="tools">
       <h1>Nodes <span class="muted num">${count(rows.length)}</span></h1>
-      <input type="search" placeholder="Filter by name, role, type" aria-label="Filter nodes" value=${place.query.get("q") || ""}
-        onInput=${(event) => refine({ q: event.target.value })} />
-      <${Filters} options=${FILTERS} value=${state} pick=${(key) => refine({ state: key })} />
+      <${Search} of="nodes" by="name, role, type" />
+      <${Choices} field="state" options=${FILTERS} />
     </div>
     <${Table} label="Nodes" rows=${rows} columns=${columns} keyOf=${(s) => s.id} open=${(s) => go("nodes", s.id)} tick=${tick}
       tone=${(s) => `tone-${severity(s)}`} empty=${known.servers.length ? "No node matches." : "No node has registered yet."} />`;

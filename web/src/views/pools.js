@@ -3,7 +3,8 @@ import { useTopics } from "../lib/frame.js";
 import { count } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { known } from "../lib/known.js";
-import { go, place, refine } from "../lib/router.js";
+import { go, refine } from "../lib/router.js";
+import { found, Search } from "../parts/filter.js";
 import { Mark } from "../parts/mark.js";
 import { Table } from "../parts/table.js";
 
@@ -24,14 +25,12 @@ const columns = [
 ];
 
 export function Pools() {
-  const text = (place.query.get("q") || "").toLowerCase();
-  const rows = (known.pools || []).filter((pool) => pool.pool_id.toLowerCase().includes(text));
+  const rows = (known.pools || []).filter((pool) => found([pool.pool_id]));
 
   useTopics("slow", "place");
   return html`
     <div class="tools"><h1>Pools <span class="muted num">${count(rows.length)}</span></h1>
-      <input type="search" placeholder="Filter by type or language" aria-label="Filter pools" value=${place.query.get("q") || ""}
-        onInput=${(event) => refine({ q: event.target.value })} /></div>
+      <${Search} of="pools" by="type or language" /></div>
     <${Table} label="Pools" rows=${rows} columns=${columns} keyOf=${(p) => p.pool_id}
       open=${(p) => { go("nodes"); refine({ q: isType(p) && p.tgt !== "*" ? p.tgt : "" }); }}
       empty=${known.pools ? "No pool: no node has registered yet." : "Reading…"} />`;
