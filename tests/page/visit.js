@@ -31,6 +31,8 @@ async function tokenIsAskedFor(rig) {
     await page.fill("#token", token);
     await page.press("#token", "Enter");
   };
+  await enter("node-token");
+  await page.waitForSelector(".login .bad:has-text('scope')"); /* it is known, but may not look */
   await enter("wrong");
   await page.waitForSelector("text=does not know this token");
   await enter(tokens.read);
@@ -128,9 +130,13 @@ async function tellsWhenItIsStale(rig) {
 }
 
 async function policyIsInForce(rig) {
+  const hostile = "<img src=x onerror=window.inlineRan=1>";
   await rig.server();
+  await rig.post("/v1/node/register", { node_id: "n1", name: hostile, allowed_types: ["dev"] });
+  await rig.task({ title: hostile, type: "dev" });
   const page = await rig.open("/");
-  await page.waitForSelector(".empty");
+  await page.waitForSelector(`.card h3:has-text("${hostile}")`); /* text is text */
+  await page.waitForSelector(`.tasks li:has-text("${hostile}")`);
   assert.deepEqual(page.troubles, []);
   const blocked = await page.evaluate(() => new Promise((tell) => {
     document.addEventListener("securitypolicyviolation", (event) => tell(event.effectiveDirective));

@@ -1,8 +1,9 @@
 /* Calls to the server we came from. The token, where there is one, lives as long as this tab. */
+import { heardTime } from "./clock.js";
 import { changed } from "./frame.js";
 
 const KEY = "berth.token";
-export const login = { wanted: false, wrong: false };
+export const login = { wanted: false, why: null };
 
 export function token() {
   return sessionStorage.getItem(KEY);
@@ -17,7 +18,7 @@ export function forgetToken() {
 export function setToken(text) {
   sessionStorage.setItem(KEY, text);
   login.wanted = false;
-  login.wrong = false;
+  login.why = null;
   changed("login");
 }
 
@@ -37,12 +38,15 @@ async function refusalOf(answer) {
   } catch {
     /* not ours: a proxy's */
   }
-  if (answer.status === 401) {
-    login.wrong = token() !== null;
-    login.wanted = true;
-    changed("login");
-  }
-  return new Refusal(answer.status, problem);
+  const refusal = new Refusal(answer.status, problem);
+  if (answer.status === 401) askLogin(token() && "The server does not know this token.");
+  return refusal;
+}
+
+export function askLogin(why) {
+  login.wanted = true;
+  login.why = why;
+  changed("login");
 }
 
 /* The answer itself, for streams; throws a Refusal when it is not a good one. */
@@ -50,6 +54,7 @@ export async function open(path, more = {}) {
   const headers = { ...(more.headers || {}) };
   if (token()) headers.Authorization = `Bearer ${token()}`;
   const answer = await fetch(path, { cache: "no-store", credentials: "omit", ...more, headers });
+  heardTime(answer.headers.get("Date"));
   if (!answer.ok) throw await refusalOf(answer);
   return answer;
 }

@@ -1,4 +1,6 @@
 /* Numbers and times as people read them. */
+import { now } from "./clock.js";
+
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
@@ -53,8 +55,8 @@ export function duration(ms) {
   return two(Math.floor(ms / 86400000), "d", Math.floor(ms / 3600000) % 24, "h");
 }
 
-export function ago(ms, now = Date.now()) {
-  const since = Math.max(0, now - ms);
+export function ago(ms, at = now()) {
+  const since = Math.max(0, at - ms);
   if (since < 2000) return "just now";
   return `${since < 60000 ? `${Math.floor(since / 1000)} s` : duration(since)} ago`;
 }

@@ -1,4 +1,6 @@
 /* What the charts show: the points the server keeps, one every two seconds of the last minutes. */
+import { now } from "./clock.js";
+
 export const WINDOW_S = 300;
 
 export const history = { points: [], reasons: [] };
@@ -11,7 +13,7 @@ export function addPoints(points) {
   for (const point of fresh)
     for (const [reason, rate] of Object.entries(point.refused_per_s))
       if (rate > 0 && !history.reasons.includes(reason)) history.reasons.push(reason);
-  history.points = known.concat(fresh).filter((point) => point.at_ms > Date.now() - 1.1 * WINDOW_S * 1000);
+  history.points = known.concat(fresh).filter((point) => point.at_ms > now() - 1.1 * WINDOW_S * 1000);
 }
 
 export function latest() {

@@ -1,7 +1,8 @@
 /* What the page knows of the cluster. One stream of events says that something changed; the state
  * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
  * identity whether it must be drawn again. */
-import { get, login } from "./api.js";
+import { askLogin, get, login } from "./api.js";
+import { now } from "./clock.js";
 import { rank } from "./explain.js";
 import { byName } from "./format.js";
 import { changed, inFrame } from "./frame.js";
@@ -16,7 +17,7 @@ const SLOW_MS = 5000;
 const JOBS_PAGE = 100;
 
 export const known = {
-  link: { state: "connecting", sinceMs: Date.now(), heardMs: 0, retryMs: 0 },
+  link: { state: "connecting", sinceMs: now(), heardMs: 0, retryMs: 0 },
   cluster: null, /* status, total, available, recommendation, stale */
   servers: [], /* by id; `at` is the place in this order */
   worstFirst: [], /* the same, by how they are */
@@ -40,13 +41,13 @@ export function watchJob(id, tell) {
 }
 
 function setLink(state, more = {}) {
-  if (known.link.state !== state) known.link = { ...known.link, state, sinceMs: Date.now(), ...more };
+  if (known.link.state !== state) known.link = { ...known.link, state, sinceMs: now(), ...more };
   else Object.assign(known.link, more);
   changed("link");
 }
 
 function heard() {
-  known.link.heardMs = Date.now();
+  known.link.heardMs = now();
   if (known.link.state !== "live" && known.link.streaming) setLink("live");
 }
 
@@ -198,7 +199,7 @@ let showEvents = 0;
 
 function keepEvent(kind, event) {
   event.kind = kind;
-  event.at_ms ||= Date.now();
+  event.at_ms ||= now();
   known.eventCount++;
   known.events.push(event);
   if (known.events.length > 2 * EVENTS_MAX) known.events = known.events.slice(-EVENTS_MAX);
@@ -244,12 +245,14 @@ export function start() {
   wake = follow("/v1/events?thin=1", {
     up() {
       known.link.streaming = true;
-      setLink("live", { heardMs: Date.now() });
+      setLink("live", { heardMs: now() });
       for (const poll of [statePoll, slowPoll, jobsPoll]) poll.start();
     },
     down(error, pauseMs) {
       known.link.streaming = false;
-      setLink(error && error.status === 401 ? "login" : "lost", { retryMs: Date.now() + pauseMs });
+      const shut = error && (error.status === 401 || error.status === 403);
+      if (error && error.status === 403) askLogin(error.message); /* a token that may not even look */
+      setLink(shut ? "login" : "lost", { retryMs: now() + pauseMs, why: error && error.status ? error.message : null });
     },
     event: onEvent,
   });

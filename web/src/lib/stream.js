@@ -75,7 +75,8 @@ export function follow(path, link) {
       if (Date.now() - begun > 5000) pause = PAUSE_MIN_MS;
       link.down(error, pause);
       await new Promise((go) => {
-        const timer = error && error.status === 401 ? 0 : setTimeout(go, pause);
+        const shut = error && (error.status === 401 || error.status === 403);
+        const timer = shut ? 0 : setTimeout(go, pause);
         wake = () => {
           clearTimeout(timer);
           go();

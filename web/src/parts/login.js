@@ -23,8 +23,8 @@ export function Login() {
         cancels jobs. It is kept in this tab only.</p>
       <label for="token">Token</label>
       <input id="token" type="password" autocomplete="off" spellcheck=${false} required pattern="[!-~]+" autofocus value=${text}
-        onInput=${(event) => setText(event.target.value)} aria-invalid=${login.wrong} />
-      ${login.wrong && html`<p class="bad" role="alert">The server does not know this token.</p>`}
+        onInput=${(event) => setText(event.target.value)} aria-invalid=${Boolean(login.why)} />
+      ${login.why && html`<p class="bad" role="alert">${login.why}</p>`}
       <p class="buttons"><button class="main">Show the cluster</button></p>
     </form>
   </main>`;

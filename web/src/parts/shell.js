@@ -2,6 +2,7 @@
  * is still true. */
 import { useEffect, useState } from "preact/hooks";
 import { forgetToken, token } from "../lib/api.js";
+import { now as serverNow } from "../lib/clock.js";
 import { useTopics } from "../lib/frame.js";
 import { ago, count, time } from "../lib/format.js";
 import { latest } from "../lib/history.js";
@@ -25,10 +26,10 @@ export const TABS = [
 
 /* A second hand, for texts like "12 s ago". */
 export function useSeconds() {
-  const [now, setNow] = useState(Date.now());
+  const [now, setNow] = useState(serverNow());
 
   useEffect(() => {
-    const timer = setInterval(() => !document.hidden && setNow(Date.now()), 1000);
+    const timer = setInterval(() => !document.hidden && setNow(serverNow()), 1000);
     return () => clearInterval(timer);
   }, []);
   return now;
@@ -42,11 +43,11 @@ function LinkState() {
 
 function Stale() {
   const now = useSeconds();
-  const { state, heardMs, retryMs } = known.link;
+  const { state, heardMs, retryMs, why } = known.link;
 
   if (state === "lost")
     return html`<div class="banner bad" role="alert">
-      <b>Not connected.</b> ${heardMs ? html`Stale since ${time(heardMs)} (${ago(heardMs, now)}).` : "The server did not answer yet."}
+      <b>Not connected.</b> ${heardMs ? html`Stale since ${time(heardMs)} (${ago(heardMs, now)}).` : "The server did not answer yet."} ${why}
       <span class="muted"> ${retryMs > now ? `Next try in ${Math.ceil((retryMs - now) / 1000)} s.` : "Trying…"}</span>
       <button onClick=${retry}>Try now</button>
     </div>`;

@@ -25,23 +25,28 @@ function State({ deployment }) {
   const copies = copiesOf(deployment);
   if (!deployment.enabled) return html`<${Mark} tone="off">disabled<//>`;
   if (deployment.type !== "daemon" && !deployment.address) return html`<${Mark} tone="warning">unassigned<//>`;
-  if (!copies.length) return html`<${Mark} tone="wait">claimed<//>`;
+  if (!copies.length) return html`<${Mark} tone="wait">${deployment.type === "daemon" ? "nowhere yet" : "claimed"}<//>`;
   return html`<${CopyMark} copy=${copies.find((copy) => BAD.has(copy.state)) || copies[0]} />`;
 }
 
+/* Lists leave the copies out; of rows in sight they are read one by one. */
+function Live({ deployment }) {
+  const { answer = deployment } = useReading(`/v1/deployments/${seg(deployment.id)}`, 5000, deployment);
+  const again = restarts(answer);
+  return html`<${State} deployment=${answer} />${again > 0 && html`<span class="muted num"> · ${plural(again, "restart")}</span>`}`;
+}
+
 function Owner({ deployment }) {
-  if (deployment.type === "daemon") return html`<span class="muted">${plural(copiesOf(deployment).length, "node")}</span>`;
+  if (deployment.type === "daemon") return html`<span class="muted">every node that matches</span>`;
   if (!deployment.address) return html`<span class="muted">${NONE}</span>`;
   return html`<a href=${href("nodes", deployment.address)}>${deployment.address}</a>`;
 }
 
 const columns = [
-  { key: "id", title: "Deployment", class: "clip", sort: (d) => d.id, cell: (d) => html`<a class="strong" href=${href("deployments", d.id)}>${d.id}</a>
-    <span class="muted wide">${d.package_name} ${d.package_version}</span>` },
-  { key: "state", title: "State", class: "w-state", cell: (d) => html`<${State} deployment=${d} />` },
+  { key: "id", title: "Deployment", class: "clip", sort: (d) => d.id, cell: (d) => html`<a class="strong lead" href=${href("deployments", d.id)}>${d.id}</a><span class="muted wide">${d.package_name} ${d.package_version}</span>` },
+  { key: "state", title: "State", class: "w-slots", cell: (d) => html`<${Live} deployment=${d} />` },
   { key: "owner", title: "Owner", class: "clip w-node", sort: (d) => d.address || "", cell: (d) => html`<${Owner} deployment=${d} />` },
   { key: "gen", title: "Generation", class: "num w-time wide", sort: (d) => d.generation, cell: (d) => count(d.generation) },
-  { key: "restarts", title: "Restarts", class: "num w-time wide", sort: restarts, cell: (d) => count(restarts(d)) },
 ];
 
 export function Deployments() {

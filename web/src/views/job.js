@@ -1,6 +1,7 @@
 /* One job: where it is, how it got there, why it went wrong, what it printed and what came out. */
 import { useCallback, useEffect } from "preact/hooks";
 import { get, post, seg } from "../lib/api.js";
+import { now } from "../lib/clock.js";
 import { duration, NONE, plural, time } from "../lib/format.js";
 import { reasonText } from "../lib/explain.js";
 import { html } from "../lib/html.js";
@@ -37,28 +38,28 @@ function useJob(id) {
 const STEPS = [["created_ms", "created"], ["dispatched_ms", "dispatched"], ["acked_ms", "started"], ["ended_ms", "ended"]];
 
 function Steps({ job }) {
-  const now = useSeconds();
+  const at = useSeconds();
   const reached = STEPS.filter(([field]) => job[field]);
   return html`<ol class="steps">${STEPS.map(([field, word]) => {
-    const at = reached.findIndex(([name]) => name === field);
-    const before = at > 0 ? job[reached[at - 1][0]] : null;
+    const place = reached.findIndex(([name]) => name === field);
+    const before = place > 0 ? job[reached[place - 1][0]] : null;
     return html`<li class=${job[field] ? (field === "ended_ms" ? `ended ${job.state}` : "reached") : ""}>
       <b>${field === "ended_ms" && job[field] ? (job.state === "DONE" ? "done" : "failed") : word}</b>
       <span class="num">${job[field] ? time(job[field]) : NONE}</span>
       ${before && html`<span class="muted num">after ${duration(job[field] - before)}</span>`}</li>`;
   })}
-  ${!ENDED.has(job.state) && html`<li class="now"><b>now</b><span class="muted num">${duration(Math.max(0, Math.floor((now - job.created_ms) / 1000) * 1000))} in all</span></li>`}</ol>`;
+  ${!ENDED.has(job.state) && html`<li class="now"><b>now</b><span class="muted num">${duration(Math.max(0, Math.floor((at - job.created_ms) / 1000) * 1000))} in all</span></li>`}</ol>`;
 }
 
 function Attempts({ attempts }) {
   if (!attempts.length) return null;
   const from = Math.min(...attempts.map((one) => one.dispatched_ms || one.at_ms || one.ended_ms || Infinity));
-  const to = Math.max(...attempts.map((one) => one.ended_ms || Date.now()));
+  const to = Math.max(...attempts.map((one) => one.ended_ms || now()));
   const place = (at) => (100 * (at - from)) / Math.max(1, to - from);
   return html`<section class="panel"><h2>Attempts</h2><table class="plain-rows attempts"><thead><tr><th class="num">#</th><th>Node</th><th>Outcome</th><th class="wide">When</th><th class="num">Took</th></tr></thead>
     <tbody>${attempts.map((one) => {
       const begun = one.dispatched_ms || one.at_ms || one.ended_ms;
-      const ended = one.ended_ms || Date.now();
+      const ended = one.ended_ms || now();
       return html`<tr><td class="num">${one.attempt_id ?? one.attempt}</td>
         <td>${one.node_id ? html`<a href=${href("nodes", one.node_id)}>${one.node_id}</a>` : NONE}</td>
         <td class=${one.reason ? "bad-text" : ""} title=${reasonText(one.reason)}>${one.reason || one.outcome || "running"}</td>

@@ -1,5 +1,6 @@
 /* Jobs, newest first, as the filter has them; their states move while one looks. */
 import { useEffect } from "preact/hooks";
+import { now } from "../lib/clock.js";
 import { useTopics } from "../lib/frame.js";
 import { ago, count, duration, NONE } from "../lib/format.js";
 import { html } from "../lib/html.js";
@@ -21,7 +22,7 @@ export function jobTitle(job) {
 
 function took(job) {
   if (job.ended_ms && job.acked_ms) return duration(job.ended_ms - job.acked_ms);
-  if (job.state === "ACKED" && job.acked_ms) return duration(Math.max(0, Math.floor((Date.now() - job.acked_ms) / 1000) * 1000));
+  if (job.state === "ACKED" && job.acked_ms) return duration(Math.max(0, Math.floor((now() - job.acked_ms) / 1000) * 1000));
   return NONE;
 }
 
