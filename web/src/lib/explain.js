@@ -54,10 +54,10 @@ export function levelText(level) {
 /* Why a server takes no work right now: {text, bad}, bad where somebody should look; null when it does. */
 export function whyNoRoom(server) {
   if (!server.online) return { text: server.offline_reason || "offline", bad: true };
-  if (server.admin === "draining") return { text: "draining: what runs may end, nothing new starts" };
-  if (server.admin === "cordoned") return { text: "cordoned: nothing new starts" };
+  if (server.admin === "draining") return { text: "draining, what runs may end" };
+  if (server.admin === "cordoned") return { text: "cordoned" };
   if (server.level === "danger" || server.level === "critical")
-    return { text: `nothing, too much ${server.tripped || "load"}`, bad: true };
+    return { text: `too much ${server.tripped || "load"}`, bad: true };
   if (server.health !== "ready") return { text: `health is ${server.health}`, bad: true };
   if (server.slots_available > 0) return null;
   if (server.slots_in_use >= server.slots_max && server.slots_max > 0) return { text: "all slots in use" };

@@ -5,6 +5,8 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
+const DATED_MS = 18 * 3600000; /* what is older needs its date */
+
 export const NONE = "–";
 
 export function count(value) {
@@ -65,7 +67,7 @@ export function time(ms) {
   if (!ms) return NONE;
   const at = new Date(ms);
   const text = clock.format(at);
-  return at.toDateString() === new Date().toDateString() ? text : `${day.format(at)} ${text}`;
+  return Math.abs(now() - ms) < DATED_MS ? text : `${day.format(at)} ${text}`;
 }
 
 export function plural(n, one, many = `${one}s`) {

@@ -26,7 +26,7 @@ function Charts() {
   return html`<section class="charts" aria-label="Charts">
     <${Chart} title="Dispatched" series=${[
       { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatched_per_s, text: rate(now.dispatched_per_s) }]} />
-    <${Chart} title="Dispatch time" most=${1} format=${(v) => `${short(v)} ms`} series=${[
+    <${Chart} title="Dispatch time" most=${1} format=${duration} series=${[
       { name: "p50", colour: "accent", pick: (p) => p.p50_ms, text: duration(now.p50_ms) },
       { name: "p99", colour: "warning", pick: (p) => p.p99_ms, text: duration(now.p99_ms) }]} />
     <${Chart} title="Slots" most=${4} series=${[

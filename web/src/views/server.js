@@ -20,7 +20,7 @@ function Tasks({ tasks }) {
 
 export function AvailableFor({ server }) {
   const why = whyNoRoom(server);
-  if (why) return html`<a class=${why.bad ? "why" : "muted"} href=${href("nodes", server.id)}>${why.text}</a>`;
+  if (why) return html`<a class=${why.bad ? "why" : "muted"} href=${href("nodes", server.id)}>nothing: ${why.text}</a>`;
   if (!server.available_for.length) return html`<span class="muted">face-to-face jobs</span>`;
   return html`${server.available_for.map((type) => html`<span class="chip">${type === "*" ? "any task" : type}</span>`)}`;
 }
