@@ -1,0 +1,93 @@
+"""Rows of bench/run about the store in Redis: what a job costs Redis beside the seed's scripts, and how
+fast jobs are dispatched. Each row starts a Redis of its own on loopback, without persistence."""
+import os
+import statistics
+import subprocess
+
+import procs
+
+FLIGHTS = (1, 16, 64, 256)
+NODES = 50
+KINDS = ("seed", "store", "evalsha", "seed-release", "store-release")
+
+median = statistics.median
+
+
+class Redis:
+    """Empty, ours alone, gone afterwards."""
+
+    def __init__(self):
+        self.dir, self.port = procs.temp_dir(), procs.free_port()
+        self.process = procs.spawn(["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", "",
+                                    "--appendonly", "no", "--dir", self.dir])
+        self.pid = self.process.pid
+        procs.wait_port(self.port, self.process)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        procs.stop(self.process)
+        procs.drop_dir(self.dir)
+
+
+def bench_redis(root, binary):
+    """The program that calls the store, built beside berth."""
+    build = os.path.dirname(binary)
+    path = os.path.join(build, "bench", "bench_redis")
+    if os.path.exists(os.path.join(build, "build.ninja")):
+        done = subprocess.run(["ninja", "-C", build, "bench/bench_redis"], capture_output=True, text=True, cwd=root)
+        if done.returncode:
+            raise RuntimeError("bench_redis cannot be built: " + done.stdout[-400:])
+    if not os.path.exists(path):
+        raise RuntimeError(f"{path} is not there")
+    return path
+
+
+def measure(program, kind, jobs, flight):
+    with Redis() as redis:
+        return procs.run_json([program, redis.port, redis.pid, kind, jobs, flight, NODES])
+
+
+def cost(run, number, root):
+    """Redis CPU for a whole job by the number in flight; the seed's scripts in turns with ours."""
+    program = bench_redis(root, run.binary)
+    reps = 1 if run.quick else 5
+    for flight in FLIGHTS:
+        jobs = (300 if flight == 1 else 2000) if run.quick else (5000 if flight == 1 else 40000)
+        runs = {kind: [] for kind in KINDS}
+        for _ in range(reps):
+            run.quiet()
+            for kind in KINDS:
+                runs[kind].append(measure(program, kind, jobs, flight))
+        us = {kind: median(r["redis_us"] for r in runs[kind]) for kind in KINDS}
+        ratio = median(ours["redis_us"] / seed["redis_us"] for ours, seed in zip(runs["store"], runs["seed"]))
+        rate = median(r["per_s"] for r in runs["store"])
+        run.say(number, f"whole jobs through Redis, {flight} in flight", f"{rate:,.0f}/s", per_s=rate,
+                ops_a_call=median(r["ops_a_call"] for r in runs["store"]),
+                p99_us=median(r["p99_us"] for r in runs["store"]))
+        run.say(number, "  Redis CPU per job: ours / the seed's scripts", f"{us['store']:.1f} / {us['seed']:.1f} us",
+                redis_us=us["store"], seed_us=us["seed"])
+        run.say(number, "  ours over the seed's", f"{ratio:.2f}", "<= 0.5", ratio <= 0.5, ratio=ratio)
+        run.say(number, "  reserve and release: ours / the seed's",
+                f"{us['store-release']:.1f} / {us['seed-release']:.1f} us")
+        run.say(number, "  three calls of an empty script", f"{us['evalsha']:.1f} us", redis_us=us["evalsha"])
+
+
+def dispatch(run, number):
+    """Whole jobs at a steady rate over HTTP and WebSocket, the store in Redis on loopback."""
+    rate, seconds = (500, 2) if run.quick else (5000, 10)
+    with Redis() as redis, run.berth(loops=1, store=f"redis://127.0.0.1:{redis.port}/0") as server:
+        run.quiet()
+        procs.run_json([run.binary, "bench", "low", "--port", server.port, "--rate", 200, "--secs", 1])
+        before = procs.cpu_s(redis.pid), procs.cpu_s(server.pid)
+        low = procs.run_json([run.binary, "bench", "low", "--port", server.port, "--rate", rate, "--secs", seconds])
+        used = procs.cpu_s(redis.pid) - before[0], procs.cpu_s(server.pid) - before[1]
+        found = {key: sorted(low[key]) for key in ("start_us", "done_us")}
+        jobs = len(found["start_us"])
+    for what, key in (("start in the node", "start_us"), ("end in the store", "done_us")):
+        p50, p99 = found[key][jobs // 2], found[key][jobs * 99 // 100]
+        goal = ("<= 2 / < 5 ms", p50 <= 2000 and p99 < 5000) if key == "start_us" else ("", None)
+        run.say(number, f"submit to {what} on Redis at {rate:,}/s, p50 / p99", f"{p50 / 1000:.2f} / {p99 / 1000:.2f} ms",
+                goal[0], goal[1], p50_us=p50, p99_us=p99, jobs=jobs)
+    run.say(number, "  CPU per job: Redis / server", f"{used[0] / jobs * 1e6:.1f} / {used[1] / jobs * 1e6:.1f} us")
