@@ -38,7 +38,9 @@
     ROW(METRIC_STORE_BATCHES, COUNTER, "berth_store_batches_total", NULL, "Batches the store ran") \
     ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL, "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")   \
     ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer,result",                       \
-        "Dispatches that found the snapshot fresh (l1), or fresh enough (l2)")                     \
+        "Reads by layer: dispatches of the snapshot, and sessions")                                \
+    ROW(METRIC_CACHE_AGE, HISTOGRAM, "berth_cache_age_seconds", NULL,                              \
+        "How old an answer about a session was")                                                   \
     ROW(METRIC_SNAPSHOT_AGE, GAUGE_MS, "berth_snapshot_age_seconds", NULL,                         \
         "Since the snapshot was last compared with the store")                                     \
     ROW(METRIC_VERSION_LAG, GAUGE, "berth_instance_version_lag", NULL,                             \

@@ -99,12 +99,17 @@ void api_audit(struct call *call);
 void api_openapi(struct call *call);
 
 /* api_info.c */
+/* `stale` and `age_ms` of what comes from memory: how old this instance's view of the nodes is, and
+ * that the store cannot be asked now (ruling 2). */
+void write_age(struct jsonw *w, struct server *server);
 void api_pools(struct call *call);
-void api_session(struct call *call);
 void api_events(struct call *call);
 void api_connect(struct call *call);
 void api_healthz(struct call *call);
 void api_readyz(struct call *call);
+
+/* session_cache.c */
+void api_session(struct call *call);
 
 /* api_page.c */
 void api_page(struct call *call);

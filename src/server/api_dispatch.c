@@ -151,7 +151,10 @@ static void enqueue(struct submit *submit)
 static void dispatched(struct dispatch *dispatch)
 {
     struct submit *submit = dispatch->user;
+    struct server *server = container_of(dispatch->loop->sched, struct server, sched);
 
+    if (dispatch->spec.f2f && dispatch->spec.session_id.at && !dispatch->err)
+        session_written(&server->session_marks, dispatch->spec.session_id);
     if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
         enqueue(submit);
         return;

@@ -19,6 +19,17 @@ static uint32_t count_ready(const struct snapshot *snapshot, const struct snap_p
     return ready;
 }
 
+void write_age(struct jsonw *w, struct server *server)
+{
+    int64_t fresh_us = atomic_load_explicit(&server->sched.fresh_us, memory_order_relaxed);
+    int64_t age_ms = fresh_us ? (clock_mono_us() - fresh_us) / 1000 : 0;
+    struct store_status status;
+
+    store_status(server->store, &status);
+    jsonw_kbool(w, "stale", status.mode != STORE_NORMAL || age_ms > SCHED_L1_MS);
+    jsonw_kint(w, "age_ms", age_ms > 0 ? age_ms : 0);
+}
+
 void api_pools(struct call *call)
 {
     const struct snapshot *snapshot = call->worker->sched->snapshot;
@@ -51,52 +62,10 @@ void api_pools(struct call *call)
     jsonw_end_arr(&w);
     bool more = snapshot && i > 0 && i < snapshot->pool_count;
     jsonw_kstr(&w, "next_cursor", more ? snapshot->pools[i - 1].id : STR_NONE);
+    write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
     buf_free(&buf);
-}
-
-struct session_call {
-    struct call *call;
-    struct store_op op;
-};
-
-static void session_read(struct store_op *op)
-{
-    struct call *call = container_of(op, struct session_call, op)->call;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    if (op->err) {
-        if (op->err == ERR_NOT_FOUND)
-            call_error(call, ERR_NOT_FOUND, "session_id", "There is no session \"" STR_FMT "\".",
-                       STR_ARG(call->params[0]));
-        else
-            call_error(call, op->err, "", "%s.", err_title(op->err));
-        return;
-    }
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "session_id", call->params[0]);
-    jsonw_kstr(&w, "preferred_pool", op->u.session.preferred_pool);
-    jsonw_kstr(&w, "lang_pair", op->u.session.lang_pair);
-    jsonw_kint(&w, "version", op->u.session.version);
-    jsonw_kint(&w, "updated_ms", op->u.session.updated_ms);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
-    buf_free(&buf);
-}
-
-void api_session(struct call *call)
-{
-    struct session_call *own = arena_new(call->arena, struct session_call);
-
-    own->call = call;
-    own->op = (struct store_op){.verb = STORE_SESSION_GET,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = session_read,
-                                .arena = call->arena};
-    own->op.u.session.key = call->params[0];
-    sched_send(call->worker->sched, &own->op);
 }
 
 void api_events(struct call *call)

@@ -263,6 +263,7 @@ void api_node_list(struct call *call)
     jsonw_end_arr(&w);
     bool more = snapshot && shown > 0 && i < snapshot->count;
     jsonw_kstr(&w, "next_cursor", more ? snapshot->nodes[i - 1].node->id : STR_NONE);
+    write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
     buf_free(&buf);

@@ -172,6 +172,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->hub = hub_new(worker);
     worker->waiters = waiters_new(worker);
     worker->events = events_new(worker);
+    worker->session_cache = session_cache_new();
     worker->stats = mem_new(struct stats);
     worker->auth = auth_ref(server->auth);
     worker->logins = mem_new(struct logins);
@@ -243,6 +244,7 @@ static enum err open_store(struct server *server, struct problem *why)
         .running_ttl_ms = settings->sched.running_lease_ms,
         .breaker_threshold = settings->breaker_threshold,
         .breaker_cooldown_ms = settings->breaker_cooldown_ms,
+        .timeout_ms = settings->sched.store_timeout_ms,
     };
     enum err err = store_open(&config, &server->store, why);
 
@@ -350,6 +352,7 @@ static void server_done(struct server *server)
         loop_done(&worker->loop);
         waiters_free(worker->waiters);
         events_free(worker->events);
+        session_cache_free(worker->session_cache);
         free(worker->stats);
         free(worker->logins);
         hub_free(worker->hub);

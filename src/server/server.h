@@ -7,6 +7,7 @@
 #include "io/client.h"
 #include "sched/keeper.h"
 #include "server/auth.h"
+#include "server/session_cache.h"
 #include "server/settings.h"
 
 /* What its log told of requests lately, see request_log.h. */
@@ -38,8 +39,9 @@ struct worker {
     struct hub *hub;       /* nodes reached through this loop */
     struct waiters *waiters;
     struct events *events;
-    struct stats *stats; /* of the loops that serve */
-    struct auth *auth;   /* its hold on the tokens in force, see warden.h */
+    struct session_cache *session_cache; /* read through this loop */
+    struct stats *stats;                 /* of the loops that serve */
+    struct auth *auth;                   /* its hold on the tokens in force, see warden.h */
     struct logins *logins;
     struct request_log request_log;
     bool serves;                 /* false: the keeper's */
@@ -64,6 +66,7 @@ struct server {
     _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
+    struct session_marks session_marks;
     struct callbacks *callbacks; /* the keeper's */
     struct archive *archive;     /* the keeper's */
     struct peers *peers;         /* the keeper's; NULL: nobody shares our store */

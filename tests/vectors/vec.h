@@ -32,7 +32,7 @@ vec_run area_snapshot;
 vec_run area_slot_formula, area_danger_level, area_emergency_kill, area_resource_score;
 vec_run area_circuit_breaker, area_breaker_attribution;
 vec_run area_server_routing, area_cluster_status;
-vec_run area_store_degradation;
+vec_run area_store_degradation, area_cache_layers, area_cache_jitter;
 vec_run area_active_nodes, area_lost_addresses, area_deployment_counts, area_eligibility;
 vec_run area_resource_eligibility, area_candidate_order, area_claim_cas, area_claim_cycle;
 vec_run area_claim_config, area_lost_grace, area_ext_selector, area_ext_lease;

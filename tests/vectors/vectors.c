@@ -35,6 +35,8 @@ static const struct vec_area areas[] = {
     {.name = "server_routing", .run = area_server_routing},
     {.name = "cluster_status", .run = area_cluster_status},
     {.name = "store_degradation", .run = area_store_degradation},
+    {.name = "cache_layers", .run = area_cache_layers},
+    {.name = "cache_jitter", .run = area_cache_jitter},
     {.name = "active_nodes", .run = area_active_nodes},
     {.name = "lost_addresses", .run = area_lost_addresses},
     {.name = "deployment_counts", .run = area_deployment_counts},

@@ -1,0 +1,46 @@
+/* The layers of one cached value (R004-13..15): L1 while it is fresh, L2 as a fallback while the
+ * store is away, and a tag for what the store does not have, so that nobody asks for it all the
+ * time. Pure: it knows when, not what. */
+#ifndef MODEL_CACHE_H
+#define MODEL_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    CACHE_L1_MS = 5000, /* +-15 %, drawn for each entry each time: entries do not end together */
+    CACHE_L2_MS = 30000,
+    CACHE_EMPTY_MS = 1000,
+};
+
+enum cache_answer {
+    CACHE_ASK, /* the store has to say */
+    CACHE_L1,
+    CACHE_STORE, /* a value came, L1 and L2 are filled */
+    CACHE_EMPTY, /* the store has none */
+    CACHE_EMPTY_TAG,
+    CACHE_L2, /* stale: the store is away */
+    CACHE_MISS,
+};
+
+struct cache_entry { /* zero-initialised is empty */
+    bool filled;     /* L2 has a value */
+    bool l1;
+    bool tagged;
+    int64_t filled_ms;
+    int64_t l1_ttl_ms;
+    int64_t tagged_ms;
+};
+
+int64_t cache_ttl_ms(int64_t base_ms, double fraction); /* fraction in [0, 1) */
+
+/* CACHE_L1 or CACHE_EMPTY_TAG: that is the answer. CACHE_ASK: tell it what the store said. */
+enum cache_answer cache_look(const struct cache_entry *entry, int64_t now_ms);
+enum cache_answer cache_value(struct cache_entry *entry, int64_t now_ms, int64_t l1_ttl_ms);
+enum cache_answer cache_absent(struct cache_entry *entry, int64_t now_ms);
+enum cache_answer cache_down(const struct cache_entry *entry, int64_t now_ms); /* L2 or MISS */
+void cache_invalidate(struct cache_entry *entry); /* it changed: L1 and the tag go */
+int64_t cache_age_ms(const struct cache_entry *entry, int64_t now_ms);
+const char *cache_answer_name(enum cache_answer answer);
+
+#endif

@@ -1,0 +1,205 @@
+/* GET /v1/sessions/{id}. */
+#include "server/session_cache.h"
+
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/metrics.h"
+#include "model/cache.h"
+#include "server/api.h"
+#include "server/server.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { KEPT_MAX = 4096 }; /* per loop; the oldest goes */
+
+struct kept {
+    struct cache_entry entry;
+    char *id; /* the key in the map points to it; NULL: free */
+    char *pool;
+    char *lang_pair;
+    int64_t version;
+    int64_t updated_ms;
+    uint32_t mark; /* how often it had been written when it was asked for */
+};
+
+struct session_cache {
+    struct map by_id;
+    struct kept *ring;
+    size_t next; /* in the ring: the oldest */
+};
+
+struct session_cache *session_cache_new(void)
+{
+    struct session_cache *cache = mem_new(struct session_cache);
+
+    cache->ring = mem_array(struct kept, KEPT_MAX);
+    return cache;
+}
+
+static void drop(struct session_cache *cache, struct kept *kept)
+{
+    if (!kept->id)
+        return;
+    map_del(&cache->by_id, str_of(kept->id));
+    free(kept->id);
+    free(kept->pool);
+    free(kept->lang_pair);
+    *kept = (struct kept){0};
+}
+
+void session_cache_free(struct session_cache *cache)
+{
+    if (!cache)
+        return;
+    for (size_t i = 0; i < KEPT_MAX; i++)
+        drop(cache, &cache->ring[i]);
+    map_free(&cache->by_id);
+    free(cache->ring);
+    free(cache);
+}
+
+static _Atomic uint32_t *mark_of(struct session_marks *marks, struct str session)
+{
+    return &marks->marks[str_hash(session) % SESSION_MARKS];
+}
+
+void session_written(struct session_marks *marks, struct str session)
+{
+    atomic_fetch_add_explicit(mark_of(marks, session), 1, memory_order_relaxed);
+}
+
+static char *copy(struct str text)
+{
+    char *to = mem_alloc(text.len + 1);
+
+    str_copy(text, to, text.len + 1);
+    return to;
+}
+
+/* Known already, or in the place of the oldest. */
+static struct kept *kept_for(struct session_cache *cache, struct str id)
+{
+    struct kept *kept = map_get(&cache->by_id, id);
+
+    if (kept)
+        return kept;
+    kept = &cache->ring[cache->next];
+    cache->next = (cache->next + 1) % KEPT_MAX;
+    drop(cache, kept);
+    kept->id = copy(id);
+    map_put(&cache->by_id, str_of(kept->id), kept);
+    return kept;
+}
+
+struct session_call {
+    struct call *call;
+    struct store_op op;
+    uint32_t mark;
+};
+
+static void count(bool l1, bool hit)
+{
+    metric_add_label(METRIC_CACHE,
+                     l1    ? (hit ? "l1,hit" : "l1,miss")
+                     : hit ? "l2,hit"
+                           : "l2,miss",
+                     1);
+}
+
+static void answer_none(struct call *call)
+{
+    call_error(call, ERR_NOT_FOUND, "session_id", "There is no session \"" STR_FMT "\".",
+               STR_ARG(call->params[0]));
+}
+
+/* `stale`: the store cannot be asked, and this is what it said `age_ms` ago. */
+static void answer(struct call *call, const struct kept *kept, bool stale, int64_t now_ms)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    int64_t age_ms = cache_age_ms(&kept->entry, now_ms);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "session_id", call->params[0]);
+    jsonw_kstr(&w, "preferred_pool", str_of(kept->pool));
+    jsonw_kstr(&w, "lang_pair", str_of(kept->lang_pair));
+    jsonw_kint(&w, "version", kept->version);
+    jsonw_kint(&w, "updated_ms", kept->updated_ms);
+    jsonw_kbool(&w, "stale", stale);
+    jsonw_kint(&w, "age_ms", age_ms);
+    jsonw_end_obj(&w);
+    metric_observe_us(METRIC_CACHE_AGE, age_ms * 1000);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+static void keep(struct kept *kept, const struct store_op *op, struct call *call, int64_t now_ms)
+{
+    double fraction = (double)rnd_below(&call->worker->sched->rnd, 1 << 24) / (1 << 24);
+
+    free(kept->pool);
+    free(kept->lang_pair);
+    kept->pool = copy(op->u.session.preferred_pool);
+    kept->lang_pair = copy(op->u.session.lang_pair);
+    kept->version = op->u.session.version;
+    kept->updated_ms = op->u.session.updated_ms;
+    cache_value(&kept->entry, now_ms, cache_ttl_ms(CACHE_L1_MS, fraction));
+}
+
+static void session_read(struct store_op *op)
+{
+    struct session_call *own = container_of(op, struct session_call, op);
+    struct call *call = own->call;
+    struct kept *kept = kept_for(call->worker->session_cache, call->params[0]);
+    int64_t now_ms = clock_mono_ms();
+
+    kept->mark = own->mark;
+    if (!op->err) {
+        keep(kept, op, call, now_ms);
+        answer(call, kept, false, now_ms);
+    } else if (op->err == ERR_NOT_FOUND) {
+        cache_absent(&kept->entry, now_ms);
+        answer_none(call);
+    } else if (cache_down(&kept->entry, now_ms) == CACHE_L2) {
+        count(false, true);
+        answer(call, kept, true, now_ms);
+    } else {
+        count(false, false);
+        call_error(call, op->err, "", "%s.", err_title(op->err));
+    }
+}
+
+void api_session(struct call *call)
+{
+    struct worker *worker = call->worker;
+    struct str id = call->params[0];
+    int64_t now_ms = clock_mono_ms();
+    uint32_t mark =
+        atomic_load_explicit(mark_of(&worker->server->session_marks, id), memory_order_relaxed);
+    struct kept *kept = map_get(&worker->session_cache->by_id, id);
+
+    if (kept && kept->mark != mark)
+        cache_invalidate(&kept->entry);
+    switch (kept ? cache_look(&kept->entry, now_ms) : CACHE_ASK) {
+    case CACHE_L1:
+        count(true, true);
+        answer(call, kept, false, now_ms);
+        return;
+    case CACHE_EMPTY_TAG:
+        count(true, true);
+        answer_none(call);
+        return;
+    default:
+        count(true, false);
+    }
+    struct session_call *own = arena_new(call->arena, struct session_call);
+    own->call = call;
+    own->mark = mark;
+    own->op = (struct store_op){.verb = STORE_SESSION_GET,
+                                .reply_to = &worker->loop.inbox,
+                                .done = session_read,
+                                .arena = call->arena};
+    own->op.u.session.key = id;
+    sched_send(worker->sched, &own->op);
+}
