@@ -244,7 +244,7 @@ static enum err open_store(struct server *server, struct problem *why)
         .running_ttl_ms = settings->sched.running_lease_ms,
         .breaker_threshold = settings->breaker_threshold,
         .breaker_cooldown_ms = settings->breaker_cooldown_ms,
-        .timeout_ms = settings->sched.store_timeout_ms,
+        .timeout_ms = settings->store_call_ms,
     };
     enum err err = store_open(&config, &server->store, why);
 

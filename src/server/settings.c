@@ -218,6 +218,13 @@ static const struct field fields[] = {
      .max = 60 * SECOND_MS,
      .preset = "2000",
      .help = "a store call that arrives later does nothing"},
+    {.name = "store_call_ms",
+     .type = FIELD_MS,
+     .offset = AT(store_call_ms),
+     .min = 5,
+     .max = 60 * SECOND_MS,
+     .preset = "80",
+     .help = "a call of Redis that takes longer has failed: its requests are refused"},
 
     {.name = "connections_max",
      .type = FIELD_INT,

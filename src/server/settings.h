@@ -29,6 +29,7 @@ struct settings {
     int64_t retention_ms;
     int64_t retention_jobs_max;
     int64_t store_in_flight_max;
+    int64_t store_call_ms;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;
     int64_t push_timeout_ms;

@@ -29,7 +29,7 @@ enum {
     OPEN_MS = 3000,        /* the first connection may take so long */
     REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
     REVIVE_MIN_MS = 50,
-    REVIVE_MAX_MS = 1000,
+    REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
     LISTS_PATIENCE = 10, /* a list takes many calls: so many times the time of one */
     /* A number is used so long after the call that renewed it was sent; the library gives it to
      * nobody else for half as long again. */
@@ -100,9 +100,12 @@ static void redis_status(struct store *store, struct store_status *ret_status)
 
 static void go_down(struct redis *self, int64_t began_us)
 {
-    int64_t took_us = clock_mono_us() - began_us;
+    int64_t took_ms = (clock_mono_us() - began_us) / 1000;
 
-    degrade_error(&self->degrade, (took_us + 999) / 1000); /* a time-out is longer than its time */
+    /* Who gave up did not see how long it would have taken: that counts as too long. */
+    if (took_ms >= self->session.timeout_ms && took_ms <= DEGRADE_SLOW_MS)
+        took_ms = DEGRADE_SLOW_MS + 1;
+    degrade_error(&self->degrade, took_ms);
     front_set_up(&self->front, false);
     note_error(self, self->session.link.why);
     front_set_mode(&self->front, (enum store_mode)self->degrade.mode);

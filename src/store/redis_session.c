@@ -15,7 +15,7 @@
 #define REDIS_LIBRARY_VERSION "1"
 #endif
 
-enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 100 };
+enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 80 };
 
 /* FNV-1a: unlike str_hash the same in every process, or each start would leave a library behind. */
 static uint32_t mark_of(const char *text)

@@ -365,7 +365,7 @@ struct store_config {
     int64_t running_ttl_ms;      /* recovery gives running leases this much; 0 = 45 s */
     int64_t breaker_threshold;   /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
-    int64_t timeout_ms;          /* of one call, where the store is a server; 0 = 100 ms */
+    int64_t timeout_ms;          /* of one call, where the store is a server; 0 = 80 ms */
     int64_t (*now_ms)(void);     /* NULL: clock_wall_ms; tests bring their own */
 };
 
