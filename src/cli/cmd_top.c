@@ -70,7 +70,7 @@ struct rates {
 
 static const struct rates rate_lines[] = {
     {"dispatched", "berth_dispatch_total", "outcome", "PLACED", {NULL}, TABLE_GREEN},
-    {"refused", "berth_dispatch_total", "outcome", NULL, {"PLACED"}, TABLE_YELLOW},
+    {"refused", "berth_dispatch_total", "outcome", NULL, {"PLACED", "WAITS"}, TABLE_YELLOW},
     {"nodes said", "berth_reserve_total", "result", NULL, {"OK", "RESV_EXISTS"}, TABLE_YELLOW},
     {"ended", "berth_jobs_total", "state", NULL, {NULL}, TABLE_PLAIN},
 };

@@ -59,6 +59,11 @@ struct dispatch *dispatch_new(struct arena *arena)
     return dispatch;
 }
 
+static bool waits_on(const struct dispatch *dispatch, enum err err)
+{
+    return dispatch->spec.queue_ms > 0 && (dispatch->queued || err == ERR_ALL_FULL);
+}
+
 static void finish(struct dispatch *dispatch, enum err err)
 {
     int64_t us = clock_mono_us() - dispatch->begun_us;
@@ -68,11 +73,12 @@ static void finish(struct dispatch *dispatch, enum err err)
     if (!err || !dispatch->queued) { /* what goes on waiting has no outcome yet */
         if (err == ERR_NO_CAPABLE_NODE)
             metric_add(METRIC_POOL_EMPTY, 1);
-        const char *outcome = err ? err_name(err) : "PLACED";
+        bool waits = err && waits_on(dispatch, err);
+        const char *outcome = waits ? "WAITS" : err ? err_name(err) : "PLACED";
 
         metric_add_label(METRIC_DISPATCH, outcome, 1);
         metric_observe_label_us(METRIC_DISPATCH_SECONDS, outcome, us);
-        if (err)
+        if (err && !waits)
             tally_note_refusal(dispatch->loop, STR_NONE, dispatch->spec.type, outcome);
     }
     explain_note(dispatch);
@@ -241,11 +247,6 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
     dispatch->head = *head;
     metric_add_label(METRIC_JOBS, "FAILED", 1);
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
-}
-
-static bool waits_on(const struct dispatch *dispatch, enum err err)
-{
-    return dispatch->spec.queue_ms > 0 && (dispatch->queued || err == ERR_ALL_FULL);
 }
 
 /* A job that exists already and may not wait ends here: who was refused must not see it run later.

@@ -23,9 +23,9 @@ void api_metrics_declare(void)
         const char *labels[12];
     } rows[] = {
         {METRIC_DISPATCH,
-         {"PLACED", "NO_CAPABLE_NODE", "PREFERRED_NODE_NOT_CAPABLE", "PREFERRED_NODE_UNAVAILABLE",
-          "ALL_CANDIDATES_FULL_OR_FAILED", "SCHEDULER_DEPENDENCY_DOWN", "SCHEDULER_BUSY",
-          "QUEUE_FULL"}},
+         {"PLACED", "WAITS", "NO_CAPABLE_NODE", "PREFERRED_NODE_NOT_CAPABLE",
+          "PREFERRED_NODE_UNAVAILABLE", "ALL_CANDIDATES_FULL_OR_FAILED",
+          "SCHEDULER_DEPENDENCY_DOWN", "SCHEDULER_BUSY", "QUEUE_FULL"}},
         {METRIC_DISPATCH_SECONDS, {"PLACED"}},
         {METRIC_CACHE, {"l1,hit", "l1,miss", "l2,hit", "l2,miss"}},
         {METRIC_STORE_CALLS, {"ok", "refused", "down"}},

@@ -16,7 +16,8 @@ static struct stats_reading read_counters(int64_t queue)
     for (size_t i = 0; i < count; i++)
         if (strcmp(cells[i].label, "PLACED") == 0)
             now.placed = cells[i].value;
-        else if (cells[i].value > 0 && now.refused_count < STATS_REASONS_MAX)
+        else if (strcmp(cells[i].label, "WAITS") != 0 && cells[i].value > 0 &&
+                 now.refused_count < STATS_REASONS_MAX)
             now.refused[now.refused_count++] = cells[i];
     metric_buckets(METRIC_DISPATCH_SECONDS, now.times);
     return now;

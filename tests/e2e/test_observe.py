@@ -286,3 +286,14 @@ class Lost(Case):
         self.ok(quiet.heartbeat())
         self.assertEqual(server.node("quiet")["health"], "ready")
         alive.close()
+
+
+class Queued(Case):
+    def test_what_waits_is_not_refused(self):
+        server = self.start()
+        Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=0)
+        self.ok(self.task(server, queue_ms=60000), 202)
+        values = server.metrics()
+        self.assertEqual(values['berth_dispatch_total{outcome="WAITS"}'], 1)
+        self.assertEqual(values['berth_dispatch_total{outcome="ALL_CANDIDATES_FULL_OR_FAILED"}'], 0)
+        eventually("its age is told", lambda: server.metrics()["berth_queue_oldest_seconds"] > 0)
