@@ -306,7 +306,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     if (code == CLI_OK && cli->command->kind == COMMAND_API)
         code = common_flags(cli);
     if (code == CLI_OK)
-        code = cli->command->run ? cli->command->run(cli) : list_run(cli, cli->command->list);
+        code = cli->command->list ? list_run(cli, cli->command->list) : cli->command->run(cli);
     return (fflush(cli->out) != 0 || ferror(cli->out)) && code == CLI_OK ? CLI_FAILED : code;
 }
 

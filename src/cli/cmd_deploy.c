@@ -153,14 +153,6 @@ static const struct listing history_list = {.path = "/v1/deployments/{id}/histor
                                             .columns = history_columns,
                                             .column_count = COUNT_OF(history_columns)};
 
-static int cmd_deploy_history(struct cli *cli)
-{
-    struct listing listing = history_list;
-
-    listing.path = answer_path(cli, "/v1/deployments/", "/history");
-    return list_run(cli, &listing);
-}
-
 static int cmd_deploy_release(struct cli *cli)
 {
     struct buf body = {0};
@@ -268,10 +260,10 @@ static const struct command rows[] = {
      .arg = "FILE",
      .kind = COMMAND_API,
      .help = "create or change deployments, as a file says",
-     .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`. What\n"
-               "is the same already is left alone.",
+     .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`; - is\n"
+               "standard input. What is the same already is left alone.",
      .examples = "berth deploy apply examples/app.yaml\n"
-                 "echo '{id: web, command: my-server}' | berth deploy apply -",
+                 "berth deploy apply -",
      .run = cmd_deploy_apply},
     {.noun = "deploy",
      .verb = "ls",
@@ -292,8 +284,7 @@ static const struct command rows[] = {
      .kind = COMMAND_API,
      .list = &history_list,
      .help = "what happened to it, newest first",
-     .examples = "berth deploy history web",
-     .run = cmd_deploy_history},
+     .examples = "berth deploy history web"},
     {.noun = "deploy",
      .verb = "release",
      .arg = "NODE",

@@ -28,7 +28,7 @@ struct command {
     const char *help;             /* one line */
     const char *detail;           /* a paragraph; NULL: none */
     const char *examples;         /* lines: "berth ..." or "# why" */
-    int (*run)(struct cli *cli);  /* NULL where the list says all, or a host runs it */
+    int (*run)(struct cli *cli);  /* NULL where there is a list, or a host runs it */
 };
 
 /* What one file brings. Commands of one noun follow each other. */

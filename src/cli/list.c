@@ -29,6 +29,20 @@ static void put_filters(struct cli *cli, const struct listing *listing, struct b
     }
 }
 
+static void put_path(struct cli *cli, const char *pattern, struct buf *path)
+{
+    const char *hole = strstr(pattern, "{id}");
+
+    if (!hole) {
+        buf_str(path, str_of(pattern));
+        return;
+    }
+    assert(cli->arg_count > 0);
+    buf_add(path, pattern, (size_t)(hole - pattern));
+    buf_str(path, str_of(ask_escape(cli, str_of(cli->args[0]))));
+    buf_str(path, str_of(hole + strlen("{id}")));
+}
+
 /* The query without what ask_list adds; the limit is 0 where all are wanted. */
 static const char *list_path(struct cli *cli, const struct listing *listing, int64_t limit)
 {
@@ -37,7 +51,7 @@ static const char *list_path(struct cli *cli, const struct listing *listing, int
     const char *text;
     char *first;
 
-    buf_str(&path, str_of(listing->path));
+    put_path(cli, listing->path, &path);
     if (limit > 0)
         buf_fmt(&path, "&limit=%" PRId64, limit);
     put_filters(cli, listing, &path);

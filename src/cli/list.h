@@ -28,7 +28,7 @@ struct list_filter {
 };
 
 struct listing {
-    const char *path; /* "/v1/nodes" */
+    const char *path; /* "/v1/nodes"; "{id}" in it is the command's first argument */
     const char *name; /* "nodes": the member of the answer that holds the items */
     const char *id;   /* "node_id": what -o name prints */
     int64_t limit;    /* without --limit one page of so many; 0: all, page after page */
