@@ -203,7 +203,8 @@ static const struct row rows[] = {
      CLI_OK,
      "GET /v1/deployments/a%2Fb/history",
      NULL,
-     "claimed",
+     "AGO  WHAT     NODE  GENERATION  VERSION  DETAIL\n"
+     "  -  claimed  n1             2        1  -\n",
      NULL},
     {"berth deploy release n1",
      {"200 {\"released\":[\"a\"],\"held\":[{\"id\":\"b\",\"address\":\"n1\",\"left_ms\":9000}]}"},

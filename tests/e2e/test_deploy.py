@@ -1,0 +1,290 @@
+"""Deployments as the server keeps them: the table on SQLite and on PostgreSQL, claims, leases, members. What agents make
+of it is in test_claim.py."""
+import hashlib
+import subprocess
+import threading
+
+from harness import Case, Events, Node, WsNode, eventually, live
+from postgres import Postgres, programs
+from redis import Redis
+
+NODE = "/v1/deployments"
+
+
+def kill(database):
+    """-9; its backends go when they miss it."""
+    database.process.kill()
+    database.process.wait()
+    live.discard(database.process)
+
+
+def start_again(database):
+    def started():
+        if database.process.poll() is not None:
+            (database.dir / "data" / "postmaster.pid").unlink(missing_ok=True)
+            database.process = subprocess.Popen(database.process.args, stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL, cwd="/", **database.own)
+            live.add(database.process)
+        ready = [programs() / "pg_isready", "-h", "127.0.0.1", "-p", str(database.port)]
+        return subprocess.run(ready, capture_output=True).returncode == 0
+    eventually("PostgreSQL is back", started, 60)
+
+
+class DeployCase(Case):
+    def put(self, server, name, status=201, **spec):
+        return self.ok(server.call("PUT", f"{NODE}/{name}", {"command": "sleep 1000", **spec}), status)
+
+    def renew(self, server, node, **more):
+        return self.ok(server.post(f"{NODE}/renew", {"node_id": node, **more}))
+
+    def claim(self, server, node, name, observed="", generation=0):
+        return server.post(f"{NODE}/claim", {"node_id": node, "id": name, "observed": observed, "generation": generation})
+
+    def owners(self, server):
+        rows = self.ok(server.get(f"{NODE}?limit=1000"))["deployments"]
+        return {row["id"]: (row["address"], row["generation"]) for row in rows}
+
+    def run_out(self, server, node):
+        """Waits until the lease of a node has run out."""
+        def gone():
+            leases = self.ok(server.post(f"{NODE}/view", {"node_id": "watcher"}))["leases"]
+            return any(lease["address"] == node and lease["left_ms"] < 0 for lease in leases)
+        eventually(f"the lease of {node} runs out", gone, 20)
+
+
+class Table(DeployCase):
+    def story(self, **settings):
+        """Everything a restart must not change, on either database."""
+        server = self.start(deploy_lease_ms=2000, deploy_renew_ms=500, **settings)
+        for number in range(5):
+            self.put(server, f"d{number}", env={"N": str(number)})
+        for node in ("n1", "n2"):
+            self.renew(server, node)
+        results = []
+        threads = [threading.Thread(target=lambda node=node, name=f"d{i}": results.append(
+            (node, self.claim(server, node, name).status))) for i in range(5) for node in ("n1", "n2")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sum(status == 200 for _, status in results), 5, "each was won once")
+        before = self.owners(server)
+        self.assertEqual({generation for _, generation in before.values()}, {1})
+        self.assertEqual(server.stop(), 0)
+        server = self.start(deploy_lease_ms=2000, deploy_renew_ms=500, **settings)
+        self.assertEqual(self.owners(server), before)
+        must_run = {row["id"] for node in ("n1",) for row in self.renew(server, node)["deployments"]}
+        self.assertEqual(must_run, {name for name, (owner, _) in before.items() if owner == "n1"})
+        return server, before
+
+    def test_a_restart_changes_no_owner(self):
+        server, before = self.story()
+        for name, (owner, generation) in before.items():
+            self.problem(self.claim(server, "n3", name, owner, generation), 409, "CONFLICT")
+
+    def test_the_same_on_postgresql_which_goes_and_comes_back(self):
+        database = Postgres(self.dir)
+        self.addCleanup(database.close)
+        server, before = self.story(database=database.url)
+        kill(database)
+        eventually("calls fail", lambda: server.get(f"{NODE}/d0").status == 503, 20)
+        answer = server.get(f"{NODE}/d0")
+        self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
+        self.assertLess(answer.seconds, 1)
+        self.assertEqual(server.get("/healthz").status, 200)
+        start_again(database)
+        eventually("it is back", lambda: server.get(f"{NODE}/d0").status == 200, 30)
+        self.assertEqual(self.owners(server), before)
+
+    def test_versions(self):
+        server = self.start()
+        self.put(server, "web")
+        self.put(server, "web", 200)
+        self.assertEqual(server.get(f"{NODE}/web").headers["ETag"], '"1"')
+        self.problem(server.call("PUT", f"{NODE}/web", {"command": "x"}, {"If-Match": '"7"'}), 412, "PRECONDITION_FAILED")
+        self.problem(server.call("PUT", f"{NODE}/web", {"command": "x"}, {"If-None-Match": "*"}), 412, "PRECONDITION_FAILED")
+        self.problem(server.call("PUT", f"{NODE}/new", {"command": "x"}, {"If-Match": "*"}), 412, "PRECONDITION_FAILED")
+        changed = self.ok(server.call("PUT", f"{NODE}/web", {"command": "x"}, {"If-Match": '"1"'}))
+        self.assertEqual((changed["version"], changed["changed"]), (2, True))
+        shown = self.ok(server.get(f"{NODE}/web"))
+        again = self.ok(server.call("PUT", f"{NODE}/web", shown))  # what was read can be sent back
+        self.assertEqual((again["version"], again["changed"]), (2, False))
+
+    def test_what_a_spec_may_not_be(self):
+        server = self.start()
+        for spec, field in (({}, "command"), ({"command": "x", "zebra": 1}, "zebra"), ({"command": 5}, "command"),
+                            ({"command": "x", "env": {"A": 1}}, "env"), ({"command": "x", "env": {"A=B": "1"}}, "env"),
+                            ({"command": "x", "selector": "a=b,"}, "selector"), ({"command": "x", "type": "cron"}, "type"),
+                            ({"command": "x", "limits": {"memory_mb": 0}}, "limits.memory_mb"),
+                            ({"command": "x", "args": "y"}, "args"), ({"command": "x", "id": "other"}, "id"),
+                            ({"command": "x", "health": {"http": "ftp://x"}}, "health"),
+                            ({"command": "x\u0000y"}, "command")):
+            answer = self.problem(server.call("PUT", f"{NODE}/web", spec), 400, "BAD_FIELD")
+            self.assertEqual(answer["field"], field, spec)
+        self.problem(server.call("PUT", f"{NODE}/.hidden", {"command": "x"}), 400, "BAD_FIELD")
+        self.problem(server.call("PATCH", f"{NODE}/web", {"command": "x"}), 400, "BAD_FIELD")
+        self.assertEqual(self.ok(server.get(NODE))["deployments"], [])
+
+    def test_a_shared_store_needs_a_shared_database(self):
+        redis = Redis(self.dir / "redis")
+        server = self.start(store=redis.url)
+        self.problem(server.get(NODE), 503, "DEPLOYMENTS_NEED_SHARED_DATABASE")
+        self.problem(server.call("PUT", f"{NODE}/web", {"command": "x"}), 503, "DEPLOYMENTS_NEED_SHARED_DATABASE")
+        Node(server, "n1")
+        self.ok(server.post("/v1/nodes/n1/drain", {}))
+        self.problem(server.post("/v1/nodes/n1/drain", {"deadline_ms": "1m"}), 503, "DEPLOYMENTS_NEED_SHARED_DATABASE")
+
+
+class Leases(DeployCase):
+    def test_taken_over_only_when_the_lease_ran_out(self):
+        server = self.start(deploy_lease_ms=1500, deploy_renew_ms=500)
+        self.put(server, "web")
+        self.assertEqual(self.problem(self.claim(server, "n1", "web"), 409, "CONFLICT")["reason"], "no_lease")
+        self.assertTrue(self.renew(server, "n1")["lapsed"])
+        self.assertFalse(self.renew(server, "n1")["lapsed"])
+        self.ok(self.claim(server, "n1", "web"))
+        self.renew(server, "n2")
+        refused = self.problem(self.claim(server, "n2", "web", "n1", 1), 409, "CONFLICT")
+        self.assertEqual((refused["reason"], refused["address"], refused["generation"]), ("lease_alive", "n1", 1))
+        self.run_out(server, "n1")
+        self.renew(server, "n2")
+        self.assertEqual(self.ok(self.claim(server, "n2", "web", "n1", 1))["generation"], 2)
+        stale = self.ok(server.post(f"{NODE}/status", {"node_id": "n1", "copies": [
+            {"id": "web", "generation": 1, "state": "running"}]}))["stale"]
+        self.assertEqual(stale, ["web"], "the old copy must stop")
+        self.assertEqual(self.renew(server, "n1")["deployments"], [])
+        self.assertEqual([row["what"] for row in self.ok(server.get(f"{NODE}/web/history"))["history"]],
+                         ["taken over", "claimed", "created"])
+        self.assertGreaterEqual(server.metrics()['berth_claims_total{result="lease_alive"}'], 1)
+
+    def test_a_drained_node_claims_nothing_and_is_told(self):
+        server = self.start()
+        Node(server, "n1")
+        self.put(server, "web")
+        self.renew(server, "n1")
+        self.ok(server.post("/v1/nodes/n1/drain", {"reason": "new kernel", "deadline_ms": "10m"}))
+        told = self.renew(server, "n1")
+        self.assertEqual(told["admin"], "draining")
+        self.assertAlmostEqual(told["drain_deadline_ms"] - told["now_ms"], 600000, delta=60000)
+        self.assertEqual(self.problem(self.claim(server, "n1", "web"), 409, "CONFLICT")["reason"], "draining")
+        self.assertEqual(server.node("n1")["admin_reason"], "new kernel")
+        server.stop()
+        server = self.start()
+        self.assertEqual((server.node("n1")["admin"], server.node("n1")["admin_reason"]), ("draining", "new kernel"))
+        self.ok(server.post("/v1/nodes/n1/undrain", {}))
+        self.ok(self.claim(server, "n1", "web"))
+
+    def test_a_node_speaks_for_itself_only(self):
+        config = self.dir / "tokens.yaml"
+        tokens = {"n1": ("node", "n1"), "ops": ("operate", None), "look": ("read", None)}
+        config.write_text("tokens:\n" + "".join(
+            f"  - {{name: {name}, sha256: {hashlib.sha256(name.encode()).hexdigest()}, scopes: [{scope}]"
+            + (f", node_id: {node}" if node else "") + "}\n" for name, (scope, node) in tokens.items()))
+        server = self.start(config=str(config))
+        who = {name: {"Authorization": f"Bearer {name}"} for name in tokens}
+        self.ok(server.call("PUT", f"{NODE}/web", {"command": "x"}, who["ops"]), 201)
+        self.problem(server.call("PUT", f"{NODE}/web", {"command": "y"}, who["n1"]), 403, "FORBIDDEN")
+        self.problem(server.call("DELETE", f"{NODE}/web", None, who["look"]), 403, "FORBIDDEN")
+        self.ok(server.call("GET", f"{NODE}/web", None, who["look"]))
+        self.ok(server.call("POST", f"{NODE}/renew", {"node_id": "n1"}, who["n1"]))
+        for path in ("renew", "claim", "view", "yield", "status"):
+            body = {"node_id": "n2", "id": "web", "generation": 0, "copies": []}
+            self.problem(server.call("POST", f"{NODE}/{path}", body, who["n1"]), 403, "FORBIDDEN")
+            self.problem(server.call("POST", f"{NODE}/{path}", body, who["ops"]), 403, "FORBIDDEN")
+        self.problem(server.call("POST", "/v1/terminals/n2", {"tags": {}}, who["n1"]), 403, "FORBIDDEN")
+        self.assertEqual(server.stop(), 0)
+
+    def test_over_the_socket(self):
+        server = self.start()
+        node = WsNode(server, "n1")
+        reply = node.ask("call", path=f"{NODE}/renew")
+        self.assertTrue(reply["ok"] and reply["body"]["lapsed"])
+        self.put(server, "web")
+        node.expect("deployments_changed")
+        rows = node.ask("call", path=f"{NODE}/view", body={})["body"]["rows"]
+        claimed = node.ask("call", path=f"{NODE}/claim", body={"id": "web", "observed": "", "generation": rows[0]["generation"]})
+        self.assertEqual(claimed["body"]["spec"]["command"], "sleep 1000")
+        refused = node.ask("call", path=f"{NODE}/claim", body={"id": "web", "observed": "n9", "generation": 7})
+        self.assertEqual((refused["status"], refused["reason"]), (409, "claim_conflict"))
+        for path in (f"{NODE}/release", "/v1/nodes", "/nothing", None):
+            self.assertEqual(node.ask("call", path=path)["status"], 404, path)
+        self.assertEqual(node.ask("call", path=f"{NODE}/view", body=[])["error"], "BAD_FIELD")
+        self.assertEqual(self.owners(server)["web"], ("n1", 1))
+
+
+class Members(DeployCase):
+    def test_join_update_leave(self):
+        server = self.start()
+        stream = Events(server, "/v1/terminals/events")
+        eventually("the list comes first", lambda: stream.seen)
+        kind, first = stream.seen[0]
+        self.assertEqual((kind, first["type"], first["terminals"]), ("HostEvent", "TERMINAL_LIST", []))
+        tags = {"node_unit": "true", "node_unit_address": "n1"}
+        node = WsNode(server, "n1", tags=tags, labels={"zone": "us"})
+        eventually("JOIN", lambda: len(stream.seen) == 2)
+        join = stream.seen[1][1]
+        self.assertEqual((join["type"], join["change"], join["seq"]), ("TERMINAL_CHANGE", "JOIN", first["seq"] + 1))
+        self.assertEqual(join["payload"]["new"]["tags"], tags)
+        self.assertNotIn("old", join["payload"])
+        self.ok(server.post("/v1/terminals/n1", {"tags": {"rack": "7"}}))
+        eventually("UPDATE", lambda: len(stream.seen) == 3)
+        update = stream.seen[2][1]
+        self.assertEqual((update["change"], update["seq"]), ("UPDATE", first["seq"] + 2))
+        self.assertEqual(update["payload"]["new"]["tags"], {**tags, "rack": "7"})
+        self.assertEqual(update["payload"]["old"]["tags"], tags)
+        node.send("UpdateTerminalInfo", tags={"rack": None, "row": "2"})
+        eventually("UPDATE over the socket", lambda: len(stream.seen) == 4)
+        self.assertEqual(stream.seen[3][1]["payload"]["new"]["tags"], {**tags, "row": "2"})
+        node.close()
+        eventually("LEAVE", lambda: len(stream.seen) == 5)
+        leave = stream.seen[4][1]
+        self.assertEqual((leave["change"], list(leave["payload"])), ("LEAVE", ["old"]))
+        self.assertEqual(self.ok(server.get("/v1/terminals"))["terminals"], [])
+        stream.close()
+        self.problem(server.post("/v1/terminals/n1", {"tags": {}}), 404, "NOT_FOUND")
+
+    def test_sync_tells_what_changed_or_everything(self):
+        server = self.start()
+        nodes = [WsNode(server, f"n{i}") for i in range(3)]
+
+        def sync(**seen):
+            return self.ok(server.post("/v1/terminals/sync", {"node_id": "n0", **seen}))
+
+        eventually("all are there", lambda: len(sync()["terminals"]) == 3)
+        full = sync()
+        self.assertTrue(full["full"])
+        same = sync(source=full["source"], seq=full["seq"])
+        self.assertEqual((same["full"], same["changes"]), (False, []))
+        nodes[2].close()
+        eventually("the leave is told", lambda: sync(source=full["source"], seq=full["seq"])["changes"])
+        changes = sync(source=full["source"], seq=full["seq"])["changes"]
+        self.assertEqual([(c["change"], c["payload"]["old"]["terminal_id"]) for c in changes], [("LEAVE", "n2")])
+        for seen in ({"source": "another", "seq": full["seq"]}, {"source": full["source"], "seq": full["seq"] + 99},
+                     {"source": full["source"]}, {"seq": full["seq"]}):
+            self.assertTrue(sync(**seen)["full"], seen)
+        eventually("nodes are told to look", lambda: nodes[0].expect("terminals_changed"))
+
+    def test_the_list_is_the_union_over_instances(self):
+        redis = Redis(self.dir / "redis")
+        servers = [self.start(data_dir=f"data{i}", store=redis.url) for i in range(2)]
+        nodes = [WsNode(server, f"on{i}") for i, server in enumerate(servers)]
+        for server in servers:
+            eventually("both see both", lambda: [t["terminal_id"] for t in self.ok(server.get("/v1/terminals"))["terminals"]]
+                       == ["on0", "on1"], 20)
+        nodes[0].close()
+
+    def test_usage_of_many_with_one_that_hangs(self):
+        server = self.start()
+        nodes = {name: WsNode(server, name) for name in ("fast", "slow")}
+
+        def answer():
+            asked = nodes["fast"].expect("rpc", method="NodeUnit/InspectResourceUsage")
+            nodes["fast"].send("rpc_reply", re=asked["id"], result={"cpu_percent": 1.5, "memory_mb": 80})
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        told = server.post("/v1/terminals/usage", {"node_id": "fast", "addresses": ["fast", "slow", "nobody", "fast"],
+                                                   "timeout_ms": 700})
+        thread.join()
+        self.assertEqual(self.ok(told)["usage"], {"fast": {"cpu_percent": 1.5, "memory_mb": 80}, "slow": None, "nobody": None})
+        self.assertLess(told.seconds, 4)
