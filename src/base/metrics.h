@@ -11,6 +11,8 @@
 #define METRIC_ROWS(ROW)                                                                           \
     ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", "outcome",                   \
         "Time from the request to its answer, by outcome")                                         \
+    ROW(METRIC_CACHE_AGE, HISTOGRAM, "berth_cache_age_seconds", NULL,                              \
+        "How old an answer about a session was")                                                   \
     ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
         "From a membership change to its snapshot being live")                                     \
     ROW(METRIC_RESERVE, COUNTER, "berth_reserve_total", "result",                                  \
@@ -39,8 +41,6 @@
     ROW(METRIC_STORE_MODE, GAUGE, "berth_store_mode", NULL, "0 NORMAL, 1 L2_ONLY, 2 LOCAL_ONLY")   \
     ROW(METRIC_CACHE, COUNTER, "berth_cache_requests_total", "layer,result",                       \
         "Reads by layer: dispatches of the snapshot, and sessions")                                \
-    ROW(METRIC_CACHE_AGE, HISTOGRAM, "berth_cache_age_seconds", NULL,                              \
-        "How old an answer about a session was")                                                   \
     ROW(METRIC_SNAPSHOT_AGE, GAUGE_MS, "berth_snapshot_age_seconds", NULL,                         \
         "Since the snapshot was last compared with the store")                                     \
     ROW(METRIC_VERSION_LAG, GAUGE, "berth_instance_version_lag", NULL,                             \
