@@ -1,12 +1,12 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress format clean
+.PHONY: help run build test install deb bench asan tsan fuzz stress format clean soak-instances
 
 SECS ?= 60
 prefix ?= /usr/local
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## install what is missing, build, start `berth dev` on http://127.0.0.1:7420
 	@exec build/berth dev $(ARGS)
@@ -44,6 +44,13 @@ fuzz: ## each libFuzzer program for SECS seconds (60)
 
 stress: build ## memory runs out in a cgroup: who is ended, and how the agent answers (root; two minutes)
 	@tools/stress $(ARGS)
+
+JOBS ?= 200000
+NODES ?= 50
+soak-instances: build ## JOBS (200000) on NODES (50) of three instances that are killed and frozen all the time
+	@tools/install-packages test
+	@ninja -C build all
+	@BERTH_E2E_JOBS=$(JOBS) BERTH_E2E_NODES=$(NODES) tests/e2e/run -v -k Fleet.test_killed_frozen_and_said_twice
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

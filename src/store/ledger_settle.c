@@ -53,8 +53,9 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->run_until_ms = run_until;
         ledger_place(ledger, entry);
         journal_job_step(ledger->journal, entry);
-    } else if (entry->head.state == JOB_ACKED && alive(entry, now_ms) && from_here(entry, op)) {
-        op->u.settle.duplicate = true;
+    } else if (entry->head.state == JOB_ACKED && alive(entry, now_ms) && !ledger_orphaned(entry) &&
+               from_here(entry, op)) {
+        op->u.settle.duplicate = true; /* a node that is told so may start: not without a slot */
     } else {
         op->err = ERR_STALE;
     }

@@ -21,8 +21,9 @@ class Worker(threading.Thread):
         self.over = threading.Event()
         self.running = {}  # (job, attempt) -> when it ends
         self.reports = collections.OrderedDict()  # (job, attempt) -> done was not accepted yet
+        self.acks = {}  # (job, attempt) -> ack was not answered yet
+        self.begun = set()
         self.most = 0
-        self.started = collections.Counter()  # job -> how often it was started
         self.socket = None
         self.asked = {}
         self.number = 0
@@ -55,6 +56,8 @@ class Worker(threading.Thread):
         self.beat_at = time.monotonic() + 1
         for key in self.reports:
             self.report(key)
+        for key in self.acks:
+            self.ask(("ack", key), "ack", job_id=key[0], attempt_id=key[1])
 
     def say(self, msg, **fields):
         self.socket.send(json.dumps({"msg": msg, **fields}))
@@ -98,17 +101,19 @@ class Worker(threading.Thread):
             key = (message["job_id"], message["attempt_id"])
             if self.dice.random() < 0.01:
                 return  # lost on the way: its reservation runs out
-            self.ask(("ack", key), "ack", job_id=key[0], attempt_id=key[1])
-            if self.dice.random() < 0.05:
-                self.ask(("again", key), "ack", job_id=key[0], attempt_id=key[1])
+            self.acks[key] = True
+            for _ in range(1 if self.dice.random() < 0.95 else 2):
+                self.ask(("ack", key), "ack", job_id=key[0], attempt_id=key[1])
         elif message["msg"] == "reply" and message.get("re") in self.asked:
             self.answered(*self.asked.pop(message["re"]), message)
         elif message["msg"] in ("cancel", "drop"):
             self.running.pop((message["job_id"], message["attempt_id"]), None)
 
     def answered(self, what, key, message):
-        if what == "ack" and message.get("ok") and not message.get("duplicate"):
-            self.started[key[0]] += 1
+        if what == "ack":
+            self.acks.pop(key, None)
+        if what == "ack" and message.get("ok") and key not in self.begun:
+            self.begun.add(key)
             self.running[key] = time.monotonic() + self.dice.uniform(0, 0.02)
             self.most = max(self.most, len(self.running))
         elif what == "done" and (message.get("ok") or message.get("status") in (404, 409)):

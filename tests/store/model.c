@@ -131,10 +131,10 @@ struct model_answer model_commit(struct model *model, struct model_job *job, int
         return answer(ERR_NOT_FOUND);
     if (!here || !model_alive(model, job))
         return answer(ERR_STALE);
-    if (job->state == JOB_ACKED)
-        return duplicate();
     if (orphaned(model, job))
         return answer(ERR_STALE);
+    if (job->state == JOB_ACKED)
+        return duplicate();
     job->state = JOB_ACKED;
     job->kind = LEASE_RUNNING;
     job->until_ms = model->now_ms + MODEL_RUN_MS;

@@ -48,8 +48,8 @@ function verbs.C(op)
     j.lease, j.due, j.run_until = RUNNING_LEASE, until_ms, run_until
     j.state, j.acked, j.updated = to, U.now, U.now
     job_place(j)
-  elseif j.state == ACKED and is_alive(j) and from_here(op, j) then
-    answer.duplicate = 1
+  elseif j.state == ACKED and is_alive(j) and not is_orphaned(j) and from_here(op, j) then
+    answer.duplicate = 1 -- a node that is told so may start: not without a slot
   else
     answer.err = ERR.STALE
   end
