@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/complete.h"
 #include "cli/context.h"
 #include "cli/help.h"
 #include "cli/list.h"
@@ -202,8 +203,7 @@ static int read_files(struct cli *cli, const struct context *context)
     return CLI_OK;
 }
 
-/* Where the server is and who we are. */
-static int common_flags(struct cli *cli)
+int cli_reach(struct cli *cli)
 {
     const char *addr = given_or_env(cli, "addr", "BERTH_ADDR"), *output = cli_text(cli, "output");
     const char *token_file = cli_text(cli, "token-file");
@@ -258,12 +258,11 @@ static int check_args(struct cli *cli)
     return CLI_OK;
 }
 
-/* The flags of a server or an agent are known to whoever runs it. */
-static void host_flags(const struct cli *cli, struct buf *flags)
+void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags)
 {
-    bool agent = strcmp(cli->command->noun, "agent") == 0;
+    bool agent = strcmp(command->noun, "agent") == 0;
 
-    if (cli->command->kind != COMMAND_HOST || !cli->host)
+    if (command->kind != COMMAND_HOST || !cli->host)
         return;
     if (agent && cli->host->agent_flags)
         cli->host->agent_flags(flags);
@@ -276,7 +275,7 @@ static int print_help(struct cli *cli)
     struct buf flags = {0};
 
     help_command(cli->out, cli->command);
-    host_flags(cli, &flags);
+    cli_host_flags(cli, cli->command, &flags);
     if (flags.len > 0)
         fprintf(cli->out, "\nFlags:\n" STR_FMT, STR_ARG(buf_view(&flags)));
     buf_free(&flags);
@@ -304,7 +303,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
         return print_help(cli);
     code = check_args(cli);
     if (code == CLI_OK && cli->command->kind == COMMAND_API)
-        code = common_flags(cli);
+        code = cli_reach(cli);
     if (code == CLI_OK)
         code = cli->command->list ? list_run(cli, cli->command->list) : cli->command->run(cli);
     return (fflush(cli->out) != 0 || ferror(cli->out)) && code == CLI_OK ? CLI_FAILED : code;
@@ -361,6 +360,8 @@ int cli_run(struct cli *cli, int argc, char **argv)
     }
     if (is_help(argv[0]))
         return show_help(cli, argc - 1, argv + 1);
+    if (strcmp(argv[0], "__complete") == 0)
+        return complete_run(cli, argc - 1, argv + 1);
     if (strcmp(argv[0], "--version") == 0)
         argv[0] = (char *)"version";
     cli->command = command_find(argc, argv, &used, &why);

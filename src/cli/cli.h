@@ -82,6 +82,11 @@ int cli_main(int argc, char **argv, const struct cli_host *host);
 int cli_run(struct cli *cli, int argc, char **argv);
 void cli_done(struct cli *cli);
 
+/* Where the server is and who we are, from flags, environment and context; said when wrong. */
+int cli_reach(struct cli *cli);
+/* The flags of a server or an agent, a line each, are known to whoever runs it. */
+void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags);
+
 /* "berth: TEXT" on stderr; returns `code`, so that a caller can `return cli_fail(...)`. */
 __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, const char *fmt, ...);
 /* The same for a wrong command line, and where to read about it. */

@@ -33,6 +33,8 @@ enum { NAMES_MAX = 128 };
         row(token)       /* cmd_token.c */                                                         \
         row(audit)       /* cmd_audit.c */                                                         \
         row(context)     /* cmd_context.c */                                                       \
+        row(completion)  /* cmd_completion.c */                                                    \
+        row(man)         /* man.c */                                                               \
         row(bench)       /* bench.c */
 
 #define COMMAND_SET_EXTERN(name) extern const struct command_set commands_##name;

@@ -6,11 +6,11 @@
 
 enum { NAME_MAX_LEN = 64, FLAG_TEXT_MAX = 96 };
 
-static const char exit_codes[] =
+const char help_exit_codes[] =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 timeout,\n"
     "            7 the job failed\n";
 
-static void usage_text(const struct command *command, char *to, size_t size)
+void help_usage(const struct command *command, char *to, size_t size)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
     char name[NAME_MAX_LEN];
@@ -105,7 +105,7 @@ void help_command(FILE *to, const struct command *command)
 
     command_flags(command, sets);
     command_name(command, title, sizeof title);
-    usage_text(command, usage, sizeof usage);
+    help_usage(command, usage, sizeof usage);
     fprintf(to, "berth %s: %s\n\nUsage:\n  %s\n", title, command->help, usage);
     if (command->detail)
         fprintf(to, "\n%s\n", command->detail);
@@ -148,5 +148,5 @@ void help_all(FILE *to)
                 "  berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --max 2\n"
                 "  berth job submit --session room-1 --src en --tgt zh --audio-ref blob://1\n"
                 "  berth job ls\n\n");
-    fputs(exit_codes, to);
+    fputs(help_exit_codes, to);
 }

@@ -6,6 +6,9 @@
 
 #include "cli/command.h"
 
+extern const char help_exit_codes[];
+/* "berth node show ID [flags]" */
+void help_usage(const struct command *command, char *to, size_t size);
 void help_all(FILE *to);                    /* `berth --help` */
 bool help_noun(FILE *to, const char *noun); /* `berth node --help`; false: no such noun */
 void help_command(FILE *to, const struct command *command); /* `berth node ls --help` */

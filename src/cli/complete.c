@@ -1,0 +1,232 @@
+/* Candidates out of the table of commands; ids out of the lists. */
+#include "cli/complete.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "cli/ask.h"
+#include "cli/context.h"
+#include "cli/list.h"
+
+enum { COMPLETE_MS = 1000, COMPLETE_IDS_MAX = 200 };
+
+#define FILES ":files\n"
+
+struct completion {
+    struct cli *cli;
+    const char *typed; /* of the last word */
+};
+
+static void offer(const struct completion *c, const char *word, const char *what)
+{
+    if (strncmp(word, c->typed, strlen(c->typed)) == 0)
+        fprintf(c->cli->out, "%s%s%s\n", word, what ? "\t" : "", what ? what : "");
+}
+
+/* Nouns (noun NULL) or verbs, each once: those of one noun follow each other. */
+static void offer_commands(const struct completion *c, const char *noun)
+{
+    const struct command *command;
+    const char *last = "";
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        const char *word = noun ? command->verb : command->noun;
+
+        if (!word || (noun && strcmp(noun, command->noun) != 0) || strcmp(word, last) == 0)
+            continue;
+        offer(c, word, noun || !command->verb ? command->help : NULL);
+        last = word;
+    }
+}
+
+/* Lines "  --name VALUE  help". */
+static void offer_host_flags(const struct completion *c, const struct command *command)
+{
+    struct buf text = {0};
+    struct str rest;
+
+    cli_host_flags(c->cli, command, &text);
+    rest = buf_view(&text);
+    while (rest.len > 0) {
+        struct str line = str_trim(str_cut(&rest, '\n')), name = str_cut(&line, ' ');
+
+        if (str_starts(name, STR("--")))
+            offer(c, arena_cstr(&c->cli->arena, name), NULL);
+    }
+    buf_free(&text);
+}
+
+static void offer_flags(const struct completion *c, const struct command *command)
+{
+    struct flag_set sets[COMMAND_FLAG_SETS];
+
+    if (command->kind == COMMAND_HOST) {
+        offer_host_flags(c, command);
+        return;
+    }
+    command_flags(command, sets);
+    for (size_t s = 0; s < COUNT_OF(sets); s++)
+        for (size_t i = 0; i < sets[s].count; i++)
+            offer(c, arena_fmt(&c->cli->arena, "--%s", sets[s].flags[i].name).at,
+                  sets[s].flags[i].help);
+}
+
+/* The flag that a word names and that wants the next one as its value; NULL: none. */
+static const struct flag *flag_before(const struct command *command, const char *word)
+{
+    struct flag_set sets[COMMAND_FLAG_SETS];
+
+    command_flags(command, sets);
+    for (size_t s = 0; s < COUNT_OF(sets); s++)
+        for (size_t i = 0; i < sets[s].count; i++) {
+            const struct flag *flag = &sets[s].flags[i];
+            bool named = strncmp(word, "--", 2) == 0 ? strcmp(word + 2, flag->name) == 0
+                                                     : word[0] == '-' && flag->letter &&
+                                                           word[1] == flag->letter && !word[2];
+
+            if (named)
+                return flag->type == FLAG_SWITCH || flag->type == FLAG_MS_MAYBE ? NULL : flag;
+        }
+    return NULL;
+}
+
+/* Flags whose values are known. */
+static const struct {
+    const char *flag;
+    const char *values[8];
+} flag_values[] = {
+    {"output", {"table", "wide", "json", "jsonl", "name"}},
+    {"scope", {"read", "submit", "node", "operate", "admin"}},
+    {"health", {"ready", "degraded", "draining", "offline"}},
+    {"state", {"NEW", "DISPATCHED", "ACKED", "RETRYING", "DONE", "FAILED"}},
+    {"for", {"ready", "drained", "offline", "gone"}},
+    {"sort", {"load", "cpu", "memory", "slots", "name"}},
+};
+
+static void offer_contexts(const struct completion *c)
+{
+    struct contexts *contexts;
+
+    if (contexts_load(c->cli, &contexts) != CLI_OK)
+        return;
+    for (size_t i = 0; i < contexts->count; i++)
+        offer(c, arena_cstr(&c->cli->arena, contexts->at[i].name),
+              arena_cstr(&c->cli->arena, contexts->at[i].addr));
+}
+
+static void offer_values(const struct completion *c, const struct flag *flag)
+{
+    size_t len = strlen(flag->name);
+
+    for (size_t i = 0; i < COUNT_OF(flag_values); i++)
+        for (size_t v = 0; strcmp(flag_values[i].flag, flag->name) == 0 && flag_values[i].values[v];
+             v++)
+            offer(c, flag_values[i].values[v], NULL);
+    if (strcmp(flag->name, "context") == 0)
+        offer_contexts(c);
+    if ((len > 4 && strcmp(flag->name + len - 4, "file") == 0) || strcmp(flag->name, "file") == 0 ||
+        strcmp(flag->name, "config") == 0)
+        fputs(FILES, c->cli->out);
+}
+
+/* The list of a noun, if it has one: its ids are what its other verbs take. */
+static const struct listing *list_of(const char *noun)
+{
+    const struct command *command;
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++)
+        if (strcmp(command->noun, noun) == 0 && command->list)
+            return command->list;
+    return NULL;
+}
+
+static void offer_ids(const struct completion *c, const struct listing *listing)
+{
+    struct ask ask = {
+        .method = "GET",
+        .path = arena_fmt(&c->cli->arena, "%s?limit=%d", listing->path, COMPLETE_IDS_MAX).at,
+        .timeout_ms = COMPLETE_MS};
+    const struct json *list, *item;
+    struct str said;
+
+    if (cli_reach(c->cli) != CLI_OK || ask_quietly(c->cli, &ask, &said) != CLI_OK)
+        return; /* a shell that waits for words wants no errors */
+    list = json_get(ask.json, listing->name);
+    item = json_first(list);
+    for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item)) {
+        struct str id = show_member(c->cli, item, listing->id);
+
+        if (str_is_text(id))
+            offer(c, arena_cstr(&c->cli->arena, id), NULL);
+    }
+}
+
+/* "bash|zsh|fish" names the words themselves; the first argument is an id where the noun has a
+ * list; anything else may be a file. */
+static void offer_args(const struct completion *c, const struct command *command, int given)
+{
+    struct str rest = str_of(command->arg), arg = STR_NONE;
+
+    for (int i = 0; i <= given; i++)
+        arg = rest.at ? str_cut(&rest, ' ') : STR_NONE;
+    if (!arg.at)
+        return; /* it takes no more */
+    if (memchr(arg.at, '|', arg.len))
+        while (arg.at)
+            offer(c, arena_cstr(&c->cli->arena, str_cut(&arg, '|')), NULL);
+    else if (strcmp(command->noun, "context") == 0)
+        offer_contexts(c);
+    else if (str_is(arg, "[NOUN]"))
+        offer_commands(c, NULL);
+    else if (given == 0 && command->kind == COMMAND_API && list_of(command->noun))
+        offer_ids(c, list_of(command->noun));
+    else
+        fputs(FILES, c->cli->out);
+}
+
+/* How many arguments stand before the last word; -1: that is behind `--`. */
+static int count_args(const struct command *command, int argc, char **argv)
+{
+    int given = 0;
+
+    for (int i = 0; i < argc - 1; i++) {
+        if (strcmp(argv[i], "--") == 0)
+            return -1;
+        if (flag_before(command, argv[i]))
+            i++;
+        else
+            given += argv[i][0] != '-';
+    }
+    return given;
+}
+
+int complete_run(struct cli *cli, int argc, char **argv)
+{
+    struct completion c = {.cli = cli, .typed = argc > 0 ? argv[argc - 1] : ""};
+    const struct flag *flag = NULL;
+    struct problem why;
+    int used = 0, given;
+
+    if (argc <= 1) {
+        offer_commands(&c, NULL);
+        return CLI_OK;
+    }
+    cli->command = command_find(argc - 1, argv, &used, &why);
+    if (!cli->command) {
+        if (argc == 2)
+            offer_commands(&c, argv[0]);
+        return CLI_OK;
+    }
+    given = count_args(cli->command, argc - used, argv + used);
+    if (argc - 1 > used)
+        flag = flag_before(cli->command, argv[argc - 2]);
+    if (given < 0)
+        fputs(FILES, cli->out); /* somebody else's command */
+    else if (flag)
+        offer_values(&c, flag);
+    else if (c.typed[0] == '-')
+        offer_flags(&c, cli->command);
+    else
+        offer_args(&c, cli->command, given);
+    return CLI_OK;
+}
