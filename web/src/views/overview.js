@@ -34,7 +34,7 @@ function Charts() {
       { name: "there are", colour: "off", pick: (p) => p.slots_max, text: short(now.slots_max) }]} />
     <${Chart} title="Waiting" most=${4} series=${[
       { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: short(now.queue) }]} />
-    <${Chart} title="Refused or sent to wait" note="none in the last minutes" series=${reasons.map((reason, at) => ({
+    <${Chart} title="Refused" note="none in the last minutes" series=${reasons.map((reason, at) => ({
       name: reason.toLowerCase().replaceAll("_", " "), title: reason, colour: REASON_COLOURS[at],
       pick: (p) => p.refused_per_s[reason] || 0, text: rate(refused[reason] || 0) }))} />
   </section>`;
