@@ -75,6 +75,7 @@ void api_deploy_view(struct call *call);
 void api_deploy_renew(struct call *call);
 void api_deploy_claim(struct call *call);
 void api_deploy_yield(struct call *call);
+void api_deploy_lost(struct call *call);
 void api_deploy_status(struct call *call);
 
 /* terminals.c, api_terminal.c */

@@ -288,6 +288,37 @@ void api_deploy_yield(struct call *call)
         deploy_send(own);
 }
 
+static void answer_lost(struct deploy_call *own)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    log_event(LOG_INFO, "deployment.release", KS("node_id", own->op.u.release.address),
+              KI("released", (int64_t)own->op.u.release.released_count));
+    jsonw_obj(&w);
+    jsonw_kint(&w, "released", (int64_t)own->op.u.release.released_count);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* The seed's step 3: any node may do it, and all may at once. With leases it is nobody's. */
+void api_deploy_lost(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_RELEASE, answer_lost);
+
+    if (!call_node(call, &own->op.node))
+        return;
+    own->op.u.release.address = json_str(json_get(call->body, "address"), call->arena);
+    own->op.u.release.seed = true;
+    if (!own->op.u.release.address.len)
+        call_error(call, ERR_BAD_FIELD, "address", "address is required: the node that is lost.");
+    else if (settings_of(call)->claim_mode != DEPLOY_SEED)
+        call_error(call, ERR_CONFLICT, "", "Only with claim_mode seed.");
+    else
+        deploy_send(own);
+}
+
 static void answer_status(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;

@@ -49,6 +49,7 @@ void hub_free(struct hub *hub)
     hub_boxes_free(hub);
     idmap_free(&hub->sockets);
     idmap_free(&hub->rpcs);
+    hub_calls_free(hub);
     hub_ws_free(hub);
     free(hub);
 }

@@ -7,12 +7,28 @@
 /* Lives until its answer, which may come after the socket went. */
 struct socket_call {
     struct call call;
+    struct socket_call *next, **prev; /* in hub->calls */
     struct hub *hub;
     uint64_t incarnation;
     struct arena arena;
     bool wants_reply;
     int64_t id;
 };
+
+static void call_over(struct socket_call *own)
+{
+    *own->prev = own->next;
+    if (own->next)
+        own->next->prev = own->prev;
+    arena_free(&own->arena);
+    free(own);
+}
+
+void hub_calls_free(struct hub *hub)
+{
+    while (hub->calls)
+        call_over(hub->calls);
+}
 
 /* The body of a good answer is a member; a problem's members stand in the reply itself, as in every
  * other reply. */
@@ -37,8 +53,7 @@ static void answer(struct call *call, const struct http_reply *reply)
             buf_char(frame, '}');
         ws_send(socket->ws, buf_view(frame));
     }
-    arena_free(&own->arena);
-    free(own);
+    call_over(own);
 }
 
 /* False: there is no such route for a node. */
@@ -59,6 +74,11 @@ void hub_call(struct socket *socket, const struct json *message, struct arena *a
 
     assert(own && socket->node);
     own->hub = socket->hub;
+    own->next = own->hub->calls;
+    own->prev = &own->hub->calls;
+    if (own->next)
+        own->next->prev = &own->next;
+    own->hub->calls = own;
     own->incarnation = socket->incarnation;
     own->arena = *arena; /* the message lives on in it */
     *arena = (struct arena){0};

@@ -55,6 +55,7 @@ struct hub {
     struct buf frame;     /* scratch */
     struct wscall *spare; /* message contexts to use again */
     int spare_count;
+    struct socket_call *calls; /* under way, see hub_call.c */
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);
@@ -65,6 +66,7 @@ void hub_ws_free(struct hub *hub);
 /* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
  * stands. */
 void hub_call(struct socket *socket, const struct json *message, struct arena *arena);
+void hub_calls_free(struct hub *hub); /* nobody answers them any more */
 struct worker *hub_home(struct server *server, const struct node *node); /* where its box stands */
 void hub_box_add(struct hub *hub, struct send_op *send);                 /* on its home loop */
 void hub_boxes_tick(struct hub *hub);

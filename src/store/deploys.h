@@ -156,6 +156,7 @@ struct deploys_op {
         } history;
         struct { /* RELEASE: of a node, or these */
             struct str address;
+            bool seed; /* of a node: whatever its lease says, but only what is enabled */
             const struct str *ids;
             size_t id_count;
             struct str *released; /* answer */

