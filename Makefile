@@ -1,8 +1,9 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress format clean soak-instances
+.PHONY: help run build test install deb bench asan tsan fuzz stress witness format clean soak-instances
 
 SECS ?= 60
+ROUNDS ?= 200
 prefix ?= /usr/local
 
 help: ## this list
@@ -51,6 +52,10 @@ soak-instances: build ## JOBS (200000) on NODES (50) of three instances that are
 	@tools/install-packages test
 	@ninja -C build all
 	@BERTH_E2E_JOBS=$(JOBS) BERTH_E2E_NODES=$(NODES) tests/e2e/run -v -k Fleet.test_killed_frozen_and_said_twice
+
+witness: build ## deployments over ROUNDS (200) of partitions, frozen and killed agents: never two copies; 50 restarts; 500 cold
+	@tools/install-packages test
+	@BERTH_WITNESS_ROUNDS=$(ROUNDS) BERTH_E2E_RESTARTS=50 tests/e2e/run -v -j 1 -k over_many_rounds -k test_restarts_of_the_agent -k 500_deployments $(ARGS)
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

@@ -16,7 +16,6 @@ enum {
     CALL_MS = 3000,
     USAGE_MS = 1000,    /* for one node's answer */
     WAKE_MS_MAX = 100,  /* a random pause before a cycle that an event brings about */
-    QUIET_MS_MIN = 50,  /* between two cycles, whatever happens */
     CONFLICTS_MAX = 64, /* in one cycle: then the others are quicker, and there is a next one */
     PAGES_MAX = 1000,
 };
@@ -26,10 +25,11 @@ struct claimer {
     struct claimer_config config;
     struct roster roster;
     bool up, danger, busy;
-    enum err failed;              /* why the last cycle did; ERR_OK: it did not */
-    bool woken;                   /* while a cycle was under way */
-    int64_t next_ms;              /* of the next cycle, CLOCK_MONOTONIC */
-    int64_t begun_ms, claimed_ms; /* of the last cycle; of the last that tried to claim */
+    enum err failed;    /* why the last cycle did; ERR_OK: it did not */
+    bool woken;         /* while a cycle was under way */
+    int64_t next_ms;    /* of the next cycle, CLOCK_MONOTONIC */
+    int64_t begun_ms;   /* of the last cycle */
+    int64_t claimed_ms; /* the end of the last one that tried to claim */
     struct docket docket;
     /* this cycle */
     struct arena cycle;
@@ -81,11 +81,16 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
     if (skip != CLAIM_CONFLICT) /* those were counted one by one */
         claimer->skips[skip]++;
     claimer->last = skip;
+    log_event(LOG_DEBUG, "claim.cycle", KS("node_id", claimer->config.node_id),
+              KC("result", claim_skip_name(skip)), KI("claimed", (int64_t)claimer->claimed),
+              KI("nodes", (int64_t)claimer->node_count),
+              KI("absent", (int64_t)roster_absent(&claimer->roster)),
+              KI("ms", claimer->loop->mono_ms - claimer->begun_ms));
     /* Up to a tenth more, so that nodes that began together do not stay together. */
     pause_ms += rnd_below(&claimer->rnd, (uint32_t)(pause_ms / 10 + 1));
-    claimer->next_ms = claimer->begun_ms + pause_ms;
-    if (claimer->next_ms < now_ms + QUIET_MS_MIN)
-        claimer->next_ms = now_ms + QUIET_MS_MIN;
+    claimer->next_ms = now_ms + pause_ms;
+    if (claimer->tried > 0)
+        claimer->claimed_ms = now_ms;
     if (claimer->claimed > 0)
         tenure_look(claimer->config.tenure);
     if (claimer->woken)
@@ -263,7 +268,6 @@ static void decide(struct claimer *claimer)
         end_cycle(claimer, skip);
         return;
     }
-    claimer->claimed_ms = claimer->begun_ms;
     claim_next(claimer);
 }
 

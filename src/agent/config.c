@@ -304,6 +304,11 @@ static const struct field fields[] = {
      .offset = AT(install_command),
      .flags = FIELD_NO_FLAG | FIELD_LIVE,
      .help = "[npm, install, --prefix, \"{dir}\", \"{name}@{version}\"], or a text for the shell"},
+    {.name = "run_command",
+     .type = FIELD_JSON,
+     .offset = AT(run_command),
+     .flags = FIELD_NO_FLAG | FIELD_LIVE,
+     .help = "[npx, \"{name}\"]: runs a package whose deployment has no command"},
     {.name = "install_timeout_ms",
      .type = FIELD_MS,
      .offset = AT(install_timeout_ms),
@@ -443,6 +448,9 @@ static enum err check(const struct config *config, struct problem *why)
     if (!is_command(config->install_command))
         return problem_set(why, ERR_BAD_CONFIG, "install_command",
                            "install_command must be a text for the shell or a list of texts.");
+    if (!is_command(config->run_command))
+        return problem_set(why, ERR_BAD_CONFIG, "run_command",
+                           "run_command must be a text for the shell or a list of texts.");
     if (!is_map(config->labels, false))
         return problem_set(why, ERR_BAD_CONFIG, "labels", "labels must hold a text for each name.");
     for (size_t i = 0; i < config->allowed_types.count; i++)

@@ -79,16 +79,37 @@ bool copy_meta_read(struct str meta, struct arena *arena, struct copy_meta *ret_
     return true;
 }
 
+/* Its own command, or the agent's for packages with its arguments behind. */
+static bool find_words(const struct copy *copy, const char *dir, struct arena *arena,
+                       struct strs *ret_words)
+{
+    const struct copy_spec *own = &copy->spec;
+    struct strs run, words = own->command;
+
+    if (!words.count) {
+        if (!packages_words(copy->copies->config->run_command, own->package_name,
+                            own->package_version.at ? own->package_version : STR(""), dir, arena,
+                            &run))
+            return false;
+        words.at = arena_array(arena, struct str, run.count + own->args.count);
+        for (size_t i = 0; i < run.count; i++)
+            words.at[words.count++] = run.at[i];
+        for (size_t i = 0; i < own->args.count; i++)
+            words.at[words.count++] = own->args.at[i];
+    }
+    *ret_words = words;
+    return true;
+}
+
 enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
 {
     struct copies *copies = copy->copies;
     const struct copy_spec *own = &copy->spec;
     struct arena arena = {0};
     struct buf meta = {0};
+    struct strs words;
     char key[RUN_KEY_MAX + 1];
     struct run_spec spec = {.handler = &copies_run_handler,
-                            .argv = own->command.at,
-                            .argc = own->command.count,
                             .cwd = str_of(dir),
                             .stop_grace_ms = own->stop_grace_ms,
                             .memory_bytes_max = own->limits.memory_mb << 20,
@@ -102,6 +123,13 @@ enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
         spec.deadline_grace_ms = copies->fence_grace_ms;
         assert(spec.deadline_boot_ms > 0);
     }
+    if (!find_words(copy, dir, &arena, &words)) {
+        arena_free(&arena);
+        return problem_set(why, ERR_NOT_FOUND, "command",
+                           "It has no command, and run_command is not set here.");
+    }
+    spec.argv = words.at;
+    spec.argc = words.count;
     copy_run_key(copy, "d", key);
     spec.key = str_of(key);
     copy_env(copy, dir, &arena, &spec);

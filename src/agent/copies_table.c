@@ -128,8 +128,8 @@ static const char *told_state(const struct copy *copy)
 {
     if (copy->wrong[0] && !copy->run)
         return "stopped"; /* its reason says more */
-    if (copy->state == COPY_WAITING && copy->looping)
-        return "crash_loop";
+    if (copy->looping && copy->state != COPY_STOPPING)
+        return "crash_loop"; /* also while it runs once more: until it is stable */
     if (copy->state == COPY_WAITING && copy->failures > 0)
         return "backoff";
     if (copy->state == COPY_RUNNING && copy->check.failures > 0)

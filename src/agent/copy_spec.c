@@ -118,6 +118,9 @@ static bool read_command(struct copy_spec *spec, struct arena *arena)
 
     if (!words_list(spec->args_given, arena, &args))
         return false;
+    spec->args = args;
+    if (json_is_null(spec->command_given) || json_str_is(spec->command_given, ""))
+        return spec->package_name.len > 0; /* the agent knows how to run a package */
     if (args.count == 0)
         return words_command(spec->command_given, arena, &spec->command);
     words.at = arena_array(arena, struct str, args.count + 1);

@@ -35,7 +35,8 @@ struct copy_spec {
     const struct json *given;
     struct str package_name, package_version; /* empty: nothing to install */
     const struct json *command_given, *args_given, *env_given;
-    struct strs command; /* the program and its arguments */
+    struct strs command; /* the program and its arguments; count 0: the package's own */
+    struct strs args;    /* for the package's own */
     struct strs env;     /* "NAME=value" */
     struct str selector;
     struct copy_health health;

@@ -188,33 +188,44 @@ static void on_ended(struct run *run)
 
 static const struct run_handler run_handler = {.ended = on_ended};
 
-/* {name}, {version} and {dir} in a word of a list. A text for the shell is left alone: what it
- * needs is in its environment, where nothing can be taken for a command. */
-static struct str fill_in(const struct package *package, struct str word, struct arena *arena)
+struct fill {
+    struct str name, value;
+};
+
+static struct str fill_in(struct str word, const struct fill *rows, size_t count,
+                          struct arena *arena)
 {
-    const struct {
-        struct str name, value;
-    } rows[] = {{STR("{name}"), package->name},
-                {STR("{version}"), package->version},
-                {STR("{dir}"), str_of(package->dir)}};
     struct buf out = {0};
     struct str filled;
 
     while (word.len > 0) {
-        size_t i = 0;
+        size_t i = 0, len;
 
-        while (i < COUNT_OF(rows) && !str_starts(word, rows[i].name))
+        while (i < count && !str_starts(word, rows[i].name))
             i++;
-        if (i < COUNT_OF(rows))
-            buf_str(&out, rows[i].value);
-        else
-            buf_char(&out, word.at[0]);
-        word.at += i < COUNT_OF(rows) ? rows[i].name.len : 1;
-        word.len -= i < COUNT_OF(rows) ? rows[i].name.len : 1;
+        len = i < count ? rows[i].name.len : 1;
+        buf_str(&out, i < count ? rows[i].value : (struct str){.at = word.at, .len = 1});
+        word.at += len;
+        word.len -= len;
     }
     filled = arena_str(arena, buf_view(&out));
     buf_free(&out);
     return filled;
+}
+
+bool packages_words(const struct json *command, struct str name, struct str version,
+                    const char *dir, struct arena *arena, struct strs *ret_words)
+{
+    const struct fill rows[] = {
+        {STR("{name}"), name}, {STR("{version}"), version}, {STR("{dir}"), str_of(dir ? dir : "")}};
+    struct strs words;
+
+    if (!words_command(command, arena, &words))
+        return false;
+    for (size_t i = 0; json_type(command) == JSON_ARR && i < words.count; i++)
+        words.at[i] = fill_in(words.at[i], rows, COUNT_OF(rows), arena);
+    *ret_words = words;
+    return true;
 }
 
 static void write_meta(const struct package *package, struct buf *meta)
@@ -252,11 +263,9 @@ static enum err start(struct package *package, struct arena *arena, struct probl
         (mkdir(package->dir, 0755) != 0 && errno != EEXIST))
         return problem_set(why, ERR_IO, "", "Cannot make the directory %s: %s.", package->dir,
                            strerror(errno));
-    if (!words_command(packages->config->install_command, arena, &words))
+    if (!packages_words(packages->config->install_command, package->name, package->version,
+                        package->dir, arena, &words))
         return problem_set(why, ERR_BAD_CONFIG, "", "install_command is not a command.");
-    for (size_t i = 0; json_type(packages->config->install_command) == JSON_ARR && i < words.count;
-         i++)
-        words.at[i] = fill_in(package, words.at[i], arena);
     spec.argv = words.at;
     spec.argc = words.count;
     write_meta(package, &meta);

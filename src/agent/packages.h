@@ -26,6 +26,11 @@ bool packages_adopt(struct packages *packages, struct run *run); /* see copies_a
  * installed for it, because no command is configured or no package is named. */
 enum package_state packages_need(struct packages *packages, struct str name, struct str version,
                                  const char **ret_dir);
+/* {name}, {version} and {dir} ("" for NULL) in the words of a command that is a list; in the arena.
+ * A text for the shell is left alone: what it needs is in its environment, where nothing can be
+ * taken for a command. False: it is no command. */
+bool packages_words(const struct json *command, struct str name, struct str version,
+                    const char *dir, struct arena *arena, struct strs *ret_words);
 /* The run of its last try, for its output; NULL: none. */
 struct run *packages_run(const struct packages *packages, struct str name, struct str version);
 

@@ -1,0 +1,499 @@
+"""Deployments on real agents: they are claimed evenly, one for each node and cycle, kept running,
+moved when a node is lost, and never run twice: not over a partition, a frozen agent, a frozen
+machine, a kill or a restart of anything."""
+import collections
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+import postgres
+from harness import SLOW, WsNode, eventually, tags
+from relay import Relay
+from test_agent import AgentCase, alive
+
+# Every copy holds the lock of its deployment for as long as it lives; nobody else may find it free
+# and nobody may find it taken. The log has a line for each start and each gentle stop.
+WITNESS = """exec 9>>"$W/lock.$BERTH_DEPLOYMENT_ID"
+if ! flock -n 9; then echo "OVERLAP $BERTH_DEPLOYMENT_ID $BERTH_GENERATION $BERTH_NODE_ID" >> "$W/log"; exit 9; fi
+echo "start $BERTH_DEPLOYMENT_ID $BERTH_GENERATION $BERTH_NODE_ID $$" >> "$W/log"
+trap 'echo "stop $BERTH_DEPLOYMENT_ID $BERTH_GENERATION $BERTH_NODE_ID $$" >> "$W/log"; exit 0' TERM
+n=0; while :; do echo "line $n"; n=$((n+1)); sleep 0.2 9>&-; done"""
+
+Start = collections.namedtuple("Start", "id generation node pid")
+
+
+class ClaimCase(AgentCase):
+    interval_ms = 500
+    lease_ms = 4500
+
+    def serve(self, **settings):
+        """A server whose leases are short; everything else follows from that."""
+        return self.start(**{"heartbeat_ms": 1000, "heartbeat_stale_ms": 3000, "view_drop_ms": 3000, "ping_ms": int(1000 * SLOW),
+                             "deploy_lease_ms": int(self.lease_ms * SLOW), "deploy_renew_ms": int(self.lease_ms * SLOW / 9), **settings})
+
+    def node(self, server, node_id, **settings):
+        return self.agent(server, node_id, claim_interval_ms=self.interval_ms,
+                          **{"restart_min_ms": 100, **settings})
+
+    def deploy(self, server, name, command=WITNESS, **spec):
+        return self.ok(server.call("PUT", f"/v1/deployments/{name}",
+                                   {"command": command, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, **spec}), 201)
+
+    def rows(self, server):
+        """{id: (address, generation)}, page by page."""
+        found, cursor = {}, ""
+        while cursor is not None:
+            page = self.ok(server.get(f"/v1/deployments?limit=500{'&cursor=' + cursor if cursor else ''}"))
+            found.update({row["id"]: (row["address"], row["generation"]) for row in page["deployments"]})
+            cursor = page["next_cursor"]
+        return found
+
+    def counts(self, server):
+        return collections.Counter(address for address, _ in self.rows(server).values())
+
+    def starts(self):
+        """Every start there ever was. No line may tell of two copies at once."""
+        lines = [line.split() for line in self.lines("log")]
+        self.assertEqual([line for line in lines if line[0] == "OVERLAP"], [])
+        return [Start(*line[1:]) for line in lines if line[0] == "start"]
+
+    def living(self):
+        return [start for start in self.starts() if alive(start.pid)]
+
+    def all_run(self, server, count, seconds=30):
+        """Waits until each deployment runs once, where the table says and in its generation."""
+        def settled():
+            rows = self.rows(server)
+            living = {start.id: (start.node, int(start.generation)) for start in self.living()}
+            return len(rows) == count and rows == living and rows
+
+        return eventually(f"{count} deployments run", settled, seconds)
+
+    def claims(self, *agents):
+        """{node: [seconds of each claim]}"""
+        times = {}
+        for agent in agents:
+            for line in agent.events("claim.claimed"):
+                stamp = re.search(r"T(\d+):(\d+):([\d.]+)Z", line)
+                hours, minutes, seconds = stamp.groups()
+                times.setdefault(agent.node_id, []).append(int(hours) * 3600 + int(minutes) * 60 + float(seconds))
+        return times
+
+    def end_agents(self):
+        super().end_agents()
+        for pid in self.processes():  # some have no lease that would end them soon
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+
+    def processes(self, node_id=None):
+        """The processes of this test's copies: all of them, or those of one node."""
+        marks = [f"W={self.dir}\0".encode()] + ([f"BERTH_NODE_ID={node_id}\0".encode()] if node_id else [])
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                environ = b"\0" + path.read_bytes()
+            except OSError:
+                continue
+            if all(b"\0" + mark in environ for mark in marks):
+                found.append(int(path.parent.name))
+        return found
+
+    def tree_of(self, node_id):
+        """All that runs for a node: its agent, its shims, the copies."""
+        agent = [agent for agent in self.agents if agent.node_id == node_id][-1].process.pid
+        copies, shims = self.processes(node_id), set()
+        for pid in copies:
+            try:
+                parent = int(re.search(r"PPid:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1))
+                if pathlib.Path(f"/proc/{parent}/comm").read_text() == "berth-shim\n":
+                    shims.add(parent)
+            except OSError:
+                pass
+        return [agent, *sorted(shims), *copies]
+
+
+class Sharing(ClaimCase):
+    def share(self, **settings):
+        server = self.serve(**settings)
+        a, b = self.node(server, "a"), self.node(server, "b")
+        for i in range(21):
+            self.deploy(server, f"d{i:02}")
+        first = self.all_run(server, 21, 60)
+        self.assertEqual(sorted(self.counts(server).values()), [10, 11])
+        self.assertEqual(len(self.starts()), 21)
+        for node, times in self.claims(a, b).items():  # one for each node and cycle
+            gaps = [later - earlier for earlier, later in zip(times, times[1:])]
+            self.assertGreater(min(gaps), self.interval_ms / 1000 * 0.8, f"{node}: {gaps}")
+        # One dies: its rows move one by one, after its lease and not before, and nothing else does.
+        moved = {name for name, (address, _) in first.items() if address == "b"}
+        b.kill()
+        killed = time.time() % 86400
+        eventually("all are the other's", lambda: self.counts(server) == {"a": 21}, 60)
+        second = self.all_run(server, 21, 60)
+        self.assertEqual({name for name in second if second[name] != first[name]}, moved)
+        self.assertEqual({second[name][1] for name in moved}, {2})
+        taken = [at for at in self.claims(a)["a"] if at > killed]
+        self.assertEqual(len(taken), len(moved))
+        self.assertGreater(taken[0] - killed, self.lease_ms * SLOW / 1000 * 7 / 9)  # it had renewed just before
+        self.assertGreater(min(y - x for x, y in zip(taken, taken[1:])), self.interval_ms / 1000 * 0.8)
+        # It comes back: nothing moves back, nothing runs twice.
+        b = self.node(server, "b")
+        eventually("it has looked a few times", lambda: len(b.events("claim.cycle")) >= 5)
+        self.assertEqual(self.all_run(server, 21), second)
+        self.assertEqual(len(self.starts()), 21 + len(moved))
+
+    def test_two_nodes_share_and_one_dies(self):
+        self.share()
+
+    @unittest.skipUnless(postgres.programs(), "no PostgreSQL here")
+    def test_the_same_with_postgresql(self):
+        pg = postgres.Postgres(self.dir)
+        self.addCleanup(pg.close)
+        self.share(database=pg.url)
+
+    def test_a_server_restarts_and_nothing_moves(self):
+        server = self.serve()
+        for name in ("a", "b", "c"):
+            self.node(server, name)
+        for i in range(6):
+            self.deploy(server, f"d{i}")
+        before = self.all_run(server, 6)
+        starts = self.starts()
+        for kill in (False, True):
+            port = server.port
+            server.kill() if kill else self.assertEqual(server.stop(), 0)
+            server = self.serve(listen=f"127.0.0.1:{port}")
+            eventually("all are back", lambda: len(server.get("/v1/terminals").json["terminals"]) == 3, 20)
+        time.sleep(self.lease_ms * SLOW / 1000)  # grace and warm-up pass, and the nodes look again and again
+        self.assertEqual(self.rows(server), before)
+        self.assertEqual(self.starts(), starts)
+
+    def test_most_nodes_cut_off_at_once(self):
+        server = self.serve()
+        wires, agents = {}, {}
+        for name in "abcde":
+            wires[name] = Relay(server.port)
+            self.addCleanup(wires[name].close)
+            agents[name] = self.node(f"http://127.0.0.1:{wires[name].port}", name)
+        for i in range(10):
+            self.deploy(server, f"d{i}")
+        before = self.all_run(server, 10)
+        for name in "cde":
+            wires[name].cut()
+        eventually("the others see it", lambda: all("result=mass_loss" in agents[name].log for name in "ab"), 40)
+        eventually("who is cut off has stopped", lambda: {start.node for start in self.living()} == {"a", "b"}, 20)
+        time.sleep(self.lease_ms * SLOW / 1000)
+        self.assertEqual({name: row[0] for name, row in self.rows(server).items()},
+                         {name: row[0] for name, row in before.items()})  # 0 claims
+        for name in "cd":
+            wires[name].heal()
+        eventually("who is back runs its own", lambda: {start.node for start in self.living()} >= set("abcd"), 40)
+        for name in "cd":
+            wires[name].cut()
+        eventually("three of five are gone again", lambda: {start.node for start in self.living()} == {"a", "b"}, 40)
+        self.ok(server.post("/v1/deployments/approve", {"for_ms": 60000}))
+        after = self.all_run(server, 10, 60)
+        self.assertEqual(set(row[0] for row in after.values()), {"a", "b"})
+
+    def test_a_nodes_usage_hangs(self):
+        server = self.serve()
+        settings = {"claim_policy": "resource_usage"}
+        a, b = self.node(server, "a", **settings), self.node(server, "b", **settings)
+        mute = WsNode(server, "mute", tags={"node_unit": "true", "node_unit_address": "mute"}, level="normal")
+        self.addCleanup(mute.close)
+        mute.send("heartbeat")
+        eventually("it is a member", lambda: "mute" in [t["terminal_id"] for t in server.get("/v1/terminals").json["terminals"]])
+        for i in range(6):
+            self.deploy(server, f"d{i}")
+        rows = self.all_run(server, 6, 40)
+        self.assertLessEqual(set(row[0] for row in rows.values()), {"a", "b"})
+        self.assertNotIn("claim.cycle_failed", a.log + b.log)
+
+    def test_drained_one_at_a_time(self):
+        server = self.serve()
+        self.node(server, "a")
+        for i in range(4):
+            self.deploy(server, f"d{i}")
+        self.all_run(server, 4)
+        self.node(server, "b")
+        self.ok(server.post("/v1/nodes/a/drain", {"reason": "new disks"}))
+        most = 0
+        while len(self.counts(server)) > 1 or "b" not in self.counts(server):
+            most = max(most, self.counts(server)[""])
+            time.sleep(0.02)
+        self.assertLessEqual(most, 1)
+        rows = self.all_run(server, 4)
+        self.assertEqual(set(row[0] for row in rows.values()), {"b"})
+        self.ok(server.post("/v1/nodes/a/undrain", {}))
+        eventually("it takes work again", lambda: server.node("a")["takes_work"])
+
+
+class Fencing(ClaimCase):
+    lease_ms = 3000
+    interval_ms = 300
+
+    def setUp(self):
+        super().setUp()
+        self.dice = random.Random(int(os.environ.get("BERTH_E2E_SEED", random.randrange(1 << 32))))
+        self.frozen = []
+        self.addCleanup(self.thaw)
+
+    def thaw(self):
+        for pid in self.frozen:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except OSError:
+                pass
+        self.frozen = []
+
+    def freeze(self, *pids):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                self.frozen.append(pid)
+            except OSError:
+                pass
+
+    def cluster(self, count, deployments):
+        self.server = self.serve()
+        self.wires, self.nodes = {}, {}
+        for name in "abcdef"[:count]:
+            self.wires[name] = Relay(self.server.port)
+            self.addCleanup(self.wires[name].close)
+            self.nodes[name] = self.node(f"http://127.0.0.1:{self.wires[name].port}", name)
+        for i in range(deployments):
+            self.deploy(self.server, f"d{i}")
+        self.all_run(self.server, deployments, 60)
+
+    def moved_from(self, node, seconds=40):
+        eventually(f"everything has left {node}", lambda: self.counts(self.server)[node] == 0 and self.rows(self.server), seconds)
+
+    # What can happen to a node, and how it ends.
+
+    def partition(self, node):
+        self.wires[node].cut()
+        self.moved_from(node)
+        self.wires[node].heal()
+
+    def stop_agent(self, node):
+        self.freeze(self.nodes[node].process.pid)
+        self.moved_from(node)
+        self.thaw()
+
+    def kill_agent(self, node):
+        self.nodes[node].kill()
+        self.moved_from(node)
+        self.nodes[node] = self.node(f"http://127.0.0.1:{self.wires[node].port}", node)
+
+    def flicker(self, node):
+        """Too short to lose anything; long enough to be at the edge."""
+        for _ in range(3):
+            self.wires[node].cut()
+            time.sleep(self.dice.uniform(0, self.lease_ms * SLOW / 1000))
+            self.wires[node].heal()
+            time.sleep(self.dice.uniform(0, 0.5))
+
+    def rounds(self, count):
+        faults = [self.partition, self.stop_agent, self.kill_agent, self.flicker]
+        self.cluster(3, 4)
+        for number in range(count):
+            fault, node = faults[number % len(faults)], self.dice.choice(sorted(self.nodes))
+            try:
+                fault(node)
+                self.all_run(self.server, 4, 60)
+            except AssertionError as error:
+                raise AssertionError(f"round {number}, {fault.__name__} of {node}: {error}\n" + "\n".join(self.lines("log")[-40:]))
+        starts = self.starts()
+        keys = [(start.id, int(start.generation)) for start in starts]
+        for name in {start.id for start in starts}:  # generations only grow
+            own = [generation for key, generation in keys if key == name]
+            self.assertEqual(own, sorted(own))
+
+    @tags("load")
+    def test_no_two_copies_over_10_rounds(self):
+        self.rounds(10)
+
+    @unittest.skipUnless(os.environ.get("BERTH_WITNESS_ROUNDS"), "make witness")
+    def test_no_two_copies_over_many_rounds(self):
+        self.rounds(int(os.environ["BERTH_WITNESS_ROUNDS"]))
+
+    def test_a_frozen_machine_ends_its_copy_first(self):
+        """Nobody can end what is frozen, so it still has its lock. But waking is its end."""
+        self.cluster(2, 1)
+        (name, (node, generation)), = self.rows(self.server).items()
+        old = self.living()[0]
+        tree = self.tree_of(node)
+        self.assertGreaterEqual(len(tree), 3)
+        self.assertIn(int(old.pid), tree)
+        self.freeze(*tree)
+        self.moved_from(node)
+        self.assertTrue(alive(old.pid))
+        self.thaw()
+        begun = time.monotonic()
+        eventually("the old one ends", lambda: not alive(old.pid), 5)
+        self.assertLess(time.monotonic() - begun, 0.2 * SLOW)
+        refused = self.server.post("/v1/deployments/yield", {"node_id": node, "id": name, "generation": generation})
+        self.problem(refused, 409, "CONFLICT")
+
+    def test_an_agent_that_is_dead_or_stopped_leaves_no_copy_behind(self):
+        """Without any other node: the shim alone ends it, by its own clock."""
+        self.cluster(1, 2)
+        agent = self.nodes["a"]
+        self.freeze(agent.process.pid)
+        begun = time.monotonic()
+        eventually("its copies end", lambda: not self.living(), 10)
+        self.assertLess(time.monotonic() - begun, self.lease_ms * SLOW / 1000)
+        self.thaw()
+        self.all_run(self.server, 2)  # it is back, they are its own, and they run
+        agent.kill()
+        begun = time.monotonic()
+        eventually("its copies end", lambda: not self.living(), 10)
+        self.assertLess(time.monotonic() - begun, self.lease_ms * SLOW / 1000)
+
+
+class Living(ClaimCase):
+    def test_restarts_of_the_agent_touch_nothing(self):
+        """Killed or told to stop, under load, again and again: no process is restarted, no line lost."""
+        times = int(os.environ.get("BERTH_E2E_RESTARTS", "10"))
+        server = self.serve(deploy_lease_ms=30000, deploy_renew_ms=1000, running_lease_ms=int(4000 * SLOW))
+        agent = self.node(server, "a", claim_budget=20)
+        for i in range(8):
+            self.deploy(server, f"d{i}")
+        before = self.all_run(server, 8)
+        starts, stop, jobs = self.starts(), threading.Event(), []
+
+        def load():
+            while not stop.is_set():
+                jobs.append(self.run_task(server, "echo done", queue_ms=60000, max_attempts=9))
+                stop.wait(0.1)
+
+        feeder = threading.Thread(target=load)
+        feeder.start()
+        try:
+            for i in range(times):
+                agent.kill() if i % 2 else self.assertEqual(agent.stop(), 0)
+                agent = self.node(server, "a", claim_budget=20)
+                self.assertEqual(len(agent.events("copy.adopted")), 8)
+        finally:
+            stop.set()
+            feeder.join()
+        eventually("it looks for more", lambda: len(agent.events("claim.cycle")) > 1)
+        self.assertEqual(self.all_run(server, 8), before)
+        self.assertEqual(self.starts(), starts)
+        for i in range(8):
+            lines = self.ok(server.get(f"/v1/deployments/d{i}/logs"))["text"].splitlines()
+            self.assertGreater(len(lines), times)
+            self.assertEqual(lines, [f"line {n}" for n in range(len(lines))])
+        for job in jobs:
+            self.assertEqual(self.ended(server, job, 60)["state"], "DONE")
+
+    def test_the_life_of_a_deployment(self):
+        server = self.serve()
+        agent = self.node(server, "a")
+        crash, sick = self.dir / "crash", self.dir / "sick"
+        command = f"echo $$ >> {self.dir}/pids; while [ ! -e {crash} ]; do sleep 0.05; done; rm {crash}; exit 3"
+        self.deploy(server, "web", command, health={"command": f"test ! -e {sick}", "interval_ms": 200, "failures": 2},
+                    restart={"min_ms": 50, "max_ms": 100})
+        copy = lambda: (self.ok(server.get("/v1/deployments/web"))["copies"] or [{}])[0]
+        eventually("it runs", lambda: copy().get("state") == "running" and len(self.lines("pids")) == 1)
+        crash.touch()
+        eventually("it is restarted", lambda: len(self.lines("pids")) == 2)
+        eventually("that is told", lambda: copy().get("restarts") == 1 and copy()["state"] == "running")
+        eventually("it is well", lambda: copy().get("healthy"), 20)
+        sick.touch()
+        eventually("one that is not well is restarted", lambda: len(self.lines("pids")) == 3, 30)
+        sick.unlink()
+        self.ok(server.post("/v1/deployments/web/restart"))
+        eventually("so is one that a person restarts", lambda: len(self.lines("pids")) >= 4 and copy().get("version") == 2, 30)
+        self.ok(server.call("PATCH", "/v1/deployments/web", {"enabled": False}))
+        eventually("a disabled one stops", lambda: not any(alive(pid) for pid in self.lines("pids")))
+        self.ok(server.call("PATCH", "/v1/deployments/web", {"enabled": True}))
+        eventually("and runs again", lambda: any(alive(pid) for pid in self.lines("pids")))
+        self.ok(server.call("DELETE", "/v1/deployments/web"))
+        eventually("a deleted one stops", lambda: not any(alive(pid) for pid in self.lines("pids")))
+        eventually("and is forgotten", lambda: not list((self.dir / "agent-a" / "runs").glob("d.*")))
+        self.assertEqual(len(agent.events("copy.crash_loop")), 0)
+
+    def test_a_crash_loop(self):
+        server = self.serve()
+        self.node(server, "a")
+        self.deploy(server, "bad", "echo oops; exit 1", restart={"min_ms": 10, "max_ms": 20})
+        self.deploy(server, "gone", ["/no/such/program"], restart={"min_ms": 10, "max_ms": 20})
+        for name, words in (("bad", "code 1"), ("gone", "code 127")):
+            found = eventually(f"{name} is told as one", lambda: [
+                copy for copy in self.ok(server.get(f"/v1/deployments/{name}"))["copies"] if copy["state"] == "crash_loop"])
+            self.assertIn(words, found[0]["reason"])
+        eventually("why stands in its output", lambda: server.get("/v1/deployments/bad/logs").json["text"] == "oops\n")
+
+    def test_daemons_run_where_their_selector_says(self):
+        server = self.serve()
+        self.node(server, "a", config="labels: {disk: ssd}\n")
+        self.node(server, "b", config="labels: {disk: ssd}\n")
+        self.node(server, "c", config="labels: {disk: tape}\n")
+        where = f"echo $BERTH_NODE_ID $BERTH_VERSION $$ >> {self.dir}/where; exec sleep 100"
+        self.deploy(server, "cache", where, type="daemon", selector="disk=ssd")
+        self.deploy(server, "tape", where + "0", type="deployment", selector="disk=tape")
+        eventually("they run", lambda: sorted(line.split()[0] for line in self.lines("where")) == ["a", "b", "c"])
+        self.assertEqual(self.rows(server)["cache"][0], "")
+        self.assertEqual(self.rows(server)["tape"][0], "c")
+        self.ok(server.post("/v1/deployments/cache/restart"))
+        eventually("both are replaced", lambda: sorted(line.split()[0] for line in self.lines("where")
+                                                       if line.split()[1] == "2") == ["a", "b"], 20)
+        living = [line.split() for line in self.lines("where") if alive(line.split()[2])]
+        self.assertEqual(sorted(line[:2] for line in living), [["a", "2"], ["b", "2"], ["c", "1"]])
+
+    def test_a_package_is_installed_once_for_each_version(self):
+        server = self.serve()
+        broken = self.dir / "broken"
+        install = (f"[sh, -c, 'test ! -e {broken} || {{ echo no such version; exit 1; }}; "
+                   f"echo $0 $1 >> {self.dir}/installs; echo hi > $2/greeting', \"{{name}}\", \"{{version}}\", \"{{dir}}\"]")
+        run = f"[sh, -c, 'cat $0/greeting >> {self.dir}/greetings; exec sleep 100', \"{{dir}}\"]"
+        self.node(server, "a", config=f"install_command: {install}\nrun_command: {run}\n")
+        for name, version in (("x", "1.0"), ("y", "1.0"), ("z", "2.0")):
+            self.deploy(server, name, "" if name == "z" else f"cat greeting >> {self.dir}/greetings; exec sleep 100",
+                        package_name="@acme/web", package_version=version)
+        eventually("all run in it", lambda: self.lines("greetings") == ["hi"] * 3, 20)
+        self.assertEqual(sorted(self.lines("installs")), ["@acme/web 1.0", "@acme/web 2.0"])
+        broken.touch()
+        self.deploy(server, "w", "exec sleep 100", package_name="@acme/web", package_version="3.0")
+        eventually("it is told why it waits",
+                   lambda: server.get("/v1/deployments/w/logs").body.count(b"no such version"), 20)
+        broken.unlink()
+        eventually("and tried again", lambda: "@acme/web 3.0" in self.lines("installs"), 20)
+
+    def test_a_machine_in_danger_claims_nothing(self):
+        server = self.serve()
+        agent = self.node(server, "a")
+        agent.machine.memory(free_percent=15)
+        eventually("it is in danger", lambda: server.node("a")["level"] == "danger")
+        self.deploy(server, "web")
+        eventually("it says why not", lambda: agent.log.count("result=level") > 2, 20)
+        self.assertEqual(self.rows(server)["web"], ("", 0))
+        self.node(server, "b")
+        self.assertEqual(self.all_run(server, 1), {"web": ("b", 1)})
+        self.assertSlots(server, "b", 0, 0)  # it takes no job's slot
+
+    @unittest.skipUnless(os.environ.get("BERTH_WITNESS_ROUNDS"), "make witness")
+    def test_500_deployments_on_5_cold_agents(self):
+        server = self.serve(deploy_lease_ms=45000, deploy_renew_ms=5000)
+        self.interval_ms = 5000
+        with server.client() as client:
+            for i in range(500):
+                body = {"command": f"echo $BERTH_DEPLOYMENT_ID >> {self.dir}/up; exec sleep 1000"}
+                self.assertEqual(client.call("PUT", f"/v1/deployments/d{i:03}", body).status, 201)
+        begun = time.monotonic()
+        for name in "abcde":
+            self.node(server, name, claim_budget=20)
+        eventually("all run", lambda: len(self.lines("up")) == 500, 60)
+        took = time.monotonic() - begun
+        print(f"500 deployments on 5 agents: {took:.1f} s, {dict(self.counts(server))}", flush=True)
+        self.assertLess(took, 60)
+        self.assertEqual(len(set(self.lines("up"))), 500)
