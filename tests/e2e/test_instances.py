@@ -9,6 +9,7 @@ import time
 from fleet import Submitter, Worker
 from harness import BINARY, Case, Events, Listener, Node, WsNode, eventually, tags
 from redis import Cluster, Redis
+from test_agent import Agent
 
 NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
 
@@ -337,6 +338,52 @@ class Deaths(Instances):
         time.sleep(1.1)
         answers = [self.task(self.all[i % 3]).status for i in range(12)]
         self.assertEqual(sorted(answers), [200] + [503] * 11)
+
+
+class Agents(Instances):
+    """The real agent, with the addresses of all instances."""
+
+    def setUp(self):
+        super().setUp()
+        self.agent = Agent(self, ",".join(f"http://127.0.0.1:{server.port}" for server in self.all), "n1",
+                           allowed_types="dev")
+        self.addCleanup(self.agent.kill)
+        self.agent.connected()
+        eventually("known", lambda: self.views(["n1"]), 3)
+
+    def end_of_its_instance(self, how):
+        """A job runs; the instance its agent is connected to goes. The others never lose the node."""
+        go = self.dir / "go"
+        job = self.ok(self.task(self.all[1], command=["sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done; echo ok"]))
+        eventually("it runs", lambda: self.all[2].job(job["job_id"])["state"] == "ACKED", 10)
+        how(self.all[0]) # the first address
+        begun = time.monotonic()
+        eventually("it is connected elsewhere", lambda: len(self.agent.events("agent.connected")) == 2, 10)
+        away = time.monotonic() - begun
+        self.assertEqual(self.all[1].node("n1")["health"], "ready")
+        go.touch()
+        self.all = self.all[1:]
+        shown = self.all[1].job(job["job_id"], wait="20s")
+        self.assertEqual((shown["state"], shown["attempt_id"]), ("DONE", 1))
+        again = self.ok(self.task(self.all[0], command=["true"]))
+        self.assertEqual(self.all[1].job(again["job_id"], wait="20s")["state"], "DONE")
+        return away
+
+    def test_the_instance_of_an_agent_is_killed(self):
+        self.end_of_its_instance(lambda server: server.kill())
+
+    def test_the_instance_of_an_agent_ends(self):
+        away = self.end_of_its_instance(lambda server: self.assertEqual(server.stop(), 0))
+        self.assertLess(away, 3)
+
+    def test_output_of_a_job_can_be_read_everywhere(self):
+        job = self.ok(self.task(self.all[2], command=["echo", "hello"]))
+        self.assertEqual(self.all[1].job(job["job_id"], wait="20s")["state"], "DONE")
+        for server in self.all:
+            self.assertEqual(self.ok(server.get(f"/v1/jobs/{job['job_id']}/logs"))["text"], "hello\n")
+            usage = eventually("it was measured", lambda: (lambda answer: answer.status == 200 and answer.json)(
+                server.post("/v1/nodes/n1/rpc/NodeUnit/InspectResourceUsage")), 10)
+            self.assertLessEqual({"cpu_percent", "memory_mb"}, usage.keys())
 
 
 @tags("load")
