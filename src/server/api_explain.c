@@ -59,21 +59,27 @@ static struct dispatch *dispatch_of(struct why_call *own)
     return dispatch;
 }
 
+static struct explain_style style_of(const struct why_call *own, const struct spec *spec)
+{
+    const struct sched_loop *loop = own->call->worker->sched;
+    const struct store_op *op = &own->breakers;
+
+    return (struct explain_style){.snapshot = loop->snapshot,
+                                  .sched = loop->sched,
+                                  .spec = spec,
+                                  .breakers = op->err ? NULL : op->u.breakers.items,
+                                  .breaker_count = op->err ? 0 : op->u.breakers.count,
+                                  .limit = (size_t)own->limit};
+}
+
 static void write_now(struct jsonw *w, struct why_call *own, struct dispatch *dispatch)
 {
-    const struct store_op *op = &own->breakers;
-    bool known = !op->err;
-    const struct explain *now = explain_now(dispatch, known ? op->u.breakers.items : NULL,
-                                            known ? op->u.breakers.count : 0, (size_t)own->limit);
-    struct explain_style style = {.snapshot = dispatch->loop->snapshot,
-                                  .sched = dispatch->loop->sched,
-                                  .spec = &dispatch->spec,
-                                  .why = dispatch->err ? &dispatch->why : NULL,
-                                  .node_id = dispatch->node ? dispatch->node->id : STR_NONE,
-                                  .breakers = known ? op->u.breakers.items : NULL,
-                                  .breaker_count = known ? op->u.breakers.count : 0,
-                                  .limit = (size_t)own->limit};
+    struct explain_style style = style_of(own, &dispatch->spec);
+    const struct explain *now =
+        explain_now(dispatch, style.breakers, style.breaker_count, (size_t)own->limit);
 
+    style.why = dispatch->err ? &dispatch->why : NULL;
+    style.node_id = dispatch->node ? dispatch->node->id : STR_NONE;
     explain_write(w, now, &style);
 }
 
@@ -117,8 +123,8 @@ static void write_decisions(struct jsonw *w, struct why_call *own, const struct 
 {
     struct decision list[RECORDS_MAX];
     struct arena *arena = own->call->arena;
-    struct str ours = explain_decisions(&own->ask.found, own->call->worker->sched, spec,
-                                        (size_t)own->limit, arena);
+    struct explain_style style = style_of(own, spec);
+    struct str ours = explain_decisions(&own->ask.found, &style, arena);
     size_t count = add_decisions(list, 0, ours, arena);
 
     for (size_t i = 0; i < own->round.count; i++)
@@ -193,10 +199,7 @@ static void job_told(struct explain_round *round)
             call_error(own->call, op->err, "", "%s.", err_title(op->err));
         return;
     }
-    if (has_now(own))
-        send_breakers(own, job_breakers);
-    else
-        job_answer(own);
+    send_breakers(own, job_breakers);
 }
 
 static void job_read(struct store_op *op)

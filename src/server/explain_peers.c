@@ -10,13 +10,12 @@
 
 #include "base/mem.h"
 #include "sched/spec.h"
-#include "server/explain_write.h"
 #include "server/peers.h"
 
 enum {
     RECORDS_MAX = 64,
     SILENT_MS = 3000, /* who called the store no later than this is asked */
-    WAIT_MS = 1, /* beyond what a word takes there and back: it is answered from memory */
+    WAIT_MS = 1,      /* beyond what a word takes there and back: it is answered from memory */
 };
 
 struct explain_question {
@@ -32,12 +31,10 @@ static int by_time(const void *a, const void *b)
     return (left->at_ms > right->at_ms) - (left->at_ms < right->at_ms);
 }
 
-struct str explain_decisions(const struct buf *found, const struct sched_loop *loop,
-                             const struct spec *spec, size_t limit, struct arena *arena)
+struct str explain_decisions(const struct buf *found, const struct explain_style *style,
+                             struct arena *arena)
 {
     const struct explain *all[RECORDS_MAX], *explain;
-    struct explain_style style = {
-        .snapshot = loop->snapshot, .sched = loop->sched, .spec = spec, .limit = limit};
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     size_t count = 0;
@@ -48,7 +45,7 @@ struct str explain_decisions(const struct buf *found, const struct sched_loop *l
     qsort(all, count, sizeof *all, by_time);
     jsonw_arr(&w);
     for (size_t i = 0; i < count; i++)
-        explain_write(&w, all[i], &style);
+        explain_write(&w, all[i], style);
     jsonw_end_arr(&w);
     struct str text = arena_str(arena, buf_view(&buf));
     buf_free(&buf);
@@ -133,9 +130,13 @@ static void told(struct explain_ask *ask)
     struct spec spec;
     bool known = own->spec.len && !spec_stored(own->spec, &own->arena, &spec, NULL);
 
+    struct explain_style style = {.snapshot = ask->from->snapshot,
+                                  .sched = ask->from->sched,
+                                  .spec = known ? &spec : NULL,
+                                  .limit = (size_t)own->limit};
+
     if (ask->found.len)
-        buf_str(&own->rpc->answer, explain_decisions(&ask->found, ask->from, known ? &spec : NULL,
-                                                     (size_t)own->limit, &own->arena));
+        buf_str(&own->rpc->answer, explain_decisions(&ask->found, &style, &own->arena));
     buf_free(&ask->found);
     rpc_over(own->rpc, ERR_OK);
     arena_free(&own->arena);

@@ -3,6 +3,7 @@
 #ifndef SERVER_EXPLAIN_PEERS_H
 #define SERVER_EXPLAIN_PEERS_H
 
+#include "server/explain_write.h"
 #include "server/rpc.h"
 
 #define EXPLAIN_PEERS_NODE "*" /* in the place of a node: the instance itself is asked */
@@ -30,7 +31,7 @@ void explain_round_start(struct explain_round *round); /* nobody else: done() at
 void explain_peers_answer(struct rpc *rpc);
 
 /* Decisions as a JSON array, oldest first. */
-struct str explain_decisions(const struct buf *found, const struct sched_loop *loop,
-                             const struct spec *spec, size_t limit, struct arena *arena);
+struct str explain_decisions(const struct buf *found, const struct explain_style *style,
+                             struct arena *arena);
 
 #endif

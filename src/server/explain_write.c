@@ -107,7 +107,7 @@ static void say_breaker(struct buf *to, const struct scene *scene)
     if (breaker && breaker->state == BREAKER_HALF_OPEN)
         buf_fmt(to, "It failed %d such jobs in a row, and its probe is still out.",
                 breaker->failures);
-    else if (breaker)
+    else if (breaker && breaker->opened_ms && breaker->opened_ms <= scene->explain->at_ms)
         buf_fmt(to, "It failed %d such jobs in a row: its breaker is open since %lld ms.",
                 breaker->failures, (long long)(scene->explain->at_ms - breaker->opened_ms));
     else
@@ -222,14 +222,36 @@ static void reason_write(struct jsonw *w, const struct scene *scene)
 
 static void figures_write(struct jsonw *w, const struct dispatch_look *look)
 {
+    static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
+                                         [NODE_ADMIN_CORDONED] = "cordoned",
+                                         [NODE_ADMIN_DRAINING] = "draining"};
+
     jsonw_kint(w, "load", look->load);
     jsonw_kint(w, "max", look->max);
     jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)look->health)));
+    jsonw_kstr(w, "admin", str_of(admins[look->admin]));
     jsonw_kstr(w, "level",
                look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
     jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
     jsonw_kint(w, "health_score", look->score);
     jsonw_kint(w, "rank", look->rank);
+}
+
+/* What belongs to one reason alone. */
+static void more_write(struct jsonw *w, const struct scene *scene)
+{
+    unsigned why = scene->look->why;
+    struct buf text = {0};
+
+    if (why == WHY_BREAKER && breaker_of(scene)) {
+        jsonw_key(w, "breaker"); /* as it is now */
+        breaker_write(breaker_of(scene), w);
+    }
+    if (why == EXPLAIN_NOT_CAPABLE && scene->member) {
+        say_missing(&text, scene);
+        jsonw_kstr(w, "missing", buf_view(&text));
+        buf_free(&text);
+    }
 }
 
 static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
@@ -239,6 +261,7 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
     reason_write(w, scene);
     if (figures)
         figures_write(w, scene->look);
+    more_write(w, scene);
     jsonw_end_obj(w);
 }
 

@@ -59,6 +59,7 @@ class Explain(Case):
         self.assertEqual((by_id["idle"]["load"], by_id["idle"]["max"]), (1, 1))
         self.assertIn("operator drained", by_id["drained"]["detail"])
         self.assertIn("type(dev)", by_id["french"]["detail"])
+        self.assertEqual((by_id["french"]["missing"], by_id["drained"]["admin"]), ("type(dev)", "draining"))
         refused = self.problem(self.dispatch(server, src="zh", tgt="fr"), 422, "NO_CAPABLE_NODE")
         decision = self.why(server, refused["job_id"])["decisions"][0]
         self.assertEqual(decision["reasons"], {"NOT_CAPABLE": 4})
@@ -131,6 +132,10 @@ class Explain(Case):
         would = self.dry(server, {"type": "dev"})
         self.assertEqual(self.reasons(would["now"]), {"n1": "BREAKER_OPEN"})
         self.assertIn("failed 3 such jobs", would["now"]["nodes"][0]["detail"])
+        self.assertEqual(would["now"]["nodes"][0]["breaker"]["failures"], 3)
+        refused = self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        node = self.why(server, refused["job_id"])["decisions"][0]["nodes"][0]
+        self.assertEqual((node["reason"], node["breaker"]["state"]), ("BREAKER_OPEN", "OPEN"))
         shown = server.node("n1")
         self.assertEqual([(b["type"], b["state"]) for b in shown["breakers"]], [("dev", "OPEN")])
         self.assertIs(shown["takes_work"], True)
