@@ -12,7 +12,7 @@
 
 static enum err failed(struct problem *why, const char *what, const char *path)
 {
-    enum err err = errno == ENOENT ? ERR_NOT_FOUND : ERR_IO;
+    enum err err = errno == ENOENT || errno == ENOTDIR ? ERR_NOT_FOUND : ERR_IO;
 
     return problem_set(why, err, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }

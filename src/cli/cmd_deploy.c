@@ -263,7 +263,7 @@ static const struct command rows[] = {
      .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`; - is\n"
                "standard input. What is the same already is left alone.",
      .examples = "berth deploy apply examples/app.yaml\n"
-                 "berth deploy apply -",
+                 "berth deploy apply - < examples/app.yaml",
      .run = cmd_deploy_apply},
     {.noun = "deploy",
      .verb = "ls",

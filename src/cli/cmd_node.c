@@ -4,6 +4,7 @@
 
 #include "cli/answer.h"
 #include "cli/list.h"
+#include "cli/wait.h"
 
 /* Jobs it has or was promised. */
 static void put_load(struct list_view *view, const struct list_column *column,
@@ -15,6 +16,14 @@ static void put_load(struct list_view *view, const struct list_column *column,
 static int cmd_node_show(struct cli *cli)
 {
     return answer_show(cli, answer_path(cli, "/v1/nodes/", ""), "node_id");
+}
+
+static int cmd_node_wait(struct cli *cli)
+{
+    const char *goal = cli_text(cli, "for");
+
+    return wait_node(cli, answer_path(cli, "/v1/nodes/", ""), goal ? goal : "ready",
+                     cli_num(cli, "timeout", WAIT_FOREVER));
 }
 
 static void put_list(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
@@ -204,6 +213,17 @@ static const struct flag node_ls_flags[] = {
     {.name = "health", .type = FLAG_TEXT, .value = "HEALTH", .help = "only ready, offline, ..."},
 };
 
+static const struct flag wait_flags[] = {
+    {.name = "for",
+     .type = FLAG_TEXT,
+     .value = "WHAT",
+     .help = "ready (default), drained (nothing runs on it any more), offline or gone"},
+    {.name = "timeout",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "give up after this long, exit 6 (default: never)"},
+};
+
 static const struct flag register_flags[] = {
     {.name = "semantic",
      .type = FLAG_LIST,
@@ -277,6 +297,15 @@ static const struct command rows[] = {
      .help = "no new work, for now",
      .examples = "berth node cordon node-1 --reason 'odd results'",
      .run = cmd_node_admin},
+    {.noun = "node",
+     .verb = "wait",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(wait_flags),
+     .help = "until a node is ready, drained, offline or gone",
+     .examples = "berth node wait node-1 --timeout 30s\n"
+                 "berth node wait node-1 --for drained --timeout 10m",
+     .run = cmd_node_wait},
     {.noun = "node",
      .verb = "rm",
      .arg = "ID",

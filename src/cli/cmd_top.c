@@ -1,7 +1,7 @@
 /* `berth top`: who is how full, what waits, how fast work is placed and why it is refused. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -11,12 +11,14 @@
 #include "cli/scrape.h"
 #include "cli/sheet.h"
 #include "cli/show.h"
+#include "cli/top_nodes.h"
 
-enum { TOP_MS = 1000 };
+enum { TOP_MS = 1000, SLOTS_BAR = 20 };
 
 struct top {
     struct live live;
     struct scrape now, before;
+    struct top_view view; /* sorting is what keys change */
 };
 
 /* Both readings: the older one moves aside. */
@@ -24,8 +26,11 @@ static int read_metrics(struct top *top)
 {
     struct ask ask = {.method = "GET", .path = "/metrics", .text = true};
     struct scrape older = top->before;
-    int code = ask_run(top->live.cli, &ask);
+    int code;
 
+    if (top->before.at_us && clock_mono_us() - top->now.at_us < TOP_MS * 1000 / 2)
+        return CLI_OK; /* a key was pressed: rates of a moment tell nothing */
+    code = ask_run(top->live.cli, &ask);
     if (code != CLI_OK)
         return code;
     top->before = top->now;
@@ -110,25 +115,8 @@ static void put_rates(struct top *top, struct sheet *sheet, const struct rates *
         sheet_put(sheet, TABLE_DIM, STR("none"));
 }
 
-static void put_head(struct top *top, struct sheet *sheet, const struct json *status)
+static void put_nodes(struct top *top, struct sheet *sheet)
 {
-    struct cli *cli = top->live.cli;
-    struct str word = show_member(cli, status, "cluster_status");
-    const struct scrape_row *queue = scrape_find(&top->now, STR("berth_queue_depth"), STR(""));
-    char iso[CLOCK_ISO_BYTES];
-
-    clock_iso(clock_wall_ms(), iso);
-    sheet_line(sheet);
-    sheet_fmt(sheet, TABLE_BOLD, "berth top %.8s UTC", iso + 11);
-    sheet_put(sheet, TABLE_PLAIN, STR("  cluster "));
-    sheet_put(sheet, panel_status_colour(word), word);
-    sheet_fmt(sheet, TABLE_PLAIN, ", %" PRId64 " of %" PRId64 " slots free",
-              show_int(status, "available_slots", 0), show_int(status, "total_slots", 0));
-    if (queue)
-        sheet_fmt(sheet, queue->value > 0 ? TABLE_YELLOW : TABLE_PLAIN, ", %.0f waiting",
-                  queue->value);
-    sheet_line(sheet);
-    sheet_put(sheet, TABLE_DIM, STR("nodes      "));
     for (size_t i = 0, shown = 0; i < top->now.count; i++) {
         const struct scrape_row *row = &top->now.rows[i];
         struct str health = scrape_label(row->labels, "health");
@@ -140,84 +128,84 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
     }
 }
 
-/* How full it is: the larger share of its slots and of its cores. */
-static int64_t load_of(const struct json *server)
+/* A gauge of the server's; 0 when it has none. */
+static double gauge(const struct top *top, const char *name)
 {
-    int64_t cpu = panel_cpu_permille(server), slots = panel_slots_permille(server);
+    const struct scrape_row *row = scrape_find(&top->now, str_of(name), STR(""));
 
-    return cpu > slots ? cpu : slots;
+    return row ? row->value : 0;
 }
 
-struct entry {
-    const struct json *key; /* the id; the server stands behind it */
-    int64_t load;
-};
-
-static int by_load(const void *a, const void *b)
+static void put_head(struct top *top, struct sheet *sheet, const struct json *status)
 {
-    const struct entry *one = a, *two = b;
+    struct str word = show_member(top->live.cli, status, "cluster_status");
+    int64_t all = show_int(status, "total_slots", 0);
+    int64_t room = show_int(status, "available_slots", 0);
+    double waiting = gauge(top, "berth_queue_depth"), open = gauge(top, "berth_breakers_open");
+    char iso[CLOCK_ISO_BYTES];
 
-    if (one->load != two->load)
-        return one->load < two->load ? 1 : -1;
-    return one->key < two->key ? -1 : one->key > two->key; /* as the server sorted them */
+    clock_iso(clock_wall_ms(), iso);
+    sheet_line(sheet);
+    sheet_fmt(sheet, TABLE_BOLD, "berth top %.8s UTC", iso + 11);
+    sheet_put(sheet, TABLE_PLAIN, STR("  cluster "));
+    sheet_put(sheet, panel_status_colour(word), word);
+    sheet_put(sheet, TABLE_PLAIN, STR("  nodes "));
+    put_nodes(top, sheet);
+    sheet_line(sheet);
+    sheet_fmt(sheet, TABLE_DIM, "%-11s", "slots");
+    sheet_bar(sheet, room > 0 ? TABLE_GREEN : TABLE_RED, SLOTS_BAR,
+              all > 0 ? (all - room) * 1000 / all : 0);
+    sheet_fmt(sheet, room > 0 ? TABLE_PLAIN : TABLE_RED, " %" PRId64 " of %" PRId64 " free", room,
+              all);
+    sheet_fmt(sheet, waiting > 0 ? TABLE_YELLOW : TABLE_PLAIN, "   %.0f waiting", waiting);
+    if (waiting > 0)
+        sheet_fmt(sheet, TABLE_DIM, " (oldest %.0fs)", gauge(top, "berth_queue_oldest_seconds"));
+    sheet_fmt(sheet, open > 0 ? TABLE_RED : TABLE_PLAIN, "   %.0f breakers open", open);
 }
 
-static void percent_cell(struct cli *cli, struct table *table, int64_t permille)
+/* The last line: what keys there are. Only where somebody can press them. */
+static void put_keys(const struct top *top, struct sheet *sheet)
 {
-    if (permille < 0)
-        table_cell(table, STR("-"));
-    else
-        table_cell_colour(table, arena_fmt(&cli->arena, "%" PRId64 "%%", (permille + 5) / 10),
-                          panel_share_colour(permille));
+    const struct top_sort *sort;
+
+    sheet_line(sheet);
+    sheet_put(sheet, TABLE_DIM, STR("q quit  r reverse  sort:"));
+    for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
+        sheet_fmt(sheet, i == top->view.sort ? TABLE_BOLD : TABLE_DIM, " %c %s", sort->key,
+                  sort->name);
 }
 
-static void node_row(struct cli *cli, struct table *table, const struct json *key, int64_t now_ms)
+static bool on_key(struct live *live, char key)
 {
-    const struct json *server = key + 1, *tasks = json_get(server, "tasks");
-    struct str level = show_member(cli, server, "level");
-    struct str tripped = show_member(cli, server, "tripped");
-    bool online = false;
-    int64_t room = show_int(server, "slots_available", 0);
+    struct top *top = container_of(live, struct top, live);
+    const struct top_sort *sort;
 
-    json_bool(json_get(server, "online"), &online);
-    table_cell(table, json_str(key, &cli->arena));
-    table_cell(table, show_member(cli, server, "role"));
-    if (online)
-        table_cell_colour(table,
-                          tripped.len ? arena_fmt(&cli->arena, STR_FMT " (" STR_FMT ")",
-                                                  STR_ARG(level), STR_ARG(tripped))
-                                      : level,
-                          panel_level_colour(level));
-    else
-        table_cell_colour(table, STR("offline"), TABLE_RED);
-    percent_cell(cli, table, panel_cpu_permille(server));
-    percent_cell(cli, table, panel_mem_permille(server));
-    table_cell(table,
-               arena_fmt(&cli->arena, "%" PRId64 "/%" PRId64, show_int(server, "slots_in_use", 0),
-                         show_int(server, "slots_max", 0)));
-    table_cell_colour(table, arena_fmt(&cli->arena, "%" PRId64, room),
-                      room > 0 ? TABLE_GREEN : TABLE_RED);
-    table_int(table, json_type(tasks) == JSON_ARR ? tasks->count : 0);
-    table_cell(table, show_age(cli, server, "last_seen_ms", now_ms));
+    for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
+        if (sort->key == key) {
+            top->view.sort = i;
+            return true;
+        }
+    top->view.reverse ^= key == 'r';
+    return key == 'r';
 }
 
-static void print_nodes(struct cli *cli, const struct json *servers, FILE *to)
+static int read_view(struct top *top, const struct json **ret_status)
 {
-    static const char *const titles[] = {"NODE",   "ROLE",  "LEVEL",  ">CPU", ">MEM",
-                                         ">SLOTS", ">ROOM", ">TASKS", ">SEEN"};
-    uint32_t count = json_type(servers) == JSON_OBJ ? servers->count : 0;
-    struct entry *entries = arena_array(&cli->arena, struct entry, count + 1);
-    const struct json *key = json_first(servers);
-    int64_t now_ms = clock_wall_ms();
-    struct table table;
+    struct cli *cli = top->live.cli;
+    struct ask breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
+    struct str reply;
+    int code = read_both(top);
 
-    for (uint32_t i = 0; i < count; i++, key = json_next(key + 1))
-        entries[i] = (struct entry){.key = key, .load = load_of(key + 1)};
-    qsort(entries, count, sizeof *entries, by_load);
-    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; i < count; i++)
-        node_row(cli, &table, entries[i].key, now_ms);
-    table_print(&table, to, cli->colour);
+    if (code == CLI_OK)
+        code = ask_get(cli, "/v1/cluster/status?brief=1", ret_status, &reply);
+    if (code == CLI_OK)
+        code = ask_run(cli, &breakers);
+    if (code != CLI_OK)
+        return code;
+    top->view.servers = json_get(*ret_status, "servers");
+    top->view.breakers = json_get(breakers.json, "breakers");
+    top->view.now_ms = clock_wall_ms();
+    return CLI_OK;
 }
 
 static int draw_top(struct live *live, FILE *to)
@@ -228,31 +216,53 @@ static int draw_top(struct live *live, FILE *to)
         .width = live_columns(cli), .colour = cli->colour, .unicode = live_unicode(cli)};
     const struct json *status;
     struct sheet sheet;
-    struct str reply;
-    int code = read_both(top);
+    int code = read_view(top, &status);
 
-    if (code == CLI_OK)
-        code = ask_get(cli, "/v1/cluster/status", &status, &reply);
     if (code != CLI_OK)
         return code;
     sheet_init(&sheet, &cli->arena, style);
     put_head(top, &sheet, status);
     for (size_t i = 0; i < COUNT_OF(rate_lines); i++)
         put_rates(top, &sheet, &rate_lines[i]);
-    sheet_line(&sheet);
+    top->view.lines = 0;
+    if (live->on_screen && live_rows(cli) > sheet.count + 4)
+        top->view.lines = live_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
+    top_nodes(cli, &sheet, &top->view);
+    if (live->on_screen)
+        put_keys(top, &sheet);
     sheet_print(&sheet, to, false);
-    print_nodes(cli, json_get(status, "servers"), to);
     return CLI_OK;
 }
 
+static int read_sort(struct cli *cli, size_t *ret_sort)
+{
+    const char *name = cli_text(cli, "sort");
+    const struct top_sort *sort;
+
+    *ret_sort = 0;
+    for (size_t i = 0; name && (sort = top_sort_at(i)) != NULL; i++)
+        if (strcmp(sort->name, name) == 0) {
+            *ret_sort = i;
+            return CLI_OK;
+        }
+    return name ? cli_misuse(cli, "--sort is load, cpu, memory, slots or name, not \"%s\"", name)
+                : CLI_OK;
+}
+
+/* Where nobody can press a key one picture is enough. */
 static int cmd_top(struct cli *cli)
 {
-    struct top top = {
-        .live = {
-            .cli = cli, .interval_ms = TOP_MS, .once = cli_given(cli, "once"), .draw = draw_top}};
-    int code;
+    struct top top = {.live = {.cli = cli,
+                               .interval_ms = TOP_MS,
+                               .once = cli_given(cli, "once") || !live_is_screen(cli),
+                               .draw = draw_top,
+                               .key = on_key},
+                      .view = {.reverse = cli_given(cli, "reverse")}};
+    int code = read_sort(cli, &top.view.sort);
 
     assert(cli->arg_count == 0);
+    if (code != CLI_OK)
+        return code;
     if (cli->json)
         return cli_misuse(cli, "top draws pictures; `berth status -o json` has the figures");
     code = live_run(&top.live);
@@ -263,6 +273,11 @@ static int cmd_top(struct cli *cli)
 
 static const struct flag top_flags[] = {
     {.name = "once", .type = FLAG_SWITCH, .help = "one picture, with rates over one second"},
+    {.name = "sort",
+     .type = FLAG_TEXT,
+     .value = "BY",
+     .help = "load (default: the larger share of cores and slots), cpu, memory, slots, name"},
+    {.name = "reverse", .letter = 'r', .type = FLAG_SWITCH, .help = "the other way round"},
 };
 
 static const struct command rows[] = {
@@ -271,9 +286,11 @@ static const struct command rows[] = {
      .flags = FLAGS(top_flags),
      .help = "nodes by load, the queue, dispatches and refusals, live",
      .detail =
-         "The fullest first: by the larger share of its slots and of its cores in use. q ends.",
+         "A line for each node: its level, CPU and memory, slots in use, running tasks, open\n"
+         "breakers, when it was last heard of. Keys: l c m s n sort, r turns that round, q ends.\n"
+         "Without a terminal it draws one picture.",
      .examples = "berth top\n"
-                 "berth top --once",
+                 "berth top --once --sort memory",
      .run = cmd_top},
 };
 

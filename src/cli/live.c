@@ -203,6 +203,8 @@ static bool wait_for(struct live *live, bool on_screen)
             continue;
         if (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q' || key == 4)
             return false;
+        if (live->key && live->key(live, key))
+            return true;
     }
     return true;
 }
@@ -239,7 +241,7 @@ static int draw_one(struct live *live, struct buf *picture, struct buf *trouble)
     return code;
 }
 
-static bool is_screen(const struct cli *cli)
+bool live_is_screen(const struct cli *cli)
 {
     const char *term = getenv("TERM");
     int fd = fileno(cli->out);
@@ -259,10 +261,11 @@ int live_run(struct live *live)
 {
     struct cli *cli = live->cli;
     struct buf picture = {0}, trouble = {0};
-    bool on_screen = !live->once && is_screen(cli), first = true;
+    bool on_screen = !live->once && live_is_screen(cli), first = true;
     int code;
 
     assert(live->interval_ms > 0);
+    live->on_screen = on_screen;
     for (;; first = false) {
         code = draw_one(live, &picture, &trouble);
         if (first && code == CLI_OK && on_screen)

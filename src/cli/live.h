@@ -15,9 +15,14 @@ struct live {
      * failure ends it, a later one is shown below the last picture. cli->arena is emptied before
      * the next. */
     int (*draw)(struct live *live, FILE *to);
+    /* A key other than q was pressed; true draws again at once. NULL: no key means anything. */
+    bool (*key)(struct live *live, char key);
+    bool on_screen; /* set by live_run: it is a terminal, with keys */
 };
 
 int live_run(struct live *live);
+/* Is cli->out a terminal that pictures can be drawn on? */
+bool live_is_screen(const struct cli *cli);
 
 /* The terminal that cli->out is, else COLUMNS and LINES, else 80 x 24. */
 size_t live_columns(const struct cli *cli);

@@ -54,6 +54,23 @@ class Cli(Case):
         self.assertEqual(self.cli("node", "show", "a2", "-o", "name"), "a2\n")
         self.assertEqual(self.cli("node", "cordon", "a2", "-o", "name"), "a2\n")
 
+    def test_waiting_for_a_node(self):
+        node = Node(self.server, "n1")
+        self.cli("node", "wait", "n1")
+        self.cli("node", "wait", "n1", "--for", "drained", "--timeout", "100ms", code=6)
+        job = self.placed(self.server)
+        self.ok(node.ack(job))
+        process = subprocess.Popen([BINARY, "node", "wait", "n1", "--for", "drained", "--timeout", "30s"],
+                                   env=dict(clean_env(), BERTH_ADDR=f"http://127.0.0.1:{self.server.port}"))
+        self.cli("node", "drain", "n1")
+        self.cli("node", "wait", "n1", "--for", "drained", "--timeout", "300ms", code=6)
+        self.ok(node.done(job))
+        self.assertEqual(process.wait(20 * SLOW), 0)
+        self.cli("node", "wait", "n1", "--for", "better", code=2)
+        self.cli("node", "wait", "nobody", code=3)
+        self.cli("node", "rm", "n1")
+        self.cli("node", "wait", "n1", "--for", "gone", "--timeout", "5s")
+
     def test_contexts(self):
         home = {"XDG_CONFIG_HOME": str(self.dir / "home"), "BERTH_ADDR": ""}
         (self.dir / "home").mkdir()

@@ -103,6 +103,8 @@ class Examples(AgentCase):
                     job = ended
                     if command.startswith("deploy "):  # an earlier one may have removed it
                         self.type("echo '{id: web, command: my-server}' | berth deploy apply -")
+                    if "drained" in line:
+                        server.post("/v1/nodes/node-1/drain")
                     if command == "job cancel":
                         job = self.run_task(server, "sleep 60", type="task", queue_ms=1000)["job_id"]
                     self.type(line.replace("us NodeUnit", "measured NodeUnit"), server.port, job)

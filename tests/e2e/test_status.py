@@ -183,6 +183,8 @@ class Live(OperatorCase):
             terminal.until(r"us .*normal")
             self.run_task(self.server, "true")
             terminal.until(r"PLACED\x1b\[0m \d")
+            terminal.type(b"n")
+            terminal.until(r"\x1b\[1m n name")
             terminal.type(keys)
             modes = eventually("the modes are back", lambda: terminal.modes() == before)
             self.assertTrue(modes)

@@ -1,0 +1,113 @@
+/* The nodes of `berth top`: how they are sorted, and that a line fits whatever there is to show. */
+#include "unit.h"
+
+#include "cli/top_nodes.h"
+
+#define STATUS                                                                                     \
+    "{\"a\":{\"online\":true,\"level\":\"normal\",\"cpu_load\":1,\"cpu_cores\":10,"                \
+    "\"mem_free_gb\":1,\"mem_total_gb\":10,\"slots_in_use\":3,\"slots_max\":4,"                    \
+    "\"slots_available\":1,\"tasks\":[{},{},{}]},"                                                 \
+    "\"a-name-that-is-much-longer-than-there-is-room-for-on-any-line\":{\"online\":false},"        \
+    "\"c\":{\"online\":true,\"level\":\"critical\",\"cpu_load\":95,\"cpu_cores\":10,"              \
+    "\"mem_free_gb\":5,\"mem_total_gb\":10,\"slots_in_use\":0,\"slots_max\":4,"                    \
+    "\"slots_available\":0,\"tasks\":[]}}"
+#define BREAKERS                                                                                   \
+    "[{\"node_id\":\"c\",\"state\":\"OPEN\"},{\"node_id\":\"c\",\"state\":\"HALF_OPEN\"},"         \
+    "{\"node_id\":\"a\",\"state\":\"CLOSED\"}]"
+
+/* The lines as one text, and no line wider than asked for. */
+static const char *draw(struct cli *cli, size_t width, bool unicode, struct top_view view)
+{
+    struct sheet sheet;
+    char *text = NULL;
+    size_t len;
+    FILE *to = open_memstream(&text, &len);
+
+    assert_int_equal(json_parse(STR(STATUS), &cli->arena, &view.servers, NULL), ERR_OK);
+    assert_int_equal(json_parse(STR(BREAKERS), &cli->arena, &view.breakers, NULL), ERR_OK);
+    sheet_init(&sheet, &cli->arena, (struct sheet_style){.width = width, .unicode = unicode});
+    top_nodes(cli, &sheet, &view);
+    for (size_t i = 0; i < sheet.count; i++)
+        if (sheet.lines[i].width > width)
+            fail_msg("%zu columns, not %zu: " STR_FMT, sheet.lines[i].width, width,
+                     STR_ARG(sheet.lines[i].text));
+    sheet_print(&sheet, to, false);
+    fclose(to);
+    const char *kept = arena_cstr(&cli->arena, str_of(text));
+    free(text);
+    return kept;
+}
+
+static void at_eighty_columns(void **state)
+{
+    struct cli cli = {0};
+
+    assert_string_equal(
+        draw(&cli, 80, false, (struct top_view){0}),
+        "NODE             LEVEL    CPU             MEMORY            SLOTS  RUN BRK  SEEN\n"
+        "c                critical [########] 950% [####....]  50%     0/4    0   2     -\n"
+        "a                normal   [#.......]  10% [#######.]  90%     3/4    3   0     -\n"
+        "a-name-that-is-~ offline                -               -     0/0    0   0     -\n");
+    arena_free(&cli.arena);
+}
+
+/* The first letters of the lines, without the title. */
+static void order_is(const char *text, const char *wanted)
+{
+    char got[8] = "";
+    size_t count = 0;
+
+    while ((text = strchr(text, '\n')) && text[1]) {
+        text++;
+        got[count++] = text[1] == '-' ? 'z' : text[0]; /* the one with the long name */
+    }
+    assert_string_equal(got, wanted);
+}
+
+static void every_way_to_sort(void **state)
+{
+    static const char *const orders[] = {"caz", "caz", "acz", "acz", "azc"};
+    struct cli cli = {0};
+    size_t i;
+
+    for (i = 0; top_sort_at(i); i++) {
+        assert_true(i < COUNT_OF(orders));
+        order_is(draw(&cli, 100, true, (struct top_view){.sort = i}), orders[i]);
+    }
+    assert_int_equal(i, COUNT_OF(orders));
+    order_is(draw(&cli, 100, true, (struct top_view){.sort = 4, .reverse = true}), "cza");
+    arena_free(&cli.arena);
+}
+
+static void every_width(void **state)
+{
+    struct cli cli = {0};
+
+    for (size_t width = 40; width < 300; width++)
+        for (int unicode = 0; unicode < 2; unicode++)
+            draw(&cli, width, unicode, (struct top_view){0});
+    arena_free(&cli.arena);
+}
+
+static void no_more_lines_than_there_are(void **state)
+{
+    struct cli cli = {0};
+    const char *text = draw(&cli, 80, false, (struct top_view){.lines = 3});
+
+    order_is(text, "ca"); /* one node, and how many more: "and 2 more" */
+    assert_has(text, "\nand 2 more\n");
+    order_is(draw(&cli, 80, false, (struct top_view){.lines = 4}), "caz");
+    arena_free(&cli.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_eighty_columns),
+        cmocka_unit_test(every_way_to_sort),
+        cmocka_unit_test(every_width),
+        cmocka_unit_test(no_more_lines_than_there_are),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
