@@ -14,7 +14,14 @@
 #include "agent/cgroup_file.h"
 #include "base/clock.h"
 
-enum { FREEZE_MS = 100, MAKE_TRIES = 4, REMOVE_TRIES = 20, REMOVE_WAIT_US = 500 };
+enum {
+    FREEZE_MS = 100,
+    QUOTA_PERIOD_US = 100000,
+    QUOTA_US_MIN = 1000, /* what the kernel takes */
+    MAKE_TRIES = 4,
+    REMOVE_TRIES = 20,
+    REMOVE_WAIT_US = 500
+};
 
 static const unsigned always = 1u << CGROUP_KILL | 1u << CGROUP_CPU;
 
@@ -81,10 +88,25 @@ static int make_part(struct cgroup *group, const struct cgroup_place *place, enu
     return dir->procs_fd < 0 ? errno : 0;
 }
 
+static int set_quota(const struct cgroup_dir *dir, int64_t permille)
+{
+    int64_t quota_us = permille * (QUOTA_PERIOD_US / 1000);
+    char text[48];
+
+    if (quota_us < QUOTA_US_MIN)
+        quota_us = QUOTA_US_MIN;
+    if (dir->version == 2)
+        snprintf(text, sizeof text, "%" PRId64 " %d", quota_us, QUOTA_PERIOD_US);
+    else
+        snprintf(text, sizeof text, "%" PRId64, quota_us); /* its period is that by default */
+    return cgroup_file_put(dir->fd, dir->version == 2 ? "cpu.max" : "cpu.cfs_quota_us", text);
+}
+
 static int set_limits(const struct cgroup *group, const struct cgroup_limits *limits)
 {
     const struct cgroup_dir *memory = dir_of(group, CGROUP_MEMORY);
     const struct cgroup_dir *pids = dir_of(group, CGROUP_PIDS);
+    const struct cgroup_dir *quota = dir_of(group, CGROUP_QUOTA);
     char number[24];
     int error = 0;
 
@@ -103,6 +125,8 @@ static int set_limits(const struct cgroup *group, const struct cgroup_limits *li
         snprintf(number, sizeof number, "%" PRId64, limits->pids_max);
         error = cgroup_file_put(pids->fd, "pids.max", number);
     }
+    if (error == 0 && quota && limits->cpu_permille_max > 0)
+        error = set_quota(quota, limits->cpu_permille_max);
     return error;
 }
 
@@ -118,6 +142,8 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_places *places, s
         wanted |= 1u << CGROUP_MEMORY;
     if (limits->pids_max > 0)
         wanted |= 1u << CGROUP_PIDS;
+    if (limits->cpu_permille_max > 0)
+        wanted |= 1u << CGROUP_QUOTA;
     for (int i = 0; i < CGROUP_PARTS && error == 0; i++)
         if (wanted & 1u << i && places->part[i].version != 0)
             error = make_part(group, &places->part[i], (enum cgroup_part)i, key);

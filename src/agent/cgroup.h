@@ -8,7 +8,14 @@
 #include "base/map.h"
 #include "base/str.h"
 
-enum cgroup_part { CGROUP_KILL, CGROUP_CPU, CGROUP_MEMORY, CGROUP_PIDS, CGROUP_PARTS };
+enum cgroup_part {
+    CGROUP_KILL,
+    CGROUP_CPU, /* what it used */
+    CGROUP_MEMORY,
+    CGROUP_PIDS,
+    CGROUP_QUOTA, /* what CPU it may use */
+    CGROUP_PARTS
+};
 
 enum { CGROUP_PATH_MAX = 512 };
 
@@ -50,6 +57,7 @@ struct cgroup {
 struct cgroup_limits {
     int64_t memory_bytes_max; /* 0 = none */
     int64_t pids_max;
+    int64_t cpu_permille_max; /* of one core */
 };
 
 /* Groups are made for the parts that are always used (kill, cpu) and for those with a limit. A

@@ -26,6 +26,7 @@ static const struct part parts[CGROUP_PARTS] = {
     [CGROUP_CPU] = {"cpu", "cpuacct", "cpuacct.usage", NULL, "cpu.stat", true},
     [CGROUP_MEMORY] = {"memory", "memory", "memory.limit_in_bytes", "memory", "memory.max", false},
     [CGROUP_PIDS] = {"pids", "pids", "pids.max", "pids", "pids.max", false},
+    [CGROUP_QUOTA] = {"quota", "cpu", "cpu.cfs_quota_us", "cpu", "cpu.max", false},
 };
 
 const char *cgroup_part_name(enum cgroup_part part)

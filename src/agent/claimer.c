@@ -37,6 +37,8 @@ struct claimer {
     struct buf body;
     struct claim_node *nodes;
     size_t node_count;
+    struct names lost;
+    size_t released; /* of them; the seed's mode */
     struct claim_plan plan;
     size_t tried, claimed, conflicts;
     /* ever */
@@ -223,7 +225,7 @@ static enum claim_skip own_skip(const struct claimer *claimer)
     return CLAIM_GO;
 }
 
-static void set_ranks(struct claimer *claimer)
+static void set_rank(struct claimer *claimer)
 {
     size_t rank = 0;
 
@@ -232,25 +234,13 @@ static void set_ranks(struct claimer *claimer)
     copies_rank(claimer->config.copies, rank);
 }
 
-static void decide(struct claimer *claimer)
+/* Who is online, with how much, and who is lost. */
+static void look_around(struct claimer *claimer)
 {
-    const struct config *config = claimer->config.config;
-    struct names online, lost;
-    struct claim_view view = {
-        .me = claimer->config.node_id,
-        .policy = config->claim_policy,
-        .context = {.weights = config->claim_weights,
-                    .unknown_zero = config->unknown_metric == CONFIG_UNKNOWN_ZERO ||
-                                    claimer->docket.mode == DEPLOY_SEED},
-        .mode = claimer->docket.mode,
-        .nodes = claimer->nodes,
-        .node_count = claimer->node_count,
-        .rows = claimer->docket.rows,
-        .row_count = claimer->docket.row_count,
-        .lost = &lost};
-    enum claim_skip skip;
+    struct names online;
     int64_t *counts;
 
+    claimer->node_count = roster_nodes(&claimer->roster, &claimer->cycle, &claimer->nodes);
     names_init(&online, claimer->node_count, &claimer->cycle);
     for (size_t i = 0; i < claimer->node_count; i++)
         names_add(&online, claimer->nodes[i].address);
@@ -258,17 +248,35 @@ static void decide(struct claimer *claimer)
     deploy_counts(claimer->docket.rows, claimer->docket.row_count, &online, counts);
     for (size_t i = 0; i < claimer->node_count; i++)
         claimer->nodes[i].deployments = counts[i];
-    find_lost(claimer, &online, &lost);
-    skip = own_skip(claimer);
+    find_lost(claimer, &online, &claimer->lost);
+    set_rank(claimer);
+}
+
+static void decide(struct claimer *claimer)
+{
+    const struct config *config = claimer->config.config;
+    bool seed = claimer->docket.mode == DEPLOY_SEED;
+    struct claim_view view = {
+        .me = claimer->config.node_id,
+        .policy = config->claim_policy,
+        .context = {.weights = config->claim_weights,
+                    .unknown_zero = seed || config->unknown_metric == CONFIG_UNKNOWN_ZERO},
+        .mode = claimer->docket.mode,
+        .nodes = claimer->nodes,
+        .node_count = claimer->node_count,
+        .rows = claimer->docket.rows,
+        .row_count = claimer->docket.row_count,
+        .lost = &claimer->lost};
+    enum claim_skip skip = own_skip(claimer);
+
     if (skip == CLAIM_GO) {
         claim_plan(&view, &claimer->cycle, &claimer->plan);
         skip = claimer->plan.skip;
     }
-    if (skip != CLAIM_GO) {
+    if (skip == CLAIM_GO)
+        claim_next(claimer);
+    else
         end_cycle(claimer, skip);
-        return;
-    }
-    claim_next(claimer);
 }
 
 /* --- usage --- */
@@ -315,12 +323,43 @@ static void ask_usage(struct claimer *claimer)
 
 static void ask_view(struct claimer *claimer, struct str cursor);
 
+static void release_next(struct claimer *claimer);
+
+static void on_released(struct query *query)
+{
+    struct claimer *claimer = container_of(query, struct claimer, query);
+
+    if (query->err)
+        give_up(claimer, query->path, query->err);
+    else
+        release_next(claimer);
+}
+
+/* The seed's step 3: what a lost node has is nobody's, all of it at once. Then the table is read
+ * again, and claimed from in the same cycle. */
+static void release_next(struct claimer *claimer)
+{
+    struct jsonw w;
+
+    if (claimer->released == claimer->lost.count) {
+        claimer->docket.version = -1;
+        ask_view(claimer, STR_NONE);
+        return;
+    }
+    w = new_body(claimer);
+    jsonw_kstr(&w, "address", claimer->lost.at[claimer->released++]);
+    jsonw_end_obj(&w);
+    ask(claimer, "/v1/deployments/lost", on_released, CALL_MS);
+}
+
 static void table_known(struct claimer *claimer)
 {
     claimer->failed = ERR_OK;
-    claimer->node_count = roster_nodes(&claimer->roster, &claimer->cycle, &claimer->nodes);
-    set_ranks(claimer);
-    if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
+    look_around(claimer);
+    if (claimer->docket.mode == DEPLOY_SEED && claimer->node_count > 0 && claimer->lost.count > 0 &&
+        claimer->released == 0)
+        release_next(claimer);
+    else if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
         ask_usage(claimer);
     else
         decide(claimer);
@@ -380,7 +419,7 @@ static void begin_cycle(struct claimer *claimer)
     claimer->busy = true;
     claimer->woken = false;
     claimer->begun_ms = claimer->loop->mono_ms;
-    claimer->tried = claimer->claimed = claimer->conflicts = 0;
+    claimer->tried = claimer->claimed = claimer->conflicts = claimer->released = 0;
     claimer->nodes = NULL;
     claimer->node_count = 0;
     roster_write(&claimer->roster, &w);

@@ -114,6 +114,7 @@ enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
                             .stop_grace_ms = own->stop_grace_ms,
                             .memory_bytes_max = own->limits.memory_mb << 20,
                             .pids_max = own->limits.pids,
+                            .cpu_permille_max = (int64_t)(own->limits.cpu_percent * 10),
                             .log_bytes_max = copies->config->log_bytes_max};
     enum err err;
 

@@ -355,7 +355,7 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         return problem_set(why, ERR_BAD_FIELD, "user", "That is no name of a user.");
     if (spec->timeout_ms < 0 || spec->stop_grace_ms < 0 || spec->deadline_boot_ms < 0 ||
         spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 || spec->pids_max < 0 ||
-        spec->log_bytes_max < 0)
+        spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     return spec->user.at ? check_user(spec->user, why) : ERR_OK;
 }

@@ -37,6 +37,7 @@ struct run_spec {
     int64_t deadline_grace_ms;
     int64_t memory_bytes_max; /* 0 = none; without a cgroup (runs_offered) it is not enforced */
     int64_t pids_max;         /* likewise */
+    int64_t cpu_permille_max; /* of one core; likewise */
     int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
 };
 

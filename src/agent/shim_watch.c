@@ -483,7 +483,8 @@ static enum err prepare(struct shim *shim, struct problem *why)
     runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
     return cgroup_make(&shim->group, &shim->file.places, spec->key,
                        &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
-                                               .pids_max = spec->pids_max},
+                                               .pids_max = spec->pids_max,
+                                               .cpu_permille_max = spec->cpu_permille_max},
                        why);
 }
 

@@ -211,13 +211,18 @@ static void test_limits(void **state)
     if (!memory->version || !pids->version)
         skip();
     if (cgroup_make(&site->group, &site->places, STR("limits.1"),
-                    &(struct cgroup_limits){.memory_bytes_max = 8 << 20, .pids_max = 7}, &why))
+                    &(struct cgroup_limits){
+                        .memory_bytes_max = 8 << 20, .pids_max = 7, .cpu_permille_max = 250},
+                    &why))
         fail_msg("%s", why.detail);
     for (size_t i = 0; i < site->group.count; i++) {
         const struct cgroup_dir *dir = &site->group.dirs[i];
 
         if (dir->parts & 1u << CGROUP_PIDS)
             assert_true(cgroup_file_int(dir->fd, "pids.max", NULL, &value) && value == 7);
+        if (dir->parts & 1u << CGROUP_QUOTA && dir->version == 1)
+            assert_true(cgroup_file_int(dir->fd, "cpu.cfs_quota_us", NULL, &value) &&
+                        value == 25000);
         if (dir->parts & 1u << CGROUP_MEMORY)
             assert_true(cgroup_file_int(
                             dir->fd, memory->version == 2 ? "memory.max" : "memory.limit_in_bytes",

@@ -153,6 +153,17 @@ static void answer_usage(struct world *world, const struct json *body, struct js
                          "\"cpu_percent\":1,\"memory_mb\":10}}"));
 }
 
+static void answer_lost(struct world *world, const struct json *body, struct jsonw *w)
+{
+    assert_string_equal(world->mode, "seed");
+    for (int i = 0; i < world->row_count; i++)
+        if (json_str_is(json_get(body, "address"), world->rows[i].address)) {
+            world->rows[i].address[0] = 0;
+            world->rows[i].generation++;
+        }
+    world->version++;
+}
+
 static void answer_nothing(struct world *world, const struct json *body, struct jsonw *w)
 {
 }
@@ -187,9 +198,10 @@ static const struct {
     const char *path;
     void (*answer)(struct world *world, const struct json *body, struct jsonw *w);
 } routes[] = {
-    {"/v1/deployments/renew", answer_renew},    {"/v1/deployments/view", answer_view},
-    {"/v1/terminals/sync", answer_sync},        {"/v1/terminals/usage", answer_usage},
-    {"/v1/deployments/status", answer_nothing}, {"/v1/deployments/claim", answer_nothing},
+    {"/v1/deployments/lost", answer_lost},     {"/v1/deployments/renew", answer_renew},
+    {"/v1/deployments/view", answer_view},     {"/v1/terminals/sync", answer_sync},
+    {"/v1/terminals/usage", answer_usage},     {"/v1/deployments/status", answer_nothing},
+    {"/v1/deployments/claim", answer_nothing},
 };
 
 static void answer_one(struct world *world, int number)
@@ -502,6 +514,27 @@ static void test_a_node_that_does_not_tell_is_not_the_favourite(void **state)
     assert_int_equal(world->claims, 1);
 }
 
+/* The seed's literal rules: absent is lost, at once; all it had is released, one is claimed. */
+static void test_seed_mode(void **state)
+{
+    struct world *world = *state;
+
+    world->mode = "seed";
+    world->leased = "n2";
+    rows(world, 3, "n2");
+    pass_long(world, 1000);
+    assert_int_equal(world->calls[2], 0); /* it is online */
+    world->online = "n1";
+    pass_long(world, 5600);
+    assert_int_equal(owned(world, "n2"), 0);
+    assert_int_equal(owned(world, ""), 2);
+    assert_int_equal(world->claims, 1);
+    world->online = "";
+    rows(world, 1, "n3");
+    pass_long(world, 12000);
+    assert_int_equal(owned(world, "n3"), 1); /* a view of nobody releases nothing */
+}
+
 /* The deadline of what runs is counted from when the renewal left, not from when its answer came.
  */
 static void test_fence_counts_from_the_question(void **state)
@@ -541,6 +574,7 @@ int main(void)
         CLAIM_TEST(test_no_lease_no_claim),
         CLAIM_TEST(test_a_hanging_call),
         CLAIM_TEST(test_a_node_that_does_not_tell_is_not_the_favourite),
+        CLAIM_TEST(test_seed_mode),
         CLAIM_TEST(test_fence_counts_from_the_question),
     };
 

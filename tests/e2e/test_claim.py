@@ -150,9 +150,11 @@ class Sharing(ClaimCase):
         self.assertEqual(self.all_run(server, 21), second)
         self.assertEqual(len(self.starts()), 21 + len(moved))
 
+    @tags("load")
     def test_two_nodes_share_and_one_dies(self):
         self.share()
 
+    @tags("load")
     @unittest.skipUnless(postgres.programs(), "no PostgreSQL here")
     def test_the_same_with_postgresql(self):
         pg = postgres.Postgres(self.dir)
@@ -176,6 +178,7 @@ class Sharing(ClaimCase):
         self.assertEqual(self.rows(server), before)
         self.assertEqual(self.starts(), starts)
 
+    @tags("load")
     def test_most_nodes_cut_off_at_once(self):
         server = self.serve()
         wires, agents = {}, {}
@@ -216,6 +219,16 @@ class Sharing(ClaimCase):
         rows = self.all_run(server, 6, 40)
         self.assertLessEqual(set(row[0] for row in rows.values()), {"a", "b"})
         self.assertNotIn("claim.cycle_failed", a.log + b.log)
+
+    def test_the_seeds_mode(self):
+        """No lease, no grace: a node that is gone from the list is lost, and all it had is released."""
+        server = self.serve(claim_mode="seed")
+        a, b = self.node(server, "a"), self.node(server, "b")
+        for i in range(4):
+            self.deploy(server, f"d{i}", f"echo $BERTH_NODE_ID >> {self.dir}/where; exec sleep 60")
+        eventually("they are shared", lambda: self.counts(server) == {"a": 2, "b": 2})
+        b.kill()
+        eventually("all are the other's", lambda: self.counts(server) == {"a": 4}, 10)
 
     def test_drained_one_at_a_time(self):
         server = self.serve()
@@ -360,6 +373,7 @@ class Fencing(ClaimCase):
 
 
 class Living(ClaimCase):
+    @tags("load")
     def test_restarts_of_the_agent_touch_nothing(self):
         """Killed or told to stop, under load, again and again: no process is restarted, no line lost."""
         times = int(os.environ.get("BERTH_E2E_RESTARTS", "10"))
