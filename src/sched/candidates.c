@@ -305,7 +305,7 @@ static void make_room(struct dispatch *dispatch, uint32_t count)
 {
     uint32_t max = count + 1 < DISPATCH_LOOKS_MAX ? count + 1 : DISPATCH_LOOKS_MAX;
 
-    if (max <= dispatch->look_max)
+    if (max <= dispatch->look_max || dispatch->quiet) /* tried again and again: a few will do */
         return;
     struct dispatch_look *looks = arena_raw(dispatch->arena, max * sizeof *looks);
     assert(dispatch->look_count <= dispatch->look_max);
