@@ -10,7 +10,10 @@ function withCluster(run) {
     const rig = new Rig();
     try {
       await rig.server({ heartbeat_ms: 1000 });
-      const [us, hk] = await Promise.all([rig.agent("us", { name: "US VPS", role: "main" }), rig.agent("hk", { name: "HK VPS" })]);
+      const [us, hk] = await Promise.all([
+        rig.agent("us", { name: "US VPS", role: "main" }),
+        rig.agent("hk", { name: "HK VPS" }),
+      ]);
       const page = await rig.open("/");
       await page.waitForSelector('.card[data-node="us"]');
       await page.evaluate(() => (window.sameDocument = true));
@@ -69,11 +72,20 @@ async function drainAsksFirst({ rig, page }) {
 }
 
 async function logsAreFollowed({ rig, page }) {
-  const job = await rig.task({ command: ["sh", "-c", `echo first; ${until(rig, "1")}; echo second; ${until(rig, "2")}; echo third`] });
+  const job = await rig.task({
+    command: ["sh", "-c", `echo first; ${until(rig, "1")}; echo second; ${until(rig, "2")}; echo third`],
+  });
   await page.goto(`${rig.url}/#/jobs/${job.job_id}`);
   const log = page.locator(".logs pre");
-  for (const [text, next] of [["first\n", "1"], ["first\nsecond\n", "2"], ["first\nsecond\nthird\n", null]]) {
-    await eventually(`the log is ${JSON.stringify(text)}`, async () => (await log.count()) && (await log.textContent()) === text);
+  for (const [text, next] of [
+    ["first\n", "1"],
+    ["first\nsecond\n", "2"],
+    ["first\nsecond\nthird\n", null],
+  ]) {
+    await eventually(
+      `the log is ${JSON.stringify(text)}`,
+      async () => (await log.count()) && (await log.textContent()) === text,
+    );
     if (next) open(rig, next);
   }
 }
@@ -88,7 +100,12 @@ async function lostAgentIsGrey({ page, hk }) {
 }
 
 async function failureLeadsToItsReason({ rig, page }) {
-  const job = await rig.task({ type: "dev", title: "breaks", max_attempts: 2, command: ["sh", "-c", "echo no such host >&2; exit 7"] });
+  const job = await rig.task({
+    type: "dev",
+    title: "breaks",
+    max_attempts: 2,
+    command: ["sh", "-c", "echo no such host >&2; exit 7"],
+  });
   await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
   await page.goto(`${rig.url}/#/jobs?state=FAILED`);
   await page.click("a.why:has-text('EXIT_7')");
@@ -132,6 +149,23 @@ async function breakerIsShown({ rig, page }) {
   await eventually("the breaker is closed", async () => (await rig.get("/v1/breakers")).breakers.length === 0);
 }
 
+async function deploymentsAreShown({ rig, page }) {
+  const spec = {
+    package_name: "web",
+    package_version: "1",
+    command: ["sh", "-c", "while sleep 0.2; do echo served; done"],
+  };
+  await rig.call("PUT", "/v1/deployments/web", spec);
+  await page.click("nav a:has-text('Deployments')");
+  await page.click(".rows a:has-text('web')");
+  await page.waitForSelector(".tools .mark:has-text('running')", { timeout: 30000 });
+  await page.waitForSelector(".logs pre:has-text('served')");
+  const owner = (await rig.get("/v1/deployments/web")).address;
+  await page.waitForSelector(`.facts a:has-text("${owner}")`);
+  await page.click("button:has-text('Disable')");
+  await page.waitForSelector(".tools .mark:has-text('disabled')");
+}
+
 export const clusterCases = [
   ["a task submitted on the page is done without a reload", submitOnPage],
   ["a job's state moves in the list", stateMovesInTheList],
@@ -142,4 +176,5 @@ export const clusterCases = [
   ["a refusal is explained", refusalIsExplained],
   ["cancel stops a job", cancelStopsIt],
   ["an open breaker is shown and closed", breakerIsShown],
+  ["a deployment, its owner and its log", deploymentsAreShown],
 ].map(([name, run]) => [name, withCluster(run)]);

@@ -12,7 +12,9 @@ const SECONDS = 3; /* of each view */
 const TRIES = 5; /* whatever else runs on the machine only adds: a window without it is enough */
 
 function bench(rig, args) {
-  const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], { stdio: ["pipe", "pipe", "inherit"] });
+  const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
   let text = "";
   child.stdout.on("data", (piece) => (text += piece));
   return { child, said: () => text, ended: new Promise((go) => child.on("exit", go)) };
@@ -31,8 +33,15 @@ async function record(rig) {
     }
   })();
   await bench(rig, ["sat", "--jobs", String(JOBS)]).ended;
-  const events = () => Buffer.concat(pieces).toString().split("\n\n").filter((event) => event.includes('"job_id"'));
-  await eventually("every job's end is recorded", () => events().filter((event) => event.includes('"DONE"')).length >= JOBS);
+  const events = () =>
+    Buffer.concat(pieces)
+      .toString()
+      .split("\n\n")
+      .filter((event) => event.includes('"job_id"'));
+  await eventually(
+    "every job's end is recorded",
+    () => events().filter((event) => event.includes('"DONE"')).length >= JOBS,
+  );
   stop.abort();
   await reading;
   return events();
@@ -43,8 +52,10 @@ async function replay(rig, events) {
   const perSecond = (events.length / JOBS) * JOBS_PER_S;
   const proxy = http.createServer((request, answer) => {
     if (!request.url.startsWith("/v1/events")) {
-      const onward = http.request({ port: rig.port, path: request.url, method: request.method, headers: request.headers },
-        (reply) => reply.pipe(answer.writeHead(reply.statusCode, reply.headers)));
+      const onward = http.request(
+        { port: rig.port, path: request.url, method: request.method, headers: request.headers },
+        (reply) => reply.pipe(answer.writeHead(reply.statusCode, reply.headers)),
+      );
       onward.on("error", () => answer.destroy());
       request.pipe(onward);
       return;
@@ -67,7 +78,9 @@ async function replay(rig, events) {
 async function measure(page, seconds) {
   await page.evaluate(() => {
     window.updates = [];
-    window.watch = new PerformanceObserver((list) => list.getEntriesByName("berth.update").forEach((entry) => window.updates.push(entry.duration)));
+    window.watch = new PerformanceObserver((list) =>
+      list.getEntriesByName("berth.update").forEach((entry) => window.updates.push(entry.duration)),
+    );
     window.watch.observe({ type: "measure" });
   });
   await page.waitForTimeout(seconds * 1000);
@@ -83,7 +96,9 @@ async function judge(page, view) {
   const told = [];
   for (let at = 0; at < TRIES; at++) {
     const found = await measure(page, SECONDS);
-    told.push(`${view}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`);
+    told.push(
+      `${view}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`,
+    );
     if (found.worst < UPDATE_MS && found.updates > 20 * SECONDS) {
       console.log(`    ${told[at]}`);
       return;
@@ -124,7 +139,10 @@ async function updatesFitInAFrame() {
 async function manyRows(page) {
   await page.evaluate(() => (location.hash = "#/nodes"));
   await page.waitForSelector("h1:has-text('Nodes')");
-  await eventually("all nodes are counted", async () => Number((await page.textContent("h1 .num")).replace(/\D/g, "")) >= NODES);
+  await eventually(
+    "all nodes are counted",
+    async () => Number((await page.textContent("h1 .num")).replace(/\D/g, "")) >= NODES,
+  );
   const inDocument = () => page.locator(".rows tbody tr:not(.gap)").count();
   assert.ok((await inDocument()) < 100, "only rows in sight exist");
   await page.focus(".rows tbody tr[tabindex='0']");

@@ -56,7 +56,10 @@ export function machine(dir, name, { cores = 8, load = 0.3, totalGb = 16, freeGb
   mkdirSync(path.join(root, "proc"), { recursive: true });
   const put = (file, text) => writeFileSync(path.join(root, "proc", file), text);
   put("loadavg", `${load} ${load} ${load} 1/100 1234\n`);
-  put("meminfo", `MemTotal: ${Math.round(totalGb * gib)} kB\nMemAvailable: ${Math.round(freeGb * gib)} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n`);
+  put(
+    "meminfo",
+    `MemTotal: ${Math.round(totalGb * gib)} kB\nMemAvailable: ${Math.round(freeGb * gib)} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n`,
+  );
   put("stat", `cpu  ${cpu}${Array.from({ length: cores }, (_, at) => `cpu${at} ${cpu}`).join("")}`);
   return root;
 }
@@ -89,8 +92,15 @@ export class Rig {
 
   async agent(id, { on = {}, config = null, ...settings } = {}) {
     const all = {
-      server: this.url, node_id: id, data_dir: path.join(this.dir, `agent-${id}`), host_root: machine(this.dir, id, on),
-      slots_fixed: 4, allow_commands: true, gpu_command: "", monitor_interval_ms: 200, ...settings,
+      server: this.url,
+      node_id: id,
+      data_dir: path.join(this.dir, `agent-${id}`),
+      host_root: machine(this.dir, id, on),
+      slots_fixed: 4,
+      allow_commands: true,
+      gpu_command: "",
+      monitor_interval_ms: 200,
+      ...settings,
     };
     if (config) {
       all.config = path.join(this.dir, `agent-${id}.yaml`);
@@ -133,7 +143,8 @@ export class Rig {
     page.on("console", (message) => {
       const text = message.text();
       /* a browser tells of every answer that is not 2xx; those are looked at where they are wanted */
-      if (message.type() === "error" && !/Failed to load resource|ERR_/.test(text)) page.troubles.push(`console: ${text}`);
+      if (message.type() === "error" && !/Failed to load resource|ERR_/.test(text))
+        page.troubles.push(`console: ${text}`);
     });
     return page;
   }
@@ -150,7 +161,8 @@ export class Rig {
     for (const one of this.processes.reverse()) await one.kill();
     for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
       try {
-        if (readFileSync(`/proc/${pid}/environ`, "utf8").includes(`=${this.dir}/`)) process.kill(Number(pid), "SIGKILL");
+        if (readFileSync(`/proc/${pid}/environ`, "utf8").includes(`=${this.dir}/`))
+          process.kill(Number(pid), "SIGKILL");
       } catch {
         /* it ended meanwhile, or is not ours to read */
       }

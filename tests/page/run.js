@@ -1,4 +1,5 @@
-/* Runs the page's cases in a real browser against the real program.
+/* Runs the page's cases in a real browser against the real program, a few at a time, each with a server
+ * of its own; what is timed runs alone.
  *
  *   node tests/page/run.js            all of them
  *   node tests/page/run.js drain      those with "drain" in their name
@@ -8,23 +9,33 @@ import { clusterCases } from "./cluster.js";
 import { loadCases } from "./load.js";
 import { visitCases } from "./visit.js";
 
+const AT_A_TIME = 3;
 const wanted = process.argv[2] || "";
 let passed = 0;
 let failed = 0;
 
-for (const [name, run] of [...clusterCases, ...visitCases, ...loadCases]) {
-  if (!name.includes(wanted)) continue;
+async function runOne([name, run]) {
   const begun = Date.now();
-  let error = null;
   try {
     await run();
     passed++;
+    console.log(`ok ${name} (${((Date.now() - begun) / 1000).toFixed(1)} s)`);
   } catch (reason) {
-    error = reason;
+    const lines = String(reason.stack || reason).split("\n");
     failed++;
-    console.log(`FAILED ${name}\n${String(reason.stack || reason).split("\n").map((line) => `    ${line}`).join("\n")}`);
+    console.log(`FAILED ${name}\n${lines.map((line) => `    ${line}`).join("\n")}`);
   }
-  if (!error) console.log(`ok ${name} (${((Date.now() - begun) / 1000).toFixed(1)} s)`);
 }
+
+async function runAll(cases, atATime) {
+  const left = cases.filter(([name]) => name.includes(wanted));
+  const worker = async () => {
+    while (left.length) await runOne(left.shift());
+  };
+  await Promise.all(Array.from({ length: atATime }, worker));
+}
+
+await runAll([...clusterCases, ...visitCases], AT_A_TIME);
+await runAll(loadCases, 1);
 console.log(`\n${passed} passed, ${failed} failed`);
 process.exit(failed ? 1 : 0);

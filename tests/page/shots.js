@@ -7,17 +7,47 @@ import { eventually, Rig, ROOT } from "./rig.js";
 
 const DOCS = path.join(ROOT, "docs", "page");
 const SECONDS = Number(process.argv[2] || 290); /* of work before the pictures, so that the charts have a past */
-const ROUTES = "routes:\n  dev: [us, eu]\n  review: [us]\n  talk: [hk, us]\n  research: [hk, eu, us]\ndefault_route: [us]\n";
+const ROUTES =
+  "routes:\n  dev: [us, eu]\n  review: [us]\n  talk: [hk, us]\n  research: [hk, eu, us]\ndefault_route: [us]\n";
 const AGENTS = {
-  us: { on: { cores: 8, load: 2.6, totalGb: 15, freeGb: 9.2 }, name: "US VPS", role: "main", allowed_types: "dev,review,automation,talk,research", slots_fixed: 5 },
-  hk: { on: { cores: 4, load: 1.1, totalGb: 7.6, freeGb: 4.1 }, name: "HK VPS", role: "aux", allowed_types: "talk,research,automation", slots_fixed: 2 },
-  eu: { on: { cores: 16, load: 10.8, totalGb: 32, freeGb: 8.5 }, name: "EU build", role: "build", allowed_types: "dev,research", slots_fixed: 8 },
-  lab: { on: { cores: 4, load: 3.7, totalGb: 16, freeGb: 1.9 }, name: "Lab box", role: "spare", allowed_types: "research" },
+  us: {
+    on: { cores: 8, load: 2.6, totalGb: 15, freeGb: 9.2 },
+    name: "US VPS",
+    role: "main",
+    allowed_types: "dev,review,automation,talk,research",
+    slots_fixed: 5,
+  },
+  hk: {
+    on: { cores: 4, load: 1.1, totalGb: 7.6, freeGb: 4.1 },
+    name: "HK VPS",
+    role: "aux",
+    allowed_types: "talk,research,automation",
+    slots_fixed: 2,
+  },
+  eu: {
+    on: { cores: 16, load: 10.8, totalGb: 32, freeGb: 8.5 },
+    name: "EU build",
+    role: "build",
+    allowed_types: "dev,research",
+    slots_fixed: 8,
+  },
+  lab: {
+    on: { cores: 4, load: 3.7, totalGb: 16, freeGb: 1.9 },
+    name: "Lab box",
+    role: "spare",
+    allowed_types: "research",
+  },
   old: { on: { cores: 4 }, name: "Old laptop", role: "spare", allowed_types: "research" },
 };
 const LONG = [
-  ["dev", "Rewrite the importer", "for i in $(seq 1 900); do echo \"[$i/900] compiling src/importer/part_$i.c\"; sleep 0.4; done", 9],
-  ["review", "Look at pull request 218", "sleep 900", 7], ["talk", "Answer the morning mail", "sleep 900", 5],
+  [
+    "dev",
+    "Rewrite the importer",
+    'for i in $(seq 1 900); do echo "[$i/900] compiling src/importer/part_$i.c"; sleep 0.4; done',
+    9,
+  ],
+  ["review", "Look at pull request 218", "sleep 900", 7],
+  ["talk", "Answer the morning mail", "sleep 900", 5],
   ["dev", "Port the tests", "sleep 900", 8],
 ];
 
@@ -27,8 +57,18 @@ async function work(rig, seconds) {
   for (let at = 0; Date.now() < until; at++) {
     const wave = at % 70 === 60 ? 24 : 3 + Math.round(2 * Math.sin(at / 17) + Math.random());
     for (let n = 0; n < wave; n++)
-      await rig.task({ type: ["talk", "dev", "research"][(at + n) % 3], title: titles[(at + n) % 4], priority: 8, command: ["sleep", "0.4"] }).catch(() => {});
-    if (at % 4 === 0) await rig.post("/v1/dispatch/task", at % 12 ? { type: "sculpt" } : { type: "research", requires: "zone=mars" }).catch(() => {});
+      await rig
+        .task({
+          type: ["talk", "dev", "research"][(at + n) % 3],
+          title: titles[(at + n) % 4],
+          priority: 8,
+          command: ["sleep", "0.4"],
+        })
+        .catch(() => {});
+    if (at % 4 === 0)
+      await rig
+        .post("/v1/dispatch/task", at % 12 ? { type: "sculpt" } : { type: "research", requires: "zone=mars" })
+        .catch(() => {});
     await new Promise((go) => setTimeout(go, 350));
   }
 }
@@ -47,15 +87,31 @@ try {
   const agents = {};
   for (const [id, settings] of Object.entries(AGENTS)) agents[id] = await rig.agent(id, settings);
   const jobs = [];
-  for (const [type, title, command, priority] of LONG) jobs.push(await rig.task({ type, title, priority, command: ["sh", "-c", command] }));
-  await rig.call("PUT", "/v1/deployments/web", { package_name: "web", package_version: "1.4.2", command: ["sh", "-c", "while sleep 1; do echo GET / 200; done"] });
-  const failed = await rig.task({ type: "dev", title: "Deploy staging", priority: 9, max_attempts: 2, command: ["sh", "-c", "echo connecting to staging; echo 'error: host unreachable' >&2; exit 7"] });
+  for (const [type, title, command, priority] of LONG)
+    jobs.push(await rig.task({ type, title, priority, command: ["sh", "-c", command] }));
+  await rig.call("PUT", "/v1/deployments/web", {
+    package_name: "web",
+    package_version: "1.4.2",
+    command: ["sh", "-c", "while sleep 1; do echo GET / 200; done"],
+  });
+  const failed = await rig.task({
+    type: "dev",
+    title: "Deploy staging",
+    priority: 9,
+    max_attempts: 2,
+    command: ["sh", "-c", "echo connecting to staging; echo 'error: host unreachable' >&2; exit 7"],
+  });
   await eventually("it failed", async () => (await rig.get(`/v1/jobs/${failed.job_id}`)).state === "FAILED");
   await work(rig, SECONDS - 6);
   await agents.old.kill();
   const light = await rig.open("/", { colorScheme: "light", viewport: { width: 1360, height: 900 } });
   const dark = await rig.open("/", { colorScheme: "dark", viewport: { width: 1360, height: 900 } });
-  const phone = await rig.open("/", { colorScheme: "light", viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true });
+  const phone = await rig.open("/", {
+    colorScheme: "light",
+    viewport: { width: 390, height: 844 },
+    deviceScaleFactor: 2,
+    isMobile: true,
+  });
   await work(rig, 6);
   await shoot(rig, light, "overview", "", ".card");
   await shoot(rig, dark, "overview-dark", "", ".card");

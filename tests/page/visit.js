@@ -3,7 +3,17 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { Rig } from "./rig.js";
 
-const VIEWS = ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", "/#/pools", "/#/events", "/#/report", "/#/deployments", "/#/nowhere"];
+const VIEWS = [
+  "/",
+  "/#/nodes",
+  "/#/nodes/n1",
+  "/#/jobs",
+  "/#/pools",
+  "/#/events",
+  "/#/report",
+  "/#/deployments",
+  "/#/nowhere",
+];
 
 function withRig(run) {
   return async () => {
@@ -18,14 +28,39 @@ function withRig(run) {
 
 async function someNodes(rig, count = 3) {
   for (let at = 1; at <= count; at++)
-    await rig.post("/v1/node/register", { node_id: `n${at}`, semantic_langs: ["en", "zh"], nmt_pairs: [["en", "zh"]], tts_langs: ["en", "zh"], allowed_types: ["dev"], max_concurrent_jobs: 4 });
+    await rig.post("/v1/node/register", {
+      node_id: `n${at}`,
+      semantic_langs: ["en", "zh"],
+      nmt_pairs: [["en", "zh"]],
+      tts_langs: ["en", "zh"],
+      allowed_types: ["dev"],
+      max_concurrent_jobs: 4,
+    });
 }
 
 async function tokenIsAskedFor(rig) {
   const tokens = { read: "look-only-token", operate: "may-operate-token" };
-  const rows = Object.entries(tokens).map(([scope, token]) => ({ name: scope, scopes: [scope], sha256: createHash("sha256").update(token).digest("hex") }));
-  await rig.server({}, JSON.stringify({ tokens: rows.concat({ name: "node", scopes: ["node"], sha256: createHash("sha256").update("node-token").digest("hex") }) }));
-  await rig.call("POST", "/v1/node/register", { node_id: "n1", allowed_types: ["dev"] }, { Authorization: "Bearer node-token" });
+  const rows = Object.entries(tokens).map(([scope, token]) => ({
+    name: scope,
+    scopes: [scope],
+    sha256: createHash("sha256").update(token).digest("hex"),
+  }));
+  await rig.server(
+    {},
+    JSON.stringify({
+      tokens: rows.concat({
+        name: "node",
+        scopes: ["node"],
+        sha256: createHash("sha256").update("node-token").digest("hex"),
+      }),
+    }),
+  );
+  await rig.call(
+    "POST",
+    "/v1/node/register",
+    { node_id: "n1", allowed_types: ["dev"] },
+    { Authorization: "Bearer node-token" },
+  );
   const page = await rig.open("/");
   const enter = async (token) => {
     await page.fill("#token", token);
@@ -55,7 +90,10 @@ async function tokenIsAskedFor(rig) {
 async function readableOnAPhone(rig) {
   await rig.server();
   await someNodes(rig);
-  await rig.post("/v1/dispatch/task", { type: "dev", title: "a task with quite a long title that does not fit on a phone" });
+  await rig.post("/v1/dispatch/task", {
+    type: "dev",
+    title: "a task with quite a long title that does not fit on a phone",
+  });
   const page = await rig.open("/", { viewport: { width: 375, height: 700 }, hasTouch: true, isMobile: true });
   for (const view of VIEWS) {
     await page.goto(rig.url + view);
@@ -138,18 +176,31 @@ async function policyIsInForce(rig) {
   await page.waitForSelector(`.card h3:has-text("${hostile}")`); /* text is text */
   await page.waitForSelector(`.tasks li:has-text("${hostile}")`);
   assert.deepEqual(page.troubles, []);
-  const blocked = await page.evaluate(() => new Promise((tell) => {
-    document.addEventListener("securitypolicyviolation", (event) => tell(event.effectiveDirective));
-    const script = document.createElement("script");
-    script.textContent = "window.inlineRan = true";
-    document.body.append(script);
-  }));
+  const blocked = await page.evaluate(
+    () =>
+      new Promise((tell) => {
+        document.addEventListener("securitypolicyviolation", (event) => tell(event.effectiveDirective));
+        const script = document.createElement("script");
+        script.textContent = "window.inlineRan = true";
+        document.body.append(script);
+      }),
+  );
   assert.equal(blocked, "script-src-elem");
   assert.equal(await page.evaluate(() => window.inlineRan), undefined);
-  const elsewhere = await page.evaluate(() => fetch("http://127.0.0.1:9/").then(() => "let through", () => "refused"));
+  const elsewhere = await page.evaluate(() =>
+    fetch("http://127.0.0.1:9/").then(
+      () => "let through",
+      () => "refused",
+    ),
+  );
   assert.equal(elsewhere, "refused");
-  const named = await page.evaluate(() => performance.getEntriesByType("resource").map((entry) => new URL(entry.name).origin));
-  assert.deepEqual([...new Set(named)].filter((origin) => origin !== rig.url && origin !== "http://127.0.0.1:9"), []);
+  const named = await page.evaluate(() =>
+    performance.getEntriesByType("resource").map((entry) => new URL(entry.name).origin),
+  );
+  assert.deepEqual(
+    [...new Set(named)].filter((origin) => origin !== rig.url && origin !== "http://127.0.0.1:9"),
+    [],
+  );
 }
 
 export const visitCases = [

@@ -1,13 +1,17 @@
 /* What the short words for trouble mean, and what helps. */
 const REASONS = {
-  ACK_TIMEOUT: "The node got the job but did not acknowledge it in time (reservation_ttl_ms). It is overloaded, stuck, or its messages do not reach the server.",
-  NODE_LOST: "The node fell silent while it ran the job; its lease ran out. Look at the node: is its machine up, can it reach the server?",
+  ACK_TIMEOUT:
+    "The node got the job but did not acknowledge it in time (reservation_ttl_ms). It is overloaded, stuck, " +
+    "or its messages do not reach the server.",
+  NODE_LOST:
+    "The node fell silent while it ran the job; its lease ran out. Look at the node: is its machine up, can it reach the server?",
   RUN_TIMEOUT: "The job ran longer than its timeout_ms and its node did not end it in time.",
   TIMEOUT: "The job ran longer than its timeout_ms and was ended.",
   QUEUE_TIMEOUT: "No slot came free within queue_ms. More machines, fewer jobs, or a longer queue_ms.",
   CANCELLED: "Somebody cancelled it.",
   NO_CAPABLE_NODE: "No registered node can do this: no node has this type in its allowed types, or this language pair.",
-  ALL_CANDIDATES_FULL_OR_FAILED: "There are nodes that can do this, but each was full, not ready or out of reach. Give the job a queue_ms to let it wait.",
+  ALL_CANDIDATES_FULL_OR_FAILED:
+    "There are nodes that can do this, but each was full, not ready or out of reach. Give the job a queue_ms to let it wait.",
   PREFERRED_NODE_NOT_CAPABLE: "The node that was asked for cannot do this work.",
   PREFERRED_NODE_UNAVAILABLE: "The node that was asked for is full, not ready or out of reach.",
   SCHEDULER_DEPENDENCY_DOWN: "The store did not answer, so nothing is dispatched: rather none than twice.",
@@ -42,7 +46,8 @@ const LEVELS = {
 export function reasonText(reason) {
   if (!reason) return null;
   if (REASONS[reason]) return REASONS[reason];
-  if (/^EXIT_\d+$/.test(reason)) return `Its command ended with exit code ${reason.slice(5)}. The log below tells what it said.`;
+  if (/^EXIT_\d+$/.test(reason))
+    return `Its command ended with exit code ${reason.slice(5)}. The log below tells what it said.`;
   if (/^SIGNAL_/.test(reason)) return `Its process was ended by the signal ${reason.slice(7)}.`;
   return "The node's own word for what went wrong.";
 }

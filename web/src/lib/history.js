@@ -22,5 +22,8 @@ export function latest() {
 
 /* uPlot's shape: times, then one array a series. */
 export function columns(...pick) {
-  return [history.points.map((point) => point.at_ms / 1000), ...pick.map((of) => history.points.map((point) => of(point) ?? null))];
+  return [
+    history.points.map((point) => point.at_ms / 1000),
+    ...pick.map((of) => history.points.map((point) => of(point) ?? null)),
+  ];
 }

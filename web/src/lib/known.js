@@ -18,15 +18,15 @@ const JOBS_PAGE = 100;
 
 export const known = {
   link: { state: "connecting", sinceMs: now(), heardMs: 0, retryMs: 0 },
-  cluster: null, /* status, total, available, recommendation, stale */
-  servers: [], /* by id; `at` is the place in this order */
-  worstFirst: [], /* the same, by how they are */
+  cluster: null /* status, total, available, recommendation, stale */,
+  servers: [] /* by id; `at` is the place in this order */,
+  worstFirst: [] /* the same, by how they are */,
   serverById: new Map(),
   breakers: [],
   pools: null,
-  deployments: null, /* null: this server has none */
+  deployments: null /* null: this server has none */,
   version: "",
-  events: [], /* newest last */
+  events: [] /* newest last */,
   eventCount: 0,
 };
 
@@ -96,7 +96,10 @@ function takeCluster(answer) {
 
 async function readState() {
   try {
-    const [cluster, stats] = await Promise.all([get("/v1/cluster/status?brief=1"), get(`/v1/stats?since=${latest() ? latest().at_ms : 0}`)]);
+    const [cluster, stats] = await Promise.all([
+      get("/v1/cluster/status?brief=1"),
+      get(`/v1/stats?since=${latest() ? latest().at_ms : 0}`),
+    ]);
     heard();
     inFrame(() => {
       takeCluster(cluster);
@@ -111,8 +114,13 @@ async function readState() {
 async function readSlow() {
   try {
     const found = await Promise.all(
-      [get("/v1/breakers?limit=1000"), get("/v1/pools?limit=1000"), get("/v1/deployments?limit=1000"), get("/readyz")].map((wait) =>
-        wait.catch((error) => error)));
+      [
+        get("/v1/breakers?limit=1000"),
+        get("/v1/pools?limit=1000"),
+        get("/v1/deployments?limit=1000"),
+        get("/readyz"),
+      ].map((wait) => wait.catch((error) => error)),
+    );
     inFrame(() => {
       if (found[0].breakers) known.breakers = found[0].breakers.filter((breaker) => breaker.state !== "CLOSED");
       if (found[1].pools) known.pools = found[1].pools;

@@ -9,9 +9,12 @@ export function useReading(path, everyMs = 0, when = null) {
 
   useEffect(() => {
     let over = false;
-    const read = () => get(path).then(
-      (answer) => over || setFound({ path, answer, error: null }),
-      (error) => over || setFound((before) => ({ path, answer: before.path === path ? before.answer : undefined, error })));
+    const read = () =>
+      get(path).then(
+        (answer) => over || setFound({ path, answer, error: null }),
+        (error) =>
+          over || setFound((before) => ({ path, answer: before.path === path ? before.answer : undefined, error })),
+      );
     const timer = everyMs && setInterval(() => !document.hidden && read(), everyMs);
     again.current = read;
     read();

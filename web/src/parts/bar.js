@@ -2,8 +2,8 @@
 import { html } from "../lib/html.js";
 import { gigabytes, percent } from "../lib/format.js";
 
-/* The levels' bounds for used CPU and used memory, in percent. */
-const BOUNDS = { cpu: [60, 80, 90], memory: [70, 80, 90] };
+/* The levels' bounds for what is used, in percent. */
+const BOUNDS = { cpu: [60, 80, 90], memory: [70, 80, 90], swap: [30, 50, 70] };
 const TONES = ["good", "warning", "danger", "critical"];
 const PIPS_MAX = 12;
 
@@ -58,10 +58,15 @@ export function Slots({ server }) {
   const tone = slotTone(server);
   return html`<span class="slots ${tone}" title="${used} of ${max} slots in use, ${server.slots_available} free now">
     <span class="num"><b>${used}</b>/${max}</span>
-    ${max <= PIPS_MAX
-      ? html`<span class="pips" aria-hidden="true">${Array.from({ length: Math.max(max, used) }, (_, at) =>
-          html`<i class=${at >= max ? "over" : at < used ? "used" : at < used + server.slots_available ? "free" : "shut"}></i>`)}</span>`
-      : html`<span class="bar-track" aria-hidden="true"><span class="bar-fill ${tone}"
-          style=${{ width: `${Math.min(100, (100 * used) / max)}%` }}></span></span>`}
+    ${
+      max <= PIPS_MAX
+        ? html`<span class="pips" aria-hidden="true">${Array.from(
+            { length: Math.max(max, used) },
+            (_, at) =>
+              html`<i class=${at >= max ? "over" : at < used ? "used" : at < used + server.slots_available ? "free" : "shut"}></i>`,
+          )}</span>`
+        : html`<span class="bar-track" aria-hidden="true"><span class="bar-fill ${tone}"
+          style=${{ width: `${Math.min(100, (100 * used) / max)}%` }}></span></span>`
+    }
   </span>`;
 }

@@ -10,10 +10,13 @@ let noticeTimer = 0;
 export function tell(text, bad = false) {
   notice = { text, bad };
   clearTimeout(noticeTimer);
-  noticeTimer = setTimeout(() => {
-    notice = null;
-    changed("dialog");
-  }, bad ? 9000 : 4000);
+  noticeTimer = setTimeout(
+    () => {
+      notice = null;
+      changed("dialog");
+    },
+    bad ? 9000 : 4000,
+  );
   changed("dialog");
 }
 

@@ -15,6 +15,8 @@ export function found(words) {
 
 export function Choices({ field, options, otherwise = "" }) {
   const value = place.query.get(field) || otherwise;
-  return html`<div class="segments" role="group">${options.map(([key, title]) => html`<button key=${key}
-    aria-pressed=${value === key} onClick=${() => refine({ [field]: key })}>${title}</button>`)}</div>`;
+  return html`<div class="segments" role="group">${options.map(
+    ([key, title]) => html`<button key=${key}
+    aria-pressed=${value === key} onClick=${() => refine({ [field]: key })}>${title}</button>`,
+  )}</div>`;
 }

@@ -29,7 +29,13 @@ export function Logs({ read, live, label }) {
         next = Math.max(next, fresh);
         setLog((before) => {
           const text = before.text + piece.text;
-          return { text: text.slice(-KEEP), next, cut: before.cut || text.length > KEEP || from > before.next, error: null, ended: piece.ended };
+          return {
+            text: text.slice(-KEEP),
+            next,
+            cut: before.cut || text.length > KEEP || from > before.next,
+            error: null,
+            ended: piece.ended,
+          };
         });
         if (piece.ended && next >= piece.total) return;
       } catch (error) {
@@ -58,8 +64,10 @@ export function Logs({ read, live, label }) {
     <header><h2>${label}</h2><span class="muted num">${log.text && plural(log.text.split("\n").length - 1, "line")}
       ${!log.ended && live ? " · following" : ""}</span></header>
     ${log.cut && html`<p class="muted">Only the newest part is shown.</p>`}
-    ${log.text
-      ? html`<pre ref=${box} tabindex="0" onScroll=${onScroll} aria-label=${label}>${log.text}</pre>`
-      : html`<p class="muted">${log.error || (log.ended ? "It printed nothing." : "Nothing yet.")}</p>`}
+    ${
+      log.text
+        ? html`<pre ref=${box} tabindex="0" onScroll=${onScroll} aria-label=${label}>${log.text}</pre>`
+        : html`<p class="muted">${log.error || (log.ended ? "It printed nothing." : "Nothing yet.")}</p>`
+    }
   </section>`;
 }

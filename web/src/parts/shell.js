@@ -37,7 +37,10 @@ export function useSeconds() {
 
 function LinkState() {
   const { state } = known.link;
-  const [tone, word] = { live: ["good", "live"], connecting: ["wait", "connecting"] }[state] || ["critical", "not connected"];
+  const [tone, word] = { live: ["good", "live"], connecting: ["wait", "connecting"] }[state] || [
+    "critical",
+    "not connected",
+  ];
   return html`<span class="link-state" data-link=${state}><${Mark} tone=${tone}>${word}<//></span>`;
 }
 
@@ -47,7 +50,9 @@ function Stale() {
 
   if (state === "lost")
     return html`<div class="banner bad" role="alert">
-      <b>Not connected.</b> ${heardMs ? html`Stale since ${time(heardMs)} (${ago(heardMs, now)}).` : "The server did not answer yet."} ${why}
+      <b>Not connected. </b>
+      ${heardMs ? `Stale since ${time(heardMs)} (${ago(heardMs, now)}). ` : "The server did not answer yet. "}
+      ${why}
       <span class="muted"> ${retryMs > now ? `Next try in ${Math.ceil((retryMs - now) / 1000)} s.` : "Trying…"}</span>
       <button onClick=${retry}>Try now</button>
     </div>`;
@@ -62,16 +67,23 @@ function Figures() {
   const { cluster, servers } = known;
   if (!cluster) return null;
   const online = servers.filter((server) => server.online).length;
+  const up = online === servers.length ? count(online) : `${count(online)}/${count(servers.length)}`;
   return html`<dl class="figures">
-    <div><dt>servers</dt><dd class="num">${online === servers.length ? count(online) : `${count(online)}/${count(servers.length)}`}</dd></div>
+    <div><dt>servers</dt><dd class="num">${up}</dd></div>
     <div><dt>slots used</dt><dd class="num">${count(cluster.used)}/${count(cluster.total)}</dd></div>
     <div><dt>waiting</dt><dd class="num">${count(point ? point.queue : 0)}</dd></div>
   </dl>`;
 }
 
 const SHORTCUTS = [
-  ["1 … 7", "go to a view"], ["/", "filter"], ["↑ ↓ or j k", "move in a table"], ["Enter", "open"],
-  ["Esc", "back, or close"], ["n", "submit a task"], ["t", "light or dark"], ["?", "this list"],
+  ["1 … 7", "go to a view"],
+  ["/", "filter"],
+  ["↑ ↓ or j k", "move in a table"],
+  ["Enter", "open"],
+  ["Esc", "back, or close"],
+  ["n", "submit a task"],
+  ["t", "light or dark"],
+  ["?", "this list"],
 ];
 
 function Shortcuts({ close }) {
@@ -99,6 +111,7 @@ function useKeys(actions) {
 export function Shell({ children }) {
   const [sheet, setSheet] = useState(null);
   const here = place.path[0] || "";
+  const other = theme() === "dark" ? "light" : "dark";
   const tabs = TABS.filter((tab) => !tab.when || tab.when());
   const actions = {
     "/": () => (document.querySelector("input[type=search]") || { focus() {} }).focus(),
@@ -119,11 +132,16 @@ export function Shell({ children }) {
       <span class="spring"></span>
       <${LinkState} />
       <button class="main small" onClick=${() => setSheet("submit")}>Submit a task</button>
-      <button class="icon" onClick=${switchTheme} aria-label=${theme() === "dark" ? "Light" : "Dark"} title="Light or dark (t)">${theme() === "dark" ? "☀" : "☾"}</button>
+      <button class="icon" onClick=${switchTheme} aria-label=${other} title="Light or dark (t)">
+        ${other === "light" ? "☀" : "☾"}
+      </button>
       <button class="icon" onClick=${() => setSheet("keys")} aria-label="Keys" title="Keys (?)">?</button>
     </header>
     <nav class="tabs" aria-label="Views">
-      ${tabs.map((tab) => html`<a key=${tab.path} href=${href(tab.path)} aria-current=${here === tab.path ? "page" : undefined}>${tab.title}</a>`)}
+      ${tabs.map(
+        ({ path, title }) =>
+          html`<a key=${path} href=${href(path)} aria-current=${here === path ? "page" : undefined}>${title}</a>`,
+      )}
     </nav>
     <${Stale} />
     <main class=${known.link.state === "lost" ? "stale" : ""}>${children}</main>

@@ -20,6 +20,11 @@ class Row extends Component {
   }
 }
 
+/* Rows that are out of sight, as the room they would take. */
+function Gap({ rows }) {
+  return html`<tr class="gap" aria-hidden="true"><td style=${{ height: `${rows * ROW}px` }}></td></tr>`;
+}
+
 function inSight(body, count) {
   if (!body) return [0, Math.min(count, 40)];
   const top = -body.getBoundingClientRect().top;
@@ -87,6 +92,10 @@ export function Table({ label, rows, columns, keyOf, open, tone, first = {}, emp
     redraw();
   }
 
+  function orderBy(key) {
+    setOrder({ key, down: order.key === key && !order.down });
+  }
+
   function onKey(event) {
     if (event.target.dataset.at === undefined) return;
     const at = wanted.current >= 0 ? wanted.current : Number(event.target.dataset.at);
@@ -102,17 +111,23 @@ export function Table({ label, rows, columns, keyOf, open, tone, first = {}, emp
 
   if (!rows.length && empty) return html`<div class="empty">${empty}</div>`;
   return html`<table class="rows" aria-label=${label} aria-rowcount=${list.length} onKeyDown=${onKey}>
-    <thead><tr>${columns.map((column) => html`<th class=${column.class} scope="col"
+    <thead><tr>${columns.map(
+      (column) => html`<th class=${column.class} scope="col"
       aria-sort=${order.key === column.key ? (order.down ? "descending" : "ascending") : undefined}>
-      ${column.sort
-        ? html`<button class="plain" onClick=${() => setOrder({ key: column.key, down: order.key === column.key && !order.down })}>${column.title}</button>`
-        : column.title}
-    </th>`)}</tr></thead>
+      ${
+        column.sort
+          ? html`<button class="plain" onClick=${() => orderBy(column.key)}>${column.title}</button>`
+          : column.title
+      }
+    </th>`,
+    )}</tr></thead>
     <tbody ref=${body}>
-      ${from > 0 && html`<tr class="gap" aria-hidden="true" key="above"><td style=${{ height: `${from * ROW}px` }}></td></tr>`}
-      ${list.slice(from, to).map((row, at) => html`<${Row} key=${keyOf(row, from + at)} row=${row} columns=${columns} at=${from + at}
-        tab=${from + at === Math.min(Math.max(focus, from), to - 1)} tone=${tone} open=${onOpen} tick=${tick} />`)}
-      ${to < list.length && html`<tr class="gap" aria-hidden="true" key="below"><td style=${{ height: `${(list.length - to) * ROW}px` }}></td></tr>`}
+      ${from > 0 && html`<${Gap} key="above" rows=${from} />`}
+      ${list.slice(from, to).map(
+        (row, at) => html`<${Row} key=${keyOf(row, from + at)} row=${row} columns=${columns} at=${from + at}
+        tab=${from + at === Math.min(Math.max(focus, from), to - 1)} tone=${tone} open=${onOpen} tick=${tick} />`,
+      )}
+      ${to < list.length && html`<${Gap} key="below" rows=${list.length - to} />`}
     </tbody>
   </table>`;
 }

@@ -9,8 +9,10 @@ import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { found, Search } from "../parts/filter.js";
+import { NodeLink } from "../parts/link.js";
 import { Logs } from "../parts/logs.js";
 import { Mark } from "../parts/mark.js";
+import { Facts, Panel, Rows } from "../parts/panel.js";
 import { Table } from "../parts/table.js";
 
 const BAD = new Set(["unhealthy", "backoff", "crash_loop"]);
@@ -18,7 +20,8 @@ const copiesOf = (deployment) => deployment.copies || [];
 const restarts = (deployment) => copiesOf(deployment).reduce((sum, copy) => sum + (copy.restarts || 0), 0);
 
 function CopyMark({ copy }) {
-  return html`<${Mark} tone=${BAD.has(copy.state) ? "critical" : copy.state === "running" ? "good" : "wait"} title=${copy.reason}>${copy.state.replace("_", " ")}<//>`;
+  const tone = BAD.has(copy.state) ? "critical" : copy.state === "running" ? "good" : "wait";
+  return html`<${Mark} tone=${tone} title=${copy.reason}>${copy.state.replace("_", " ")}<//>`;
 }
 
 function State({ deployment }) {
@@ -38,15 +41,34 @@ function Live({ deployment }) {
 
 function Owner({ deployment }) {
   if (deployment.type === "daemon") return html`<span class="muted">every node that matches</span>`;
-  if (!deployment.address) return html`<span class="muted">${NONE}</span>`;
-  return html`<a href=${href("nodes", deployment.address)}>${deployment.address}</a>`;
+  return html`<${NodeLink} id=${deployment.address} />`;
 }
 
 const columns = [
-  { key: "id", title: "Deployment", class: "clip", sort: (d) => d.id, cell: (d) => html`<a class="strong lead" href=${href("deployments", d.id)}>${d.id}</a><span class="muted wide">${d.package_name} ${d.package_version}</span>` },
+  {
+    key: "id",
+    title: "Deployment",
+    class: "clip",
+    sort: (d) => d.id,
+    cell: (d) =>
+      html`<a class="strong lead" href=${href("deployments", d.id)}>${d.id}</a>
+        <span class="muted wide">${d.package_name} ${d.package_version}</span>`,
+  },
   { key: "state", title: "State", class: "w-slots", cell: (d) => html`<${Live} deployment=${d} />` },
-  { key: "owner", title: "Owner", class: "clip w-node", sort: (d) => d.address || "", cell: (d) => html`<${Owner} deployment=${d} />` },
-  { key: "gen", title: "Generation", class: "num w-time wide", sort: (d) => d.generation, cell: (d) => count(d.generation) },
+  {
+    key: "owner",
+    title: "Owner",
+    class: "clip w-node",
+    sort: (d) => d.address || "",
+    cell: (d) => html`<${Owner} deployment=${d} />`,
+  },
+  {
+    key: "gen",
+    title: "Generation",
+    class: "num w-time wide",
+    sort: (d) => d.generation,
+    cell: (d) => count(d.generation),
+  },
 ];
 
 export function Deployments() {
@@ -62,7 +84,10 @@ export function Deployments() {
 
 function askRestart(deployment) {
   confirm({
-    title: `Restart ${deployment.id}?`, verb: "Restart", danger: true, text: "Its copies are stopped and started again.",
+    title: `Restart ${deployment.id}?`,
+    verb: "Restart",
+    danger: true,
+    text: "Its copies are stopped and started again.",
     async act() {
       await post(`/v1/deployments/${seg(deployment.id)}/restart`);
       slowPoll.soon();
@@ -73,7 +98,11 @@ function askRestart(deployment) {
 
 async function toggle(deployment) {
   try {
-    await get(`/v1/deployments/${seg(deployment.id)}`, { method: "PATCH", body: JSON.stringify({ enabled: !deployment.enabled }), headers: { "Content-Type": "application/json" } });
+    await get(`/v1/deployments/${seg(deployment.id)}`, {
+      method: "PATCH",
+      body: JSON.stringify({ enabled: !deployment.enabled }),
+      headers: { "Content-Type": "application/json" },
+    });
     slowPoll.soon();
   } catch (error) {
     tell(error.message, true);
@@ -82,10 +111,18 @@ async function toggle(deployment) {
 
 function Copies({ copies }) {
   if (!copies.length) return html`<p class="muted">Nobody runs it.</p>`;
-  return html`<table class="plain-rows"><thead><tr><th>Node</th><th>State</th><th>Since</th><th class="num">Restarts</th><th class="wide">Reason</th></tr></thead>
-    <tbody>${copies.map((copy) => html`<tr><td><a href=${href("nodes", copy.address || copy.node_id)}>${copy.address || copy.node_id}</a></td>
-      <td><${CopyMark} copy=${copy} /></td><td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td><td class="num">${count(copy.restarts)}</td>
-      <td class="wide bad-text">${copy.reason || ""}</td></tr>`)}</tbody></table>`;
+  return html`<${Rows} head=${["Node", "State", "Since", ".Restarts", "~Reason"]}>
+    ${copies.map(
+      (copy) =>
+        html`<tr>
+          <td><${NodeLink} id=${copy.address || copy.node_id} /></td>
+          <td><${CopyMark} copy=${copy} /></td>
+          <td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td>
+          <td class="num">${count(copy.restarts)}</td>
+          <td class="wide bad-text">${copy.reason || ""}</td>
+        </tr>`,
+    )}
+  <//>`;
 }
 
 export function Deployment({ id }) {
@@ -93,17 +130,28 @@ export function Deployment({ id }) {
   const readLog = useCallback((offset) => get(`/v1/deployments/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
 
   if (!deployment) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
-  const facts = [["Kind", deployment.type], ["Owner", html`<${Owner} deployment=${deployment} />`], ["Generation", deployment.generation],
-    ["Version", deployment.version], ["Package", `${deployment.package_name || NONE} ${deployment.package_version || ""}`], ["Selector", deployment.selector || "any node"],
+  const facts = [
+    ["Kind", deployment.type],
+    ["Owner", html`<${Owner} deployment=${deployment} />`],
+    ["Generation", deployment.generation],
+    ["Version", deployment.version],
+    ["Package", `${deployment.package_name || NONE} ${deployment.package_version || ""}`],
+    ["Selector", deployment.selector || "any node"],
     ["Command", html`<code>${[].concat(deployment.command, deployment.args || []).join(" ")}</code>`],
-    ["Changed", time(Date.parse(deployment.updated_at))]];
+    ["Changed", time(Date.parse(deployment.updated_at))],
+  ];
   return html`
-    <div class="tools"><p class="crumbs"><a href="#/deployments">Deployments</a></p><h1>${id}</h1><${State} deployment=${deployment} />
-      <span class="spring"></span><button onClick=${() => toggle(deployment)}>${deployment.enabled ? "Disable" : "Enable"}</button>
-      <button class="danger" onClick=${() => askRestart(deployment)}>Restart</button></div>
+    <div class="tools">
+      <p class="crumbs"><a href="#/deployments">Deployments</a></p>
+      <h1>${id}</h1>
+      <${State} deployment=${deployment} />
+      <span class="spring"></span>
+      <button onClick=${() => toggle(deployment)}>${deployment.enabled ? "Disable" : "Enable"}</button>
+      <button class="danger" onClick=${() => askRestart(deployment)}>Restart</button>
+    </div>
     <div class="panels">
-      <section class="panel"><h2>Copies</h2><${Copies} copies=${copiesOf(deployment)} /></section>
-      <section class="panel"><h2>Facts</h2><dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>
+      <${Panel} title="Copies"><${Copies} copies=${copiesOf(deployment)} /><//>
+      <${Facts} rows=${facts} />
       ${deployment.address && html`<${Logs} read=${readLog} live=${true} label="Log" />`}
     </div>`;
 }

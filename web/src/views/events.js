@@ -9,16 +9,43 @@ import { Choices, found, Search } from "../parts/filter.js";
 import { JobMark } from "../parts/mark.js";
 import { Table } from "../parts/table.js";
 
-const KINDS = [["", "all"], ["job", "jobs"], ["node", "nodes"], ["bad", "trouble"]];
+const KINDS = [
+  ["", "all"],
+  ["job", "jobs"],
+  ["node", "nodes"],
+  ["bad", "trouble"],
+];
 
 const columns = [
   { key: "at", title: "Time", class: "w-time", cell: (e) => html`<span class="muted num">${time(e.at_ms)}</span>` },
   { key: "what", title: "What", class: "w-reason", cell: (e) => html`<span class="strong">${e.kind}</span> ${e.what}` },
-  { key: "state", title: "State", class: "w-state wide", cell: (e) => (e.state ? html`<${JobMark} state=${e.state} />` : "") },
-  { key: "id", title: "Of", class: "clip", cell: (e) => (e.job_id
-    ? html`<a class="mono" href=${href("jobs", e.job_id)}>${e.job_id}</a>` : html`<a href=${href("nodes", e.node_id)}>${e.node_id}</a>`) },
-  { key: "node", title: "Node", class: "wide clip w-node", cell: (e) => (e.job_id && e.node_id ? html`<a href=${href("nodes", e.node_id)}>${e.node_id}</a>` : "") },
-  { key: "why", title: "Reason", class: "wide clip", cell: (e) => (e.reason ? html`<a class="why" href=${href("jobs", e.job_id)}>${e.reason}</a>` : "") },
+  {
+    key: "state",
+    title: "State",
+    class: "w-state wide",
+    cell: (e) => (e.state ? html`<${JobMark} state=${e.state} />` : ""),
+  },
+  {
+    key: "id",
+    title: "Of",
+    class: "clip",
+    cell: (e) =>
+      e.job_id
+        ? html`<a class="mono" href=${href("jobs", e.job_id)}>${e.job_id}</a>`
+        : html`<a href=${href("nodes", e.node_id)}>${e.node_id}</a>`,
+  },
+  {
+    key: "node",
+    title: "Node",
+    class: "wide clip w-node",
+    cell: (e) => (e.job_id && e.node_id ? html`<a href=${href("nodes", e.node_id)}>${e.node_id}</a>` : ""),
+  },
+  {
+    key: "why",
+    title: "Reason",
+    class: "wide clip",
+    cell: (e) => (e.reason ? html`<a class="why" href=${href("jobs", e.job_id)}>${e.reason}</a>` : ""),
+  },
 ];
 
 function bad(event) {
@@ -31,14 +58,23 @@ export function Events() {
   const all = held || known.events;
 
   useTopics("events", "place");
-  const rows = all.filter((event) => (!kind || (kind === "bad" ? bad(event) : event.kind === kind)) &&
-    found([event.job_id, event.node_id, event.what, event.reason])).reverse();
+  const rows = all
+    .filter(
+      (event) =>
+        (!kind || (kind === "bad" ? bad(event) : event.kind === kind)) &&
+        found([event.job_id, event.node_id, event.what, event.reason]),
+    )
+    .reverse();
   return html`
     <div class="tools"><h1>Events <span class="muted num">${count(known.eventCount)} since this page was opened</span></h1>
       <${Search} of="events" by="job, node, reason" />
       <${Choices} field="kind" options=${KINDS} />
-      <button aria-pressed=${held !== null} onClick=${() => setHeld(held ? null : [...known.events])}>${held ? "Go on" : "Hold"}</button></div>
+      <button aria-pressed=${held !== null} onClick=${() => setHeld(held ? null : [...known.events])}>
+        ${held ? "Go on" : "Hold"}
+      </button>
+    </div>
     ${/* rows are places, not events: it is cheaper to write into those that are there */ ""}
     <${Table} label="Events" rows=${rows} columns=${columns} keyOf=${(_, at) => at}
-      open=${(e) => (e.job_id ? go("jobs", e.job_id) : go("nodes", e.node_id))} empty="Nothing has happened since this page was opened." />`;
+      open=${(e) => (e.job_id ? go("jobs", e.job_id) : go("nodes", e.node_id))}
+      empty="Nothing has happened since this page was opened." />`;
 }

@@ -10,8 +10,10 @@ import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { Decisions } from "../parts/decisions.js";
+import { NodeLink } from "../parts/link.js";
 import { Logs } from "../parts/logs.js";
 import { JobMark } from "../parts/mark.js";
+import { Facts, Panel, Rows } from "../parts/panel.js";
 import { useSeconds } from "../parts/shell.js";
 import { jobTitle } from "./jobs.js";
 
@@ -35,10 +37,16 @@ function useJob(id) {
   return { job: answer, error };
 }
 
-const STEPS = [["created_ms", "created"], ["dispatched_ms", "dispatched"], ["acked_ms", "started"], ["ended_ms", "ended"]];
+const STEPS = [
+  ["created_ms", "created"],
+  ["dispatched_ms", "dispatched"],
+  ["acked_ms", "started"],
+  ["ended_ms", "ended"],
+];
 
 function Steps({ job }) {
   const at = useSeconds();
+  const whole = Math.max(0, Math.floor((at - job.created_ms) / 1000) * 1000);
   const reached = STEPS.filter(([field]) => job[field]);
   return html`<ol class="steps">${STEPS.map(([field, word]) => {
     const place = reached.findIndex(([name]) => name === field);
@@ -48,7 +56,8 @@ function Steps({ job }) {
       <span class="num">${job[field] ? time(job[field]) : NONE}</span>
       ${before && html`<span class="muted num">after ${duration(job[field] - before)}</span>`}</li>`;
   })}
-  ${!ENDED.has(job.state) && html`<li class="now"><b>now</b><span class="muted num">${duration(Math.max(0, Math.floor((at - job.created_ms) / 1000) * 1000))} in all</span></li>`}</ol>`;
+  ${!ENDED.has(job.state) && html`<li class="now"><b>now</b><span class="muted num">${duration(whole)} in all</span></li>`}
+  </ol>`;
 }
 
 function Attempts({ attempts }) {
@@ -56,48 +65,71 @@ function Attempts({ attempts }) {
   const from = Math.min(...attempts.map((one) => one.dispatched_ms || one.at_ms || one.ended_ms || Infinity));
   const to = Math.max(...attempts.map((one) => one.ended_ms || now()));
   const place = (at) => (100 * (at - from)) / Math.max(1, to - from);
-  return html`<section class="panel"><h2>Attempts</h2><table class="plain-rows attempts"><thead><tr><th class="num">#</th><th>Node</th><th>Outcome</th><th class="wide">When</th><th class="num">Took</th></tr></thead>
-    <tbody>${attempts.map((one) => {
-      const begun = one.dispatched_ms || one.at_ms || one.ended_ms;
-      const ended = one.ended_ms || now();
-      return html`<tr><td class="num">${one.attempt_id ?? one.attempt}</td>
-        <td>${one.node_id ? html`<a href=${href("nodes", one.node_id)}>${one.node_id}</a>` : NONE}</td>
-        <td class=${one.reason ? "bad-text" : ""} title=${reasonText(one.reason)}>${one.reason || one.outcome || "running"}</td>
-        <td class="wide"><span class="span-track"><span class="span-fill ${one.reason ? "critical" : "good"}" style=${{ left: `${place(begun)}%`, width: `${Math.max(1, place(ended) - place(begun))}%` }}></span></span></td>
-        <td class="num">${duration(ended - begun)}</td></tr>`;
-    })}</tbody></table></section>`;
+  return html`<${Panel} title="Attempts">
+    <${Rows} name="attempts" head=${[".#", "Node", "Outcome", "~When", ".Took"]}>
+      ${attempts.map((one) => {
+        const begun = one.dispatched_ms || one.at_ms || one.ended_ms;
+        const ended = one.ended_ms || now();
+        const span = { left: `${place(begun)}%`, width: `${Math.max(1, place(ended) - place(begun))}%` };
+        return html`<tr>
+          <td class="num">${one.attempt_id ?? one.attempt}</td>
+          <td><${NodeLink} id=${one.node_id} /></td>
+          <td class=${one.reason ? "bad-text" : ""} title=${reasonText(one.reason)}>
+            ${one.reason || one.outcome || "running"}
+          </td>
+          <td class="wide">
+            <span class="span-track">
+              <span class="span-fill ${one.reason ? "critical" : "good"}" style=${span}></span>
+            </span>
+          </td>
+          <td class="num">${duration(ended - begun)}</td>
+        </tr>`;
+      })}
+    <//>
+  <//>`;
 }
 
 function Failure({ job }) {
   if (job.state !== "FAILED" && job.state !== "RETRYING") return null;
-  return html`<section class="panel why-panel"><h2>${job.state === "FAILED" ? "Why it failed" : "Why it is tried again"}</h2>
-    <p><b>${job.reason || "no reason was given"}</b></p><p>${reasonText(job.reason)}</p>
-    ${job.attempts.length > 1 && html`<p class="muted">${plural(job.attempts.length, "attempt")}, see below.</p>`}</section>`;
+  return html`<section class="panel why-panel">
+    <h2>${job.state === "FAILED" ? "Why it failed" : "Why it is tried again"}</h2>
+    <p><b>${job.reason || "no reason was given"}</b></p>
+    <p>${reasonText(job.reason)}</p>
+    ${job.attempts.length > 1 && html`<p class="muted">${plural(job.attempts.length, "attempt")}, see below.</p>`}
+  </section>`;
 }
 
-function Facts({ job, whole }) {
-  const rows = [
-    ["Node", job.node_id && html`<a href=${href("nodes", job.node_id)}>${job.node_id}</a>`],
-    ["Session", job.session_id && html`<a href=${`${href("jobs")}?session_id=${seg(job.session_id)}`}>${job.session_id}</a>`],
-    ["Priority", job.priority], ["Attempt", `${job.attempt_id} of at most ${job.max_attempts}`],
-    ["Audio", job.audio_ref], ["Needs", job.requires], ["May wait", job.queue_ms && duration(job.queue_ms)],
+function factsOf(job) {
+  const session = `${href("jobs")}?session_id=${seg(job.session_id)}`;
+  const { retried_from: from } = job;
+  return [
+    ["Node", job.node_id && html`<${NodeLink} id=${job.node_id} />`],
+    ["Session", job.session_id && html`<a href=${session}>${job.session_id}</a>`],
+    ["Priority", job.priority],
+    ["Attempt", `${job.attempt_id} of at most ${job.max_attempts}`],
+    ["Audio", job.audio_ref],
+    ["Needs", job.requires],
+    ["May wait", job.queue_ms && duration(job.queue_ms)],
     ["May run", job.timeout_ms && duration(job.timeout_ms)],
-    ["Again from", job.retried_from && html`<a class="mono" href=${href("jobs", job.retried_from)}>${job.retried_from}</a>`],
-    ["Callback", job.callback], ["Command", job.command && html`<code>${job.command.join(" ")}</code>`],
+    ["Again from", from && html`<a class="mono" href=${href("jobs", from)}>${from}</a>`],
+    ["Callback", job.callback],
+    ["Command", job.command && html`<code>${job.command.join(" ")}</code>`],
   ];
-  return html`<section class="panel ${whole ? "whole" : ""}"><h2>Facts</h2><dl class="facts">${rows.filter(([, value]) => value != null && value !== 0)
-    .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }
 
 function Json({ title, value }) {
   if (value == null) return null;
-  return html`<section class="panel whole"><h2>${title}</h2><pre tabindex="0">${JSON.stringify(value, null, 2)}</pre></section>`;
+  return html`<${Panel} title=${title} whole><pre tabindex="0">${JSON.stringify(value, null, 2)}</pre><//>`;
 }
 
 function askCancel(job) {
   confirm({
-    title: "Cancel this job?", verb: "Cancel the job", danger: true,
-    text: job.node_id ? `${job.node_id} is told to stop it; its slot stays taken until it says it has.` : "It waits; it will not be started.",
+    title: "Cancel this job?",
+    verb: "Cancel the job",
+    danger: true,
+    text: job.node_id
+      ? `${job.node_id} is told to stop it; its slot stays taken until it says it has.`
+      : "It waits; it will not be started.",
     async act() {
       await post(`/v1/jobs/${seg(job.job_id)}/cancel`);
       tell("Cancelled.");
@@ -128,14 +160,18 @@ export function Job({ id }) {
     <div class="tools"><p class="crumbs"><a href="#/jobs">Jobs</a></p>
       <h1>${job.type || "f2f"} ${jobTitle(job)} <span class="muted mono">${job.job_id}</span></h1>
       <span data-state=${job.state}><${JobMark} state=${job.state} /></span><span class="spring"></span>
-      ${ended ? html`<button onClick=${() => again(job)}>Do it again</button>` : html`<button class="danger" onClick=${() => askCancel(job)}>Cancel</button>`}
+      ${
+        ended
+          ? html`<button onClick=${() => again(job)}>Do it again</button>`
+          : html`<button class="danger" onClick=${() => askCancel(job)}>Cancel</button>`
+      }
     </div>
     <div class="panels">
       <section class="panel whole"><${Steps} job=${job} /></section>
       <${Failure} job=${job} />
       ${unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Attempts} attempts=${job.attempts} />
-      <${Facts} job=${job} whole=${!job.attempts.length} />
+      <${Facts} rows=${factsOf(job)} whole=${!job.attempts.length} />
       ${job.command && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
       <${Json} title="Result" value=${job.result} />
       ${!unplaced && html`<${Decisions} id=${id} state=${job.state} />`}

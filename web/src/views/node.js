@@ -1,20 +1,27 @@
 /* One node: how it is and why, what it can do, its breakers, and what an operator can do about it. */
 import { post, seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
-import { ago, duration, plural, time } from "../lib/format.js";
+import { ago, percent, time } from "../lib/format.js";
 import { levelText, whyNoRoom } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { known, slowPoll, statePoll } from "../lib/known.js";
 import { useReading } from "../lib/reading.js";
 import { href } from "../lib/router.js";
-import { CpuBar, MemoryBar, Slots, Bar } from "../parts/bar.js";
+import { Bar, CpuBar, MemoryBar, Slots, toneOf } from "../parts/bar.js";
 import { confirm, tell } from "../parts/dialog.js";
+import { TaskLink } from "../parts/link.js";
 import { JobMark, Mark, ServerMark } from "../parts/mark.js";
+import { Facts, Panel, Rows } from "../parts/panel.js";
 import { useSeconds } from "../parts/shell.js";
 import { AvailableFor } from "./server.js";
 
 const ACTIONS = {
-  drain: { title: "Drain", danger: true, text: (id) => `${id} gets no new work; what runs there may end. It stays so, also over restarts, until it is undrained.` },
+  drain: {
+    title: "Drain",
+    danger: true,
+    text: (id) =>
+      `${id} gets no new work; what runs there may end. It stays so, also over restarts, until it is undrained.`,
+  },
   cordon: { title: "Cordon", danger: false, text: (id) => `${id} gets no new work until it is uncordoned.` },
   undrain: { title: "Undrain", danger: false, text: (id) => `${id} gets work again.` },
 };
@@ -22,7 +29,10 @@ const ACTIONS = {
 function ask(id, verb) {
   const action = ACTIONS[verb];
   confirm({
-    title: `${action.title} ${id}?`, text: action.text(id), verb: action.title, danger: action.danger,
+    title: `${action.title} ${id}?`,
+    text: action.text(id),
+    verb: action.title,
+    danger: action.danger,
     async act() {
       await post(`/v1/nodes/${seg(id)}/${verb}`);
       statePoll.soon();
@@ -33,7 +43,9 @@ function ask(id, verb) {
 
 function askReset(breaker) {
   confirm({
-    title: `Close the breaker?`, verb: "Close it", danger: false,
+    title: `Close the breaker?`,
+    verb: "Close it",
+    danger: false,
     text: `${breaker.node_id} gets work of type ${breaker.type} again at once.`,
     async act() {
       await post("/v1/breakers/reset", { node_id: breaker.node_id, type: breaker.type });
@@ -52,36 +64,60 @@ function Why({ server, node }) {
     <h2>${why || told ? "Why nothing new starts here" : "Why it is cautious"}</h2>
     ${(told || why) && html`<p><b>${why ? why.text : told.reason}</b>${told && html` · ${told.detail}`}</p>`}
     ${server.online && level && html`<p>${level}${server.tripped ? ` The figure that tripped: ${server.tripped}.` : ""}</p>`}
-    ${!server.online && html`<p class="muted">Last heard of ${time(server.last_seen_ms)}, ${ago(server.last_seen_ms, now)}. Is
-      the machine up, does <code>berth agent</code> run there, and can it reach this server?</p>`}
+    ${
+      !server.online &&
+      html`<p class="muted">Last heard of ${time(server.last_seen_ms)}, ${ago(server.last_seen_ms, now)}. Is
+      the machine up, does <code>berth agent</code> run there, and can it reach this server?</p>`
+    }
   </section>`;
 }
 
 function Clamps({ clamps }) {
   if (!clamps || !clamps.length) return null;
-  return html`<section class="panel"><h2>How its slots come about</h2>
-    <table class="plain-rows"><thead><tr><th>Step</th><th class="num">Slots</th><th>Because</th></tr></thead>
-      <tbody>${clamps.map((clamp) => html`<tr class=${clamp.bites ? "bites" : ""}><td>${clamp.name.replaceAll("_", " ")}</td>
-        <td class="num">${clamp.value}</td><td>${clamp.reason}</td></tr>`)}</tbody></table></section>`;
+  return html`<${Panel} title="How its slots come about">
+    <${Rows} head=${["Step", ".Slots", "Because"]}>
+      ${clamps.map(
+        (clamp) =>
+          html`<tr class=${clamp.bites ? "bites" : ""}>
+            <td>${clamp.name.replaceAll("_", " ")}</td>
+            <td class="num">${clamp.value}</td>
+            <td>${clamp.reason}</td>
+          </tr>`,
+      )}
+    <//>
+  <//>`;
+}
+
+function BreakerRow({ breaker, now }) {
+  const tone = breaker.state === "OPEN" ? "critical" : "warning";
+  return html`<tr>
+    <td>${breaker.type}</td>
+    <td><${Mark} tone=${tone}>${breaker.state.toLowerCase().replace("_", " ")}<//></td>
+    <td class="num">${breaker.failures}</td>
+    <td>${ago(breaker.opened_ms, now)}</td>
+    <td><button onClick=${() => askReset(breaker)}>Close it</button></td>
+  </tr>`;
 }
 
 function Breakers({ id }) {
   const now = useSeconds();
   const own = known.breakers.filter((breaker) => breaker.node_id === id);
   if (!own.length) return null;
-  return html`<section class="panel"><h2>Breakers</h2>
-    <table class="plain-rows"><thead><tr><th>Type</th><th>State</th><th class="num">Failures</th><th>Since</th><th></th></tr></thead>
-      <tbody>${own.map((breaker) => html`<tr><td>${breaker.type}</td>
-        <td><${Mark} tone=${breaker.state === "OPEN" ? "critical" : "warning"}>${breaker.state.toLowerCase().replace("_", " ")}<//></td>
-        <td class="num">${breaker.failures}</td><td>${ago(breaker.opened_ms, now)}</td>
-        <td><button onClick=${() => askReset(breaker)}>Close it</button></td></tr>`)}</tbody></table>
-    <p class="muted">This node failed that type of work several times in a row and gets no more of it for a while; then one
-      job goes there as a probe. <a href=${`${href("jobs")}?node_id=${seg(id)}&state=FAILED`}>Its failed jobs</a></p></section>`;
+  return html`<${Panel} title="Breakers">
+    <${Rows} head=${["Type", "State", ".Failures", "Since", ""]}>
+      ${own.map((breaker) => html`<${BreakerRow} key=${breaker.type} breaker=${breaker} now=${now} />`)}
+    <//>
+    <p class="muted">
+      This node failed that type of work several times in a row and gets no more of it for a while; then one job goes
+      there as a probe. <a href=${`${href("jobs")}?node_id=${seg(id)}&state=FAILED`}>Its failed jobs</a>
+    </p>
+  <//>`;
 }
 
-function Facts({ node }) {
-  const list = (words) => (words.length ? words.map((word) => html`<span class="chip">${word}</span>`) : html`<span class="muted">none</span>`);
-  const rows = [
+function factsOf(node) {
+  const list = (words) =>
+    words.length ? words.map((word) => html`<span class="chip">${word}</span>`) : html`<span class="muted">none</span>`;
+  return [
     ["Task types", list(node.allowed_types)],
     ["Language pairs", node.nmt_pairs === "any" ? "any" : list(node.nmt_pairs.map((pair) => pair.join(" → ")))],
     ["Labels", list(Object.entries(node.labels).map((pair) => pair.join("=")))],
@@ -91,15 +127,43 @@ function Facts({ node }) {
     ["Registered", time(node.registered_ms)],
     ["Agent", node.agent_version || html`<span class="muted">none: nothing is measured there</span>`],
   ];
-  return html`<section class="panel"><h2>Facts</h2><dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }
 
 function Running({ server }) {
-  return html`<section class="panel"><header><h2>Runs now</h2><a href=${`${href("jobs")}?node_id=${seg(server.id)}`}>all its jobs</a></header>
-    ${server.tasks.length
-      ? html`<ul class="tasks">${server.tasks.map((task) => html`<li key=${task.job_id}><a href=${href("jobs", task.job_id)}><b>${task.type}</b>${task.title ? `: ${task.title}` : ""}</a>
-          <${JobMark} state=${task.state} /></li>`)}</ul>`
-      : html`<p class="muted">Nothing.</p>`}</section>`;
+  return html`<${Panel} title="Runs now">
+    ${server.tasks.length ? "" : html`<p class="muted">Nothing.</p>`}
+    <ul class="tasks">
+      ${server.tasks.map(
+        (task) => html`<li key=${task.job_id}><${TaskLink} task=${task} /> <${JobMark} state=${task.state} /></li>`,
+      )}
+    </ul>
+    <p><a href=${`${href("jobs")}?node_id=${seg(server.id)}`}>All its jobs</a></p>
+  <//>`;
+}
+
+function Figures({ server }) {
+  const { swap_used_pct: swap, gpu_pct: gpu } = server;
+  if (server.figures_reason) return html`<p class="muted">${server.figures_reason}</p>`;
+  return html`
+    <${CpuBar} server=${server} />
+    <${MemoryBar} server=${server} />
+    ${swap > 0 && html`<${Bar} label="Swap" value=${swap} tone=${toneOf("swap", swap)} text=${percent(swap)} />`}
+    ${gpu != null && html`<${Bar} label="GPU" value=${gpu} tone="good" text=${percent(gpu)} />`}
+  `;
+}
+
+function Actions({ id, server }) {
+  if (server.admin || server.health === "draining")
+    return html`<button class="main" onClick=${() => ask(id, "undrain")}>Undrain</button>`;
+  return html`
+    <button onClick=${() => ask(id, "cordon")}>Cordon</button>
+    <button class="danger" onClick=${() => ask(id, "drain")}>Drain</button>
+  `;
+}
+
+function Missing({ id, error }) {
+  const told = error ? error.message : known.cluster ? `There is no node "${id}" any more.` : "Reading…";
+  return html`<p class="empty">${told}</p>`;
 }
 
 export function Node({ id }) {
@@ -110,28 +174,25 @@ export function Node({ id }) {
   const { answer: status } = useReading(`/v1/cluster/status?node_id=${seg(id)}`, 0, seen);
 
   useTopics("cluster", "slow");
-  if (!server)
-    return html`<p class="empty">${error ? error.message : known.cluster ? `There is no node "${id}" any more.` : "Reading…"}</p>`;
-  const held = server.admin || server.health === "draining";
+  if (!server) return html`<${Missing} id=${id} error=${error} />`;
   return html`
-    <div class="tools"><p class="crumbs"><a href="#/nodes">Nodes</a></p>
-      <h1>${server.name} ${server.role && html`<span class="muted">${server.role}</span>`}</h1><${ServerMark} server=${server} />
+    <div class="tools">
+      <p class="crumbs"><a href="#/nodes">Nodes</a></p>
+      <h1>${server.name} ${server.role && html`<span class="muted">${server.role}</span>`}</h1>
+      <${ServerMark} server=${server} />
       <span class="spring"></span>
-      ${held ? html`<button class="main" onClick=${() => ask(id, "undrain")}>Undrain</button>`
-        : html`<button onClick=${() => ask(id, "cordon")}>Cordon</button><button class="danger" onClick=${() => ask(id, "drain")}>Drain</button>`}
+      <${Actions} id=${id} server=${server} />
     </div>
     <div class="panels">
       <${Why} server=${server} node=${node} />
-      <section class="panel"><h2>Load</h2>
-        ${server.figures_reason ? html`<p class="muted">${server.figures_reason}</p>` : html`
-          <${CpuBar} server=${server} /><${MemoryBar} server=${server} />
-          ${server.swap_used_pct > 0 && html`<${Bar} label="Swap" value=${server.swap_used_pct} tone=${server.swap_used_pct > 50 ? "danger" : server.swap_used_pct > 30 ? "warning" : "good"} text=${`${Math.round(server.swap_used_pct)} %`} />`}
-          ${server.gpu_pct != null && html`<${Bar} label="GPU" value=${server.gpu_pct} tone="good" text=${`${Math.round(server.gpu_pct)} %`} />`}`}
+      <${Panel} title="Load">
+        <${Figures} server=${server} />
         <div class="bar"><span class="bar-label">Slots</span><${Slots} server=${server} /></div>
-        <p><span class="muted">available for</span> <${AvailableFor} server=${server} /></p></section>
+        <p><span class="muted">available for</span> <${AvailableFor} server=${server} /></p>
+      <//>
       <${Running} server=${server} />
       <${Breakers} id=${id} />
       ${status && status.servers[id] && html`<${Clamps} clamps=${status.servers[id].clamps} />`}
-      ${node && html`<${Facts} node=${node} />`}
+      ${node && html`<${Facts} rows=${factsOf(node)} />`}
     </div>`;
 }

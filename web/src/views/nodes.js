@@ -11,7 +11,13 @@ import { ServerMark } from "../parts/mark.js";
 import { useSeconds } from "../parts/shell.js";
 import { Table } from "../parts/table.js";
 
-const FILTERS = [["", "all"], ["good", "ready"], ["trouble", "trouble"], ["held", "held"], ["off", "offline"]];
+const FILTERS = [
+  ["", "all"],
+  ["good", "ready"],
+  ["trouble", "trouble"],
+  ["held", "held"],
+  ["off", "offline"],
+];
 
 function Share({ kind, value }) {
   if (value == null) return html`<span class="muted">–</span>`;
@@ -23,18 +29,60 @@ function Share({ kind, value }) {
 const now = (server, figure) => (server.online ? figure(server) : null);
 
 const columns = [
-  { key: "id", title: "Node", sort: (s) => s.at,
-    cell: (s) => html`<a class="strong" href=${href("nodes", s.id)}>${s.name}</a>${s.name !== s.id ? html` <span class="muted">${s.id}</span>` : ""}
-      ${s.role ? html` <span class="muted">${s.role}</span>` : ""}` },
-  { key: "state", title: "State", class: "w-state", sort: (s) => s.rank, cell: (s) => html`<${ServerMark} server=${s} />` },
-  { key: "slots", title: "Slots", class: "w-slots", sort: (s) => s.slots_in_use / Math.max(1, s.slots_max), cell: (s) => html`<${Slots} server=${s} />` },
-  { key: "cpu", title: "CPU", class: "w-share wide", sort: (s) => now(s, cpuOf) ?? -1, cell: (s) => html`<${Share} kind="cpu" value=${now(s, cpuOf)} />` },
-  { key: "mem", title: "Memory", class: "w-share wide", sort: (s) => now(s, memoryOf) ?? -1, cell: (s) => html`<${Share} kind="memory" value=${now(s, memoryOf)} />` },
-  { key: "why", title: "Takes", class: "wide clip", cell: (s) => {
-    const why = whyNoRoom(s);
-    return why ? html`<a class=${why.bad ? "why" : "muted"} href=${href("nodes", s.id)}>${why.text}</a>` : html`<span class="muted">${s.available_for.join(", ") || "face-to-face"}</span>`;
-  } },
-  { key: "seen", title: "Seen", class: "num w-time wide", sort: (s) => s.last_seen_ms, cell: (s) => html`<span class="muted">${ago(s.last_seen_ms)}</span>` },
+  {
+    key: "id",
+    title: "Node",
+    sort: (s) => s.at,
+    cell: (s) =>
+      html`<a class="strong lead" href=${href("nodes", s.id)}>${s.name}</a>
+        <span class="muted">${[s.name !== s.id && s.id, s.role].filter(Boolean).join(" · ")}</span>`,
+  },
+  {
+    key: "state",
+    title: "State",
+    class: "w-state",
+    sort: (s) => s.rank,
+    cell: (s) => html`<${ServerMark} server=${s} />`,
+  },
+  {
+    key: "slots",
+    title: "Slots",
+    class: "w-slots",
+    sort: (s) => s.slots_in_use / Math.max(1, s.slots_max),
+    cell: (s) => html`<${Slots} server=${s} />`,
+  },
+  {
+    key: "cpu",
+    title: "CPU",
+    class: "w-share wide",
+    sort: (s) => now(s, cpuOf) ?? -1,
+    cell: (s) => html`<${Share} kind="cpu" value=${now(s, cpuOf)} />`,
+  },
+  {
+    key: "mem",
+    title: "Memory",
+    class: "w-share wide",
+    sort: (s) => now(s, memoryOf) ?? -1,
+    cell: (s) => html`<${Share} kind="memory" value=${now(s, memoryOf)} />`,
+  },
+  {
+    key: "why",
+    title: "Takes",
+    class: "wide clip",
+    cell: (s) => {
+      const why = whyNoRoom(s);
+      return why
+        ? html`<a class=${why.bad ? "why" : "muted"} href=${href("nodes", s.id)}>${why.text}</a>`
+        : html`<span class="muted">${s.available_for.join(", ") || "face-to-face"}</span>`;
+    },
+  },
+  {
+    key: "seen",
+    title: "Seen",
+    class: "num w-time wide",
+    sort: (s) => s.last_seen_ms,
+    cell: (s) => html`<span class="muted">${ago(s.last_seen_ms)}</span>`,
+  },
 ];
 
 function matches(server, state) {
@@ -47,6 +95,7 @@ export function Nodes() {
   const state = place.query.get("state") || "";
   const rows = known.servers.filter((server) => matches(server, state));
   const tick = Math.floor(useSeconds() / 5000);
+  const empty = known.servers.length ? "No node matches." : "No node has registered yet.";
 
   useTopics("cluster", "place");
   return html`
@@ -55,6 +104,6 @@ export function Nodes() {
       <${Search} of="nodes" by="name, role, type" />
       <${Choices} field="state" options=${FILTERS} />
     </div>
-    <${Table} label="Nodes" rows=${rows} columns=${columns} keyOf=${(s) => s.id} open=${(s) => go("nodes", s.id)} tick=${tick}
-      tone=${(s) => `tone-${severity(s)}`} empty=${known.servers.length ? "No node matches." : "No node has registered yet."} />`;
+    <${Table} label="Nodes" rows=${rows} columns=${columns} tick=${tick} empty=${empty}
+      keyOf=${(s) => s.id} tone=${(s) => `tone-${severity(s)}`} open=${(s) => go("nodes", s.id)} />`;
 }

@@ -20,23 +20,40 @@ const REASON_COLOURS = ["critical", "danger", "warning", "accent", "held"];
 function Charts() {
   const now = latest() || {};
   const refused = now.refused_per_s || {};
-  const reasons = [...history.reasons].sort((a, b) => (refused[b] || 0) - (refused[a] || 0)).slice(0, REASON_COLOURS.length).sort();
+  const reasons = [...history.reasons]
+    .sort((a, b) => (refused[b] || 0) - (refused[a] || 0))
+    .slice(0, REASON_COLOURS.length)
+    .sort();
 
   useTopics("history");
   return html`<section class="charts" aria-label="Charts">
     <${Chart} title="Dispatched" series=${[
-      { name: "a second", colour: "accent", fill: true, pick: (p) => p.dispatched_per_s, text: rate(now.dispatched_per_s) }]} />
+      {
+        name: "a second",
+        colour: "accent",
+        fill: true,
+        pick: (p) => p.dispatched_per_s,
+        text: rate(now.dispatched_per_s),
+      },
+    ]} />
     <${Chart} title="Dispatch time" most=${1} format=${duration} series=${[
       { name: "p50", colour: "accent", pick: (p) => p.p50_ms, text: duration(now.p50_ms) },
-      { name: "p99", colour: "warning", pick: (p) => p.p99_ms, text: duration(now.p99_ms) }]} />
+      { name: "p99", colour: "warning", pick: (p) => p.p99_ms, text: duration(now.p99_ms) },
+    ]} />
     <${Chart} title="Slots" most=${4} series=${[
       { name: "used", colour: "accent", fill: true, pick: (p) => p.slots_used, text: short(now.slots_used) },
-      { name: "there are", colour: "off", pick: (p) => p.slots_max, text: short(now.slots_max) }]} />
+      { name: "there are", colour: "off", pick: (p) => p.slots_max, text: short(now.slots_max) },
+    ]} />
     <${Chart} title="Waiting" most=${4} series=${[
-      { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: short(now.queue) }]} />
+      { name: "jobs in the queue", colour: "held", fill: true, pick: (p) => p.queue, text: short(now.queue) },
+    ]} />
     <${Chart} title="Refused" note="none in the last minutes" series=${reasons.map((reason, at) => ({
-      name: reason.toLowerCase().replaceAll("_", " "), title: reason, colour: REASON_COLOURS[at],
-      pick: (p) => p.refused_per_s[reason] || 0, text: rate(refused[reason] || 0) }))} />
+      name: reason.toLowerCase().replaceAll("_", " "),
+      title: reason,
+      colour: REASON_COLOURS[at],
+      pick: (p) => p.refused_per_s[reason] || 0,
+      text: rate(refused[reason] || 0),
+    }))} />
   </section>`;
 }
 
@@ -51,28 +68,44 @@ function troubles() {
       found.push({ tone, where, what: server.name, text: `${tone}: ${levelText(tone)}` });
   }
   for (const breaker of known.breakers)
-    found.push({ tone: "danger", where: href("nodes", breaker.node_id), what: breaker.node_id,
-      text: `gets no ${breaker.type}: ${plural(breaker.failures, "failure")} in a row` });
+    found.push({
+      tone: "danger",
+      where: href("nodes", breaker.node_id),
+      what: breaker.node_id,
+      text: `gets no ${breaker.type}: ${plural(breaker.failures, "failure")} in a row`,
+    });
   const failed = history.points.reduce((sum, point) => sum + point.failed, 0);
   if (failed > 0)
-    found.push({ tone: "critical", where: `${href("jobs")}?state=FAILED`, what: plural(failed, "job"), text: "failed in the last minutes" });
+    found.push({
+      tone: "critical",
+      where: `${href("jobs")}?state=FAILED`,
+      what: plural(failed, "job"),
+      text: "failed in the last minutes",
+    });
   return found;
 }
 
 function Troubles() {
   const found = troubles();
+  const more = found.length - TROUBLES_SHOWN;
   if (!found.length) return null;
   return html`<section class="troubles" aria-label="What needs attention">
     <h2>Needs attention <span class="muted num">${count(found.length)}</span></h2>
-    <ul>${found.slice(0, TROUBLES_SHOWN).map((one) => html`<li class=${one.tone}><a href=${one.where}><b>${one.what}</b> ${one.text}</a></li>`)}
-      ${found.length > TROUBLES_SHOWN && html`<li><a href="#/nodes">and ${count(found.length - TROUBLES_SHOWN)} more</a></li>`}</ul>
+    <ul>
+      ${found
+        .slice(0, TROUBLES_SHOWN)
+        .map((one) => html`<li class=${one.tone}><a href=${one.where}><b>${one.what}</b> ${one.text}</a></li>`)}
+      ${more > 0 && html`<li><a href="#/nodes">and ${count(more)} more</a></li>`}
+    </ul>
   </section>`;
 }
 
 class Cell extends Component {
   shouldComponentUpdate(next) {
     const [a, b] = [next.server, this.props.server];
-    return a.id !== b.id || severity(a) !== severity(b) || a.slots_in_use !== b.slots_in_use || a.slots_max !== b.slots_max;
+    return (
+      a.id !== b.id || severity(a) !== severity(b) || a.slots_in_use !== b.slots_in_use || a.slots_max !== b.slots_max
+    );
   }
 
   render({ server }) {
@@ -84,7 +117,9 @@ class Cell extends Component {
 
 /* A large fleet at one glance: a cell a server, coloured by how it is, filled by how full it is. */
 function Fleet({ servers }) {
-  return html`<div class="fleet" aria-hidden="true">${servers.map((server) => html`<${Cell} key=${server.id} server=${server} />`)}</div>`;
+  return html`<div class="fleet" aria-hidden="true">
+    ${servers.map((server) => html`<${Cell} key=${server.id} server=${server} />`)}
+  </div>`;
 }
 
 /* Cards in rows, only those in sight. */
@@ -97,6 +132,11 @@ function Cards({ servers }) {
   const top = box.current ? -box.current.getBoundingClientRect().top : 0;
   const first = Math.max(0, Math.min(rows, Math.floor(top / CARD_HEIGHT) - 2));
   const last = Math.min(rows, Math.ceil((top + innerHeight) / CARD_HEIGHT) + 2);
+  const shown = width > 0 ? servers.slice(first * across, last * across) : [];
+  const place = {
+    transform: `translateY(${first * CARD_HEIGHT}px)`,
+    gridTemplateColumns: `repeat(${across}, minmax(0, 1fr))`,
+  };
 
   useEffect(() => {
     redraw();
@@ -108,8 +148,8 @@ function Cards({ servers }) {
     };
   }, []);
   return html`<div class="cards" ref=${box} style=${{ height: `${rows * CARD_HEIGHT}px` }}>
-    <div class="cards-in" style=${{ transform: `translateY(${first * CARD_HEIGHT}px)`, gridTemplateColumns: `repeat(${across}, minmax(0, 1fr))` }}>
-      ${width > 0 && servers.slice(first * across, last * across).map((server) => html`<${ServerCard} key=${server.id} server=${server} />`)}
+    <div class="cards-in" style=${place}>
+      ${shown.map((server) => html`<${ServerCard} key=${server.id} server=${server} />`)}
     </div>
   </div>`;
 }
@@ -123,10 +163,12 @@ export function Overview() {
     <${Troubles} />
     <section aria-label="Servers">
       <h2>Servers <span class="muted num">${count(known.servers.length)}</span></h2>
-      ${known.servers.length
-        ? html`${known.servers.length > FLEET_FROM && html`<${Fleet} servers=${known.servers} />`}
+      ${
+        known.servers.length
+          ? html`${known.servers.length > FLEET_FROM && html`<${Fleet} servers=${known.servers} />`}
             <${Cards} servers=${known.worstFirst} />`
-        : html`<div class="empty"><p>No server has registered yet.</p>
-            <p>Start an agent on a machine: <code>berth agent --server ${location.origin} --node-id NAME</code></p></div>`}
+          : html`<div class="empty"><p>No server has registered yet.</p>
+            <p>Start an agent on a machine: <code>berth agent --server ${location.origin} --node-id NAME</code></p></div>`
+      }
     </section>`;
 }

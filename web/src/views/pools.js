@@ -16,12 +16,36 @@ function Ready({ pool }) {
 const isType = (pool) => pool.src === "type";
 
 const columns = [
-  { key: "what", title: "Work", sort: (p) => p.pool_id, cell: (p) => (isType(p)
-    ? html`<span class="strong">${p.tgt === "*" ? "any type of task" : p.tgt}</span>` : html`<span class="strong">${p.src} → ${p.tgt}</span>`) },
-  { key: "kind", title: "Kind", class: "wide", cell: (p) => html`<span class="muted">${isType(p) ? "tasks" : "face to face"}</span>` },
-  { key: "ready", title: "Ready", class: "w-state", sort: (p) => p.ready / Math.max(1, p.members), cell: (p) => html`<${Ready} pool=${p} />` },
+  {
+    key: "what",
+    title: "Work",
+    sort: (p) => p.pool_id,
+    cell: (p) =>
+      isType(p)
+        ? html`<span class="strong">${p.tgt === "*" ? "any type of task" : p.tgt}</span>`
+        : html`<span class="strong">${p.src} → ${p.tgt}</span>`,
+  },
+  {
+    key: "kind",
+    title: "Kind",
+    class: "wide",
+    cell: (p) => html`<span class="muted">${isType(p) ? "tasks" : "face to face"}</span>`,
+  },
+  {
+    key: "ready",
+    title: "Ready",
+    class: "w-state",
+    sort: (p) => p.ready / Math.max(1, p.members),
+    cell: (p) => html`<${Ready} pool=${p} />`,
+  },
   { key: "members", title: "Members", class: "num w-time", sort: (p) => p.members, cell: (p) => count(p.members) },
-  { key: "version", title: "Version", class: "num w-time wide", sort: (p) => p.version, cell: (p) => html`<span class="muted">${p.version}</span>` },
+  {
+    key: "version",
+    title: "Version",
+    class: "num w-time wide",
+    sort: (p) => p.version,
+    cell: (p) => html`<span class="muted">${p.version}</span>`,
+  },
 ];
 
 export function Pools() {
@@ -32,6 +56,9 @@ export function Pools() {
     <div class="tools"><h1>Pools <span class="muted num">${count(rows.length)}</span></h1>
       <${Search} of="pools" by="type or language" /></div>
     <${Table} label="Pools" rows=${rows} columns=${columns} keyOf=${(p) => p.pool_id}
-      open=${(p) => { go("nodes"); refine({ q: isType(p) && p.tgt !== "*" ? p.tgt : "" }); }}
+      open=${(p) => {
+        go("nodes");
+        refine({ q: isType(p) && p.tgt !== "*" ? p.tgt : "" });
+      }}
       empty=${known.pools ? "No pool: no node has registered yet." : "Reading…"} />`;
 }

@@ -3,30 +3,86 @@ import { useTopics } from "../lib/frame.js";
 import { count, duration, NONE, percent, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useReading } from "../lib/reading.js";
-import { href, place } from "../lib/router.js";
+import { place } from "../lib/router.js";
 import { Choices } from "../parts/filter.js";
+import { NodeLink } from "../parts/link.js";
+import { Panel, Rows } from "../parts/panel.js";
 
-const SPANS = [["1h", "hour"], ["24h", "day"], ["7d", "week"]];
+const SPANS = [
+  ["1h", "hour"],
+  ["24h", "day"],
+  ["7d", "week"],
+];
 const LEVELS = ["normal", "warning", "danger", "critical", "unmeasured", "offline"];
 const TONES = { normal: "good", unmeasured: "held", offline: "off" };
 
 function Levels({ minutes }) {
   const all = LEVELS.reduce((sum, level) => sum + (minutes[level] || 0), 0);
-  const text = LEVELS.filter((level) => minutes[level] > 0).map((level) => `${level} ${plural(Math.round(minutes[level]), "minute")}`).join(", ");
-  return html`<span class="bar-track levels" title=${text} role="img" aria-label=${text}>${LEVELS.map((level) => minutes[level] > 0 &&
-    html`<i class="bar-fill ${TONES[level] || level}" style=${{ width: `${(100 * minutes[level]) / all}%` }}></i>`)}</span>`;
+  const text = LEVELS.filter((level) => minutes[level] > 0)
+    .map((level) => `${level} ${plural(Math.round(minutes[level]), "minute")}`)
+    .join(", ");
+  return html`<span class="bar-track levels" title=${text} role="img" aria-label=${text}>${LEVELS.map(
+    (level) =>
+      minutes[level] > 0 &&
+      html`<i class="bar-fill ${TONES[level] || level}" style=${{ width: `${(100 * minutes[level]) / all}%` }}></i>`,
+  )}</span>`;
 }
 
 const times = (pair) => (pair && pair.p50 != null ? `${duration(pair.p50)} / ${duration(pair.p95)}` : NONE);
 
 function Row({ name, row, sub }) {
-  const trouble = [[row.kills, "kill"], [row.breaker_opened, "breaker opened", "breakers opened"], [row.failovers, "failover"]]
-    .filter(([n]) => n > 0).map(([n, one, many]) => plural(n, one, many)).join(", ");
+  const trouble = [
+    [row.kills, "kill"],
+    [row.breaker_opened, "breaker opened", "breakers opened"],
+    [row.failovers, "failover"],
+  ]
+    .filter(([n]) => n > 0)
+    .map(([n, one, many]) => plural(n, one, many))
+    .join(", ");
   return html`<tr class=${sub ? "sub" : ""}><td>${name}</td><td class="num">${count(row.jobs)}</td>
     <td class="num ${row.success_rate < 0.9 ? "bad-text" : ""}">${row.jobs ? percent(100 * row.success_rate) : NONE}</td>
     <td class="num wide">${times(row.wait_ms)}</td><td class="num wide">${times(row.run_ms)}</td>
     <td class="num wide">${row.slot_use == null ? "" : percent(100 * row.slot_use)}</td>
     <td class="wide">${row.level_minutes && html`<${Levels} minutes=${row.level_minutes} />`}</td><td class="wide bad-text">${trouble}</td></tr>`;
+}
+
+const HEAD = [
+  "Server",
+  ".Jobs",
+  ".Succeeded",
+  ".~Waited p50 / p95",
+  ".~Ran p50 / p95",
+  ".~Slots used",
+  "~Levels",
+  "~Trouble",
+];
+
+function Tables({ report }) {
+  return html`
+    <section class="panel">
+      <${Rows} name="report" head=${HEAD}>
+        ${report.servers.map(
+          (server) => html`
+            <${Row} key=${server.node_id} row=${server} name=${html`<${NodeLink} id=${server.node_id} strong />`} />
+            ${server.types.map((type) => html`<${Row} key=${`${server.node_id} ${type.type}`} row=${type} name=${type.type} sub />`)}
+          `,
+        )}
+        ${report.total && html`<${Row} row=${report.total} name=${html`<b>all</b>`} />`}
+      <//>
+    </section>
+    ${report.refused.length > 0 && html`<${Refused} rows=${report.refused} />`}
+  `;
+}
+
+function Refused({ rows }) {
+  return html`<${Panel} title="Refused">
+    <ul>
+      ${rows.map(
+        (row) =>
+          html`<li><b class="num">${count(row.count)}</b> ${row.type} <span class="bad-text">${row.reason}</span></li>`,
+      )}
+    </ul>
+  <//>`;
 }
 
 export function Report() {
@@ -37,12 +93,6 @@ export function Report() {
   return html`
     <div class="tools"><h1>Report</h1><${Choices} field="since" options=${SPANS} otherwise="24h" />
       ${report && html`<span class="muted num">${time(report.since_ms)} to ${time(report.until_ms)}</span>`}</div>
-    ${!report ? html`<p class="empty">${error ? error.message : "Reading…"}</p>` : html`
-      <section class="panel"><table class="plain-rows report"><thead><tr><th>Server</th><th class="num">Jobs</th><th class="num">Succeeded</th>
-        <th class="num wide">Waited p50 / p95</th><th class="num wide">Ran p50 / p95</th><th class="num wide">Slots used</th><th class="wide">Levels</th><th class="wide">Trouble</th></tr></thead>
-        <tbody>${report.servers.map((server) => html`<${Row} key=${server.node_id} row=${server} name=${html`<a class="strong" href=${href("nodes", server.node_id)}>${server.node_id}</a>`} />
-          ${server.types.map((type) => html`<${Row} key=${`${server.node_id} ${type.type}`} row=${type} name=${type.type} sub />`)}`)}
-          ${report.total && html`<${Row} row=${report.total} name=${html`<b>all</b>`} />`}</tbody></table></section>
-      ${report.refused.length > 0 && html`<section class="panel"><h2>Refused</h2><ul>${report.refused.map((row) => html`<li><b class="num">${count(row.count)}</b> ${row.type}
-        <span class="bad-text"> ${row.reason}</span></li>`)}</ul></section>`}`}`;
+    ${report ? html`<${Tables} report=${report} />` : html`<p class="empty">${error ? error.message : "Reading…"}</p>`}
+  `;
 }

@@ -5,6 +5,7 @@ import { severity, whyNoRoom } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { href } from "../lib/router.js";
 import { CpuBar, MemoryBar, Slots } from "../parts/bar.js";
+import { TaskLink } from "../parts/link.js";
 import { ServerMark } from "../parts/mark.js";
 
 const TASKS_SHOWN = 3;
@@ -12,8 +13,7 @@ const TASKS_SHOWN = 3;
 function Tasks({ tasks }) {
   if (!tasks.length) return html`<p class="muted">nothing runs</p>`;
   return html`<ul class="tasks">
-    ${tasks.slice(0, TASKS_SHOWN).map((task) => html`<li key=${task.job_id}><a href=${href("jobs", task.job_id)}>
-      <b>${task.type}</b>${task.title ? `: ${task.title}` : ""}</a></li>`)}
+    ${tasks.slice(0, TASKS_SHOWN).map((task) => html`<li key=${task.job_id}><${TaskLink} task=${task} /></li>`)}
     ${tasks.length > TASKS_SHOWN && html`<li class="muted">and ${tasks.length - TASKS_SHOWN} more</li>`}
   </ul>`;
 }
@@ -34,16 +34,21 @@ export class ServerCard extends Component {
     return html`<article class="card ${severity(server)}" data-node=${server.id}>
       <header><h3><a href=${href("nodes", server.id)}>${server.name}</a></h3>
         ${server.role && html`<span class="muted">${server.role}</span>`}<${ServerMark} server=${server} /></header>
-      ${server.online
-        ? html`<div class="card-body">
-            ${server.figures_reason ? html`<p class="muted small">${server.figures_reason}</p>`
-              : html`<${CpuBar} server=${server} /><${MemoryBar} server=${server} />`}
+      ${
+        server.online
+          ? html`<div class="card-body">
+            ${
+              server.figures_reason
+                ? html`<p class="muted small">${server.figures_reason}</p>`
+                : html`<${CpuBar} server=${server} /><${MemoryBar} server=${server} />`
+            }
             <div class="bar"><span class="bar-label">Slots</span><${Slots} server=${server} /></div>
             <${Tasks} tasks=${server.tasks} />
           </div>
           <footer><span class="muted">available for</span> <${AvailableFor} server=${server} /></footer>`
-        : html`<div class="card-body gone"><p><a class="why" href=${href("nodes", server.id)}>${server.offline_reason}</a></p>
-            <p class="muted">last seen ${time(server.last_seen_ms)}, ${ago(server.last_seen_ms)}</p></div>`}
+          : html`<div class="card-body gone"><p><a class="why" href=${href("nodes", server.id)}>${server.offline_reason}</a></p>
+            <p class="muted">last seen ${time(server.last_seen_ms)}, ${ago(server.last_seen_ms)}</p></div>`
+      }
     </article>`;
   }
 }
