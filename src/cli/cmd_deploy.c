@@ -109,9 +109,44 @@ static int cmd_deploy_apply(struct cli *cli)
     return code;
 }
 
+/* Nobody has it: what each node last said of claiming. */
+static void print_why(struct cli *cli)
+{
+    const struct json *json, *nodes, *node;
+    struct str reply;
+
+    if (ask_list(cli, "/v1/nodes", "nodes", &json, &reply) != CLI_OK)
+        return;
+    nodes = json_get(json, "nodes");
+    node = json_first(nodes);
+    fprintf(cli->out, "\nNobody has claimed it. What nodes last said:\n");
+    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
+        const struct json *claim = json_get(node, "claim");
+
+        fprintf(cli->out, "  " STR_FMT "  " STR_FMT "\n",
+                STR_ARG(show_member(cli, node, "node_id")),
+                STR_ARG(json_is_null(claim) ? STR("claims no deployments")
+                                            : show_member(cli, claim, "last")));
+    }
+    if (nodes->count == 0)
+        fprintf(cli->out, "  there are no nodes\n");
+}
+
 static int cmd_deploy_show(struct cli *cli)
 {
-    return answer_show(cli, answer_path(cli, "/v1/deployments/", ""), "id");
+    const char *path = answer_path(cli, "/v1/deployments/", "");
+    const struct json *json;
+    struct str reply;
+    bool enabled = false;
+    int code = answer_show(cli, path, "id");
+
+    if (code != CLI_OK || cli->output != CLI_TABLE || ask_get(cli, path, &json, &reply) != CLI_OK)
+        return code;
+    json_bool(json_get(json, "enabled"), &enabled);
+    if (enabled && json_str_is(json_get(json, "type"), "deployment") &&
+        json_str_is(json_get(json, "address"), ""))
+        print_why(cli);
+    return CLI_OK;
 }
 
 /* enable, disable */

@@ -50,6 +50,23 @@ bool blackboard_write(struct blackboard *board, struct str text)
     return true;
 }
 
+bool blackboard_put(_Atomic(struct blackboard *) *place, struct str text)
+{
+    struct blackboard *board = atomic_load(place);
+
+    if (!board && !text.len)
+        return true;
+    if (!board) {
+        struct blackboard *fresh = blackboard_new();
+
+        if (atomic_compare_exchange_strong(place, &board, fresh))
+            board = fresh;
+        else
+            blackboard_free(fresh); /* another thread was first */
+    }
+    return blackboard_write(board, text);
+}
+
 bool blackboard_read(struct blackboard *board, struct buf *out)
 {
     uint64_t words[WORDS];

@@ -3,6 +3,8 @@
 #ifndef SCHED_BLACKBOARD_H
 #define SCHED_BLACKBOARD_H
 
+#include <stdatomic.h>
+
 #include "base/str.h"
 
 enum { BLACKBOARD_BYTES_MAX = 4096 };
@@ -13,6 +15,8 @@ struct blackboard *blackboard_new(void);
 void blackboard_free(struct blackboard *board); /* NULL is fine; nobody reads any more */
 /* False: it does not fit, or somebody else writes at this moment. */
 bool blackboard_write(struct blackboard *board, struct str text);
+/* The same on the board of a place that may have none yet; any thread. An empty text makes none. */
+bool blackboard_put(_Atomic(struct blackboard *) *place, struct str text);
 /* Appends the text; false when nothing was written yet. */
 bool blackboard_read(struct blackboard *board, struct buf *out);
 

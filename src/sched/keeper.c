@@ -6,6 +6,7 @@
  * the edition before it is freed. One edition at a time: what changes meanwhile goes into the next.
  */
 #include "sched/keeper.h"
+#include "sched/blackboard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -196,7 +197,7 @@ static void take_figures(struct node *node, const struct change *change)
         atomic_store(&node->own, change->own);
     if (change->kind == CHANGE_ADMIN) {
         atomic_store(&node->admin, change->admin);
-        members_set_reason(node, change->admin_reason);
+        blackboard_put(&node->admin_reason, change->admin_reason);
     }
     atomic_store(&node->health, op->counts.health);
     atomic_store(&node->max, op->counts.max);

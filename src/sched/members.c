@@ -40,6 +40,7 @@ void members_free(struct members *members)
         free((void *)node->id.at);
         blackboard_free(atomic_load(&node->usage));
         blackboard_free(atomic_load(&node->admin_reason));
+        blackboard_free(atomic_load(&node->claim));
         free(node);
     }
     map_free(&members->by_id);
@@ -48,24 +49,9 @@ void members_free(struct members *members)
     free(members);
 }
 
-void members_set_reason(struct node *node, struct str reason)
-{
-    struct blackboard *board = atomic_load(&node->admin_reason);
-
-    if (!board && !reason.len)
-        return;
-    if (!board) {
-        board = blackboard_new();
-        atomic_store(&node->admin_reason, board);
-    }
-    blackboard_write(board, reason);
-}
-
 /* As one that never said anything. */
 static void clear_live(struct node *node)
 {
-    struct blackboard *usage = atomic_load(&node->usage);
-
     atomic_store(&node->health, NODE_HEALTH_NONE);
     atomic_store(&node->own, NODE_HEALTH_NONE);
     atomic_store(&node->admin, NODE_ADMIN_NONE);
@@ -81,9 +67,9 @@ static void clear_live(struct node *node)
     atomic_store(&node->ring_at, 0);
     for (int i = 0; i < NODE_MARKS; i++)
         atomic_store(&node->marks[i], 0);
-    if (usage)
-        blackboard_write(usage, STR(""));
-    members_set_reason(node, STR_NONE);
+    blackboard_put(&node->usage, STR(""));
+    blackboard_put(&node->admin_reason, STR(""));
+    blackboard_put(&node->claim, STR(""));
 }
 
 /* Behind the others that left; once. */
@@ -129,7 +115,7 @@ static struct node *take_retired(struct members *members)
 static struct node *node_make(struct members *members)
 {
     struct node *node = take_retired(members);
-    struct blackboard *usage = NULL, *reason = NULL;
+    struct blackboard *usage = NULL, *reason = NULL, *claim = NULL;
     uint32_t number = (uint32_t)members->nodes.count;
 
     if (node) {
@@ -137,6 +123,7 @@ static struct node *node_make(struct members *members)
         free((void *)node->id.at);
         usage = atomic_load(&node->usage);
         reason = atomic_load(&node->admin_reason);
+        claim = atomic_load(&node->claim);
         number = node->number;
     } else {
         node = calloc(1, sizeof *node);
@@ -146,6 +133,7 @@ static struct node *node_make(struct members *members)
     node->number = number;
     atomic_store(&node->usage, usage);
     atomic_store(&node->admin_reason, reason);
+    atomic_store(&node->claim, claim);
     clear_live(node);
     return node;
 }

@@ -173,17 +173,7 @@ void registry_left(struct sched_loop *loop, struct node *node)
 
 void registry_take_usage(struct node *node, struct str usage)
 {
-    struct blackboard *board = atomic_load(&node->usage);
-
-    if (!board) {
-        struct blackboard *fresh = blackboard_new();
-
-        if (atomic_compare_exchange_strong(&node->usage, &board, fresh))
-            board = fresh;
-        else
-            blackboard_free(fresh); /* another loop was first */
-    }
-    blackboard_write(board, usage);
+    blackboard_put(&node->usage, usage);
 }
 
 void registry_take_live(struct node *node, const struct report *report)
@@ -192,6 +182,8 @@ void registry_take_live(struct node *node, const struct report *report)
         atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
     if (!json_is_null(report->usage))
         registry_take_usage(node, json_raw(report->usage));
+    if (!json_is_null(report->claim))
+        blackboard_put(&node->claim, json_raw(report->claim));
 }
 
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,

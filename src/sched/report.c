@@ -75,6 +75,7 @@ static const struct field fields[] = {
      .offset = offsetof(struct report, level),
      .names = level_names},
     {.name = "usage", .type = FIELD_JSON, .offset = offsetof(struct report, usage)},
+    {.name = "claim", .type = FIELD_JSON, .offset = offsetof(struct report, claim)},
     {.name = "current_load", .type = FIELD_JSON, .offset = offsetof(struct report, current_load)},
     {.name = "running_jobs", .type = FIELD_JSON, .offset = offsetof(struct report, running_jobs)},
     {.name = "taking", .type = FIELD_INT, .offset = offsetof(struct report, taking)},
@@ -82,6 +83,15 @@ static const struct field fields[] = {
 
 static const struct schema report_schema = {
     .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
+
+static bool fits_board(const struct json *value, const char *field, struct problem *why)
+{
+    if (json_is_null(value) || (json_type(value) == JSON_OBJ && value->len <= BLACKBOARD_BYTES_MAX))
+        return true;
+    problem_set(why, ERR_BAD_FIELD, field, "%s must be an object of at most %d bytes.", field,
+                BLACKBOARD_BYTES_MAX);
+    return false;
+}
 
 enum err report_read(const struct json *body, struct str who, struct arena *arena,
                      struct report *ret_report, struct problem *why)
@@ -106,10 +116,8 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
     if (!json_is_null(json_get(body, "health")) && report.health < NODE_READY)
         return problem_set(why, ERR_BAD_FIELD, "health",
                            "health must be ready, degraded, draining or offline.");
-    if (!json_is_null(report.usage) &&
-        (json_type(report.usage) != JSON_OBJ || report.usage->len > BLACKBOARD_BYTES_MAX))
-        return problem_set(why, ERR_BAD_FIELD, "usage",
-                           "usage must be an object of at most %d bytes.", BLACKBOARD_BYTES_MAX);
+    if (!fits_board(report.usage, "usage", why) || !fits_board(report.claim, "claim", why))
+        return ERR_BAD_FIELD;
     report.raw_max = json_get(body, "max_concurrent_jobs");
     report.raw_reserved = json_get(body, "reserved_slots");
     report.raw_priority = json_get(body, "priority");

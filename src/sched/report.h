@@ -29,6 +29,7 @@ struct report {
     int64_t max; /* what it would run right now; FIELD_OFF: max_concurrent_jobs */
     int level;   /* enum level; -1: not sent */
     const struct json *usage;
+    const struct json *claim;
     const struct json *current_load;
     const struct json *running_jobs;
     int64_t taking; /* jobs it has received and not begun: their ACK may be under way */

@@ -38,6 +38,7 @@ struct node {
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
     _Atomic int32_t level;              /* enum level as its agent sent it; -1 = it has no agent */
+    _Atomic(struct blackboard *) claim; /* `claim` of its last heartbeat: how its claims went */
     _Atomic(struct blackboard *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
     _Atomic uint32_t marks[NODE_MARKS];
@@ -135,8 +136,6 @@ struct members {
 
 struct members *members_new(const struct pool_pair *config_pairs, size_t count);
 void members_free(struct members *members);
-/* Why an operator said what `admin` says; at == NULL: no reason. The keeper alone writes. */
-void members_set_reason(struct node *node, struct str reason);
 /* The node struct for an id, made when first seen. */
 struct node *members_node(struct members *members, struct str id);
 /* Takes over the caller's reference to `facts`. */

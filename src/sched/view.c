@@ -1,5 +1,6 @@
 /* One call at a time, in this order: all nodes once, nodes that were heard of, all counters. */
 #include "sched/view.h"
+#include "sched/blackboard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -118,7 +119,7 @@ static void take_figures(struct view *view, struct node *node, const struct stor
     atomic_store(&node->own, record->own);
     atomic_store(&node->health, record->counts.health);
     atomic_store(&node->admin, record->admin);
-    members_set_reason(node, record->admin_reason);
+    blackboard_put(&node->admin_reason, record->admin_reason);
     atomic_store(&node->max, record->counts.max);
     node->version = record->version;
     node->registered_ms = record->registered_ms;

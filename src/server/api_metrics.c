@@ -36,6 +36,9 @@ void api_metrics_declare(void)
         {METRIC_INVARIANT, {"slots_equal_leases"}},
         {METRIC_RELOADS, {"ok", "refused"}},
         {METRIC_SQL, {"ok", "error"}},
+        {METRIC_CLAIMS,
+         {"claimed", "duplicate", "claim_conflict", "lease_alive", "owner_online", "no_lease",
+          "mass_loss", "draining"}},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)

@@ -96,6 +96,18 @@ static void reason_write(struct jsonw *w, const struct node *node)
     buf_free(&reason);
 }
 
+/* How its claims of deployments went, as its agent tells it. */
+static void claim_write(struct jsonw *w, const struct node *node)
+{
+    struct blackboard *board = atomic_load(&node->claim);
+    struct buf text = {0};
+
+    if (board)
+        blackboard_read(board, &text);
+    jsonw_kraw(w, "claim", buf_view(&text)); /* empty: null */
+    buf_free(&text);
+}
+
 /* How it is right now. */
 static void live_write(struct jsonw *w, const struct node *node)
 {
@@ -106,6 +118,7 @@ static void live_write(struct jsonw *w, const struct node *node)
     jsonw_kstr(w, "reported_health", health_text(&node->own));
     jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
     reason_write(w, node);
+    claim_write(w, node);
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);
