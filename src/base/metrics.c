@@ -23,7 +23,12 @@ struct metric_row {
 static const struct metric_row rows[METRIC_COUNT] = {METRIC_ROWS(METRIC_TABLE_ROW)};
 
 #define METRIC_IS_HISTOGRAM(id, kind, text, labels, about) +((kind) == HISTOGRAM)
-enum { HISTOGRAMS = 0 METRIC_ROWS(METRIC_IS_HISTOGRAM) }; /* they stand first */
+enum { HISTOGRAMS = 0 METRIC_ROWS(METRIC_IS_HISTOGRAM) };
+
+#define METRIC_CHECK_ROW(id, kind, text, labels, about)                                            \
+    _Static_assert(((kind) == HISTOGRAM) == ((int)(id) < (int)HISTOGRAMS),                         \
+                   "histograms stand before the others: " #id);
+METRIC_ROWS(METRIC_CHECK_ROW)
 
 static const char *const type_names[] = {
     [COUNTER] = "counter", [GAUGE] = "gauge", [GAUGE_MS] = "gauge", [HISTOGRAM] = "histogram"};
