@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress witness format clean soak-instances
+.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages format clean soak-instances
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -56,6 +56,8 @@ soak-instances: build ## JOBS (200000) on NODES (50) of three instances that are
 witness: build ## deployments over ROUNDS (200) of partitions, frozen and killed agents: never two copies; 50 restarts; 500 cold
 	@tools/install-packages test
 	@BERTH_WITNESS_ROUNDS=$(ROUNDS) BERTH_E2E_RESTARTS=50 tests/e2e/run -v -j 1 -k over_many_rounds -k test_restarts_of_the_agent -k 500_deployments $(ARGS)
+outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an hour; BERTH_OUTAGES, BERTH_OUTAGE_S)
+	@BERTH_OUTAGES=$${BERTH_OUTAGES:-20} BERTH_OUTAGE_S=$${BERTH_OUTAGE_S:-60} tests/e2e/run -k test_redis_outage -j 1 -v
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

@@ -21,7 +21,13 @@
 #include "sched/tally_note.h"
 #include "sched/view.h"
 
-enum { SWEEP_EVERY_MS = 200, SCAN_EVERY_MS = 1000, RING_FORGET_MS = 60000, SAMPLE_EVERY_MS = 5000 };
+enum {
+    SWEEP_EVERY_MS = 200,
+    SCAN_EVERY_MS = 1000,
+    RING_FORGET_MS = 60000,
+    SAMPLE_EVERY_MS = 5000,
+    RECOVERING_MS = 60000
+};
 
 struct edition_swap {
     struct msg msg;
@@ -51,6 +57,7 @@ struct keeper {
     struct hours hours;
     bool kick_wanted;
     enum store_mode store_mode; /* as last logged */
+    char generation[24];        /* of the store, as last seen */
 };
 
 /* A job that goes on, posted by any thread. */
@@ -496,12 +503,26 @@ struct view *keeper_view(struct keeper *keeper)
     return keeper->view;
 }
 
+/* Another generation: the store was emptied. Its nodes come again with what they run. */
+static void watch_generation(struct keeper *keeper, const struct store_status *status)
+{
+    if (!status->generation[0] || strcmp(status->generation, keeper->generation) == 0)
+        return;
+    if (keeper->generation[0]) {
+        atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
+        log_event(LOG_ERROR, "store.emptied", KC("generation", status->generation),
+                  KC("detail", "nodes register again; what they run is taken back"));
+    }
+    str_copy(str_of(status->generation), keeper->generation, sizeof keeper->generation);
+}
+
 /* A store that takes no writes, and one that does again, is told once. */
 static void watch_store(struct keeper *keeper)
 {
     struct store_status status;
 
     store_status(keeper->sched->store, &status);
+    watch_generation(keeper, &status);
     if (status.mode == keeper->store_mode)
         return;
     keeper->store_mode = status.mode;

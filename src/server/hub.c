@@ -233,6 +233,17 @@ struct tell {
     char text[];
 };
 
+/* 4001 keeps an agent away for a while; one whose node an emptied store forgot shall come again. */
+static void close_socket(struct server *server, struct socket *socket, bool replaced)
+{
+    bool emptied = clock_mono_ms() < atomic_load(&server->sched.recovering_until_ms);
+
+    if (emptied && !replaced)
+        ws_close(socket->ws, 1012, "the store was emptied");
+    else
+        ws_close(socket->ws, 4001, replaced ? "replaced" : "deregistered");
+}
+
 static void tell_msg(struct msg *msg)
 {
     struct tell *tell = container_of(msg, struct tell, msg);
@@ -240,7 +251,7 @@ static void tell_msg(struct msg *msg)
     struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(tell->link));
 
     if (socket && tell->close)
-        ws_close(socket->ws, 4001, tell->len ? "replaced" : "deregistered");
+        close_socket(tell->server, socket, tell->len > 0);
     else if (socket)
         ws_send(socket->ws, (struct str){.at = tell->text, .len = tell->len});
     free(tell);

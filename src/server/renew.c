@@ -56,13 +56,24 @@ static void renew_all(struct renew *renew, struct node *node)
     atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);
 }
 
+/* A store that was emptied waits for the word of every node, also that it runs nothing. */
+static bool recovering(struct renew *renew)
+{
+    static struct store_run nothing;
+    const struct sched *sched = &renew->worker->server->sched;
+
+    renew->runs = renew->runs ? renew->runs : &nothing;
+    return clock_mono_ms() <
+           atomic_load_explicit(&sched->recovering_until_ms, memory_order_relaxed);
+}
+
 bool renew_start(struct renew *renew, struct node *node, void (*done)(struct renew *renew))
 {
     if (!renew->listed) {
         renew_all(renew, node);
         return false;
     }
-    if (!renew->count)
+    if (!renew->count && !recovering(renew))
         return false;
     renew->done = done;
     send_renew(renew, node, renewed);

@@ -84,6 +84,7 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
         .now_ms = session->test_clock ? session->test_clock() : 0,
         .instance = session->instance,
         .generation = session->next_generation,
+        .known = session->generation,
         .retention_ms = config->retention_ms,
         .breaker_threshold = config->breaker_threshold,
         .breaker_cooldown_ms = config->breaker_cooldown_ms,

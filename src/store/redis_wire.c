@@ -153,6 +153,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     add(wire, wire->head, sizeof wire->head);
     add_word(wire, head->instance);
     add_word(wire, head->generation);
+    add_word(wire, head->known);
 }
 
 struct redis_args wire_args(struct wire *wire)

@@ -34,6 +34,7 @@ struct wire_head {
     int64_t late_ms;        /* store time after which nothing changes any more; 0: no bound */
     const char *instance;   /* its name */
     const char *generation; /* the name of a new one, if the store turns out to be empty */
+    const char *known;      /* the generation of before; "": none yet */
     int64_t retention_ms;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;

@@ -139,18 +139,33 @@ static void test_restart_keeps_what_was_written(void **state)
 static void test_empty_is_noticed(void **state)
 {
     struct fixture *fixture = *state;
+    struct store_run runs[] = {{.id = 7, .attempt = 2}};
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
     char generation[24];
 
+    renew.u.renew.runs = runs;
+    renew.u.renew.count = 1;
+    renew.u.renew.ttl_ms = 45000;
     memcpy(generation, status(fixture).generation, sizeof generation);
     redis_say(fixture->server.port, "FLUSHALL");
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_ALL_FULL);
     assert_int_equal(fixture->rig.op.u.put.candidates[0].why, LEASE_NOT_READY);
     assert_string_not_equal(status(fixture).generation, generation);
     assert_non_null(strstr(status(fixture).detail, "came back empty"));
-    /* Registered again, it works as if it were new. */
-    assert_int_equal(rig_node(&fixture->rig, "n1", 1, NODE_READY), ERR_OK);
+    /* Registered again it gets nothing before it has told what it runs, and that is taken back. */
+    assert_int_equal(rig_node(&fixture->rig, "n1", 2, NODE_READY), ERR_OK);
     assert_true(fixture->rig.op.u.node_put.created);
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_ALL_FULL);
+    assert_int_equal(fixture->rig.op.u.put.candidates[0].why, LEASE_NOT_READY);
+    assert_int_equal(rig_call(&fixture->rig, &renew), ERR_OK);
+    assert_false(runs[0].unknown);
+    assert_int_equal(renew.counts.running, 1);
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_ALL_FULL);
+    assert_int_equal(fixture->rig.op.u.put.candidates[0].why, LEASE_FULL);
+    assert_int_equal(rig_finish(&fixture->rig, STORE_DONE, 7, 2, "n1", NULL), ERR_OK);
+    assert_int_equal(fixture->rig.op.counts.running, 0);
+    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_OK);
 }
 
 static void test_functions_are_loaded_again(void **state)

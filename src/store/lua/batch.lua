@@ -177,23 +177,28 @@ local function server_now()
 end
 
 -- What every call reads and writes is one field: now, order, lapse_seq, version, gate_count,
--- open_count, wheel_at, ripe, total, active, bucket_count, kept, generation, newest bucket.
+-- open_count, wheel_at, ripe, total, active, bucket_count, kept, recover_until, generation, newest
+-- bucket.
 -- redis_nodes.c looks at the order.
-local STATE = '<i8i8i8i8i8i8i8i8i8i8i8i8ss'
+local STATE = '<i8i8i8i8i8i8i8i8i8i8i8i8i8ss'
 
-local function begin_batch(now, gen)
+local function begin_batch(now, gen, known)
   U = {
     now = now, ending = nil, jobs = {}, raw = {}, dirty = {}, rows = {}, nodes = {},
     raw_nodes = {}, node_row = {}, dirty_nodes = {}, created = {}, due = {}, lapsed = {},
     wheel = {}, terms = {}, times = {}, gates = {}, dirty_gates = {}, idems = {}, dirty_idems = {},
     sessions = {}, dirty_sessions = {}, callbacks = {}, told = {},
     order = 0, lapse_seq = 0, version = 0, gate_count = 0, open_count = 0, wheel_at = 0,
-    ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0, gen = gen, bucket = '',
+    ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0, recover_until = 0, gen = gen,
+    bucket = '',
   }
   local packed = call('HGET', KEY .. 'meta', 'state')
   if packed then
     U.last, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count, U.wheel_at, U.ripe,
-      U.total, U.active, U.bucket_count, U.kept, U.gen, U.bucket = unpack_struct(STATE, packed)
+      U.total, U.active, U.bucket_count, U.kept, U.recover_until, U.gen, U.bucket =
+      unpack_struct(STATE, packed)
+  elseif known ~= '' then
+    recover_begin() -- whoever calls knew another generation: this store was emptied
   end
   U.ending = moment(now) .. moment(now) .. ZERO -- updated, ended, due
 end
@@ -293,21 +298,21 @@ local function end_batch(count)
   publish_nodes()
   call('HSET', KEY .. 'meta', 'state', pack(STATE, U.now, U.order + count, U.lapse_seq, U.version,
     U.gate_count, U.open_count, U.wheel_at, U.ripe, U.total, U.active, U.bucket_count, U.kept,
-    U.gen, U.bucket))
+    U.recover_until, U.gen, U.bucket))
 end
 
 -- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
 -- nothing may change any more, retention, breaker threshold and cooldown, the number of ops; then the
--- instance's name and a name for a new generation.
+-- instance's name, a name for a new generation, and the one it knows ('': none yet).
 -- Answers {now, order of the first op - 1, generation, open breakers, answers...}.
 local function batch(keys, args)
   begin_library()
-  A, at = args, 3
+  A, at = args, 4
   local now, late, retention, threshold, cooldown, count =
     unpack_struct('<i8i8i8i8i8I4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
-  begin_batch(now, args[3])
+  begin_batch(now, args[3], args[4])
   U.instance, U.retention, U.threshold, U.cooldown = args[2], retention, threshold, cooldown
   wheel_turn()
   local ops = read_ops(count)

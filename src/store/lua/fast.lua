@@ -52,7 +52,7 @@ function fast.R(op, pos)
   local node = sub(op, 52, 51 + len)
   local n = U.raw_nodes[node]
   if U.raw[id] ~= false or U.jobs[id] ~= nil or not n or U.nodes[node] ~= nil or
-    U.gate_count > 0 or U.now >= U.ripe or byte(n, 1) ~= HEALTH.READY or byte(n, 20) ~= 1 then
+    U.gate_count > 0 or U.now >= U.ripe or U.now < U.recover_until or byte(n, 1) ~= HEALTH.READY or byte(n, 20) ~= 1 then
     return nil
   end
   local max, reserved, running = unpack_struct('<i4i4i4', n, 2)

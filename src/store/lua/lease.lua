@@ -21,9 +21,23 @@ local function job_place(j)
   end
 end
 
+-- A store that was emptied while nodes were at work (F21). For a while, runs that nodes list are taken
+-- back as what they are, and a node gets nothing new before it has listed its runs, or had the time.
+local RECOVER_MS, RECOVER_NODE_MS = 60000, 15000
+
+local function recover_begin()
+  U.recover_until = U.now + RECOVER_MS
+  call('DEL', KEY .. 'heard')
+end
+
+local function is_held(n)
+  return U.now < U.recover_until and U.now - n.registered < RECOVER_NODE_MS and
+    call('HEXISTS', KEY .. 'heard', n.id) == 0
+end
+
 -- Why this node does not take it; OK when it does. `spare` slots are kept for others.
 local function lease_check(n, spare)
-  if n.health ~= HEALTH.READY then return WHY.NOT_READY end
+  if n.health ~= HEALTH.READY or is_held(n) then return WHY.NOT_READY end
   if n.max <= 0 then return WHY.NO_CAPACITY end
   if n.running + n.reserved >= n.max - spare then return WHY.FULL end
   return WHY.OK

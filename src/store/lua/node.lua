@@ -114,9 +114,29 @@ local function renew_one(n, j, ttl)
   return true
 end
 
+-- A run the emptied store knows nothing of: what it was about is gone, its slot is not.
+local function restore(n, id, attempt, ttl)
+  if attempt < 1 or attempt > ATTEMPTS_MAX then return end
+  local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
+  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, U.now, U.now
+  lease_take(n, j, ttl)
+  n.reserved, n.running, j.lease = n.reserved - 1, n.running + 1, RUNNING_LEASE
+  job_place(j)
+end
+
+local function recover(n, op)
+  for i = 1, #op.runs do
+    if op.runs[i] ~= '' and not job_get(op.runs[i]) then
+      restore(n, op.runs[i], op.attempts[i], op.ttl)
+    end
+  end
+  call('HSET', KEY .. 'heard', n.id, 1)
+end
+
 function verbs.N(op)
   local n = node_get(op.node)
   if n and not n.known then n = nil end -- dropped: what it still has runs out by itself
+  if n and U.now < U.recover_until then recover(n, op) end
   local unknown = {}
   for i = 1, #op.runs do
     local j = job_get(op.runs[i])

@@ -79,19 +79,23 @@ local function may_create(op, answer)
   return answer.err == ERR.OK
 end
 
-local function create(op)
+local function job_new(id, about)
   local j = {
-    id = op.job, state = NEW, lease = NONE, attempt = 1, max = op.max,
-    callback = op.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
-    place = AT_NOWHERE, keyed = false, told = 0, epoch = 0, owner = op.owner, created = U.now,
-    updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = op.timeout,
-    run_until = 0, filed = 0, node = '', type = op.type, reason = '', outside = 0, result = '',
+    id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
+    callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
+    place = AT_NOWHERE, keyed = false, told = 0, epoch = 0, owner = about.owner, created = U.now,
+    updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = about.timeout,
+    run_until = 0, filed = 0, node = '', type = about.type, reason = '', outside = 0, result = '',
   }
-  job_beside(j, ':s', op.spec)
-  U.jobs[op.job] = j
+  job_beside(j, ':s', about.spec)
+  U.jobs[id] = j
   job_changed(j)
-  job_listed(j.id)
+  job_listed(id)
   return j
+end
+
+local function create(op)
+  return job_new(op.job, op)
 end
 
 -- R004-7: which pool and language pair a session used last: "version updated pool\npair".
