@@ -152,7 +152,7 @@ void copy_check_tick(struct copy *copy)
         copy->run_version != copy->spec.version)
         return;
     if (!check->next_ms)
-        check->next_ms = now_ms + health->start_ms;
+        check->next_ms = now_ms + health->interval_ms;
     if (now_ms < check->next_ms)
         return;
     if (health->command.count > 0)

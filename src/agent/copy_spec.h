@@ -11,9 +11,8 @@ struct copy_health {
     const struct json *command_given;
     struct strs command; /* count 0: no command */
     struct str http;     /* a URL on this machine; at == NULL: none */
-    int64_t interval_ms; /* between two checks */
+    int64_t interval_ms; /* between two checks, and before the first */
     int64_t timeout_ms;  /* of one */
-    int64_t start_ms;    /* after its start, before the first */
     int64_t failures;    /* in a row, and it is restarted */
 };
 

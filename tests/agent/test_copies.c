@@ -300,7 +300,7 @@ static void test_a_spec_that_cannot_be_run(void **state)
 
 #define CHECKED(check)                                                                             \
     "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{\"command\":\"serve\",\"health\":"  \
-    "{" check ",\"interval_ms\":1000,\"start_ms\":500,\"failures\":2}}}]"
+    "{" check ",\"interval_ms\":1000,\"failures\":2}}}]"
 
 static struct fake_run *newest(const char *prefix)
 {
@@ -317,7 +317,7 @@ static void test_health_by_command(void **state)
     fence(bench, HOUR_MS);
     up(bench, "web");
     bench_tick(bench, 0);
-    bench_tick(bench, 499);
+    bench_tick(bench, 999);
     assert_null(newest("h."));
     assert_str(told(bench, "healthy"), "false"); /* not known yet */
     bench_tick(bench, 1);

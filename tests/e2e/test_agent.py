@@ -47,7 +47,7 @@ class Machine:
 class Agent:
     """A `berth agent`. Flags are settings: slots_fixed=2; `config` is the text of its file."""
 
-    def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, **settings):
+    def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, prefix=(), **settings):
         self.node_id = node_id
         self.dir = case.dir / (data_dir or f"agent-{node_id}")
         self.machine = machine or Machine(tempfile.mkdtemp(prefix="host-", dir=case.dir))
@@ -64,7 +64,7 @@ class Agent:
             command += ["--config", str(path)]
         handle, name = tempfile.mkstemp(prefix=f"log-{node_id}-", dir=case.dir)
         self.log_path = pathlib.Path(name)
-        self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *prefix, *command], stdin=subprocess.DEVNULL,
                                         stdout=handle, stderr=handle, env=clean_env())
         os.close(handle)
         live.add(self.process)

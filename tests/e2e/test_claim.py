@@ -14,7 +14,7 @@ import unittest
 
 import postgres
 from harness import SLOW, WsNode, eventually, tags
-from relay import Relay
+from relay import Cable, Relay
 from test_agent import AgentCase, alive
 
 # Every copy holds the lock of its deployment for as long as it lives; nobody else may find it free
@@ -185,7 +185,7 @@ class Sharing(ClaimCase):
         for name in "abcde":
             wires[name] = Relay(server.port)
             self.addCleanup(wires[name].close)
-            agents[name] = self.node(f"http://127.0.0.1:{wires[name].port}", name)
+            agents[name] = self.node(wires[name].url, name)
         for i in range(10):
             self.deploy(server, f"d{i}")
         before = self.all_run(server, 10)
@@ -275,13 +275,18 @@ class Fencing(ClaimCase):
             except OSError:
                 pass
 
+    wire = Relay
+
+    def begin(self, name):
+        self.nodes[name] = self.node(self.wires[name].url, name, prefix=self.wires[name].prefix)
+
     def cluster(self, count, deployments):
-        self.server = self.serve()
+        self.server = self.serve(hosts=Cable.hosts())
         self.wires, self.nodes = {}, {}
         for name in "abcdef"[:count]:
-            self.wires[name] = Relay(self.server.port)
+            self.wires[name] = self.wire(self.server.port)
             self.addCleanup(self.wires[name].close)
-            self.nodes[name] = self.node(f"http://127.0.0.1:{self.wires[name].port}", name)
+            self.begin(name)
         for i in range(deployments):
             self.deploy(self.server, f"d{i}")
         self.all_run(self.server, deployments, 60)
@@ -304,7 +309,7 @@ class Fencing(ClaimCase):
     def kill_agent(self, node):
         self.nodes[node].kill()
         self.moved_from(node)
-        self.nodes[node] = self.node(f"http://127.0.0.1:{self.wires[node].port}", node)
+        self.begin(node)
 
     def flicker(self, node):
         """Too short to lose anything; long enough to be at the edge."""
@@ -336,6 +341,9 @@ class Fencing(ClaimCase):
 
     @unittest.skipUnless(os.environ.get("BERTH_WITNESS_ROUNDS"), "make witness")
     def test_no_two_copies_over_many_rounds(self):
+        if Cable.possible():
+            self.wire = Cable
+        print(f"partitions by {self.wire.__name__}", flush=True)
         self.rounds(int(os.environ["BERTH_WITNESS_ROUNDS"]))
 
     def test_a_frozen_machine_ends_its_copy_first(self):
