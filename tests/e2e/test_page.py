@@ -2,7 +2,7 @@
 import gzip
 import re
 
-from harness import Case
+from harness import Case, Node, eventually
 
 
 class PageCase(Case):
@@ -57,6 +57,48 @@ class PageCase(Case):
         server = self.start()
         sizes = {name: len(server.get(name).body) for name in ("/", "/page/app.js", "/page/app.css", "/page/icon.svg")}
         self.assertLess(sum(sizes.values()), 150_000, sizes)
+
+    def test_brief_status(self):
+        """What the page asks for every two seconds leaves out what only one node's view needs."""
+        server = self.start()
+        for name in ("n1", "n2"):
+            Node(server, name, allowed_types=["dev"])
+        self.placed(server)
+        whole = self.ok(server.get("/v1/cluster/status"))
+        brief = self.ok(server.get("/v1/cluster/status?brief=1"))
+        self.assertEqual(set(brief["servers"]), {"n1", "n2"})
+        for name, card in brief["servers"].items():
+            self.assertEqual(set(whole["servers"][name]) - set(card), {"clamps", "tasks_running"})
+        self.assertEqual(sum(len(card["tasks"]) for card in brief["servers"].values()), 1)
+        one = self.ok(server.get("/v1/cluster/status?node_id=n2"))
+        self.assertEqual(list(one["servers"]), ["n2"])
+        self.assertEqual(one["total_slots"], whole["total_slots"], "the cluster is the same")
+        self.problem(server.get("/v1/cluster/status?brief=2"), 400, "BAD_FIELD")
+
+    def test_stats(self):
+        """The charts' points: what was dispatched and refused is in one of them, and `since` leaves out those seen."""
+        server = self.start()
+        Node(server, "n1", max_concurrent_jobs=50)
+        eventually("the first reading is taken", lambda: server.get("/v1/stats").json["points"], 15)
+        for _ in range(20):
+            self.placed(server)
+        self.problem(server.post("/v1/dispatch/f2f", {"src_lang": "xx", "tgt_lang": "yy"}), 422, "NO_CAPABLE_NODE")
+
+        def sums():
+            points = server.get("/v1/stats").json["points"]
+            seconds = 2
+            done = sum(point["dispatched_per_s"] * seconds for point in points)
+            refused = sum(point["refused_per_s"].get("NO_CAPABLE_NODE", 0) * seconds for point in points)
+            return points if (round(done), round(refused)) == (20, 1) else None
+
+        points = eventually("all of it is in the points", sums, 15)
+        busy = [point for point in points if point["dispatched_per_s"] > 0]
+        self.assertTrue(all(0 < point["p50_ms"] <= point["p99_ms"] for point in busy))
+        times = [point["at_ms"] for point in points]
+        self.assertEqual(times, sorted(set(times)))
+        later = self.ok(server.get(f"/v1/stats?since={times[-1]}"))["points"]
+        self.assertTrue(all(point["at_ms"] > times[-1] for point in later))
+        self.problem(server.get("/v1/stats?since=yesterday"), 400, "BAD_FIELD")
 
     def test_page_without_a_token(self):
         """The page itself is for everybody; what it asks for is not."""

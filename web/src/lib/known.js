@@ -17,7 +17,7 @@ const SLOW_MS = 5000;
 const JOBS_PAGE = 100;
 
 export const known = {
-  link: { state: "connecting", sinceMs: now(), heardMs: 0, retryMs: 0 },
+  link: { state: "connecting", heardMs: 0, retryMs: 0 },
   cluster: null /* status, total, available, recommendation, stale */,
   servers: [] /* by id; `at` is the place in this order */,
   worstFirst: [] /* the same, by how they are */,
@@ -31,7 +31,7 @@ export const known = {
 };
 
 /* Jobs as the current filter has them, newest first. */
-export const jobs = { query: "", rows: [], index: new Map(), cursor: null, loaded: false, error: null, behind: 0 };
+export const jobs = { query: "", rows: [], index: new Map(), cursor: null, loaded: false, error: null };
 
 const watched = new Map(); /* job id -> function to call when it changed */
 
@@ -41,7 +41,7 @@ export function watchJob(id, tell) {
 }
 
 function setLink(state, more = {}) {
-  if (known.link.state !== state) known.link = { ...known.link, state, sinceMs: now(), ...more };
+  if (known.link.state !== state) known.link = { ...known.link, state, ...more };
   else Object.assign(known.link, more);
   changed("link");
 }
@@ -145,7 +145,6 @@ function takeJobs(query, page, append) {
   jobs.cursor = page.next_cursor;
   jobs.loaded = true;
   jobs.error = null;
-  jobs.behind = 0;
   changed("jobs");
 }
 
@@ -190,7 +189,6 @@ function applyJob(event) {
 
   if (tell) tell(event);
   if (at === undefined) {
-    jobs.behind++;
     jobsPoll.soon(1000);
     return;
   }
