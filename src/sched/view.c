@@ -30,6 +30,7 @@ struct view {
     int64_t seq;       /* of the last change heard, or known to be contained */
     int64_t oldest_us; /* see view_take_oldest_us */
     int64_t news_us;   /* the same of `news`; 0: none */
+    char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
 };
 
 struct view *view_new(struct sched *sched, struct members *members)
@@ -349,8 +350,26 @@ void view_load(struct view *view)
         send(view, STORE_NODES);
 }
 
+/* A store that was emptied counts from the beginning: what we know is of before, all of it. */
+static void watch_generation(struct view *view)
+{
+    struct store_status status;
+    struct member *member;
+
+    store_status(view->sched->store, &status);
+    if (strcmp(status.generation, view->generation) == 0)
+        return;
+    for (size_t i = 0; view->generation[0] && (member = map_next(&view->members->by_id, &i));) {
+        member->node->change_order = 0;
+        atomic_store(&member->node->link_order, 0);
+        atomic_store(&member->node->counts, 0);
+    }
+    memcpy(view->generation, status.generation, sizeof view->generation);
+}
+
 void view_compare(struct view *view)
 {
+    watch_generation(view);
     view->compare = true;
     view_live_compare(view->live);
     next_call(view);

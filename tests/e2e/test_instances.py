@@ -83,6 +83,20 @@ class Nodes(Instances):
         self.ok(node.heartbeat())
         eventually("back", lambda: all(s.node("n1")["health"] == "ready" for s in self.all), 3)
 
+    def test_an_emptied_store_is_seen_by_all(self):
+        nodes = [Node(self.all[i % 3], f"n{i}") for i in range(6)]
+        eventually("known", lambda: self.views([node.id for node in nodes]), 3)
+        for _ in range(30):
+            self.all[0].post("/v1/nodes/n0/drain")  # orders and versions go up
+            self.all[1].post("/v1/nodes/n0/undrain")
+        self.redis.say("FLUSHALL")
+        eventually("nobody is there", lambda: self.views([]), 5)
+        for node in nodes[:3]:
+            self.assertEqual(eventually("it may come again", lambda: node.register(), 5).status, 200)
+        eventually("as the store has it", lambda: self.views(["n0", "n1", "n2"]), 3)
+        self.ok(self.all[2].post("/v1/nodes/n1/drain"))
+        eventually("changes are taken", lambda: all(s.node("n1")["health"] == "draining" for s in self.all), 3)
+
     def test_pub_sub_cut_while_nodes_join_and_leave(self):
         stop = threading.Event()
 
@@ -108,6 +122,7 @@ class Nodes(Instances):
 
 
 class HandOver(Instances):
+    @tags("threads")
     def test_a_socket_elsewhere_gets_its_job(self):
         a, b, c = self.all
         node = WsNode(b, "n1", max_concurrent_jobs=4)
@@ -179,6 +194,7 @@ class HandOver(Instances):
         self.assertLess(time.monotonic() - begun, 3)
         node.close()
 
+    @tags("threads")
     def test_events_show_the_whole_cluster(self):
         a, b, c = self.all
         node = WsNode(b, "n1")
