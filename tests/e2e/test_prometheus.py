@@ -175,6 +175,17 @@ class Scrape(Case):
         redis.send_signal(signal.SIGCONT)
         eventually("all is well again", lambda: "BerthStoreDown" not in prometheus.firing(), 20)
 
+    @tags("load")
+    def test_a_node_that_is_gone(self):
+        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
+                            running_lease_ms=2000)
+        prometheus = Prometheus(self, server.port)
+        eventually("a first scrape", lambda: prometheus.target()["health"] == "up", 20)
+        quiet = Node(server, "quiet")
+        self.ok(quiet.ack(self.placed(server)))
+        prometheus.wait("BerthLeasesLost")
+        prometheus.wait("BerthNodesOffline")
+
     def listens(self, port):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
