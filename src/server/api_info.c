@@ -5,6 +5,7 @@
 #include "server/api.h"
 #include "server/events.h"
 #include "server/hub.h"
+#include "store/deploys.h"
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
@@ -106,6 +107,15 @@ void api_readyz(struct call *call)
                : draining ? STR("draining")
                : !loaded  ? STR("loading nodes")
                           : str_of(status.detail[0] ? status.detail : "store down"));
+    jsonw_key(&w, "database_up"); /* deployments only: without it all else works */
+    if (server->deploys) {
+        struct deploys_status database;
+
+        deploys_status(server->deploys, &database);
+        jsonw_bool(&w, database.up);
+    } else {
+        jsonw_null(&w);
+    }
     jsonw_kint(&w, "snapshot_version",
                call->worker->sched->snapshot ? call->worker->sched->snapshot->version : 0);
     jsonw_kstr(&w, "version", STR(BERTH_VERSION));

@@ -44,6 +44,22 @@ void deploy_tick(struct worker *worker)
     hub_tell_all(worker->hub, STR("{\"msg\":\"deployments_changed\"}"));
 }
 
+void deploy_watch(struct server *server)
+{
+    struct deploys_status status;
+
+    if (!server->deploys)
+        return;
+    deploys_status(server->deploys, &status);
+    if (status.up != server->database_down)
+        return; /* as it was told */
+    server->database_down = !status.up;
+    if (status.up)
+        log_event(LOG_INFO, "database.up", KI("errors", status.errors));
+    else
+        log_event(LOG_WARN, "database.down", KC("reason", status.detail));
+}
+
 static void failed(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;

@@ -11,6 +11,8 @@
 enum err deploy_open(struct server *server, struct problem *why);
 /* On each loop's tick: nodes are told that they should look. */
 void deploy_tick(struct worker *worker);
+/* On the keeper's tick: the log tells when the database went, and when it is back. */
+void deploy_watch(struct server *server);
 
 struct deploy_call {
     struct call *call;

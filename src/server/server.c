@@ -112,6 +112,7 @@ static void keeper_tick_all(struct loop *loop)
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
     terminals_tick(worker->server->terminals);
+    deploy_watch(worker->server);
     events_keeper_tick(worker->server);
     tally_tick(worker->sched);
     archive_tick(worker->server->archive);

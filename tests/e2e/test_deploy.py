@@ -91,10 +91,12 @@ class Table(DeployCase):
         answer = server.get(f"{NODE}/d0")
         self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.assertLess(answer.seconds, 1)
-        self.assertEqual(server.get("/healthz").status, 200)
+        self.assertEqual((server.get("/healthz").status, server.get("/readyz").json["database_up"]), (200, False))
+        eventually("the log tells", lambda: "event=database.down" in server.log)
         start_again(database)
         eventually("it is back", lambda: server.get(f"{NODE}/d0").status == 200, 30)
         self.assertEqual(self.owners(server), before)
+        eventually("the log tells", lambda: "event=database.up" in server.log)
 
     def test_versions(self):
         server = self.start()
