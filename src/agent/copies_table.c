@@ -137,6 +137,18 @@ static const char *told_state(const struct copy *copy)
     return copy->state == COPY_WAITING ? "stopped" : copy_state_name(copy->state);
 }
 
+/* null: it has a check, and that has not said anything yet. */
+static void write_health(const struct copy *copy, struct jsonw *w)
+{
+    bool silent = copy->known && copy_spec_checked(&copy->spec) && !copy->check.passed &&
+                  copy->check.failures == 0;
+
+    if (copy->state == COPY_RUNNING && silent)
+        jsonw_knull(w, "healthy");
+    else
+        jsonw_kbool(w, "healthy", copy_well(copy));
+}
+
 static void write_last(const struct copy *copy, struct jsonw *w)
 {
     const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
@@ -162,7 +174,9 @@ void copies_write(const struct copies *copies, struct jsonw *w)
         jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->spec.generation);
         jsonw_kint(w, "version", copy->run ? copy->run_version : copy->spec.version);
         jsonw_kstr(w, "state", str_of(told_state(copy)));
-        jsonw_kbool(w, "healthy", copy_well(copy));
+        write_health(copy, w);
+        if (copy->run && copy->run->pid)
+            jsonw_kint(w, "pid", copy->run->pid);
         jsonw_kint(w, "restarts", copy->restarts);
         jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
         if (copy->state == COPY_WAITING && copy->next_ms > now_ms)

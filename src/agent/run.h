@@ -64,6 +64,7 @@ struct run {
     struct str key, meta;
     enum run_state state;
     int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
+    int pid;              /* of its main process; 0: not known (yet) */
     bool adopted;         /* found when the agent started */
     struct run_exit exit; /* when ENDED */
     const struct run_handler *handler; /* who is told; of a run that is found, set by `found` */

@@ -95,9 +95,12 @@ static void hear_hello(struct run_private *priv, struct str words)
 static void hear_started(struct run_private *priv, struct str words)
 {
     struct run *run = &priv->run;
+    int64_t pid;
 
     assert(run->state != RUN_ENDED);
-    str_int(words, &run->started_ms);
+    str_int(str_cut(&words, ' '), &run->started_ms);
+    if (words.at && str_int(words, &pid) && pid > 1) /* an older shim does not tell */
+        run->pid = (int)pid;
     if (run->state != RUN_STARTING)
         return; /* adopted: it was taken for running already */
     run->state = RUN_RUNNING;

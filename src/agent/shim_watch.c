@@ -104,7 +104,7 @@ static void greet(struct shim *shim)
     run_tree_proc(getpid(), &self);
     tell(shim, "hello %d %" PRIu64, (int)getpid(), self.start);
     if (shim->job.pid > 0)
-        tell(shim, "started %" PRId64, shim->started_ms);
+        tell(shim, "started %" PRId64 " %d", shim->started_ms, (int)shim->job.pid);
     if (shim->stopping)
         tell(shim, "stopping");
 }

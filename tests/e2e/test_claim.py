@@ -426,6 +426,7 @@ class Living(ClaimCase):
                     restart={"min_ms": 50, "max_ms": 100})
         copy = lambda: (self.ok(server.get("/v1/deployments/web"))["copies"] or [{}])[0]
         eventually("it runs", lambda: copy().get("state") == "running" and len(self.lines("pids")) == 1)
+        self.assertEqual(str(copy()["pid"]), self.lines("pids")[0])
         crash.touch()
         eventually("it is restarted", lambda: len(self.lines("pids")) == 2)
         eventually("that is told", lambda: copy().get("restarts") == 1 and copy()["state"] == "running")
