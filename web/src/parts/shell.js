@@ -69,7 +69,7 @@ function Figures() {
   const online = servers.filter((server) => server.online).length;
   const up = online === servers.length ? count(online) : `${count(online)}/${count(servers.length)}`;
   return html`<dl class="figures">
-    <div><dt>servers</dt><dd class="num">${up}</dd></div>
+    <div><dt>${servers.length === 1 ? "server" : "servers"}</dt><dd class="num">${up}</dd></div>
     <div><dt>slots used</dt><dd class="num">${count(cluster.used)}/${count(cluster.total)}</dd></div>
     <div><dt>waiting</dt><dd class="num">${count(point ? point.queue : 0)}</dd></div>
   </dl>`;
@@ -127,7 +127,7 @@ export function Shell({ children }) {
   return html`
     <header class="top">
       <a class="brand" href="#/"><img src="/page/icon.svg" alt="" width="22" height="22" />berth</a>
-      ${known.cluster && html`<${ClusterMark} status=${known.cluster.status} />`}
+      ${known.cluster && html`<a href="#/"><${ClusterMark} status=${known.cluster.status} /></a>`}
       <${Figures} />
       <span class="spring"></span>
       <${LinkState} />

@@ -1,9 +1,10 @@
 /* How work went over the last hours: by server, and by type on each. */
+import { seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
 import { count, duration, NONE, percent, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useReading } from "../lib/reading.js";
-import { place } from "../lib/router.js";
+import { href, place } from "../lib/router.js";
 import { Choices } from "../parts/filter.js";
 import { NodeLink } from "../parts/link.js";
 import { Panel, Rows } from "../parts/panel.js";
@@ -30,7 +31,10 @@ function Levels({ minutes }) {
 
 const times = (pair) => (pair && pair.p50 != null ? `${duration(pair.p50)} / ${duration(pair.p95)}` : NONE);
 
-function Row({ name, row, sub }) {
+function Row({ name, row, sub, where }) {
+  const rate = row.jobs ? percent(100 * row.success_rate) : NONE;
+  const bad = row.jobs && row.success_rate < 0.9;
+  const failed = `${href("jobs")}?state=FAILED${where ? `&${where}` : ""}`;
   const trouble = [
     [row.kills, "kill"],
     [row.breaker_opened, "breaker opened", "breakers opened"],
@@ -40,7 +44,7 @@ function Row({ name, row, sub }) {
     .map(([n, one, many]) => plural(n, one, many))
     .join(", ");
   return html`<tr class=${sub ? "sub" : ""}><td>${name}</td><td class="num">${count(row.jobs)}</td>
-    <td class="num ${row.success_rate < 0.9 ? "bad-text" : ""}">${row.jobs ? percent(100 * row.success_rate) : NONE}</td>
+    <td class="num">${bad ? html`<a class="why" href=${failed}>${rate}</a>` : rate}</td>
     <td class="num wide">${times(row.wait_ms)}</td><td class="num wide">${times(row.run_ms)}</td>
     <td class="num wide">${row.slot_use == null ? "" : percent(100 * row.slot_use)}</td>
     <td class="wide">${row.level_minutes && html`<${Levels} minutes=${row.level_minutes} />`}</td><td class="wide bad-text">${trouble}</td></tr>`;
@@ -57,14 +61,21 @@ const HEAD = [
   "~Trouble",
 ];
 
+const own = (server) => `node_id=${seg(server.node_id)}`;
+
 function Tables({ report }) {
   return html`
     <section class="panel">
       <${Rows} name="report" head=${HEAD}>
         ${report.servers.map(
           (server) => html`
-            <${Row} key=${server.node_id} row=${server} name=${html`<${NodeLink} id=${server.node_id} strong />`} />
-            ${server.types.map((type) => html`<${Row} key=${`${server.node_id} ${type.type}`} row=${type} name=${type.type} sub />`)}
+            <${Row} key=${server.node_id} row=${server} where=${own(server)}
+              name=${html`<${NodeLink} id=${server.node_id} strong />`} />
+            ${server.types.map(
+              (type) =>
+                html`<${Row} key=${`${server.node_id} ${type.type}`} row=${type} name=${type.type} sub
+                  where=${`${own(server)}&type=${seg(type.type)}`} />`,
+            )}
           `,
         )}
         ${report.total && html`<${Row} row=${report.total} name=${html`<b>all</b>`} />`}
