@@ -19,6 +19,7 @@ enum {
     /* Times of another instance come with the store's clock, known to some hundred ms: a small step
      * forward is no new sign of life. */
     BEAT_STEP_MS = 1000,
+    BEAT_LATE_MS = TELL_EVERY_MS + BEAT_STEP_MS,
 };
 
 struct peer {
@@ -240,12 +241,13 @@ void view_live_seen(struct view_live *live, const struct members *members, struc
     }
 }
 
-/* Whoever waited for it is not asked while its connection is nowhere. */
+/* It is not asked while its connection is nowhere. What was heard of it before may have been told
+ * after its connection closed; what comes much later is a sign of life by another way. */
 static void take_left(struct node *node, int64_t at_ms)
 {
     int64_t none = 0;
 
-    if (!atomic_load(&node->link))
+    if (!atomic_load(&node->link) && atomic_load(&node->heartbeat_ms) <= at_ms + BEAT_LATE_MS)
         atomic_compare_exchange_strong(&node->left_ms, &none, at_ms);
 }
 
@@ -259,11 +261,11 @@ static void take_link(struct view_live *live, struct node *node, const struct st
     uint32_t before = atomic_exchange(&node->holder, holder);
     bool socket = atomic_load(&node->link) != 0;
 
-    if (holder && said->kind == STORE_LINK_SOCKET)
+    if (holder)
         atomic_store(&node->left_ms, 0);
     else if (said->kind == STORE_LINK_SOCKET && !ours)
         take_left(node, now_ms); /* its instance is gone, and so is its connection */
-    else if (said->kind == STORE_LINK_LEFT && said->silent_ms >= said->linked_ms)
+    else if (said->kind == STORE_LINK_LEFT)
         take_left(node, now_ms - said->linked_ms);
     /* What we have and what the store says we have must be the same. */
     if ((holder && holder != before) || (holder && socket) ||

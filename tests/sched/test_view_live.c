@@ -1,0 +1,168 @@
+/* What an instance makes of what the store says about a node's connection. */
+#include "rig.h"
+
+#include "sched/view_live.h"
+
+enum { US = 0x11, OTHER = 0x22, NOW_MS = 1000000, BEAT_AGO_MS = 3000 };
+
+static int told;  /* calls of the hook */
+static bool away; /* its last word */
+
+static void linked(struct sched_loop *from, struct node *node, const struct store_live *said,
+                   bool is_away)
+{
+    told++;
+    away = is_away;
+}
+
+static const struct {
+    const char *what;
+    struct store_live said;
+    uint64_t link;       /* of a socket of our own */
+    uint64_t link_order; /* of our last word; the store's is of 10 */
+    uint32_t holder;     /* afterwards */
+    bool left;
+    int told;
+    bool away;
+} rows[] = {
+    {"nothing was ever said", {.kind = STORE_LINK_NONE}, 0, 0, 0, false, 0, false},
+    {"a socket elsewhere",
+     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     0,
+     0,
+     OTHER,
+     false,
+     1,
+     true},
+    {"it polls elsewhere", {.kind = STORE_LINK_POLL, .holder = OTHER}, 0, 0, OTHER, false, 1, true},
+    {"its socket closed elsewhere",
+     {.kind = STORE_LINK_LEFT, .holder = OTHER, .linked_ms = 100},
+     0,
+     0,
+     0,
+     true,
+     0,
+     false},
+    {"closed long ago, and it gave signs of life since",
+     {.kind = STORE_LINK_LEFT, .holder = OTHER, .linked_ms = 60000},
+     0,
+     0,
+     0,
+     false,
+     0,
+     false},
+    {"our socket, as it is", {.kind = STORE_LINK_SOCKET, .holder = US}, 7, 0, 0, false, 0, false},
+    {"our socket, which the store forgot", {.kind = STORE_LINK_NONE}, 7, 0, 0, false, 1, false},
+    {"our socket, and a newer one elsewhere",
+     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     7,
+     0,
+     OTHER,
+     false,
+     1,
+     true},
+    {"the same, but our word is newer",
+     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     7,
+     11,
+     0,
+     false,
+     0,
+     false},
+    {"the same, but our word is on its way",
+     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     7,
+     UINT64_MAX,
+     0,
+     false,
+     0,
+     false},
+    {"a socket of ours that is not there any more",
+     {.kind = STORE_LINK_SOCKET, .holder = US},
+     0,
+     0,
+     0,
+     false,
+     1,
+     false},
+};
+
+static void every_word_of_the_store(void **state)
+{
+    static const struct sched_hooks hooks = {.linked = linked};
+    static const int64_t wall_ms = NOW_MS;
+    struct store store = {.name = US};
+    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
+    struct view_live *live = view_live_new(&sched);
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct node node = {.link = rows[i].link,
+                            .link_order = rows[i].link_order,
+                            .heartbeat_ms = NOW_MS - BEAT_AGO_MS};
+        struct store_live said = rows[i].said;
+
+        said.silent_ms = -1;
+        told = 0;
+        view_live_take(live, &node, &said, 10);
+        if (atomic_load(&node.holder) != rows[i].holder || !!node.left_ms != rows[i].left ||
+            told != rows[i].told || (told && away != rows[i].away))
+            fail_msg("%s: holder %x, left %d, told %d", rows[i].what, node.holder,
+                     node.left_ms != 0, told);
+    }
+    view_live_free(live);
+}
+
+/* A store of our own says nothing of this; whatever stands there is not looked at. */
+static void a_store_of_our_own_has_no_others(void **state)
+{
+    static const int64_t wall_ms = NOW_MS;
+    struct store store = {0};
+    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched sched = {.store = &store, .loops = &loop};
+    struct view_live *live = view_live_new(&sched);
+    struct node node = {.heartbeat_ms = 1};
+    struct store_live said = {.kind = STORE_LINK_SOCKET, .holder = OTHER, .silent_ms = 5};
+
+    view_live_take(live, &node, &said, 10);
+    view_live_compare(live);
+    view_live_tick(live);
+    assert_int_equal(node.holder, 0);
+    assert_int_equal(node.heartbeat_ms, 1);
+    view_live_free(live);
+}
+
+/* Times of others are known to a second: a step as small is no new sign of life, or a lost node
+ * would come back again and again. */
+static void small_steps_are_no_signs_of_life(void **state)
+{
+    static const struct {
+        int64_t ago_ms, silent_ms, expected_ago_ms;
+    } steps[] = {{3000, 2500, 3000}, {3000, 1500, 1500}, {3000, 5000, 3000}, {3000, -1, 3000}};
+    static const struct sched_hooks hooks = {.linked = linked};
+    static const int64_t wall_ms = NOW_MS;
+    struct store store = {.name = US};
+    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
+    struct view_live *live = view_live_new(&sched);
+
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct node node = {.heartbeat_ms = NOW_MS - steps[i].ago_ms};
+        struct store_live said = {.silent_ms = steps[i].silent_ms};
+
+        view_live_take(live, &node, &said, 10);
+        assert_int_equal(node.heartbeat_ms, NOW_MS - steps[i].expected_ago_ms);
+    }
+    view_live_free(live);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_word_of_the_store),
+        cmocka_unit_test(a_store_of_our_own_has_no_others),
+        cmocka_unit_test(small_steps_are_no_signs_of_life),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
