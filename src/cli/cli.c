@@ -321,8 +321,10 @@ static int run_host(struct cli *cli, int argc, char **argv)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
             return print_help(cli);
     assert(cli->host != NULL);
+    if (cli->command->verb && strcmp(cli->command->noun, "store") == 0)
+        return cli->host->store(argc + 1, argv - 1); /* with the verb */
     if (cli->command->verb)
-        return cli->host->config(argc + 1, argv - 1); /* with the verb */
+        return cli->host->config(argc + 1, argv - 1);
     if (strcmp(cli->command->noun, "agent") == 0)
         return cli->host->agent(argc, argv);
     return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);

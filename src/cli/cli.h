@@ -47,6 +47,7 @@ struct cli_gate {
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);
     int (*config)(int argc, char **argv); /* with the verb: show */
+    int (*store)(int argc, char **argv);  /* with the verb: dump */
     void (*flags)(struct buf *out);       /* the flags they take, a line each; NULL: none */
     int (*agent)(int argc, char **argv);
     void (*agent_flags)(struct buf *out);

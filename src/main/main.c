@@ -24,6 +24,7 @@ int main(int argc, char **argv)
 {
     static const struct cli_host host = {.serve = server_main,
                                          .config = server_config_main,
+                                         .store = server_store_main,
                                          .flags = settings_help,
                                          .agent = agent_main,
                                          .agent_flags = agent_flags,

@@ -99,5 +99,6 @@ static inline struct worker *worker_of(struct loop *loop)
 /* argv without the program's name and the verb. Returns the exit code. */
 int server_main(int argc, char **argv, bool dev);
 int server_config_main(int argc, char **argv);
+int server_store_main(int argc, char **argv); /* `berth store dump` */
 
 #endif

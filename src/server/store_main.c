@@ -1,0 +1,118 @@
+/* `berth store dump`: what the store holds, as text for people or as JSON. Reads only. */
+#include "server/server.h"
+#include "server/settings.h"
+#include "store/dump.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Takes `FLAG VALUE` out of the words; NULL: it is not among them. */
+static const char *take_flag(int *argc, char **argv, const char *flag)
+{
+    for (int i = 0; i + 1 < *argc; i++) {
+        const char *value = argv[i + 1];
+
+        if (strcmp(argv[i], flag) != 0)
+            continue;
+        memmove(argv + i, argv + i + 2, sizeof *argv * (size_t)(*argc - i - 2));
+        *argc -= 2;
+        return value;
+    }
+    return NULL;
+}
+
+/* "  name=value name=value": texts as they are, the rest as JSON. */
+static void print_object(const struct json *object, struct arena *arena)
+{
+    const struct json *key = json_first(object);
+
+    for (uint32_t i = 0; i < object->count; i++) {
+        const struct json *value = key + 1;
+        struct str name = json_str(key, arena);
+        struct str text = json_str(value, arena);
+
+        if (!json_is_null(value) && text.at)
+            printf("  " STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(text));
+        else if (!json_is_null(value))
+            printf("  " STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(json_raw(value)));
+        key = json_next(value);
+    }
+    printf("\n");
+}
+
+static void print_text(struct str dump)
+{
+    struct arena arena = {0};
+    const struct json *root = NULL;
+
+    if (json_parse(dump, &arena, &root, NULL)) {
+        arena_free(&arena);
+        return;
+    }
+    const struct json *key = json_first(root);
+    for (uint32_t i = 0; i < root->count; i++) {
+        const struct json *value = key + 1;
+        const struct json *item = json_first(value);
+        struct str name = json_str(key, &arena);
+
+        if (value->type == JSON_ARR) {
+            printf(STR_FMT " (%u)\n", STR_ARG(name), (unsigned)value->count);
+            for (uint32_t k = 0; k < value->count; k++, item = json_next(item))
+                print_object(item, &arena);
+        }
+        key = json_next(value);
+    }
+    if (json_type(json_get(root, "more")) == JSON_TRUE)
+        printf("there is more: --limit N shows more of it\n");
+    arena_free(&arena);
+}
+
+static int said(int code, const char *detail)
+{
+    fprintf(stderr, "berth: %s\n", detail);
+    return code;
+}
+
+static int dump(const struct settings *settings, size_t max, bool as_json)
+{
+    struct problem why = {0};
+    struct arena arena = {0};
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    enum err err = store_dump(arena_cstr(&arena, settings->store),
+                              arena_cstr(&arena, settings->data_dir), max, &w, &why);
+
+    if (!err && as_json)
+        printf(STR_FMT "\n", STR_ARG(buf_view(&buf)));
+    else if (!err)
+        print_text(buf_view(&buf));
+    buf_free(&buf);
+    arena_free(&arena);
+    return err ? said(err == ERR_BAD_CONFIG ? 2 : 1, why.detail) : 0;
+}
+
+int server_store_main(int argc, char **argv)
+{
+    struct settings_source source;
+    struct problem why = {0};
+    int64_t max = DUMP_MAX_DEFAULT;
+    const char *output;
+    const char *limit;
+    int code;
+
+    if (argc < 1 || strcmp(argv[0], "dump") != 0)
+        return said(2, "store has the verb dump");
+    output = take_flag(&argc, argv, "-o");
+    if (output && strcmp(output, "json") != 0 && strcmp(output, "text") != 0)
+        return said(2, "-o must be text or json");
+    limit = take_flag(&argc, argv, "--limit");
+    if (limit && (!str_int(str_of(limit), &max) || max < 1 || max > DUMP_MAX))
+        return said(2, "--limit must be a number from 1 to 1000000");
+    if (settings_load(&source, argc - 1, argv + 1, &why)) {
+        settings_done(&source);
+        return said(2, why.detail);
+    }
+    code = dump(&source.settings, (size_t)max, output && strcmp(output, "json") == 0);
+    settings_done(&source);
+    return code;
+}

@@ -1,0 +1,57 @@
+"""`berth store dump`: what is in the store, read from the store itself while a server runs."""
+import json
+
+from harness import Case, Node, berth, eventually
+from redis import Redis
+
+
+class Dump(Case):
+    def look(self, server, flags):
+        node = Node(server, "n1", max_concurrent_jobs=3)
+        running, waiting = self.placed(server, session="s1"), self.placed(server, session="s2")
+        self.ok(node.ack(running))
+        ended = self.placed(server)
+        self.ok(node.done(ended, result={"a": 1}))
+        done = berth("store", "dump", *flags, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        dump = json.loads(done.stdout)
+        shown = dump["nodes"][0]
+        self.assertEqual((shown["node_id"], shown["health"], shown["max"], shown["reserved"], shown["running"]),
+                         ("n1", "ready", 3, 1, 1))
+        self.assertEqual({lease["job_id"]: lease["kind"] for lease in dump["leases"]},
+                         {running["job_id"]: "running", waiting["job_id"]: "reserved"})
+        self.assertEqual({job["job_id"]: job["state"] for job in dump["jobs"]},
+                         {running["job_id"]: "ACKED", waiting["job_id"]: "DISPATCHED", ended["job_id"]: "DONE"})
+        self.assertLessEqual({"s1", "s2"}, {session["session_id"] for session in dump["sessions"]})
+        self.assertEqual((dump["breakers"], dump["more"]), ([], False))
+        few = json.loads(berth("store", "dump", *flags, "--limit", "1", "-o", "json").stdout)
+        self.assertEqual((len(few["jobs"]), len(few["sessions"]), few["more"]), (1, 1, True))
+        text = berth("store", "dump", *flags).stdout
+        self.assertIn("nodes (1)", text)
+        self.assertIn(f"job_id={running['job_id']}", text)
+        self.ok(node.done(running))
+        self.ok(node.ack(waiting))
+        self.ok(node.done(waiting))
+        return dump
+
+    def test_embedded(self):
+        server = self.start()
+        dump = self.look(server, ["--data-dir", str(server.data_dir)])
+        self.assertEqual(dump["instances"], [])
+
+    def test_redis(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url)
+        dump = self.look(server, ["--store", redis.url])
+        self.assertEqual(len(dump["instances"]), 1)
+        eventually("the dump left no instance behind",
+                   lambda: len(json.loads(berth("store", "dump", "--store", redis.url, "-o", "json").stdout)["instances"]) == 1)
+
+    def test_what_cannot_be_read_is_said(self):
+        for flags, words in ((["--data-dir", str(self.dir / "none")], "none/store.db cannot be read"),
+                             (["--store", "redis://127.0.0.1:1/0"], "cannot be read"),
+                             (["--limit", "0"], "--limit must be a number"), (["-o", "xml"], "-o must be")):
+            done = berth("store", "dump", *flags)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, done.stderr)
