@@ -62,7 +62,7 @@ struct server {
     struct store *store;
     struct deploys *deploys; /* NULL: there is no database for them */
     _Atomic int64_t deploy_news;
-    bool database_down; /* the keeper's: as the log was last told */
+    bool database_down;          /* the keeper's: as the log was last told */
     struct terminals *terminals; /* the keeper's */
     _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */
