@@ -3,7 +3,7 @@ import json
 import signal
 import subprocess
 
-from harness import BINARY, Case, WsNode, berth, clean_env, eventually, in_parallel
+from harness import BINARY, Case, WsNode, berth, clean_env, eventually, in_parallel, tags
 from test_auth import bearer, digest
 
 
@@ -24,6 +24,7 @@ class TokenCase(Case):
         return server, server.token
 
 
+@tags("threads")
 class Made(TokenCase):
     def test_from_none_to_revoked(self):
         server = self.start()
@@ -193,6 +194,7 @@ class Limit(TokenCase):
         self.assertEqual([self.status(server, f"wrong-{i}") for i in range(200)], [401] * 200)
 
 
+@tags("threads")
 class Audit(TokenCase):
     def test_who_did_what(self):
         server, root = self.guarded()
