@@ -27,6 +27,7 @@ static void take_over(struct agent *agent, struct config_source *next,
     agent_access(agent);
     agent->protect.rules = *rules;
     log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
+    tenure_judge(agent->tenure);
     if (agent->link)
         link_beat(agent->link); /* labels, types and limits are news */
 }

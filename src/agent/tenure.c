@@ -172,8 +172,7 @@ static void on_told(struct query *query)
     if (query->err)
         tenure->untold = true;
     else if (json_type(stale) == JSON_ARR && stale->count > 0) {
-        tenure->version = -1; /* we run what is not ours: what is? */
-        tenure_look(tenure);
+        tenure_judge(tenure); /* we run what is not ours: what is? */
     }
 }
 
@@ -291,8 +290,7 @@ static void on_tick(struct loop_part *part)
 void tenure_up(struct tenure *tenure)
 {
     tenure->up = true;
-    tenure->version = -1; /* another server may know another table */
-    tenure_look(tenure);
+    tenure_judge(tenure); /* another server may know another table */
 }
 
 void tenure_down(struct tenure *tenure)
@@ -306,6 +304,12 @@ void tenure_look(struct tenure *tenure)
     tenure->next_ms = tenure->loop->mono_ms;
     if (tenure->up && !tenure->renewing)
         renew(tenure);
+}
+
+void tenure_judge(struct tenure *tenure)
+{
+    tenure->version = -1;
+    tenure_look(tenure);
 }
 
 static void part_gone(struct loop_part *part)

@@ -16,6 +16,7 @@ struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct cop
 void tenure_up(struct tenure *tenure); /* the link stands */
 void tenure_down(struct tenure *tenure);
 void tenure_look(struct tenure *tenure);    /* something changed: renew now */
+void tenure_judge(struct tenure *tenure);   /* our labels did: what is ours must be told anew */
 void tenure_changed(struct tenure *tenure); /* the copies did: tell it soon */
 void tenure_free(struct tenure *tenure);    /* before copies_free */
 

@@ -161,6 +161,7 @@ class Sharing(ClaimCase):
         self.addCleanup(pg.close)
         self.share(database=pg.url)
 
+    @tags("load")  # a slow server is away for longer than a short lease
     def test_a_server_restarts_and_nothing_moves(self):
         server = self.serve()
         for name in ("a", "b", "c"):
@@ -472,6 +473,9 @@ class Living(ClaimCase):
                                                        if line.split()[1] == "2") == ["a", "b"], 20)
         living = [line.split() for line in self.lines("where") if alive(line.split()[2])]
         self.assertEqual(sorted(line[:2] for line in living), [["a", "2"], ["b", "2"], ["c", "1"]])
+        (self.dir / "agent-c.yaml").write_text("labels: {disk: ssd}\n")  # a label decides, also one that is new
+        self.agents[-1].process.send_signal(signal.SIGHUP)
+        eventually("it runs there too", lambda: ["c", "2"] in [line.split()[:2] for line in self.lines("where")])
 
     def test_a_package_is_installed_once_for_each_version(self):
         server = self.serve()
