@@ -211,6 +211,7 @@ static void drop(struct view *view, struct str id)
 
     if (!node || !members_facts(view->members, id) || node->change_order > view->op.order)
         return;
+    assert(view->op.verb == STORE_NODES);
     node->change_order = view->op.order;
     tell_changed(view, node->id, "left"); /* while it still is in our snapshot */
     members_del(view->members, node->id);
@@ -224,6 +225,7 @@ static void loaded_all(struct view *view)
 {
     struct store_op *op = &view->op;
 
+    assert(!view->id_count);
     for (size_t i = 0; i < op->u.nodes.count; i++)
         if (op->u.nodes.items[i].facts.len)
             load_record(view, &op->u.nodes.items[i]);
@@ -324,6 +326,7 @@ static void send_some(struct view *view)
     size_t count = view->news.count < WANTED_MAX ? view->news.count : WANTED_MAX;
     char *id;
 
+    assert(count > 0 && !view->ids);
     view->ids = mem_array(struct str, count);
     for (size_t i = 0; view->id_count < count && (id = map_next(&view->news, &i));)
         view->ids[view->id_count++] = str_of(id);

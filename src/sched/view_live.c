@@ -122,6 +122,7 @@ static void told(struct store_op *op)
 
 static void tell(struct view_live *live, struct telling *telling, size_t begun)
 {
+    assert(telling->count > 0 && telling->count <= TELL_MAX);
     frame_end(&telling->text, begun);
     telling->op =
         (struct store_op){.verb = STORE_SEEN, .reply_to = loop_of(live)->inbox, .done = told};
@@ -278,6 +279,7 @@ void view_live_take(struct view_live *live, struct node *node, const struct stor
 {
     if (!own_name(live))
         return;
+    assert(said->kind <= STORE_LINK_LEFT && said->linked_ms >= 0);
     if (said->silent_ms >= 0 && !atomic_load(&node->link)) {
         struct store_seen seen = {.level = said->level,
                                   .cpu_pm = said->cpu_pm,

@@ -15,6 +15,7 @@ static void told(struct store_op *op)
     struct linking *linking = container_of(op, struct linking, op);
     bool answered = !op->err || op->err == ERR_STALE || op->err == ERR_CONFLICT;
 
+    assert(op->verb == STORE_LINK && linking->node);
     /* Unanswered it may be true or not: the next look at the store will show. But a socket that
      * stands is told again until it is known, or what was before would count. */
     if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
@@ -80,6 +81,7 @@ void peers_linked(struct sched_loop *from, struct node *node, const struct store
     struct worker *keeper = server_keeper(server);
     uint64_t link = atomic_load(&node->link);
 
+    assert(!away || (said->holder && said->holder != store_name(server->store)));
     if (away && link)
         hub_close_link(server, link);
     if (away)

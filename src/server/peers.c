@@ -64,6 +64,7 @@ static void delivered(struct store_op *op)
     struct parcel *parcel = container_of(op, struct parcel, op);
     bool ok = !op->err && op->u.tell.heard > 0;
 
+    assert(parcel->seqs.len % sizeof(uint64_t) == 0);
     for (size_t at = 0; !ok && at < parcel->seqs.len; at += sizeof(uint64_t)) {
         uint64_t seq;
 
@@ -82,6 +83,7 @@ void peers_turn(struct peers *peers)
     while (peers && (parcel = peers->open)) {
         uint32_t to = parcel->op.u.tell.to;
 
+        assert(parcel->frames.len > 0 && parcel->peers == peers);
         peers->open = parcel->next;
         parcel->op = (struct store_op){
             .verb = STORE_TELL, .reply_to = &peers->keeper->loop.inbox, .done = delivered};
@@ -147,6 +149,7 @@ void peers_ended(struct server *server, uint64_t job)
 {
     char id[JOB_ID_TEXT + 1];
 
+    assert(job);
     job_id_text(job, id);
     say(server, 0, "ended %s", id);
 }
@@ -154,6 +157,7 @@ void peers_ended(struct server *server, uint64_t job)
 void peers_room(struct server *server, struct str node_id, const struct lease_node *counts,
                 uint64_t order)
 {
+    assert(node_id.len <= NODE_ID_MAX && lease_counts_ok(counts));
     say(server, 0, "room " STR_FMT " %d %d %d %d %" PRIu32 " %" PRIu64, STR_ARG(node_id),
         (int)counts->health, counts->max, counts->reserved, counts->running, counts->epoch, order);
 }
@@ -163,6 +167,7 @@ void peers_cancel(struct server *server, uint32_t holder, struct str node_id, ui
 {
     char id[JOB_ID_TEXT + 1];
 
+    assert(holder && node_id.len <= NODE_ID_MAX);
     job_id_text(job, id);
     say(server, holder, "cancel " STR_FMT " %s %d %.*s", STR_ARG(node_id), id, attempt,
         STORE_REASON_MAX, reason);
@@ -262,6 +267,7 @@ static void hear_wish(struct peers *peers, struct str rest)
     uint32_t name;
     int64_t bits;
 
+    _Static_assert(COUNT_OF(peers->needed_ms) == 3 && PEERS_ROOM == 1 << 2, "a time for each bit");
     if (!peers_name_read(str_cut(&rest, ' '), &name) || name == peers_name(peers) ||
         !str_int(str_cut(&rest, ' '), &bits))
         return;

@@ -63,6 +63,7 @@ static void send_arrived(struct msg *msg)
     struct handing *handing = mem_new(struct handing);
     uint64_t seq = ++peers->last_seq;
 
+    assert(holder && holder != peers_name(peers) && send->message.len > 2);
     *handing = (struct handing){
         .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + HANDING_MS};
     idmap_put(&peers->sends, seq, handing);
@@ -137,6 +138,7 @@ static void handed_over(struct send_op *send)
 {
     struct handed *handed = container_of(send, struct handed, send);
 
+    assert(send->ok || send->reason);
     if (handed->seq)
         answer_sent(handed->peers, handed->from, handed->seq, send->ok ? "ok" : send->reason);
     free(handed->message);
@@ -250,6 +252,7 @@ static void asking_over(struct peers *peers, uint64_t seq, enum err err, struct 
 
     if (!asking)
         return;
+    assert(asking->seq == seq && asking->rpc->done);
     if (text.len)
         buf_str(&asking->rpc->answer, text);
     rpc_over(asking->rpc, err);

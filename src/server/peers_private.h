@@ -1,4 +1,4 @@
-/* What peers.c, peers_hear.c and peers_job.c share. All of it is the keeper's. */
+/* What peers.c and peers_job.c share. All of it is the keeper's. */
 #ifndef SERVER_PEERS_PRIVATE_H
 #define SERVER_PEERS_PRIVATE_H
 
