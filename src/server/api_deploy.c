@@ -58,6 +58,7 @@ static void answer_list(struct deploy_call *own)
     for (size_t i = 0; i < op->u.list.count; i++)
         deploy_row_write(&w, &op->u.list.items[i], NULL, own->call->arena);
     jsonw_end_arr(&w);
+    assert(!op->u.list.more || op->u.list.count > 0);
     jsonw_kstr(&w, "next_cursor",
                op->u.list.more ? op->u.list.items[op->u.list.count - 1].spec.id : STR_NONE);
     jsonw_kint(&w, "version", op->version);
@@ -236,6 +237,7 @@ static void answer_release(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    assert(op->u.release.released && op->u.release.held);
     log_event(LOG_WARN, "deployment.release", KI("released", (int64_t)op->u.release.released_count),
               KI("held", (int64_t)op->u.release.held_count));
     jsonw_obj(&w);

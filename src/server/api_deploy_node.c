@@ -64,6 +64,7 @@ static void answer_renew(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    assert(op->u.renew.until_ms > 0 && (op->u.renew.unchanged || op->u.renew.items));
     if (op->u.renew.lapsed)
         metric_add(METRIC_LEASES_LAPSED, 1);
     jsonw_obj(&w);
@@ -208,6 +209,7 @@ static void answer_claim(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    assert(op->err ? op->u.claim.refusal != DEPLOYS_TAKEN : op->found);
     metric_add_label(METRIC_CLAIMS, result, 1);
     log_event(op->err ? LOG_DEBUG : LOG_INFO, "deployment.claim", KS("deployment_id", op->id),
               KS("node_id", op->node), KS("from", op->u.claim.observed), KC("result", result),

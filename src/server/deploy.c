@@ -12,6 +12,7 @@ static void changed(void *user, int64_t news)
 {
     struct server *server = user;
 
+    assert(news > 0);
     atomic_store(&server->deploy_news, news);
 }
 
@@ -83,6 +84,7 @@ static void answered(struct deploys_op *op)
 {
     struct deploy_call *own = container_of(op, struct deploy_call, op);
 
+    assert(op->arena == own->call->arena);
     if (op->err && op->err != ERR_CONFLICT)
         failed(own);
     else

@@ -291,6 +291,7 @@ enum err deploy_spec_read(const struct json *body, struct str id, struct arena *
     spec.selector = or_empty(in.selector);
     spec.enabled = in.enabled;
     write_options(&in, arena, &spec);
+    assert(spec.command.at && spec.args.at && spec.env.at && spec.options.at);
     err = check(&in, &spec, why);
     if (!err)
         *ret_spec = spec;

@@ -115,6 +115,7 @@ static void write_start(struct buf *buf, const struct snap_node *member)
                str_of(node_health_name((enum node_health)atomic_load(&node->health))));
     jsonw_kstr(&w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     jsonw_end_obj(&w);
+    assert(buf->len > 1 && buf->at[buf->len - 1] == '}');
     buf->len--; /* the brace */
 }
 
@@ -132,6 +133,7 @@ static void write_terminal(struct jsonw *w, const struct terminal *terminal)
 static void note(struct terminals *terminals, const char *what, const struct terminal *old,
                  const struct terminal *new)
 {
+    assert(old || new);
     uint64_t seq = ++terminals->seq;
     struct change_line *line = &terminals->changes[seq % CHANGES_KEPT];
     struct jsonw w = jsonw_to(&line->text);
@@ -178,6 +180,7 @@ static void look_at(struct terminals *terminals, const struct snap_node *member)
 
     if (joins)
         terminal = terminal_new(terminals, member->node->id);
+    assert(str_eq(terminal->id, member->node->id) && member->facts->tags.at);
     terminal->seen = terminals->scan;
     terminal->last_seen_ms = atomic_load(&member->node->heartbeat_ms);
     if (!joins && terminal->print == print)
@@ -310,6 +313,7 @@ static void ask_keeper(struct msg *msg)
     struct terminals_ask *ask = container_of(msg, struct terminals_ask, msg);
     struct jsonw w = jsonw_to(&ask->answer);
 
+    assert(ask->write && !ask->answer.len);
     jsonw_obj(&w);
     ask->write(ask->call->worker->server->terminals, ask, &w);
     jsonw_end_obj(&w);

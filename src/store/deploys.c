@@ -113,7 +113,9 @@ static void answered(struct msg *msg)
 
 static void answer(struct deploys *deploys, struct deploys_op *op)
 {
-    atomic_fetch_sub(&deploys->in_flight, 1);
+    int64_t before = atomic_fetch_sub(&deploys->in_flight, 1);
+
+    assert(before > 0 && !deploys->sql->in_transaction);
     op->msg.run = answered;
     inbox_post(op->reply_to, &op->msg);
 }
@@ -122,6 +124,7 @@ static void run_op(struct deploys *deploys, struct deploys_op *op)
 {
     int64_t news;
 
+    assert(op->owner == deploys && verbs[op->verb].run);
     op->err = ERR_OK;
     op->news = 0;
     if (!atomic_load(&deploys->up) || (op->until_mono_ms && clock_mono_ms() > op->until_mono_ms)) {

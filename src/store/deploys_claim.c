@@ -6,7 +6,10 @@
 #include "model/claim.h"
 #include "store/deploys_private.h"
 
-enum { VANISHED_MS = 300000 }; /* a node that owns nothing counts as gone for so long */
+enum {
+    TOGETHER_MS = 60000,  /* nodes whose leases ended so close to each other went together */
+    FORGET_MS = 86400000, /* a lease nobody needs any more is kept so long */
+};
 
 static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
     [DEPLOYS_TAKEN] = "ok",
@@ -56,6 +59,7 @@ static bool write_lease(struct work *work)
         return false;
     assert(rows.count == 1);
     op->u.renew.until_ms = sql_cell_int(&rows, 0, 0);
+    assert(op->u.renew.until_ms > op->u.renew.lease_ms);
     return true;
 }
 
@@ -79,6 +83,19 @@ static bool reassign_own(struct work *work)
             return false;
     }
     return rows.count == 0 || deploys_bump(work, false);
+}
+
+/* Nodes come and go under new names: what they left is cleared whenever one comes. */
+static bool forget_old(struct work *work)
+{
+#define FORGET(D)                                                                                  \
+    "DELETE FROM berth_node_lease WHERE until_ms < " D##_NOW " - CAST($1 AS BIGINT)"               \
+                                                             " AND drain_deadline_ms < " D##_NOW   \
+        " AND NOT EXISTS (SELECT 1 FROM deployment d"                                              \
+        " WHERE d.address = berth_node_lease.address)"
+    static const struct sql_text text = DEPLOYS_BOTH(FORGET);
+
+    return WORK_RUN(work, &text, NULL, SQL_INT(FORGET_MS));
 }
 
 static bool read_own(struct work *work)
@@ -110,7 +127,8 @@ bool deploys_renew(struct work *work)
     if (!lock_lease(work, op->node, &known, &left_ms, &op->u.renew.drain_deadline_ms))
         return false;
     op->u.renew.lapsed = !known || left_ms < 0;
-    if (!write_lease(work) || (op->u.renew.lapsed && !reassign_own(work)) || !deploys_meta(work))
+    if (!write_lease(work) || (op->u.renew.lapsed && !(reassign_own(work) && forget_old(work))) ||
+        !deploys_meta(work))
         return false;
     op->u.renew.unchanged = !op->u.renew.lapsed && op->u.renew.if_version == op->version;
     return op->u.renew.unchanged || read_own(work);
@@ -219,23 +237,26 @@ bool deploys_view(struct work *work)
     return op->u.view.unchanged || read_view(work);
 }
 
-/* May anything be claimed at all? The nodes whose lease ran out against those whose lease is good.
- */
+/* May anything be claimed at all? The nodes whose lease is good against those that went: owners,
+ * and with them whoever went at about the same time. A node that owned nothing and left alone is no
+ * loss. */
 static bool check_mass_loss(struct work *work, bool *ret_lost)
 {
 #define LOSS(D)                                                                                    \
     "SELECT COALESCE(SUM(CASE WHEN l.until_ms >= " D##_NOW                                         \
         " THEN 1 ELSE 0 END), 0),"                                                                 \
-        " COALESCE(SUM(CASE WHEN l.until_ms < " D##_NOW " AND (l.until_ms >= " D##_NOW             \
-        " - CAST($1 AS BIGINT) OR EXISTS (SELECT 1 FROM deployment d WHERE d.address = l.address " \
-        "AND"                                                                                      \
-        " d.enabled AND d.type = 'deployment')) THEN 1 ELSE 0 END), 0), (SELECT value FROM "       \
-        "berth_meta"                                                                               \
-        " WHERE name = 'approved_until_ms') - " D##_NOW " FROM berth_node_lease l"
+        " COALESCE(SUM(CASE WHEN l.until_ms < " D##_NOW                                            \
+        " AND EXISTS (SELECT 1 FROM berth_node_lease"                                              \
+        " o JOIN deployment d ON d.address = o.address WHERE o.until_ms < " D##_NOW                \
+        " AND o.until_ms >= l.until_ms - CAST($1 AS BIGINT)"                                       \
+        " AND o.until_ms <= l.until_ms + CAST($1 AS BIGINT)"                                       \
+        " AND d.enabled AND d.type = 'deployment') THEN 1 ELSE 0 END), 0),"                        \
+        " (SELECT value FROM berth_meta WHERE name = 'approved_until_ms') - " D##_NOW              \
+        " FROM berth_node_lease l"
     static const struct sql_text text = DEPLOYS_BOTH(LOSS);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_INT(VANISHED_MS)))
+    if (!WORK_RUN(work, &text, &rows, SQL_INT(TOGETHER_MS)))
         return false;
     assert(rows.count == 1);
     *ret_lost = sql_cell_int(&rows, 0, 2) < 0 && claim_mass_loss((size_t)sql_cell_int(&rows, 0, 0),
@@ -250,6 +271,7 @@ static bool check_leases(struct work *work)
     int64_t owner_ms = -1, own_ms, drain_ms;
     bool known, mass_loss;
 
+    assert(!op->u.claim.seed && op->u.claim.refusal == DEPLOYS_TAKEN);
     if (op->u.claim.observed.len &&
         !lock_lease(work, op->u.claim.observed, &known, &owner_ms, &drain_ms))
         return false;
@@ -334,6 +356,7 @@ bool deploys_claim(struct work *work)
     if (op->u.claim.refusal == DEPLOYS_TAKEN || !op->found ||
         !str_eq(op->row.address, op->u.claim.observed))
         op->u.claim.refusal = DEPLOYS_CONFLICT;
+    assert(changed == 0 && op->u.claim.refusal != DEPLOYS_TAKEN);
     op->err = ERR_CONFLICT;
     return deploys_meta(work);
 }
@@ -347,6 +370,7 @@ bool deploys_yield(struct work *work)
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
+    assert(op->node.len > 0 && op->id.len > 0);
     op->u.claim.refusal = DEPLOYS_TAKEN;
     if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_STR(op->node),
                   SQL_INT(op->u.claim.generation)) ||

@@ -97,6 +97,7 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, const stru
         {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
          "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
 
+    assert(copy->id.len > 0 && copy->state.len > 0 && copy->healthy.at && copy->reason.at);
     copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
     if (copy->stale)
         return WORK_RUN(work, &forget, NULL, SQL_STR(copy->id), SQL_STR(work->op->node));
@@ -198,6 +199,7 @@ bool deploys_release(struct work *work)
     const struct str *ids = op->u.release.ids;
     size_t count = op->u.release.id_count;
 
+    assert((op->u.release.address.at != NULL) != (ids != NULL));
     if (op->u.release.seed)
         return release_seed(work);
     if (op->u.release.address.at && !ids_of_node(work, &ids, &count))
@@ -218,6 +220,7 @@ bool deploys_approve(struct work *work)
     static const struct sql_text text = DEPLOYS_BOTH(APPROVE);
     struct sql_rows rows;
 
+    assert(work->op->u.until.for_ms >= 0);
     if (!WORK_RUN(work, &text, &rows, SQL_INT(work->op->u.until.for_ms)))
         return false;
     assert(rows.count == 1);
@@ -238,6 +241,7 @@ bool deploys_drain(struct work *work)
     static const struct sql_text text = DEPLOYS_BOTH(DRAIN);
     struct sql_rows rows;
 
+    assert(work->op->node.len > 0 && work->op->u.until.for_ms >= 0);
     if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node), SQL_INT(work->op->u.until.for_ms)))
         return false;
     assert(rows.count == 1);

@@ -72,6 +72,7 @@ bool deploys_meta(struct work *work)
     work->op->version = sql_cell_int(&rows, 0, 0);
     work->op->news = sql_cell_int(&rows, 0, 1);
     work->op->now_ms = sql_cell_int(&rows, 0, 2);
+    assert(work->op->version > 0 && work->op->now_ms > 0);
     return true;
 }
 
@@ -89,6 +90,7 @@ bool deploys_note(struct work *work, const struct deploys_row *row, const char *
     " berth_deployment_history WHERE id = $1 ORDER BY seq DESC LIMIT 1 OFFSET CAST($2 AS BIGINT))"
     static const struct sql_text prune = DEPLOYS_BOTH(PRUNE);
 
+    assert(what && *what && detail && row->spec.id.len > 0 && row->generation >= 0);
     return WORK_RUN(work, &note, NULL, SQL_STR(row->spec.id), SQL_STR(str_of(what)),
                     SQL_STR(address.at ? address : STR("")), SQL_INT(row->generation),
                     SQL_INT(row->version), SQL_STR(str_of(detail))) &&

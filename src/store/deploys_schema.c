@@ -114,8 +114,19 @@ static bool make_tables(struct sql *sql, struct arena *arena)
     return run_all(sql, tables, COUNT_OF(tables), arena) && add_columns(sql, arena);
 }
 
+/* Number 2: what a node owns is looked up with every renewal and claim. */
+static bool index_address(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text text = {
+        {"CREATE INDEX IF NOT EXISTS berth_deployment_address ON deployment (address)",
+         "CREATE INDEX IF NOT EXISTS berth_deployment_address ON deployment (address)"}};
+
+    return sql_run(sql, &text, NULL, 0, arena, NULL);
+}
+
 /* A row per version; the next one stands behind the last. */
-static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {make_tables};
+static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {make_tables,
+                                                                           index_address};
 
 static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schema)
 {

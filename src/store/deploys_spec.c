@@ -180,6 +180,7 @@ static bool insert(struct work *work)
         if (spec->type == DEPLOY_DEPLOYMENT)
             address = sql_cell(&rows, 0, 2);
     }
+    assert(!work->op->found && generation >= 0 && version > 0 && address.at);
     work->op->u.put.created = true;
     return WORK_RUN(
         work, &text, NULL, SQL_STR(spec->id), SQL_STR(str_of(deploy_type_name(spec->type))),
@@ -211,8 +212,10 @@ static bool replace(struct work *work)
 static bool changed(struct work *work, const char *what)
 {
     work->op->u.put.changed = true;
-    return deploys_row_get(work, false) &&
-           deploys_note(work, &work->op->row, what, work->op->row.address, "") &&
+    if (!deploys_row_get(work, false))
+        return false;
+    assert(work->op->found); /* it is locked */
+    return deploys_note(work, &work->op->row, what, work->op->row.address, "") &&
            deploys_bump(work, true);
 }
 
@@ -220,6 +223,8 @@ bool deploys_put(struct work *work)
 {
     struct deploys_op *op = work->op;
 
+    assert(op->u.put.spec && op->u.put.spec->type != DEPLOY_OTHER);
+    assert(op->u.put.spec->args.at && op->u.put.spec->env.at && op->u.put.spec->options.at);
     op->id = op->u.put.spec->id;
     if (!deploys_row_get(work, true))
         return false;
@@ -290,6 +295,7 @@ bool deploys_delete(struct work *work)
 
     if (!find_existing(work, &ok))
         return ok;
+    assert(op->found && op->row.version > 0);
     op->u.put.changed = true;
     return WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
            WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) &&

@@ -54,6 +54,7 @@ bool sql_connect(struct sql *sql)
 {
     if (sql->connected)
         return true;
+    assert(!sql->in_transaction);
     sql->connected = sql->driver->connect(sql);
     if (!sql->connected)
         sql->driver->disconnect(sql);

@@ -157,6 +157,7 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
         add_row(stmt, arena, ret_rows, &room);
     if (code != SQLITE_DONE)
         failed(lite, "run a statement");
+    assert(ret_rows->count <= room);
     ret_rows->changed = sqlite3_changes64(lite->db);
     sqlite3_finalize(stmt);
     return code == SQLITE_DONE;

@@ -137,6 +137,7 @@ static void copy_result(const PGresult *result, struct arena *arena, struct sql_
                 rows->cells[at] =
                     arena_str(arena, (struct str){.at = PQgetvalue(result, row, column),
                                                   .len = (size_t)PQgetlength(result, row, column)});
+    assert(at == rows->count * rows->columns);
     str_int(str_of(PQcmdTuples((PGresult *)result)), &rows->changed);
 }
 

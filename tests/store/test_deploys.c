@@ -195,6 +195,24 @@ static void test_an_existing_table_of_the_seed(void **state)
     deploys_rig_close(&rig);
 }
 
+/* A database of the first version is brought up to date, and keeps what it has. */
+static void test_an_older_database_goes_forward(void **state)
+{
+    const char *url = fresh_url();
+    struct deploys_rig rig;
+
+    (void)state;
+    deploys_rig_open(&rig, url, "/nowhere");
+    deploys_rig_put(&rig, "web", "run");
+    deploys_rig_close(&rig);
+    run_sql(url, "DROP INDEX berth_deployment_address");
+    run_sql(url, "UPDATE berth_meta SET value = 1 WHERE name = 'schema'");
+    deploys_rig_open(&rig, url, "/nowhere");
+    assert_int_equal(deploys_rig_get(&rig, "web").err, ERR_OK);
+    deploys_rig_close(&rig);
+    run_sql(url, "DROP INDEX berth_deployment_address"); /* it is there again */
+}
+
 static void test_a_newer_database_is_left_alone(void **state)
 {
     const char *url = fresh_url();
@@ -221,6 +239,7 @@ int main(void)
         DEPLOYS_TEST(test_deleted_and_made_again),
         DEPLOYS_TEST(test_history),
         cmocka_unit_test(test_an_existing_table_of_the_seed),
+        cmocka_unit_test(test_an_older_database_goes_forward),
         cmocka_unit_test(test_a_newer_database_is_left_alone),
     };
 

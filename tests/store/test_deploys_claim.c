@@ -202,6 +202,23 @@ static void test_release_only_of_nodes_that_are_gone(void **state)
     assert_int_equal(deploys_rig_get(rig, "d0").row.address.len, 0);
 }
 
+/* A node that owned nothing and left is no loss, however few are there. */
+static void test_nodes_without_deployments_may_go(void **state)
+{
+    struct deploys_rig *rig = *state;
+
+    deploys_rig_put(rig, "a", "run");
+    for (int i = 1; i <= 4; i++) {
+        char node[4];
+
+        snprintf(node, sizeof node, "n%d", i);
+        deploys_rig_renew(rig, node, LEASE_MS);
+        if (i > 1)
+            deploys_rig_lapse(rig, node);
+    }
+    assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
+}
+
 /* Ruling 10: more than half of the nodes gone, nothing is claimed until an operator says so. */
 static void test_mass_loss_waits_for_an_operator(void **state)
 {
@@ -340,6 +357,7 @@ int main(void)
         DEPLOYS_TEST(test_yield),
         DEPLOYS_TEST(test_status),
         DEPLOYS_TEST(test_release_only_of_nodes_that_are_gone),
+        DEPLOYS_TEST(test_nodes_without_deployments_may_go),
         DEPLOYS_TEST(test_mass_loss_waits_for_an_operator),
         DEPLOYS_TEST(test_drain_deadline),
         DEPLOYS_TEST(test_two_claimers_race),
