@@ -68,6 +68,8 @@ void settings_done(struct settings_source *source);
  * that do take effect in *ret_changed; never their values, which may be secret. */
 void settings_keep(struct settings_source *source, const struct settings_source *old,
                    struct buf *ret_changed, struct buf *ret_waiting);
+/* `routes` into sched.routing: {"talk": ["hk", "us"]}. */
+enum err settings_read_routes(struct settings *settings, struct arena *arena, struct problem *why);
 /* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
 enum err settings_check(const struct settings *settings, struct problem *why);
 void settings_help(struct buf *out); /* the flags, one a line */
