@@ -19,7 +19,7 @@ struct one {
     struct query query;
     struct site *site;
     int answers;
-    char said[64];
+    char said[256];
     bool again; /* ask once more when answered */
 };
 
