@@ -1,12 +1,12 @@
 """Every example that `--help` prints is typed into a shell, in a small world where what it names exists. An
 example that is added is tried too; one that needs something of its own gets a row below."""
 import os
-import pathlib
 import re
 import subprocess
 import threading
 
 from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually
+from redis import Redis
 from test_agent import AgentCase
 
 JOB = "j0abcdefghijkl"
@@ -16,6 +16,8 @@ ENDLESS = re.compile(r"berth (dev|server|agent|events$|top$|deploy logs .*-f)|--
 SMALLER = (("--jobs 20000", "--jobs 200"), ("--conns 10000 --heartbeats-per-s 10000 --secs 10", "--conns 20 --heartbeats-per-s 100 --secs 1"),
            ("--rate 100 --secs 3", "--rate 50 --secs 1"), ("--watch=5s", "--watch=200ms"))
 IN_A_JOB = "berth job submit --wait -- make"  # runs where its agent says
+# The dump of a store: of the data of a server, and of one that keeps it in Redis.
+STORE = {"store"}
 TOKENS, OWN = {"token", "audit"}, {"dev", "server", "agent", "context", "config", "run"}
 
 
@@ -97,7 +99,7 @@ class Examples(AgentCase):
         tried = 0
         try:
             for command in commands():
-                if command.split()[0] in TOKENS | OWN:
+                if command.split()[0] in TOKENS | OWN | STORE:
                     continue
                 for line in examples(command):
                     job = ended
@@ -124,6 +126,18 @@ class Examples(AgentCase):
                 for line in examples(command):
                     serves = re.match(r"berth (dev|server)", line)
                     self.type(line, 0 if serves else server.port)
+        self.assertEqual(self.wrong, [])
+
+    def test_of_stores(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        self.start("other", store=redis.url)
+        server = self.start()
+        (self.place / "lib").symlink_to(server.data_dir)
+        for command in commands():
+            if command.split()[0] in STORE:
+                for line in examples(command):
+                    self.type(line.replace("redis://127.0.0.1:6379/0", redis.url))
         self.assertEqual(self.wrong, [])
 
     def test_tokens_and_the_audit(self):
