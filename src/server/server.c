@@ -248,7 +248,12 @@ static enum err open_store(struct server *server, struct problem *why)
         .timeout_ms = settings->store_call_ms,
     };
     enum err err = store_open(&config, &server->store, why);
+    struct store_status status = {0};
 
+    if (!err)
+        store_status(server->store, &status);
+    if (status.warning)
+        log_event(LOG_WARN, "store.unsure", KC("detail", status.warning));
     arena_free(&arena);
     return err;
 }

@@ -45,6 +45,7 @@ struct redis {
 
     /* Any thread. */
     struct textbox detail;
+    _Atomic bool untold; /* see redis_session.h */
 
     /* The store thread's. */
     struct redis_session session;
@@ -92,6 +93,9 @@ static void redis_status(struct store *store, struct store_status *ret_status)
     front_status(&self->front, ret_status);
     static_assert(sizeof ret_status->detail == TEXTBOX_SIZE, "it is copied as a whole");
     textbox_get(&self->detail, ret_status->detail);
+    if (atomic_load_explicit(&self->untold, memory_order_relaxed))
+        ret_status->warning = "Redis does not tell its maxmemory-policy (CONFIG GET): make sure "
+                              "that it is noeviction";
     textbox_get(&self->ears.generation, generation);
     str_copy(str_of(generation), ret_status->generation, sizeof ret_status->generation);
 }
@@ -290,6 +294,7 @@ static void open_first(struct redis *self)
     int64_t deadline_ms = clock_mono_ms() + OPEN_MS;
 
     self->opened = redis_session_check(&self->session, deadline_ms, self->why);
+    atomic_store_explicit(&self->untold, self->session.untold, memory_order_relaxed);
     if (!self->opened && !bring_up(self, deadline_ms))
         self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
                                    self->session.link.why);

@@ -213,8 +213,8 @@ static enum err check_eviction(struct redis_session *session, int64_t deadline_m
         redis_link_ask(&session->link, deadline_ms, "CONFIG", "GET", "maxmemory-policy", NULL);
     enum err err = ERR_OK;
 
-    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-        !str_is(redis_text(reply->element[1]), "noeviction"))
+    session->untold = !reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2;
+    if (!session->untold && !str_is(redis_text(reply->element[1]), "noeviction"))
         err = problem_set(why, ERR_BAD_CONFIG, "store",
                           "Redis may throw leases away: its maxmemory-policy is %.40s. Set it to "
                           "noeviction.",

@@ -21,6 +21,7 @@ struct redis_session {
     int64_t mono_ms;
     char generation[REDIS_GENERATION_MAX + 1]; /* "": none seen yet */
     char next_generation[REDIS_GENERATION_MAX + 1];
+    bool untold;    /* it does not say whether it may evict keys */
     bool emptied;   /* the generation changed: what was there before is gone */
     uint64_t order; /* before the first op of the last batch */
     int64_t open_breakers;

@@ -166,3 +166,12 @@ class Outage(Case):
             self.end()
             self.fill(2)
             self.end()
+
+
+class Unsure(Case):
+    def test_a_redis_that_does_not_tell_its_policy_is_warned_of(self):
+        redis = Redis(self.dir / "redis", "--rename-command", "CONFIG", "")
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url)
+        self.assertIn("event=store.unsure", server.log)
+        self.assertIn("noeviction", server.log)
