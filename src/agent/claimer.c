@@ -51,6 +51,7 @@ struct claimer {
 static void ask(struct claimer *claimer, const char *path, void (*done)(struct query *query),
                 int64_t timeout_ms)
 {
+    assert(claimer->busy && claimer->up);
     claimer->query = (struct query){
         .path = path, .body = buf_view(&claimer->body), .timeout_ms = timeout_ms, .done = done};
     queries_send(claimer->config.queries, &claimer->query);
@@ -133,6 +134,7 @@ static void on_claimed(struct query *query)
     const struct deploy_row *row = claimer->plan.order[claimer->tried - 1];
     int64_t generation = 0;
 
+    assert(claimer->tried > 0 && claimer->tried <= claimer->plan.count);
     if (query->err == ERR_OK) {
         claimer->claimed++;
         claimer->claims++;
@@ -269,6 +271,7 @@ static void decide(struct claimer *claimer)
         .lost = &claimer->lost};
     enum claim_skip skip = own_skip(claimer);
 
+    assert(claimer->tried == 0 && claimer->claimed == 0);
     if (skip == CLAIM_GO) {
         claim_plan(&view, &claimer->cycle, &claimer->plan);
         skip = claimer->plan.skip;
@@ -287,6 +290,10 @@ static void on_usage(struct query *query)
     const struct json *all = json_get(query->reply, "usage"), *key = json_first(all);
     uint32_t count = json_type(all) == JSON_OBJ ? all->count : 0;
 
+    if (query->err == ERR_CLOSED) {
+        give_up(claimer, query->path, query->err);
+        return;
+    }
     /* Nobody's usage is known then, and the policy says what that means. */
     if (query->err)
         log_event(LOG_WARN, "claim.no_usage", KS("node_id", claimer->config.node_id),

@@ -25,6 +25,7 @@ enum {
 
 static void set_state(struct copy *copy, enum copy_state state)
 {
+    assert(state < COPY_STATES);
     if (copy->state == state)
         return;
     copy->state = state;
@@ -55,6 +56,7 @@ static void failed(struct copy *copy, const char *reason)
     int64_t max_ms = restart->max_ms ? restart->max_ms : copies->config->restart_max_ms;
     int64_t pause_ms;
 
+    assert(!copy->run);
     copy->failures++;
     pause_ms = backoff_ms(copy->failures, min_ms, max_ms > min_ms ? max_ms : min_ms, &copies->rnd);
     copy->next_ms = copies->loop->mono_ms + pause_ms;
@@ -148,6 +150,7 @@ static void begin(struct copy *copy)
     struct problem why = {0};
     const char *dir;
 
+    assert(!copy->run && copy->known && !copy->held);
     if (packages_need(copy->copies->packages, spec->package_name, spec->package_version, &dir) !=
         PACKAGE_READY) {
         set_state(copy, COPY_INSTALLING);
@@ -334,6 +337,7 @@ static void fence_one(struct copy *copy)
 {
     int64_t deadline_ms = run_deadline_ms(copy->run);
 
+    assert(copy->wanted && !copy->spec.daemon);
     if (deadline_ms && clock_boot_ms() >= deadline_ms)
         copy_stop(copy, REASON_FENCED, 0);
     else
@@ -366,6 +370,7 @@ static void adopt_copy(struct copies *copies, struct run *run, const struct copy
         keep_last(copy, run);
         return;
     }
+    assert(!copy->run);
     copy->run = run;
     copy->run_generation = copy->spec.generation = meta->generation;
     copy->run_version = copy->spec.version = meta->version;

@@ -158,6 +158,7 @@ static void failed(struct package *package, const char *reason)
 {
     int64_t pause_ms;
 
+    assert(!package->ready && (!package->run || package->run->state == RUN_ENDED));
     package->failures++;
     pause_ms = backoff_ms(package->failures, RETRY_MIN_MS, RETRY_MAX_MS, &package->packages->rnd);
     package->next_ms = package->packages->loop->mono_ms + pause_ms;

@@ -188,6 +188,7 @@ size_t roster_nodes(const struct roster *roster, struct arena *arena, struct cla
 
     for (size_t i = 0; (entry = map_next(&roster->by_id, &i));)
         sorted[filled++] = entry;
+    assert(filled == count);
     qsort(sorted, filled, sizeof *sorted, by_id);
     for (size_t i = 0; i < filled; i++)
         members[i] =
@@ -205,6 +206,7 @@ static void watch(struct roster *roster, struct str address)
 {
     struct roster_watch *own = map_get(&roster->watches, address);
 
+    assert(address.len > 0);
     if (own)
         return;
     own = mem_new(struct roster_watch);

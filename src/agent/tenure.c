@@ -104,6 +104,7 @@ static void renewed(struct tenure *tenure, const struct json *reply)
     const struct json *rows = json_get(reply, "deployments");
     int64_t grace_ms;
 
+    assert(tenure->sent_ms > 0 && !tenure->renewing);
     take_times(tenure, reply);
     take_admin(tenure, json_get(reply, "admin"));
     tenure->drain_deadline_ms = 0;
@@ -225,6 +226,7 @@ static void give_up(struct tenure *tenure, int64_t generation)
 {
     struct jsonw w = jsonw_to(&tenure->body);
 
+    assert(tenure->leaving[0] && !tenure->yielding);
     buf_clear(&tenure->body);
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", tenure->node_id);
