@@ -1,5 +1,5 @@
-/* The whole state of a store, readable, for people: nodes with their counters, leases, jobs, sessions,
- * breakers, instances. Changes nothing and needs no server; one may run meanwhile. */
+/* The whole state of a store, readable, for people: nodes with their counters, leases, jobs,
+ * sessions, breakers, instances. Changes nothing and needs no server; one may run meanwhile. */
 #ifndef STORE_DUMP_H
 #define STORE_DUMP_H
 

@@ -13,7 +13,7 @@ class Readme(Case):
         server = self.start(verb="dev", env={"BERTH_HOST_ROOT": calm_machine(self.dir)})
         eventually("the agent is there", lambda: server.get("/v1/nodes").json["nodes"])
         known = {}
-        bash = readme.Shell(server.port, self.dir)
+        bash = readme.Shell(server.port, ROOT)
         self.addCleanup(bash.close)
         for line, shell, expected in found:
             got = bash.run(shell, known)
