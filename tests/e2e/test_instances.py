@@ -481,7 +481,7 @@ class Fleet(Instances):
                 frozen.send_signal(signal.SIGCONT)
             time.sleep(dice.uniform(0.5, 1.5))
         self.assertGreater(turn, 1)
-        self.finish(60)
+        self.finish(60 + jobs // 200) # to list them all takes its time as well
 
     def test_rolling_restart(self):
         """Each in turn is told to end and another one takes its place: no client sees a failure."""
