@@ -209,6 +209,14 @@ static void finish(struct shim *shim)
     shim->phase = PHASE_RECORDING;
 }
 
+/* Somebody removed it with all that is in it: nobody will ever look there for the outcome. */
+static bool dir_is_gone(const struct shim *shim)
+{
+    struct stat dir;
+
+    return fstat(shim->dir_fd, &dir) == 0 && dir.st_nlink == 0;
+}
+
 /* On a disk that is full this is tried until it works: an outcome is never told that could be lost
  * again. */
 static void record(struct shim *shim)
@@ -220,7 +228,8 @@ static void record(struct shim *shim)
         return;
     if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL)) {
         runlog_shrink(&shim->log);
-        if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL)) {
+        if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL) &&
+            !dir_is_gone(shim)) {
             shim->record_next_ms = shim->now_ms + RECORD_AGAIN_MS;
             return;
         }

@@ -10,6 +10,7 @@
 #include "sched/blackboard.h"
 #include "sched/frame.h"
 #include "sched/registry.h"
+#include "store/chain.h"
 
 enum {
     TELL_EVERY_MS = 500,
@@ -35,11 +36,13 @@ struct view_live {
     struct peer *peers;
     size_t peer_count;
     int64_t next_tell_ms;
+    struct chain under_way; /* of telling.in_live */
 };
 
 /* One SEEN call. */
 struct telling {
     struct store_op op;
+    struct chain in_live;
     struct buf text;
     struct store_seen items[TELL_MAX];
     size_t count;
@@ -50,13 +53,19 @@ struct view_live *view_live_new(struct sched *sched)
     struct view_live *live = mem_new(struct view_live);
 
     live->sched = sched;
+    chain_init(&live->under_way);
     return live;
 }
+
+static void told(struct store_op *op);
 
 void view_live_free(struct view_live *live)
 {
     if (!live)
         return;
+    /* What the store answered into an inbox that nobody reads any more. */
+    while (live->under_way.next != &live->under_way)
+        told(&container_of(live->under_way.next, struct telling, in_live)->op);
     arena_free(&live->arena);
     free(live->peers);
     free(live);
@@ -116,6 +125,7 @@ static void told(struct store_op *op)
 {
     struct telling *telling = container_of(op, struct telling, op);
 
+    chain_del(&telling->in_live);
     buf_free(&telling->text);
     free(telling);
 }
@@ -129,6 +139,7 @@ static void tell(struct view_live *live, struct telling *telling, size_t begun)
     telling->op.u.seen.items = telling->items;
     telling->op.u.seen.count = telling->count;
     telling->op.u.seen.text = buf_view(&telling->text);
+    chain_add_last(&live->under_way, &telling->in_live);
     sched_send(loop_of(live), &telling->op);
 }
 

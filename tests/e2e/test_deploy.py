@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 import threading
 
-from harness import Case, Events, Node, WsNode, eventually, live
+from harness import Case, Events, Node, WsNode, eventually, live, tags
 from postgres import Postgres, programs
 from redis import Redis
 
@@ -82,6 +82,7 @@ class Table(DeployCase):
         for name, (owner, generation) in before.items():
             self.problem(self.claim(server, "n3", name, owner, generation), 409, "CONFLICT")
 
+    @tags("load")  # a renewal must come in time
     def test_the_same_on_postgresql_which_goes_and_comes_back(self):
         database = Postgres(self.dir)
         self.addCleanup(database.close)

@@ -4,6 +4,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "sched/explain.h"
+#include "sched/tally.h"
+
 struct server *desk_new(struct settings *settings)
 {
     struct server *server = calloc(1, sizeof *server);
@@ -35,6 +38,10 @@ void desk_free(struct server *server)
     for (int i = 0; i <= DESK_LOOPS; i++) {
         hub_free(server->workers[i].hub);
         waiters_free(server->workers[i].waiters);
+    }
+    for (int i = 0; i <= DESK_LOOPS; i++) {
+        explain_book_free(server->sched.loops[i].book);
+        tally_free(server->sched.loops[i].tally);
     }
     free(server->sched.loops);
     free(server->workers);
