@@ -44,6 +44,7 @@ class Watch:
         self.process.stdout.close()
 
 
+@tags("load")
 class Gates(Case):
     def setUp(self):
         super().setUp()

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import unittest
 
-from harness import BINARY, ROOT, SLOW, Case, Node, calm_machine, clean_env, eventually, live
+from harness import BINARY, ROOT, SLOW, Case, Node, calm_machine, clean_env, eventually, live, tags
 
 UNITS = ("berth-server", "berth-agent")
 
@@ -19,6 +19,7 @@ def run(*command, **more):
     return done
 
 
+@tags("load")
 class Installed(Case):
     def install(self):
         root = self.dir / "root"
@@ -63,6 +64,7 @@ class Installed(Case):
 
 
 @unittest.skipUnless(shutil.which("dpkg-deb") and os.getuid() == 0, "needs dpkg and root")
+@tags("load")
 class Package(Case):
     def dpkg(self, *args):
         return run("dpkg", f"--root={self.dir / 'root'}", "--force-script-chrootless", "--force-depends",
@@ -96,6 +98,7 @@ class Package(Case):
         self.assertFalse(settings.exists())
 
 
+@tags("load")
 class AnotherMachine(Case):
     def script(self, *args):
         return run(ROOT / "ops/berth-agent-script", "--binary", BINARY, *args)
@@ -140,6 +143,7 @@ class AnotherMachine(Case):
             self.assertNotEqual(done.stderr, "")
 
 
+@tags("load")
 class BackUp(Case):
     def test_what_is_backed_up_comes_back(self):
         """While it runs, by SQLite's own means, as docs/operators.md says."""
