@@ -137,6 +137,7 @@ int ask_run(struct cli *cli, struct ask *ask)
     assert(ask->path[0] == '/');
     add_header(cli, headers, &header_count, "Authorization", bearer(cli));
     add_header(cli, headers, &header_count, "Idempotency-Key", ask->idempotency_key);
+    add_header(cli, headers, &header_count, "Last-Event-ID", ask->last_event_id);
     assert(header_count < COUNT_OF(headers));
     if (ask->piece)
         exchange.client_call.timeout_ms = 0;

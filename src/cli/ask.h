@@ -10,9 +10,10 @@ struct ask {
     const char *path; /* "/v1/nodes", with its query */
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
-    int64_t timeout_ms; /* 0: ASK_TIMEOUT_MS */
-    bool any_status;    /* JSON with another status than 2xx is an answer too */
-    bool text;          /* the answer is text, not JSON */
+    const char *last_event_id; /* a stream goes on behind this one; NULL: with what comes */
+    int64_t timeout_ms;        /* 0: ASK_TIMEOUT_MS */
+    bool any_status;           /* JSON with another status than 2xx is an answer too */
+    bool text;                 /* the answer is text, not JSON */
     /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
     bool (*piece)(void *user, struct str bytes);
     void *user;

@@ -14,9 +14,10 @@ enum { NAMES_MAX = 128 };
     row(host)            /* cmd_host.c: dev, server, agent */                                      \
         row(run)         /* cmd_run.c */                                                           \
         row(config)      /* cmd_host.c: config show */                                             \
-        row(cluster)     /* cmd_cluster.c: version, health, events */                              \
+        row(cluster)     /* cmd_cluster.c: version, health */                                      \
         row(status)      /* cmd_status.c */                                                        \
         row(top)         /* cmd_top.c */                                                           \
+        row(events)      /* cmd_events.c */                                                        \
         row(node)        /* cmd_node.c */                                                          \
         row(drain)       /* cmd_drain.c: node drain */                                             \
         row(submit)      /* cmd_submit.c: job submit */                                            \

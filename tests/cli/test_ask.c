@@ -492,13 +492,23 @@ static const struct row rows[] = {
      NULL,
      "job              {\"a\":1}\n                 {\"b\":2}\n",
      NULL},
-    {"berth events -o json",
-     {"200 event: job\r\ndata: 1\r\n\r\n"},
-     CLI_UNAVAILABLE,
+    /* ... over a server that goes away, from where it was */
+    {"berth events -o json --count 2",
+     {"200 id: 7-1\r\nevent: job\r\ndata: 1\r\n\r\nid: 7-2\r\ndata: ha", "", "200 data: 2\n\n"},
+     CLI_OK,
+     "GET /v1/events ",
+     "Last-Event-ID: 7-1\r\n",
+     "1\n2\n",
+     "berth: connected again\n"},
+    {"berth events",
+     {"200 data: 1\n\n",
+      "401 {\"error\":\"UNAUTHORIZED\",\"detail\":\"The token was revoked.\"}"},
+     CLI_FAILED,
      "GET /v1/events ",
      NULL,
-     "1\n",
-     "the server ended the stream"},
+     "                 1\n",
+     "wants a token"},
+    {"berth events", {""}, CLI_UNAVAILABLE, "GET /v1/events ", NULL, "", "cannot reach the server"},
 };
 
 static void check_row(const struct row *row)

@@ -1,5 +1,7 @@
 """The stream of events can be left and taken up again: nothing is missed, or it is said that something is."""
-from harness import Case, Events, Node, eventually, in_parallel, tags
+import subprocess
+
+from harness import BINARY, Case, Events, Node, clean_env, eventually, in_parallel, tags
 
 
 class Resume(Case):
@@ -152,3 +154,37 @@ class Thin(Case):
 
     def skipped(self, events):
         return sum(data["events"] for name, data in events.seen if name == "skipped")
+
+
+class CommandLine(Case):
+    """`berth events` goes on where it was, and says when it could not."""
+
+    def follow(self, server):
+        said = (self.dir / "said").open("wb")
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", BINARY, "events", "--addr", f"127.0.0.1:{server.port}"],
+                                   stdout=subprocess.PIPE, stderr=said, text=True, env=clean_env())
+        said.close()
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))
+        return process
+
+    def test_a_server_that_dies_and_comes_back(self):
+        server = self.start()
+        follower = self.follow(server)
+        self.assertIn("hello", follower.stdout.readline())
+        for name in ("n1", "n2", "n3"):
+            Node(server, name)
+            self.assertIn(f'"node_id":"{name}"', follower.stdout.readline())
+            server.kill()
+            eventually("it says that the server is gone", lambda: (self.dir / "said").read_text().endswith("until it is back\n"))
+            server = self.start(listen=f"127.0.0.1:{server.port}")
+            self.assertRegex(follower.stdout.readline(), r"^gap +\{")
+        self.assertEqual((self.dir / "said").read_text().count("berth: connected again\n"), 3)
+
+    def test_one_that_was_stopped_in_peace(self):
+        server = self.start()
+        follower = self.follow(server)
+        self.assertIn("hello", follower.stdout.readline())
+        self.assertEqual(server.stop(), 0)
+        self.start(listen=f"127.0.0.1:{server.port}")
+        self.assertIn("gap", follower.stdout.readline())
+        self.assertIn("berth: connected again\n", (self.dir / "said").read_text())

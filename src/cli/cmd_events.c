@@ -1,0 +1,179 @@
+/* `berth events`: what happens, as it happens. A server that goes away is waited for, and asked for
+ * what was missed. */
+#include <assert.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/ask.h"
+
+enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach it again */
+
+/* Server-sent events: "id: ID", "event: NAME" and "data: JSON" lines, an empty line ends one. */
+struct event_reader {
+    struct cli *cli;
+    FILE *err;       /* where people are told: what a failing call says is kept apart */
+    struct buf line; /* what came of a line so far */
+    struct buf name;
+    struct buf data;
+    struct buf id;    /* of the last event that was whole */
+    struct buf fresh; /* of the one that is being read */
+    int64_t left;     /* events still to print; < 0: no bound */
+    bool heard;       /* a server has answered once */
+    bool away;        /* and people were told that it is gone */
+};
+
+static void print_event(struct event_reader *reader)
+{
+    FILE *out = reader->cli->out;
+
+    assert(reader->left != 0);
+    if (reader->data.len > 0) {
+        if (!reader->cli->json)
+            fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
+        fprintf(out, STR_FMT "\n", STR_ARG(buf_view(&reader->data)));
+        fflush(out);
+        reader->left -= reader->left > 0;
+    }
+    if (reader->fresh.len > 0) {
+        buf_clear(&reader->id);
+        buf_str(&reader->id, buf_view(&reader->fresh));
+    }
+    buf_clear(&reader->fresh);
+    buf_clear(&reader->name);
+    buf_clear(&reader->data);
+}
+
+static void take_line(struct event_reader *reader, struct str line)
+{
+    struct str value = line, field;
+
+    if (line.len == 0) {
+        print_event(reader);
+        return;
+    }
+    field = str_cut(&value, ':'); /* a comment has an empty field */
+    if (value.at && value.len > 0 && value.at[0] == ' ')
+        value = (struct str){.at = value.at + 1, .len = value.len - 1};
+    if (!value.at)
+        return;
+    if (str_is(field, "event"))
+        buf_str(&reader->name, value);
+    if (str_is(field, "id"))
+        buf_str(&reader->fresh, value);
+    if (str_is(field, "data")) {
+        if (reader->data.len > 0)
+            buf_char(&reader->data, ' ');
+        buf_str(&reader->data, value);
+    }
+}
+
+static bool take_piece(void *user, struct str bytes)
+{
+    struct event_reader *reader = user;
+
+    assert(reader->cli != NULL);
+    if (reader->away)
+        fprintf(reader->err, "berth: connected again\n");
+    reader->away = false;
+    reader->heard = true;
+    for (size_t i = 0; i < bytes.len && reader->left != 0; i++) {
+        if (bytes.at[i] != '\n') {
+            if (bytes.at[i] != '\r')
+                buf_char(&reader->line, bytes.at[i]);
+            continue;
+        }
+        take_line(reader, buf_view(&reader->line));
+        buf_clear(&reader->line);
+    }
+    return reader->left != 0 && !ferror(reader->cli->out); /* `berth events | head` ends it */
+}
+
+/* One connection, until it ends. CLI_OK and *ret_again: another one goes on where it was. */
+static int follow(struct event_reader *reader, bool *ret_again)
+{
+    struct cli *cli = reader->cli;
+    struct ask ask = {.method = "GET", .path = "/v1/events", .piece = take_piece, .user = reader};
+    struct str said;
+    int code;
+
+    if (reader->id.len > 0)
+        ask.last_event_id = arena_cstr(&cli->arena, buf_view(&reader->id));
+    code = ask_quietly(cli, &ask, &said);
+    *ret_again = false;
+    if (reader->left == 0 || ferror(cli->out))
+        return CLI_OK;
+    /* Ended in peace, cut off, or not back yet. A refusal for another reason stays one. */
+    if (reader->heard && (code == CLI_OK || code == CLI_UNAVAILABLE || code == CLI_TIMEOUT)) {
+        *ret_again = true;
+        return CLI_OK;
+    }
+    fprintf(cli->err, STR_FMT, STR_ARG(said));
+    return code != CLI_OK ? code : cli_fail(cli, CLI_UNAVAILABLE, "the server ended the stream");
+}
+
+/* Says once that the server is gone, and waits a little; longer each time it is not back. */
+static void wait_for_it(struct event_reader *reader, int64_t *pause_ms)
+{
+    struct timespec pause;
+
+    if (!reader->away) {
+        fprintf(reader->err, "berth: lost %s; trying again until it is back\n", reader->cli->addr);
+        *pause_ms = PAUSE_MIN_MS;
+    }
+    reader->away = true;
+    /* What was half read is told again. */
+    buf_clear(&reader->line);
+    buf_clear(&reader->name);
+    buf_clear(&reader->data);
+    buf_clear(&reader->fresh);
+    pause = (struct timespec){.tv_sec = *pause_ms / 1000, .tv_nsec = *pause_ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+    *pause_ms = *pause_ms * 2 < PAUSE_MAX_MS ? *pause_ms * 2 : PAUSE_MAX_MS;
+}
+
+static int cmd_events(struct cli *cli)
+{
+    struct event_reader reader = {.cli = cli, .err = cli->err, .left = cli_num(cli, "count", -1)};
+    struct arena kept = cli->arena;
+    int64_t pause_ms = PAUSE_MIN_MS;
+    bool again = true;
+    int code = CLI_OK;
+
+    while (again && code == CLI_OK) {
+        cli->arena = (struct arena){0}; /* events may be followed for days */
+        code = follow(&reader, &again);
+        arena_free(&cli->arena);
+        if (again)
+            wait_for_it(&reader, &pause_ms);
+    }
+    cli->arena = kept;
+    buf_free(&reader.line);
+    buf_free(&reader.name);
+    buf_free(&reader.data);
+    buf_free(&reader.id);
+    buf_free(&reader.fresh);
+    return code;
+}
+
+static const struct flag events_flags[] = {
+    {.name = "count",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = INT32_MAX,
+     .help = "stop after so many events"},
+};
+
+static const struct command rows[] = {
+    {.noun = "events",
+     .kind = COMMAND_API,
+     .flags = FLAGS(events_flags),
+     .help = "follow what happens, until interrupted",
+     .detail = "A server that goes away is waited for. What was missed meanwhile is told, or "
+               "that\nthere is a gap.",
+     .examples = "berth events\n"
+                 "berth events --count 10 -o json",
+     .run = cmd_events},
+};
+
+const struct command_set commands_events = COMMANDS(rows);
