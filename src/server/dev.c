@@ -55,10 +55,36 @@ void dev_token(struct server *server)
     server->dev_token = token;
 }
 
+const char *dev_url(const struct server *server, char to[DEV_URL_BYTES])
+{
+    snprintf(to, DEV_URL_BYTES, "%s://127.0.0.1:%d",
+             server->settings->tls_cert.len > 0 ? "https" : "http", server->port);
+    return to;
+}
+
+/* Whom the agent trusts: a certificate that signed itself is its own authority; for any other
+ * BERTH_CA_FILE, which the agent finds by itself, names it. */
+static enum err agent_trust(const struct settings *settings, const char *args[2], char *file,
+                            size_t size, struct problem *why)
+{
+    if (settings->tls_client_ca.len > 0 && settings->tls_client_auth == TLS_CLIENT_REQUIRED)
+        return problem_set(
+            why, ERR_BAD_CONFIG, "tls_client_ca",
+            "The agent of `berth dev` has no certificate to show: use `berth server` "
+            "and `berth agent`, or tls_client_auth: optional.");
+    if (settings->tls_cert.len == 0 || getenv("BERTH_CA_FILE"))
+        return ERR_OK;
+    if ((size_t)snprintf(file, size, STR_FMT, STR_ARG(settings->tls_cert)) >= size)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_cert", "tls_cert is too long.");
+    args[0] = "--ca-file";
+    args[1] = file;
+    return ERR_OK;
+}
+
 enum err dev_start(struct dev *dev, const struct server *server, struct problem *why)
 {
-    char url[64], dir[4096];
-    char *const argv[] = {"berth",
+    char url[DEV_URL_BYTES], dir[4096], ca_file[4096];
+    const char *argv[] = {"berth",
                           "agent",
                           "--server",
                           url,
@@ -69,10 +95,16 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
                           "--max-concurrent-jobs",
                           "4",
                           "--allow-commands",
+                          NULL,
+                          NULL,
                           NULL};
     int parent = getpid();
+    enum err err =
+        agent_trust(server->settings, argv + COUNT_OF(argv) - 3, ca_file, sizeof ca_file, why);
 
-    snprintf(url, sizeof url, "http://127.0.0.1:%d", server->port);
+    if (err)
+        return err;
+    dev_url(server, url);
     if ((size_t)snprintf(dir, sizeof dir, STR_FMT "/agent", STR_ARG(server->settings->data_dir)) >=
         sizeof dir)
         return problem_set(why, ERR_BAD_CONFIG, "data_dir", "data_dir is too long.");
@@ -81,7 +113,7 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
     char **env = agent_env(token);
     int pid = fork();
     if (pid == 0)
-        become_agent(argv, env, parent);
+        become_agent((char *const *)argv, env, parent);
     free(env);
     if (pid < 0)
         return problem_set(why, ERR_IO, "", "The agent cannot be started: %s.", strerror(errno));

@@ -10,6 +10,10 @@ struct dev {
     int64_t started_ms;
 };
 
+enum { DEV_URL_BYTES = 64 };
+
+/* Where people and its agent find the server. */
+const char *dev_url(const struct server *server, char to[DEV_URL_BYTES]);
 /* Its agent's own token, should there be tokens: made anew at each start, written nowhere. */
 void dev_token(struct server *server);
 enum err dev_start(struct dev *dev, const struct server *server, struct problem *why);

@@ -389,8 +389,11 @@ static int serve_until_signal(struct server *server, bool dev)
 
     if (up && dev)
         up = dev_start(&agent, server, &why) == ERR_OK;
-    if (up && dev)
-        fprintf(stderr, "berth dev: http://127.0.0.1:%d  (stop with Ctrl-C)\n", server->port);
+    if (up && dev) {
+        char url[DEV_URL_BYTES];
+
+        fprintf(stderr, "berth dev: %s  (stop with Ctrl-C)\n", dev_url(server, url));
+    }
     if (up) {
         notify_send("READY=1");
         int got = signals_wait(server, &agent);

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as xml
 
 from harness import SLOW, Client, berth, eventually
 from test_agent import Agent
-from test_auth import ADMIN, TOKENS, AuthCase, bearer, digest
+from test_auth import ADMIN, TOKENS, AuthCase, GuardedServer, bearer, digest
 
 
 class TlsCase(AuthCase):
@@ -177,3 +177,33 @@ class Certified(TlsCase):
         self.agents.append(stranger)
         eventually("it is not let in", lambda: stranger.events("agent.connect_failed") or stranger.events("agent.disconnected"))
         self.assertEqual([node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]], ["us"])
+
+
+class Dev(TlsCase):
+    """`berth dev` with a certificate: its own agent comes in by TLS as well."""
+
+    def dev(self, cert, key, **more):
+        server = GuardedServer(self.dir / "data", self.dir, ca=self.dir / "ca.pem", verb="dev", tls_cert=cert, tls_key=key,
+                               **{"config": self.config, **more})
+        self.servers.append(server)
+        return server
+
+    def test_one_that_signed_itself(self):
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=dev",
+                     "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "dev.key", "-out", "ca.pem")
+        server = self.dev(self.dir / "ca.pem", self.dir / "dev.key")
+        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+        self.assertIn(f"berth dev: https://127.0.0.1:{server.port} ", server.log)
+
+    def test_one_of_an_authority(self):
+        self.authority()
+        server = self.dev(*self.signed("server", "/CN=localhost"), env={"BERTH_CA_FILE": str(self.dir / "ca.pem")})
+        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+
+    def test_where_nodes_must_show_one_it_says_that_it_cannot(self):
+        self.authority()
+        cert, key = self.signed("server", "/CN=localhost")
+        done = berth("dev", "--listen", "127.0.0.1:0", "--data-dir", self.dir / "data", "--tls-cert", cert, "--tls-key", key,
+                     "--tls-client-ca", self.dir / "ca.pem")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("The agent of `berth dev` has no certificate to show", done.stderr)
