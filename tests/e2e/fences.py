@@ -1,30 +1,64 @@
-"""The README's tour, run as printed. A block of shell behind the comment `<!-- tour -->` is run against
-a fresh `berth dev`; the block of text that follows it is what it must print.
+"""The pages' blocks of code, and a shell that types them. What a fence's language says:
 
-    <!-- tour -->
-    ```sh
-    curl -s localhost:7420/v1/node/register -d '{"node_id":"node-123"}'
-    ```
-    ```text
-    {"ok":true}
-    ```
+    ```sh             typed into the page's shell, from the top of the page to its end. Every command must succeed,
+    ```text           unless the block is followed by what it prints: then that is compared
+    ```text log       lines the server's log must have by then
+    ```text messages  of the protocol: every {...} in it is JSON
+    ```text figure    a drawing
+    ```yaml FILE      a file. It is saved where it says, and berth reads it
+    ```sh FILE        a file as well
 
-In the expected text <name> stands for anything without spaces or quotes; the same <name> is the same
-text everywhere, and a later shell block may use it as well. `...` at the end of a line stands for
-the rest of it. The port and `berth` are put in place of those the text names."""
+In expected text <name> stands for anything without spaces or quotes; the same <name> is the same text everywhere on
+the page, and a later block may use it. `...` at the end of a line stands for the rest of it."""
+import json
 import os
 import re
 import subprocess
+import textwrap
 
-from harness import BINARY, ROOT, SLOW, clean_env
+from harness import BINARY, SLOW, clean_env
 
-BLOCK = re.compile(r"<!--\s*tour\s*-->\s*\n```sh\n(.*?)```(?:\s*\n```(?:text|json)\n(.*?)```)?", re.S)
+FENCE = re.compile(r"^( *)```(\S*)[ ]*([^\n]*)\n(.*?)^ *```$", re.S | re.M)
+KINDS = ("sh", "text", "text log", "text messages", "text figure", "yaml FILE", "sh FILE")
 
 
-def blocks(text):
-    """(line, shell, expected or None) of each marked block."""
-    return [(text.count("\n", 0, found.start()) + 1, found.group(1), found.group(2))
-            for found in BLOCK.finditer(text)]
+class Fence:
+    def __init__(self, page, found):
+        self.page, self.line = page, found.string.count("\n", 0, found.start()) + 1
+        self.language, self.about = found.group(2), found.group(3).strip()
+        self.text = textwrap.dedent(found.group(4))
+        # What it belongs to, and what it follows with nothing in between.
+        self.section = (re.findall(r"^## (.*)$", found.string[:found.start()], re.M) or [""])[-1]
+        self.follows = re.search(r"```\s*\Z", found.string[:found.start()]) is not None
+
+    @property
+    def kind(self):
+        known = f"{self.language} {self.about}".strip()
+        return known if known in KINDS else f"{self.language} FILE" if self.about else self.language
+
+    def __str__(self):
+        return f"{self.page.name}:{self.line}"
+
+
+def fences(page):
+    return [Fence(page, found) for found in FENCE.finditer(page.read_text())]
+
+
+def outside(text):
+    """The page without its blocks, line by line."""
+    return FENCE.sub(lambda found: "\n" * found.group(0).count("\n"), text).splitlines()
+
+
+def messages(text):
+    """Every {...} of the text, read as JSON; raises ValueError for one that is none. `...` stands for what is left out."""
+    text = re.sub(r"\{\.\.\.\}", "{}", re.sub(r"\[\.\.\.\]", "[]", text))
+    text = re.sub(r",\s*\.\.\.", "", re.sub(r":\s*\.\.\.", ":0", text))
+    found, at = [], text.find("{")
+    while at >= 0:
+        value, end = json.JSONDecoder().raw_decode(text, at)
+        found.append(value)
+        at = text.find("{", end)
+    return found
 
 
 def pattern_of(expected, known):
@@ -48,38 +82,108 @@ def pattern_of(expected, known):
     return re.compile("".join(parts))
 
 
+# What goes on until somebody ends it. Servers and agents stay until the page ends; who only watches is ended soon.
+SERVES = re.compile(r"^(?:sudo )?(?:berth (?:dev|server|agent)\b|make run\b)")
+WATCHES = re.compile(r"^(?:berth (?:events|top|deploy logs .*-f)|.*--watch|python3 .* events$)")
+
+PREAMBLE = r"""
+set -E -o pipefail
+trap 'echo "exit $?: $BASH_COMMAND" >> "$FAILED"' ERR
+sudo() { [ "$1" != -u ] || shift 2; "$@"; }
+up() { # NAME PID: is it up?
+    local tries
+    for tries in {1..600}; do
+        grep -qE 'event=(server\.ready|server\.listening|agent\.connected)|Ready to accept' "$LOGS/$1.log" && return
+        kill -0 "$2" || break
+        sleep 0.05
+    done
+    tail -5 "$LOGS/$1.log"; return 1
+}
+serve() { # NAME COMMAND...: until the page ends
+    : > "$LOGS/$1.log" # what one before it said is not its own
+    "${@:2}" >> "$LOGS/$1.log" 2>&1 &
+    echo $! > "$LOGS/$1.pid"
+    up "$1" $!
+}
+end() { # NAME
+    local pid
+    pid=$(cat "$LOGS/$1.pid"); kill "$pid"; while kill -0 "$pid" 2> /dev/null; do sleep 0.02; done
+}
+systemctl() { # there is none here: what a unit starts is started, ended and signalled all the same
+    local verb=$1 unit
+    for unit in "${@:2}"; do
+        case $verb:$unit in
+        *:--*) continue ;;
+        stop:* | restart:*) end "$unit" ;;
+        reload:*) kill -HUP "$(cat "$LOGS/$unit.pid")" ;;
+        esac
+        case $verb in start | restart | enable) serve "$unit" bash -c "exec $(cat "$UNITS/$unit")" ;; esac
+    done
+}
+watch_it() { # COMMAND...: it goes on until it is ended
+    local code=0
+    timeout -s INT "$WATCH_SECONDS" "$@" || code=$?
+    [ $code = 124 ] || [ $code = 0 ]
+}
+"""
+
+
 class Shell:
-    """One bash for the whole tour, so that a variable set in one block is there in the next."""
+    """One bash for a whole page, so that a variable set in one block is there in the next."""
 
     MARK = "--end-of-block--"
 
-    def __init__(self, port, cwd):
-        self.port = port
-        path = f"{os.path.dirname(BINARY)}:{os.environ['PATH']}"
+    def __init__(self, place, env, swaps):
+        self.place, self.swaps = place, swaps
+        self.logs, self.failed = place / "logs", place / "failed"
+        self.logs.mkdir()
+        self.served = 0
         self.process = subprocess.Popen(
-            ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd,
-            env=dict(clean_env(), PATH=path, BERTH_ADDR=f"http://127.0.0.1:{port}"))
+            ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=place / "here",
+            start_new_session=True, env={**clean_env(), "LOGS": str(self.logs), "FAILED": str(self.failed), "WATCH_SECONDS": str(SLOW),
+                 "PATH": f"{os.path.dirname(BINARY)}:{os.environ['PATH']}", "NO_COLOR": "1", "TERM": "dumb", **env})
+        self.type(PREAMBLE)
 
-    def run(self, block, known):
-        """What the block prints."""
-        for name, value in known.items():
-            block = block.replace(f"<{name}>", value)
-        block = block.replace(":7420", f":{self.port}").replace("build/berth", "berth")
-        self.process.stdin.write(f"{block}\nprintf '\\n%s\\n' {self.MARK}\n")
+    def swapped(self, text, known=()):
+        """The text with names of this place in it."""
+        for name in known:
+            text = text.replace(f"<{name}>", known[name])
+        for old, new in self.swaps.items():
+            text = text.replace(old, str(new))
+        return text
+
+    def type(self, text):
+        """What it prints."""
+        self.process.stdin.write(f"{text}\nprintf '\\n%s\\n' {self.MARK}\n")
         self.process.stdin.flush()
         lines = []
         for line in self.process.stdout:
             if line.strip() == self.MARK:
-                break
+                return "".join(lines).strip()
             lines.append(line)
-        return "".join(lines)
+        raise AssertionError("the shell ended:\n" + "".join(lines))
+
+    def run(self, block, known):
+        """What the block prints, and which of its commands failed."""
+        self.failed.write_text("")
+        lines = []
+        for line in self.swapped(block, known).splitlines():
+            command = re.sub(r"\s+#.*", "", line)
+            if SERVES.search(line):
+                self.served += 1
+                line = f"serve {self.served} {command.removesuffix('&')}"
+            elif WATCHES.search(line):
+                line = f"watch_it {command}"
+            lines.append(line)
+        printed = self.type("\n".join(lines))
+        return printed, self.failed.read_text()
+
+    def log(self):
+        return "".join(path.read_text(errors="replace") for path in sorted(self.logs.glob("*.log")))
 
     def close(self):
+        """Everything it started ends in peace; what is left of the session is ended."""
+        self.type("trap - ERR; kill $(jobs -p); wait")
         self.process.stdin.close()
-        self.process.wait(20 * SLOW)
+        self.process.wait(30 * SLOW)
         self.process.stdout.close()
-
-
-def readme():
-    path = ROOT / "README.md"
-    return path.read_text() if path.exists() else ""

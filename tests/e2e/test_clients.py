@@ -1,12 +1,12 @@
 """The worker and the clients of docs/clients.md and examples/ do what they say, also when the server dies under them."""
 import hashlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import unittest
 
+from fences import fences
 from harness import ROOT, SLOW, Case, clean_env, eventually
 
 CLIENTS = {"python": ["python3", str(ROOT / "examples" / "client.py")],
@@ -14,8 +14,7 @@ CLIENTS = {"python": ["python3", str(ROOT / "examples" / "client.py")],
 
 
 def worker_text():
-    text = (ROOT / "docs" / "clients.md").read_text()
-    return re.search(r"<!-- worker -->\n```sh\n(.*?)```", text, re.S).group(1)
+    return next(fence.text for fence in fences(ROOT / "docs" / "clients.md") if fence.about == "worker.sh")
 
 
 class Clients(Case):
