@@ -112,6 +112,7 @@ async function failureLeadsToItsReason({ rig, page }) {
   await page.waitForSelector(".why-panel:has-text('exit code 7')");
   await page.waitForSelector(".logs pre:has-text('no such host')");
   assert.equal(await page.locator(".attempts tbody tr").count(), 2);
+  assert.equal(await page.locator(".attempts a.why[href^='#/nodes/']:has-text('EXIT_7')").count(), 2);
   await page.waitForSelector("#explain .chip:has-text('chosen')");
   await page.click("button:has-text('Do it again')");
   await page.waitForSelector(".facts:has-text('Again from')");
@@ -147,6 +148,9 @@ async function breakerIsShown({ rig, page }) {
   await page.click("button:has-text('Close it')");
   await page.click("dialog button.main");
   await eventually("the breaker is closed", async () => (await rig.get("/v1/breakers")).breakers.length === 0);
+  await page.goto(`${rig.url}/#/report`);
+  await page.click(".report a.why:has-text('1 breaker opened')");
+  await page.waitForSelector(".rows a.why:has-text('EXIT_1')");
 }
 
 async function deploymentsAreShown({ rig, page }) {

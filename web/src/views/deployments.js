@@ -9,7 +9,7 @@ import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { found, Search } from "../parts/filter.js";
-import { NodeLink } from "../parts/link.js";
+import { NodeLink, Why } from "../parts/link.js";
 import { Logs } from "../parts/logs.js";
 import { Mark } from "../parts/mark.js";
 import { Facts, Panel, Rows } from "../parts/panel.js";
@@ -119,7 +119,7 @@ function Copies({ copies }) {
           <td><${CopyMark} copy=${copy} /></td>
           <td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td>
           <td class="num">${count(copy.restarts)}</td>
-          <td class="wide bad-text">${copy.reason || ""}</td>
+          <td class="wide"><${Why} text=${copy.reason} to=${href("nodes", copy.address || copy.node_id)} /></td>
         </tr>`,
     )}
   <//>`;

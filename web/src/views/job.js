@@ -10,7 +10,7 @@ import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { Decisions } from "../parts/decisions.js";
-import { NodeLink } from "../parts/link.js";
+import { NodeLink, Why } from "../parts/link.js";
 import { Logs } from "../parts/logs.js";
 import { JobMark } from "../parts/mark.js";
 import { Facts, Panel, Rows } from "../parts/panel.js";
@@ -74,8 +74,9 @@ function Attempts({ attempts }) {
         return html`<tr>
           <td class="num">${one.attempt_id ?? one.attempt}</td>
           <td><${NodeLink} id=${one.node_id} /></td>
-          <td class=${one.reason ? "bad-text" : ""} title=${reasonText(one.reason)}>
-            ${one.reason || one.outcome || "running"}
+          <td>
+            <${Why} text=${one.reason} to=${href("nodes", one.node_id)} about=${reasonText(one.reason)} />
+            ${!one.reason && (one.outcome || "running")}
           </td>
           <td class="wide">
             <span class="span-track">

@@ -1,12 +1,13 @@
 /* How work went over the last hours: by server, and by type on each. */
 import { seg } from "../lib/api.js";
+import { reasonText } from "../lib/explain.js";
 import { useTopics } from "../lib/frame.js";
 import { count, duration, NONE, percent, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useReading } from "../lib/reading.js";
 import { href, place } from "../lib/router.js";
 import { Choices } from "../parts/filter.js";
-import { NodeLink } from "../parts/link.js";
+import { NodeLink, Why } from "../parts/link.js";
 import { Panel, Rows } from "../parts/panel.js";
 
 const SPANS = [
@@ -44,10 +45,10 @@ function Row({ name, row, sub, where }) {
     .map(([n, one, many]) => plural(n, one, many))
     .join(", ");
   return html`<tr class=${sub ? "sub" : ""}><td>${name}</td><td class="num">${count(row.jobs)}</td>
-    <td class="num">${bad ? html`<a class="why" href=${failed}>${rate}</a>` : rate}</td>
+    <td class="num">${bad ? html`<${Why} text=${rate} to=${failed} />` : rate}</td>
     <td class="num wide">${times(row.wait_ms)}</td><td class="num wide">${times(row.run_ms)}</td>
     <td class="num wide">${row.slot_use == null ? "" : percent(100 * row.slot_use)}</td>
-    <td class="wide">${row.level_minutes && html`<${Levels} minutes=${row.level_minutes} />`}</td><td class="wide bad-text">${trouble}</td></tr>`;
+    <td class="wide">${row.level_minutes && html`<${Levels} minutes=${row.level_minutes} />`}</td><td class="wide"><${Why} text=${trouble} to=${failed} /></td></tr>`;
 }
 
 const HEAD = [
@@ -90,7 +91,7 @@ function Refused({ rows }) {
     <ul>
       ${rows.map(
         (row) =>
-          html`<li><b class="num">${count(row.count)}</b> ${row.type} <span class="bad-text">${row.reason}</span></li>`,
+          html`<li><b class="num">${count(row.count)}</b> ${row.type} <${Why} text=${row.reason} to=${href("nodes")} about=${reasonText(row.reason)} /></li>`,
       )}
     </ul>
   <//>`;
