@@ -1,6 +1,8 @@
 """How the page is served; tests/page drives it in a browser."""
 import gzip
+import os
 import re
+import unittest
 
 from harness import Case, Node, eventually
 
@@ -112,3 +114,17 @@ class PageCase(Case):
         path = self.dir / "server.yaml"
         path.write_text(f"tokens:\n  - {{name: ops, sha256: {'a' * 64}, scopes: [operate]}}\n")
         return path
+
+
+@unittest.skipUnless(os.environ.get("BERTH_E2E_PAGE") == "no", "for a program without its page, which the stage clang builds")
+class WithoutPage(Case):
+    def test_it_says_so_and_works(self):
+        server = self.start()
+        front = server.get("/")
+        self.assertEqual((front.status, front.headers["Content-Type"]), (200, "text/plain; charset=utf-8"))
+        self.assertIn(b"built without its page", front.body)
+        self.problem(server.get("/page/app.js"), 404, "NOT_FOUND")
+        node = Node(server, "n1")
+        job = self.placed(server)
+        self.ok(node.done(job))
+        self.assertEqual(server.job(job["job_id"])["state"], "DONE")
