@@ -1,12 +1,14 @@
-/* Takes the screenshots in docs/: node tests/page/shots.js
+/* Takes the screenshots in docs/: node tests/page/shots.js [SECONDS [NAME...]]
  *
  * A small cluster with something of everything: room, load, work, a machine in distress and one that is gone. */
 import { mkdirSync } from "node:fs";
 import path from "node:path";
 import { eventually, Rig, ROOT } from "./rig.js";
+import { drawTerminal } from "./terminal.js";
 
 const DOCS = path.join(ROOT, "docs", "page");
 const SECONDS = Number(process.argv[2] || 290); /* of work before the pictures, so that the charts have a past */
+const ONLY = process.argv.slice(3);
 const ROUTES =
   "routes:\n  dev: [us, eu]\n  review: [us]\n  talk: [hk, us]\n  research: [hk, eu, us]\ndefault_route: [us]\n";
 const AGENTS = {
@@ -74,6 +76,7 @@ async function work(rig, seconds) {
 }
 
 async function shoot(rig, page, name, hash, wait) {
+  if (ONLY.length && !ONLY.includes(name)) return;
   await page.goto(`${rig.url}/#/${hash}`);
   await page.waitForSelector(wait);
   await page.waitForTimeout(700); /* bars and charts have come to rest */
@@ -120,6 +123,11 @@ try {
   await shoot(rig, light, "node", "nodes/lab", ".why-panel");
   await shoot(rig, light, "jobs", "jobs", ".rows td");
   await shoot(rig, phone, "phone", "", ".card");
+  if (!ONLY.length || ONLY.includes("top")) {
+    const working = work(rig, 4);
+    await drawTerminal(rig, dark, "berth top --once", path.join(DOCS, "top.png"));
+    await working;
+  }
 } finally {
   await rig.end();
 }
