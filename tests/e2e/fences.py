@@ -12,7 +12,9 @@ In expected text <name> stands for anything without spaces or quotes; the same <
 the page, and a later block may use it. `...` at the end of a line stands for the rest of it."""
 import json
 import os
+import pathlib
 import re
+import signal
 import subprocess
 import textwrap
 
@@ -181,8 +183,20 @@ class Shell:
     def log(self):
         return "".join(path.read_text(errors="replace") for path in sorted(self.logs.glob("*.log")))
 
+    def kill(self):
+        """Whatever is left of its session, and who made itself one but stayed in its place; after a failure that is all of it."""
+        self.process.kill()
+        self.process.wait()
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                session = int((path / "stat").read_text().rsplit(")", 1)[1].split()[3])
+                if session == self.process.pid or self.place in (path / "cwd").readlink().parents:
+                    os.kill(int(path.name), signal.SIGKILL)
+            except OSError:
+                pass
+
     def close(self):
-        """Everything it started ends in peace; what is left of the session is ended."""
+        """Everything it started ends in peace."""
         self.type("trap - ERR; kill $(jobs -p); wait")
         self.process.stdin.close()
         self.process.wait(30 * SLOW)

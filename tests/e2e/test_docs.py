@@ -168,6 +168,7 @@ class Typed(TlsCase):
     def read(self, name, before=(), after=()):
         """Types a page. What a section or a command needs is done before it, or looked at after it."""
         self.shell = Shell(self.place, self.env, self.swaps)
+        self.addCleanup(self.shell.kill)
         self.addCleanup(lambda: self.tails.extend(self.shell.log().splitlines()[-40:]))
         found, known, section, self.otherwise = fences(ROOT / name), {}, None, set()
         for at, fence in enumerate(found):
