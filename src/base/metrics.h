@@ -30,6 +30,8 @@
     ROW(METRIC_LEASE_EXPIRED, COUNTER, "berth_lease_expired_total", "kind",                        \
         "Leases that ran out, by kind")                                                            \
     ROW(METRIC_LEASE_LOST, COUNTER, "berth_lease_lost_total", NULL, "Running leases that ran out") \
+    ROW(METRIC_LOST_LEASES, COUNTER, "berth_lost_lease_total", NULL,                               \
+        "Leases a failover or an emptied store had lost, taken back from their nodes")             \
     ROW(METRIC_JOBS, COUNTER, "berth_jobs_total", "state", "Jobs that reached an end state")       \
     ROW(METRIC_RETRIES, COUNTER, "berth_retries_total", NULL, "Second and later attempts")         \
     ROW(METRIC_KILLS, COUNTER, "berth_kills_total", "reason",                                      \

@@ -24,6 +24,8 @@
 enum {
     SWEEP_EVERY_MS = 200,
     SCAN_EVERY_MS = 1000,
+    COMPARE_EVERY_MS = 1000,
+    COMPARE_DEAF_MS = 250, /* while nobody tells what changed */
     RING_FORGET_MS = 60000,
     SAMPLE_EVERY_MS = 5000,
     RECOVERING_MS = 60000
@@ -52,12 +54,14 @@ struct keeper {
     struct msg kick;
     _Atomic bool kicked;
     struct view *view;
-    int64_t next_sweep_ms, next_scan_ms;
+    int64_t next_sweep_ms, next_scan_ms, next_compare_ms;
+    bool deaf;          /* as the store last said */
     int64_t sampled_ms; /* monotonic: when the machines were last looked at */
     struct hours hours;
     bool kick_wanted;
     enum store_mode store_mode; /* as last logged */
     char generation[24];        /* of the store, as last seen */
+    unsigned moves;             /* likewise */
 };
 
 /* A job that goes on, posted by any thread. */
@@ -509,11 +513,24 @@ static void watch_generation(struct keeper *keeper, const struct store_status *s
     if (!status->generation[0] || strcmp(status->generation, keeper->generation) == 0)
         return;
     if (keeper->generation[0]) {
+        queue_put_again(keeper->queue);
         atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
         log_event(LOG_ERROR, "store.emptied", KC("generation", status->generation),
                   KC("detail", "nodes register again; what they run is taken back"));
     }
     str_copy(str_of(status->generation), keeper->generation, sizeof keeper->generation);
+}
+
+/* F15: another server has the store, perhaps without what was acknowledged last. */
+static void watch_moves(struct keeper *keeper, const struct store_status *status)
+{
+    if (status->moves == keeper->moves)
+        return;
+    keeper->moves = status->moves;
+    queue_put_again(keeper->queue);
+    atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
+    log_event(LOG_WARN, "store.moved", KI("moves", status->moves),
+              KC("detail", "another server took over; what nodes hold and it lacks is taken back"));
 }
 
 /* A store that takes no writes, and one that does again, is told once. */
@@ -523,6 +540,8 @@ static void watch_store(struct keeper *keeper)
 
     store_status(keeper->sched->store, &status);
     watch_generation(keeper, &status);
+    watch_moves(keeper, &status);
+    keeper->deaf = status.deaf;
     if (status.mode == keeper->store_mode)
         return;
     keeper->store_mode = status.mode;
@@ -552,6 +571,9 @@ void keeper_tick(struct keeper *keeper)
     if (now_ms >= keeper->next_scan_ms || keeper->next_scan_ms - now_ms > SCAN_EVERY_MS) {
         keeper->next_scan_ms = now_ms + SCAN_EVERY_MS;
         scan(keeper);
+    }
+    if (now_ms >= keeper->next_compare_ms || keeper->next_compare_ms - now_ms > COMPARE_EVERY_MS) {
+        keeper->next_compare_ms = now_ms + (keeper->deaf ? COMPARE_DEAF_MS : COMPARE_EVERY_MS);
         view_compare(keeper->view);
     }
     if (clock_mono_ms() - keeper->sampled_ms >= SAMPLE_EVERY_MS)

@@ -1,53 +1,22 @@
 /* The queue and the jobs that go on. Level-triggered: freed capacity, a new snapshot and the tick
  * all lead to queue_kick, which looks at what is true now. */
-#include "sched/queue.h"
+#include "sched/queue_private.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/heap.h"
 #include "base/log.h"
 #include "sched/dispatch.h"
 #include "sched/settle.h"
 
 enum {
-    HOLD_EVERY_MS = 5000,
-    HOLD_BATCH = 512,
+    MISSING_MS =
+        2000, /* by then the keeper knows whether the store lost it, and has put it again */
     EXPLAIN_EVERY_MS = 10000,
     ASIDE_MAX = 64, /* jobs of one lane passed over in a kick: each costs a look at its pool */
     STORE_AWAY_MS =
         5000, /* a job that may not wait still outlives a store that is away for so long */
-};
-
-/* The waiting jobs of one pool and selector: as far as the lane knows, who fits one of them fits
- * all. Gone with its last job: what clients may name has no end. */
-struct lane {
-    struct str key;
-    struct heap order;
-    size_t jobs;  /* that belong to it, also while they are busy */
-    int aside;    /* in this kick: so many were passed over */
-    bool blocked; /* in this kick: its best job found no room */
-};
-
-struct waiting {
-    struct queue *queue;
-    struct lane *lane;
-    struct arena arena;        /* the record */
-    struct heap_node order;    /* in its lane; -priority, then id */
-    struct heap_node deadline; /* in queue->deadlines */
-    uint64_t job;
-    struct spec spec;
-    struct buf history;
-    int attempt; /* the one to start */
-    int max_attempts;
-    enum job_state state;      /* when it came */
-    bool busy;                 /* a dispatch or a settle is under way: it stands in no heap */
-    bool gone;                 /* forgotten meanwhile: goes when it is not busy any more */
-    int64_t explained_ms;      /* a try that failed was last kept for explain */
-    const char *abandon;       /* it shall end, with this reason; NULL: it waits */
-    struct waiting *successor; /* newer news of the same job, that came while it was busy */
-    struct waiting *next;      /* of those passed over in this kick */
 };
 
 /* One try to place a waiting job. */
@@ -62,21 +31,6 @@ struct end {
     struct waiting *waiting;
     struct arena arena;
     struct settle settle;
-};
-
-struct hold {
-    struct store_op op;
-    uint64_t ids[HOLD_BATCH];
-};
-
-struct queue {
-    struct sched *sched;
-    struct idmap jobs; /* -> struct waiting * */
-    struct map lanes;  /* -> struct lane * */
-    struct heap deadlines;
-    int64_t next_hold_ms;
-    bool kicking;
-    struct waiting *aside; /* passed over in this kick */
 };
 
 struct queue *queue_new(struct sched *sched)
@@ -245,13 +199,25 @@ static void no_room(struct waiting *waiting, bool particular)
     wait_on(waiting);
 }
 
+/* The store does not know it: it may have been lost a moment ago. */
+static bool is_missing(struct waiting *waiting, enum err err)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    if (err != ERR_NOT_FOUND)
+        waiting->missing_ms = 0;
+    else if (!waiting->missing_ms)
+        waiting->missing_ms = now_ms;
+    return err == ERR_NOT_FOUND && now_ms - waiting->missing_ms < MISSING_MS;
+}
+
 /* Placed, or waits on, or has ended in the dispatch itself. */
 static void tried(struct dispatch *dispatch)
 {
     struct try *try = container_of(dispatch, struct try, dispatch);
     struct waiting *waiting = try->waiting;
     enum err err = dispatch->err;
-    bool away = err == ERR_STORE_DOWN || err == ERR_BUSY;
+    bool away = is_missing(waiting, err) || err == ERR_STORE_DOWN || err == ERR_BUSY;
     bool waits = away || (err && waiting->spec.queue_ms > 0 && err != ERR_NOT_FOUND &&
                           !job_state_final(dispatch->head.state));
     bool particular = is_particular(waiting, dispatch);
@@ -345,6 +311,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
         return NULL;
     }
     waiting->queue = queue;
+    waiting->put = queue->puts;
     waiting->job = head->id;
     waiting->state = head->state;
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
@@ -444,55 +411,13 @@ void queue_kick(struct queue *queue)
     }
 }
 
-static void held(struct store_op *op)
-{
-    free(container_of(op, struct hold, op));
-}
-
-static void send_hold(struct queue *queue, struct hold *hold, size_t count)
-{
-    assert(count > 0 && count <= HOLD_BATCH);
-    hold->op = (struct store_op){
-        .verb = STORE_HOLD, .reply_to = sched_keeper_loop(queue->sched)->inbox, .done = held};
-    hold->op.u.hold.ids = hold->ids;
-    hold->op.u.hold.count = count;
-    hold->op.u.hold.owner = store_number(queue->sched->store);
-    hold->op.u.hold.hold_ms = SCHED_HOLD_MS;
-    sched_send(sched_keeper_loop(queue->sched), &hold->op);
-}
-
-static void hold_all(struct queue *queue)
-{
-    struct waiting *waiting;
-    struct hold *hold = NULL;
-    size_t count = 0;
-
-    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));) {
-        if (!hold) {
-            hold = calloc(1, sizeof *hold);
-            assert(hold);
-        }
-        hold->ids[count++] = waiting->job;
-        if (count == HOLD_BATCH) {
-            send_hold(queue, hold, count);
-            hold = NULL;
-            count = 0;
-        }
-    }
-    if (hold)
-        send_hold(queue, hold, count);
-}
-
 void queue_tick(struct queue *queue, int64_t now_ms)
 {
     struct heap_node *top;
 
     while ((top = heap_top(&queue->deadlines)) && top->key <= now_ms)
         time_out(container_of(top, struct waiting, deadline));
-    if (now_ms >= queue->next_hold_ms || queue->next_hold_ms - now_ms > HOLD_EVERY_MS) {
-        queue->next_hold_ms = now_ms + HOLD_EVERY_MS;
-        hold_all(queue);
-    }
+    queue_hold(queue, now_ms);
     queue_kick(queue);
 }
 

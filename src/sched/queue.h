@@ -17,6 +17,9 @@ void queue_continue(struct queue *queue, const struct store_record *record, bool
 void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason);
 void queue_kick(struct queue *queue);                 /* place what can be placed */
 void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */
+/* The store may have lost what waits here: it is put there again, which changes nothing for what it
+ * has. */
+void queue_put_again(struct queue *queue);
 void queue_forget(struct queue *queue, uint64_t job);
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms); /* 0: nobody waits */
 bool queue_holds(const struct queue *queue, uint64_t job);

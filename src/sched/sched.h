@@ -91,8 +91,9 @@ struct sched {
     _Atomic int32_t lanes[SCHED_LANES];
     /* When it was last told that breakers keep a whole pool shut; pools that share a place too. */
     _Atomic int64_t shut_told_ms[SCHED_LANES];
-    _Atomic bool ready;                  /* the nodes are loaded */
-    _Atomic int64_t recovering_until_ms; /* monotonic: the store was emptied a moment ago */
+    _Atomic bool ready; /* the nodes are loaded */
+    _Atomic int64_t
+        recovering_until_ms;  /* monotonic: the store was emptied or moved a moment ago */
     _Atomic int64_t fresh_us; /* monotonic: the keeper last heard the truth from the store */
 };
 

@@ -31,6 +31,7 @@ struct view {
     int64_t oldest_us; /* see view_take_oldest_us */
     int64_t news_us;   /* the same of `news`; 0: none */
     char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
+    unsigned moves;                                                /* likewise */
 };
 
 struct view *view_new(struct sched *sched, struct members *members)
@@ -353,14 +354,15 @@ void view_load(struct view *view)
         send(view, STORE_NODES);
 }
 
-/* A store that was emptied counts from the beginning: what we know is of before, all of it. */
+/* A store that was emptied, or that another server took over, need not go on counting where we
+ * were: what we know is of before, all of it. */
 static void watch_generation(struct view *view)
 {
     struct store_status status;
     struct member *member;
 
     store_status(view->sched->store, &status);
-    if (strcmp(status.generation, view->generation) == 0)
+    if (status.moves == view->moves && strcmp(status.generation, view->generation) == 0)
         return;
     for (size_t i = 0; view->generation[0] && (member = map_next(&view->members->by_id, &i));) {
         member->node->change_order = 0;
@@ -368,6 +370,7 @@ static void watch_generation(struct view *view)
         atomic_store(&member->node->counts, 0);
     }
     memcpy(view->generation, status.generation, sizeof view->generation);
+    view->moves = status.moves;
 }
 
 void view_compare(struct view *view)

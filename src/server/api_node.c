@@ -87,7 +87,8 @@ void api_node_register(struct call *call)
     send_change(own, registered);
 }
 
-/* {"ok":true}, and what the node runs that is not its own any more. */
+/* {"ok":true}, and what the node runs that is not its own any more; as in hub_ws.c not so when the
+ * store does not know the node. */
 static void renewed(struct renew *renew)
 {
     struct node_call *own = container_of(renew, struct node_call, renew);
@@ -97,7 +98,7 @@ static void renewed(struct renew *renew)
 
     jsonw_obj(&w);
     jsonw_kbool(&w, "ok", true);
-    for (size_t i = 0; i < renew->count; i++) {
+    for (size_t i = 0; !renew->op.err && i < renew->count; i++) {
         char id[JOB_ID_TEXT + 1];
 
         if (!renew->runs[i].unknown)

@@ -273,14 +273,16 @@ static void on_hello(struct wscall *call)
     registry_send(worker->sched, &call->change);
 }
 
-/* Runs the node listed that are not its own any more: it should end them. */
+/* Runs the node listed that are not its own any more: it should end them. Not so when the store
+ * does not know the node: one that was emptied has forgotten everybody, and the node is about to
+ * come again with all it runs. */
 static void renewed(struct renew *renew)
 {
     struct wscall *call = container_of(renew, struct wscall, renew);
     struct socket *socket = socket_of(call);
     struct buf *frame = &call->hub->frame;
 
-    for (size_t i = 0; socket && i < renew->count; i++) {
+    for (size_t i = 0; socket && !renew->op.err && i < renew->count; i++) {
         char id[JOB_ID_TEXT + 1];
 
         if (!renew->runs[i].unknown)

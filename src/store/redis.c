@@ -45,7 +45,8 @@ struct redis {
 
     /* Any thread. */
     struct textbox detail;
-    _Atomic bool untold; /* see redis_session.h */
+    _Atomic bool untold;    /* see redis_session.h */
+    _Atomic unsigned moves; /* likewise */
 
     /* The store thread's. */
     struct redis_session session;
@@ -96,6 +97,8 @@ static void redis_status(struct store *store, struct store_status *ret_status)
     if (atomic_load_explicit(&self->untold, memory_order_relaxed))
         ret_status->warning = "Redis does not tell its maxmemory-policy (CONFIG GET): make sure "
                               "that it is noeviction";
+    ret_status->moves = atomic_load_explicit(&self->moves, memory_order_relaxed);
+    ret_status->deaf = atomic_load_explicit(&self->ears.deaf, memory_order_relaxed);
     textbox_get(&self->ears.generation, generation);
     str_copy(str_of(generation), ret_status->generation, sizeof ret_status->generation);
 }
@@ -125,6 +128,8 @@ static void take_news(struct redis *self)
 
     front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, session->open_breakers);
+    if (session->lost > 0)
+        metric_add(METRIC_LOST_LEASES, session->lost);
     textbox_put(&self->ears.generation, session->generation);
     atomic_store_explicit(&self->ears.offset_ms, session->store_ms - session->mono_ms,
                           memory_order_relaxed);
@@ -178,9 +183,12 @@ static void begin_own(struct redis *self)
 /* A call that changes something must work before we are well again, and we need a number. */
 static bool bring_up(struct redis *self, int64_t deadline_ms)
 {
+    redis_session_release(&self->session); /* whoever is the master now */
     begin_own(self);
     if (!call_own(self, deadline_ms))
         return false;
+    redis_session_bind(&self->session);
+    atomic_store_explicit(&self->moves, self->session.moves, memory_order_relaxed);
     if (!store_number_is_ours(&self->store))
         return redis_link_fail(&self->session.link, "there are too many instances", NULL);
     self->arrived = true;

@@ -24,7 +24,7 @@ enum {
 void redis_ears_init(struct redis_ears *ears, const struct redis_target *target,
                      const char *instance)
 {
-    *ears = (struct redis_ears){0};
+    *ears = (struct redis_ears){.deaf = true};
     redis_link_init(&ears->link, target);
     snprintf(ears->inbox, sizeof ears->inbox, REDIS_KEY "i:%s", instance);
 }
@@ -179,7 +179,9 @@ static void *ears_thread(void *arg)
     while (!atomic_load(&ears->stopping)) {
         if (subscribe(ears)) {
             pause_ms = EARS_PAUSE_MIN_MS;
+            atomic_store_explicit(&ears->deaf, false, memory_order_relaxed);
             listen(ears);
+            atomic_store_explicit(&ears->deaf, true, memory_order_relaxed);
         }
         redis_link_close(&ears->link);
         if (!atomic_load(&ears->stopping))

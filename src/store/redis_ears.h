@@ -14,6 +14,7 @@ struct redis_ears {
     struct store_ear *ear;
     char inbox[64]; /* the channel of what is for us alone */
     bool started;
+    _Atomic bool deaf; /* not subscribed now; for any thread */
 
     /* Written by the store thread, read here. */
     struct textbox generation;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { WORDS_MAX = 16 };
+enum { WORDS_MAX = 16, LOOK_MIN_MS = 5, LOOK_MAX_MS = 160 };
 
 void redis_link_init(struct redis_link *link, const struct redis_target *target)
 {
@@ -181,6 +181,28 @@ static bool is_master(struct redis_link *link, redisContext *context, int64_t de
     return ok || redis_link_fail(link, "it is a replica, not a master", NULL);
 }
 
+/* "run_id:0123...": who may not ask knows it by its address. False: it went away. */
+static bool learn_master(struct redis_link *link, redisContext *context,
+                         const struct redis_addr *at, int64_t deadline_ms)
+{
+    static const char name[] = "run_id:";
+    const char *words[] = {"INFO", "server"};
+    struct redis_args args = {.count = 2, .texts = words};
+    redisReply *reply = redis_exchange(link, context, &args, deadline_ms);
+    struct str info = redis_text(reply);
+    const char *found = info.len ? memmem(info.at, info.len, name, sizeof name - 1) : NULL;
+
+    if (!reply)
+        return false;
+    if (found)
+        snprintf(link->master, sizeof link->master, "%.*s",
+                 (int)strcspn(found + sizeof name - 1, "\r\n"), found + sizeof name - 1);
+    else
+        snprintf(link->master, sizeof link->master, "%.40s:%d", at->host, at->port);
+    freeReplyObject(reply);
+    return true;
+}
+
 bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms)
 {
     redisContext *context = redis_dial(link, to, deadline_ms);
@@ -188,7 +210,8 @@ bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t
     redis_link_close(link);
     if (!context)
         return false;
-    if (!redis_login(link, context, deadline_ms) || !is_master(link, context, deadline_ms)) {
+    if (!redis_login(link, context, deadline_ms) || !is_master(link, context, deadline_ms) ||
+        !learn_master(link, context, to, deadline_ms)) {
         redisFree(context);
         return false;
     }
@@ -213,15 +236,23 @@ redisReply *redis_link_call(struct redis_link *link, const struct redis_args *ar
                             int64_t deadline_ms)
 {
     redisReply *reply = NULL;
+    uint32_t pause_ms = LOOK_MIN_MS;
 
     assert(args->count > 0);
     for (enum redis_turn turn = REDIS_AGAIN; turn == REDIS_AGAIN;) {
         if (!redis_link_open(link, deadline_ms)) {
-            /* Whoever was moved here is found again, as long as there is time. */
-            if (clock_mono_ms() >= deadline_ms || link->target->kind == REDIS_SINGLE)
+            /* Whoever was moved here is found again, as long as there is time; each look asks all
+             * servers, who may have enough to do. */
+            if (clock_mono_ms() + pause_ms >= deadline_ms || link->target->kind == REDIS_SINGLE)
                 return NULL;
-            poll(NULL, 0, 5 + (int)rnd_below(&link->rnd, 20));
+            poll(NULL, 0, (int)(pause_ms + rnd_below(&link->rnd, pause_ms)));
+            pause_ms = pause_ms * 2 < LOOK_MAX_MS ? pause_ms * 2 : LOOK_MAX_MS;
             continue;
+        }
+        /* What is known here was learnt from another: the caller must know before it goes on. */
+        if (*link->bound && strcmp(link->bound, link->master) != 0) {
+            redis_link_fail(link, "another server took over", link->master);
+            return NULL;
         }
         reply = redis_exchange(link, link->context, args, deadline_ms);
         if (!reply) {

@@ -11,13 +11,17 @@
 
 #define REDIS_KEY "sched:{f}:" /* as lua/unit.lua has it */
 
-enum { REDIS_WHY_MAX = 159, REDIS_HOPS_MAX = 5 };
+enum { REDIS_WHY_MAX = 159, REDIS_HOPS_MAX = 5, REDIS_MASTER_MAX = 47 };
 
 struct redis_link {
     const struct redis_target *target;
     redisContext *context; /* NULL: not connected */
     struct redis_addr at;  /* where it is, or is to be */
     bool moved;            /* `at` was told by a redirection: connect there, ask nobody */
+    /* Which server answers: its run id, another one after every start. Where that is not told, its
+     * address. `bound`: only this one is called, "" is any. */
+    char master[REDIS_MASTER_MAX + 1];
+    char bound[REDIS_MASTER_MAX + 1];
     struct rnd rnd;
     char why[REDIS_WHY_MAX + 1]; /* the last failure, a part of a sentence */
 };
@@ -34,7 +38,8 @@ void redis_link_close(struct redis_link *link);
  */
 bool redis_link_open(struct redis_link *link, int64_t deadline_ms);
 /* One command. NULL: nothing came in time or the connection is gone; then it is closed and it is
- * unknown whether the command was run. The reply may be an error; the caller frees it. */
+ * unknown whether the command was run; or it would have been another server's than the one that is
+ * bound, and was not sent. The reply may be an error; the caller frees it. */
 redisReply *redis_link_call(struct redis_link *link, const struct redis_args *args,
                             int64_t deadline_ms);
 /* The same with the words of the command, up to a NULL. */

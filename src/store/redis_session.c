@@ -88,6 +88,7 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
         .retention_ms = config->retention_ms,
         .breaker_threshold = config->breaker_threshold,
         .breaker_cooldown_ms = config->breaker_cooldown_ms,
+        .moved = now_ms < session->moved_until_ms,
     };
 
     /* Whoever waits for the answer is told after timeout_ms that it did not come: from then on it
@@ -130,6 +131,7 @@ static void take_news(struct redis_session *session, const redisReply *reply, in
         return;
     session->order = (uint64_t)reply->element[1]->integer;
     session->open_breakers = reply->element[3]->integer;
+    session->lost = reply->element[4]->integer;
     if (*session->generation && !str_is(redis_text(reply->element[2]), session->generation))
         session->emptied = true;
     str_copy(redis_text(reply->element[2]), session->generation, sizeof session->generation);
@@ -145,7 +147,25 @@ static bool is_whole(const struct redis_session *session, const redisReply *repl
     return reply->element[0]->type == REDIS_REPLY_INTEGER &&
            (is_late(reply) || (reply->element[1]->type == REDIS_REPLY_INTEGER &&
                                reply->element[2]->type == REDIS_REPLY_STRING &&
-                               reply->element[3]->type == REDIS_REPLY_INTEGER));
+                               reply->element[3]->type == REDIS_REPLY_INTEGER &&
+                               reply->element[4]->type == REDIS_REPLY_INTEGER));
+}
+
+void redis_session_release(struct redis_session *session)
+{
+    session->link.bound[0] = '\0';
+}
+
+void redis_session_bind(struct redis_session *session)
+{
+    assert(session->link.master[0]);
+    static_assert(sizeof session->master == sizeof session->link.bound, "it is copied as a whole");
+    if (*session->master && strcmp(session->master, session->link.master) != 0) {
+        session->moves++;
+        session->moved_until_ms = clock_mono_ms() + REDIS_MOVED_MS;
+    }
+    memcpy(session->master, session->link.master, sizeof session->master);
+    memcpy(session->link.bound, session->master, sizeof session->master);
 }
 
 redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms)

@@ -5,12 +5,13 @@
 
 #include "store/redis_wire.h"
 
-enum { REDIS_FUNCTION_MAX = 47, REDIS_GENERATION_MAX = 23 };
+enum { REDIS_FUNCTION_MAX = 47, REDIS_GENERATION_MAX = 23, REDIS_MOVED_MS = 60000 };
 
 struct redis_session {
     struct redis_link link;
-    struct wire wire;            /* the batch that is being made */
-    int64_t (*test_clock)(void); /* NULL: Redis' own time counts */
+    char master[REDIS_MASTER_MAX + 1]; /* the last one bound; "": none yet */
+    struct wire wire;                  /* the batch that is being made */
+    int64_t (*test_clock)(void);       /* NULL: Redis' own time counts */
     int64_t timeout_ms;
     char library[REDIS_FUNCTION_MAX + 1];
     char function[REDIS_FUNCTION_MAX + 16];
@@ -21,9 +22,14 @@ struct redis_session {
     int64_t mono_ms;
     char generation[REDIS_GENERATION_MAX + 1]; /* "": none seen yet */
     char next_generation[REDIS_GENERATION_MAX + 1];
-    bool untold;    /* it does not say whether it may evict keys */
-    bool emptied;   /* the generation changed: what was there before is gone */
-    uint64_t order; /* before the first op of the last batch */
+    bool untold;  /* it does not say whether it may evict keys */
+    bool emptied; /* the generation changed: what was there before is gone */
+    /* F15: another server took over, after a failover, a move of the slot or a restart. What the
+     * one before acknowledged last may be gone; for a while nodes tell what they hold. */
+    unsigned moves;
+    int64_t moved_until_ms; /* clock_mono_ms */
+    int64_t lost;           /* leases the last batch took back from nodes */
+    uint64_t order;         /* before the first op of the last batch */
     int64_t open_breakers;
 };
 
@@ -36,6 +42,9 @@ enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
 void redis_session_begin(struct redis_session *session, const struct store_config *config);
 /* What is `not_after_ms` (the sender's wall time) by the store's clock? */
 int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms);
+/* Calls go to one server until the next redis_session_release: bound after a call that worked. */
+void redis_session_release(struct redis_session *session);
+void redis_session_bind(struct redis_session *session);
 /* Sends what was put into `wire`. The answers stand from WIRE_ANSWERS on, one for each op. NULL: it
  * failed, link.why says how, and whether it was run is unknown. */
 redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms);

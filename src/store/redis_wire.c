@@ -149,6 +149,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     pack_number(&pack, head->retention_ms > 0 ? head->retention_ms : 0, 8);
     pack_number(&pack, head->breaker_threshold, 8);
     pack_number(&pack, head->breaker_cooldown_ms, 8);
+    pack_number(&pack, head->moved, 1);
     assert(pack.len + 4 == sizeof wire->head);
     add(wire, wire->head, sizeof wire->head);
     add_word(wire, head->instance);

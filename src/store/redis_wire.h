@@ -10,7 +10,7 @@
 enum {
     WIRE_OPS_MAX = 64,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
-    WIRE_ANSWERS = 4,      /* where the answers begin: now, order, generation, open breakers */
+    WIRE_ANSWERS = 5,      /* where they begin: now, order, generation, open breakers, taken back */
     WIRE_RESULT_MAX = 256, /* results up to this are part of the record, see lua/unit.lua */
 };
 
@@ -24,7 +24,7 @@ struct wire {
     size_t count;
     size_t cap;
     size_t bytes;
-    char head[44]; /* of the batch, packed; it ends with the number of ops */
+    char head[45]; /* of the batch, packed; it ends with the number of ops */
     int ops;
 };
 
@@ -38,6 +38,8 @@ struct wire_head {
     int64_t retention_ms;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;
+    bool moved; /* another server took over a while ago: what nodes hold and it does not know is
+                   taken back */
 };
 
 void wire_begin(struct wire *wire, const struct wire_head *head);

@@ -353,6 +353,10 @@ struct store_status {
     char detail[160];    /* the last error, "" when none */
     const char *warning; /* what could be wrong with it, as seen at the start; NULL: nothing */
     char generation[24]; /* of what a shared store holds: another one means that it was emptied */
+    /* How often another server took over. What it answers begins anew: orders may be smaller, and
+     * what was acknowledged last may be gone. */
+    unsigned moves;
+    bool deaf; /* a shared store: others are not heard now, what they change has to be looked for */
 };
 
 struct store_config {

@@ -160,3 +160,40 @@ class Submitter(threading.Thread):
                     time.sleep(self.pause)
         except BaseException as error:
             self.failure = error
+
+
+class Diary:
+    """What jobs of real agents write down themselves: that they began and that they ended, one line each in
+    the order in which it happened (one write to a file opened for appending)."""
+
+    def __init__(self, path):
+        self.path = path
+        self.gate = path.with_name(path.name + ".gate")
+
+    def command(self, then):
+        """A command for a job that notes its beginning and its end around another."""
+        note = f'"$BERTH_NODE_ID $BERTH_JOB_ID $BERTH_ATTEMPT_ID" >> {self.path}'
+        return f"echo b {note}; {then}; echo e {note}"
+
+    def held(self):
+        """One that ends when all may."""
+        return self.command(f"while [ ! -e {self.gate} ]; do sleep 0.05; done")
+
+    def open_gate(self):
+        self.gate.touch()
+
+    def lines(self):
+        text = self.path.read_text() if self.path.exists() else ""
+        return [line.split() for line in text.splitlines()]
+
+    def most(self):
+        """{node: the most that ran there at the same time}."""
+        now, most = collections.Counter(), collections.Counter()
+        for what, node, _, _ in self.lines():
+            now[node] += 1 if what == "b" else -1
+            most[node] = max(most[node], now[node])
+        return most
+
+    def times(self, what):
+        """{job: how often it began (b) or ended (e)}."""
+        return collections.Counter(line[2] for line in self.lines() if line[0] == what)

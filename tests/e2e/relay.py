@@ -5,8 +5,11 @@ import itertools
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import threading
+
+from harness import live
 
 
 class Relay:
@@ -26,30 +29,34 @@ class Relay:
     def _accept(self):
         while True:
             try:
-                near, _ = self.listener.accept()
+                pair = Pair(self.listener.accept()[0])
             except OSError:
                 return
             with self.lock:
-                self.pairs.append([near])
-            if self.open.is_set():
-                self._join(self.pairs[-1])
+                self.pairs.append(pair)
+            threading.Thread(target=self._join, args=(pair,), daemon=True).start()
+
+    def passes(self, pair, data):
+        """May this go on its way? Once not, the connection is lost, and nobody is told."""
+        return self.open.is_set()
 
     def _join(self, pair):
-        try:
-            far = socket.create_connection(("127.0.0.1", self.to), timeout=5)
-        except OSError:
-            pair[0].close()
+        if not self.passes(pair, b""):
             return
-        far.settimeout(None)
-        pair.append(far)
-        for a, b in ((pair[0], far), (far, pair[0])):
-            threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
+        try:
+            pair.far = socket.create_connection(("127.0.0.1", self.to), timeout=5)
+        except OSError:
+            pair.close()
+            return
+        pair.far.settimeout(None)
+        threading.Thread(target=self._pump, args=(pair, pair.far, pair.near), daemon=True).start()
+        self._pump(pair, pair.near, pair.far)
 
-    def _pump(self, a, b):
+    def _pump(self, pair, a, b):
         try:
             while True:
                 data = a.recv(65536)
-                if not self.open.is_set():
+                if not self.passes(pair, data):
                     return  # what came through the cut is lost, and so is this connection
                 if not data:
                     break
@@ -62,15 +69,16 @@ class Relay:
         self.open.clear()
 
     def heal(self):
-        with self.lock:
-            pairs, self.pairs = self.pairs, []
-        for end in (end for pair in pairs for end in pair):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            end.close()
+        self.forget(lambda pair: True)
         self.open.set()
+
+    def forget(self, which):
+        """Closes these connections."""
+        with self.lock:
+            gone = [pair for pair in self.pairs if which(pair)]
+            self.pairs = [pair for pair in self.pairs if pair not in gone]
+        for pair in gone:
+            pair.close()
 
     def close(self):
         self.cut()
@@ -80,6 +88,130 @@ class Relay:
     @property
     def url(self):
         return f"http://{self.host}:{self.port}"
+
+
+class Pair:
+    """The two ends of a connection through a relay."""
+
+    def __init__(self, near):
+        self.near, self.far = near, None
+        self.lost = False
+        self.subscribed = False
+        self.dialler = None
+
+    def close(self):
+        for end in (self.near, self.far):
+            if not end:
+                continue
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            end.close()
+
+
+class EarRelay(Relay):
+    """Between an instance and Redis. Cut, only what it has subscribed to does not pass any more; healed,
+    what was lost stays lost: it has to find out by itself."""
+
+    def passes(self, pair, data):
+        pair.subscribed |= b"SUBSCRIBE" in data
+        pair.lost |= pair.subscribed and not self.open.is_set()
+        return not pair.lost
+
+    def heal(self):
+        self.open.set()
+
+
+class Split:
+    """A network that can be split between the processes of a Redis Cluster and their clients, without
+    any privilege: every server has a relay before its port and one before its bus, which are what it
+    announces, and a relay knows which process dialled (the kernel's table of connections tells)."""
+
+    def __init__(self, cluster):
+        self.apart = set()  # pids on the smaller side
+        self.servers = cluster.nodes
+        self.relays = []
+        for server in self.servers:
+            ports = []
+            for port in (server.port, server.port + 10000):
+                relay = SplitRelay(self, server.process.pid, port)
+                self.relays.append(relay)
+                ports.append(relay.port)
+            server.announced = ports[0]
+            server.say("CONFIG", "SET", "cluster-announce-port", ports[0])
+            server.say("CONFIG", "SET", "cluster-announce-bus-port", ports[1])
+
+    @property
+    def url(self):
+        return "redis-cluster://" + ",".join(f"127.0.0.1:{server.announced}" for server in self.servers)
+
+    def known(self):
+        """Has every server heard where the others are now?"""
+        return all(f":{other.announced}@" in server.say("CLUSTER", "NODES") for server in self.servers
+                   for other in self.servers)
+
+    def dialler(self, near):
+        """The pid at the other end of a connection; None: somebody else's."""
+        try:
+            inode = socket_inode(near.getpeername(), near.getsockname())
+        except OSError:
+            return None
+        return next((process.pid for process in list(live) if has_socket(process.pid, inode)), None)
+
+    def cut(self, *processes):
+        self.apart = {process.pid for process in processes}
+
+    def heal(self):
+        self.apart = set()
+        for relay in self.relays:
+            relay.forget(lambda pair: pair.lost)
+
+    def close(self):
+        for relay in self.relays:
+            relay.close()
+
+
+def socket_inode(local, remote):
+    """The inode of a TCP socket by its two ends: the kernel is asked (sock_diag), because its table as a
+    text takes it milliseconds."""
+    ends = struct.pack("!HH4s12x4s12x", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0]))
+    request = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xffffffff) + ends + \
+        struct.pack("=IQ", 0, 2**64 - 1)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as asked:  # NETLINK_SOCK_DIAG
+        asked.send(struct.pack("=IHHII", 16 + len(request), 20, 1, 1, 0) + request)  # SOCK_DIAG_BY_FAMILY
+        answer = asked.recv(4096)
+    if struct.unpack_from("=H", answer, 4)[0] != 20:
+        raise OSError("there is no such connection any more")
+    return struct.unpack_from("=I", answer, 16 + 4 + 48 + 16)[0]
+
+
+def has_socket(pid, inode):
+    """Is this one of its sockets? Others may close while we look."""
+    fds = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(fds)
+    except OSError:
+        return False
+    for fd in names:
+        try:
+            if os.readlink(f"{fds}/{fd}") == f"socket:[{inode}]":
+                return True
+        except OSError:
+            pass
+    return False
+
+
+class SplitRelay(Relay):
+    def __init__(self, split, pid, port):
+        self.split, self.pid = split, pid
+        super().__init__(port)
+
+    def passes(self, pair, data):
+        if not pair.dialler:  # the table may be read while it changes
+            pair.dialler = self.split.dialler(pair.near)
+        pair.lost |= (pair.dialler in self.split.apart) != (self.pid in self.split.apart)
+        return not pair.lost
 
 
 def ip(*words, check=True):

@@ -1,4 +1,7 @@
 """Several instances on one Redis: any client and any node may talk to any of them."""
+import contextlib
+import http.client
+import json
 import os
 import pathlib
 import random
@@ -6,9 +9,11 @@ import signal
 import threading
 import time
 
+import wsclient
 from fleet import Submitter, Worker
-from harness import BINARY, Case, Events, Listener, Node, WsNode, eventually, tags
+from harness import BINARY, SLOW, Case, Events, Listener, Node, WsNode, berth, eventually, tags
 from redis import Cluster, Redis
+from relay import EarRelay
 from test_agent import Agent
 
 NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
@@ -97,7 +102,7 @@ class Nodes(Instances):
         self.ok(self.all[2].post("/v1/nodes/n1/drain"))
         eventually("changes are taken", lambda: all(s.node("n1")["health"] == "draining" for s in self.all), 3)
 
-    def test_pub_sub_cut_while_nodes_join_and_leave(self):
+    def test_connections_of_pub_sub_killed_while_nodes_join_and_leave(self):
         stop = threading.Event()
 
         def cut():
@@ -116,9 +121,73 @@ class Nodes(Instances):
             stop.set()
             thread.join()
         want = [f"n{i:02}" for i in range(40) if i % 4 != 2]
-        eventually("views equal the store", lambda: self.views(want), 2)
+        eventually("views equal the store", lambda: self.views(want), 1)
         for server in self.all:
             eventually("no lag", lambda: server.metrics()["berth_instance_version_lag"] == 0, 3)
+
+
+class Deaf(Instances):
+    """Between each instance and Redis is a wire whose pub/sub can be cut; calls pass."""
+
+    def setUp(self):
+        Case.setUp(self)
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.wires = [EarRelay(self.redis.port) for _ in range(self.count)]
+        for wire in self.wires:
+            self.addCleanup(wire.close)
+        self.all = [self.start(f"data{i}", store=f"redis://127.0.0.1:{wire.port}/0") for i, wire in enumerate(self.wires)]
+
+    def stored(self):
+        """{node: version} as the store itself has it."""
+        done = berth("store", "dump", "--store", self.redis.url, "-o", "json")
+        return {node["node_id"]: (node["version"], node["max"]) for node in json.loads(done.stdout)["nodes"]}
+
+    def viewed(self, server):
+        nodes = server.get("/v1/nodes?limit=1000").json["nodes"]
+        return {node["node_id"]: (node["version"], node["max"]) for node in nodes}
+
+    def listeners(self):
+        return int(self.redis.say("PUBSUB", "NUMSUB", "sched:{f}:ev").split()[-1])
+
+    def come_and_go(self, until):
+        """Nodes join, change and leave at every instance."""
+        number = 0
+        while time.monotonic() < until:
+            at = self.all[number % 3]
+            node = Node(at, f"n{number:04}", max_concurrent_jobs=1 + number % 5)
+            if number % 3 == 1:
+                node.server = self.all[(number + 1) % 3]
+                self.ok(node.register(max_concurrent_jobs=9))
+            if number % 4 == 3:
+                self.ok(self.all[(number + 2) % 3].post("/v1/node/deregister", {"node_id": f"n{number - 1:04}"}))
+            number += 1
+            time.sleep(0.02)
+        return number
+
+    @tags("alone")
+    def test_pub_sub_cut_while_nodes_join_and_leave(self):
+        Node(self.all[0], "first")
+        eventually("known", lambda: self.views(["first"]), 2)
+        eventually("all listen", lambda: self.listeners() == 3)
+        for wire in self.wires:
+            wire.cut()
+        count = self.come_and_go(time.monotonic() + 10)
+        self.assertGreater(count, 100)
+        eventually("each of them has noticed", lambda: all(any(pair.lost for pair in wire.pairs) for wire in self.wires), 1)
+        healed = time.monotonic()
+        for wire in self.wires:
+            wire.heal()
+        want = self.stored()
+        eventually("every view equals the store", lambda: all(self.viewed(server) == want for server in self.all), 1)
+        took = time.monotonic() - healed
+        eventually("all listen again", lambda: self.listeners() == 3, 3)
+        print(f"views equal the store {took * 1000:.0f} ms after the heal, {count} nodes came", flush=True)
+        self.assertEqual(self.stored(), want)
+        again = time.monotonic()
+        Node(self.all[1], "last")  # and they hear again, not only look
+        eventually("heard", lambda: all("last" in self.viewed(server) for server in self.all), 1)
+        self.assertLess(time.monotonic() - again, 0.5 * SLOW)
 
 
 class HandOver(Instances):
@@ -281,16 +350,72 @@ class Why(Instances):
 
 
 class Deaths(Instances):
-    def test_a_job_reserved_by_a_dead_instance_comes_back(self):
-        """kill -9 between reserve and send: nobody tells, the slot is back after its time."""
+    def test_a_job_sent_by_a_dead_instance_comes_back(self):
+        """It was put in the box of a node that never asks, and the box is gone with its instance."""
         a, b, c = self.all
-        Node(a, "n1", max_concurrent_jobs=1) # it never asks
+        Node(a, "n1", max_concurrent_jobs=1)
         eventually("known", lambda: self.views(["n1"]), 2)
         job = self.placed(a)
         a.kill()
         eventually("the slot is taken", lambda: b.slots("n1") == (1, 0), 3)
         eventually("and back", lambda: b.slots("n1") in ((0, 0), (1, 0)) and
                    b.job(job["job_id"])["attempt_id"] == 2, 8)
+
+    def stored(self, node_id):
+        """(reserved, running) of a node as the store itself has it, and the ids of its leases."""
+        dump = json.loads(berth("store", "dump", "--store", self.redis.url, "-o", "json").stdout)
+        node = next(node for node in dump["nodes"] if node["node_id"] == node_id)
+        return (node["reserved"], node["running"]), [lease["job_id"] for lease in dump["leases"]]
+
+    def kill_between_reserve_and_send(self):
+        """The node is connected to B, and B is frozen: A has reserved, and waits for B to take the job over.
+        There it is killed, and so is B, which never read of it. The node, and its socket."""
+        a, b, c = self.all
+        node = WsNode(b, "n1", max_concurrent_jobs=1)
+        eventually("known", lambda: self.views(["n1"]), 2)
+        b.process.send_signal(signal.SIGSTOP)
+
+        def client():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.dispatch(a)
+
+        asker = threading.Thread(target=client)
+        asker.start()
+        counts, leases = eventually("A has reserved", lambda: next(
+            (found for found in [self.stored("n1")] if found[0] != (0, 0)), None), 2)
+        a.kill()
+        b.kill()
+        asker.join()
+        self.assertEqual(counts, (1, 0))
+        self.assertEqual(self.stored("n1"), ((1, 0), leases), "killed while the slot was reserved")
+        with self.assertRaises(wsclient.Closed):
+            node.expect("job", seconds=5)
+        return leases[0]
+
+    def test_killed_between_reserve_and_send(self):
+        """Nobody tells, nobody calls: the slot is back after its time."""
+        job = self.kill_between_reserve_and_send()
+        begun = time.monotonic()
+        eventually("the slot is back", lambda: self.stored("n1") == ((0, 0), []), 3 + 1.5)
+        print(f"the slot is back {time.monotonic() - begun:.1f} s after the kill, its time is 3 s", flush=True)
+        found = self.state_of(self.all[2], {"job_id": job}, "FAILED")
+        self.assertEqual([attempt["reason"] for attempt in found["attempts"]][:1], ["ACK_TIMEOUT"])
+
+    def test_killed_between_reserve_and_send_and_nobody_is_left(self):
+        """Not even an instance: the first reserve after its time gets the slot."""
+        job = self.kill_between_reserve_and_send()
+        self.all[2].kill()
+        begun = time.monotonic()
+        fresh = self.instance("fresh")
+        node = WsNode(fresh, "n1", max_concurrent_jobs=1)
+        placed = eventually("it is placed", lambda: next(
+            (answer.json for answer in [self.dispatch(fresh)] if answer.status == 200), None), 3 + 1.5)
+        self.assertGreater(time.monotonic() - begun, 1, "before its time it was taken")
+        self.assertNotEqual(placed["job_id"], job)
+        message = node.expect("job", job_id=placed["job_id"])
+        self.assertTrue(node.report("ack", message)["ok"])
+        self.assertTrue(node.report("done", message)["ok"])
+        node.close()
 
     def test_jobs_that_wait_are_adopted(self):
         a, b, c = self.all

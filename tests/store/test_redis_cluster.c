@@ -274,10 +274,68 @@ static void test_slot_moves(void **state)
     rig_done(&rig);
 }
 
+static bool is_replica_of(int server, int master)
+{
+    char want[32];
+
+    snprintf(want, sizeof want, "master_port:%d", servers[master].port);
+    return strstr(redis_say(servers[server].port, "INFO replication"), want) != NULL;
+}
+
+/* F15: a call that another server than before would answer is refused, and it is told that one took
+ * over; what a node holds and the new one has lost is taken back. */
+static void test_another_master_is_not_trusted_blindly(void **state)
+{
+    struct rig rig;
+    struct store_status status;
+    struct store_run runs[] = {{.id = 2, .attempt = 3}};
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+    int from = owner();
+    int to = 0;
+
+    open_real(&rig);
+    assert_int_equal(rig_reserve(&rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(&rig, 1, 1, "n1"), ERR_OK);
+    renew.u.renew.runs = runs;
+    renew.u.renew.count = 1;
+    renew.u.renew.ttl_ms = 1000;
+    assert_int_equal(rig_call(&rig, &renew), ERR_OK);
+    assert_true(runs[0].unknown); /* nothing was lost yet: the node is told to drop it */
+    store_status(rig.store, &status);
+    assert_int_equal(status.moves, 0);
+    while (!is_replica_of(to, from))
+        to++;
+    assert_string_equal(redis_say(servers[to].port, "CLUSTER FAILOVER"), "OK");
+    for (int64_t end_ms = clock_mono_ms() + PATIENCE_MS; status.moves == 0;) {
+        assert_true(clock_mono_ms() < end_ms);
+        sched_yield();
+        store_status(rig.store, &status);
+    }
+    assert_int_equal(status.moves, 1);
+    assert_true(strstr(status.detail, "another server took over") != NULL);
+    assert_int_equal(insist(&rig, &renew), ERR_OK);
+    assert_false(runs[0].unknown);
+    assert_int_equal(rig_get(&rig, 2), ERR_OK);
+    assert_int_equal(rig.op.head.state, JOB_ACKED);
+    assert_int_equal(rig.op.head.attempt, 3);
+    assert_int_equal(rig_counts(&rig, "n1").running, 2);
+    assert_int_equal(rig_commit(&rig, 3, 1, "n1"), ERR_OK); /* sent by the one before, and lost */
+    assert_int_equal(rig_finish(&rig, STORE_DONE, 4, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_finish(&rig, STORE_DONE, 4, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_commit(&rig, 5, 1, "nobody"), ERR_NOT_FOUND);
+    assert_int_equal(rig_counts(&rig, "n1").running, 3);
+    for (uint64_t job = 1; job <= 3; job++)
+        assert_int_equal(rig_finish(&rig, STORE_DONE, job, job == 2 ? 3 : 1, "n1", NULL), ERR_OK);
+    drain(&rig);
+    rig_done(&rig);
+    wait_until(all_well);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slot_moves),
+        cmocka_unit_test(test_another_master_is_not_trusted_blindly),
         cmocka_unit_test(test_master_is_killed),
     };
     int failed;

@@ -190,7 +190,7 @@ local function begin_batch(now, gen, known)
     sessions = {}, dirty_sessions = {}, callbacks = {}, told = {},
     order = 0, lapse_seq = 0, version = 0, gate_count = 0, open_count = 0, wheel_at = 0,
     ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0, recover_until = 0, gen = gen,
-    bucket = '',
+    bucket = '', lost = 0,
   }
   local packed = call('HGET', KEY .. 'meta', 'state')
   if packed then
@@ -302,27 +302,29 @@ local function end_batch(count)
 end
 
 -- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
--- nothing may change any more, retention, breaker threshold and cooldown, the number of ops; then the
--- instance's name, a name for a new generation, and the one it knows ('': none yet).
--- Answers {now, order of the first op - 1, generation, open breakers, answers...}.
+-- nothing may change any more, retention, breaker threshold and cooldown, whether the instance came
+-- from another master a while ago, the number of ops; then the instance's name, a name for a new
+-- generation, and the one it knows ('': none yet). Answers {now, order of the first op - 1,
+-- generation, open breakers, leases taken back, answers...}.
 local function batch(keys, args)
   begin_library()
   A, at = args, 4
-  local now, late, retention, threshold, cooldown, count =
-    unpack_struct('<i8i8i8i8i8I4', args[1])
+  local now, late, retention, threshold, cooldown, moved, count =
+    unpack_struct('<i8i8i8i8i8BI4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
   begin_batch(now, args[3], args[4])
   U.instance, U.retention, U.threshold, U.cooldown = args[2], retention, threshold, cooldown
+  U.moved = moved == 1
   wheel_turn()
   local ops = read_ops(count)
   if not (count > 0 and type(ops[1]) == 'table' and ops[1].verb == 'I' and not others_live()) then
     pass_time(U.last)
   end
-  local answers = {now, U.order, U.gen, 0}
+  local answers = {now, U.order, U.gen, 0, 0}
   run_ops(ops, answers, count)
   end_batch(count)
-  answers[4] = U.open_count
+  answers[4], answers[5] = U.open_count, U.lost
   U, A = nil, nil -- what stays is looked at by every round of Lua's collector
   return answers
 end

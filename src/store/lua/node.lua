@@ -114,29 +114,25 @@ local function renew_one(n, j, ttl)
   return true
 end
 
--- A run the emptied store knows nothing of: what it was about is gone, its slot is not.
-local function restore(n, id, attempt, ttl)
-  if attempt < 1 or attempt > ATTEMPTS_MAX then return end
-  local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
-  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, U.now, U.now
-  lease_take(n, j, ttl)
-  n.reserved, n.running, j.lease = n.reserved - 1, n.running + 1, RUNNING_LEASE
-  job_place(j)
-end
-
+-- What it lists and the store has lost: the run, or only that it was acknowledged.
 local function recover(n, op)
   for i = 1, #op.runs do
-    if op.runs[i] ~= '' and not job_get(op.runs[i]) then
-      restore(n, op.runs[i], op.attempts[i], op.ttl)
+    local j = job_get(op.runs[i])
+    if not j then
+      take_back(n.id, op.runs[i], op.attempts[i], op.ttl)
+    elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == op.attempts[i] and
+      j.epoch == n.epoch and is_alive(j) then
+      verbs.C({job = j.id, attempt = j.attempt, node = n.id, running_ttl = op.ttl, stop_grace = op.ttl})
+      U.lost = U.lost + 1
     end
   end
-  call('HSET', KEY .. 'heard', n.id, 1)
+  if U.now < U.recover_until then call('HSET', KEY .. 'heard', n.id, 1) end
 end
 
 function verbs.N(op)
   local n = node_get(op.node)
   if n and not n.known then n = nil end -- dropped: what it still has runs out by itself
-  if n and U.now < U.recover_until then recover(n, op) end
+  if n and is_recovering() then recover(n, op) end
   local unknown = {}
   for i = 1, #op.runs do
     local j = job_get(op.runs[i])

@@ -259,3 +259,18 @@ function verbs.R(op)
   answer.head, answer.counts = head_of(j), node_counts(n)
   return placed_answer(answer)
 end
+
+-- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot
+-- is not. It may be one more than the node's max here; the node itself never runs more. The job, or
+-- nothing.
+local function take_back(node, id, attempt, ttl)
+  local n = node and is_recovering() and node_get(node)
+  if not n or not n.known or id == '' or attempt < 1 or attempt > ATTEMPTS_MAX then return nil end
+  local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
+  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, U.now, U.now
+  lease_take(n, j, ttl)
+  n.reserved, n.running, j.lease = n.reserved - 1, n.running + 1, RUNNING_LEASE
+  job_place(j)
+  U.lost = U.lost + 1
+  return j
+end

@@ -31,7 +31,12 @@ function verbs.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
   if not j then
-    answer.err = ERR.NOT_FOUND
+    j = take_back(op.node, op.job, op.attempt, op.running_ttl) -- sent, then forgotten
+    if j then
+      answer.head, answer.counts = head_of(j), node_counts(node_get(j.node))
+    else
+      answer.err = ERR.NOT_FOUND
+    end
     return settled_answer(answer)
   end
   lapse_one(j)
@@ -207,9 +212,15 @@ local function is_repeated(op, j, v)
   return history_has(j, op.attempt, op.node, v.event)
 end
 
+-- An end is told of a job nobody knows: one more that was lost, see take_back.
+local function told_of(op)
+  if op.outcome ~= DONE_OUTCOME and op.outcome ~= FAIL_OUTCOME then return nil end
+  return take_back(op.node, op.job, op.attempt, AWAY_GRACE_MS)
+end
+
 function verbs.F(op)
   local answer = new_answer()
-  local j = job_get(op.job)
+  local j = job_get(op.job) or told_of(op)
   if not j then
     answer.err = ERR.NOT_FOUND
     return settled_answer(answer)

@@ -1,0 +1,129 @@
+"""A Redis Cluster of six processes whose network is split (F15): the master that has the store stays with one
+instance in the minority and goes on accepting for a while, its replica takes over on the other side. What it
+accepted then is lost when the network is whole again."""
+import time
+
+from fleet import Diary
+from harness import eventually, tags
+from redis import Cluster
+from relay import Split
+from test_agent import AgentCase
+
+SLOTS = 2
+
+
+@tags("load")
+class Minority(AgentCase):
+    def setUp(self):
+        super().setUp()
+        self.cluster = Cluster(self.dir / "cluster")
+        self.addCleanup(self.cluster.kill)
+        self.split = Split(self.cluster)
+        self.addCleanup(self.split.close)
+        eventually("the servers know each other's wires", self.split.known, 20)
+        eventually("the cluster is well", lambda: all(
+            "cluster_state:ok" in node.say("CLUSTER", "INFO") for node in self.cluster.nodes), 20)
+        self.a, self.b = (self.instance(name) for name in "ab")
+        for name, server in (("a1", self.a), ("a2", self.a), ("b1", self.b), ("b2", self.b)):
+            self.agent(server, name, slots_fixed=SLOTS, allowed_types=f"dev,{name[0]}")
+        self.diary = Diary(self.dir / "diary")
+        self.accepted = []
+
+    def instance(self, name):
+        return self.start(name, store=self.split.url, heartbeat_ms=1000, heartbeat_stale_ms=3000,
+                          reservation_ttl_ms=3000, running_lease_ms=10000, store_call_ms=250)  # the wires are slow
+
+    def master(self):
+        """Which server has the store."""
+        return next(node for node in self.cluster.nodes if "role:master" in node.say("INFO", "replication")
+                    and "MOVED" not in node.say("EXISTS", "sched:{f}:n"))
+
+    def submit(self, server, command, **fields):
+        answer = self.task(server, command=command, **fields)
+        self.assertIn(answer.status, (200, 202, 422, 503), str(answer))
+        if answer.status in (200, 202):
+            self.accepted.append(answer["job_id"])
+        return answer
+
+    def fill(self, server, count, type="dev", seconds=20):
+        """So many long jobs, as soon as it takes them; their ids."""
+        jobs = []
+
+        def more():
+            answer = self.submit(server, self.diary.held(), type=type)
+            if answer.status == 200:
+                jobs.append(answer["job_id"])
+            return len(jobs) >= count
+
+        eventually(f"{count} jobs are placed", more, seconds)
+        return jobs
+
+    def begun(self, jobs):
+        eventually("they run", lambda: set(jobs) <= set(self.diary.times("b")), 10)
+
+    def test_a_master_in_the_minority(self):
+        eventually("all agents are known", lambda: all(
+            len(server.get("/v1/nodes").json["nodes"]) == 4 for server in (self.a, self.b)))
+        before = self.fill(self.a, 1, type="a") + self.fill(self.a, 1, type="b")
+        self.begun(before)
+        old = self.master()
+        eventually("the replicas have it all", lambda: int(old.say("WAIT", 1, 1000)) >= 1)
+        self.split.cut(old.process, self.a.process)
+        self.in_the_minority(old)
+        self.in_the_majority(old)
+        self.split.heal()
+        self.whole_again(old)
+
+    def in_the_minority(self, old):
+        """The old master accepts what the others will never know."""
+        self.lost = []
+        until = time.monotonic() + 1.5  # less than the node timeout of 2 s
+        while time.monotonic() < until:
+            answer = self.submit(self.a, self.diary.held(), type="a")  # for its own agents: others are out of reach
+            if answer.status == 200:
+                self.lost.append(answer["job_id"])
+                self.begun(self.lost)
+            else:
+                break
+        self.assertTrue(self.lost, "it still accepts")
+        waiting = self.submit(self.a, self.diary.command("true"), type="a", queue_ms=120000)
+        self.assertEqual(waiting.status, 202, str(waiting))
+        eventually("it notices", lambda: self.a.get("/readyz").status == 503, 10)
+        self.problem(self.task(self.a, type="a", command="true", queue_ms=1000), 503, "SCHEDULER_DEPENDENCY_DOWN")
+        self.assertIn("role:master", old.say("INFO", "replication"))
+
+    def in_the_majority(self, old):
+        eventually("the replica takes over", lambda: any(
+            node is not old and "role:master" in node.say("INFO", "replication")
+            and "MOVED" not in node.say("EXISTS", "sched:{f}:n") for node in self.cluster.nodes), 20)
+        self.begun(self.fill(self.b, 2, type="b"))
+        eventually("it reads there, too", lambda: self.b.get("/v1/jobs").status == 200, 5)
+        known = {job["job_id"] for job in self.b.all_jobs()}
+        self.assertTrue(known.isdisjoint(self.lost), "what the minority accepted is not there")
+
+    def whole_again(self, old):
+        eventually("the old master follows", lambda: "role:slave" in old.say("INFO", "replication"), 20)
+        eventually("A works again", lambda: self.a.get("/readyz").status == 200, 10)
+        # All want what the lost leases hold: whoever forgot them sells it again, and the agents refuse.
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            for server in (self.a, self.b):
+                self.submit(server, self.diary.held())
+        for job in self.lost:
+            found = self.b.job(job)
+            self.assertEqual((found["state"], found["node_id"][:1]), ("ACKED", "a"), "taken back from its node")
+        taken = self.a.metrics()["berth_lost_lease_total"] + self.b.metrics()["berth_lost_lease_total"]
+        self.assertGreaterEqual(taken, len(self.lost))
+        for server in (self.a, self.b):
+            self.assertIn("event=store.moved", server.log)
+        self.diary.open_gate()
+        for job in self.accepted:
+            found = self.ended(self.b, {"job_id": job}, 60)
+            self.assertIn(found["state"], ("DONE", "FAILED"), found)
+        for name in ("a1", "a2", "b1", "b2"):
+            eventually(f"{name} has no slot taken", lambda: self.b.slots(name) == (0, 0), 30)
+        most = self.diary.most()
+        self.assertLessEqual(max(most.values()), SLOTS, "a node ran more than it may")
+        refused = sum(len(agent.events("job.refused")) for agent in self.agents)
+        print(f"{len(self.accepted)} jobs accepted, {len(self.lost)} of them only by the minority, {taken:.0f} leases taken back, "
+              f"{refused} refused by agents, at most {max(most.values())} of {SLOTS} at once", flush=True)
