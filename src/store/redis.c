@@ -116,10 +116,12 @@ static void go_down(struct redis *self, int64_t began_us)
     front_set_up(&self->front, false);
     note_error(self, self->session.link.why);
     front_set_mode(&self->front, (enum store_mode)self->degrade.mode);
-    self->revive_ms = clock_mono_ms() + self->pause_ms;
+    /* Never at once: a try takes up to REVIVE_CALL_MS, and what came in before the door was shut is
+     * answered first. */
     self->pause_ms = self->pause_ms ? self->pause_ms * 2 : REVIVE_MIN_MS;
     if (self->pause_ms > REVIVE_MAX_MS)
         self->pause_ms = REVIVE_MAX_MS;
+    self->revive_ms = clock_mono_ms() + self->pause_ms;
 }
 
 static void take_news(struct redis *self)
