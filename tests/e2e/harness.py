@@ -199,12 +199,22 @@ class Server:
         node = self.node(node_id)
         return node["reserved"], node["running"]
 
+    def ask(self, path, client=None):
+        """What it answers; a store that is too slow at the moment (503) is asked again."""
+        def answer():
+            found = (client or self).get(path)
+            return found if found.status != 503 else None
+
+        found = eventually(f"{path} is answered", answer)
+        assert found.status == 200, f"{path}: {found}"
+        return found.json
+
     def all_jobs(self):
         """Every job, page by page."""
         jobs, cursor = [], ""
         with self.client() as client:
             while cursor is not None:
-                page = client.get(f"/v1/jobs?limit=500{'&cursor=' + cursor if cursor else ''}").json
+                page = self.ask(f"/v1/jobs?limit=500{'&cursor=' + cursor if cursor else ''}", client)
                 jobs += page["jobs"]
                 cursor = page["next_cursor"]
         return jobs

@@ -561,7 +561,7 @@ class Fleet(Instances):
         def all_ended():
             """Only what is left is asked for again, once it is little."""
             left = accepted - ended
-            jobs = server.all_jobs() if len(left) > 100 else [server.job(job) for job in left]
+            jobs = server.all_jobs() if len(left) > 100 else [server.ask(f"/v1/jobs/{job}") for job in left]
             ended.update(job["job_id"] for job in jobs if job["state"] in ("DONE", "FAILED"))
             return accepted <= ended
 
