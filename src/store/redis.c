@@ -376,7 +376,12 @@ static bool read_one(struct redis *self, struct store_op *op)
         op->head.id = 0;
         return true;
     }
+    /* A connection of before Redis went away is only found out to be dead when it is used. */
+    bool known = self->read_link.context != NULL;
     if (redis_read_run(&self->read_link, op, deadline_ms))
+        return true;
+    redis_link_close(&self->read_link);
+    if (known && clock_mono_ms() < deadline_ms && redis_read_run(&self->read_link, op, deadline_ms))
         return true;
     redis_link_close(&self->read_link);
     note_error(self, self->read_link.why);

@@ -22,6 +22,7 @@ class Fleet(threading.Thread):
         self.server, self.slots = server, slots
         self.nodes = {f"n{i}": None for i in range(count)}
         self.running = {name: set() for name in self.nodes}
+        self.acking = {name: [] for name in self.nodes}  # received; their ACK was not answered yet
         self.most = 0
         self.over = threading.Event()
         self.finish = threading.Event()  # end what runs, as fast as it is accepted
@@ -50,12 +51,16 @@ class Fleet(threading.Thread):
                     self.ended.add(job)
         try:
             message = node.expect("job", seconds=0.005 / SLOW)
+            self.acking[name].append((message["job_id"], message["attempt_id"]))
         except TimeoutError:
-            return
+            pass
         # No limit of its own: what it is given must be right.
-        if node.ask("ack", job_id=message["job_id"], attempt_id=message["attempt_id"]).get("ok"):
-            self.running[name].add((message["job_id"], message["attempt_id"]))
-            self.most = max(self.most, len(self.running[name]))
+        while self.acking[name]:
+            job, attempt = self.acking[name][0]
+            if node.ask("ack", job_id=job, attempt_id=attempt).get("ok"):
+                self.running[name].add((job, attempt))
+                self.most = max(self.most, len(self.running[name]))
+            del self.acking[name][0]
 
     def run(self):
         while not self.over.is_set():
