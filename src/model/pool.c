@@ -32,6 +32,49 @@ void pool_derive(struct pool_facts *facts)
     facts->tone = false;
 }
 
+static void texts_write(struct jsonw *w, const char *name, const struct str *list, size_t count)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, list[i]);
+    jsonw_end_arr(w);
+}
+
+static void pairs_write(struct jsonw *w, const struct pool_facts *facts)
+{
+    jsonw_key(w, "nmt_pairs");
+    if (facts->nmt_any) {
+        jsonw_str(w, STR("any"));
+        return;
+    }
+    jsonw_arr(w);
+    for (size_t i = 0; i < facts->nmt_count; i++) {
+        jsonw_arr(w);
+        jsonw_str(w, facts->nmt_pairs[i].src);
+        jsonw_str(w, facts->nmt_pairs[i].tgt);
+        jsonw_end_arr(w);
+    }
+    jsonw_end_arr(w);
+}
+
+void pool_write(struct jsonw *w, const struct pool_facts *facts, const char *switches)
+{
+    assert(w->depth > 0);
+    texts_write(w, "semantic_langs", facts->semantic_langs, facts->semantic_count);
+    pairs_write(w, facts);
+    texts_write(w, "tts_langs", facts->tts_langs, facts->tts_count);
+    texts_write(w, "allowed_types", facts->types, facts->type_count);
+    jsonw_key(w, switches);
+    jsonw_obj(w);
+    jsonw_kbool(w, "asr", facts->asr);
+    jsonw_kbool(w, "nmt", facts->nmt);
+    jsonw_kbool(w, "tts", facts->tts);
+    jsonw_kbool(w, "tone", facts->tone);
+    jsonw_kbool(w, "semantic", facts->semantic);
+    jsonw_end_obj(w);
+}
+
 /* All but the pair itself: a caller that walks the declared pairs knows that one already. */
 static bool fits(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
 {

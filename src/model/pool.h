@@ -3,6 +3,7 @@
 #define MODEL_POOL_H
 
 #include "base/arena.h"
+#include "base/json.h"
 
 enum { POOL_LANG_MAX = 32, POOL_ID_MAX = 80 };
 
@@ -29,6 +30,9 @@ struct pool_facts {
 /* The capabilities as the lists imply them: semantic, nmt and tts where a list is not empty, asr
  * and tone off. What capability_by_type says goes on top of it. */
 void pool_derive(struct pool_facts *facts);
+
+/* The facts as keys of the object that `w` stands in; the switches are an object of the given name. */
+void pool_write(struct jsonw *w, const struct pool_facts *facts, const char *switches);
 
 /* What a request may ask for beyond its pool; a bit each, so that a pool can keep one member list
  * for each combination. */

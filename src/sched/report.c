@@ -367,52 +367,14 @@ static enum err merge_tags(const struct json *sent, const struct json *old, stru
     return ERR_OK;
 }
 
-static void write_langs(struct jsonw *w, const char *name, const struct str *langs, size_t count)
-{
-    jsonw_key(w, name);
-    jsonw_arr(w);
-    for (size_t i = 0; i < count; i++)
-        jsonw_str(w, langs[i]);
-    jsonw_end_arr(w);
-}
-
-static void write_pairs(struct jsonw *w, const struct pool_facts *pool)
-{
-    jsonw_key(w, "nmt_pairs");
-    if (pool->nmt_any) {
-        jsonw_str(w, STR("any"));
-        return;
-    }
-    jsonw_arr(w);
-    for (size_t i = 0; i < pool->nmt_count; i++) {
-        jsonw_arr(w);
-        jsonw_str(w, pool->nmt_pairs[i].src);
-        jsonw_str(w, pool->nmt_pairs[i].tgt);
-        jsonw_end_arr(w);
-    }
-    jsonw_end_arr(w);
-}
-
 static void write_facts(struct facts *facts, struct str id)
 {
-    const struct pool_facts *pool = &facts->pool;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", id);
-    write_langs(&w, "semantic_langs", pool->semantic_langs, pool->semantic_count);
-    write_pairs(&w, pool);
-    write_langs(&w, "tts_langs", pool->tts_langs, pool->tts_count);
-    write_langs(&w, "allowed_types", pool->types, pool->type_count);
-    jsonw_key(&w, "capability_by_type");
-    jsonw_obj(&w);
-    jsonw_kbool(&w, "asr", pool->asr);
-    jsonw_kbool(&w, "nmt", pool->nmt);
-    jsonw_kbool(&w, "tts", pool->tts);
-    jsonw_kbool(&w, "tone", pool->tone);
-    jsonw_kbool(&w, "semantic", pool->semantic);
-    jsonw_end_obj(&w);
+    pool_write(&w, &facts->pool, "capability_by_type");
     jsonw_kraw(&w, "labels", facts->labels);
     jsonw_kraw(&w, "tags", facts->tags);
     jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);

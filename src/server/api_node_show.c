@@ -26,49 +26,6 @@ static const char *reached_by(const struct snap_node *member)
     return member->facts->endpoint.at ? "push" : "poll";
 }
 
-static void strs_write(struct jsonw *w, const char *name, const struct str *list, size_t count)
-{
-    jsonw_key(w, name);
-    jsonw_arr(w);
-    for (size_t i = 0; i < count; i++)
-        jsonw_str(w, list[i]);
-    jsonw_end_arr(w);
-}
-
-static void pairs_write(struct jsonw *w, const struct pool_facts *pool)
-{
-    jsonw_key(w, "nmt_pairs");
-    if (pool->nmt_any) {
-        jsonw_str(w, STR("any"));
-        return;
-    }
-    jsonw_arr(w);
-    for (size_t i = 0; i < pool->nmt_count; i++) {
-        jsonw_arr(w);
-        jsonw_str(w, pool->nmt_pairs[i].src);
-        jsonw_str(w, pool->nmt_pairs[i].tgt);
-        jsonw_end_arr(w);
-    }
-    jsonw_end_arr(w);
-}
-
-/* What it can do, as it registered it. */
-static void pool_write(struct jsonw *w, const struct pool_facts *pool)
-{
-    strs_write(w, "semantic_langs", pool->semantic_langs, pool->semantic_count);
-    strs_write(w, "tts_langs", pool->tts_langs, pool->tts_count);
-    strs_write(w, "allowed_types", pool->types, pool->type_count);
-    pairs_write(w, pool);
-    jsonw_key(w, "capabilities");
-    jsonw_obj(w);
-    jsonw_kbool(w, "asr", pool->asr);
-    jsonw_kbool(w, "nmt", pool->nmt);
-    jsonw_kbool(w, "tts", pool->tts);
-    jsonw_kbool(w, "tone", pool->tone);
-    jsonw_kbool(w, "semantic", pool->semantic);
-    jsonw_end_obj(w);
-}
-
 static struct str health_text(const _Atomic int32_t *health)
 {
     return str_of(node_health_name((enum node_health)atomic_load(health)));
@@ -142,7 +99,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kstr(w, "node_id", member->node->id);
     live_write(w, member->node);
     jsonw_kraw(w, "labels", facts->labels);
-    pool_write(w, &facts->pool);
+    pool_write(w, &facts->pool, "capabilities");
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
     jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);

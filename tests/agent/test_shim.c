@@ -169,6 +169,29 @@ static void test_no_spec(void **state)
     rig_remove(&rig);
 }
 
+/* One whose directory was removed under it ends all the same: nobody will ask for its outcome. */
+static void test_directory_removed(void **state)
+{
+    char script[PATH_MAX + 16];
+    struct str argv[] = {STR("sh"), STR("-c"), STR_NONE};
+    struct runfile file = {.spec = {.key = STR("gone"), .argv = argv, .argc = COUNT_OF(argv)},
+                           .mark = STR("BERTH_RUN=gone/1"),
+                           .created_ms = 1};
+    struct rig rig;
+    int fd;
+
+    rig_make(&rig);
+    snprintf(script, sizeof script, "rm -rf '%s'", rig.dir);
+    argv[2] = str_of(script);
+    file.dir = str_of(rig.dir);
+    fd = open(rig.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(runfile_put(fd, &file, NULL), ERR_OK);
+    close(fd);
+    assert_int_equal(shim_by_hand(rig.dir), 0);
+    assert_int_equal(access(rig.dir, F_OK), -1);
+    rig_remove(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +199,7 @@ int main(void)
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_no_spec),
+        cmocka_unit_test(test_directory_removed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
