@@ -17,27 +17,55 @@ static enum err failed(struct problem *why, const char *what, const char *path)
     return problem_set(why, err, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }
 
+/* As much as it has, or one byte more than `max`; < 0: it cannot be read. What it told of its size is
+ * only where to begin: it may grow, and files of the kernel tell nothing. */
+static ssize_t read_all(int fd, size_t max, struct arena *arena, char **ret_text)
+{
+    struct stat stat;
+    size_t told = fstat(fd, &stat) == 0 && stat.st_size > 0 ? (size_t)stat.st_size : 4095;
+    size_t cap = (told < max ? told : max) + 1;
+    char *text = arena_raw(arena, cap);
+    size_t len = 0;
+    ssize_t got;
+
+    while ((got = read(fd, text + len, cap - len)) != 0) {
+        if (got < 0 && errno != EINTR)
+            return -1;
+        len += got > 0 ? (size_t)got : 0;
+        if (len > max)
+            break;
+        if (len == cap) {
+            size_t more = cap * 2 <= max ? cap * 2 : max + 1;
+
+            text = arena_resize(arena, text, cap, more);
+            cap = more;
+        }
+    }
+    assert(len <= cap && len <= max + 1);
+    *ret_text = text;
+    return (ssize_t)len;
+}
+
 enum err file_read(const char *path, size_t max, struct arena *arena, struct str *ret_text,
                    struct problem *why)
 {
-    char *text = arena_raw(arena, max + 1);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t len = 0;
-    ssize_t got = 0;
+    char *text = NULL;
+    ssize_t len;
 
     if (fd < 0)
         return failed(why, "open", path);
-    while (len <= max && (got = read(fd, text + len, max + 1 - len)) != 0) {
-        if (got < 0 && errno != EINTR)
-            break;
-        len += got > 0 ? (size_t)got : 0;
+    len = read_all(fd, max, arena, &text);
+    if (len < 0) {
+        enum err err = failed(why, "read", path);
+
+        close(fd);
+        return err;
     }
     close(fd);
-    if (got < 0)
-        return failed(why, "read", path);
-    if (len > max)
+    if ((size_t)len > max)
         return problem_set(why, ERR_TOO_LARGE, "", "%s has more than %zu bytes.", path, max);
-    *ret_text = (struct str){.at = text, .len = len};
+    *ret_text = (struct str){.at = text, .len = (size_t)len};
     return ERR_OK;
 }
 

@@ -58,7 +58,7 @@ static void pairs_write(struct jsonw *w, const struct pool_facts *facts)
     jsonw_end_arr(w);
 }
 
-void pool_write(struct jsonw *w, const struct pool_facts *facts, const char *switches)
+void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const char *switches)
 {
     assert(w->depth > 0);
     texts_write(w, "semantic_langs", facts->semantic_langs, facts->semantic_count);

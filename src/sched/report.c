@@ -374,7 +374,7 @@ static void write_facts(struct facts *facts, struct str id)
 
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", id);
-    pool_write(&w, &facts->pool, "capability_by_type");
+    pool_facts_write(&w, &facts->pool, "capability_by_type");
     jsonw_kraw(&w, "labels", facts->labels);
     jsonw_kraw(&w, "tags", facts->tags);
     jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);

@@ -99,7 +99,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kstr(w, "node_id", member->node->id);
     live_write(w, member->node);
     jsonw_kraw(w, "labels", facts->labels);
-    pool_write(w, &facts->pool, "capabilities");
+    pool_facts_write(w, &facts->pool, "capabilities");
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
     jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);

@@ -86,9 +86,11 @@ bool wire_job_read(struct str packed, struct store_head *ret_head, struct wire_j
     head.attempt = take_small(&from, JOB_ATTEMPTS_MAX + 1);
     take(&from, 3); /* what ran out, probe, place: the library's own */
     told = take_small(&from, TOLD_DONE + 1);
+    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
+    take(&from, 1); /* has a time-out */
+    head.due_ms = take_time(&from);
     head.updated_ms = take_time(&from);
     head.ended_ms = take_time(&from);
-    head.due_ms = take_time(&from);
     head.acked_ms = take_time(&from);
     take_time(&from); /* run_until */
     take_time(&from); /* where on the wheel */
@@ -98,7 +100,6 @@ bool wire_job_read(struct str packed, struct store_head *ret_head, struct wire_j
     head.timeout_ms = take_time(&from);
     head.owner = (unsigned)take(&from, 4);
     head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
-    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
     take(&from, 2); /* keyed, result outside */
     take_text(&from, head.node, sizeof head.node);
     take_text(&from, head.type, sizeof head.type);
@@ -139,9 +140,9 @@ struct wire_state wire_state_read(struct str state)
 static void take_counts(struct bytes *from, struct lease_node *counts)
 {
     counts->health = (enum node_health)take_small(from, NODE_HEALTH_COUNT);
-    counts->max = (int32_t)take(from, 4);
     counts->reserved = (int32_t)take(from, 4);
     counts->running = (int32_t)take(from, 4);
+    counts->max = (int32_t)take(from, 4);
     counts->epoch = (uint32_t)take(from, 4);
 }
 
@@ -403,7 +404,7 @@ unsigned wire_number(const redisReply *answer)
     return value > 0 && value < STORE_NUMBERS ? (unsigned)value : 0;
 }
 
-/* What lua/fast.lua answers: all went as it nearly always does. */
+/* What a step of lua/columns.lua answers: all went as it nearly always does. */
 static bool read_fast(struct store_op *op, struct str node, struct str packed)
 {
     struct wire_job job;

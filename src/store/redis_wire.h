@@ -4,12 +4,15 @@
 #define STORE_REDIS_WIRE_H
 
 #include "base/arena.h"
+#include "store/redis_columns.h"
 #include "store/redis_link.h"
 #include "store/store.h"
 
 enum {
-    WIRE_OPS_MAX = 64,
+    WIRE_OPS_MAX = 256,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
+    WIRE_HEAD_KNOWN = 41,        /* of the head when a batch begins */
+    WIRE_COLUMNS = 6,            /* which argument they are */
     WIRE_ANSWERS = 5,      /* where they begin: now, order, generation, open breakers, taken back */
     WIRE_RESULT_MAX = 256, /* results up to this are part of the record, see lua/unit.lua */
 };
@@ -17,14 +20,22 @@ enum {
 /* The longest time the library knows; later than that is for ever. */
 #define WIRE_FOREVER INT64_C(99999999999999)
 
-struct wire {
-    struct arena arena; /* of the texts made here */
+/* Arguments; their texts are borrowed. */
+struct wire_list {
     const char **texts;
     size_t *lens;
     size_t count;
     size_t cap;
+};
+
+struct wire {
+    struct arena arena; /* of the texts made here */
+    struct columns columns;
+    struct wire_list args;   /* of the call: the head, then the texts of the rows */
+    struct wire_list others; /* what is no row; appended at the end */
+    size_t begun;            /* how many arguments are the head */
     size_t bytes;
-    char head[45]; /* of the batch, packed; it ends with the number of ops */
+    char head[57]; /* of the batch, packed; the rest is what is known when it is complete */
     int ops;
 };
 
@@ -42,6 +53,8 @@ struct wire_head {
                    taken back */
 };
 
+/* A number as the library knows it. */
+int64_t wire_bounded(int64_t value);
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);

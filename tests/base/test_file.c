@@ -50,6 +50,19 @@ static void written_and_read(void **state)
     arena_free(&arena);
 }
 
+/* A file of the kernel says that it is empty. */
+static void longer_than_it_says(void **state)
+{
+    struct arena arena = {0};
+    struct problem why;
+    struct str text;
+
+    assert_int_equal(file_read("/proc/self/smaps", 1 << 20, &arena, &text, &why), ERR_OK);
+    assert_true(text.len > 8192);
+    assert_int_equal(file_read("/proc/self/smaps", 5000, &arena, &text, &why), ERR_TOO_LARGE);
+    arena_free(&arena);
+}
+
 static void what_cannot_be_replaced_stays(void **state)
 {
     struct problem why = {0};
@@ -83,6 +96,7 @@ int main(void)
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         ROW(written_and_read),
+        ROW(longer_than_it_says),
         ROW(what_cannot_be_replaced_stays),
         ROW(changes_are_seen),
     };

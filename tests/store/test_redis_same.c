@@ -17,6 +17,7 @@ enum {
     NODES = 8,
     FIXED = 6, /* the first nodes never leave; only they get work that has a type */
     ROUND = 32,
+    CALM_SHARE = 5, /* rounds are short then */
     RUNS = 5,
     DUES = 2 * JOBS + 8,
     COOLDOWN_MS = 20000,
@@ -45,6 +46,7 @@ struct call {
 struct play {
     struct rig rigs[2]; /* embedded, Redis; the second uses the first's inbox */
     struct rnd rnd;
+    bool calm; /* nearly all goes well, as in real life: what lua/columns.lua is made for */
     uint64_t next_id;
     struct store_head heads[JOBS]; /* as last answered; id 0: no job yet */
     uint64_t ids[JOBS];
@@ -80,13 +82,46 @@ static const char *some_node(struct play *play, const struct store_head *head)
     return names[below(play, NODES)];
 }
 
-static int pick_job(struct play *play)
+/* Is this what the verb is for? A new job takes the place of one that is over; one that waits goes
+ * on. */
+static bool suits(const struct store_head *head, enum store_verb verb)
+{
+    switch (verb) {
+    case STORE_RESERVE:
+        return (job_state_final(head->state) && !head->lease) || head->state == JOB_NEW ||
+               head->state == JOB_SELECTING || head->state == JOB_RETRYING;
+    case STORE_COMMIT:
+        return head->state == JOB_DISPATCHED;
+    case STORE_FINISH:
+        return head->state == JOB_ACKED;
+    default:
+        return true;
+    }
+}
+
+static int pick_slot(struct play *play, enum store_verb verb)
 {
     int slot = (int)below(play, JOBS);
+
+    for (int tries = 0; play->calm && tries < JOBS && play->ids[slot]; tries++) {
+        if (play->heads[slot].id && suits(&play->heads[slot], verb))
+            break;
+        slot = (int)below(play, JOBS);
+    }
+    return slot;
+}
+
+static int pick_job(struct play *play, enum store_verb verb)
+{
+    int slot = pick_slot(play, verb);
     const struct store_head *head = &play->heads[slot];
 
-    if (!play->ids[slot] ||
-        (head->id && job_state_final(head->state) && !head->lease && chance(play, 3))) {
+    bool over = head->id && job_state_final(head->state) && !head->lease;
+
+    /* A new one: when all goes well also for one that is left to itself, or all would be in time.
+     */
+    if (!play->ids[slot] || (over && (play->calm || chance(play, 3))) ||
+        (play->calm && verb == STORE_RESERVE && !chance(play, 5))) {
         play->ids[slot] = play->next_id++;
         play->heads[slot] = (struct store_head){0};
     }
@@ -118,7 +153,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     }
     op->u.put.max_attempts = chance(play, 50) ? 10 : 1 + (int)below(play, 3);
     op->u.put.timeout_ms = chance(play, 3) ? 20000 : 0;
-    op->u.put.callback = chance(play, 4);
+    op->u.put.callback = chance(play, play->calm ? 12 : 4);
     op->u.put.owner = 1 + below(play, 2);
     op->u.put.hold_ms = HOLD_MS;
     op->u.put.ttl_ms = chance(play, 30) ? 0 : RIG_TTL_MS;
@@ -133,7 +168,8 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         op->attempt = head->attempt + (head->state == JOB_RETRYING);
     if (chance(play, 10))
         op->attempt = 1 + (int)below(play, 3);
-    op->u.put.candidate_count = below(play, STORE_CANDIDATES_MAX + 1);
+    op->u.put.candidate_count =
+        play->calm ? 1 + below(play, STORE_CANDIDATES_MAX) : below(play, STORE_CANDIDATES_MAX + 1);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         struct str node = str_of(names[below(play, is_typed(op->job) ? FIXED : NODES)]);
 
@@ -162,6 +198,8 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     };
     const struct store_head *head = &play->heads[slot];
     enum store_outcome outcome = often[below(play, COUNT_OF(often))];
+    if (play->calm && !chance(play, 8))
+        outcome = STORE_DONE;
     bool by_node = outcome <= STORE_SEND_FAILED;
 
     op->job = play->ids[slot];
@@ -178,7 +216,7 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     op->u.settle.candidates_left = !chance(play, 4);
     op->u.settle.owner = 1 + below(play, 2);
     op->u.settle.hold_ms = HOLD_MS;
-    op->u.settle.want_record = chance(play, 4);
+    op->u.settle.want_record = chance(play, play->calm ? 20 : 4);
 }
 
 static void make_renew(struct play *play, struct call *call)
@@ -188,7 +226,7 @@ static void make_renew(struct play *play, struct call *call)
     size_t count = below(play, RUNS + 1);
 
     for (size_t i = 0; i < count; i++) {
-        int slot = pick_job(play);
+        int slot = pick_job(play, STORE_RENEW);
 
         call->sides[0].runs[i] = (struct store_run){
             .id = play->ids[slot], .attempt = play->heads[slot].id ? play->heads[slot].attempt : 1};
@@ -208,13 +246,15 @@ static void make_node_put(struct play *play, struct store_op *op)
 {
     op->node = str_of(names[below(play, NODES)]);
     op->u.node_put.own = (enum node_health)below(play, NODE_HEALTH_COUNT);
-    op->u.node_put.health =
-        chance(play, 8) ? (enum node_health)below(play, NODE_HEALTH_COUNT) : NODE_READY;
-    op->u.node_put.max = (int32_t)below(play, 7) - 1;
+    op->u.node_put.health = chance(play, play->calm ? 40 : 8)
+                                ? (enum node_health)below(play, NODE_HEALTH_COUNT)
+                                : NODE_READY;
+    op->u.node_put.max = (int32_t)below(play, 7) + (play->calm ? 6 : -1);
     if (chance(play, 2))
         op->u.node_put.facts = chance(play, 2) ? STR("{\"v\":1}") : STR("{\"v\":2}");
     op->u.node_put.set_admin = chance(play, 6);
-    op->u.node_put.admin = chance(play, 2) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
+    op->u.node_put.admin =
+        chance(play, play->calm ? 10 : 2) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
     op->u.node_put.admin_reason = chance(play, 2) ? STR("disk") : STR_NONE;
     op->u.node_put.new_epoch = chance(play, 6);
     op->u.node_put.if_epoch = chance(play, 4) ? 1 + below(play, 3) : 0;
@@ -226,7 +266,7 @@ static void make_hold(struct play *play, struct call *call)
     unsigned owner = 1 + below(play, 2);
 
     for (size_t i = 0; i < count; i++)
-        call->sides[0].ids[i] = call->sides[1].ids[i] = play->ids[pick_job(play)];
+        call->sides[0].ids[i] = call->sides[1].ids[i] = play->ids[pick_job(play, STORE_HOLD)];
     for (int k = 0; k < 2; k++) {
         struct store_op *op = &call->sides[k].op;
 
@@ -245,24 +285,32 @@ static void make_due(struct play *play, struct call *call)
     }
 }
 
-static const struct {
+struct share {
     enum store_verb verb;
     unsigned often; /* of 100 */
-} mix[] = {
+};
+
+static const struct share mix[] = {
     {STORE_RESERVE, 26},      {STORE_COMMIT, 16},   {STORE_FINISH, 32},       {STORE_PUT, 5},
     {STORE_RENEW, 4},         {STORE_HOLD, 2},      {STORE_ADOPT, 3},         {STORE_DUE, 2},
     {STORE_NODE_PUT, 5},      {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1},
     {STORE_BREAKER_RESET, 1},
 };
 
+static const struct share calm_mix[COUNT_OF(mix)] = {
+    {STORE_RESERVE, 34}, {STORE_COMMIT, 30}, {STORE_FINISH, 30},  {STORE_PUT, 1},
+    {STORE_RENEW, 2},    {STORE_HOLD, 1},    {STORE_NODE_PUT, 1},
+};
+
 static enum store_verb pick_verb(struct play *play)
 {
+    const struct share *shares = play->calm ? calm_mix : mix;
     unsigned dice = below(play, 100);
 
     for (size_t i = 0; i < COUNT_OF(mix); i++) {
-        if (dice < mix[i].often)
-            return mix[i].verb;
-        dice -= mix[i].often;
+        if (dice < shares[i].often)
+            return shares[i].verb;
+        dice -= shares[i].often;
     }
     return STORE_FINISH;
 }
@@ -274,7 +322,7 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
                      op->verb == STORE_COMMIT || op->verb == STORE_FINISH ||
                      op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE;
 
-    call->slot = about_job ? pick_job(play) : -1;
+    call->slot = about_job ? pick_job(play, op->verb) : -1;
     if (op->verb == STORE_PUT)
         make_put(play, op, call->slot);
     else if (op->verb == STORE_RESERVE)
@@ -305,7 +353,7 @@ static void make_call(struct play *play, struct call *call)
     struct store_op op = {.verb = pick_verb(play), .done = arrived};
 
     *call = (struct call){0};
-    if (chance(play, 50))
+    if (chance(play, play->calm ? 200 : 50))
         op.not_after_ms = rig_now_ms() - below(play, 2);
     op.reply_to = &play->rigs[0].desk.inbox;
     make_op(play, call, &op);
@@ -546,9 +594,12 @@ static void check_reads(struct play *play)
     if (chance(play, 2))
         op.u.list.before =
             play->next_id - below(play, play->next_id < 40 ? (unsigned)play->next_id : 40);
-    if (chance(play, 3))
+    /* Where many jobs come and go a filter would reach those that each store forgets in its own
+     * time.
+     */
+    if (!play->calm && chance(play, 3))
         op.u.list.states = 1u << below(play, JOB_STATE_COUNT);
-    if (chance(play, 3))
+    if (!play->calm && chance(play, 3))
         op.u.list.node_id = str_of(names[below(play, NODES)]);
     check_jobs(play, STORE_JOB_LIST, op);
     check_jobs(play, STORE_CALLBACKS, (struct store_op){.u.list.max = 1000});
@@ -562,10 +613,14 @@ static void check_reads(struct play *play)
     SAME_TEXT(ops[0].u.session.preferred_pool, ops[1].u.session.preferred_pool, "pool");
 }
 
+/* Few at a time when all goes well: a record that a verb has in its hands is not for the fast way.
+ */
 static void play_round(struct play *play)
 {
-    play->waiting = 2 * ROUND;
-    for (int i = 0; i < ROUND; i++) {
+    int count = play->calm ? 1 + (int)below(play, ROUND / 4) : ROUND;
+
+    play->waiting = 2 * count;
+    for (int i = 0; i < count; i++) {
         make_call(play, &play->calls[i]);
         for (int k = 0; k < 2; k++)
             assert_int_equal(store_send(play->rigs[k].store, &play->calls[i].sides[k].op), ERR_OK);
@@ -574,9 +629,9 @@ static void play_round(struct play *play)
         desk_wait(&play->rigs[0].desk, 1000);
         inbox_run(&play->rigs[0].desk.inbox);
     }
-    for (int i = 0; i < ROUND; i++)
+    for (int i = 0; i < count; i++)
         compare(play, &play->calls[i]);
-    play->ops += ROUND;
+    play->ops += count;
     if (chance(play, 8))
         check_reads(play);
     for (int k = 0; k < 2; k++)
@@ -588,7 +643,9 @@ static void pass(struct play *play)
 {
     unsigned dice = below(play, 200);
 
-    if (dice < 120)
+    if (play->calm && !chance(play, 20))
+        rig_jump(below(play, 60));
+    else if (dice < 120)
         rig_jump(below(play, 400));
     else if (dice < 196)
         rig_jump(below(play, 5001));
@@ -613,7 +670,7 @@ static void open_both(struct play *play)
 
     for (int k = 0; k < 2; k++) {
         rig_init(&play->rigs[k]);
-        play->rigs[k].config.breaker_threshold = 3;
+        play->rigs[k].config.breaker_threshold = play->calm ? 0 : 3;
         play->rigs[k].config.breaker_cooldown_ms = COOLDOWN_MS;
     }
     snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
@@ -625,13 +682,13 @@ static void open_both(struct play *play)
     rig_open(&play->rigs[1]);
 }
 
-static void test_same_answers(void **state)
+static void play_it(bool calm)
 {
     static struct play play;
-    long want = given("STORE_OPS", OPS_DEFAULT);
+    long want = given("STORE_OPS", OPS_DEFAULT) / (calm ? CALM_SHARE : 1);
     long seed = given("STORE_SEED", 1);
 
-    play = (struct play){.next_id = 1};
+    play = (struct play){.next_id = 1, .calm = calm};
     print_message("seed %ld, %ld operations\n", seed, want);
     rnd_seed(&play.rnd, (uint64_t)seed);
     play.calls = mem_array(struct call, ROUND);
@@ -644,7 +701,7 @@ static void test_same_answers(void **state)
         pass(&play);
     }
     /* What is never accepted, or never refused, was not tried. */
-    for (int verb = STORE_PUT; verb <= STORE_NODE_DROP; verb++)
+    for (int verb = STORE_PUT; !calm && verb <= STORE_NODE_DROP; verb++)
         assert_true(play.answers[verb][true] > 0);
     assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);
     assert_int_equal(embedded_repairs(play.rigs[0].store), 0);
@@ -653,9 +710,22 @@ static void test_same_answers(void **state)
     free(play.calls);
 }
 
+static void test_same_answers(void **state)
+{
+    play_it(false);
+}
+
+static void test_same_answers_when_all_goes_well(void **state)
+{
+    play_it(true);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_answers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_answers),
+        cmocka_unit_test(test_same_answers_when_all_goes_well),
+    };
     int failed;
 
     redis_server_start(&server);

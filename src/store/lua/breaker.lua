@@ -182,7 +182,7 @@ function write_gates()
   end
   if #set > 0 then call_in_parts('HSET', KEY .. 'breakers', set, 2) end
   if #del > 0 then call_in_parts('HDEL', KEY .. 'breakers', del) end
-  U.dirty_gates = {}
+  U.dirty_gates = nil
 end
 
 function cursor_get(name)

@@ -120,6 +120,7 @@ end
 
 function verbs.T(op)
   breakers_tidy()
+  U.tidied = true -- and nothing is kept longer than that
   local repairs = audit()
   if U.retention > 0 then purge_old() end
   if op.jobs_max > 0 then purge_many(op.jobs_max) end

@@ -1,6 +1,8 @@
 -- The job machine of model/job.c, row by row.
 local NEW, SELECTING, RESERVED, DISPATCHED, ACKED, RETRYING, DONE, FAILED = 0, 1, 2, 3, 4, 5, 6, 7
 
+local job_step
+do
 -- from -> event -> where it leads, what that needs, where it leads without, and what the lease does.
 local edges = {
   [NEW] = {
@@ -52,7 +54,7 @@ local function concerns(node, attempt, event, in_attempt, in_node)
 end
 
 -- What the event makes of it: state, attempt, effect; nil when it does not fit.
-local function job_step(state, attempt, max, node, event, in_attempt, in_node, candidates_left)
+function job_step(state, attempt, max, node, event, in_attempt, in_node, candidates_left)
   local edge = edges[state][event]
   if not edge or not concerns(node, attempt, event, in_attempt, in_node) then return nil end
   local enough = true
@@ -62,6 +64,8 @@ local function job_step(state, attempt, max, node, event, in_attempt, in_node, c
   if not to then return nil end
   if state == RETRYING and to == SELECTING then attempt = attempt + 1 end
   return to, attempt, edge.effect
+end
+
 end
 
 local function is_final(j)
@@ -83,6 +87,8 @@ end
 
 -- The list of ended attempts: the same text as store/attempts.c writes.
 
+local job_history, job_beside, history_add, history_has
+do
 local HISTORY_MAX = 4096
 
 local function quoted(text)
@@ -97,7 +103,7 @@ local function history_entry(j, event, reason_json, now)
 end
 
 -- Most jobs have none until they are done, and then the record says it all.
-local function job_history(j)
+function job_history(j)
   if j.told == 0 then return '' end
   if j.history == nil then
     if j.told == TOLD_DONE then
@@ -110,12 +116,12 @@ local function job_history(j)
 end
 
 -- What stands in a field of its own, beside the record.
-local function job_beside(j, tail, text)
+function job_beside(j, tail, text)
   j.new = j.new or {}
   j.new[tail] = text
 end
 
-local function history_add(j, event, reason_json)
+function history_add(j, event, reason_json)
   local kept = job_history(j)
   local entry = history_entry(j, event, reason_json, U.now)
   kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry
@@ -129,7 +135,7 @@ local function history_add(j, event, reason_json)
 end
 
 -- Did this attempt end so? Without a node: on any.
-local function history_has(j, attempt, node, event)
+function history_has(j, attempt, node, event)
   local from = '{"attempt_id":' .. attempt .. ',"node_id":'
   local rest = ',"outcome":"' .. event .. '",'
   local kept = job_history(j)
@@ -143,4 +149,6 @@ local function history_has(j, attempt, node, event)
     if close and comma == close + 1 then return true end
     at = to + 1
   end
+end
+
 end

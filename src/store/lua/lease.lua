@@ -110,7 +110,10 @@ local function lapse_some(max)
   U.ripe = first[2] and tonumber(first[2]) or FOREVER
 end
 
-local AWAY_MS, AWAY_GRACE_MS, BACK_MS = 5000, 15000, 1000
+local AWAY_GRACE_MS = 15000
+local pass_time
+do
+local AWAY_MS, BACK_MS = 5000, 1000
 
 -- Nobody called, so nobody could renew: leases that had not run out by then get a grace.
 local function prolong(last_now)
@@ -139,12 +142,15 @@ local function shift(back_ms)
   end
 end
 
-local function pass_time(last_now)
+function pass_time(last_now)
   if not last_now then return end
   local away = U.now - last_now
+  U.touched = U.touched or away > AWAY_MS or away < -BACK_MS
   if away > AWAY_MS then
     prolong(last_now)
   elseif away < -BACK_MS then
     shift(-away)
   end
+end
+
 end

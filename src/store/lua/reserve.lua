@@ -45,6 +45,9 @@ local function idem_of(j)
   return outside_text(j, ':k')
 end
 
+local job_new, note_session, write_sessions, take_back
+local ANSWER = 64 -- what the first byte of an answer is above the record of a node
+do
 -- The head a first answer had: what became of the job since is not part of it.
 local function first_answer(j, node)
   local first = {}
@@ -79,7 +82,7 @@ local function may_create(op, answer)
   return answer.err == ERR.OK
 end
 
-local function job_new(id, about)
+function job_new(id, about)
   local j = {
     id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
     callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
@@ -99,7 +102,7 @@ local function create(op)
 end
 
 -- R004-7: which pool and language pair a session used last: "version updated pool\npair".
-local function note_session(session, pool, lang_pair)
+function note_session(session, pool, lang_pair)
   if not session then return end
   local kept = U.sessions[session]
   if kept == nil then kept = call('GET', KEY .. 's:' .. session) end
@@ -113,17 +116,10 @@ local function note_session(session, pool, lang_pair)
   if rest == now_used and (refresh <= 0 or U.now - updated < refresh) then return end
   if rest ~= now_used then version = version + 1 end
   U.sessions[session] = version .. ' ' .. U.now .. ' ' .. now_used
-  U.dirty_sessions[session] = true
+  U.dirty_sessions[session], U.noted = true, true
 end
 
-local function sessions_prefetch(ids)
-  local keys = {}
-  for i = 1, #ids do keys[i] = KEY .. 's:' .. ids[i] end
-  local got = call('MGET', unpack_list(keys))
-  for i = 1, #got do U.sessions[ids[i]] = got[i] end
-end
-
-local function write_sessions()
+function write_sessions()
   for id in pairs(U.dirty_sessions) do
     if U.retention > 0 then
       call('SET', KEY .. 's:' .. id, U.sessions[id], 'PX', U.retention)
@@ -135,8 +131,6 @@ end
 
 -- One text is cheaper to send than a list: redis_answer.c takes it apart again. Its first byte tells
 -- it from the record of a node.
-local ANSWER = 64
-
 local function placed_answer(answer)
   local why = answer.why or ''
   return char(ANSWER + answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
@@ -263,7 +257,7 @@ end
 -- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot
 -- is not. It may be one more than the node's max here; the node itself never runs more. The job, or
 -- nothing.
-local function take_back(node, id, attempt, ttl)
+function take_back(node, id, attempt, ttl)
   local n = node and is_recovering() and node_get(node)
   if not n or not n.known or id == '' or attempt < 1 or attempt > ATTEMPTS_MAX then return nil end
   local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
@@ -273,4 +267,6 @@ local function take_back(node, id, attempt, ttl)
   job_place(j)
   U.lost = U.lost + 1
   return j
+end
+
 end

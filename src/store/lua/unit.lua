@@ -1,6 +1,6 @@
 -- The unit of work: what a batch looked at and changed. Records are read once, changed, and written
 -- once at the end, so that sixteen jobs cost little more than one. Every verb of the batch sees what
--- those before it did. A record is a packed text (`raw`), which fast.lua changes as it is, or a
+-- those before it did. A record is a packed text (`raw`), which columns.lua changes as it is, or a
 -- table made from it, which is then what counts. While Redis 7.0 loads a library there is neither
 -- `redis.call` nor `string` nor `unpack`, so they are picked up when a batch comes.
 local call, sub, byte, find, pack, unpack_struct, char, unpack_list, concat, sort, floor
@@ -8,6 +8,7 @@ local call, sub, byte, find, pack, unpack_struct, char, unpack_list, concat, sor
 local KEY = 'sched:{f}:' -- one hash tag: all keys are in one slot, see docs/redis.md
 local FOREVER = 99999999999999 -- as far as Lua writes a whole number without an exponent
 local BUCKET = 6 -- the first characters of a job id: 262 s share one hash
+local WINDOW = 8 -- and these a member of its list
 local ARGS_MAX = 2000 -- of one redis.call
 local BUCKET_SPARE_MS = 3600000 -- a bucket nobody sweeps goes by itself this much after its time
 local KEEP_MS = 60000 -- how often the newest bucket's time to live is prolonged
@@ -22,26 +23,50 @@ local verbs = {} -- by letter
 local U -- this batch
 local A, at -- its arguments, and where we stand in them
 
+-- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
+-- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
+-- record forgets it.
+local kept = {jobs = {}, nodes = {}, state = nil}
+local node_text -- columns.lua: the record of a node it keeps
+
 local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
 
 -- Redis' Lua looks at every byte of every text it makes: records are as short as they can be, and
--- what is long stands beside them. What changes with every step stands first: fast.lua counts on the
--- places. 1 state, 2 lease, 3 attempt, 4 ran_out, 5 probe, 6 place, 7 told, 8 updated, 14 ended,
--- 20 due, 26 acked, 32 run_until, 38 filed, 44 created, 50 dispatched, 56 epoch, 60 timeout,
--- 66 owner, 70 max, 71 callback, 72 keyed, 73 its result stands outside, 74 node, type and reason,
--- each with a zero behind it; then the result. redis_answer.c reads it, too.
-local JOB = '<BBBBBBBi6i6i6i6i6i6i6i6I4i6I4BBBBsss'
--- 1 health, 2 max, 6 reserved, 10 running, 14 epoch, 18 own, 19 admin, 20 known, 21 registered,
--- 29 version, 37 the ids of jobs that hold a slot. The first 17 are what answers carry.
+-- what is long stands beside them. What changes with every step stands first: columns.lua counts on the
+-- places. 1 state, 2 lease, 3 attempt, 4 ran_out, 5 probe, 6 place, 7 told, 8 callback, 9 has a
+-- time-out, 10 due, 16 updated, 22 ended, 28 acked, 34 run_until, 40 filed, 46 created,
+-- 52 dispatched, 58 epoch, 62 timeout, 68 owner, 72 max, 73 keyed, 74 its result stands outside,
+-- 75 node, type and reason, each with a zero behind it; then the result. redis_answer.c reads it, too.
+local JOB = '<BBBBBBBBBi6i6i6i6i6i6i6i6I4i6I4BBBsss'
+-- 1 health, 2 reserved, 6 running, 10 max, 14 epoch, 18 own, 19 admin, 20 known, 21 registered,
+-- 29 version, 37 the ids of jobs that hold a slot. The first 17 are what answers carry. Nobody who is
+-- not known has a health.
 local NODE = '<Bi4i4i4I4BBBi8i8'
 local NODE_BYTES, COUNTS_BYTES = 36, 17
 local TOLD_TEXT, TOLD_DONE = 1, 2 -- its attempts are a text; it was done at the first one
+
+local LAZY = { -- most batches need few of the tables of U
+  __index = function(batch, name)
+    local made = {}
+    batch[name] = made
+    return made
+  end,
+}
+
+local columns_begin -- columns.lua
 
 local function begin_library()
   call, sub, byte, find = redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
   unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor
+  columns_begin()
+end
+
+-- The next argument.
+local function text()
+  at = at + 1
+  return A[at]
 end
 
 local function later(now, ms)
@@ -65,8 +90,8 @@ end
 -- Jobs.
 
 local function job_read(id, packed)
-  local state, lease, attempt, ran_out, probe, place, told, updated, ended, due, acked, run_until,
-    filed, created, dispatched, epoch, timeout, owner, max, callback, keyed, outside, node, type,
+  local state, lease, attempt, ran_out, probe, place, told, callback, _, due, updated, ended, acked,
+    run_until, filed, created, dispatched, epoch, timeout, owner, max, keyed, outside, node, type,
     reason, to = unpack_struct(JOB, packed)
   return {
     id = id, state = state, lease = lease, attempt = attempt, ran_out = ran_out,
@@ -83,49 +108,75 @@ local function job_packed(j)
   local packed = j.packed
   if packed then return packed end
   packed = pack(JOB, j.state, j.lease, j.attempt, j.ran_out, j.probe and 1 or 0, j.place, j.told,
-    j.updated, j.ended, j.due, j.acked, j.run_until, j.filed, j.created, j.dispatched, j.epoch,
-    j.timeout, j.owner, j.max, j.callback, j.keyed and 1 or 0, j.outside, j.node, j.type, j.reason) ..
-    j.result
+    j.callback, j.timeout > 0 and 1 or 0, j.due, j.updated, j.ended, j.acked, j.run_until, j.filed,
+    j.created, j.dispatched, j.epoch, j.timeout, j.owner, j.max, j.keyed and 1 or 0, j.outside,
+    j.node, j.type, j.reason) .. j.result
   j.packed = packed
   return packed
+end
+
+-- As far as this batch has it: nil when nobody asked for it, false when there is none.
+local function job_raw(id)
+  local j = kept.jobs[id]
+  if j then return j.record end
+  return U.raw[id]
 end
 
 local function job_get(id)
   local j = U.jobs[id]
   if j == nil then
-    local packed = U.raw[id]
+    local packed = job_raw(id)
     if packed == nil then packed = id ~= '' and call('HGET', KEY .. 'j:' .. bucket_of(id), id) end
     j = packed and job_read(id, packed) or false
-    U.jobs[id] = j
+    U.jobs[id], kept.jobs[id] = j, nil
   end
   return j or nil
 end
 
--- Reads many at once: one call for each bucket. One that is asked for twice is read twice.
+-- What this batch reads and writes in the hash of one bucket: the ids that are asked for, and fields
+-- with their values. What is put there later counts.
+local function bucket_get(name)
+  local b = U.buckets[name]
+  if not b then
+    b = {ids = {}, asked = 0, row = {}, size = 0}
+    U.buckets[name] = b
+  end
+  return b
+end
+
+local function bucket_put(b, field, value)
+  local size = b.size
+  b.row[size + 1], b.row[size + 2] = field, value
+  b.size = size + 2
+end
+
+-- One that is asked for twice is read twice.
+local function bucket_ask(b, id)
+  local asked = b.asked + 1
+  b.ids[asked], b.asked = id, asked
+end
+
+-- Reads many at once: one call for each bucket.
+local function jobs_fetch()
+  local raw = U.raw
+  for name, b in pairs(U.buckets) do
+    for from = 1, b.asked, ARGS_MAX do
+      local to = from + ARGS_MAX - 1
+      if to > b.asked then to = b.asked end
+      local ids = b.ids
+      local got = call('HMGET', KEY .. 'j:' .. name, unpack_list(ids, from, to))
+      for i = 1, #got do raw[ids[from + i - 1]] = got[i] end
+    end
+    if b.asked > 0 then b.ids, b.asked = {}, 0 end
+  end
+end
+
 local function jobs_prefetch(ids)
-  local raw, lists, bucket, list = U.raw, {}, nil, nil
   for i = 1, #ids do
     local id = ids[i]
-    if raw[id] == nil and id ~= '' then
-      local its = sub(id, 1, BUCKET)
-      if its ~= bucket then
-        bucket, list = its, lists[its]
-        if not list then
-          list = {}
-          lists[its] = list
-        end
-      end
-      list[#list + 1] = id
-    end
+    if job_raw(id) == nil and id ~= '' then bucket_ask(bucket_get(bucket_of(id)), id) end
   end
-  for its, all in pairs(lists) do
-    for from = 1, #all, ARGS_MAX do
-      local to = from + ARGS_MAX - 1
-      local got = call('HMGET', KEY .. 'j:' .. its,
-        unpack_list(all, from, to < #all and to or #all))
-      for i = 1, #got do raw[all[from + i - 1]] = got[i] end
-    end
-  end
+  jobs_fetch()
 end
 
 local function job_changed(j)
@@ -133,36 +184,20 @@ local function job_changed(j)
   j.packed = nil
 end
 
--- It is in the list of its bucket from now on: one member for those that came together and share
--- the first characters of their ids (a quarter of a second).
+-- It is in the list of its bucket from now on.
 local function job_listed(id)
-  local window = sub(id, 1, 8)
-  local list = U.created[window]
-  if list then
-    list[#list + 1] = id
-  else
-    U.created[window] = {id}
-  end
-end
-
--- Fields and values for the hash of the bucket. What is put there later counts.
-local function row_of(id)
-  local bucket = sub(id, 1, BUCKET)
-  local row = U.rows[bucket]
-  if not row then
-    row = {}
-    U.rows[bucket] = row
-  end
-  return row
+  local made = U.made + 1
+  if id < U.newest then U.is_sorted = false end
+  U.created[made], U.made, U.newest = id, made, id
 end
 
 -- A field beside the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
 -- Idempotency-Key. One that this batch is about to write is not in Redis yet.
 local function outside_text(j, tail)
   if j.new and j.new[tail] then return j.new[tail] end
-  local row, name = row_of(j.id), j.id .. tail
-  for i = #row - 1, 1, -2 do
-    if row[i] == name then return row[i + 1] end
+  local b, name = bucket_get(bucket_of(j.id)), j.id .. tail
+  for i = b.size - 1, 1, -2 do
+    if b.row[i] == name then return b.row[i + 1] end
   end
   return call('HGET', KEY .. 'j:' .. bucket_of(j.id), name)
 end
@@ -170,7 +205,7 @@ end
 -- Nodes. `leases` is the list of job ids that hold a slot, oldest first, each after a space.
 
 local function node_read(id, packed)
-  local health, max, reserved, running, epoch, own, admin, known, registered, version =
+  local health, reserved, running, max, epoch, own, admin, known, registered, version =
     unpack_struct(NODE, packed)
   return {
     id = id, health = health, own = own, admin = admin, known = known == 1, max = max,
@@ -180,7 +215,7 @@ local function node_read(id, packed)
 end
 
 local function node_packed(n)
-  return pack(NODE, n.health, n.max, n.reserved, n.running, n.epoch, n.own, n.admin,
+  return pack(NODE, n.health, n.reserved, n.running, n.max, n.epoch, n.own, n.admin,
     n.known and 1 or 0, n.registered, n.version) .. n.leases
 end
 
@@ -188,9 +223,10 @@ local function node_get(id)
   local n = U.nodes[id]
   if n == nil then
     local packed = U.raw_nodes[id]
+    if kept.nodes[id] then packed = node_text(kept.nodes[id]) end
     if packed == nil then packed = call('HGET', KEY .. 'n', id) end
     n = packed and node_read(id, packed) or false
-    U.nodes[id] = n
+    U.nodes[id], kept.nodes[id] = n, nil
   end
   return n or nil
 end
@@ -249,51 +285,69 @@ local function bucket_count(bucket, more)
   end
 end
 
-local function write_created()
-  local made = {}
-  for window, ids in pairs(U.created) do
-    local bucket = bucket_of(window)
-    if #ids > 1 then sort(ids) end
-    call('ZADD', KEY .. 'l:' .. bucket, 0, concat(ids))
-    if bucket ~= U.bucket and call('ZADD', KEY .. 'buckets', 0, bucket) == 1 then
-      made[bucket] = true
-      if bucket > U.bucket then
-        if U.bucket ~= '' then call('HINCRBY', KEY .. 'counts', U.bucket, U.bucket_count) end
-        U.bucket, U.bucket_count, U.kept = bucket, 0, U.now
-      end
-    end
-    bucket_count(bucket, #ids)
+local write_jobs
+do
+local NOTHING = {}
+
+-- The new bucket of all jobs, from the first of them on.
+local function bucket_begin(bucket)
+  if call('ZADD', KEY .. 'buckets', 0, bucket) == 0 then return false end
+  if bucket > U.bucket then
+    if U.bucket ~= '' then call('HINCRBY', KEY .. 'counts', U.bucket, U.bucket_count) end
+    U.bucket, U.bucket_count, U.kept = bucket, 0, U.now
   end
-  U.created = {}
-  return made
+  return true
 end
 
-local function write_jobs()
-  for id, j in pairs(U.dirty) do
-    local row = row_of(id)
-    row[#row + 1] = id
-    row[#row + 1] = job_packed(j)
-    for tail, text in pairs(j.new or {}) do
-      row[#row + 1] = id .. tail
-      row[#row + 1] = text
+-- Those that came together and share the first characters of their ids (a quarter of a second) are
+-- one member of the list of their bucket. Answers the buckets that are new.
+local function write_created()
+  local ids, from, new = U.created, 1, {}
+  if not U.is_sorted then sort(ids) end
+  while from <= #ids do
+    local window, to = sub(ids[from], 1, WINDOW), #ids
+    while sub(ids[to], 1, WINDOW) ~= window do to = to - 1 end
+    local bucket = bucket_of(window)
+    call('ZADD', KEY .. 'l:' .. bucket, 0, concat(ids, '', from, to))
+    if bucket ~= U.bucket and bucket_begin(bucket) then new[bucket] = true end
+    bucket_count(bucket, to - from + 1)
+    from = to + 1
+  end
+  U.created, U.made, U.newest, U.is_sorted = nil, 0, '', true
+  return new
+end
+
+function write_jobs()
+  if U.touched then
+    for id, j in pairs(U.dirty) do
+      local b = bucket_get(bucket_of(id))
+      bucket_put(b, id, job_packed(j))
+      for tail, text in pairs(j.new or NOTHING) do bucket_put(b, id .. tail, text) end
+    end
+    U.dirty = nil
+  end
+  local new = U.made > 0 and write_created() or NOTHING
+  for bucket, b in pairs(U.buckets) do
+    if b.size > 0 then
+      call_in_parts('HSET', KEY .. 'j:' .. bucket, b.row, 2)
+      bucket_keep(bucket, new[bucket])
+      b.row, b.size = {}, 0
     end
   end
-  local made = next(U.created) and write_created() or {}
-  for bucket, row in pairs(U.rows) do
-    call_in_parts('HSET', KEY .. 'j:' .. bucket, row, 2)
-    bucket_keep(bucket, made[bucket])
-  end
-  U.dirty, U.rows = {}, {}
+end
+
 end
 
 local function write_nodes()
   local set, del = U.node_row, {}
-  for id, n in pairs(U.dirty_nodes) do
-    if n.known or n.leases ~= '' then
-      set[#set + 1] = id
-      set[#set + 1] = node_packed(n)
-    else
-      del[#del + 1] = id
+  if U.touched then
+    for id, n in pairs(U.dirty_nodes) do
+      if n.known or n.leases ~= '' then
+        set[#set + 1] = id
+        set[#set + 1] = node_packed(n)
+      else
+        del[#del + 1] = id
+      end
     end
   end
   if #set > 0 then call_in_parts('HSET', KEY .. 'n', set, 2) end

@@ -6,28 +6,35 @@
 -- added some. A term that becomes longer (an ACK, a heartbeat) changes nothing there: when its time
 -- comes the job is looked at, and put where it is due by now. Only what runs out within the quarter
 -- of a second that has begun stands, to the millisecond, in the sorted set `due`.
-local TICK_MS = 256
 local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
+local tick_of, wheel_list, wheel_add, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel,
+  write_due, write_lapsed, active_ids
+do
+local TICK_MS = 256
 
-local function tick_of(ms)
+function tick_of(ms)
   return floor(ms / TICK_MS)
 end
 
-local function wheel_list(ms)
+function wheel_list(ms)
   local tick = tick_of(ms)
   local list = U.wheel[tick]
   if not list then
-    list = {}
+    list = {count = 0}
     U.wheel[tick] = list
   end
   return list
 end
 
+function wheel_add(list, id)
+  local count = list.count + 1
+  list[count], list.count = id, count
+end
+
 local function wheel_file(j)
   local ms = j.due
   if ms > U.now + WHEEL_FAR_MS then ms = U.now + WHEEL_FAR_MS end
-  local list = wheel_list(ms)
-  list[#list + 1] = j.id
+  wheel_add(wheel_list(ms), j.id)
   j.filed = ms
 end
 
@@ -42,7 +49,7 @@ local function job_at(j, place)
   j.packed = nil
 end
 
-local function job_due(j)
+function job_due(j)
   if tick_of(j.due) <= U.wheel_at then
     job_at(j, AT_DUE)
     U.due[j.id] = j.due
@@ -53,13 +60,13 @@ local function job_due(j)
   if j.filed > j.due or tick_of(j.filed) <= U.wheel_at then wheel_file(j) end
 end
 
-local function job_lapsed(j)
+function job_lapsed(j)
   job_at(j, AT_LAPSED)
   U.lapse_seq = U.lapse_seq + 1
   U.lapsed[j.id] = U.lapse_seq
 end
 
-local function job_nowhere(j)
+function job_nowhere(j)
   job_at(j, AT_NOWHERE)
 end
 
@@ -73,51 +80,45 @@ local function wheel_ids(tick, ids)
   return ids
 end
 
--- Most of them are over by now: their records are let go again at once.
-local function wheel_look(tick, bucket, ids)
-  local got = call('HMGET', KEY .. 'j:' .. bucket, unpack_list(ids))
+-- Most of them are over by now: their records are let go again at once. Nearly all are in the bucket
+-- of the first; where one is that is not there is looked up for it alone.
+local function wheel_look(tick, ids, from, to)
+  local got = call('HMGET', KEY .. 'j:' .. bucket_of(ids[from]), unpack_list(ids, from, to))
   for i = 1, #got do
-    local packed = got[i]
+    local id, packed = ids[from + i - 1], got[i]
+    packed = packed or call('HGET', KEY .. 'j:' .. bucket_of(id), id)
     if packed and byte(packed, 6) == AT_WHEEL and
-      tick_of(unpack_struct('<i6', packed, 38)) == tick then
-      job_due(job_get(ids[i]))
+      tick_of(unpack_struct('<i6', packed, 40)) == tick then
+      U.touched = true
+      job_due(job_get(id))
     end
   end
 end
 
 -- Looks at those whose time has come. At the beginning of a batch: nothing has changed yet.
-local function wheel_turn()
+function wheel_turn()
   local now_tick = tick_of(U.now)
   if now_tick <= U.wheel_at then return end
   local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick)
   U.wheel_at = now_tick
   for i = 1, #ticks do
-    local parts = call('LRANGE', KEY .. 'w:' .. ticks[i], 0, -1)
+    local ids = wheel_ids(ticks[i], {})
     call('DEL', KEY .. 'w:' .. ticks[i])
-    for k = 1, #parts do
-      local lists = {}
-      for from = 1, #parts[k], 14 do
-        local id = sub(parts[k], from, from + 13)
-        local list = lists[bucket_of(id)] or {}
-        lists[bucket_of(id)] = list
-        list[#list + 1] = id
-      end
-      for bucket, ids in pairs(lists) do wheel_look(tonumber(ticks[i]), bucket, ids) end
+    for from = 1, #ids, ARGS_MAX do
+      local to = from + ARGS_MAX - 1
+      wheel_look(tonumber(ticks[i]), ids, from, to < #ids and to or #ids)
     end
   end
   if #ticks > 0 then call('ZREMRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick) end
 end
 
-local function write_wheel()
+function write_wheel()
   for tick, ids in pairs(U.wheel) do
-    if #ids > 0 then
-      if call('RPUSH', KEY .. 'w:' .. tick, concat(ids)) == 1 then
-        call('ZADD', KEY .. 'wheel', tick, tick)
-      end
+    if ids.count > 0 and call('RPUSH', KEY .. 'w:' .. tick, concat(ids)) == 1 then
+      call('ZADD', KEY .. 'wheel', tick, tick)
     end
-    U.wheel[tick] = nil
   end
-  U.terms = {} -- they hold the lists
+  U.wheel, U.terms = nil, nil -- the terms hold the lists
 end
 
 local function write_places(name, places)
@@ -134,22 +135,22 @@ local function write_places(name, places)
   if #del > 0 then call_in_parts('ZREM', KEY .. name, del) end
 end
 
-local function write_due()
+function write_due()
   if next(U.due) then
     write_places('due', U.due)
-    U.due = {}
+    U.due = nil
   end
 end
 
-local function write_lapsed()
+function write_lapsed()
   if next(U.lapsed) then
     write_places('lapsed', U.lapsed)
-    U.lapsed = {}
+    U.lapsed = nil
   end
 end
 
 -- All jobs that are not over.
-local function active_ids()
+function active_ids()
   write_due()
   write_lapsed()
   write_wheel()
@@ -165,11 +166,13 @@ local function active_ids()
     if not seen[id] then
       seen[id] = true
       local j = U.jobs[id]
-      local packed = j == nil and U.raw[id]
+      local packed = j == nil and job_raw(id)
       if (j and j.place ~= AT_NOWHERE) or (packed and byte(packed, 6) ~= AT_NOWHERE) then
         ids[#ids + 1] = id
       end
     end
   end
   return ids
+end
+
 end
