@@ -199,7 +199,7 @@ class Outage(Case):
             self.fill(self.slots * self.count)
             for _ in range(20):
                 self.assertEqual(self.dispatch(self.server).status, 503, "every slot is taken")
-            self.assertIn("event=store.emptied", self.server.log)
+            eventually("it is told", lambda: "event=store.emptied" in self.server.log)
             self.end()
             self.fill(2)
             self.end()
