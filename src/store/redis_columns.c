@@ -226,6 +226,12 @@ static bool is_plain(const struct store_op *op)
            op->attempt <= JOB_ATTEMPTS_MAX;
 }
 
+/* Of one that may be fast all but this is known. */
+static void add_bound(struct buf *column, int64_t not_after_ms)
+{
+    add_number(column, wire_bounded(not_after_ms));
+}
+
 static struct column_texts add_commit(struct columns *columns, const struct store_op *op,
                                       int64_t not_after_ms, struct arena *arena)
 {
@@ -238,6 +244,10 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
     put_number(&text, op->u.settle.stop_grace_ms, 8);
     add_scratch(&columns->of[SECONDS], &text);
     add_number(&columns->of[THIRDS], 0);
+    if (is_plain(op)) {
+        add_bound(&columns->of[RESTS], not_after_ms);
+        return (struct column_texts){.count = 0};
+    }
     put_begin(&text);
     put_number(&text, op->node.at != NULL, 1);
     put_number(&text, not_after_ms, 8);
@@ -302,8 +312,12 @@ static struct column_texts add_finish(struct columns *columns, const struct stor
     add_number(&columns->of[FIRSTS], op->attempt);
     add_number(&columns->of[SECONDS], 0);
     add_number(&columns->of[THIRDS], 0);
-    finish_rest(&text, op, reason, not_after_ms);
-    add_scratch(&columns->of[RESTS], &text);
+    if (plain) {
+        add_bound(&columns->of[RESTS], not_after_ms);
+    } else {
+        finish_rest(&text, op, reason, not_after_ms);
+        add_scratch(&columns->of[RESTS], &text);
+    }
     return finish_texts(op, reason, arena);
 }
 

@@ -14,7 +14,7 @@ local PUT, RESERVE, COMMIT, FINISH = 1, 2, 3, 4 -- a code is one of these and th
 local FAST, OTHER_BUCKET, MORE_TEXT = 8, 16, 32
 local codes, ids, nodes, firsts, seconds, thirds, rests -- the columns; codes are of all ops
 local buckets = {} -- by row. It outlives the batch, because it would have to grow again each time
-local raw, raw_nodes, set, size -- of U: tables that every step needs
+local raw, raw_nodes, set, size, now -- of U: what every step needs
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local ending -- what a DONE makes of the times of a job: due, updated, ended
 local verb_of, is_other, has_more = {}, {}, {} -- by code
@@ -44,8 +44,7 @@ function columns.ask()
   return asked, k
 end
 
--- Rows as the verbs want them; texts follow as arguments of their own.
-
+do -- Rows as the verbs want them; texts follow as arguments of their own.
 local NO_JOB = 'j0000000000000'
 
 local function op_of(k, letter)
@@ -68,18 +67,32 @@ local function put_op(k, letter)
   return op
 end
 
+-- The rest of one that may be fast is only when it may not begin any more.
 local function commit_op(k, letter)
-  local op = op_of(k, letter)
-  local has_node
+  local op, has_node = op_of(k, letter), 1
   op.running_ttl, op.stop_grace = unpack_struct('<i8i8', seconds[k])
-  has_node, op.not_after = unpack_struct('<Bi8', rests[k])
+  if type(rests[k]) == 'number' then
+    op.not_after = rests[k]
+  else
+    has_node, op.not_after = unpack_struct('<Bi8', rests[k])
+  end
   op.attempt, op.node = firsts[k], has_node == 1 and nodes[k] or nil
   return op
 end
 
-local function finish_op(k, letter)
+local DONE_OUTCOME = 0 -- enum store_outcome
+
+local function done_op(op, k, code)
+  op.not_after, op.outcome, op.owner, op.hold = rests[k], DONE_OUTCOME, 0, 0
+  op.attempt, op.node, op.reason, op.reason_json = firsts[k], nodes[k], '', 'null'
+  op.result = has_more[code] and text() or nil
+  return op
+end
+
+local function finish_op(k, letter, code)
   local op = op_of(k, letter)
   local has_node, has_result, has_reason, left, want_record, blames
+  if type(rests[k]) == 'number' then return done_op(op, k, code) end
   has_node, op.not_after, op.outcome, has_result, has_reason, left, want_record, blames, op.owner,
     op.hold = unpack_struct('<Bi8BBBBBBI4i8', rests[k])
   op.attempt, op.node = firsts[k], has_node == 1 and nodes[k] or nil
@@ -97,7 +110,9 @@ local readers = {
 
 function columns.op(k, code)
   local reader = readers[verb_of[code]]
-  return reader.read(k, reader.letter)
+  return reader.read(k, reader.letter, code)
+end
+
 end
 
 -- The steps.
@@ -107,9 +122,8 @@ local function moment(ms)
 end
 
 function columns.open()
-  local now = moment(U.now)
-  raw, raw_nodes, set, size = U.raw, U.raw_nodes, U.node_row, 0
-  ending = ZERO .. now .. now
+  raw, raw_nodes, set, size, now = U.raw, U.raw_nodes, U.node_row, 0, U.now
+  ending = ZERO .. moment(now) .. moment(now)
 end
 
 local function int4(value)
@@ -122,43 +136,39 @@ local function first_bytes(state, lease, attempt, place, told, callback, timed)
   return char(state, lease, attempt, NONE, 0, place, told, callback, timed)
 end
 
--- What is kept of a job: its record, the stage it is in, until when, and on which node; nil when it is
--- not one that goes well, or a verb of this batch has its own of it.
-local function job_kept(id, node, n)
-  local j = jobs[id]
-  if j then return j end
+-- What will be kept of a job: its record, the stage it is in, until when, and on which node; nil when
+-- it is not one that goes well, or a verb of this batch has its own of it.
+local function keep_job(id, node, n)
   local packed = raw[id]
   if not packed or (U.touched and U.jobs[id] ~= nil) then return nil end
   local first, due = unpack_struct('<c9i6', packed)
   -- One that stands on the wheel and in the list of a node holds a slot there: its lease is neither
   -- over nor of an old epoch.
   if not stages[first] or not find(n.tail, id, 1, true) then return nil end
-  j = {record = packed, stage = stages[first], due = due, node = node}
+  local j = {record = packed, stage = stages[first], due = due, node = node}
   jobs[id] = j
   return j
 end
 
-local function node_kept(node)
-  local n = known[node]
-  if n then return n end
+local function keep_node(node)
   local packed = raw_nodes[node]
   if not packed or (U.touched and U.nodes[node] ~= nil) then return nil end
-  n = {tail = sub(packed, 10)}
+  local n = {tail = sub(packed, 10)}
   n.health, n.reserved, n.running, n.max, n.epoch = unpack_struct('<Bi4i4i4c4', packed)
   known[node] = n
   return n
 end
 
 function node_text(n)
-  local reserved, running = n.reserved, n.running
-  return letters[n.health] .. (small[reserved] or int4(reserved)) ..
-    (small[running] or int4(running)) .. n.tail
+  return letters[n.health] .. int4(n.reserved) .. int4(n.running) .. n.tail
 end
 
 -- What both became, for Redis and for whoever asked.
 local function put_both(k, record, n)
-  local b, packed = buckets[k], node_text(n)
+  local b, reserved, running = buckets[k], n.reserved, n.running
   local row, at = b.row, b.size
+  local packed = letters[n.health] .. (small[reserved] or int4(reserved)) ..
+    (small[running] or int4(running)) .. n.tail
   row[at + 1], row[at + 2], b.size = ids[k], record, at + 2
   set[size + 1], set[size + 2] = nodes[k], packed
   size = size + 2
@@ -168,12 +178,12 @@ end
 -- What all jobs with this term have in common in this batch.
 local function term_of(key)
   local ttl, callback, timed = unpack_struct('<i8BB', key)
-  local due = later(U.now, ttl)
-  if tick_of(due) <= U.wheel_at or due > U.now + WHEEL_FAR_MS then return nil end
-  local now, stamp = moment(U.now), moment(due)
+  local due = later(now, ttl)
+  if tick_of(due) <= U.wheel_at or due > now + WHEEL_FAR_MS then return nil end
+  local stamp, begun = moment(due), moment(now)
   local first = first_bytes(DISPATCHED, RESERVED_LEASE, 1, AT_WHEEL, 0, callback, timed)
   local term = {
-    head = first .. stamp .. now .. ZERO .. ZERO .. ZERO .. stamp .. now .. now,
+    head = first .. stamp .. begun .. ZERO .. ZERO .. ZERO .. stamp .. begun .. begun,
     list = wheel_list(due), due = due, stage = stages[first],
   }
   U.terms[key] = term
@@ -182,7 +192,7 @@ end
 
 local function reserve_step(k, code)
   local id, node = ids[k], nodes[k]
-  local n = node_kept(node)
+  local n = known[node] or keep_node(node)
   if not n or raw[id] ~= false or jobs[id] or (U.touched and U.jobs[id] ~= nil) or
     n.health ~= HEALTH.READY or n.max <= 0 or n.running + n.reserved >= n.max - firsts[k] then
     return nil
@@ -203,13 +213,13 @@ end
 -- What an ACK makes of the times of a job: due, updated, ended, acked, run_until.
 local function times_of(key, terms, limit)
   local ttl, grace = unpack_struct('<i8i8', terms)
-  local due, run_until = later(U.now, ttl), 0
+  local due, run_until = later(now, ttl), 0
   if limit > 0 then
-    run_until = later(later(U.now, limit), grace)
+    run_until = later(later(now, limit), grace)
     if due > run_until then due = run_until end
   end
-  local now = moment(U.now)
-  local times = {due = due, text = moment(due) .. now .. ZERO .. now .. moment(run_until)}
+  local acked = moment(now)
+  local times = {due = due, text = moment(due) .. acked .. ZERO .. acked .. moment(run_until)}
   U.times[key] = times
   return times
 end
@@ -222,11 +232,11 @@ end
 
 -- Both ends of a run that is in this stage.
 local function run_of(k, stage)
-  local node = nodes[k]
-  local n = node_kept(node)
-  local j = n and job_kept(ids[k], node, n)
+  local id, node = ids[k], nodes[k]
+  local n = known[node] or keep_node(node)
+  local j = n and (jobs[id] or keep_job(id, node, n))
   if j and j.stage.name == stage and j.stage.attempt == firsts[k] and j.node == node and
-    j.due > U.now then
+    j.due > now then
     return j, n
   end
   return nil, nil
