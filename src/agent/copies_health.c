@@ -36,6 +36,10 @@ static void judged(struct copy *copy, bool well, const char *reason)
         check->passed = true;
         return;
     }
+    if (!check->passed && copy->copies->loop->mono_ms < check->begun_ms + health->start_ms) {
+        copy_log(copy, LOG_DEBUG, "copy.starting", reason);
+        return;
+    }
     check->failures++;
     copy_log(copy, LOG_WARN, "copy.unhealthy", reason);
     if (check->failures >= health->failures && !copy->stopping)
@@ -151,8 +155,10 @@ void copy_check_tick(struct copy *copy)
     if (!copy->known || !copy_spec_checked(&copy->spec) || check->run || check->call ||
         copy->run_version != copy->spec.version)
         return;
-    if (!check->next_ms)
+    if (!check->begun_ms) {
+        check->begun_ms = now_ms;
         check->next_ms = now_ms + health->interval_ms;
+    }
     if (now_ms < check->next_ms)
         return;
     if (health->command.count > 0)

@@ -37,6 +37,7 @@ struct copies {
 
 struct copy_check {
     int64_t next_ms;  /* CLOCK_MONOTONIC; 0: none is due */
+    int64_t begun_ms; /* CLOCK_MONOTONIC: its copy is looked after since then; 0: not yet */
     int64_t failures; /* in a row */
     bool passed;      /* once since its start */
     struct run *run;  /* of a command; NULL: none is under way */

@@ -33,6 +33,12 @@ static const struct field health_fields[] = {
      .min = 1,
      .max = 1000,
      .preset = "3"},
+    {.name = "start_ms",
+     .type = FIELD_MS,
+     .offset = HEALTH_AT(start_ms),
+     .min = 0,
+     .max = DAY_MS,
+     .preset = "0"},
 };
 
 static const struct field limit_fields[] = {

@@ -14,6 +14,7 @@ struct copy_health {
     int64_t interval_ms; /* between two checks, and before the first */
     int64_t timeout_ms;  /* of one */
     int64_t failures;    /* in a row, and it is restarted */
+    int64_t start_ms;    /* so long after its start, until a check has passed, none counts */
 };
 
 struct copy_limits { /* 0: none */

@@ -9,7 +9,7 @@ enum { TEXT_MAX = 4096, WORDS_MAX = 256, ENV_MAX = 256, DAY_MS = 86400000 };
 
 struct health_fields {
     struct str command, http;
-    int64_t interval_ms, timeout_ms, failures;
+    int64_t interval_ms, timeout_ms, failures, start_ms;
 };
 
 struct spec_fields {
@@ -43,6 +43,7 @@ static const struct field health_fields[] = {
     MS("interval_ms", health.interval_ms),
     MS("timeout_ms", health.timeout_ms),
     COUNT("failures", health.failures),
+    MS("start_ms", health.start_ms),
 };
 static const struct field limit_fields[] = {
     COUNT("memory_mb", memory_mb),
@@ -209,6 +210,7 @@ static void write_options(const struct spec_fields *in, struct arena *arena,
         kint_if(&w, "interval_ms", health->interval_ms);
         kint_if(&w, "timeout_ms", health->timeout_ms);
         kint_if(&w, "failures", health->failures);
+        kint_if(&w, "start_ms", health->start_ms);
         jsonw_end_obj(&w);
     }
     if (in->memory_mb != FIELD_OFF || in->cpu_percent != FIELD_OFF || in->pids != FIELD_OFF) {
@@ -262,15 +264,17 @@ static struct str or_empty(struct str text)
 enum err deploy_spec_read(const struct json *body, struct str id, struct arena *arena,
                           struct deploys_spec *ret_spec, struct problem *why)
 {
-    struct spec_fields in = {
-        .enabled = true,
-        .health = {.interval_ms = FIELD_OFF, .timeout_ms = FIELD_OFF, .failures = FIELD_OFF},
-        .memory_mb = FIELD_OFF,
-        .cpu_percent = FIELD_OFF,
-        .pids = FIELD_OFF,
-        .stop_grace_ms = FIELD_OFF,
-        .restart_min_ms = FIELD_OFF,
-        .restart_max_ms = FIELD_OFF};
+    struct spec_fields in = {.enabled = true,
+                             .health = {.interval_ms = FIELD_OFF,
+                                        .timeout_ms = FIELD_OFF,
+                                        .failures = FIELD_OFF,
+                                        .start_ms = FIELD_OFF},
+                             .memory_mb = FIELD_OFF,
+                             .cpu_percent = FIELD_OFF,
+                             .pids = FIELD_OFF,
+                             .stop_grace_ms = FIELD_OFF,
+                             .restart_min_ms = FIELD_OFF,
+                             .restart_max_ms = FIELD_OFF};
     struct deploys_spec spec = {.id = id};
     enum err err;
 

@@ -338,6 +338,50 @@ static void test_health_by_command(void **state)
         assert_true(fake_runs[i].key[0] != 'h' || !fake_runs[i].there);
 }
 
+static void fail_check(struct bench *bench)
+{
+    bench_tick(bench, 1000);
+    assert_non_null(newest("h."));
+    fake_run_end(newest("h.")->key, "EXITED", 1, -1, "");
+}
+
+/* Until a check has passed none counts for so long; from then on all do. */
+static void test_health_while_it_starts(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, CHECKED("\"command\":[\"probe\"],\"start_ms\":5500"));
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    bench_tick(bench, 0);
+    for (int i = 0; i < 5; i++) {
+        fail_check(bench);
+        assert_string_equal(bench_run("web")->stop, "");
+        assert_str(told(bench, "healthy"), "null");
+    }
+    fail_check(bench);
+    assert_string_equal(bench_run("web")->stop, "");
+    fail_check(bench);
+    assert_string_equal(bench_run("web")->stop, "UNHEALTHY");
+}
+
+static void test_health_that_passed_early_counts(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, CHECKED("\"command\":[\"probe\"],\"start_ms\":\"1h\""));
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    bench_tick(bench, 0);
+    fail_check(bench);
+    bench_tick(bench, 1000);
+    fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
+    assert_str(told(bench, "healthy"), "true");
+    fail_check(bench);
+    fail_check(bench);
+    assert_string_equal(bench_run("web")->stop, "UNHEALTHY");
+}
+
 static void test_health_by_http_when_nobody_answers(void **state)
 {
     struct bench *bench = *state;
@@ -422,6 +466,8 @@ int main(void)
         COPY_TEST(test_an_agents_restart_touches_nothing),
         COPY_TEST(test_a_spec_that_cannot_be_run),
         COPY_TEST(test_health_by_command),
+        COPY_TEST(test_health_while_it_starts),
+        COPY_TEST(test_health_that_passed_early_counts),
         COPY_TEST(test_health_by_http_when_nobody_answers),
         COPY_TEST(test_held),
         COPY_TEST(test_logs),
