@@ -304,11 +304,13 @@ class Typed(TlsCase):
             """us has room again, and what it runs for dev fails."""
             write(hosts["us"].proc / "loadavg", "0.10 0.10 0.10 1/100 1\n")
             for _ in range(3):
-                done = berth("job", "submit", "--type", "dev", "--priority", "9", "--queue", "20s", "--max-attempts", "1", "--wait=20s", env=self.env)
+                done = berth("job", "submit", "--type", "dev", "--priority", "9", "--queue", "20s", "--max-attempts", "1", "--wait=20s",
+                             env=self.env)
                 self.assertEqual(done.returncode, 7, done.stderr)
 
         self.read("docs/operators.md", before={
-            "Tokens": alone, "Servers by name": lambda: self.shell.type("unset BERTH_ADDR BERTH_TOKEN"), "What is going on": together, "breaker ls": broken})
+            "Tokens": alone, "Servers by name": lambda: self.shell.type("unset BERTH_ADDR BERTH_TOKEN"),
+            "What is going on": together, "breaker ls": broken})
 
     def ssh(self, name, root):
         """How the pages' `ssh root@NAME` is spelt here: to an sshd of the test's own, where files go below `root`."""
