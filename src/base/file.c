@@ -17,8 +17,8 @@ static enum err failed(struct problem *why, const char *what, const char *path)
     return problem_set(why, err, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }
 
-/* As much as it has, or one byte more than `max`; < 0: it cannot be read. What it told of its size is
- * only where to begin: it may grow, and files of the kernel tell nothing. */
+/* As much as it has, or one byte more than `max`; < 0: it cannot be read. What it told of its size
+ * is only where to begin: it may grow, and files of the kernel tell nothing. */
 static ssize_t read_all(int fd, size_t max, struct arena *arena, char **ret_text)
 {
     struct stat stat;
