@@ -61,6 +61,11 @@ class Installed(Case):
             self.assertIn(line, server)
         for line in ("Type=notify", "Delegate=yes", "KillMode=process", "Restart=always"):
             self.assertIn(line, agent)
+        # What they take for a wrong setting is what berth says of one.
+        for text, verb in ((server, "server"), (agent, "agent")):
+            config = self.dir / f"{verb}.yaml"
+            config.write_text("nonsense: 1\n")
+            self.assertIn(f"RestartPreventExitStatus={run(BINARY, verb, '--config', config).returncode}\n", text)
 
 
 @unittest.skipUnless(shutil.which("dpkg-deb") and os.getuid() == 0, "needs dpkg and root")
