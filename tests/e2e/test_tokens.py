@@ -110,6 +110,7 @@ class Made(TokenCase):
         link, other = WsNode(server, "us", headers=bearer(node)), WsNode(server, "hk", headers=bearer(kept))
         events = subprocess.Popen([BINARY, "events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   env={**clean_env(), "BERTH_ADDR": f"127.0.0.1:{server.port}", "BERTH_TOKEN": reader})
+        self.addCleanup(events.kill)  # it waits for a server that is gone
         self.assertIn("hello", events.stdout.readline())
         self.cli(server, "token", "revoke", "us", token=root)
         self.assertEqual(link.closed(), 4003)
