@@ -22,16 +22,10 @@ function bench(rig, args) {
 
 /* The events of many whole jobs, as the server sent them. */
 async function record(rig) {
-  const stop = new AbortController();
-  const answer = await fetch(`${rig.url}/v1/events`, { signal: stop.signal });
   const pieces = [];
-  const reading = (async () => {
-    try {
-      for await (const piece of answer.body) pieces.push(Buffer.from(piece));
-    } catch {
-      /* stopped below */
-    }
-  })();
+  const request = http.get(`${rig.url}/v1/events`);
+  const answer = await new Promise((go, fail) => request.on("response", go).on("error", fail));
+  answer.on("data", (piece) => pieces.push(piece));
   await bench(rig, ["sat", "--jobs", String(JOBS)]).ended;
   const events = () =>
     Buffer.concat(pieces)
@@ -42,8 +36,7 @@ async function record(rig) {
     "every job's end is recorded",
     () => events().filter((event) => event.includes('"DONE"')).length >= JOBS,
   );
-  stop.abort();
-  await reading;
+  request.destroy();
   return events();
 }
 
@@ -53,7 +46,7 @@ async function replay(rig, events) {
   const proxy = http.createServer((request, answer) => {
     if (!request.url.startsWith("/v1/events")) {
       const onward = http.request(
-        { port: rig.port, path: request.url, method: request.method, headers: request.headers },
+        { host: "127.0.0.1", port: rig.port, path: request.url, method: request.method, headers: request.headers },
         (reply) => reply.pipe(answer.writeHead(reply.statusCode, reply.headers)),
       );
       onward.on("error", () => answer.destroy());

@@ -10,14 +10,23 @@ import { loadCases } from "./load.js";
 import { visitCases } from "./visit.js";
 
 const AT_A_TIME = 3;
+const CASE_MS = 180_000;
 const wanted = process.argv[2] || "";
 let passed = 0;
 let failed = 0;
 
+/* One that hangs is a failure, too. */
+function inTime(run) {
+  const late = new Promise((_, fail) => {
+    setTimeout(() => fail(new Error("the case took too long")), CASE_MS).unref();
+  });
+  return Promise.race([run(), late]);
+}
+
 async function runOne([name, run]) {
   const begun = Date.now();
   try {
-    await run();
+    await inTime(run);
     passed++;
     console.log(`ok ${name} (${((Date.now() - begun) / 1000).toFixed(1)} s)`);
   } catch (reason) {
