@@ -5,7 +5,7 @@ import re
 import subprocess
 import threading
 
-from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually, tags
+from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually
 from redis import Redis
 from test_agent import AgentCase
 
@@ -32,7 +32,6 @@ def examples(command):
     return [line.strip() for line in text.split("\nExamples:\n")[1].split("\n\n")[0].splitlines() if line.strip()[:1] not in ("#", "")]
 
 
-@tags("load")
 class Examples(AgentCase):
     maxDiff = None
 
@@ -152,7 +151,6 @@ class Examples(AgentCase):
         self.assertEqual(self.wrong, [])
 
 
-@tags("load")
 class Shells(AgentCase):
     def complete(self, *words, **env):
         return [line.split("\t")[0] for line in berth("__complete", *words, env=env).stdout.splitlines()]

@@ -5,7 +5,7 @@ import json
 import re
 import socket
 
-from harness import SLOW, WsNode, tags
+from harness import SLOW, WsNode
 from test_auth import ADMIN, GRANTS, TOKENS, AuthCase, bearer, digest
 
 BOUND, UNBOUND = "worker-us-91e4", "worker-any-03bb"
@@ -44,7 +44,6 @@ def status_of(port, method, path, headers, body=None):
             return int(answer.readline().split()[1])
 
 
-@tags("load")
 class Matrix(AuthCase):
     def setUp(self):
         super().setUp()

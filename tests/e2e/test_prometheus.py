@@ -84,7 +84,6 @@ class Prometheus:
 
 
 @unittest.skipUnless(HERE, "there is no prometheus")
-@tags("load")
 class Scrape(Case):
     def test_promtool_finds_nothing(self):
         server = self.start()
