@@ -62,44 +62,82 @@ static struct str reasons(struct cli *cli, const struct json *map)
     return kept;
 }
 
-static void put_row(struct cli *cli, struct table *table, struct str node, struct str type,
-                    const struct json *row)
+static void put_row(struct cli *cli, struct table *table, struct str name, const struct json *row)
 {
-    table_cell(table, node);
-    table_cell(table, type);
+    table_cell(table, name);
     table_cell(table, show_member(cli, row, "jobs"));
     table_cell(table, percent(cli, row, "success_rate"));
+    table_cell(table, show_member(cli, row, "attempts"));
+    table_cell(table, show_member(cli, row, "retried"));
     table_cell(table, times(cli, row, "wait_ms"));
     table_cell(table, times(cli, row, "run_ms"));
     table_cell(table, percent(cli, row, "slot_use"));
-    table_cell(table, show_member(cli, row, "retried"));
-    table_cell(table, show_member(cli, row, "failovers"));
-    table_cell(table, show_member(cli, row, "kills"));
-    table_cell(table, show_member(cli, row, "breaker_opened"));
-    table_cell(table, reasons(cli, json_get(row, "refusals")));
 }
 
+/* A server, below it its types, at the end all: so it fits a terminal of 80 columns. */
 static void show_work(struct cli *cli, const struct json *json)
 {
-    static const char *const titles[] = {"SERVER",        "TYPE",         ">JOBS",     ">OK",
-                                         ">WAIT p50 p95", ">RUN p50 p95", ">SLOTS",    ">RETRIED",
-                                         ">FAILOVERS",    ">KILLS",       ">BREAKERS", "REFUSALS"};
+    static const char *const titles[] = {"SERVER",   ">JOBS",         ">OK",          ">ATTEMPTS",
+                                         ">RETRIED", ">WAIT p50 p95", ">RUN p50 p95", ">SLOTS"};
     const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
     struct table table;
 
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
     for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
         const struct json *types = json_get(server, "types"), *type = json_first(types);
-        struct str node = show_member(cli, server, "node_id");
 
-        put_row(cli, &table, node, STR("*"), server);
+        put_row(cli, &table, show_member(cli, server, "node_id"), server);
         for (uint32_t k = 0; json_type(types) == JSON_ARR && k < types->count; k++) {
-            put_row(cli, &table, node, show_member(cli, type, "type"), type);
+            struct str name = show_member(cli, type, "type");
+
+            put_row(cli, &table, arena_fmt(&cli->arena, "  " STR_FMT, STR_ARG(name)), type);
             type = json_next(type);
         }
         server = json_next(server);
     }
-    put_row(cli, &table, STR("*"), STR("*"), json_get(json, "total"));
+    put_row(cli, &table, STR("all"), json_get(json, "total"));
+    table_print(&table, cli->out, cli->colour);
+}
+
+/* A row for each type a server had trouble with. */
+static void put_trouble(struct cli *cli, struct table *table, struct str node,
+                        const struct json *row)
+{
+    static const char *const counts[] = {"failovers", "kills", "breaker_opened"};
+    const struct json *refusals = json_get(row, "refusals");
+    int64_t sum = json_type(refusals) == JSON_OBJ ? refusals->count : 0;
+
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        sum += show_int(row, counts[i], 0);
+    if (sum == 0)
+        return;
+    table_cell(table, node);
+    table_cell(table, show_member(cli, row, "type"));
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        table_cell(table, show_member(cli, row, counts[i]));
+    table_cell(table, reasons(cli, refusals));
+}
+
+static void show_trouble(struct cli *cli, const struct json *json)
+{
+    static const char *const titles[] = {"SERVER", "TYPE",      ">FAILOVERS",
+                                         ">KILLS", ">BREAKERS", "REFUSALS"};
+    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    struct table table;
+
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+        const struct json *types = json_get(server, "types"), *type = json_first(types);
+
+        for (uint32_t k = 0; json_type(types) == JSON_ARR && k < types->count; k++) {
+            put_trouble(cli, &table, show_member(cli, server, "node_id"), type);
+            type = json_next(type);
+        }
+        server = json_next(server);
+    }
+    if (table.rows == 0)
+        return;
+    fprintf(cli->out, "\nTrouble\n");
     table_print(&table, cli->out, cli->colour);
 }
 
@@ -169,6 +207,7 @@ static int cmd_report(struct cli *cli)
         return CLI_OK;
     }
     show_work(cli, json);
+    show_trouble(cli, json);
     show_levels(cli, json);
     show_refused(cli, json);
     return CLI_OK;
@@ -180,9 +219,12 @@ static const struct command rows[] = {
      .flags = FLAGS(report_flags),
      .help = "how work went, by server and type",
      .detail =
-         "Attempts that ended, how many succeeded, how long they waited and ran, use of slots,\n"
-         "minutes at each level, refusals by reason. The server keeps it by the hour for a week,\n"
-         "across restarts. With several instances each tells what it saw itself.",
+         "Jobs that ended and how many of them succeeded, each counted once, where it ended; the\n"
+         "attempts they took and those that were retried; how long jobs waited and attempts ran;\n"
+         "use of slots, failovers, kills, breakers that opened, refusals by reason, minutes at "
+         "each\n"
+         "level. The server keeps it by the hour for a week, across restarts. With several\n"
+         "instances each tells what it saw itself.",
      .examples = "berth report\n"
                  "berth report --since 2h --type dev\n"
                  "berth report --since 7d -o json | jq .total",

@@ -246,6 +246,8 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
     assert(job_state_final(head->state));
     dispatch->head = *head;
     metric_add_label(METRIC_JOBS, "FAILED", 1);
+    if (dispatch->queued) /* else its request is refused: never a job to who asked */
+        tally_note_unplaced(dispatch->loop, head);
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
 }
 
@@ -542,7 +544,7 @@ static void released(struct store_op *op)
     counts_take(dispatch->node, &op->counts, op->order, false);
     dispatch->record = op->record;
     dispatch->ended = job_state_final(op->head.state);
-    tally_note_end(dispatch->loop, op);
+    tally_note_end(dispatch->loop, op, false);
     if (dispatch->ended)
         note_failed(dispatch, &op->head);
     reserve_next(dispatch);

@@ -176,11 +176,10 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
  */
 static bool ended_now(const struct store_op *op)
 {
-    const struct store_head *head = &op->head;
-    bool stopped =
-        op->verb == STORE_FINISH && op->u.settle.outcome == STORE_DONE && head->state == JOB_FAILED;
+    bool stopped = op->verb == STORE_FINISH && op->u.settle.stopped;
 
-    return job_state_final(head->state) && head->ended_ms == head->updated_ms && !stopped;
+    assert(!op->err);
+    return job_state_final(op->head.state) && !stopped;
 }
 
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
@@ -196,7 +195,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     note_breaker(op);
     note_kill(op);
     if (op->verb == STORE_FINISH)
-        tally_note_end(loop, op);
+        tally_note_end(loop, op, ended);
     if (ended)
         metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
     if (ended || !job_state_final(head->state))

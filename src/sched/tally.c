@@ -14,10 +14,10 @@ enum { KEY_MAX = 512 };
 #define OTHER STR("other")
 
 static const char *const count_names[TALLY_COUNTS] = {
-    [TALLY_DONE] = "succeeded",         [TALLY_FAILED] = "failed",
-    [TALLY_CANCELLED] = "cancelled",    [TALLY_RETRIED] = "retried",
-    [TALLY_FAILOVERS] = "failovers",    [TALLY_KILLS] = "kills",
-    [TALLY_BREAKERS] = "breaker_opened"};
+    [TALLY_DONE] = "succeeded",      [TALLY_FAILED] = "failed",
+    [TALLY_CANCELLED] = "cancelled", [TALLY_ATTEMPTS] = "attempts",
+    [TALLY_RETRIED] = "retried",     [TALLY_FAILOVERS] = "failovers",
+    [TALLY_KILLS] = "kills",         [TALLY_BREAKERS] = "breaker_opened"};
 
 const char *tally_count_name(enum tally_count count)
 {

@@ -1,6 +1,7 @@
-/* What became of work over some time: by node and type how attempts ended and how long they waited
- * and ran, by node how loaded its machine was, and what was refused and why. Bounded: what has no
- * room for a row of its own counts as "other". One thread each; loops hand theirs to the keeper,
+/* What became of work over some time: by node and type how jobs and their attempts ended and how
+ * long they waited and ran, by node how loaded its machine was, and what was refused and why. A job
+ * counts once, where it ended; each of its attempts where it was. Bounded: what has no room for a
+ * row of its own counts as "other". One thread each; loops hand theirs to the keeper,
  * which keeps one for every hour (hours.h). */
 #ifndef SCHED_TALLY_H
 #define SCHED_TALLY_H
@@ -29,22 +30,26 @@ void tally_time(struct tally_times *times, int64_t ms);
 int64_t tally_percentile(const struct tally_times *times, int percent);
 
 enum tally_count {
+    /* jobs, by how they ended */
     TALLY_DONE,
-    TALLY_FAILED,    /* attempts that ended badly, whoever's fault it was */
-    TALLY_CANCELLED, /* neither */
-    TALLY_RETRIED,   /* of the failed: the job went on with another attempt */
+    TALLY_FAILED, /* whoever's fault it was */
+    TALLY_CANCELLED,
+    /* attempts that ended, whatever became of their job */
+    TALLY_ATTEMPTS,
+    TALLY_RETRIED,   /* failed while the job had further ones left */
     TALLY_FAILOVERS, /* of those: because the node was silent, not because the work failed */
-    TALLY_KILLS,     /* of the failed: ended to save the machine, for its time or by the kernel */
+    TALLY_KILLS,     /* ended to save the machine, for their time or by the kernel */
     TALLY_BREAKERS,  /* a breaker opened */
     TALLY_COUNTS
 };
 const char *tally_count_name(enum tally_count count);
 
 struct tally_work {
-    struct str node, type;
+    struct str node; /* "-": of jobs that ended without ever having been on one */
+    struct str type;
     uint32_t counts[TALLY_COUNTS];
-    struct tally_times wait; /* from the submission to the node; of attempts that are done */
-    struct tally_times run;  /* from the ACK to the end */
+    struct tally_times wait; /* of first attempts: from the submission until it was sent */
+    struct tally_times run;  /* of all that began: from the ACK to the end */
 };
 
 /* Milliseconds by level; the places behind the levels are of time at no known level. */

@@ -16,57 +16,70 @@ static bool is_kill(struct str reason)
     return false;
 }
 
-static void note_attempt(struct tally *tally, const struct store_op *op, enum tally_count how)
+/* It was on a node and is no longer. */
+static void note_attempt(struct tally *tally, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
+    enum store_outcome outcome = op->u.settle.outcome;
     struct str node = op->node.at ? op->node : str_of(head->node);
     struct tally_work *work = tally_work(tally, node, str_of(head->type));
-    int64_t since_ms = head->acked_ms ? head->acked_ms : head->dispatched_ms;
     bool opened =
         op->u.settle.breaker != BREAKER_NO_EVENT && op->u.settle.breaker != BREAKER_RECOVERED;
+    bool retried = head->state == JOB_RETRYING;
 
-    assert(how < TALLY_COUNTS);
-    work->counts[how]++;
+    work->counts[TALLY_ATTEMPTS]++;
+    work->counts[TALLY_RETRIED] += retried;
+    work->counts[TALLY_FAILOVERS] += retried && outcome == STORE_EXPIRE;
+    work->counts[TALLY_KILLS] += outcome != STORE_DONE && is_kill(str_of(head->reason));
     work->counts[TALLY_BREAKERS] += opened;
-    if (how == TALLY_DONE) {
+    if (head->attempt == 1)
         tally_time(&work->wait, head->dispatched_ms - head->created_ms);
-        tally_time(&work->run, head->updated_ms - since_ms);
-    }
-    if (how != TALLY_FAILED)
-        return;
-    work->counts[TALLY_RETRIED] += head->state == JOB_RETRYING;
-    work->counts[TALLY_FAILOVERS] +=
-        head->state == JOB_RETRYING && op->u.settle.outcome == STORE_EXPIRE;
-    work->counts[TALLY_KILLS] += is_kill(str_of(head->reason));
+    if (head->acked_ms)
+        tally_time(&work->run, head->updated_ms - head->acked_ms);
+    else if (outcome == STORE_DONE) /* a node that does not acknowledge: what is done has begun */
+        tally_time(&work->run, head->updated_ms - head->dispatched_ms);
 }
 
-void tally_note_end(struct sched_loop *loop, const struct store_op *op)
+/* Counted where it was last; "-" if it never was anywhere. */
+static void note_job(struct tally *tally, const struct store_head *head, enum tally_count how)
 {
-    enum store_outcome outcome = op->u.settle.outcome;
-    struct tally *tally = loop->tally;
-    struct str type = str_of(op->head.type);
+    assert(job_state_final(head->state) && how <= TALLY_CANCELLED);
+    tally_work(tally, str_of(head->node), str_of(head->type))->counts[how]++;
+}
 
-    assert(op->verb == STORE_FINISH && !op->err);
-    switch (outcome) {
-    case STORE_DONE:
-        if (op->head.state == JOB_DONE) /* else its node stopped what was cancelled before */
-            note_attempt(tally, op, TALLY_DONE);
-        return;
-    case STORE_FAIL:
-    case STORE_EXPIRE:
-        note_attempt(tally, op, TALLY_FAILED);
-        return;
-    case STORE_CANCEL:
-        if (op->head.node[0])
-            note_attempt(tally, op, TALLY_CANCELLED);
-        return;
-    case STORE_REFUSED:
-    case STORE_SEND_FAILED:
-        tally_refuse(tally, op->node, type, op->u.settle.reason, 1);
-        return;
-    default: /* it waited for too long: no node has a part in it */
-        tally_refuse(tally, STR_NONE, type, str_of(op->head.reason), 1);
-    }
+void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended)
+{
+    static const struct {
+        enum tally_count job; /* what its end is to the job, unless that is done */
+        bool attempt;         /* it ends one, always */
+        bool refusal;         /* somebody did not take it */
+    } kinds[STORE_OUTCOME_COUNT] = {
+        [STORE_DONE] = {TALLY_FAILED, true, false},
+        [STORE_FAIL] = {TALLY_FAILED, true, false},
+        [STORE_EXPIRE] = {TALLY_FAILED, true, false},
+        [STORE_CANCEL] = {TALLY_CANCELLED, false, false},
+        [STORE_REFUSED] = {TALLY_FAILED, false, true},
+        [STORE_SEND_FAILED] = {TALLY_FAILED, false, true},
+        [STORE_QUEUE_TIMEOUT] = {TALLY_FAILED, false, true},
+        [STORE_NO_CANDIDATE] = {TALLY_FAILED, false, true},
+    };
+    enum store_outcome outcome = op->u.settle.outcome;
+    const struct store_head *head = &op->head;
+
+    assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
+    if (kinds[outcome].refusal) /* of no node, if it waited for one in vain */
+        tally_refuse(loop->tally, op->node, str_of(head->type),
+                     op->node.at ? op->u.settle.reason : str_of(head->reason), 1);
+    else if (kinds[outcome].attempt || op->u.settle.ended_lease)
+        note_attempt(loop->tally, op);
+    if (ended)
+        note_job(loop->tally, head, head->state == JOB_DONE ? TALLY_DONE : kinds[outcome].job);
+}
+
+void tally_note_unplaced(struct sched_loop *loop, const struct store_head *head)
+{
+    note_job(loop->tally, head, TALLY_FAILED);
+    tally_refuse(loop->tally, STR_NONE, str_of(head->type), str_of(head->reason), 1);
 }
 
 void tally_note_refusal(struct sched_loop *loop, struct str node, struct str type,

@@ -6,7 +6,11 @@
 #include "sched/hours.h"
 #include "sched/sched.h"
 
-void tally_note_end(struct sched_loop *loop, const struct store_op *op); /* a FINISH that counted */
+/* A FINISH that counted. ended: the job ended with it; not so when only an attempt did, or what was
+ * cancelled before stops at last. */
+void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended);
+/* A job that was accepted found no node for a further try and has failed. */
+void tally_note_unplaced(struct sched_loop *loop, const struct store_head *head);
 void tally_note_refusal(struct sched_loop *loop, struct str node, struct str type,
                         const char *reason);
 /* A node as it was for the last `ms`. */

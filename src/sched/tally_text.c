@@ -50,7 +50,7 @@ void tally_save(const struct tally *tally, struct buf *text)
         struct jsonw w = begin(text, "work", work->node, work->type, STR_NONE);
 
         for (int i = 0; i < TALLY_COUNTS; i++)
-            if (work->counts[i])
+            if (work->counts[i] || i == TALLY_ATTEMPTS) /* without it a row is an old one */
                 jsonw_kint(&w, tally_count_name((enum tally_count)i), work->counts[i]);
         save_times(&w, "wait", &work->wait);
         save_times(&w, "run", &work->run);
@@ -114,12 +114,25 @@ static bool read_ids(const struct json *row, const char *kind, uint32_t count, s
     return true;
 }
 
+/* A file of a release that counted attempts only: those of jobs that went on stand there as failed.
+ */
+static void load_old_work(struct tally_work *work, const struct json *row)
+{
+    int64_t failed = number(row, "failed"), retried = number(row, "retried");
+
+    work->counts[TALLY_ATTEMPTS] +=
+        (uint32_t)(number(row, "succeeded") + failed + number(row, "cancelled"));
+    work->counts[TALLY_FAILED] -= (uint32_t)(retried < failed ? retried : failed);
+}
+
 static void load_work(struct tally *tally, const struct json *row, const struct str *ids)
 {
     struct tally_work *work = tally_work(tally, ids[0], ids[1]);
 
     for (int i = 0; i < TALLY_COUNTS; i++)
         work->counts[i] += (uint32_t)number(row, tally_count_name((enum tally_count)i));
+    if (json_is_null(json_get(row, tally_count_name(TALLY_ATTEMPTS))))
+        load_old_work(work, row);
     load_times(&work->wait, json_get(row, "wait"));
     load_times(&work->run, json_get(row, "run"));
 }

@@ -64,7 +64,7 @@ static void write_counts(struct jsonw *w, const struct tally_work *work)
 {
     int64_t done = work->counts[TALLY_DONE], failed = work->counts[TALLY_FAILED];
 
-    jsonw_kint(w, "jobs", done + failed);
+    jsonw_kint(w, "jobs", done + failed + work->counts[TALLY_CANCELLED]);
     for (int i = 0; i < TALLY_COUNTS; i++)
         jsonw_kint(w, tally_count_name((enum tally_count)i), work->counts[i]);
     write_share(w, "success_rate", done, done + failed);
@@ -179,8 +179,7 @@ static void *sorted(const struct map *map, int (*order)(const void *, const void
     return rows;
 }
 
-/* Every node that has any figure gets a row of work, be it of zeros: then one list has them all.
- * The type "-" of such a row is not shown. */
+/* Every node that has any figure gets a row of work, be it of zeros: then one list has them all. */
 static void complete(struct tally *sum)
 {
     const struct tally_machine *machine;
@@ -192,6 +191,17 @@ static void complete(struct tally *sum)
         tally_work(sum, machine->node, STR("-"));
 }
 
+/* A row of the type that was asked for. A blank one of no type is there for its node only. */
+static bool is_wanted(const struct report_call *own, const struct tally_work *work)
+{
+    bool blank = str_is(work->type, "-");
+
+    for (int i = 0; blank && i < TALLY_COUNTS; i++)
+        blank = work->counts[i] == 0;
+    return !blank && (!own->type.len || str_eq(own->type, work->type));
+}
+
+/* Jobs that never were on a node count in the total alone. */
 static void write_servers(struct jsonw *w, struct report_call *own)
 {
     size_t count = own->sum->works.count, next;
@@ -202,14 +212,15 @@ static void write_servers(struct jsonw *w, struct report_call *own)
         struct str node = own->works[at]->node;
         size_t kept = 0;
 
-        for (next = at; next < count && str_eq(own->works[next]->node, node); next++) {
-            struct str type = own->works[next]->type;
-
-            if (!str_is(type, "-") && (!own->type.len || str_eq(own->type, type)))
+        for (next = at; next < count && str_eq(own->works[next]->node, node); next++)
+            if (is_wanted(own, own->works[next]))
                 own->works[at + kept++] = own->works[next];
-        }
-        if (!str_is(node, "-") && (!own->node.len || str_eq(own->node, node)) &&
-            (kept > 0 || !own->type.len))
+        if (own->node.len && !str_eq(own->node, node))
+            continue;
+        if (str_is(node, "-"))
+            for (size_t i = 0; i < kept; i++)
+                add_work(&own->total, own->works[at + i]);
+        else if (kept > 0 || !own->type.len)
             write_server(w, own, node, own->works + at, kept);
     }
     jsonw_end_arr(w);

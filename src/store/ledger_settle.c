@@ -26,7 +26,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     struct job_facts facts;
     struct job_step step;
 
-    op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
     if (!entry) {
         op->err = ERR_NOT_FOUND;
@@ -267,6 +267,7 @@ static void end_cancelled(struct ledger *ledger, struct store_op *op, struct ent
                           const struct verdict *verdict, int64_t now_ms)
 {
     end_attempt(ledger, op, entry, verdict, JOB_EFFECT_DEC_RUNNING, now_ms);
+    op->u.settle.stopped = true;
     entry->head.due_ms = 0;
     entry->head.updated_ms = now_ms;
     ledger_place(ledger, entry);
@@ -306,7 +307,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     char node[NODE_ID_MAX + 1];
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
-    op->u.settle.duplicate = op->u.settle.ended_lease = false;
+    op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
     op->record = (struct store_record){0};
     if (!entry) {

@@ -258,13 +258,14 @@ static void read_record(struct store_op *op, const redisReply *answer)
 static bool read_settle(struct store_op *op, struct bytes *from)
 {
     bool duplicate = take(from, 1);
-    bool ended_lease = take(from, 1);
+    uint64_t ended = take(from, 1); /* 1: a lease; 2: that of a job that was cancelled before */
     int event = take_small(from, BREAKER_RECOVERED + 1);
     struct wire_job job = {0};
 
     if (op->verb != STORE_ADOPT) {
         op->u.settle.duplicate = duplicate;
-        op->u.settle.ended_lease = ended_lease;
+        op->u.settle.ended_lease = ended > 0;
+        op->u.settle.stopped = ended > 1;
         op->u.settle.breaker = (enum breaker_event)event;
     }
     if (op->verb == STORE_FINISH)
@@ -420,7 +421,7 @@ static bool read_fast(struct store_op *op, struct str node, struct str packed)
             op->u.put.candidates[i].tried = i == 0;
         op->u.put.candidates[0].why = LEASE_OK;
     } else {
-        op->u.settle.duplicate = false;
+        op->u.settle.duplicate = op->u.settle.stopped = false;
         op->u.settle.ended_lease = op->verb == STORE_FINISH;
         op->u.settle.breaker = BREAKER_NO_EVENT;
         if (op->verb == STORE_FINISH)

@@ -240,6 +240,7 @@ struct store_op {
              * want_record. An ACK counts as repeated only while its lease is alive. */
             bool duplicate;
             bool ended_lease;           /* a lease ended with this call */
+            bool stopped;               /* only that: its job had been cancelled before */
             enum breaker_event breaker; /* what that did to the breaker of head.node x head.type */
         } settle;
         struct {                    /* RENEW */

@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 
 from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually, tags
+from redis import Redis
 from test_agent import Agent, AgentCase
 
 
@@ -14,7 +15,7 @@ class Report(Case):
         return self.ok(server.get("/v1/report" + query))
 
     def counted(self, server, jobs, query=""):
-        """The report once it has seen so many attempts."""
+        """The report once so many jobs have ended."""
         def there():
             report = self.report(server, query)
             return report if report["total"]["jobs"] >= jobs else None
@@ -44,12 +45,12 @@ class Report(Case):
         types = {row["type"]: row for row in node["types"]}
         self.assertEqual(types["dev"]["success_rate"], 0.75)
         self.assertEqual(types["talk"]["kills"], 1)
-        self.assertIsNone(types["talk"]["run_ms"]["p50"], "none of them was done")
-        for name in ("wait_ms", "run_ms"):
-            times = types["dev"][name]
-            self.assertLessEqual(1, times["p50"])
-            self.assertLessEqual(times["p50"], times["p95"])
-            self.assertLess(times["p95"], 5000 * SLOW)
+        for row in types.values():
+            for name in ("wait_ms", "run_ms"):
+                times = row[name]
+                self.assertLessEqual(1, times["p50"])
+                self.assertLessEqual(times["p50"], times["p95"])
+                self.assertLess(times["p95"], 5000 * SLOW)
         self.assertEqual([row for row in report["refused"] if row["type"] == "f2f"],
                          [{"type": "f2f", "reason": "NO_CAPABLE_NODE", "count": 1}])
         self.assertEqual(report["total"]["success_rate"], 0.6666)
@@ -75,9 +76,11 @@ class Report(Case):
         job = self.ok(self.task(server, type="talk"))
         self.ok(busy.ack(job))
         self.task(server, type="talk")
-        report = self.counted(server, 2)
+        report = self.counted(server, 1)
         nodes = {node["node_id"]: node for node in report["servers"]}
-        self.assertEqual((nodes["full"]["failed"], nodes["full"]["retried"], nodes["full"]["failovers"]), (2, 1, 1))
+        self.assertEqual(figures(nodes["full"], "jobs failed attempts retried failovers"), (1, 1, 2, 1, 1))
+        self.assertIsNone(nodes["full"]["run_ms"]["p50"], "neither began")
+        self.assertIsNotNone(nodes["full"]["wait_ms"]["p50"], "but it was sent")
         refused = {(row["type"], row["reason"]) for row in report["refused"]}
         self.assertIn(("talk", "ALL_CANDIDATES_FULL_OR_FAILED"), refused)
         self.ok(busy.done(job))
@@ -130,10 +133,110 @@ class Report(Case):
         env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}
         done = berth("report", "--since", "2h", env=env)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for text in ("n1", "dev", "75.0%", "Minutes at each level", "NO_CAPABLE_NODE"):
+        for text in ("n1", "  dev", "75.0%", "ATTEMPTS", "RETRIED", "Trouble", "Minutes at each level", "NO_CAPABLE_NODE"):
             self.assertIn(text, done.stdout)
+        self.assertLessEqual(max(len(line) for line in done.stdout.splitlines()), 80, done.stdout)
         self.assertEqual(json.loads(berth("report", "-o", "json", env=env).stdout)["total"]["jobs"], 9)
         self.assertEqual(berth("report", "--since", "30d", env=env).returncode, 2)
+
+
+def figures(row, names):
+    return tuple(row[name] for name in names.split())
+
+
+def add(sums, more):
+    return [a + b for a, b in zip(sums, more)]
+
+
+COUNTS = "jobs succeeded failed cancelled attempts retried"
+
+
+class Lives(Case):
+    """A job counts once, where it ended; each of its attempts where it was."""
+
+    def begin(self):
+        """Where nodes are, and where clients ask."""
+        server = self.start()
+        return server, server, [server]
+
+    def run_once(self, job, end, **more):
+        """The job's current attempt begins on its node and ends so. The node."""
+        node = self.nodes[job["node_id"]]
+        self.ok(node.ack(job))
+        self.ok(getattr(node, end)(job, **more))
+        return node.id
+
+    def moved(self, server, job):
+        """The job once its second attempt is with a node."""
+        def there():
+            now = server.job(job["job_id"])
+            return now if (now["state"], now["attempt_id"]) == ("DISPATCHED", 2) else None
+
+        return eventually("its second attempt", there)
+
+    def twice(self, server, ends):
+        """The nodes of a job of two attempts."""
+        job = self.ok(self.task(server, max_attempts=2))
+        first = self.run_once(job, ends[0])
+        return first, self.run_once(self.moved(server, job), ends[1])
+
+    def sums(self, servers, want):
+        """What all instances together counted, once that is `want`: by node, and what was refused."""
+        def there():
+            reports = [self.ok(server.get("/v1/report")) for server in servers]
+            total, nodes = [0] * 6, {}
+            for report in reports:
+                total = add(total, figures(report["total"], COUNTS))
+                for row in report["servers"]:
+                    nodes[row["node_id"]] = add(nodes.get(row["node_id"], [0] * 6), figures(row, COUNTS))
+                    self.assertEqual(row["run_ms"]["p50"] is None, row["attempts"] == 0, "all of them began")
+            self.assertLessEqual(total[0], want[0], reports)
+            return (nodes, [row for report in reports for row in report["refused"]]) if total == want else None
+
+        return eventually(f"the reports say {want}", there)
+
+    def test_each_job_once_each_attempt_where_it_was(self):
+        near, far, servers = self.begin()
+        self.nodes = {name: Node(near, name, allowed_types=["dev"]) for name in ("n1", "n2")}
+        eventually("the client's instance knows both", lambda: len(far.get("/v1/nodes").json["nodes"]) == 2)
+        first, second = self.twice(far, ("fail", "done"))
+        self.assertNotEqual(first, second)
+        nodes, _ = self.sums(servers, [1, 1, 0, 0, 2, 1])
+        self.assertEqual(nodes, {first: [0, 0, 0, 0, 1, 1], second: [1, 1, 0, 0, 1, 0]})
+
+        self.twice(far, ("fail", "fail"))  # for good
+        self.sums(servers, [2, 1, 1, 0, 4, 2])
+
+        job = self.ok(self.task(far))  # cancelled while it runs: its node's last word ends the attempt, not a job
+        node = self.nodes[job["node_id"]]
+        self.ok(node.ack(job))
+        self.ok(far.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        self.ok(node.fail(job, reason="CANCELLED"))
+        self.sums(servers, [3, 1, 1, 1, 5, 2])
+
+        self.nodes["n3"] = Node(near, "n3", allowed_types=["rare"], max_concurrent_jobs=1)
+        eventually("known", lambda: len(far.get("/v1/nodes").json["nodes"]) == 3)
+        held = self.ok(self.task(far, type="rare", max_attempts=2))
+        self.assertEqual(self.task(far, type="rare").status, 503)  # refused: no job
+        self.ok(self.task(far, type="rare", queue_ms=200), 202)    # accepted, and waits in vain
+        nodes, refused = self.sums(servers, [4, 1, 2, 1, 5, 2])
+        self.assertEqual(sum(row[0] for row in nodes.values()), 3, "that one never was on a server")
+        self.assertEqual({row["reason"]: row["count"] for row in refused},
+                         {"ALL_CANDIDATES_FULL_OR_FAILED": 1, "QUEUE_TIMEOUT": 1})
+        self.ok(far.post("/v1/nodes/n3/drain"))
+        self.run_once(held, "fail")  # nobody is there for its second attempt
+        nodes, _ = self.sums(servers, [5, 1, 3, 1, 6, 3])
+        self.assertEqual(nodes["n3"], [1, 0, 1, 0, 1, 1])
+
+
+class LivesOnRedis(Lives):
+    """Nodes, clients and a third instance on one Redis: each end is counted by the one that made it true."""
+
+    def begin(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        servers = [self.start(f"data{number}", store=redis.url) for number in range(3)]
+        return servers[0], servers[1], servers
 
 
 class Machines(AgentCase):

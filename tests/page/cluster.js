@@ -149,6 +149,9 @@ async function breakerIsShown({ rig, page }) {
   await page.click("dialog button.main");
   await eventually("the breaker is closed", async () => (await rig.get("/v1/breakers")).breakers.length === 0);
   await page.goto(`${rig.url}/#/report`);
+  const opened = page.locator(".report tr.sub:has-text('review')", { hasText: "1 breaker opened" });
+  await opened.waitFor();
+  assert.deepEqual((await opened.locator("td").allTextContents()).slice(0, 5), ["review", "3", "0 %", "3", "0"]);
   await page.click(".report a.why:has-text('1 breaker opened')");
   await page.waitForSelector(".rows a.why:has-text('EXIT_1')");
 }

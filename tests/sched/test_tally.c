@@ -146,6 +146,23 @@ static void test_what_is_saved_is_read(void **state)
     tally_free(again);
 }
 
+/* Once only attempts were counted: two of three that failed were tried again. */
+static void test_lines_of_an_older_release(void **state)
+{
+    struct tally *tally = tally_new();
+    const struct tally_work *work;
+
+    load_all(tally, STR("{\"work\":[\"us\",\"dev\"],\"succeeded\":4,\"failed\":3,\"cancelled\":1,"
+                        "\"retried\":2,\"wait\":[],\"run\":[]}\n"));
+    work = tally_work(tally, STR("us"), STR("dev"));
+    assert_int_equal(work->counts[TALLY_ATTEMPTS], 8);
+    assert_int_equal(work->counts[TALLY_FAILED], 1);
+    load_all(tally, STR("{\"work\":[\"us\",\"dev\"],\"failed\":1,\"attempts\":3,\"retried\":2}"));
+    assert_int_equal(work->counts[TALLY_ATTEMPTS], 11);
+    assert_int_equal(work->counts[TALLY_FAILED], 2);
+    tally_free(tally);
+}
+
 static void test_lines_nobody_wrote(void **state)
 {
     static const char *const bad[] = {"",
@@ -241,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_rows_are_bounded),
         cmocka_unit_test(test_names_that_are_none),
         cmocka_unit_test(test_what_is_saved_is_read),
+        cmocka_unit_test(test_lines_of_an_older_release),
         cmocka_unit_test(test_lines_nobody_wrote),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_hours),

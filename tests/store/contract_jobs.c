@@ -212,6 +212,31 @@ static void test_record_of_a_whole_life(void **state)
     assert_string_equal(arena_cstr(&rig->arena, rig->op.record.history), want);
 }
 
+/* What was cancelled stops in the same millisecond, with the cancel's own reason: it must not look
+ * like a job that ended twice. */
+static void test_a_cancelled_run_stops(void **state)
+{
+    static const enum store_outcome stops[] = {STORE_DONE, STORE_FAIL, STORE_EXPIRE};
+    struct rig *rig = *state;
+
+    for (uint64_t i = 0; i < COUNT_OF(stops); i++) {
+        const char *node = stops[i] == STORE_EXPIRE ? NULL : "n1";
+
+        assert_int_equal(rig_reserve(rig, i + 1, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_commit(rig, i + 1, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_finish(rig, STORE_CANCEL, i + 1, 0, NULL, NULL), ERR_OK);
+        assert_false(rig->op.u.settle.stopped || rig->op.u.settle.ended_lease);
+        if (!node)
+            rig_pass(rig, RIG_RUN_MS);
+        assert_int_equal(rig_finish(rig, stops[i], i + 1, 1, node, "CANCELLED"), ERR_OK);
+        assert_true(rig->op.u.settle.stopped && rig->op.u.settle.ended_lease);
+        assert_string_equal(rig->op.head.reason, "CANCELLED");
+    }
+    assert_int_equal(rig_reserve(rig, 9, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 9, 1, "n1", "CANCELLED"), ERR_OK);
+    assert_false(rig->op.u.settle.stopped);
+}
+
 static void test_reasons(void **state)
 {
     struct rig *rig = *state;
@@ -538,6 +563,7 @@ const struct CMUnitTest contract_jobs[] = {
     TEST(test_not_after),
     TEST(test_what_the_candidates_said),
     TEST(test_record_of_a_whole_life),
+    TEST(test_a_cancelled_run_stops),
     TEST(test_reasons),
     TEST(test_time_out_bounds_the_lease),
     TEST(test_long_texts),

@@ -510,6 +510,7 @@ static void compare(struct play *play, const struct call *call)
     if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH) {
         SAME(a->u.settle.duplicate, b->u.settle.duplicate, "duplicate");
         SAME(a->u.settle.ended_lease, b->u.settle.ended_lease, "ended_lease");
+        SAME(a->u.settle.stopped, b->u.settle.stopped, "stopped");
         SAME(a->u.settle.breaker, b->u.settle.breaker, "breaker event");
     }
     if (a->verb == STORE_FINISH || a->verb == STORE_ADOPT)

@@ -64,6 +64,7 @@ function verbs.C(op)
 end
 
 local DONE_OUTCOME, FAIL_OUTCOME, EXPIRE_OUTCOME = 0, 1, 4
+local STOPPED = 2 -- not only did a lease end: its job had been cancelled before
 
 -- What each outcome is to the job machine, and the reason it leaves when none is given.
 local endings = { -- by enum store_outcome
@@ -197,6 +198,7 @@ end
 
 local function end_cancelled(answer, j, v)
   end_attempt(answer, j, v)
+  answer.ended = STOPPED
   j.due, j.updated = 0, U.now
   job_place(j)
 end

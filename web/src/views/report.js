@@ -33,8 +33,9 @@ function Levels({ minutes }) {
 const times = (pair) => (pair && pair.p50 != null ? `${duration(pair.p50)} / ${duration(pair.p95)}` : NONE);
 
 function Row({ name, row, sub, where }) {
-  const rate = row.jobs ? percent(100 * row.success_rate) : NONE;
-  const bad = row.jobs && row.success_rate < 0.9;
+  const known = row.success_rate != null;
+  const rate = known ? percent(100 * row.success_rate) : NONE;
+  const bad = known && row.success_rate < 0.9;
   const failed = `${href("jobs")}?state=FAILED${where ? `&${where}` : ""}`;
   const trouble = [
     [row.kills, "kill"],
@@ -46,6 +47,7 @@ function Row({ name, row, sub, where }) {
     .join(", ");
   return html`<tr class=${sub ? "sub" : ""}><td>${name}</td><td class="num">${count(row.jobs)}</td>
     <td class="num">${bad ? html`<${Why} text=${rate} to=${failed} />` : rate}</td>
+    <td class="num wide">${count(row.attempts)}</td><td class="num wide">${count(row.retried)}</td>
     <td class="num wide">${times(row.wait_ms)}</td><td class="num wide">${times(row.run_ms)}</td>
     <td class="num wide">${row.slot_use == null ? "" : percent(100 * row.slot_use)}</td>
     <td class="wide">${row.level_minutes && html`<${Levels} minutes=${row.level_minutes} />`}</td><td class="wide"><${Why} text=${trouble} to=${failed} /></td></tr>`;
@@ -55,6 +57,8 @@ const HEAD = [
   "Server",
   ".Jobs",
   ".Succeeded",
+  ".~Attempts",
+  ".~Retried",
   ".~Waited p50 / p95",
   ".~Ran p50 / p95",
   ".~Slots used",
