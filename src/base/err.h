@@ -21,7 +21,6 @@
     ROW(ERR_PRECONDITION, "PRECONDITION_FAILED", 412, 4, "It is not in the version you saw")       \
     ROW(ERR_TOO_LARGE, "TOO_LARGE", 413, 2, "The request is too large")                            \
     ROW(ERR_URI_TOO_LONG, "URI_TOO_LONG", 414, 2, "The request line is too long")                  \
-    ROW(ERR_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", 415, 2, "The body must be JSON")                 \
     ROW(ERR_EXPECTATION, "EXPECTATION_FAILED", 417, 2, "The expectation cannot be met")            \
     ROW(ERR_NO_CAPABLE_NODE, "NO_CAPABLE_NODE", 422, 5, "No node can do this work")                \
     ROW(ERR_PREFERRED_NOT_CAPABLE, "PREFERRED_NODE_NOT_CAPABLE", 422, 5,                           \

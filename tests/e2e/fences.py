@@ -51,10 +51,30 @@ def outside(text):
     return FENCE.sub(lambda found: "\n" * found.group(0).count("\n"), text).splitlines()
 
 
+def spans(text):
+    """What stands between backticks in running text, with where it begins; a line break in it is a space."""
+    text = "\n".join(outside(text))
+    return [(found.start(), " ".join(found.group(1).split())) for found in re.finditer(r"`([^`]+)`", text)]
+
+
+def tables(page):
+    """(first line of the head, rows of cells) of each table of the page."""
+    found, rows = [], None
+    for line in outside(page.read_text()):
+        if not line.startswith("|"):
+            rows = None
+        elif rows is None:
+            rows = []
+            found.append((line, rows))
+        elif not re.fullmatch(r"[|\s-]+", line):
+            rows.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    return found
+
+
 def messages(text):
-    """Every {...} of the text, read as JSON; raises ValueError for one that is none. `...` stands for what is left out."""
-    text = re.sub(r"\{\.\.\.\}", "{}", re.sub(r"\[\.\.\.\]", "[]", text))
-    text = re.sub(r",\s*\.\.\.", "", re.sub(r":\s*\.\.\.", ":0", text))
+    """Every {...} of the text, read as JSON; raises ValueError for one that is none. `...` stands for what is left out: any
+    value, the elements of a list, more fields of an object."""
+    text = re.sub(r"([{,])\s*\.\.\.(?=\s*\})", r'\1"...":"..."', re.sub(r"([:\[])\s*\.\.\.(?=\s*[],}])", r'\1"..."', text))
     found, at = [], text.find("{")
     while at >= 0:
         value, end = json.JSONDecoder().raw_decode(text, at)

@@ -116,7 +116,8 @@ class Pages(unittest.TestCase):
         self.assertFalse(match.fullmatch('{"job_id":"j2","node_id":"n7"}'))
         self.assertFalse(match.fullmatch('{"job_id":"j1","node_id":"n 7"}'))
         self.assertTrue(pattern_of("HTTP/1.1 503 ...\nx", {}).fullmatch("HTTP/1.1 503 Service\nx"))
-        self.assertEqual(messages('a {"b":...,"c":[...], ...} -> {"d":{...}}'), [{"b": 0, "c": []}, {"d": {}}])
+        self.assertEqual(messages('a {"b":...,"c":[...], ...} -> {"d":{...}}'), [
+            {"b": "...", "c": ["..."], "...": "..."}, {"d": {"...": "..."}}])
         self.assertRaises(ValueError, messages, '{"b":}')
 
 
