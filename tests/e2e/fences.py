@@ -112,6 +112,11 @@ PREAMBLE = r"""
 set -E -o pipefail
 trap 'echo "exit $?: $BASH_COMMAND" >> "$FAILED"' ERR
 sudo() { [ "$1" != -u ] || shift 2; "$@"; }
+apt-get() { # it says what it would do, and that must be to install berth
+    local said
+    said=$(command apt-get --simulate "$@" 2>&1) && grep -q '^Inst berth ' <<< "$said" && return
+    echo "apt-get does not know the package, or not all that it needs:"; echo "$said"; return 1
+}
 up() { # NAME PID: is it up?
     local tries
     for tries in {1..600}; do

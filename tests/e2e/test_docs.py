@@ -1,6 +1,8 @@
 """README.md and docs/: every block of code in them is run as it is printed, in a small world where what it names exists;
 every other command, setting, metric and file they name is there. fences.py tells what a block's language means."""
 import os
+import pathlib
+import pwd
 import re
 import shlex
 import shutil
@@ -19,18 +21,28 @@ from test_tls import TlsCase
 RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
 PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md"]
 
-# What a test cannot do, and why. Everything else is run.
-NOT_RUN = {
-    "make test": "it is what runs this",
-    "sudo apt-get install ./build/berth_*.deb": "it would change this machine; the package is unpacked, and test_package.py installs it "
-                                                "into a root of its own",
-}
+# What is not typed, because it is what runs this.
+NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
 # What is done in another way.
 OTHERWISE = {
-    "systemctl": "there is no systemd in a test: the command of the unit is started, ended and signalled in its place, and test_package.py "
-                 "has the units verified",
-    "sudo -u": "the test's own user does it",
+    "apt-get": "it says what it would do (--simulate): it would install the package, and has all that it needs; then the package is "
+               "unpacked, and test_package.py installs it into a root of its own",
+    "systemctl": "there is no systemd in a test: the command of a unit that is shipped is started, ended and signalled in its place, and "
+                 "test_package.py has the units verified",
+    "sudo -u": "the test's own user does it; the one that is named is one the package makes",
 }
+
+
+def units():
+    """Those of the package, and of Redis' own."""
+    there = [*(ROOT / "ops/systemd").glob("*.service"), *pathlib.Path("/lib/systemd/system").glob("redis-server.service")]
+    return {path.stem for path in there}
+
+
+def users():
+    """Those the package makes, and Redis' own, if its package is installed."""
+    made = set(re.findall(r"^ +make_user (\S+)$", (ROOT / "ops/debian/postinst").read_text(), re.M))
+    return made | {one.pw_name for one in pwd.getpwall() if one.pw_name == "redis"}
 
 
 def command_lines(page):
@@ -77,16 +89,6 @@ class Pages(unittest.TestCase):
         for page in PAGES:
             for name in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
                 self.assertTrue((page.parent / name).exists(), f"{page.name} points to {name}")
-
-    def test_every_metric_and_limit_exists(self):
-        source = "".join((ROOT / "src" / name).read_text()
-                         for name in ("base/metrics.h", "base/metrics.c", "server/api_metrics.c"))
-        flags = berth("server", "--help").stdout + berth("agent", "--help").stdout
-        for page in PAGES:
-            for name in re.findall(r"`(berth_[a-z_]+)[`{]", page.read_text()):
-                self.assertIn(f'"{name}"', source, page.name)
-        for name in re.findall(r"\| `([a-z_]+)`", (ROOT / "docs/install.md").read_text().split("## Limits")[1]):
-            self.assertIn("--" + name.replace("_", "-"), flags)
 
     def test_every_block_says_what_it_is(self):
         for page in PAGES:
@@ -164,6 +166,9 @@ class Typed(TlsCase):
             else:
                 lines.append(line)
             self.otherwise |= {what for what in OTHERWISE if f"{what} " in line}
+            self.assertLessEqual(set(re.findall(r"(?:sudo -u|install -o|-g) (\S+)", line)), users(), f"{where}: {line}")
+            for asked in re.findall(r"systemctl \w+((?: [\w-]+)+)", line):
+                self.assertLessEqual({unit for unit in asked.split() if not unit.startswith("--")}, units(), f"{where}: {line}")
         return "\n".join(lines)
 
     def read(self, name, before=(), after=()):

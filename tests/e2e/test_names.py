@@ -1,0 +1,157 @@
+"""Every name the pages print is one of the program's: settings with the defaults that are told, metrics and threads (both
+ways: none is left out), events of the log, words of answers, files."""
+import pathlib
+import re
+
+from fences import outside, spans, tables
+from harness import ROOT, Case, Node, berth, tags
+from redis import Redis
+from test_docs import PAGES
+
+UNITS = {"ms": 1, "s": 1000, "m": 60000, "min": 60000, "h": 3600000, "days": 86400000, "KiB": 1024, "MiB": 1 << 20}
+# `name` (a value), where the name is a parameter.
+NO_SETTING = {"limit"}
+# Words of Redis, of PostgreSQL, of the design this grew from, and examples.
+FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v1_1a2b3c4d"}
+
+
+def source():
+    """All of the program and what is shipped with it, as text."""
+    files = [path for place in ("src", "ops", "web", "tools", "examples") for path in (ROOT / place).rglob("*")
+             if path.suffix in (".c", ".h", ".lua", ".json", ".yml", ".yaml", ".js", ".service", "") and path.is_file()
+             and "node_modules" not in path.parts]
+    return "\n".join(path.read_text(errors="replace") for path in [ROOT / "Makefile", *files])
+
+
+def defaults():
+    """Settings of server and agent; (number, unit) where the default is a number."""
+    found = {}
+    for verb in ("server", "agent"):
+        for name, about in re.findall(r"^  (?:--|  )([a-z_-]+) +(.*)$", berth(verb, "--help").stdout, re.M):
+            told = re.search(r"\(default (\d+)(\w*)\)$", about)
+            found.setdefault(name.replace("-", "_"), told.groups() if told else None)
+    return found
+
+
+def amount(number, unit):
+    return int(number.replace(" ", "")) * UNITS.get(unit, 1)
+
+
+@tags("load")
+class Names(Case):
+    def test_words(self):
+        """In backticks: a_word and A_WORD."""
+        text = source()
+        known = set(re.findall(r"\w+", text)) | FOREIGN
+        checked = 0
+        for page in PAGES:
+            for _, span in spans(page.read_text()):
+                for word in re.findall(r"(?<![\w/.-])(?:[a-z0-9]+(?:_[a-z0-9]+)+|[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*)(?![\w/.])", span):
+                    self.assertTrue(word in known, f"{page.name}: {word} in `{span}`")
+                    checked += 1
+        self.assertGreater(checked, 500)
+
+    def test_reasons_without_backticks(self):
+        known = set(re.findall(r"\w+", source()))
+        for page in PAGES:
+            for word in re.findall(r"\b[A-Z]{2,}(?:_[A-Z]+)+\b", "\n".join(outside(page.read_text()))):
+                self.assertIn(word, known | {"NODE_DROP", "TRY_RESERVE", "COMMIT_RESERVE", "RELEASE_RESERVE", "DEC_RUNNING", "RESV_EXISTS"},
+                              page.name)
+
+    def test_settings_with_a_value(self):
+        """`name: value` is a setting, and a server's is one it takes."""
+        known, seen = defaults(), 0
+        path = self.dir / "server.yaml"
+        server = berth("config", "show").stdout
+        for page in PAGES:
+            for _, span in spans(page.read_text()):
+                found = re.fullmatch(r"([a-z_]{4,}): (\S.*)", span)
+                if not found or found.group(1) in ("stale", "duplicate", "protocol") or "…" in span:
+                    continue
+                self.assertIn(found.group(1), known, f"{page.name}: `{span}`")
+                seen += 1
+                if re.search(rf"^{found.group(1)}:", server, re.M):
+                    path.write_text(span + "\n")
+                    done = berth("config", "show", "--config", path)
+                    self.assertEqual(done.returncode, 0, f"{page.name}: `{span}`: {done.stderr}")
+        self.assertGreater(seen, 8)
+
+    def test_defaults(self):
+        """`reservation_ttl_ms` (5 s), and (45 s, `running_lease_ms`), and `store_call_ms`, 80 ms."""
+        known, seen = defaults(), 0
+        number = r"([\d ]*\d)(?: (ms|s|min|h|days|KiB|MiB)\b)?"
+        for page in PAGES:
+            text = " ".join("\n".join(outside(page.read_text())).split())
+            told = re.findall(rf"((?:`[a-z_]+` \+ )?`[a-z_]+`) \({number}\)", text)
+            told += re.findall(r"(`[a-z_]+`), (\d+) (ms|s|min|h|KiB|MiB)\b", text)
+            told += [(name, value, unit) for value, unit, name in re.findall(rf"\({number}, (`[a-z_]+`)\)", text)]
+            for names, value, unit in told:
+                names = re.findall(r"\w+", names)
+                if names[0] in NO_SETTING:
+                    continue
+                self.assertEqual(amount(value, unit), sum(amount(*known[name]) for name in names), f"{page.name}: {names}")
+                seen += 1
+        self.assertGreater(seen, 10)
+
+    def test_limits(self):
+        known = defaults()
+        head, rows = next(table for table in tables(ROOT / "docs/install.md") if table[0].startswith("| what | limit |"))
+        for what, limit, settings in rows:
+            names = re.findall(r"`(\w+)`", settings)
+            values = re.findall(r"(\d+(?: \d{3})*)(?: (MiB|KiB|h)\b)?", re.split(r"; |, then", limit)[0])
+            for name, (value, unit) in zip(names, values):
+                self.assertEqual(amount(value, unit), amount(*known[name]), what)
+            self.assertEqual(len(names), len(values) if names else 0, what)
+
+    def test_metrics(self):
+        """The table, and what a server that has done a bit of everything tells."""
+        server = self.start(allow_urls="loopback")
+        Node(server, "n1")
+        written = {}
+        for head, rows in tables(ROOT / "docs/monitoring.md"):
+            for cell, *_ in rows if head.startswith("| metric |") else ():
+                for name, labels in re.findall(r"`(berth_\w+)(?:\{([^}]*)\})?`", cell):
+                    written[name] = set(labels.split(",")) - {""}
+        text = server.get("/metrics").body.decode()
+        self.assertEqual(set(written), set(re.findall(r"^# TYPE (\w+)", text, re.M)))
+        for name, labels in re.findall(r"^(\w+)\{(.*)\} ", text, re.M):
+            name = name if name in written else re.sub(r"_(bucket|sum|count)$", "", name)
+            self.assertEqual(set(re.findall(r'(\w+)="', labels)) - {"le"}, written[name], name)
+        tables_of_the_database = re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", source())
+        for page in PAGES:
+            for name in re.findall(r"`(berth_\w+)[`{]", page.read_text()):
+                self.assertTrue(name in written or name in tables_of_the_database or name.startswith("berth_v1_"), f"{page.name}: {name}")
+
+    def test_events_of_the_log(self):
+        text = source()
+        for page in PAGES:
+            for name in re.findall(r"event=([a-z_.]+[a-z])", page.read_text()):
+                self.assertIn(f'"{name}"', text, f"{page.name}: event={name}")
+
+    def test_files(self):
+        """Paths with a slash, and names of sources."""
+        seen = 0
+        for page in PAGES:
+            for _, span in spans(page.read_text()):
+                if re.fullmatch(r"(?!/)[\w*./-]+\.(c|h|lua|py|js|json|yml|sh)|(?:src|tests|web|ops|examples)/[\w*./-]*", span):
+                    places = [place for place in (".", "src", "src/*", "src/store", "src/store/lua", "web", "web/src", "tests/e2e", "ops/*")
+                              if list(ROOT.glob(f"{place}/{span.rstrip('/')}".removeprefix("./")))]
+                    self.assertTrue(places or span.startswith("share/"), f"{page.name}: {span}")
+                    seen += 1
+        self.assertGreater(seen, 40)
+
+    def test_threads(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        written, waits = {}, {}
+        for head, rows in tables(ROOT / "ARCHITECTURE.md"):
+            for name, does, _ in rows if head.startswith("| thread |") else ():
+                written[name.strip("`").replace("-N", "").replace("main", "berth")] = does
+        for server in (self.start("one"), self.start("two", store=redis.url)):
+            shared = server is self.servers[1]
+            names = {re.sub(r"-\d+$", "", path.read_text().strip())
+                     for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/comm")}
+            expected = {name for name, does in written.items() if "with Redis only" not in does or shared}
+            self.assertLessEqual(names, expected)
+            waits[shared] = names
+        self.assertEqual(waits[False] | waits[True], set(written))
