@@ -5,8 +5,9 @@ static const struct command rows[] = {
     {.noun = "dev",
      .kind = COMMAND_HOST,
      .help = "a server to try things on, no configuration needed",
-     .detail = "Listens on 127.0.0.1:7420 and keeps its data in ./berth-data. Takes the flags of\n"
-               "`berth server`.",
+     .detail =
+         "Listens on 127.0.0.1:7420 and keeps its data in ./berth-data. It has an agent of its\n"
+         "own, which runs the commands of jobs on this machine. Takes the flags of `berth server`.",
      .examples = "berth dev\n"
                  "berth dev --listen 127.0.0.1:8000 --data-dir ./try"},
     {.noun = "server",

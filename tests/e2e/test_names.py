@@ -8,6 +8,7 @@ from harness import ROOT, Case, Node, berth, tags
 from redis import Redis
 from test_docs import PAGES
 
+PROTOCOL = ROOT / "PROTOCOL.md"
 UNITS = {"ms": 1, "s": 1000, "m": 60000, "min": 60000, "h": 3600000, "days": 86400000, "KiB": 1024, "MiB": 1 << 20}
 # `name` (a value), where the name is a parameter.
 NO_SETTING = {"limit"}
@@ -117,6 +118,11 @@ class Names(Case):
         for name, labels in re.findall(r"^(\w+)\{(.*)\} ", text, re.M):
             name = name if name in written else re.sub(r"_(bucket|sum|count)$", "", name)
             self.assertEqual(set(re.findall(r'(\w+)="', labels)) - {"le"}, written[name], name)
+        row = next(line for line in (ROOT / "docs/monitoring.md").read_text().splitlines() if "`berth_reserve_total" in line)
+        self.assertEqual(set(re.findall(r"\b[A-Z_]{2,}\b", row)), set(re.findall(r'^berth_reserve_total\{result="(\w+)"', text, re.M)))
+        why = PROTOCOL.read_text().split("Else 409 with `reason`:")[1].split("and the row's")[0]
+        self.assertEqual(set(re.findall(r"`(\w+)`", why)) | {"claimed", "duplicate"},
+                         set(re.findall(r'^berth_claims_total\{result="(\w+)"', text, re.M)))
         tables_of_the_database = re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", source())
         for page in PAGES:
             for name in re.findall(r"`(berth_\w+)[`{]", page.read_text()):

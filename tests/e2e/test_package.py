@@ -2,6 +2,7 @@
 and what is backed up comes back."""
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -81,7 +82,13 @@ class Package(Case):
         package = pathlib.Path(done.stdout.strip())
         fields = run("dpkg-deb", "--field", package).stdout
         self.assertIn("Package: berth", fields)
-        self.assertIn("libuv1", fields)
+        needs = set(re.findall(r"([a-z0-9.+-]+)(?: \([^)]*\))?(?:, |$)", re.search(r"^Depends: (.*)$", fields, re.M).group(1)))
+        self.assertIn("libuv1", needs)
+        # The script for another machine brings the program alone, and has apt-get install the same there.
+        script = re.search(r"--no-install-recommends \\\n +(.*)$", (ROOT / "ops/berth-agent-script").read_text(), re.M).group(1).split()
+        self.assertEqual(needs - {"libc6"}, set(script))
+        known = run("apt-get", "install", "--simulate", "--no-install-recommends", *script)
+        self.assertEqual(known.returncode, 0, f"apt-get does not know them, or has no index:\n{known.stderr}")
         root = self.dir / "root"
         (root / "var/lib/dpkg/updates").mkdir(parents=True)
         (root / "var/lib/dpkg/info").mkdir()
