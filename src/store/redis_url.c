@@ -12,7 +12,7 @@ static const struct scheme {
     int port; /* when none is given */
     const char *shape;
 } schemes[] = {
-    {"redis", REDIS_SINGLE, 6379, "redis://[user:password@]host:port/db"},
+    {"redis", REDIS_SINGLE, 6379, "redis://[user[:password]@]host:port/db"},
     {"redis-sentinel", REDIS_SENTINEL, 26379, "redis-sentinel://host:port,host:port/master"},
     {"redis-cluster", REDIS_CLUSTER, 6379, "redis-cluster://host:port,host:port"},
 };
@@ -99,8 +99,6 @@ static enum err read_login(struct str *rest, struct redis_target *target,
     if (!cut_login(rest, &login))
         return ERR_OK;
     user = str_cut(&login, ':');
-    if (!login.at)
-        return fail(why, scheme, "A user needs a password behind a colon");
     if (!decode(user, target->user, sizeof target->user) ||
         !decode(login, target->password, sizeof target->password))
         return fail(why, scheme, "The user or the password of the store URL cannot be read");
@@ -194,6 +192,8 @@ enum err redis_url_parse(const char *url, struct redis_target *ret_target, struc
         err = read_path(rest, &target, scheme, why);
     if (!err)
         err = read_password(&target, why);
+    if (!err && *target.user && !*target.password)
+        err = fail(why, scheme, "A user needs a password, here or in BERTH_STORE_PASSWORD");
     if (!err)
         *ret_target = target;
     return err;

@@ -29,7 +29,7 @@ struct redis_target {
     char master[REDIS_NAME_MAX + 1]; /* what the Sentinels call it */
 };
 
-/* redis://[user:password@]host:port/db, redis-sentinel://h:p,h:p/master[/db],
+/* redis://[user[:password]@]host:port/db, redis-sentinel://h:p,h:p/master[/db],
  * redis-cluster://h:p,h:p. A password that is not in the URL is taken from BERTH_STORE_PASSWORD, or
  * from the file BERTH_STORE_PASSWORD_FILE names. No message repeats a password. */
 enum err redis_url_parse(const char *url, struct redis_target *ret_target, struct problem *why);

@@ -273,7 +273,19 @@ class Typed(TlsCase):
         Node(server, "n1", max_concurrent_jobs=3)
         self.placed(server)
         self.swaps["redis://127.0.0.1:6379/0"] = redis.url
-        self.read("docs/redis.md")
+
+        def as_that_user():
+            """The one with the ACL: a job's whole life, by a server that may do no more."""
+            other = self.start("other", store=redis.url.replace("//", "//berth@"), env={"BERTH_STORE_PASSWORD": "secret"})
+            node = Node(other, "n2", semantic_langs=["fr"], nmt_pairs=[["fr", "zh"]])
+            job = self.placed(other, src="fr", session="room-888")
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+            eventually("both know both nodes", lambda: server.get("/v1/nodes/n2").status == other.get("/v1/nodes/n1").status == 200)
+            self.assertEqual(other.stop(), 0)
+            self.assertEqual(redis.say("ACL", "LOG"), "", "what it was not allowed to do")
+
+        self.read("docs/redis.md", after={"berth store dump": as_that_user})
 
     def test_operators(self):
         """A cluster of two, and a server of its own where the page speaks of tokens."""

@@ -48,7 +48,8 @@ static void test_rows(void **state)
     }
 }
 
-/* What the URL says wins; a file that is not there is an error, not an empty password. */
+/* What the URL says wins; a file that is not there is an error, not an empty password, and so is a
+ * user without any: it would be let in as nobody. */
 static void test_password_from_elsewhere(void **state)
 {
     struct redis_target target;
@@ -59,7 +60,12 @@ static void test_password_from_elsewhere(void **state)
     assert_string_equal(target.password, "given");
     assert_int_equal(redis_url_parse("redis://:own@h", &target, &why), ERR_OK);
     assert_string_equal(target.password, "own");
+    assert_int_equal(redis_url_parse("redis://me@h:1/2", &target, &why), ERR_OK);
+    assert_string_equal(target.user, "me");
+    assert_string_equal(target.password, "given");
     unsetenv("BERTH_STORE_PASSWORD");
+    assert_int_equal(redis_url_parse("redis://me@h", &target, &why), ERR_BAD_CONFIG);
+    assert_int_equal(redis_url_parse("redis://me:@h", &target, &why), ERR_BAD_CONFIG);
     setenv("BERTH_STORE_PASSWORD_FILE", "/nowhere/at/all", 1);
     assert_int_equal(redis_url_parse("redis://h", &target, &why), ERR_BAD_CONFIG);
     unsetenv("BERTH_STORE_PASSWORD_FILE");
