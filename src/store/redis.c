@@ -105,10 +105,13 @@ static void redis_status(struct store *store, struct store_status *ret_status)
 
 /* The store thread. */
 
-static void go_down(struct redis *self, int64_t began_us)
+/* `began_ms` is what the call's deadline was counted from: by another clock, or a finer one, a call
+ * that ran into its deadline could look as if it had not. */
+static void go_down(struct redis *self, int64_t began_ms)
 {
-    int64_t took_ms = (clock_mono_us() - began_us) / 1000;
+    int64_t took_ms = clock_mono_ms() - began_ms;
 
+    assert(took_ms >= 0);
     /* Who gave up did not see how long it would have taken: that counts as too long. */
     if (took_ms >= self->session.timeout_ms && took_ms <= DEGRADE_SLOW_MS)
         took_ms = DEGRADE_SLOW_MS + 1;
@@ -205,21 +208,20 @@ static bool bring_up(struct redis *self, int64_t deadline_ms)
  */
 static bool has_number(struct redis *self)
 {
-    int64_t began_us = clock_mono_us();
+    int64_t began_ms = clock_mono_ms();
 
-    if (store_number_is_ours(&self->store) ||
-        bring_up(self, clock_mono_ms() + self->session.timeout_ms))
+    if (store_number_is_ours(&self->store) || bring_up(self, began_ms + self->session.timeout_ms))
         return true;
-    go_down(self, began_us);
+    go_down(self, began_ms);
     return false;
 }
 
 static void revive(struct redis *self)
 {
-    int64_t began_us = clock_mono_us();
+    int64_t began_ms = clock_mono_ms();
 
-    if (clock_mono_ms() >= self->revive_ms && !bring_up(self, clock_mono_ms() + REVIVE_CALL_MS))
-        go_down(self, began_us);
+    if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
+        go_down(self, began_ms);
 }
 
 /* The first ops of a list as one call; what is behind them is returned. */
@@ -260,9 +262,8 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
 /* False: it failed, and so did the batch. */
 static bool run_batch(struct redis *self, struct msg *batch)
 {
-    int64_t began_us = clock_mono_us();
-    redisReply *reply =
-        redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
+    int64_t began_ms = clock_mono_ms();
+    redisReply *reply = redis_session_call(&self->session, began_ms + self->session.timeout_ms);
     bool ok = reply && read_answers(self, batch, reply);
 
     if (reply)
@@ -271,7 +272,7 @@ static bool run_batch(struct redis *self, struct msg *batch)
         take_news(self);
         degrade_success(&self->degrade);
     } else {
-        go_down(self, began_us); /* first, so that nobody sends more */
+        go_down(self, began_ms); /* first, so that nobody sends more */
     }
     front_answer(&self->front, batch, !ok);
     return ok;
@@ -279,16 +280,15 @@ static bool run_batch(struct redis *self, struct msg *batch)
 
 static void tidy(struct redis *self)
 {
-    int64_t began_us = clock_mono_us();
-    int64_t now_ms = clock_mono_ms();
+    int64_t began_ms = clock_mono_ms();
 
-    if (now_ms < self->tidy_ms)
+    if (began_ms < self->tidy_ms)
         return;
-    self->tidy_ms = now_ms + TIDY_MS;
+    self->tidy_ms = began_ms + TIDY_MS;
     begin_own(self);
     wire_tidy(&self->session.wire, self->config.retention_jobs_max);
-    if (!call_own(self, now_ms + self->session.timeout_ms))
-        go_down(self, began_us);
+    if (!call_own(self, began_ms + self->session.timeout_ms))
+        go_down(self, began_ms);
 }
 
 static int64_t time_to_wait(const struct redis *self)

@@ -141,8 +141,11 @@ void redis_server_start(struct redis_server *server)
 
 void redis_server_signal(struct redis_server *server, int signal)
 {
-    if (server->pid)
-        kill(server->pid, signal);
+    if (!server->pid)
+        return;
+    kill(server->pid, signal);
+    if (signal == SIGSTOP) /* what is sent from here on is not answered */
+        waitpid(server->pid, NULL, WUNTRACED);
 }
 
 void redis_server_kill(struct redis_server *server)
