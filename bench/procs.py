@@ -360,6 +360,11 @@ def wrk(port, seconds, conns=64):
     return result
 
 
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
 def run_json(command, timeout=120):
     """Runs a bench to its end; its last line is JSON."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,

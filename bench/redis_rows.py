@@ -8,6 +8,7 @@ import procs
 
 FLIGHTS = (1, 16, 64, 256)
 NODES = 50
+SESSIONS = 200
 KINDS = ("seed", "store", "evalsha", "seed-release", "store-release")
 
 median = statistics.median
@@ -91,3 +92,37 @@ def dispatch(run, number):
         run.say(number, f"submit to {what} on Redis at {rate:,}/s, p50 / p99", f"{p50 / 1000:.2f} / {p99 / 1000:.2f} ms",
                 goal[0], goal[1], p50_us=p50, p99_us=p99, jobs=jobs)
     run.say(number, "  CPU per job: Redis / server", f"{used[0] / jobs * 1e6:.1f} / {used[1] / jobs * 1e6:.1f} us")
+
+
+def by_session(figures):
+    """A list for each session: jobs come from them in turn."""
+    return [figures[i::SESSIONS] for i in range(SESSIONS)]
+
+
+def sessions(run, number):
+    """Do sessions slow each other? One that dispatches alone, in turns with 200 that share the same rate; each
+    has its own connection, session_id and node on a WebSocket of its own."""
+    rate = 500
+    reps, seconds = (1, 2) if run.quick else (7, 10)
+    alone, shared = [], []
+    with Redis() as redis, run.berth(store=f"redis://127.0.0.1:{redis.port}/0") as server:
+        low = [run.binary, "bench", "low", "--port", server.port, "--rate", rate]
+        procs.run_json(low + ["--secs", 1, "--sessions", SESSIONS])
+        for _ in range(reps):
+            for count, found in ((1, alone), (SESSIONS, shared)):
+                run.quiet()
+                found.append(procs.run_json(low + ["--secs", seconds, "--sessions", count])["start_us"])
+    p50, p99 = ([[procs.percentile(one, share) for one in found] for found in (alone, shared)] for share in (.5, .99))
+    for what, which in (("1 session", 0), (f"{SESSIONS} sessions", 1)):
+        run.say(number, f"submit to start on Redis at {rate}/s, {what}, p50 / p99",
+                f"{median(p50[which]) / 1000:.2f} / {median(p99[which]) / 1000:.2f} ms", p50_us=p50[which], p99_us=p99[which])
+    for what, found, goal in (("p50", p50, 1.5), ("p99", p99, 2)):
+        ratio = median(many / one for one, many in zip(*found))
+        run.say(number, f"  {what}, {SESSIONS} sessions over one", f"{ratio:.2f}", f"<= {goal}", ratio <= goal, ratio=ratio)
+    # Of each session all its jobs: whoever is always slow stands out, what hit one by chance does not.
+    own = [sum(parts, []) for parts in zip(*map(by_session, shared))]
+    for what, share, goal in (("median", .5, 1.5), ("p99", .99, None)):
+        each = sorted(procs.percentile(one, share) for one in own)
+        ratio = each[-1] / median(each)
+        run.say(number, f"  the slowest session's {what} over the middle one's", f"{ratio:.2f}", f"<= {goal}" if goal else "",
+                ratio <= goal if goal else None, ratio=ratio, jobs_each=len(own[0]))

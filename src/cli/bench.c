@@ -60,6 +60,7 @@ static int find_target(struct cli *cli, struct bench_target *ret_target)
 struct crew {
     struct bench_shared *shared;
     size_t shared_len;
+    int nodes;
     int wake;
     int life[2]; /* a pipe: its reading end hangs up when the worker is gone */
     pid_t pid;
@@ -70,7 +71,7 @@ static int crew_start(struct cli *cli, const struct bench_target *target, int jo
 {
     pid_t parent = getpid();
 
-    assert(jobs > 0 && target->addr_len > 0);
+    assert(jobs > 0 && crew->nodes > 0 && target->addr_len > 0);
     crew->shared_len = sizeof *crew->shared + (size_t)jobs * sizeof crew->shared->slots[0];
     crew->shared =
         mmap(NULL, crew->shared_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -86,7 +87,11 @@ static int crew_start(struct cli *cli, const struct bench_target *target, int jo
         if (getppid() != parent) /* died before we could ask to go with it */
             _exit(1);
         close(crew->life[0]);
-        bench_worker_main(target, crew->shared, jobs, crew->wake);
+        bench_worker_main(&(struct bench_work){.target = target,
+                                               .shared = crew->shared,
+                                               .jobs = jobs,
+                                               .nodes = crew->nodes,
+                                               .wake = crew->wake});
     }
     close(crew->life[1]);
     return CLI_OK;
@@ -98,14 +103,14 @@ static int crew_wait_ready(struct cli *cli, struct crew *crew)
     struct pollfd life = {.fd = crew->life[0], .events = POLLIN};
     int64_t until_ns = bench_now_ns() + READY_MS * INT64_C(1000000);
 
-    while (atomic_load(&crew->shared->ready) < BENCH_NODES) {
+    while (atomic_load(&crew->shared->ready) < crew->nodes) {
         if (poll(&life, 1, 2) > 0)
             return cli_fail(cli, CLI_UNAVAILABLE, "bench: %s",
                             crew->shared->trouble[0] ? crew->shared->trouble
                                                      : "the worker process died");
         if (bench_now_ns() > until_ns)
             return cli_fail(cli, CLI_TIMEOUT, "bench: %d of %d nodes were welcomed in %d ms",
-                            atomic_load(&crew->shared->ready), BENCH_NODES, READY_MS);
+                            atomic_load(&crew->shared->ready), crew->nodes, READY_MS);
     }
     return CLI_OK;
 }
@@ -141,14 +146,14 @@ static void crew_done(struct crew *crew)
 }
 
 /* The nodes are gone for good: they should not stand in anybody's list. Failing is no failure. */
-static void forget_nodes(const struct bench_target *target)
+static void forget_nodes(const struct bench_target *target, int nodes)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     struct bench_conn conn;
     size_t len;
 
     if (bench_conn_open(&conn, target, epoll, 0) == ERR_OK) {
-        for (int i = 0; i < BENCH_NODES; i++) {
+        for (int i = 0; i < nodes; i++) {
             struct str body = {0};
             char text[64];
 
@@ -215,30 +220,30 @@ static int judge(const struct bench_load *load)
     return CLI_OK;
 }
 
-static int run_jobs(struct cli *cli, int jobs, int conc, int64_t period_ns,
+static int run_jobs(struct bench_load load,
                     void (*print)(const struct bench_load *load, double submit_cpu))
 {
+    struct cli *cli = load.cli;
     struct bench_target target = {0};
-    struct crew crew = {.pid = -1};
-    struct bench_load load = {
-        .cli = cli, .target = &target, .jobs = jobs, .conc = conc, .period_ns = period_ns};
+    struct crew crew = {.pid = -1, .nodes = load.sessions ? load.sessions : BENCH_NODES};
     double submit_cpu = 0;
     int code = find_target(cli, &target);
 
     if (code == CLI_OK)
-        code = crew_start(cli, &target, jobs, &crew);
+        code = crew_start(cli, &target, load.jobs, &crew);
     if (code == CLI_OK)
         code = crew_wait_ready(cli, &crew);
     if (code == CLI_OK) {
+        load.target = &target;
         load.shared = crew.shared;
         load.wake = crew.wake;
         load.worker_life = crew.life[0];
-        load.submit_ns = mem_array(int64_t, (size_t)jobs);
+        load.submit_ns = mem_array(int64_t, (size_t)load.jobs);
         submit_cpu = cpu_seconds(RUSAGE_SELF);
         code = bench_load_run(&load) == ERR_OK ? judge(&load) : CLI_FAILED;
         submit_cpu = cpu_seconds(RUSAGE_SELF) - submit_cpu;
         crew_stop(&crew);
-        forget_nodes(&target);
+        forget_nodes(&target, crew.nodes);
     }
     if (code == CLI_OK)
         print(&load, submit_cpu);
@@ -249,7 +254,9 @@ static int run_jobs(struct cli *cli, int jobs, int conc, int64_t period_ns,
 
 static int cmd_bench_sat(struct cli *cli)
 {
-    return run_jobs(cli, (int)cli_num(cli, "jobs", 20000), (int)cli_num(cli, "conc", 64), 0,
+    return run_jobs((struct bench_load){.cli = cli,
+                                        .jobs = (int)cli_num(cli, "jobs", 20000),
+                                        .conc = (int)cli_num(cli, "conc", 64)},
                     print_sat);
 }
 
@@ -276,7 +283,11 @@ static int cmd_bench_low(struct cli *cli)
                           cli_text(cli, "secs"));
     if ((double)rate * secs < 1 || (double)rate * secs > 1e8)
         return cli_misuse(cli, "--rate times --secs must give at least one job");
-    return run_jobs(cli, (int)((double)rate * secs), LOW_CONC, INT64_C(1000000000) / rate,
+    return run_jobs((struct bench_load){.cli = cli,
+                                        .jobs = (int)((double)rate * secs),
+                                        .conc = LOW_CONC,
+                                        .period_ns = INT64_C(1000000000) / rate,
+                                        .sessions = (int)cli_num(cli, "sessions", 0)},
                     print_low);
 }
 
@@ -334,6 +345,12 @@ static const struct flag low_flags[] = {
      .type = FLAG_TEXT,
      .value = "SECONDS",
      .help = "for so many seconds (default 3)"},
+    {.name = "sessions",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = BENCH_SESSIONS_MAX,
+     .help = "sessions, each with a connection and a node of its own (default: shared ones)"},
 };
 
 static const struct flag idle_flags[] = {
@@ -383,8 +400,11 @@ static const struct command rows[] = {
      .help = "latency of whole job lifecycles at a steady rate",
      .detail = "Prints {\"start_us\":[...],\"done_us\":[...]}: from the submit to the start in the "
                "node,\n"
-               "and to the end that the store has accepted.",
-     .examples = "berth bench low --rate 100 --secs 3",
+               "and to the end that the store has accepted. With --sessions N the jobs are those "
+               "of N\n"
+               "sessions in turn: of session i each N-th figure from the i-th on.",
+     .examples = "berth bench low --rate 100 --secs 3\n"
+                 "berth bench low --rate 500 --secs 10 --sessions 200",
      .run = cmd_bench_low},
     {.noun = "bench",
      .verb = "idle",

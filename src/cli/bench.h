@@ -12,8 +12,9 @@
 #include "cli/cli.h"
 
 enum {
-    BENCH_NODES = 16,       /* worker connections, a node each */
-    BENCH_CONNS_MAX = 64,   /* HTTP connections of the submitter */
+    BENCH_NODES = 16,     /* worker connections, a node each, unless there are sessions */
+    BENCH_CONNS_MAX = 64, /* HTTP connections of the submitter, likewise */
+    BENCH_SESSIONS_MAX = 400,
     BENCH_STALL_MS = 15000, /* nothing happened for so long: something is broken */
     BENCH_READ_BYTES = 65536,
     BENCH_NODE_SLOTS = 1000000 /* room for all: the server must never find a node full */
@@ -76,9 +77,17 @@ struct bench_shared {
     struct bench_slot slots[]; /* by number of the job */
 };
 
-/* The worker process: never returns. `wake` is an eventfd, written after each batch of ends. */
-_Noreturn void bench_worker_main(const struct bench_target *target, struct bench_shared *shared,
-                                 int jobs, int wake);
+/* What the worker process is told. */
+struct bench_work {
+    const struct bench_target *target;
+    struct bench_shared *shared;
+    int jobs;
+    int nodes; /* connections, a node each */
+    int wake;  /* eventfd, written after each batch of ends */
+};
+
+/* The worker process: never returns. */
+_Noreturn void bench_worker_main(const struct bench_work *work);
 
 /* ---- the submitter (bench_load.c) */
 struct bench_load {
@@ -88,6 +97,8 @@ struct bench_load {
     int jobs;
     int conc;           /* outstanding at most */
     int64_t period_ns;  /* 0: as fast as `conc` allows; else one each period */
+    int sessions;       /* 0: none. Job n is one of session n % sessions, which has a connection and
+                           a node of its own, and one request at a time */
     int wake;           /* eventfd */
     int worker_life;    /* readable when the worker process is gone */
     int64_t *submit_ns; /* by number of the job */

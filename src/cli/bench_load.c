@@ -1,4 +1,5 @@
-/* The submitter: keep-alive HTTP without pipelining, `conc` jobs outstanding or one each period. */
+/* The submitter: keep-alive HTTP without pipelining, `conc` jobs outstanding or one each period; or
+ * sessions, which do not wait for each other. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -10,14 +11,24 @@
 #include "base/mem.h"
 #include "cli/bench.h"
 
-enum { TAG_WAKE = BENCH_CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000, SESSIONS = 64 };
+enum { CONNS_MAX = BENCH_SESSIONS_MAX > BENCH_CONNS_MAX ? BENCH_SESSIONS_MAX : BENCH_CONNS_MAX };
+enum { TAG_WAKE = CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000, NAMES = 64 };
+
+/* A session's jobs go over its own connection, in order. */
+struct lane {
+    int next;    /* its next job */
+    int waiting; /* of its jobs, those whose time has come */
+    bool busy;   /* a request of it is under way */
+};
 
 struct submitter {
     struct bench_load *load;
-    struct bench_conn conns[BENCH_CONNS_MAX];
+    struct bench_conn conns[CONNS_MAX];
     int conn_count;
-    int idle[BENCH_CONNS_MAX]; /* connections without a request, a stack */
+    int idle[CONNS_MAX]; /* connections without a request, a stack; not used by sessions */
     int idle_count;
+    struct lane lanes[BENCH_SESSIONS_MAX];
+    int offered; /* jobs whose time has come; only sessions */
     int epoll;
     int submitted;
     int answered;
@@ -36,10 +47,13 @@ static bool finished(const struct submitter *s)
     return s->answered == s->load->jobs && outstanding(s) <= 0;
 }
 
+/* When the next job is due. */
 static int64_t due_ns(const struct submitter *s)
 {
+    int next = s->load->sessions ? s->offered : s->submitted;
+
     assert(s->load->period_ns > 0 && s->load->begun_ns > 0);
-    return s->load->begun_ns + (int64_t)s->submitted * s->load->period_ns;
+    return s->load->begun_ns + (int64_t)next * s->load->period_ns;
 }
 
 static bool may_submit(const struct submitter *s)
@@ -50,17 +64,26 @@ static bool may_submit(const struct submitter *s)
     return s->load->period_ns == 0 || bench_now_ns() >= due_ns(s);
 }
 
-static enum err submit(struct submitter *s)
+/* Beside a name a session has a node of its own. */
+static void write_body(struct submitter *s, int number)
 {
-    struct bench_conn *conn = &s->conns[s->idle[--s->idle_count]];
-    int number = s->submitted++;
+    int session = number % (s->load->sessions ? s->load->sessions : NAMES);
 
-    assert(conn->out.len == 0 && number < s->load->jobs);
     buf_clear(&s->body);
     buf_fmt(&s->body,
             "{\"session_id\":\"bench-%d\",\"src_lang\":\"" BENCH_SRC "\",\"tgt_lang\":\"" BENCH_TGT
-            "\",\"audio_ref\":\"bench:%d\",\"options\":{\"require_tts\":false}}",
-            number % SESSIONS, number);
+            "\",\"audio_ref\":\"bench:%d\",\"options\":{\"require_tts\":false",
+            session, number);
+    if (s->load->sessions)
+        buf_fmt(&s->body, ",\"preferred_node_id\":\"bench-%d\",\"strict\":true", session);
+    buf_fmt(&s->body, "}}");
+}
+
+static enum err submit(struct submitter *s, struct bench_conn *conn, int number)
+{
+    assert(conn->out.len == 0 && number < s->load->jobs && s->submitted < s->load->jobs);
+    s->submitted++;
+    write_body(s, number);
     buf_fmt(&conn->out,
             "POST /v1/dispatch/f2f HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
             "Content-Length: %zu\r\n\r\n",
@@ -68,6 +91,48 @@ static enum err submit(struct submitter *s)
     buf_str(&conn->out, buf_view(&s->body));
     s->load->submit_ns[number] = bench_now_ns();
     return bench_conn_flush(conn) ? ERR_OK : ERR_CLOSED;
+}
+
+static enum err submit_lane(struct submitter *s, int session)
+{
+    struct lane *lane = &s->lanes[session];
+    int number = lane->next;
+
+    if (lane->busy || lane->waiting == 0)
+        return ERR_OK;
+    lane->busy = true;
+    lane->waiting--;
+    lane->next += s->load->sessions;
+    return submit(s, &s->conns[session], number);
+}
+
+/* Everything that is due and has somebody free to send it. */
+static enum err submit_due(struct submitter *s)
+{
+    enum err err = ERR_OK;
+
+    while (!err && !s->load->sessions && may_submit(s))
+        err = submit(s, &s->conns[s->idle[--s->idle_count]], s->submitted);
+    while (!err && s->load->sessions && s->offered < s->load->jobs && bench_now_ns() >= due_ns(s)) {
+        int session = s->offered++ % s->load->sessions;
+
+        s->lanes[session].waiting++;
+        err = submit_lane(s, session);
+    }
+    return err;
+}
+
+/* A connection has its answer. */
+static enum err set_free(struct submitter *s, int index)
+{
+    assert(index < s->conn_count);
+    if (s->load->sessions) {
+        s->lanes[index].busy = false;
+        return submit_lane(s, index);
+    }
+    assert(s->idle_count < s->conn_count);
+    s->idle[s->idle_count++] = index;
+    return ERR_OK;
 }
 
 /* The first refusal is kept for the person; many of them end the run. */
@@ -101,9 +166,7 @@ static enum err take_answer(struct submitter *s, struct bench_conn *conn)
         err = note_refusal(s, (struct str){.at = in.at, .len = len});
     buf_drop(&conn->in, len);
     s->answered++;
-    assert(s->idle_count < s->conn_count);
-    s->idle[s->idle_count++] = (int)conn->index;
-    return err;
+    return err ? err : set_free(s, (int)conn->index);
 }
 
 static enum err take_event(struct submitter *s, const struct epoll_event *event)
@@ -128,7 +191,8 @@ static int wait_events(struct submitter *s, struct epoll_event *events)
     int64_t wait_ns = INT64_C(500000000), now_ns = bench_now_ns();
     struct timespec timeout;
 
-    if (s->load->period_ns && s->submitted < s->load->jobs && s->idle_count > 0)
+    if (s->load->sessions ? s->offered < s->load->jobs
+                          : s->load->period_ns && s->submitted < s->load->jobs && s->idle_count > 0)
         wait_ns = due_ns(s) > now_ns ? due_ns(s) - now_ns : 0;
     timeout = (struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000};
     return epoll_pwait2(s->epoll, events, EVENTS_MAX, &timeout, NULL);
@@ -143,8 +207,7 @@ static enum err run(struct submitter *s)
     while (!finished(s)) {
         int count;
 
-        while (!err && may_submit(s))
-            err = submit(s);
+        err = submit_due(s);
         count = err ? 0 : wait_events(s, events);
         for (int i = 0; i < count && !err; i++)
             err = take_event(s, &events[i]);
@@ -164,6 +227,8 @@ static enum err connect_all(struct submitter *s)
     struct epoll_event life = {.events = EPOLLIN, .data.u32 = TAG_LIFE};
     int wanted = s->load->conc < BENCH_CONNS_MAX ? s->load->conc : BENCH_CONNS_MAX;
 
+    if (s->load->sessions)
+        wanted = s->load->sessions;
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->load->wake, &wake) != 0 ||
         epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->load->worker_life, &life) != 0)
@@ -173,6 +238,7 @@ static enum err connect_all(struct submitter *s)
 
         if (bench_conn_open(&s->conns[index], s->load->target, s->epoll, index) != ERR_OK)
             return ERR_IO;
+        s->lanes[index].next = (int)index;
         s->idle[s->idle_count++] = s->conn_count;
     }
     return ERR_OK;
@@ -201,6 +267,7 @@ enum err bench_load_run(struct bench_load *load)
     enum err err;
 
     assert(load->jobs > 0 && load->conc > 0 && load->submit_ns && load->shared);
+    assert(load->sessions <= BENCH_SESSIONS_MAX && (!load->sessions || load->period_ns > 0));
     s->load = load;
     err = connect_all(s);
     if (err)

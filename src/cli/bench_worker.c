@@ -1,4 +1,4 @@
-/* The no-op nodes: one process, BENCH_NODES connections. A job is acknowledged; once the server has
+/* The no-op nodes: one process, a connection each. A job is acknowledged; once the server has
  * accepted that, it "starts", ends in the same moment and is reported done; once the store has
  * accepted that too, the submitter is told. */
 #include <assert.h>
@@ -20,16 +20,14 @@ struct run {
 };
 
 struct worker {
-    const struct bench_target *target;
-    struct bench_shared *shared;
-    struct run *runs; /* by number of the job */
-    int jobs;
-    int wake;
-    int ended; /* since the submitter was last told */
-    int64_t heartbeat_ns;
-    struct buf text; /* a message being written */
+    struct bench_work work;
+    struct run *runs;         /* by number of the job */
+    int ended;                /* since the submitter was last told */
+    int64_t heartbeat_ns;     /* when the next one is due, and whose it is: they do not */
+    uint32_t heartbeat_index; /* all come at once, as they do not in a fleet */
+    struct buf text;          /* a message being written */
     struct arena arena;
-    struct bench_conn conns[BENCH_NODES];
+    struct bench_conn *conns; /* work.nodes */
 };
 
 _Noreturn __attribute__((format(printf, 2, 3))) static void give_up(struct worker *worker,
@@ -38,7 +36,7 @@ _Noreturn __attribute__((format(printf, 2, 3))) static void give_up(struct worke
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(worker->shared->trouble, sizeof worker->shared->trouble, fmt, args);
+    vsnprintf(worker->work.shared->trouble, sizeof worker->work.shared->trouble, fmt, args);
     va_end(args);
     _exit(1);
 }
@@ -75,12 +73,12 @@ static void send_done(struct worker *worker, struct bench_conn *conn, int number
 {
     const struct run *run = &worker->runs[number];
 
-    assert(run->job_id[0] && worker->shared->slots[number].start_ns > 0);
+    assert(run->job_id[0] && worker->work.shared->slots[number].start_ns > 0);
     buf_fmt(&worker->text,
             "{\"msg\":\"done\",\"id\":%d,\"job_id\":\"%s\",\"attempt_id\":%" PRId64
             ",\"status\":\"ok\",\"result\":{\"start_us\":%" PRId64 "}}",
             number * 2 + 1, run->job_id, run->attempt,
-            worker->shared->slots[number].start_ns / 1000);
+            worker->work.shared->slots[number].start_ns / 1000);
     send_text(worker, conn);
 }
 
@@ -92,7 +90,7 @@ static void take_job(struct worker *worker, struct bench_conn *conn, const struc
     int64_t number;
 
     str_cut(&rest, ':');
-    if (!str_int(rest, &number) || number < 0 || number >= worker->jobs)
+    if (!str_int(rest, &number) || number < 0 || number >= worker->work.jobs)
         give_up(worker, "a job came that is none of ours: audio_ref \"" STR_FMT "\"", STR_ARG(ref));
     run = &worker->runs[number];
     if (!str_copy(id, run->job_id, sizeof run->job_id) || !id.len ||
@@ -107,22 +105,22 @@ static void take_reply(struct worker *worker, struct bench_conn *conn, const str
     int64_t re, now_ns = bench_now_ns();
     bool ok = false;
 
-    if (!json_int(json_get(msg, "re"), &re) || re < 0 || re / 2 >= worker->jobs ||
+    if (!json_int(json_get(msg, "re"), &re) || re < 0 || re / 2 >= worker->work.jobs ||
         !worker->runs[re / 2].job_id[0])
         give_up(worker, "the server refused a node: " STR_FMT, STR_ARG(json_raw(msg)));
     if (!json_bool(json_get(msg, "ok"), &ok) || !ok) {
-        if (atomic_fetch_add(&worker->shared->refused, 1) == 0)
-            snprintf(worker->shared->trouble, sizeof worker->shared->trouble, STR_FMT,
+        if (atomic_fetch_add(&worker->work.shared->refused, 1) == 0)
+            snprintf(worker->work.shared->trouble, sizeof worker->work.shared->trouble, STR_FMT,
                      STR_ARG(json_raw(msg)));
         return;
     }
-    slot = &worker->shared->slots[re / 2];
+    slot = &worker->work.shared->slots[re / 2];
     if (re % 2 == 0) {
         slot->start_ns = now_ns;
         send_done(worker, conn, (int)(re / 2));
     } else if (slot->done_ns == 0) { /* a second attempt does not count again */
         slot->done_ns = now_ns;
-        atomic_store_explicit(&worker->shared->last_ns, now_ns, memory_order_relaxed);
+        atomic_store_explicit(&worker->work.shared->last_ns, now_ns, memory_order_relaxed);
         worker->ended++;
     }
 }
@@ -140,7 +138,7 @@ static void take_message(struct worker *worker, struct bench_conn *conn, struct 
     else if (json_str_is(json_get(msg, "msg"), "job"))
         take_job(worker, conn, msg);
     else if (json_str_is(json_get(msg, "msg"), "welcome"))
-        atomic_fetch_add(&worker->shared->ready, 1);
+        atomic_fetch_add(&worker->work.shared->ready, 1);
 }
 
 /* The answer to the upgrade, then frames. */
@@ -188,10 +186,11 @@ static void take_frames(struct worker *worker, struct bench_conn *conn)
 /* Nodes that fall silent are not given work: runs may be long. */
 static void heartbeat(struct worker *worker, int64_t now_ns)
 {
-    if (now_ns < worker->heartbeat_ns)
-        return;
-    worker->heartbeat_ns = now_ns + HEARTBEAT_NS;
-    for (uint32_t i = 0; i < BENCH_NODES; i++) {
+    int nodes = worker->work.nodes;
+
+    for (; worker->heartbeat_ns <= now_ns; worker->heartbeat_ns += HEARTBEAT_NS / nodes) {
+        uint32_t i = worker->heartbeat_index++ % (uint32_t)nodes;
+
         if (worker->conns[i].stage != STAGE_NODE)
             continue;
         buf_fmt(&worker->text, "{\"msg\":\"heartbeat\",");
@@ -209,32 +208,39 @@ static void tell_submitter(struct worker *worker)
 
     if (worker->ended == 0)
         return;
-    atomic_fetch_add(&worker->shared->done, worker->ended);
+    atomic_fetch_add(&worker->work.shared->done, worker->ended);
     worker->ended = 0;
-    assert(atomic_load(&worker->shared->done) <= worker->jobs);
-    if (write(worker->wake, &one, sizeof one) != sizeof one)
+    assert(atomic_load(&worker->work.shared->done) <= worker->work.jobs);
+    if (write(worker->work.wake, &one, sizeof one) != sizeof one)
         give_up(worker, "the submitter cannot be told: %m");
 }
 
-_Noreturn void bench_worker_main(const struct bench_target *target, struct bench_shared *shared,
-                                 int jobs, int wake)
+static void connect_all(struct worker *worker, int epoll)
+{
+    const struct bench_target *target = worker->work.target;
+
+    for (uint32_t i = 0; i < (uint32_t)worker->work.nodes; i++) {
+        if (bench_conn_open(&worker->conns[i], target, epoll, i) != ERR_OK)
+            give_up(worker, "cannot connect to %s: %m", target->host);
+        bench_ws_hello(&worker->conns[i].out, target);
+        bench_conn_flush(&worker->conns[i]);
+    }
+}
+
+_Noreturn void bench_worker_main(const struct bench_work *work)
 {
     static struct worker worker;
     struct epoll_event events[EVENTS_MAX];
     int epoll = epoll_create1(EPOLL_CLOEXEC);
 
-    assert(jobs > 0 && wake >= 0);
-    worker = (struct worker){.target = target, .shared = shared, .jobs = jobs, .wake = wake};
-    worker.runs = mem_array(struct run, (size_t)jobs);
+    assert(work->jobs > 0 && work->nodes > 0 && work->wake >= 0);
+    worker = (struct worker){.work = *work};
+    worker.runs = mem_array(struct run, (size_t)work->jobs);
+    worker.conns = mem_array(struct bench_conn, (size_t)work->nodes);
     worker.heartbeat_ns = bench_now_ns() + HEARTBEAT_NS;
-    for (uint32_t i = 0; i < BENCH_NODES; i++) {
-        if (bench_conn_open(&worker.conns[i], target, epoll, i) != ERR_OK)
-            give_up(&worker, "cannot connect to %s: %m", target->host);
-        bench_ws_hello(&worker.conns[i].out, target);
-        bench_conn_flush(&worker.conns[i]);
-    }
+    connect_all(&worker, epoll);
     for (;;) {
-        int count = epoll_wait(epoll, events, EVENTS_MAX, 1000);
+        int count = epoll_wait(epoll, events, EVENTS_MAX, 1 + HEARTBEAT_NS / 1000000 / work->nodes);
 
         for (int i = 0; i < count; i++) {
             struct bench_conn *conn = &worker.conns[events[i].data.u32];

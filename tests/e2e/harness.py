@@ -7,6 +7,7 @@ import collections
 import http.client
 import http.server
 import json
+import math
 import os
 import pathlib
 import re
@@ -60,6 +61,11 @@ def eventually(what, check, seconds=10):
             raise AssertionError(f"in {seconds * SLOW:g} s it never happened: {what}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+def percentile(values, share):
+    """The smallest value that so many are not above."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def in_parallel(count, work):
@@ -500,6 +506,7 @@ class Case(unittest.TestCase):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="berth-e2e-"))
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.servers = []
+        self.missed = []
         self.tails = [] # the end of each log, for the report of a failure
         self.addCleanup(self._end_servers)
 
@@ -530,6 +537,12 @@ class Case(unittest.TestCase):
                 server.check_log()
                 self.assertEqual(code, 0, "SIGTERM")
             server.check_log()
+
+    def gate(self, what, value, goal, met, of="R004-24"):
+        """One line of what was measured, which `make test` shows; `missed` has those that were not met."""
+        print(f"gate {of} {what}: {value} ({goal}){'' if met else ' NOT MET'}", flush=True)
+        if not met:
+            self.missed.append(what)
 
     # What answers look like, said once.
 

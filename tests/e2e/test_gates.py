@@ -2,7 +2,6 @@
 `make test` shows."""
 import collections
 import json
-import math
 import pathlib
 import re
 import struct
@@ -10,17 +9,12 @@ import subprocess
 import threading
 import time
 
-from harness import BINARY, SLOW, Case, Node, berth, eventually, tags
+from harness import BINARY, SLOW, Case, Node, berth, eventually, percentile, tags
 from redis import Redis
 
 READS = {"FCALL", "FUNCTION", "HGET", "HMGET", "HGETALL", "HSCAN", "GET", "MGET", "ZRANGEBYLEX", "ZREVRANGEBYLEX",
          "SUBSCRIBE", "UNSUBSCRIBE", "INFO", "CONFIG", "ROLE", "PING", "AUTH", "SELECT", "HELLO", "CLIENT", "CLUSTER"}
 RETENTION_MS = 600000
-
-
-def percentile(values, share):
-    """The smallest value that so many are not above."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 class LockWatch:
@@ -75,12 +69,6 @@ class Gates(Case):
         super().setUp()
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
-        self.missed = []
-
-    def gate(self, what, value, goal, met):
-        print(f"gate R004-24 {what}: {value} ({goal}){'' if met else ' NOT MET'}", flush=True)
-        if not met:
-            self.missed.append(what)
 
     def instance(self, name, **more):
         return self.start(name, store=self.redis.url, retention_ms=RETENTION_MS, **more)
