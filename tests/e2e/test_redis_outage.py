@@ -1,6 +1,8 @@
 """The store in Redis is away, or comes back empty: what is refused, how fast, and what is true afterwards.
 BERTH_OUTAGES and BERTH_OUTAGE_S say how often and for how long it is away (`make outages`)."""
+import collections
 import os
+import pathlib
 import threading
 import time
 
@@ -96,6 +98,30 @@ class Stalls(threading.Thread):
         return sum(min(ended, b) - max(begun, a) for a, b in self.found if a < ended and b > begun)
 
 
+class Queued:
+    """How long the threads that answer a request stood in the kernel's queue for a core, by its own account:
+    that is the machine's time as well."""
+
+    def __init__(self, pid):
+        self.threads = {}
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            name = (task / "comm").read_text().strip()
+            if name.startswith(("berth-loop", "berth-store")):
+                self.threads[task / "schedstat"] = name
+        assert len(self.threads) > 1, "a loop and the store thread"
+
+    def now(self):
+        return {path: int(path.read_text().split()[1]) / 1e9 for path in self.threads}
+
+    def since(self, before):
+        """Of the loop that waited longest, and of the store thread: a request passes both, one after the other."""
+        waited = collections.defaultdict(float)
+        for path, seconds in self.now().items():
+            kind = self.threads[path].rstrip("0123456789-")
+            waited[kind] = max(waited[kind], seconds - before[path])
+        return sum(waited.values())
+
+
 class Outage(Case):
     slots, count = 3, 4
 
@@ -109,6 +135,7 @@ class Outage(Case):
         self.addCleanup(self.fleet.over.set)
         self.stalls = Stalls()
         self.stalls.start()
+        self.queued = Queued(self.server.pid)
         self.addCleanup(self.stalls.over.set)
         eventually("all nodes are there", lambda: len(self.server.get("/v1/nodes").json["nodes"]) == self.count)
 
@@ -122,13 +149,13 @@ class Outage(Case):
         eventually(f"{want} jobs run", more, 30)
 
     def refused(self):
-        """From when to when it took."""
-        begun = time.monotonic()
+        """From when to when it took, and how long of it the server waited for a core."""
+        before, begun = self.queued.now(), time.monotonic()
         answer = self.dispatch(self.server)
-        ended = time.monotonic()
+        ended, queued = time.monotonic(), self.queued.since(before)
         self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.assertGreater(int(answer.headers["Retry-After"]), 0)
-        return begun, ended
+        return begun, ended, queued
 
     def placed_again(self):
         began = time.monotonic()
@@ -167,8 +194,8 @@ class Outage(Case):
         back()
         took = self.placed_again()
         self.end()
-        worst = max(ended - begun for begun, ended in slow)
-        judged = max(ended - begun - self.stalls.within(begun, ended) for begun, ended in slow)
+        worst = max(ended - begun for begun, ended, _ in slow)
+        judged = max(ended - begun - queued - self.stalls.within(begun, ended) for begun, ended, queued in slow)
         print(f"refused {len(slow)} times in at most {worst * 1000:.0f} ms, without stalls of this machine "
               f"{judged * 1000:.0f} ms; placed again after {took * 1000:.0f} ms", flush=True)
         return judged, took

@@ -12,7 +12,8 @@ from redis import Redis
 
 COUNT = 200
 # Nobody sends heartbeats, some hold what they were given, and the machine may be busy: nothing of it ends by itself.
-PATIENT = {"heartbeat_stale_ms": "off", "reservation_ttl_ms": 120000, "body_timeout_ms": 120000, "store_call_ms": 5000}
+PATIENT = {"heartbeat_stale_ms": "off", "reservation_ttl_ms": 120000, "body_timeout_ms": 120000, "header_timeout_ms": 120000,
+           "store_call_ms": 5000}
 
 
 class Session:
