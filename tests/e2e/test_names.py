@@ -161,3 +161,73 @@ class Names(Case):
             self.assertLessEqual(names, expected)
             waits[shared] = names
         self.assertEqual(waits[False] | waits[True], set(written))
+
+
+@tags("load")
+class Tables(Case):
+    """Tables and lists of the pages, against those of the program; both ways."""
+
+    def rows(self, page, head):
+        return next(rows for first, rows in tables(ROOT / page) if first.startswith(head))
+
+    def listed(self, page, begin, end):
+        return set(re.findall(r"`([a-z_0-9*]+)`", (ROOT / page).read_text().split(begin)[1].split(end)[0]))
+
+    def test_settings_taken_over_while_it_runs(self):
+        live = {name for name, rest in re.findall(r'\{\.name = "(\w+)",(.*?)\.help =', (ROOT / "src/server/settings.c").read_text(), re.S)
+                if "FIELD_LIVE" in rest}
+        told = self.listed("docs/operators.md", "Taken over at once:", "What else differs")
+        self.assertEqual({name for name in live if not name.startswith("callback_")}, told - {"callback_*"})
+        self.assertIn("callback_*", told)
+
+    def test_reasons_of_breakers(self):
+        source = (ROOT / "src/model/breaker.c").read_text()
+        counts = {name: how == "true" for name, how in re.findall(r'\{"(\w+)", (true|false)\}', source)}
+        known = {**counts, **{reason: counts[kind] for reason, kind in re.findall(r'\{"(\w+)", "(\w+)", (?:true|false)\}', source)}}
+        for begun in ("EXIT", "SIGNAL"):  # and what an old agent says in one word
+            known.pop(begun + {"EXIT": "ED", "SIGNAL": "LED"}[begun])
+        told = {}
+        for how, reasons in self.rows("PROTOCOL.md", "| counts | reasons |"):
+            told.update((re.sub("<.*", "", reason), how == "yes") for reason in re.findall(r"`([^`]+)`", reasons))
+        self.assertEqual(told, known)
+
+    def test_scopes_policies_and_exit_codes(self):
+        doc = self.start().get("/v1/openapi.json").json
+        scopes = {operation["x-scope"] for path in doc["paths"].values() for operation in path.values()} - {"none"}
+        self.assertEqual({row[0].strip("`") for row in self.rows("docs/operators.md", "| scope |")}, scopes)
+        policies = re.search(r"--claim-policy +who claims: (.*) \(", berth("agent", "--help").stdout).group(1).split(", ")
+        self.assertEqual([row[0].split("`")[1] for row in self.rows("docs/deployments.md", "| policy |")], policies)
+        codes = re.search(r"Exit codes: (.*?)\.", (ROOT / "docs/operators.md").read_text()).group(1)
+        self.assertEqual(codes, " ".join(berth("help").stdout.split("Exit codes:")[1].split()))
+
+    def test_levels(self):
+        presets = dict(re.findall(r'RESOURCE_ROW\((\w+_pct), "\w+", "(\d+)"', (ROOT / "src/agent/config.c").read_text()))
+        rows = {row[0]: [re.findall(r"\d+", cell) for cell in row[1:4]] for row in self.rows("docs/operators.md", "| level |")}
+        for column, kind in enumerate(("load", "mem", "swap")):
+            for calmer, level in (("normal", "warning"), ("warning", "danger"), ("danger", "critical")):
+                bound = presets[f"{kind}_{level}_pct"]
+                self.assertEqual(rows[calmer][column][0 if kind == "mem" else -1], bound, (kind, level))
+                self.assertEqual(rows[level][column][-1 if kind == "mem" else 0], bound, (kind, level))
+
+    def test_recording_rules(self):
+        self.assertEqual(self.listed("docs/monitoring.md", "the ratios of the design their names:", "\n\n"), set(
+            re.findall(r"record: (\w+)", (ROOT / "ops/prometheus/berth-rates.yml").read_text())))
+
+    def test_keys_in_redis(self):
+        """By what the functions name, and by what is there after some work."""
+        told = {re.sub(r"[A-Z]+$", "", name) for row in self.rows("docs/redis.md", "| key | type |")
+                for name in re.findall(r"`([^`]+)`", row[0])}
+        lua = "".join(path.read_text() for path in (ROOT / "src/store/lua").glob("*.lua"))
+        named = set(re.findall(r"KEY \.\. '([a-z]+:?)'", lua))
+        self.assertLessEqual(named, told)
+        self.assertEqual(told - named, {"facts", "admin", "none"})  # whose names are put together, or only declared
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url, allow_urls="loopback")
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=3)
+        for how in ({}, {"callback_url": "http://127.0.0.1:9/"}):
+            self.ok(node.fail(self.ok(self.task(server, headers={"Idempotency-Key": f"k{len(how)}"}, max_attempts=1, **how))))
+        self.placed(server)
+        there = {re.sub(r":.*", ":", key.removeprefix("sched:{f}:")) for key in redis.say("KEYS", "*").split()}
+        self.assertLessEqual(there, told)
+        self.assertGreater(len(there), 10)
