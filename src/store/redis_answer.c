@@ -406,7 +406,7 @@ unsigned wire_number(const redisReply *answer)
 }
 
 /* What a step of lua/columns.lua answers: all went as it nearly always does. */
-static bool read_fast(struct store_op *op, struct str node, struct str packed)
+static bool read_fast(struct store_op *op, struct str counts, struct str packed)
 {
     struct wire_job job;
 
@@ -427,13 +427,13 @@ static bool read_fast(struct store_op *op, struct str node, struct str packed)
         if (op->verb == STORE_FINISH)
             op->record = (struct store_record){0};
     }
-    return read_counts(node, &op->counts) && wire_job_read(packed, &op->head, &job);
+    return read_counts(counts, &op->counts) && wire_job_read(packed, &op->head, &job);
 }
 
-/* The record of a node, which begins with a small number, and not the answer of a verb. */
-static bool is_node(struct str text)
+/* The counters of a node, which begin with a small number, and not the answer of a verb. */
+static bool is_counts(struct str text)
 {
-    return text.len > COUNTS_BYTES && (unsigned char)text.at[0] < ANSWER_MARK;
+    return text.len == COUNTS_BYTES && (unsigned char)text.at[0] < ANSWER_MARK;
 }
 
 static bool read_list(struct store_op *op, const redisReply *answer)
@@ -464,7 +464,7 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
     if (answer->type == REDIS_REPLY_STRING) {
         if (!is_packed(op->verb))
             return false;
-        if (!is_node(redis_text(answer)))
+        if (!is_counts(redis_text(answer)))
             return read_packed(op, redis_text(answer), NULL);
         return read_fast(op, redis_text(answer), redis_text(part(reply, (*at)++)));
     }

@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { CODES, IDS, NODES, FIRSTS, SECONDS, THIRDS, RESTS };
+enum { CODES, FIRSTS, KINDS, IDS, NODES, TERMS }; /* in the order they are sent */
 
 /* A code, see lua/columns.lua: the verb, and what is true of the row. */
 enum {
@@ -67,44 +67,46 @@ static struct str node_name(struct str name)
     return name.len <= NODE_ID_MAX ? name : STR("");
 }
 
-/* MessagePack. */
-
-static void add_text(struct buf *column, struct str text)
+static void add_byte(struct buf *column, int value)
 {
-    unsigned char head[3] = {0xda, (unsigned char)(text.len >> 8), (unsigned char)text.len};
+    char byte = (char)value;
 
-    assert(text.len <= UINT16_MAX);
-    if (text.len < 32) {
-        head[0] = (unsigned char)(0xa0 | text.len);
-        buf_add(column, head, 1);
-    } else {
-        buf_add(column, head, sizeof head);
+    assert(value >= 0 && value <= UINT8_MAX);
+    buf_add(column, &byte, 1);
+}
+
+static void add_rest(struct columns *columns, const struct scratch *rest)
+{
+    char len[2] = {(char)rest->len, (char)(rest->len >> 8)};
+
+    buf_add(&columns->rests, len, sizeof len);
+    buf_add(&columns->rests, rest->at, rest->len);
+}
+
+/* Which of the terms it is, from 1; 0: there are too many. */
+static int term_kind(struct columns *columns, const struct scratch *term)
+{
+    struct buf *terms = &columns->of[TERMS];
+    size_t at = 0;
+
+    assert(term->len <= UINT8_MAX);
+    for (size_t i = 1; i <= columns->terms; i++) {
+        size_t len = (unsigned char)terms->at[at];
+
+        if (len == term->len && memcmp(terms->at + at + 1, term->at, len) == 0)
+            return (int)i;
+        at += 1 + len;
     }
-    buf_add(column, text.at, text.len);
+    if (columns->terms == COLUMN_TERMS_MAX)
+        return 0;
+    add_byte(terms, (int)term->len);
+    buf_add(terms, term->at, term->len);
+    return (int)++columns->terms;
 }
 
-static void add_number(struct buf *column, int64_t value)
-{
-    unsigned char bytes[9] = {0xd3};
-
-    if (value >= 0 && value < 128) {
-        bytes[0] = (unsigned char)value;
-        buf_add(column, bytes, 1);
-        return;
-    }
-    for (size_t i = 0; i < 8; i++)
-        bytes[8 - i] = (unsigned char)((uint64_t)value >> (8 * i));
-    buf_add(column, bytes, sizeof bytes);
-}
-
-static void add_scratch(struct buf *column, const struct scratch *text)
-{
-    add_text(column, (struct str){text->at, text->len});
-}
-
-/* What every row begins with. */
+/* `first` and `kind` are what a fast step needs; one with neither is not fast. */
 static void add_row(struct columns *columns, int code, const struct store_op *op, struct str node,
-                    int64_t not_after_ms)
+                    int64_t not_after_ms, int first, int kind)
 {
     char id[JOB_ID_TEXT + 1];
 
@@ -115,9 +117,12 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
     if ((code & CODE_FAST) && not_after_ms &&
         (!columns->early_ms || not_after_ms < columns->early_ms))
         columns->early_ms = not_after_ms;
-    add_number(&columns->of[CODES], code);
-    add_text(&columns->of[IDS], (struct str){id, JOB_ID_TEXT});
-    add_text(&columns->of[NODES], node_name(node));
+    add_byte(&columns->of[CODES], code);
+    add_byte(&columns->of[FIRSTS], first);
+    add_byte(&columns->of[KINDS], kind);
+    buf_add(&columns->of[IDS], id, JOB_ID_TEXT);
+    buf_str(&columns->of[NODES], node_name(node));
+    add_byte(&columns->of[NODES], 0);
     columns->ops++;
     columns->rows++;
 }
@@ -128,51 +133,65 @@ static bool put_is_plain(const struct store_op *op, size_t count)
     return op->verb == STORE_RESERVE && op->job && op->attempt == 1 && count > 0 &&
            op->u.put.spec.at && !op->u.put.idem.at && op->u.put.max_attempts >= 1 &&
            op->u.put.max_attempts <= JOB_ATTEMPTS_MAX && op->u.put.type.len <= POOL_LANG_MAX &&
-           op->u.put.candidates[0].node.len <= NODE_ID_MAX;
+           op->u.put.candidates[0].node.len <= NODE_ID_MAX && op->u.put.candidates[0].spare >= 0 &&
+           op->u.put.candidates[0].spare <= UINT8_MAX;
 }
 
-/* How long it is reserved, and what of that is seen in the first bytes of a record. */
+/* How long it is reserved, what of it is seen in the first bytes of a record, and what the record
+ * has from its time-out to its node, and after that. */
 static void put_term(struct scratch *to, const struct store_op *op)
 {
     put_begin(to);
     put_number(to, op->u.put.ttl_ms, 8);
     put_number(to, op->u.put.callback, 1);
     put_number(to, op->u.put.timeout_ms > 0, 1);
-}
-
-/* What the record of a new job has from its time-out to its reason. */
-static void put_record(struct scratch *to, const struct store_op *op, struct str node,
-                       struct str type)
-{
-    put_begin(to);
     put_number(to, op->u.put.timeout_ms, 6);
     put_number(to, op->u.put.owner, 4);
     put_number(to, op->u.put.max_attempts, 1);
     put_number(to, 0, 2); /* no Idempotency-Key, no result outside */
-    put_bytes(to, node_name(node));
-    put_number(to, 0, 1);
-    put_bytes(to, type);
-    put_number(to, 0, 2);
+    put_bytes(to, op->u.put.type);
 }
 
-/* What only the verb reads. */
-static void put_rest(struct scratch *to, const struct store_op *op, struct str type, size_t count,
-                     int64_t not_after_ms)
+/* A first one is among the nodes of the rows. */
+static void put_candidates(struct scratch *to, const struct store_op *op, size_t count)
 {
-    put_begin(to);
-    put_number(to, op->u.put.spec.at != NULL, 1);
-    put_number(to, op->u.put.session.at != NULL, 1);
-    put_number(to, op->u.put.idem.at != NULL, 1);
-    put_number(to, op->attempt, 4);
-    put_number(to, op->u.put.hold_ms, 8);
-    put_number(to, op->u.put.max_attempts, 4);
-    put_number(to, not_after_ms, 8);
-    put_name(to, type);
+    put_number(to, count ? op->u.put.candidates[0].spare : 0, 4);
     put_number(to, (int64_t)count, 1);
     for (size_t i = 1; i < count; i++) {
         put_number(to, op->u.put.candidates[i].spare, 4);
         put_name(to, node_name(op->u.put.candidates[i].node));
     }
+}
+
+/* What only the verb reads: of one that is plain the rest is in its term. */
+static void put_rest(struct scratch *to, const struct store_op *op, size_t count,
+                     int64_t not_after_ms)
+{
+    put_begin(to);
+    put_number(to, not_after_ms, 8);
+    put_candidates(to, op, count);
+}
+
+static void put_rest_long(struct scratch *to, const struct store_op *op, size_t count,
+                          int64_t not_after_ms)
+{
+    struct str type = op->u.put.type;
+
+    if (type.len > POOL_LANG_MAX)
+        type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
+    put_begin(to);
+    put_number(to, op->u.put.spec.at != NULL, 1);
+    put_number(to, op->u.put.idem.at != NULL, 1);
+    put_number(to, op->attempt, 4);
+    put_number(to, op->u.put.hold_ms, 8);
+    put_number(to, op->u.put.ttl_ms, 8);
+    put_number(to, op->u.put.callback, 1);
+    put_number(to, op->u.put.timeout_ms, 8);
+    put_number(to, op->u.put.owner, 4);
+    put_number(to, op->u.put.max_attempts, 4);
+    put_number(to, not_after_ms, 8);
+    put_name(to, type);
+    put_candidates(to, op, count);
 }
 
 static struct column_texts put_texts(const struct store_op *op, struct arena *arena)
@@ -200,22 +219,24 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
     bool reserve = op->verb == STORE_RESERVE;
     size_t count = reserve ? op->u.put.candidate_count : 0;
     struct str node = count ? op->u.put.candidates[0].node : STR("");
-    struct str type = op->u.put.type;
-    int code = (reserve ? CODE_RESERVE : CODE_PUT) | (put_is_plain(op, count) ? CODE_FAST : 0) |
-               (op->u.put.session.at ? CODE_MORE_TEXT : 0);
+    int code = (reserve ? CODE_RESERVE : CODE_PUT) | (op->u.put.session.at ? CODE_MORE_TEXT : 0);
+    int kind = 0;
     struct scratch text;
 
     assert(count <= STORE_CANDIDATES_MAX);
-    if (type.len > POOL_LANG_MAX)
-        type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
-    add_row(columns, code, op, node, not_after_ms);
-    add_number(&columns->of[FIRSTS], count ? op->u.put.candidates[0].spare : 0);
-    put_term(&text, op);
-    add_scratch(&columns->of[SECONDS], &text);
-    put_record(&text, op, node, type);
-    add_scratch(&columns->of[THIRDS], &text);
-    put_rest(&text, op, type, count, not_after_ms);
-    add_scratch(&columns->of[RESTS], &text);
+    if (put_is_plain(op, count)) {
+        put_term(&text, op);
+        kind = term_kind(columns, &text);
+    }
+    if (kind) {
+        put_rest(&text, op, count, not_after_ms);
+        add_row(columns, code | CODE_FAST, op, node, not_after_ms, op->u.put.candidates[0].spare,
+                kind);
+    } else {
+        put_rest_long(&text, op, count, not_after_ms);
+        add_row(columns, code, op, node, not_after_ms, 0, 0);
+    }
+    add_rest(columns, &text);
     return put_texts(op, arena);
 }
 
@@ -226,32 +247,38 @@ static bool is_plain(const struct store_op *op)
            op->attempt <= JOB_ATTEMPTS_MAX;
 }
 
-/* Of one that may be fast all but this is known. */
-static void add_bound(struct buf *column, int64_t not_after_ms)
+/* Of one that may be fast the rest is known. */
+static void put_bound(struct scratch *to, int64_t not_after_ms)
 {
-    add_number(column, wire_bounded(not_after_ms));
+    put_begin(to);
+    put_number(to, not_after_ms, 8);
 }
 
 static struct column_texts add_commit(struct columns *columns, const struct store_op *op,
                                       int64_t not_after_ms, struct arena *arena)
 {
+    int kind = 0;
     struct scratch text;
 
-    add_row(columns, CODE_COMMIT | (is_plain(op) ? CODE_FAST : 0), op, op->node, not_after_ms);
-    add_number(&columns->of[FIRSTS], op->attempt);
-    put_begin(&text);
-    put_number(&text, op->u.settle.running_ttl_ms, 8);
-    put_number(&text, op->u.settle.stop_grace_ms, 8);
-    add_scratch(&columns->of[SECONDS], &text);
-    add_number(&columns->of[THIRDS], 0);
     if (is_plain(op)) {
-        add_bound(&columns->of[RESTS], not_after_ms);
-        return (struct column_texts){.count = 0};
+        put_begin(&text);
+        put_number(&text, op->u.settle.running_ttl_ms, 8);
+        put_number(&text, op->u.settle.stop_grace_ms, 8);
+        kind = term_kind(columns, &text);
     }
-    put_begin(&text);
-    put_number(&text, op->node.at != NULL, 1);
-    put_number(&text, not_after_ms, 8);
-    add_scratch(&columns->of[RESTS], &text);
+    if (kind) {
+        put_bound(&text, not_after_ms);
+        add_row(columns, CODE_COMMIT | CODE_FAST, op, op->node, not_after_ms, op->attempt, kind);
+    } else {
+        put_begin(&text);
+        put_number(&text, op->node.at != NULL, 1);
+        put_number(&text, op->attempt, 4);
+        put_number(&text, not_after_ms, 8);
+        put_number(&text, op->u.settle.running_ttl_ms, 8);
+        put_number(&text, op->u.settle.stop_grace_ms, 8);
+        add_row(columns, CODE_COMMIT, op, op->node, not_after_ms, 0, 0);
+    }
+    add_rest(columns, &text);
     return (struct column_texts){.count = 0};
 }
 
@@ -263,9 +290,9 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
 
     put_begin(to);
     put_number(to, op->node.at != NULL, 1);
+    put_number(to, op->attempt, 4);
     put_number(to, not_after_ms, 8);
     put_number(to, op->u.settle.outcome, 1);
-    put_number(to, op->u.settle.result.at != NULL, 1);
     put_number(to, reason.len > 0, 1);
     put_number(to, op->u.settle.candidates_left, 1);
     put_number(to, op->u.settle.want_record, 1);
@@ -308,16 +335,12 @@ static struct column_texts add_finish(struct columns *columns, const struct stor
         reason.len = 0; /* the end of a good run has none */
     add_row(columns,
             CODE_FINISH | (plain ? CODE_FAST : 0) | (op->u.settle.result.at ? CODE_MORE_TEXT : 0),
-            op, op->node, not_after_ms);
-    add_number(&columns->of[FIRSTS], op->attempt);
-    add_number(&columns->of[SECONDS], 0);
-    add_number(&columns->of[THIRDS], 0);
-    if (plain) {
-        add_bound(&columns->of[RESTS], not_after_ms);
-    } else {
+            op, op->node, not_after_ms, plain ? op->attempt : 0, 0);
+    if (plain)
+        put_bound(&text, not_after_ms);
+    else
         finish_rest(&text, op, reason, not_after_ms);
-        add_scratch(&columns->of[RESTS], &text);
-    }
+    add_rest(columns, &text);
     return finish_texts(op, reason, arena);
 }
 
@@ -340,7 +363,7 @@ struct column_texts columns_add(struct columns *columns, const struct store_op *
 
 void columns_skip(struct columns *columns)
 {
-    add_number(&columns->of[CODES], 0);
+    add_byte(&columns->of[CODES], 0);
     columns->ops++;
 }
 
@@ -348,23 +371,19 @@ void columns_begin(struct columns *columns)
 {
     for (size_t i = 0; i < COLUMN_COUNT; i++)
         columns->of[i].len = 0;
-    columns->ops = columns->rows = 0;
+    columns->rests.len = 0;
+    columns->ops = columns->rows = columns->terms = 0;
     columns->early_ms = 0;
     memset(columns->bucket, 0, sizeof columns->bucket);
 }
 
 struct str columns_pack(struct columns *columns)
 {
-    assert(columns->rows <= columns->ops && columns->ops <= UINT16_MAX);
+    assert(columns->rows <= columns->ops && columns->terms <= COLUMN_TERMS_MAX);
     columns->packed.len = 0;
-    for (size_t i = 0; i < COLUMN_COUNT; i++) {
-        size_t count = i == CODES ? columns->ops : columns->rows;
-        unsigned char head[3] = {0xdc, (unsigned char)(count >> 8), (unsigned char)count};
-
-        buf_add(&columns->packed, head, sizeof head);
+    for (size_t i = 0; i < COLUMN_COUNT; i++)
         if (columns->of[i].len)
             buf_add(&columns->packed, columns->of[i].at, columns->of[i].len);
-    }
     return buf_view(&columns->packed);
 }
 
@@ -372,5 +391,6 @@ void columns_free(struct columns *columns)
 {
     for (size_t i = 0; i < COLUMN_COUNT; i++)
         buf_free(&columns->of[i]);
+    buf_free(&columns->rests);
     buf_free(&columns->packed);
 }

@@ -114,6 +114,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     assert(to == wire->head + WIRE_HEAD_KNOWN);
     list_add(wire, &wire->args, wire->head, sizeof wire->head);
     list_add(wire, &wire->args, "", 0); /* the columns */
+    list_add(wire, &wire->args, "", 0); /* their rests */
     head_word(wire, head->instance);
     head_word(wire, head->generation);
     head_word(wire, head->known);
@@ -125,14 +126,19 @@ struct redis_args wire_args(struct wire *wire)
 {
     char *to = wire->head + WIRE_HEAD_KNOWN;
     struct str packed = columns_pack(&wire->columns);
+    struct str rests = buf_view(&wire->columns.rests);
 
     to = put_number(to, wire->columns.early_ms, 8);
     to = put_number(to, wire->ops, 4);
+    to = put_number(to, (int64_t)wire->columns.rows, 4);
+    to = put_number(to, (int64_t)wire->columns.terms, 4);
     to = put_number(to, (int64_t)(wire->args.count - wire->begun), 4);
     assert(to == wire->head + sizeof wire->head);
     assert(wire->columns.ops == (size_t)wire->ops);
     wire->args.texts[WIRE_COLUMNS] = packed.at;
     wire->args.lens[WIRE_COLUMNS] = packed.len;
+    wire->args.texts[WIRE_COLUMNS + 1] = rests.len ? rests.at : "";
+    wire->args.lens[WIRE_COLUMNS + 1] = rests.len;
     for (size_t i = 0; i < wire->others.count; i++)
         list_add(wire, &wire->args, wire->others.texts[i], wire->others.lens[i]);
     return (struct redis_args){

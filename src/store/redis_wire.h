@@ -12,7 +12,7 @@ enum {
     WIRE_OPS_MAX = 256,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
     WIRE_HEAD_KNOWN = 41,        /* of the head when a batch begins */
-    WIRE_COLUMNS = 6,            /* which argument they are */
+    WIRE_COLUMNS = 6,            /* which argument they are; their rests are the next */
     WIRE_ANSWERS = 5,      /* where they begin: now, order, generation, open breakers, taken back */
     WIRE_RESULT_MAX = 256, /* results up to this are part of the record, see lua/unit.lua */
 };
@@ -35,7 +35,7 @@ struct wire {
     struct wire_list others; /* what is no row; appended at the end */
     size_t begun;            /* how many arguments are the head */
     size_t bytes;
-    char head[57]; /* of the batch, packed; the rest is what is known when it is complete */
+    char head[65]; /* of the batch, packed; the rest is what is known when it is complete */
     int ops;
 };
 

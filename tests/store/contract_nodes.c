@@ -229,6 +229,33 @@ static void test_counts_without_facts(void **state)
         assert_int_equal(op.u.nodes.items[i].facts.len, 0);
 }
 
+/* Short jobs come and go beside long ones; a node that is lost then has the long ones, oldest
+ * first. */
+static void test_long_beside_short(void **state)
+{
+    enum { LONG_A = 1, LONG_B = 30, SHORT_LAST = 60 };
+    struct rig *rig = *state;
+    struct store_op lost = put("x", NULL);
+    struct store_due due[4];
+
+    assert_int_equal(rig_node(rig, "x", 8, NODE_READY), ERR_OK);
+    for (uint64_t job = 1; job <= SHORT_LAST; job++) {
+        bool stays = job == LONG_A || job == LONG_B;
+
+        assert_int_equal(rig_reserve(rig, job, 1, "x"), ERR_OK);
+        assert_int_equal(rig_commit(rig, job, 1, "x"), ERR_OK);
+        if (!stays)
+            assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "x", NULL), ERR_OK);
+        assert_int_equal(rig->op.counts.running, job < LONG_B ? 1 : 2);
+    }
+    lost.u.node_put.new_epoch = true;
+    assert_int_equal(rig_call(rig, &lost), ERR_OK);
+    assert_int_equal(rig_counts(rig, "x").running, 0);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 2);
+    assert_int_equal(due[0].id, LONG_A);
+    assert_int_equal(due[1].id, LONG_B);
+}
+
 #define TEST(name)                                                                                 \
     {                                                                                              \
 #name, name, contract_setup, contract_teardown, NULL                                       \
@@ -239,5 +266,6 @@ const struct CMUnitTest contract_nodes[] = {
     TEST(test_epoch_is_guarded),    TEST(test_drop),
     TEST(test_spare_slots),         TEST(test_answers_have_an_order),
     TEST(test_renew_list),          TEST(test_counts_without_facts),
+    TEST(test_long_beside_short),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

@@ -9,7 +9,7 @@ local function number()
   return tonumber(A[at])
 end
 
-local HEAD_ARGS = 5
+local HEAD_ARGS = 6
 
 local function texts(count)
   local list = {}
@@ -180,9 +180,12 @@ local function is_plain()
   return U.gate_count == 0 and U.now < U.ripe and U.now >= U.recover_until
 end
 
+local ANSWERS = 5 -- what stands before those of the ops
+local answers = {} -- the first nil ends them. They outlive the batch, as they would have to grow again
+
 -- What a fast step did is told by two texts, what a verb did by one or a list.
-local function run_ops(codes, others, answers, may_fast)
-  local steps, to, k, plain = columns.steps, #answers, 0, may_fast and is_plain()
+local function run_ops(codes, others, may_fast)
+  local steps, to, k, plain = columns.steps, ANSWERS, 0, may_fast and is_plain()
   columns.open()
   for i = 1, #codes do
     local code, node, record = codes[i], nil, nil
@@ -199,6 +202,7 @@ local function run_ops(codes, others, answers, may_fast)
       plain = may_fast and is_plain()
     end
   end
+  answers[to + 1] = nil
 end
 
 local function end_batch(count)
@@ -221,30 +225,32 @@ local function end_batch(count)
     U.gen, U.bucket, U.instance)
   call('HSET', KEY .. 'meta', 'state', state)
   kept.state = not U.tidied and state or nil
+  local _, b = next(U.buckets)
+  kept.row = b and b.row or kept.row
 end
 
 -- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
 -- nothing may change any more, retention, breaker threshold and cooldown, whether the instance came
 -- from another master a while ago, the time after which one of the fast ops may not begin (0: none),
--- the number of ops, and of texts of rows; the columns; then the instance's name, a name for a new
--- generation, and the one it knows ('': none yet). Answers {now, order of the first op - 1,
+-- the number of ops, of rows, of their terms and of their texts; the columns, and the rests of the rows;
+-- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers {now, order of the first op - 1,
 -- generation, open breakers, leases taken back, answers...}.
 local function batch(keys, args)
   if not call then begin_library() end
   A, at = args, HEAD_ARGS
-  local now, late, retention, threshold, cooldown, moved, early, count, texts =
-    unpack_struct('<i8i8i8i8i8Bi8I4I4', args[1])
+  local now, late, retention, threshold, cooldown, moved, early, count, rows, terms, texts =
+    unpack_struct('<i8i8i8i8i8Bi8I4I4I4I4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
-  begin_batch(now, args[4], args[5])
-  U.instance, U.retention, U.threshold, U.cooldown = args[3], retention, threshold, cooldown
+  begin_batch(now, args[5], args[6])
+  U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
   wheel_turn()
-  local codes = columns.read(args[2])
+  local codes = columns.read(args[2], args[3], count, rows, terms)
   local others = read_ops(codes, texts)
   if not (others[1] and others[1].verb == 'I' and not others_live()) then pass_time(U.last) end
-  local answers = {now, U.order, U.gen, 0, 0}
-  run_ops(codes, others, answers, early == 0 or now <= early)
+  answers[1], answers[2], answers[3] = now, U.order, U.gen
+  run_ops(codes, others, early == 0 or now <= early)
   end_batch(count)
   answers[4], answers[5] = U.open_count, U.lost
   U, A = nil, nil -- what stays is looked at by every round of Lua's collector

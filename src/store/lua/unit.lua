@@ -25,9 +25,9 @@ local A, at -- its arguments, and where we stand in them
 
 -- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
--- record forgets it.
-local kept = {jobs = {}, nodes = {}, state = nil}
-local node_text -- columns.lua: the record of a node it keeps
+-- record forgets it. `row` is kept because it would have to grow again.
+local kept = {jobs = {}, nodes = {}, state = nil, row = {}}
+local columns = {} -- columns.lua
 
 local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
@@ -54,13 +54,11 @@ local LAZY = { -- most batches need few of the tables of U
   end,
 }
 
-local columns_begin -- columns.lua
-
 local function begin_library()
   call, sub, byte, find = redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
   unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor
-  columns_begin()
+  columns.begin()
 end
 
 -- The next argument.
@@ -79,11 +77,11 @@ local function bucket_of(id)
 end
 
 -- Runs one command over a long list of arguments, a part at a time; `width` of them belong together.
-local function call_in_parts(command, key, args, width)
-  local part = ARGS_MAX - ARGS_MAX % (width or 1)
-  for from = 1, #args, part do
+local function call_in_parts(command, key, args, width, count)
+  local part, last = ARGS_MAX - ARGS_MAX % (width or 1), count or #args
+  for from = 1, last, part do
     local to = from + part - 1
-    call(command, key, unpack_list(args, from, to < #args and to or #args))
+    call(command, key, unpack_list(args, from, to < last and to or last))
   end
 end
 
@@ -138,8 +136,8 @@ end
 local function bucket_get(name)
   local b = U.buckets[name]
   if not b then
-    b = {ids = {}, asked = 0, row = {}, size = 0}
-    U.buckets[name] = b
+    b = {ids = {}, asked = 0, row = kept.row or {}, size = 0}
+    U.buckets[name], kept.row = b, nil
   end
   return b
 end
@@ -223,7 +221,7 @@ local function node_get(id)
   local n = U.nodes[id]
   if n == nil then
     local packed = U.raw_nodes[id]
-    if kept.nodes[id] then packed = node_text(kept.nodes[id]) end
+    if kept.nodes[id] then packed = columns.node_text(kept.nodes[id]) end
     if packed == nil then packed = call('HGET', KEY .. 'n', id) end
     n = packed and node_read(id, packed) or false
     U.nodes[id], kept.nodes[id] = n, nil
@@ -329,9 +327,9 @@ function write_jobs()
   local new = U.made > 0 and write_created() or NOTHING
   for bucket, b in pairs(U.buckets) do
     if b.size > 0 then
-      call_in_parts('HSET', KEY .. 'j:' .. bucket, b.row, 2)
+      call_in_parts('HSET', KEY .. 'j:' .. bucket, b.row, 2, b.size)
       bucket_keep(bucket, new[bucket])
-      b.row, b.size = {}, 0
+      b.size = 0
     end
   end
 end
@@ -339,7 +337,8 @@ end
 end
 
 local function write_nodes()
-  local set, del = U.node_row, {}
+  local set, del = {}, {}
+  columns.write_nodes(set)
   if U.touched then
     for id, n in pairs(U.dirty_nodes) do
       if n.known or n.leases ~= '' then

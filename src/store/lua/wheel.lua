@@ -118,7 +118,8 @@ function write_wheel()
       call('ZADD', KEY .. 'wheel', tick, tick)
     end
   end
-  U.wheel, U.terms = nil, nil -- the terms hold the lists
+  U.wheel = nil
+  columns.forget() -- its terms have the lists
 end
 
 local function write_places(name, places)
