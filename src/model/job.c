@@ -264,12 +264,6 @@ void job_id_floor(uint64_t id)
         ;
 }
 
-int64_t job_id_ms(uint64_t id)
-{
-    assert(id <= ID_MAX);
-    return ID_EPOCH_MS + (int64_t)(id >> (ID_SEQ_BITS + ID_INSTANCE_BITS));
-}
-
 unsigned job_id_instance(uint64_t id)
 {
     return (unsigned)(id & ((1u << ID_INSTANCE_BITS) - 1));

@@ -92,7 +92,6 @@ enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9, JOB_ATTEMPTS_DEFAULT = 2 };
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance);
 void job_id_floor(uint64_t id); /* after recovery: ids made from now on are larger than `id` */
-int64_t job_id_ms(uint64_t id);
 unsigned job_id_instance(uint64_t id);
 uint64_t job_id_from_ms(int64_t wall_ms); /* the smallest id of that ms: for purges and cursors */
 void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1]);

@@ -320,8 +320,8 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     waiting->lane = lane_join(queue, &waiting->spec, &waiting->arena);
     waiting->order = (struct heap_node){.key = -waiting->spec.priority, .tie = head->id};
     int64_t may_wait_ms = waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS;
-    waiting->deadline = (struct heap_node){
-        .key = waits_since(record, waiting->attempt) + may_wait_ms, .tie = head->id};
+    waiting->since_ms = waits_since(record, waiting->attempt);
+    waiting->deadline = (struct heap_node){.key = waiting->since_ms + may_wait_ms, .tie = head->id};
     return waiting;
 }
 
@@ -435,15 +435,12 @@ void queue_forget(struct queue *queue, uint64_t job)
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms)
 {
     const struct waiting *waiting;
-    uint64_t oldest = UINT64_MAX;
+    int64_t oldest_ms = now_ms;
 
     for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));)
-        if (waiting->job < oldest)
-            oldest = waiting->job;
-    if (oldest == UINT64_MAX)
-        return 0;
-    int64_t age_ms = now_ms - job_id_ms(oldest);
-    return age_ms > 0 ? age_ms : 0;
+        if (waiting->since_ms < oldest_ms)
+            oldest_ms = waiting->since_ms;
+    return now_ms - oldest_ms;
 }
 
 bool queue_holds(const struct queue *queue, uint64_t job)

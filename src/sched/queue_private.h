@@ -25,7 +25,8 @@ struct waiting {
     uint64_t job;
     struct spec spec;
     struct buf history;
-    int attempt; /* the one to start */
+    int64_t since_ms; /* it waits: wall time */
+    int attempt;      /* the one to start */
     int max_attempts;
     enum job_state state;      /* when it came */
     bool busy;                 /* a dispatch or a settle is under way: it stands in no heap */

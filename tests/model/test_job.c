@@ -301,11 +301,9 @@ static void test_id_parts(void **state)
 {
     uint64_t id = job_id_next(HOUR_MS(1), 300);
 
-    assert_int_equal(job_id_ms(id), HOUR_MS(1));
     assert_int_equal(job_id_instance(id), 300);
     assert_true(id > job_id_from_ms(HOUR_MS(1)) || id == job_id_from_ms(HOUR_MS(1)) + 300);
     assert_true(id < job_id_from_ms(HOUR_MS(1) + 1));
-    assert_int_equal(job_id_ms(job_id_from_ms(HOUR_MS(1))), HOUR_MS(1));
     assert_int_equal(job_id_from_ms(0), 0);
     assert_int_equal(job_id_from_ms(INT64_MIN), 0);
     assert_true(job_id_from_ms(INT64_MAX) >> 63 == 0);
@@ -321,7 +319,7 @@ static void test_ids_grow_when_the_clock_does_not(void **state)
         assert_true(id >> 9 > last >> 9);
         last = id;
     }
-    assert_in_range(job_id_ms(last), HOUR_MS(2) + 2, HOUR_MS(2) + 3);
+    assert_in_range(last, job_id_from_ms(HOUR_MS(2) + 2), job_id_from_ms(HOUR_MS(2) + 4) - 1);
     assert_true(job_id_next(HOUR_MS(1), 0) > last); /* the clock went back */
     assert_true(job_id_next(0, 0) > last);
     assert_true(job_id_next(INT64_MIN, 0) > last);

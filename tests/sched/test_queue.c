@@ -244,6 +244,30 @@ static void refusals_do_not_prolong_the_wait(void **state)
     assert_true(rig->wall_ms - RIG_START_MS <= 14000);
 }
 
+/* What is told of the wait: time on a node is none. */
+static void a_second_attempt_waits_from_the_end_of_the_first(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    rig_worker(rig, "n2", 0);
+    uint64_t job = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    for (int i = 0; i < 60; i++) {
+        pass(rig, 1000);
+        rig_renew(rig, "n1");
+    }
+    assert_int_equal(metric_value(METRIC_QUEUE_OLDEST, NULL), 0);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN");
+    assert_int_equal(rig_job(rig, job).state, JOB_RETRYING);
+    pass(rig, 5000);
+    assert_in_range(metric_value(METRIC_QUEUE_OLDEST, NULL), 4000, 5000);
+    uint64_t second = rig_wait_in_queue(rig, WAITS_FOR ",\"requires\":\"zone=x\"}");
+    pass(rig, 10000);
+    assert_int_equal(rig_job(rig, second).state, JOB_NEW);
+    assert_in_range(metric_value(METRIC_QUEUE_OLDEST, NULL), 14000, 15000);
+}
+
 /* --- ends --- */
 
 static void who_waited_long_enough_fails(void **state)
@@ -451,6 +475,7 @@ int main(void)
         ROW(a_refused_job_asks_again_but_not_at_once),
         ROW(a_job_outlives_a_node_that_cannot_be_reached),
         ROW(refusals_do_not_prolong_the_wait),
+        ROW(a_second_attempt_waits_from_the_end_of_the_first),
         ROW(who_waited_long_enough_fails),
         ROW(a_timeout_waits_for_the_store),
         ROW(a_cancelled_job_leaves_the_queue),
