@@ -47,6 +47,8 @@
         "Since the snapshot was last compared with the store")                                     \
     ROW(METRIC_VERSION_LAG, GAUGE, "berth_instance_version_lag", NULL,                             \
         "Snapshot versions this instance is behind")                                               \
+    ROW(METRIC_INSTANCE_VERSION, GAUGE, "berth_instance_version", NULL,                            \
+        "Number of the last change of nodes in a shared store that this instance knows")           \
     ROW(METRIC_AUDIT_REPAIRS, COUNTER, "berth_audit_repairs_total", NULL,                          \
         "Differences an audit found and repaired")                                                 \
     ROW(METRIC_INVARIANT, COUNTER, "berth_invariant_violations_total", "rule",                     \

@@ -62,6 +62,7 @@ struct keeper {
     enum store_mode store_mode; /* as last logged */
     char generation[24];        /* of the store, as last seen */
     unsigned moves;             /* likewise */
+    int64_t repairs;            /* likewise */
 };
 
 /* A job that goes on, posted by any thread. */
@@ -533,6 +534,17 @@ static void watch_moves(struct keeper *keeper, const struct store_status *status
               KC("detail", "another server took over; what nodes hold and it lacks is taken back"));
 }
 
+/* Counts and leases move in one call, so this is a mistake of ours, or of whoever else wrote there.
+ */
+static void watch_repairs(struct keeper *keeper, const struct store_status *status)
+{
+    if (status->repairs == keeper->repairs)
+        return;
+    log_event(LOG_ERROR, "store.repaired", KI("counts", status->repairs - keeper->repairs),
+              KC("detail", "slots were counted that no lease held, or the other way round"));
+    keeper->repairs = status->repairs;
+}
+
 /* A store that takes no writes, and one that does again, is told once. */
 static void watch_store(struct keeper *keeper)
 {
@@ -541,6 +553,7 @@ static void watch_store(struct keeper *keeper)
     store_status(keeper->sched->store, &status);
     watch_generation(keeper, &status);
     watch_moves(keeper, &status);
+    watch_repairs(keeper, &status);
     keeper->deaf = status.deaf;
     if (status.mode == keeper->store_mode)
         return;

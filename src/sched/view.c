@@ -29,7 +29,16 @@ struct view {
     size_t id_count;
     int64_t seq;       /* of the last change heard, or known to be contained */
     int64_t oldest_us; /* see view_take_oldest_us */
-    int64_t news_us;   /* the same of `news`; 0: none */
+    int64_t news_us;   /* when the oldest change of `news` that was heard of was made; 0: none */
+    int64_t call_us;   /* the same of `ids` */
+    int64_t sent_us;   /* the call under way */
+    int64_t looked_us; /* the last look at all (load or compare) that was answered was sent */
+    /* What a look found that nobody had told. Its word may still come, and says when it was; else
+     * all that is known is that the look before did not see it. */
+    bool found;
+    int64_t unheard;   /* changes of which that is so */
+    int64_t before_us; /* when that look before was sent */
+    int64_t late_us;   /* the oldest change whose word came at last; 0: none did */
     char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
     unsigned moves;                                                /* likewise */
 };
@@ -84,6 +93,18 @@ int64_t view_take_oldest_us(struct view *view)
 
     view->oldest_us = 0;
     return oldest_us;
+}
+
+static void set_seq(struct view *view, int64_t seq)
+{
+    view->seq = seq;
+    metric_set(METRIC_INSTANCE_VERSION, seq);
+}
+
+/* Of two moments the earlier; 0 is none. */
+static int64_t earlier(int64_t a_us, int64_t b_us)
+{
+    return a_us && (!b_us || a_us < b_us) ? a_us : b_us;
 }
 
 /* Remembers that a node is to be loaded. */
@@ -232,7 +253,7 @@ static void loaded_all(struct view *view)
             load_record(view, &op->u.nodes.items[i]);
     view->members->dirty = true; /* also when there is none: the first edition makes us ready */
     view->loaded = true;
-    view->seq = op->u.nodes.version;
+    set_seq(view, op->u.nodes.version);
 }
 
 /* Who was asked for and is not among the answers has left. */
@@ -253,11 +274,30 @@ static void loaded_some(struct view *view)
     map_free(&found);
 }
 
+/* After a look: `heard_count` nodes were to be loaded before it. */
+static void note_found(struct view *view, size_t heard_count)
+{
+    int64_t version = view->op.u.nodes.version;
+    bool found = version > 0 && view->news.count > heard_count; /* 0: not shared, all is our own */
+
+    assert(view->news.count >= heard_count);
+    view->unheard = version > view->seq ? version - view->seq : 0;
+    view->late_us = 0;
+    if (found && !view->found)
+        view->before_us = view->looked_us;
+    view->found = found;
+    if (!view->news.count)
+        view->news_us = 0; /* what could not be loaded is as it was */
+    metric_set(METRIC_VERSION_LAG, view->unheard);
+    set_seq(view, version); /* smaller, if the store was emptied */
+}
+
 /* Counters are taken over; whose version differs, or who is not there on one side, is loaded. */
 static void compared(struct view *view)
 {
     struct store_op *op = &view->op;
     struct map found = {0};
+    size_t heard_count = view->news.count;
     struct member *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
@@ -279,9 +319,18 @@ static void compared(struct view *view)
         if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
             want(view, member->node->id);
     map_free(&found);
-    metric_set(METRIC_VERSION_LAG,
-               op->u.nodes.version > view->seq ? op->u.nodes.version - view->seq : 0);
-    view->seq = op->u.nodes.version; /* smaller, if the store was emptied */
+    note_found(view, heard_count);
+}
+
+/* An edition with what was loaded is to come. */
+static void note_loaded(struct view *view)
+{
+    int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
+
+    if (view->members->dirty)
+        view->oldest_us =
+            earlier(view->oldest_us, earlier(view->call_us, view->found ? found_us : 0));
+    view->found = false;
 }
 
 static void answered(struct store_op *op)
@@ -295,15 +344,17 @@ static void answered(struct store_op *op)
         atomic_store_explicit(&view->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     if (op->err) {
         view->compare |= view->loaded && some; /* what was not loaded is found again */
+        view->news_us = earlier(view->news_us, some ? view->call_us : 0);
     } else if (some) {
         loaded_some(view);
-        if (view->members->dirty && (!view->oldest_us || view->news_us < view->oldest_us))
-            view->oldest_us = view->news_us;
+        note_loaded(view);
     } else if (op->verb == STORE_NODES) {
         loaded_all(view);
     } else {
         compared(view);
     }
+    if (!op->err && !some)
+        view->looked_us = view->sent_us;
     ids_free(view);
     arena_reset(&view->arena);
     if (!op->err)
@@ -318,6 +369,7 @@ static void send(struct view *view, enum store_verb verb)
     view->op.u.nodes.ids = view->id_count ? view->ids : NULL;
     view->op.u.nodes.id_count = view->id_count;
     view->busy = true;
+    view->sent_us = clock_mono_us();
     sched_send(loop_of(view), &view->op);
 }
 
@@ -333,6 +385,9 @@ static void send_some(struct view *view)
         view->ids[view->id_count++] = str_of(id);
     for (size_t i = 0; i < count; i++)
         map_del(&view->news, view->ids[i]);
+    view->call_us = view->news_us;
+    if (!view->news.count)
+        view->news_us = 0;
     send(view, STORE_NODES);
 }
 
@@ -387,8 +442,11 @@ void view_heard(struct view *view, const struct store_word *word)
     int64_t then_us = clock_mono_us() - word->age_ms * 1000;
 
     if (word->kind == STORE_WORD_NODES) {
-        if (!view->news.count || then_us < view->news_us)
-            view->news_us = then_us;
+        if (view->unheard > 0 && word->seq <= view->seq) {
+            view->unheard--;
+            view->late_us = earlier(view->late_us, then_us);
+        }
+        view->news_us = earlier(view->news_us, then_us);
         while (rest.len)
             want(view, str_cut(&rest, ' '));
     }
@@ -396,7 +454,7 @@ void view_heard(struct view *view, const struct store_word *word)
     if (word->kind == STORE_WORD_GAP || word->seq > view->seq + 1)
         view->compare = true;
     if (word->kind == STORE_WORD_NODES && word->seq > view->seq)
-        view->seq = word->seq;
+        set_seq(view, word->seq);
     next_call(view);
 }
 

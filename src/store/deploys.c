@@ -55,8 +55,11 @@ static void set_detail(struct deploys *deploys, const char *detail)
     pthread_mutex_unlock(&deploys->detail_lock);
 }
 
+/* Every try counts, also our own: while it is away callers are refused before they get here, and a
+ * counter that stands still would look like a database that is well. */
 static void went_down(struct deploys *deploys)
 {
+    metric_add_label(METRIC_SQL, "error", 1);
     atomic_store(&deploys->up, false);
     atomic_fetch_add(&deploys->errors, 1);
     set_detail(deploys, deploys->sql->detail);
@@ -129,11 +132,13 @@ static void run_op(struct deploys *deploys, struct deploys_op *op)
     op->news = 0;
     if (!atomic_load(&deploys->up) || (op->until_mono_ms && clock_mono_ms() > op->until_mono_ms)) {
         op->err = ERR_STORE_DOWN;
+        metric_add_label(METRIC_SQL, "error", 1);
     } else if (!run_verb(deploys, op)) {
         op->err = ERR_STORE_DOWN;
         went_down(deploys);
+    } else {
+        metric_add_label(METRIC_SQL, "ok", 1);
     }
-    metric_add_label(METRIC_SQL, op->err == ERR_STORE_DOWN ? "error" : "ok", 1);
     news = op->err ? 0 : op->news;
     answer(deploys, op);
     tell_news(deploys, news);

@@ -50,7 +50,6 @@ struct embedded {
 
     /* Any thread. */
     _Atomic bool check_always;
-    _Atomic int64_t repairs;
     _Atomic(const char *) fault_what;
     _Atomic int fault_code;
     _Atomic int fault_sys;
@@ -219,11 +218,8 @@ static void audit(struct embedded *self, int64_t mono_ms)
     int repairs = ledger_audit(&self->ledger);
 
     self->audit_ms = mono_ms + AUDIT_MS;
-    atomic_fetch_add_explicit(&self->repairs, repairs, memory_order_relaxed);
-    if (repairs) {
-        metric_add(METRIC_AUDIT_REPAIRS, repairs);
-        metric_add_label(METRIC_INVARIANT, "slots_equal_leases", repairs);
-    }
+    if (repairs)
+        front_count_repairs(&self->front, repairs);
 }
 
 /* Rows that are too old go also when nothing else is written. */
@@ -448,11 +444,6 @@ static void embedded_close(struct store *store)
 void embedded_check_always(struct store *store)
 {
     atomic_store_explicit(&of(store)->check_always, true, memory_order_relaxed);
-}
-
-int64_t embedded_repairs(struct store *store)
-{
-    return atomic_load_explicit(&of(store)->repairs, memory_order_relaxed);
 }
 
 const struct store_backend embedded_backend = {

@@ -8,7 +8,5 @@ extern const struct store_backend embedded_backend;
 
 /* For tests: checks every list, map and counter after each batch, and aborts on a contradiction. */
 void embedded_check_always(struct store *store);
-/* What the audits found and repaired since the start. Any thread. */
-int64_t embedded_repairs(struct store *store);
 
 #endif

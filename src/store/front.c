@@ -176,6 +176,14 @@ void front_count_error(struct front *front)
     count(&front->errors, 1);
 }
 
+void front_count_repairs(struct front *front, int64_t repairs)
+{
+    assert(repairs > 0);
+    count(&front->repairs, repairs);
+    metric_add(METRIC_AUDIT_REPAIRS, repairs);
+    metric_add_label(METRIC_INVARIANT, "slots_equal_leases", repairs);
+}
+
 void front_status(const struct front *front, struct store_status *ret_status)
 {
     *ret_status = (struct store_status){
@@ -184,6 +192,7 @@ void front_status(const struct front *front, struct store_status *ret_status)
         .errors = atomic_load_explicit(&front->errors, memory_order_relaxed),
         .calls = atomic_load_explicit(&front->calls, memory_order_relaxed),
         .batches = atomic_load_explicit(&front->batches, memory_order_relaxed),
+        .repairs = atomic_load_explicit(&front->repairs, memory_order_relaxed),
     };
 }
 

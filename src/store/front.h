@@ -20,6 +20,7 @@ struct front {
     _Atomic int mode; /* enum store_mode */
     _Atomic int64_t since_ms;
     _Atomic int64_t errors;
+    _Atomic int64_t repairs;
     _Atomic int64_t calls;
     _Atomic int64_t batches;
 };
@@ -41,6 +42,8 @@ void front_set_up(struct front *front, bool up);
 bool front_is_up(const struct front *front);
 void front_count_batch(struct front *front);
 void front_count_error(struct front *front);
+/* An audit found so many counts that were not those of the leases: they can only move together. */
+void front_count_repairs(struct front *front, int64_t repairs);
 
 void front_status(const struct front *front, struct store_status *ret_status);
 void front_stop_desk(struct desk *desk, struct msg *stop);

@@ -170,7 +170,7 @@ static bool call_own(struct redis *self, int64_t deadline_ms)
     last = reply->element[reply->elements - 1];
     if (reply->elements > WIRE_ANSWERS + 1 && last->type == REDIS_REPLY_ARRAY &&
         last->elements == 4 && last->element[3]->integer > 0)
-        metric_add(METRIC_AUDIT_REPAIRS, last->element[3]->integer);
+        front_count_repairs(&self->front, last->element[3]->integer);
     freeReplyObject(reply);
     return true;
 }

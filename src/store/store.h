@@ -351,6 +351,7 @@ struct store_status {
     int64_t errors;   /* since the start */
     int64_t calls;
     int64_t batches;
+    int64_t repairs;     /* counts that were not those of the leases, and were set right */
     char detail[160];    /* the last error, "" when none */
     const char *warning; /* what could be wrong with it, as seen at the start; NULL: nothing */
     char generation[24]; /* of what a shared store holds: another one means that it was emptied */

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 
 from harness import live
 
@@ -121,6 +122,17 @@ class EarRelay(Relay):
 
     def heal(self):
         self.open.set()
+
+
+class SlowRelay(Relay):
+    """What passes takes `pause_s` longer, each way."""
+
+    pause_s = 0
+
+    def passes(self, pair, data):
+        if self.pause_s:
+            time.sleep(self.pause_s)
+        return super().passes(pair, data)
 
 
 class Split:

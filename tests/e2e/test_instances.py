@@ -165,6 +165,15 @@ class Deaf(Instances):
             time.sleep(0.02)
         return number
 
+    def delays(self, server):
+        """What nobody told of was found by the next look, and is counted so; not since the last word."""
+        values = server.metrics()
+        name = "berth_pool_consistency_delay_seconds"
+        count = values[f"{name}_count"]
+        self.assertGreater(count, 10)
+        self.assertEqual(values[f'{name}_bucket{{le="2.5"}}'], count)
+        self.assertLess(values[f'{name}_bucket{{le="0.1"}}'], count)
+
     @tags("alone")
     def test_pub_sub_cut_while_nodes_join_and_leave(self):
         Node(self.all[0], "first")
@@ -184,6 +193,8 @@ class Deaf(Instances):
         eventually("all listen again", lambda: self.listeners() == 3, 3)
         print(f"views equal the store {took * 1000:.0f} ms after the heal, {count} nodes came", flush=True)
         self.assertEqual(self.stored(), want)
+        for server in self.all:
+            self.delays(server)
         again = time.monotonic()
         Node(self.all[1], "last")  # and they hear again, not only look
         eventually("heard", lambda: all("last" in self.viewed(server) for server in self.all), 1)

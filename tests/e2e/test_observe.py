@@ -120,7 +120,7 @@ class Metrics(Case):
         "berth_pool_empty_total": "counter", "berth_ack_timeout_total": "counter",
         "berth_node_overload_total": "counter", "berth_cache_requests_total": "counter",
         "berth_store_calls_total": "counter", "berth_pool_consistency_delay_seconds": "histogram",
-        "berth_instance_version_lag": "gauge", "berth_audit_repairs_total": "counter", "berth_lost_lease_total": "counter",
+        "berth_instance_version_lag": "gauge", "berth_instance_version": "gauge", "berth_audit_repairs_total": "counter", "berth_lost_lease_total": "counter",
         "berth_invariant_violations_total": "counter", "berth_queue_depth": "gauge", "berth_nodes": "gauge",
         "berth_build_info": "gauge", "berth_leases": "gauge", "berth_lease_expired_total": "counter",
         "berth_slots": "gauge", "berth_nodes_at_level": "gauge", "berth_queue_oldest_seconds": "gauge",

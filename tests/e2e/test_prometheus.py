@@ -1,86 +1,15 @@
-"""What Prometheus makes of us: a real one scrapes, evaluates the shipped rules and fires the shipped
-alerts. Those that need minutes are told by promtool, on series written down here."""
+"""What promtool makes of our metrics, rules and board: the shipped alerts fire, and wait as long as they
+say, on series written down here. test_alerts.py causes what they are about."""
 import json
 import pathlib
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 import unittest
-import urllib.parse
-import urllib.request
 
-from harness import ROOT, SLOW, Case, Node, eventually, live, tags
-
-RULES = ROOT / "ops" / "prometheus"
-ALERTS = (RULES / "berth-alerts.yml").read_text()
-HERE = bool(shutil.which("promtool") and shutil.which("prometheus"))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Prometheus:
-    """A server of its own. Rules are the shipped ones, except that nobody waits for `for`."""
-
-    def __init__(self, case, port):
-        where = case.dir / "prometheus"
-        where.mkdir()
-        for name in ("berth-rates.yml", "berth-alerts.yml"):
-            (where / name).write_text(re.sub(r"for: \w+", "for: 0s", (RULES / name).read_text()))
-        config = (RULES / "prometheus.yml").read_text().replace("15s", "500ms").replace("7420", str(port))
-        (where / "prometheus.yml").write_text(config)
-        self.port = free_port()
-        self.log = (where / "log").open("w+")
-        self.process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "prometheus", f"--config.file={where}/prometheus.yml",
-             f"--storage.tsdb.path={where}/data", f"--web.listen-address=127.0.0.1:{self.port}"],
-            stdout=self.log, stderr=self.log)
-        live.add(self.process)
-        case.addCleanup(self.close)
-        eventually("prometheus is up", self.up, 30)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        live.discard(self.process)
-        self.log.close()
-
-    def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10 * SLOW) as reply:
-            return json.load(reply)["data"]
-
-    def up(self):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5):
-                return True
-        except OSError:
-            return False
-
-    def value(self, query):
-        found = self.get("/api/v1/query?query=" + urllib.parse.quote(query))["result"]
-        return float(found[0]["value"][1]) if found else None
-
-    def target(self):
-        targets = self.get("/api/v1/targets")["activeTargets"]
-        return targets[0] if targets else {"health": "none"}
-
-    def firing(self):
-        return {alert["labels"]["alertname"] for alert in self.get("/api/v1/alerts")["alerts"]
-                if alert["state"] == "firing"}
-
-    def wait(self, alert, again=lambda: None):
-        """Until it fires; what provokes it may have to go on."""
-        def fires():
-            again()
-            return alert in self.firing()
-
-        eventually(f"{alert} fires", fires, 20)
+from harness import ROOT, Case, Node, eventually
+from prometheus import ALERTS, HERE, NAMES, RULES
 
 
 @unittest.skipUnless(HERE, "there is no prometheus")
@@ -116,82 +45,6 @@ class Scrape(Case):
     def counted(self, server):
         values = server.metrics()
         return values if values.get('berth_slots{state="free"}') == 24 else None
-
-    @tags("load")
-    def test_alerts_that_are_provoked(self):
-        """One server, one Prometheus; each alert after what should bring it, and none before."""
-        config = self.dir / "berth.yaml"
-        config.write_text("reservation_ttl_ms: 100\nmax_attempts: 1\n")
-        server = self.start(args=["--config", str(config)])
-        prometheus = Prometheus(self, server.port)
-        eventually("a first scrape", lambda: prometheus.target()["health"] == "up", 20)
-        eventually("rules are evaluated", lambda: prometheus.value("multi_instance_consistency") == 0, 20)
-        self.assertEqual(prometheus.firing() - {"BerthNoSlots"}, set(), "nothing has happened yet")
-        node = Node(server, "n1", allowed_types=["dev", "talk"], max_concurrent_jobs=4)
-        eventually("there is room", lambda: "BerthNoSlots" not in prometheus.firing(), 20)
-        prometheus.wait("BerthPoolEmpty", lambda: self.dispatch(server, src="xx"))
-        prometheus.wait("BerthAckTimeouts", lambda: self.dispatch(server))
-        prometheus.wait("BerthOverloadRejects", lambda: node.fail(self.placed(server), reason="NODE_OVERLOADED"))
-        prometheus.wait("BerthEmergencyKill", lambda: self.end(node, self.task(server, type="talk"), "EMERGENCY"))
-        prometheus.wait("BerthBreakerOpen", lambda: self.end(node, self.task(server), "BROKEN"))
-        config.write_text("reservation_ttl: 100\n")
-        server.process.send_signal(signal.SIGHUP)
-        prometheus.wait("BerthReloadRefused")
-        node.heartbeat(level="critical")
-        prometheus.wait("BerthNodeCritical", lambda: node.heartbeat(level="critical"))
-        node.heartbeat(level="normal")
-        node.register(max_concurrent_jobs=0, allowed_types=["dev"])
-        prometheus.wait("BerthNoSlots")
-        prometheus.wait("BerthReserveSuccessLow", lambda: [self.dispatch(server) for _ in range(20)])
-        self.assertEqual(prometheus.target()["lastError"], "")
-        self.assertEqual(prometheus.value("sum(scrape_samples_scraped) > 50") is not None, True)
-        server.process.send_signal(signal.SIGSTOP)
-        prometheus.wait("BerthDown")
-        server.process.send_signal(signal.SIGCONT)
-
-    def end(self, node, answer, reason):
-        if answer.status == 200:
-            node.ack(answer.json)
-            node.fail(answer.json, reason=reason)
-
-    @tags("load")
-    def test_a_store_that_is_gone(self):
-        port = free_port()
-        redis = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(port), "--save", "",
-                                  "--dir", str(self.dir), "--maxmemory-policy", "noeviction"],
-                                 stdout=subprocess.DEVNULL)
-        live.add(redis)
-        self.addCleanup(lambda: (redis.kill(), redis.wait(), live.discard(redis)))
-        eventually("redis listens", lambda: self.listens(port))
-        server = self.start(store=f"redis://127.0.0.1:{port}")
-        Node(server, "n1")
-        prometheus = Prometheus(self, server.port)
-        eventually("a first scrape", lambda: prometheus.target()["health"] == "up", 20)
-        redis.send_signal(signal.SIGSTOP)
-        prometheus.wait("BerthStoreDown", lambda: self.dispatch(server))
-        prometheus.wait("BerthCacheHitsLow", lambda: self.dispatch(server))
-        self.assertGreater(prometheus.value("redis_failure_rate"), 0)
-        self.assertEqual(prometheus.target()["lastError"], "", "a scrape needs no store")
-        redis.send_signal(signal.SIGCONT)
-        eventually("all is well again", lambda: "BerthStoreDown" not in prometheus.firing(), 20)
-
-    @tags("load")
-    def test_a_node_that_is_gone(self):
-        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
-                            running_lease_ms=2000)
-        prometheus = Prometheus(self, server.port)
-        eventually("a first scrape", lambda: prometheus.target()["health"] == "up", 20)
-        quiet = Node(server, "quiet")
-        self.ok(quiet.ack(self.placed(server)))
-        prometheus.wait("BerthLeasesLost")
-        prometheus.wait("BerthNodesOffline")
-
-    def listens(self, port):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return True
-        except OSError:
-            return False
 
 
 def series(name, values, **labels):
@@ -234,8 +87,10 @@ ROWS = {
                               [series(DELAY, "0+10x30", le="+Inf")],
                               ratio((DELAY, {"le": "0.5"}, 10), (DELAY, {"le": "1"}, 10)) +
                               [series(DELAY, "0+10x30", le="+Inf")]),
-    "BerthInstancesApart": ([series("berth_instance_version_lag", "0x10 500x30")],
-                            [series("berth_instance_version_lag", "20x40")]),
+    "BerthInstancesApart": ([series("berth_instance_version", "0+1x40"),
+                             series("berth_instance_version", "0+1x20 20x20", instance="b:7420")],
+                            [series("berth_instance_version", "0+900x23 0+5x10"),  # many changes; then it was emptied
+                             series("berth_instance_version", "0+899x23 0+5x10", instance="b:7420")]),
     "BerthNoSlots": ([series("berth_slots", "5x10 0x30", state="free")],
                      [series("berth_slots", "5x19 0x4 1x30", state="free")]),
     "BerthQueueOld": ([series("berth_queue_oldest_seconds", "0+60x40")], [series("berth_queue_oldest_seconds", "200x40")]),
@@ -281,7 +136,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_every_alert_has_rows(self):
-        self.assertEqual(set(re.findall(r"alert: (\w+)", ALERTS)), set(ROWS))
+        self.assertEqual(NAMES, set(ROWS))
         for block in ALERTS.split("- alert: ")[1:]:
             for part in ("severity:", "summary:", "action:"):
                 self.assertIn(part, block)

@@ -237,6 +237,14 @@ size_t rig_due(struct rig *rig, struct store_due *items, size_t max)
     return rig->op.err ? 0 : rig->op.u.due.count;
 }
 
+int64_t rig_repairs(struct rig *rig)
+{
+    struct store_status status;
+
+    store_status(rig->store, &status);
+    return status.repairs;
+}
+
 struct lease_node rig_counts(struct rig *rig, const char *node)
 {
     struct store_op op = {.verb = STORE_COUNTS};

@@ -357,7 +357,7 @@ static void play_all(uint64_t seed, bool restarts)
     /* Every reservation ended exactly once. A restart forgets who was told of an end. */
     if (!restarts)
         assert_int_equal(play.taken, play.ended);
-    assert_int_equal(embedded_repairs(play.rig.store), 0);
+    assert_int_equal(rig_repairs(&play.rig), 0);
     free(play.calls);
     free(play.model.jobs);
     rig_done(&play.rig);

@@ -706,9 +706,10 @@ static void play_it(bool calm)
     for (int verb = STORE_PUT; !calm && verb <= STORE_NODE_DROP; verb++)
         assert_true(play.answers[verb][true] > 0);
     assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);
-    assert_int_equal(embedded_repairs(play.rigs[0].store), 0);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(rig_repairs(&play.rigs[k]), 0);
         rig_done(&play.rigs[k]);
+    }
     free(play.calls);
 }
 

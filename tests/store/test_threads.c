@@ -192,7 +192,7 @@ static void test_many_threads(void **state)
         assert_int_equal(rig_counts(&rig, names[i]).reserved, 0);
         assert_int_equal(rig_counts(&rig, names[i]).running, 0);
     }
-    assert_int_equal(embedded_repairs(rig.store), 0);
+    assert_int_equal(rig_repairs(&rig), 0);
     rig_done(&rig);
 }
 

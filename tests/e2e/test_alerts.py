@@ -1,0 +1,188 @@
+"""Every alert that is shipped fires when what it is about really happens: a real Prometheus scrapes, and
+the fault is caused. That they wait for minutes first is told by promtool (test_prometheus.py)."""
+import functools
+import pathlib
+import re
+import signal
+import unittest
+
+import postgres
+from harness import BINARY, ROOT, Node, eventually, tags
+from prometheus import HERE, NAMES, Prometheus
+from redis import Redis
+from relay import SlowRelay
+from test_agent import AgentCase
+
+
+def provokes(*alerts):
+    """Marks a case in which these fire, all of them and each for a reason of its own."""
+    def mark(case):
+        @functools.wraps(case)
+        def run(self):
+            case(self)
+            self.assertEqual(self.fired, set(alerts), "what was provoked is what is said to be")
+
+        run.provokes = set(alerts)
+        return tags("load")(run)
+
+    return mark
+
+
+@unittest.skipUnless(HERE, "there is no prometheus")
+class AlertCase(AgentCase):
+    def watch(self, *servers):
+        """A Prometheus that scrapes them. Nothing has happened yet, so nothing is told."""
+        self.fired = set()
+        self.prometheus = Prometheus(self, *servers)
+        self.quiet()
+
+    def quiet(self):
+        self.assertEqual(self.prometheus.firing() - {"BerthNoSlots"}, set(), "nothing has happened yet")
+
+    def fires(self, alert, again=lambda: None):
+        """Waits for it; what provokes it may have to go on."""
+        def there():
+            again()
+            return alert in self.prometheus.firing()
+
+        eventually(f"{alert} fires", there, 60)
+        self.fired.add(alert)
+
+    def passes(self, alert):
+        eventually(f"{alert} is over", lambda: alert not in self.prometheus.firing(), 60)
+
+
+class OneServer(AlertCase):
+    @provokes("BerthPoolEmpty", "BerthAckTimeouts", "BerthOverloadRejects", "BerthEmergencyKill", "BerthBreakerOpen",
+              "BerthReloadRefused", "BerthNodeCritical", "BerthNoSlots", "BerthReserveSuccessLow", "BerthDown")
+    def test_nodes_and_settings(self):
+        config = self.dir / "berth.yaml"
+        config.write_text("reservation_ttl_ms: 100\nmax_attempts: 1\n")
+        server = self.start(args=["--config", str(config)])
+        self.watch(server)
+        node = Node(server, "n1", allowed_types=["dev", "talk"], max_concurrent_jobs=4)
+        self.passes("BerthNoSlots")
+        self.fires("BerthPoolEmpty", lambda: self.dispatch(server, src="xx"))
+        self.fires("BerthAckTimeouts", lambda: self.dispatch(server))
+        self.fires("BerthOverloadRejects", lambda: node.fail(self.placed(server), reason="NODE_OVERLOADED"))
+        self.fires("BerthEmergencyKill", lambda: self.end(node, self.task(server, type="talk"), "EMERGENCY"))
+        self.fires("BerthBreakerOpen", lambda: self.end(node, self.task(server), "BROKEN"))
+        config.write_text("reservation_ttl: 100\n")
+        server.process.send_signal(signal.SIGHUP)
+        self.fires("BerthReloadRefused")
+        self.fires("BerthNodeCritical", lambda: node.heartbeat(level="critical"))
+        node.heartbeat(level="normal")
+        node.register(max_concurrent_jobs=0, allowed_types=["dev"])
+        self.fires("BerthNoSlots")
+        self.fires("BerthReserveSuccessLow", lambda: [self.dispatch(server) for _ in range(20)])
+        self.assertEqual(self.prometheus.errors(), [])
+        self.assertIsNotNone(self.prometheus.value("sum(scrape_samples_scraped) > 50"))
+        server.process.send_signal(signal.SIGSTOP)
+        self.fires("BerthDown")
+        server.process.send_signal(signal.SIGCONT)
+
+    def end(self, node, answer, reason):
+        if answer.status == 200:
+            node.ack(answer.json)
+            node.fail(answer.json, reason=reason)
+
+    @provokes("BerthLeasesLost", "BerthNodesOffline", "BerthNodeLeasesLapsed")
+    def test_nodes_that_are_gone_or_stood_still(self):
+        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
+                            running_lease_ms=2000, deploy_lease_ms=3000, deploy_renew_ms=500)
+        frozen = self.agent(server, "frozen")
+        self.watch(server)
+        quiet = Node(server, "quiet")
+        self.ok(quiet.ack(self.placed(server)))  # and nothing more is heard of it
+        frozen.process.send_signal(signal.SIGSTOP)
+        self.fires("BerthLeasesLost")
+        self.fires("BerthNodesOffline")
+        eventually("its lease is over", lambda: server.node("frozen")["health"] == "offline", 20)
+        frozen.process.send_signal(signal.SIGCONT)
+        self.fires("BerthNodeLeasesLapsed")
+
+    @provokes("BerthQueueOld")
+    def test_a_job_that_waits_and_waits(self):
+        """It was queued ten minutes ago, by a server whose clock was so far behind; then that died."""
+        shim = pathlib.Path(BINARY).parent / "tests" / "pastclock.so"
+        server = self.start(env={"LD_PRELOAD": str(shim), "PASTCLOCK_S": "600"})
+        Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=0)
+        job = self.ok(self.task(server, queue_ms=3600000), 202)
+        server.kill()
+        server = self.start()
+        self.assertEqual(server.job(job["job_id"])["state"], "NEW")
+        self.fired = set()
+        self.prometheus = Prometheus(self, server)
+        self.fires("BerthQueueOld")
+        self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        self.passes("BerthQueueOld")
+
+    @unittest.skipUnless(postgres.programs(), "no PostgreSQL here")
+    @provokes("BerthDatabaseDown")
+    def test_a_database_that_is_shut_down(self):
+        """With no node that would ask for anything: it is missed before it is needed."""
+        database = postgres.Postgres(self.dir)
+        server = self.start(database=database.url)
+        self.watch(server)
+        self.ok(server.get("/v1/deployments"))
+        database.close()
+        self.fires("BerthDatabaseDown")
+        before = server.metrics()['berth_sql_calls_total{result="error"}']
+        eventually("it goes on being missed",
+                   lambda: server.metrics()['berth_sql_calls_total{result="error"}'] > before)
+
+
+class TwoInstances(AlertCase):
+    """One is connected to Redis by a wire that can be cut, or slow."""
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.wire = SlowRelay(self.redis.port)
+        self.addCleanup(self.wire.close)
+        self.near = self.start("near", store=self.redis.url)
+        self.far = self.start("far", store=f"redis://127.0.0.1:{self.wire.port}/0")
+        Node(self.near, "n1", max_concurrent_jobs=1000)
+        eventually("both know it", lambda: self.far.get("/v1/nodes/n1").status == 200)
+        self.watch(self.near, self.far)
+
+    @provokes("BerthStoreDown", "BerthCacheHitsLow", "BerthInstancesApart", "BerthConsistencyDelay")
+    def test_a_wire_that_is_cut(self):
+        self.assertEqual(self.prometheus.value("multi_instance_consistency"), 0)
+        self.wire.cut()
+        Node(self.near, "n2")  # which the other cannot hear of
+        self.fires("BerthStoreDown", lambda: self.dispatch(self.far))
+        self.fires("BerthCacheHitsLow", lambda: self.dispatch(self.far))
+        self.assertGreater(self.prometheus.value("redis_failure_rate"), 0)
+        self.fires("BerthInstancesApart")
+        self.assertEqual(self.prometheus.errors(), [], "a scrape needs no store")
+        self.wire.heal()
+        eventually("it knows the other node", lambda: self.far.get("/v1/nodes/n2").status == 200)
+        self.fires("BerthConsistencyDelay")
+        for alert in ("BerthStoreDown", "BerthInstancesApart"):
+            self.passes(alert)
+
+    @provokes("BerthDispatchSlow", "BerthInvariantViolated")
+    def test_a_wire_that_is_slow_and_a_store_that_others_write_to(self):
+        self.wire.pause_s = 0.03
+        self.fires("BerthDispatchSlow", lambda: self.dispatch(self.far))
+        self.wire.pause_s = 0
+        for key in self.redis.say("KEYS", "sched:{f}:j:*").splitlines():
+            self.redis.say("DEL", key)  # jobs that have slots
+        self.fires("BerthInvariantViolated")
+        for server in (self.near, self.far):
+            self.assertEqual(server.stop(), 0)  # before the case asks for broken invariants
+        self.assertIn("event=store.repaired", self.near.log + self.far.log)
+
+
+class Coverage(unittest.TestCase):
+    def test_every_alert_is_provoked(self):
+        cases = [case for group in (OneServer, TwoInstances) for case in vars(group).values()
+                 if hasattr(case, "provokes")]
+        provoked = set().union(*(case.provokes for case in cases))
+        self.assertEqual(provoked, NAMES)
+
+    def test_every_alert_is_in_the_docs(self):
+        text = (ROOT / "docs" / "monitoring.md").read_text()
+        self.assertEqual(set(re.findall(r"`(Berth\w+)`", text)), NAMES)
