@@ -103,7 +103,7 @@ def sessions(run, number):
     """Do sessions slow each other? One that dispatches alone, in turns with 200 that share the same rate; each
     has its own connection, session_id and node on a WebSocket of its own."""
     rate = 500
-    reps, seconds = (1, 2) if run.quick else (7, 10)
+    reps, seconds = (1, 2) if run.quick else (5, 10)
     alone, shared = [], []
     with Redis() as redis, run.berth(store=f"redis://127.0.0.1:{redis.port}/0") as server:
         low = [run.binary, "bench", "low", "--port", server.port, "--rate", rate]

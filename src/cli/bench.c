@@ -402,7 +402,8 @@ static const struct command rows[] = {
                "node,\n"
                "and to the end that the store has accepted. With --sessions N the jobs are those "
                "of N\n"
-               "sessions in turn: of session i each N-th figure from the i-th on.",
+               "sessions in turn, each timed from when it was due: of session i each N-th figure\n"
+               "from the i-th on.",
      .examples = "berth bench low --rate 100 --secs 3\n"
                  "berth bench low --rate 500 --secs 10 --sessions 200",
      .run = cmd_bench_low},

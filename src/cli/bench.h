@@ -101,7 +101,7 @@ struct bench_load {
                            a node of its own, and one request at a time */
     int wake;           /* eventfd */
     int worker_life;    /* readable when the worker process is gone */
-    int64_t *submit_ns; /* by number of the job */
+    int64_t *submit_ns; /* by number of the job; with sessions: when it was due */
     /* results */
     int64_t begun_ns;
     int refused;
