@@ -7,8 +7,9 @@ import signal
 import unittest
 
 import postgres
+from fences import tables
 from harness import BINARY, ROOT, Node, eventually, tags
-from prometheus import HERE, NAMES, Prometheus
+from prometheus import ALERTS, HERE, NAMES, Prometheus
 from redis import Redis
 from relay import SlowRelay
 from test_agent import AgentCase
@@ -184,5 +185,7 @@ class Coverage(unittest.TestCase):
         self.assertEqual(provoked, NAMES)
 
     def test_every_alert_is_in_the_docs(self):
-        text = (ROOT / "docs" / "monitoring.md").read_text()
-        self.assertEqual(set(re.findall(r"`(Berth\w+)`", text)), NAMES)
+        rules = dict(re.findall(r"alert: (\w+)$.*?severity: (\w+)", ALERTS, re.S | re.M))
+        rows = next(rows for head, rows in tables(ROOT / "docs" / "monitoring.md") if head.startswith("| alert |"))
+        told = {name: severity for names, severity, _ in rows for name in re.findall(r"Berth\w+", names)}
+        self.assertEqual(told, rules)

@@ -1,4 +1,4 @@
-"""Commands that stand in running text. Those of berth are typed like the blocks, with what their capitals stand for; of
+"""Commands that stand in running text and in alerts. Those of berth are typed like the blocks, with what their capitals stand for; of
 make, the target is there; what systemd is asked for is what the package ships."""
 import os
 import re
@@ -8,10 +8,12 @@ import unittest
 
 from fences import spans
 from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually, tags
+from prometheus import RULES
 from redis import Redis, free_port
 from test_agent import AgentCase
 from test_docs import PAGES, RUN
 
+TEXTS = [*PAGES, RULES / "berth-alerts.yml"]  # what an alert says to do, too
 # A command's name, where the text is about the command: what it needs is told elsewhere. Typed without anything, it would
 # serve for ever or ask for its arguments.
 NAMED = {"berth dev", "berth server", "berth agent", "berth run", "berth bench", "berth node cordon", "berth node rm"}
@@ -93,7 +95,7 @@ class Inline(AgentCase):
 
     def test_berth(self):
         world, seen = self.world(), set()
-        for span, page in typed(PAGES, "berth ").items():
+        for span, page in typed(TEXTS, "berth ").items():
             if span in NAMED:
                 seen.add(span)
                 self.assertEqual(berth(*span.split()[1:], "--help").returncode, 0, span)
@@ -110,7 +112,7 @@ class Inline(AgentCase):
     def test_make(self):
         """A target that there is; what is not said to take long or to install is run by the blocks."""
         seen = 0
-        for span, page in [*typed(PAGES, "make ").items(), *typed(PAGES, "sudo make ").items()]:
+        for span, page in [*typed(TEXTS, "make ").items(), *typed(TEXTS, "sudo make ").items()]:
             words = re.findall(r'"[^"]*"|[^\s"]+(?:"[^"]*")?', span.removeprefix("sudo "))
             done = subprocess.run(["make", "-n", *[word.replace('"', "") for word in words[1:]]], cwd=ROOT, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, f"{page}: {span}: {done.stderr}")
@@ -129,7 +131,7 @@ class Inline(AgentCase):
         """systemctl and journalctl name units of the package; scripts and programs that are named are there."""
         shipped = {path.stem for path in (ROOT / "ops/systemd").glob("*.service")}
         for begin in ("systemctl ", "journalctl "):
-            for span, page in typed(PAGES, begin).items():
+            for span, page in typed(TEXTS, begin).items():
                 units = set(re.findall(r"berth-\w+", span))
                 self.assertTrue(units and units <= shipped, f"{page}: {span}")
         for span, page in typed(RUN, "node tests").items():
@@ -142,7 +144,7 @@ class Inline(AgentCase):
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         self.start(store=redis.url)
-        for span, page in typed(PAGES, "redis-cli ").items():
+        for span, page in typed(TEXTS, "redis-cli ").items():
             command = span.replace("redis-cli", f"timeout -s INT 5 redis-cli -u {redis.url}")
             done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
             self.assertIn(done.returncode, (0, 124), f"{page}: {span}: {done.stderr}")
