@@ -247,7 +247,6 @@ class RealAgents(AgentCase):
             self.agent(",".join(urls), f"a{i}", slots_fixed=self.slots)
         self.diary = Diary(self.dir / "diary")
         self.accepted, self.long = [], []
-        self.forgotten = 0  # runs of long jobs that a FLUSHALL met
         self.over = threading.Event()
 
     def submit(self, server, command):
@@ -273,6 +272,11 @@ class RealAgents(AgentCase):
         eventually(f"{count} long jobs are placed", more, 30)
         eventually("they run", lambda: set(self.long) <= set(self.diary.times("b")), 10)
 
+    def long_are_known(self):
+        """The store was empty: it can have them only from the nodes that run them."""
+        answers = [self.all[0].get(f"/v1/jobs/{job}") for job in self.long]
+        return all(answer.status == 200 and answer["state"] == "ACKED" for answer in answers)
+
     def test_emptied_under_load(self):
         eventually("all agents are known", lambda: len(self.all[1].get("/v1/nodes").json["nodes"]) == 3)
         self.hold(3)
@@ -283,9 +287,9 @@ class RealAgents(AgentCase):
             for turn in range(4):
                 eventually("there is load", lambda: len(self.diary.lines()) > 60 * (turn + 1), 30)
                 self.redis.say("FLUSHALL")
-                self.forgotten += len(self.long)
                 before = len(self.accepted)
                 eventually("work is placed again", lambda: len(self.accepted) > before + 20, 30)
+                eventually("every long run was taken back", self.long_are_known, 30)
                 self.hold(4 + turn)
         finally:
             self.over.set()
@@ -310,7 +314,7 @@ class RealAgents(AgentCase):
         self.assertEqual({self.ended(server, {"job_id": job})["state"] for job in recent}, {"DONE"})
         refused = sum(len(agent.events("job.refused")) for agent in self.agents)
         taken = sum(server.metrics()["berth_lost_lease_total"] for server in self.all)
-        self.assertGreaterEqual(taken, self.forgotten, "every long run was taken back, each time")
+        self.assertGreater(taken, 0, "they are counted")  # not each: an answer may come too late to be counted
         print(f"{len(self.accepted)} jobs, {taken:.0f} leases taken back, {len(lost)} records of ended ones lost with the data, "
               f"{refused} refused by agents, at most {max(self.diary.most().values())} of {self.slots} at once", flush=True)
 
