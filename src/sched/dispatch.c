@@ -138,7 +138,7 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
         return problem_set(&dispatch->why, ERR_STORE_DOWN, "",
                            dispatch->exists
                                ? "The store went away while the job was being placed; it is ended "
-                                 "as soon as the store is back."
+                                 "as soon as the store is back, unless it was asked for again."
                                : "The store cannot take the job now; nothing was started.");
     case ERR_IDEMPOTENCY:
         return problem_set(&dispatch->why, err, "Idempotency-Key",
@@ -251,8 +251,8 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
 }
 
-/* A job that exists already and may not wait ends here: who was refused must not see it run later.
- */
+/* A job that exists already and may not wait ends here: who was refused must not see it run later,
+ * and may ask again with the same key. One that was accepted before keeps its key. */
 static void give_up(struct dispatch *dispatch, enum err err)
 {
     struct store_op *op = &dispatch->op;
@@ -268,7 +268,7 @@ static void give_up(struct dispatch *dispatch, enum err err)
                             .job = dispatch->job,
                             .attempt = dispatch->attempt,
                             .arena = dispatch->arena};
-    op->u.settle.outcome = STORE_NO_CANDIDATE;
+    op->u.settle.outcome = dispatch->queued ? STORE_NO_CANDIDATE : STORE_ABANDON;
     op->u.settle.reason = str_of(err_name(err));
     sched_send(dispatch->loop, op);
 }

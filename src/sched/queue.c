@@ -171,7 +171,7 @@ static void time_out(struct waiting *waiting)
     end->settle =
         (struct settle){.loop = sched_keeper_loop(waiting->queue->sched),
                         .arena = &end->arena,
-                        .kind = waiting->abandon ? SETTLE_CANCEL : SETTLE_QUEUE_TIMEOUT,
+                        .kind = waiting->abandon ? SETTLE_ABANDON : SETTLE_QUEUE_TIMEOUT,
                         .job = waiting->job,
                         .reason = str_of(waiting->abandon ? waiting->abandon : "QUEUE_TIMEOUT"),
                         .done = ended};

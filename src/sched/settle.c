@@ -17,7 +17,8 @@ static void settled(struct store_op *op);
 static const enum store_outcome outcomes[] = {[SETTLE_DONE] = STORE_DONE,
                                               [SETTLE_FAIL] = STORE_FAIL,
                                               [SETTLE_CANCEL] = STORE_CANCEL,
-                                              [SETTLE_QUEUE_TIMEOUT] = STORE_QUEUE_TIMEOUT};
+                                              [SETTLE_QUEUE_TIMEOUT] = STORE_QUEUE_TIMEOUT,
+                                              [SETTLE_ABANDON] = STORE_ABANDON};
 
 void settle_start(struct settle *settle)
 {

@@ -5,7 +5,14 @@
 
 #include "sched/sched.h"
 
-enum settle_kind { SETTLE_ACK, SETTLE_DONE, SETTLE_FAIL, SETTLE_CANCEL, SETTLE_QUEUE_TIMEOUT };
+enum settle_kind {
+    SETTLE_ACK,
+    SETTLE_DONE,
+    SETTLE_FAIL,
+    SETTLE_CANCEL,
+    SETTLE_QUEUE_TIMEOUT,
+    SETTLE_ABANDON
+};
 
 struct settle {
     /* the caller's */

@@ -67,6 +67,8 @@ void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool end
     const struct store_head *head = &op->head;
 
     assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
+    if (outcome == STORE_ABANDON)
+        return; /* its request was refused, and counted then: never a job to who asked */
     if (kinds[outcome].refusal) /* of no node, if it waited for one in vain */
         tally_refuse(loop->tally, op->node, str_of(head->type),
                      op->node.at ? op->u.settle.reason : str_of(head->reason), 1);

@@ -24,12 +24,14 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
                     " result = ?15 WHERE id = ?1",
     [SQL_JOB_CALLBACK] = "UPDATE job SET callback = ?2, updated_ms = ?3 WHERE id = ?1",
     [SQL_JOB_FIRST_NODE] = "UPDATE job SET first_node = ?2 WHERE id = ?1",
+    [SQL_JOB_ANSWERED] = "UPDATE job SET answered = 1 WHERE id = ?1",
     [SQL_JOB_DROP_KEY] = "UPDATE job SET idem = NULL, first_node = NULL WHERE id = ?1",
     [SQL_JOB_DEL] = "DELETE FROM job WHERE id = ?1",
-    [SQL_JOB_FIND] = "SELECT " JOBROW_HEAD ", attempts, first_node FROM job WHERE id = ?1",
+    [SQL_JOB_FIND] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
+                     " WHERE id = ?1",
     [SQL_JOB_RECORD] = "SELECT " JOBROW_RECORD " FROM job WHERE id = ?1",
     [SQL_JOB_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
-    [SQL_JOB_ACTIVE] = "SELECT " JOBROW_HEAD ", attempts, first_node FROM job"
+    [SQL_JOB_ACTIVE] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
                        " WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
     [SQL_JOB_OLDEST] = "SELECT id, state, lease, callback, created_ms, updated_ms, spec IS NULL"
                        " FROM job WHERE id > ?1 ORDER BY id LIMIT 1",
@@ -291,6 +293,11 @@ void journal_job_first_node(struct journal *journal, const struct entry *entry)
     write_text(journal, SQL_JOB_FIRST_NODE, entry->head.id, str_of(entry->head.node));
 }
 
+void journal_job_answered(struct journal *journal, uint64_t id)
+{
+    write_text(journal, SQL_JOB_ANSWERED, id, STR_NONE);
+}
+
 void journal_job_drop_key(struct journal *journal, uint64_t id)
 {
     write_text(journal, SQL_JOB_DROP_KEY, id, STR_NONE);
@@ -320,6 +327,7 @@ static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct entry
     buf_clear(&entry->attempts);
     buf_str(&entry->attempts, attempts);
     entry->keyed = sqlite3_column_type(stmt, JOBROW_AFTER_HEAD + 1) != SQLITE_NULL;
+    entry->answered = sqlite3_column_int(stmt, JOBROW_AFTER_HEAD + 2) != 0;
     return true;
 }
 

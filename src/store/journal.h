@@ -21,6 +21,7 @@ enum journal_sql {
     SQL_JOB_END,
     SQL_JOB_CALLBACK,
     SQL_JOB_FIRST_NODE,
+    SQL_JOB_ANSWERED,
     SQL_JOB_DROP_KEY,
     SQL_JOB_DEL,
     SQL_JOB_FIND,
@@ -91,6 +92,7 @@ void journal_job_step(struct journal *journal, const struct entry *entry); /* it
 void journal_job_end(struct journal *journal, const struct entry *entry, struct str result);
 void journal_job_callback(struct journal *journal, const struct entry *entry);
 void journal_job_first_node(struct journal *journal, const struct entry *entry);
+void journal_job_answered(struct journal *journal, uint64_t id);
 void journal_job_drop_key(struct journal *journal, uint64_t id);
 void journal_job_del(struct journal *journal, const struct journal_old *old);
 bool journal_job_find(struct journal *journal, uint64_t id, struct entry *entry);

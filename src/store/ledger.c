@@ -329,6 +329,7 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         entry->head = row.head;
         entry->run_until_ms = row.run_until_ms;
         entry->keyed = row.keyed;
+        entry->answered = row.answered;
         entry->attempts = row.attempts;
         row.attempts = (struct buf){0};
         if (entry->head.lease != LEASE_NONE)

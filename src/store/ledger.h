@@ -53,6 +53,7 @@ struct entry {
     struct chain in_holder;
     struct buf attempts; /* JSON array of ended attempts; empty: none yet */
     bool keyed;          /* its row has an Idempotency-Key and was made by a reserve */
+    bool answered;       /* somebody was answered with it by that key */
 };
 
 struct ledger {

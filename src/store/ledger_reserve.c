@@ -50,6 +50,10 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
     }
     as_first_answered(&op->head, key.first_node);
     op->u.put.duplicate = true;
+    if (!entry->answered && !job_state_final(entry->head.state)) {
+        entry->answered = true;
+        journal_job_answered(ledger->journal, key.job);
+    }
     return true;
 }
 

@@ -78,6 +78,7 @@ static const struct ending {
     [STORE_CANCEL] = {JOB_EV_CANCEL, "CANCELLED", false},
     [STORE_QUEUE_TIMEOUT] = {JOB_EV_QUEUE_TIMEOUT, "QUEUE_TIMEOUT", false},
     [STORE_NO_CANDIDATE] = {JOB_EV_NO_CANDIDATE, "NO_CANDIDATE", false},
+    [STORE_ABANDON] = {JOB_EV_CANCEL, "ABANDONED", false},
 };
 
 /* What FINISH is about to do to a job. */
@@ -87,6 +88,8 @@ struct verdict {
     bool of_attempt;
     bool
         in_time; /* the lease is as the outcome needs it: run out for EXPIRE, alive for a message */
+    bool frees_key; /* should it end the job: who asked for that was, or is, answered with an error
+                     */
 };
 
 static struct verdict verdict_of(const struct entry *entry, const struct store_op *op,
@@ -99,7 +102,8 @@ static struct verdict verdict_of(const struct entry *entry, const struct store_o
     struct verdict verdict = {.event = ending->event,
                               .reason = op->u.settle.reason,
                               .of_attempt = ending->of_attempt,
-                              .in_time = alive(entry, now_ms)};
+                              .in_time = alive(entry, now_ms),
+                              .frees_key = op->u.settle.outcome == STORE_ABANDON};
 
     if (verdict.reason.len == 0 || op->u.settle.outcome == STORE_DONE)
         verdict.reason = str_of(ending->reason);
@@ -111,6 +115,8 @@ static struct verdict verdict_of(const struct entry *entry, const struct store_o
             verdict.reason = timed_out ? STR("RUN_TIMEOUT") : STR("NODE_LOST");
         }
     }
+    if (op->u.settle.outcome == STORE_SEND_FAILED) /* a dispatch that never left */
+        verdict.frees_key = entry->keyed && entry->head.attempt == 1;
     if (!verdict.of_attempt)
         verdict.in_time = true;
     if (verdict.reason.len > STORE_REASON_MAX)
@@ -206,8 +212,7 @@ static void become_final(struct ledger *ledger, struct entry *entry, const struc
         head->callback = CALLBACK_PENDING;
         journal_job_callback(ledger->journal, entry);
     }
-    /* A dispatch that never left answered with an error: the same key may try again. */
-    if (verdict->event == JOB_EV_SEND_FAILED && entry->keyed && head->attempt == 1)
+    if (verdict->frees_key)
         journal_job_drop_key(ledger->journal, head->id);
 }
 
@@ -299,6 +304,20 @@ static void answer_counts(const struct ledger *ledger, struct store_op *op, stru
         op->counts = holder->counts;
 }
 
+/* Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
+ */
+static bool goes_on(struct ledger *ledger, const struct store_op *op, struct entry *entry,
+                    int64_t now_ms)
+{
+    if (op->u.settle.outcome != STORE_ABANDON || !entry->answered)
+        return false;
+    if (ledger_waiting(entry)) {
+        entry->head.due_ms = now_ms;
+        ledger_place(ledger, entry);
+    }
+    return true;
+}
+
 void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct entry *entry = ledger_find(ledger, op->job);
@@ -318,7 +337,9 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     ledger_lapse_one(ledger, entry, now_ms);
     verdict = verdict_of(entry, op, now_ms);
     step = ask(entry, op, &verdict);
-    if (step.accepted && verdict.in_time)
+    if (step.accepted && goes_on(ledger, op, entry, now_ms))
+        op->err = ERR_STALE;
+    else if (step.accepted && verdict.in_time)
         take(ledger, op, entry, &verdict, &step, now_ms);
     else if (ends_cancelled(entry, op, &verdict))
         end_cancelled(ledger, op, entry, &verdict, now_ms);

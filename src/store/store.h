@@ -63,6 +63,10 @@ enum store_outcome {
     STORE_CANCEL,      /* an operator; a running job keeps its lease until its node ends it */
     STORE_QUEUE_TIMEOUT, /* it waited queue_ms */
     STORE_NO_CANDIDATE,  /* a retry found nobody */
+    /* Who asked for it was refused: it ends, and its Idempotency-Key is free again. Not so when
+     * somebody was answered with it meanwhile, by that key: then it goes on (ERR_STALE), and if it
+     * waits its hold is over. */
+    STORE_ABANDON,
     STORE_OUTCOME_COUNT
 };
 
@@ -220,8 +224,8 @@ struct store_op {
             bool probe; /* it is the one that decides whether a breaker closes */
             /* The key or the job was known: `head` is what it got the first time. By key: attempt 1
              * with its node and DISPATCHED, or NEW without one if it was put; no lease, no due. The
-             * key is free again when nothing was placed (ERR_ALL_FULL, or SEND_FAILED with nobody
-             * left). A job that is final answers ERR_STALE to a reserve. */
+             * key is free again when nothing was placed (ERR_ALL_FULL, SEND_FAILED with nobody
+             * left, ABANDON). A job that is final answers ERR_STALE to a reserve. */
             bool duplicate;
         } put;
         struct {                    /* COMMIT, FINISH */

@@ -42,6 +42,7 @@ static const char *const migrations[] = {
     " version INT, updated_ms INT);"
     "CREATE TABLE meta(id INTEGER PRIMARY KEY CHECK(id = 1), floor INT, row_count INT, max_id INT);"
     "INSERT INTO meta VALUES(1, 0, 0, 0);",
+    "ALTER TABLE job ADD COLUMN answered INT;",
 };
 
 enum { VERSION_KNOWN = COUNT_OF(migrations) };

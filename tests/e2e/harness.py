@@ -410,11 +410,13 @@ class WsNode:
 
 class Listener:
     """A local HTTP server that keeps what it is sent: the other end of push and callbacks.
-    `answers` gives the status of each request in turn; the last one repeats."""
+    `answers` gives the status of each request in turn; the last one repeats. With a gate (an Event) they
+    are given once that is set."""
 
-    def __init__(self, answers=(200,), port=0):
+    def __init__(self, answers=(200,), port=0, gate=None):
         self.requests = []
         self.answers = list(answers)
+        self.gate = gate
         self.arrived = threading.Condition()
         outer = self
 
@@ -427,6 +429,8 @@ class Listener:
                     status = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                     outer.requests.append((self.path, dict(self.headers), json.loads(body)))
                     outer.arrived.notify_all()
+                if outer.gate:
+                    outer.gate.wait(30 * SLOW)
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()

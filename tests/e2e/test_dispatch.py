@@ -3,7 +3,7 @@ import json
 import threading
 import time
 
-from harness import SLOW, Case, Node, eventually, in_parallel, tags
+from harness import SLOW, Case, Listener, Node, eventually, in_parallel, tags
 
 
 class Idempotency(Case):
@@ -72,6 +72,20 @@ class Idempotency(Case):
                 20, lambda _: self.placed(server, headers=key))}
             self.assertEqual(len(ids), 1)
         self.assertSlots(server, "n1", 5, 0)
+
+
+    def test_one_that_was_refused_after_a_failed_send_is_free(self):
+        server = self.start()
+        deaf = Listener(answers=(503,))
+        self.addCleanup(deaf.close)
+        Node(server, "deaf", endpoint=deaf.url)
+        how = {"headers": {"Idempotency-Key": "k"}, "preferred_node_id": "deaf"}
+        self.problem(self.dispatch(server, **how), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(self.ok(server.get("/v1/jobs"))["jobs"][0]["state"], "FAILED")
+        node = Node(server, "n1")
+        again = self.placed(server, **how)
+        self.assertEqual((again["node_id"], "duplicate" in again), ("n1", False))
+        self.ok(node.ack(again))
 
 
 class Batch(Case):

@@ -3,12 +3,13 @@ BERTH_OUTAGES and BERTH_OUTAGE_S say how often and for how long it is away (`mak
 import collections
 import os
 import pathlib
+import signal
 import threading
 import time
 
 import wsclient
 from fleet import Diary
-from harness import SLOW, Case, WsNode, eventually, in_parallel, tags
+from harness import SLOW, Case, Listener, Node, WsNode, eventually, in_parallel, tags
 from redis import Redis
 from test_agent import AgentCase
 
@@ -230,6 +231,75 @@ class Outage(Case):
             self.end()
             self.fill(2)
             self.end()
+
+
+class Refused(Case):
+    """A request that was refused because Redis went away while its job was being placed, and comes again with its key."""
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.a, self.b = (self.start(name, store=self.redis.url, reservation_ttl_ms=500) for name in ("a", "b"))
+        self.held = Listener(answers=(500,), gate=threading.Event())
+        self.addCleanup(self.held.close)
+        Node(self.a, "deaf", endpoint=self.held.url, allowed_types=["dev"])
+        eventually("both know it", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
+
+    def ask(self, server):
+        return self.task(server, headers={"Idempotency-Key": "k1"}, queue_ms=60000)
+
+    def refuse(self):
+        """Its job is reserved; while it is being sent Redis goes away, then the send fails: it cannot be taken back now."""
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(self.ask(self.a)))
+        client.start()
+        (_, _, message), = self.held.wait(1)
+        self.redis.pause()
+        self.held.gate.set()
+        client.join()
+        self.problem(answers[0], 503, "SCHEDULER_DEPENDENCY_DOWN")
+        return message["job_id"]
+
+    def accepted(self, server):
+        """The answer to the second request: refused at most until Redis is back."""
+        def again():
+            answer = self.ask(server)
+            self.assertIn(answer.status, (200, 202, 503), str(answer))
+            return answer if answer.status != 503 else None
+
+        return eventually("it is accepted", again).json
+
+    def runs(self, node, job_id):
+        """The job arrives at the node, which does it."""
+        def there():
+            return [job for job in node.poll(wait="1s") if job["job_id"] == job_id]
+
+        (job,) = eventually("it is sent", there, 15)
+        self.ok(node.ack(job))
+        self.ok(node.done(job))
+        self.assertEqual(self.b.job(job_id)["state"], "DONE")
+
+    def test_answered_with_the_first_job_before_that_could_be_ended(self):
+        first = self.refuse()
+        self.a.process.send_signal(signal.SIGSTOP)  # before it can end what it refused
+        try:
+            self.redis.go_on()
+            self.assertEqual(self.accepted(self.b)["job_id"], first)
+            node = Node(self.b, "n1", allowed_types=["dev"])
+        finally:
+            self.a.process.send_signal(signal.SIGCONT)
+        self.runs(node, first)
+
+    def test_asked_again_after_the_first_job_was_ended(self):
+        first = self.refuse()
+        self.redis.go_on()
+        eventually("it is ended", lambda: self.b.get(f"/v1/jobs/{first}").json.get("state") == "FAILED")
+        self.assertEqual(self.b.job(first)["reason"], "SCHEDULER_DEPENDENCY_DOWN")
+        node = Node(self.a, "n1", allowed_types=["dev"])
+        second = self.accepted(self.a)["job_id"]
+        self.assertNotEqual(second, first)
+        self.runs(node, second)
 
 
 class RealAgents(AgentCase):

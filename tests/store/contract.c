@@ -28,6 +28,25 @@ int contract_teardown(void **state)
     return 0;
 }
 
+void contract_reopen(struct rig *rig)
+{
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+}
+
+struct store_op contract_reserve(uint64_t job, const char *node)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{\"type\":\"f2f\",\"session_id\":\"s9\"}");
+    op.u.put.max_attempts = 2;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0].node = str_of(node);
+    op.u.put.candidates[0].hash = str_hash(str_of(node));
+    return op;
+}
+
 /* Stories get the number of their story before the rig is made: it waits in initial_state. */
 static int story_setup(void **state)
 {
@@ -47,8 +66,8 @@ static size_t add_all(struct CMUnitTest *to, const struct CMUnitTest *from, size
 
 int contract_run(const struct contract_backend *backend)
 {
-    size_t total =
-        contract_story_count + contract_jobs_count + contract_nodes_count + contract_breaker_count;
+    size_t total = contract_story_count + contract_jobs_count + contract_keys_count +
+                   contract_nodes_count + contract_breaker_count;
     struct CMUnitTest *tests = mem_array(struct CMUnitTest, total);
     size_t count = 0;
     int failed;
@@ -61,6 +80,7 @@ int contract_run(const struct contract_backend *backend)
                                            .teardown_func = contract_teardown,
                                            .initial_state = (void *)(uintptr_t)count};
     count += add_all(tests + count, contract_jobs, contract_jobs_count);
+    count += add_all(tests + count, contract_keys, contract_keys_count);
     count += add_all(tests + count, contract_nodes, contract_nodes_count);
     count += add_all(tests + count, contract_breaker, contract_breaker_count);
     failed = _cmocka_run_group_tests(backend->name, tests, count, NULL, NULL);

@@ -30,9 +30,12 @@ extern const struct contract_backend *contract_backend;
 extern const size_t contract_story_count;
 const char *contract_story_name(size_t at);
 void contract_story(void **state);
-/* And what no table can tell (contract_jobs.c, contract_nodes.c, contract_breaker.c). */
+/* And what no table can tell (contract_jobs.c, contract_keys.c, contract_nodes.c,
+ * contract_breaker.c). */
 extern const struct CMUnitTest contract_jobs[];
 extern const size_t contract_jobs_count;
+extern const struct CMUnitTest contract_keys[];
+extern const size_t contract_keys_count;
 extern const struct CMUnitTest contract_nodes[];
 extern const size_t contract_nodes_count;
 extern const struct CMUnitTest contract_breaker[];
@@ -41,5 +44,12 @@ extern const size_t contract_breaker_count;
 /* Fixtures: a rig with nodes n1 and n2 (max 2, ready) and n3 (max 1, draining). */
 int contract_setup(void **state);
 int contract_teardown(void **state);
+#define CONTRACT(name)                                                                             \
+    {                                                                                              \
+#name, name, contract_setup, contract_teardown, NULL                                       \
+    }
+
+void contract_reopen(struct rig *rig);                            /* closes and opens the store */
+struct store_op contract_reserve(uint64_t job, const char *node); /* attempt 1 of a new job */
 
 #endif

@@ -1,141 +1,19 @@
-/* Jobs: keys, records, lists, callbacks, sessions, terms. */
+/* Jobs: records, lists, callbacks, sessions, terms. */
 #include "contract.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void reopen(struct rig *rig)
-{
-    contract_backend->close(rig);
-    contract_backend->open(rig);
-}
-
-static struct store_op reserve_op(uint64_t job, const char *node)
-{
-    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
-
-    op.u.put.spec = STR("{\"type\":\"f2f\",\"session_id\":\"s9\"}");
-    op.u.put.max_attempts = 2;
-    op.u.put.ttl_ms = RIG_TTL_MS;
-    op.u.put.candidate_count = 1;
-    op.u.put.candidates[0].node = str_of(node);
-    op.u.put.candidates[0].hash = str_hash(str_of(node));
-    return op;
-}
-
-static enum err reserve_keyed(struct rig *rig, uint64_t job, const char *node, const char *key,
-                              uint64_t fingerprint)
-{
-    rig->op = reserve_op(job, node);
-    rig->op.u.put.idem = str_of(key);
-    rig->op.u.put.fingerprint = fingerprint;
-    return rig_call(rig, &rig->op);
-}
-
-static void assert_first_answer(const struct store_op *op, uint64_t job, enum job_state state,
-                                const char *node)
-{
-    assert_int_equal(op->err, ERR_OK);
-    assert_true(op->u.put.duplicate);
-    assert_int_equal(op->head.id, job);
-    assert_int_equal(op->head.state, state);
-    assert_int_equal(op->head.attempt, 1);
-    assert_string_equal(op->head.node, node);
-}
-
-static void test_key_gives_the_first_answer(void **state)
-{
-    struct rig *rig = *state;
-
-    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
-    assert_false(rig->op.u.put.duplicate);
-    reserve_keyed(rig, 2, "n2", "k", 77);
-    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
-    assert_int_equal(rig_counts(rig, "n2").reserved, 0);
-
-    /* However far the job has come, and across a restart. */
-    assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
-    assert_int_equal(rig_reserve(rig, 1, 2, "n2"), ERR_OK);
-    reserve_keyed(rig, 3, "n2", "k", 77);
-    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
-    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 2, "n2", NULL), ERR_OK);
-    reopen(rig);
-    reserve_keyed(rig, 4, "n2", "k", 77);
-    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
-    assert_int_equal(rig_get(rig, 4), ERR_NOT_FOUND);
-}
-
-static void test_key_with_another_body_is_refused(void **state)
-{
-    struct rig *rig = *state;
-
-    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
-    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_IDEMPOTENCY);
-    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
-    assert_int_equal(reserve_keyed(rig, 2, "n1", "k2", 78), ERR_OK);
-}
-
-static void test_key_of_a_job_that_was_put(void **state)
-{
-    struct rig *rig = *state;
-
-    rig->op = reserve_op(1, "n1");
-    rig->op.verb = STORE_PUT;
-    rig->op.u.put.idem = STR("k");
-    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
-    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
-    reserve_keyed(rig, 2, "n1", "k", 0);
-    assert_first_answer(&rig->op, 1, JOB_NEW, "");
-}
-
-/* No candidate took it: the key is not used up, the next try is a new one. */
-static void test_key_of_a_refused_reserve_is_free(void **state)
-{
-    struct rig *rig = *state;
-
-    assert_int_equal(reserve_keyed(rig, 1, "n3", "k", 77), ERR_ALL_FULL);
-    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_OK);
-    assert_false(rig->op.u.put.duplicate);
-}
-
-/* The next candidate in the same attempt is what the client is told, so it is the first answer. */
-static void test_key_after_a_failed_send(void **state)
-{
-    struct rig *rig = *state;
-
-    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
-    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
-    assert_int_equal(reserve_keyed(rig, 1, "n2", "k", 77), ERR_OK);
-    assert_false(rig->op.u.put.duplicate);
-    reserve_keyed(rig, 2, "n1", "k", 77);
-    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n2");
-}
-
-/* The dispatch was answered with an error: nothing ran, the same key may try again. */
-static void test_key_is_free_after_a_send_that_failed_for_good(void **state)
-{
-    struct rig *rig = *state;
-    struct store_op op = {.verb = STORE_FINISH, .job = 1, .attempt = 1, .node = STR("n1")};
-
-    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
-    op.u.settle.outcome = STORE_SEND_FAILED;
-    assert_int_equal(rig_call(rig, &op), ERR_OK);
-    assert_int_equal(op.head.state, JOB_FAILED);
-    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 77), ERR_OK);
-    assert_false(rig->op.u.put.duplicate);
-    assert_int_equal(rig->op.head.id, 2);
-}
-
 static void test_not_after(void **state)
 {
     struct rig *rig = *state;
-    struct store_op op = reserve_op(1, "n1");
+    struct store_op op = contract_reserve(1, "n1");
 
     op.not_after_ms = rig_now_ms() - 1;
     assert_int_equal(rig_call(rig, &op), ERR_TOO_LATE);
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
     assert_int_equal(rig_get(rig, 1), ERR_NOT_FOUND);
-    op = reserve_op(1, "n1");
+    op = contract_reserve(1, "n1");
     op.not_after_ms = rig_now_ms();
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     op = (struct store_op){.verb = STORE_JOB_GET, .job = 1, .not_after_ms = rig_now_ms() - 1};
@@ -274,7 +152,7 @@ static void test_reasons(void **state)
 static void test_time_out_bounds_the_lease(void **state)
 {
     struct rig *rig = *state;
-    struct store_op op = reserve_op(1, "n1");
+    struct store_op op = contract_reserve(1, "n1");
     struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
 
     op.u.put.timeout_ms = 60000;
@@ -297,7 +175,7 @@ static void test_long_texts(void **state)
     static char reason[500];
     struct rig *rig = *state;
     static char spec[300000];
-    struct store_op op = reserve_op(1, "n1");
+    struct store_op op = contract_reserve(1, "n1");
 
     memset(reason, 'r', sizeof reason - 1);
     memset(spec, ' ', sizeof spec);
@@ -309,7 +187,7 @@ static void test_long_texts(void **state)
     assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", reason), ERR_OK);
     assert_int_equal(strlen(rig->op.head.reason), STORE_REASON_MAX);
     assert_true(str_eq(rig->op.record.spec, op.u.put.spec));
-    reopen(rig);
+    contract_reopen(rig);
     assert_int_equal(rig_get(rig, 1), ERR_OK);
     assert_true(str_eq(rig->op.record.spec, op.u.put.spec));
 }
@@ -348,7 +226,7 @@ static void test_list(void **state)
     assert_int_equal(list(rig, op), 0);
     for (uint64_t job = 1; job <= 4; job++)
         assert_int_equal(rig_reserve(rig, job, 1, "n1 n2"), ERR_OK);
-    op = reserve_op(5, "n3");
+    op = contract_reserve(5, "n3");
     op.verb = STORE_PUT;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL);
@@ -408,7 +286,7 @@ static void test_callbacks(void **state)
     struct rig *rig = *state;
 
     for (uint64_t job = 1; job <= 2; job++) {
-        rig->op = reserve_op(job, "n1");
+        rig->op = contract_reserve(job, "n1");
         rig->op.u.put.callback = true;
         assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
         assert_int_equal(rig->op.head.callback, CALLBACK_WANTED);
@@ -418,7 +296,7 @@ static void test_callbacks(void **state)
     assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig->op.head.callback, CALLBACK_PENDING);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 2, 0, NULL, NULL), ERR_OK);
-    reopen(rig);
+    contract_reopen(rig);
     assert_int_equal(pending(rig, 0), 2);
     assert_int_equal(rig->op.u.list.items[0].head.id, 1);
     assert_true(str_is(rig->op.u.list.items[0].result, "{\"ok\":1}"));
@@ -435,7 +313,7 @@ static void test_callbacks(void **state)
 
 static enum err use_session(struct rig *rig, uint64_t job, const char *pool, const char *pair)
 {
-    rig->op = reserve_op(job, "n1");
+    rig->op = contract_reserve(job, "n1");
     rig->op.u.put.session = STR("s1");
     rig->op.u.put.pool = str_of(pool);
     rig->op.u.put.lang_pair = str_of(pair);
@@ -466,7 +344,7 @@ static void test_sessions(void **state)
     assert_int_equal(rig->op.u.session.updated_ms, start);
     assert_int_equal(use_session(rig, 3, "zh:en", "zh->en"), ERR_OK);
     assert_int_equal(use_session(rig, 4, "de:en", "de->en"), ERR_ALL_FULL);
-    reopen(rig);
+    contract_reopen(rig);
     assert_int_equal(session(rig, "s1"), ERR_OK);
     assert_true(str_is(rig->op.u.session.preferred_pool, "zh:en"));
     assert_int_equal(rig->op.u.session.version, 2);
@@ -548,31 +426,20 @@ static void test_adopt_gives_the_record(void **state)
     assert_int_equal(rig_call(rig, &op), ERR_NOT_FOUND);
 }
 
-#define TEST(name)                                                                                 \
-    {                                                                                              \
-#name, name, contract_setup, contract_teardown, NULL                                       \
-    }
-
 const struct CMUnitTest contract_jobs[] = {
-    TEST(test_key_gives_the_first_answer),
-    TEST(test_key_with_another_body_is_refused),
-    TEST(test_key_of_a_job_that_was_put),
-    TEST(test_key_of_a_refused_reserve_is_free),
-    TEST(test_key_after_a_failed_send),
-    TEST(test_key_is_free_after_a_send_that_failed_for_good),
-    TEST(test_not_after),
-    TEST(test_what_the_candidates_said),
-    TEST(test_record_of_a_whole_life),
-    TEST(test_a_cancelled_run_stops),
-    TEST(test_reasons),
-    TEST(test_time_out_bounds_the_lease),
-    TEST(test_long_texts),
-    TEST(test_history_is_bounded),
-    TEST(test_list),
-    TEST(test_callbacks),
-    TEST(test_sessions),
-    TEST(test_due),
-    TEST(test_hold),
-    TEST(test_adopt_gives_the_record),
+    CONTRACT(test_not_after),
+    CONTRACT(test_what_the_candidates_said),
+    CONTRACT(test_record_of_a_whole_life),
+    CONTRACT(test_a_cancelled_run_stops),
+    CONTRACT(test_reasons),
+    CONTRACT(test_time_out_bounds_the_lease),
+    CONTRACT(test_long_texts),
+    CONTRACT(test_history_is_bounded),
+    CONTRACT(test_list),
+    CONTRACT(test_callbacks),
+    CONTRACT(test_sessions),
+    CONTRACT(test_due),
+    CONTRACT(test_hold),
+    CONTRACT(test_adopt_gives_the_record),
 };
 const size_t contract_jobs_count = COUNT_OF(contract_jobs);

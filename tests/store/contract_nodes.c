@@ -256,16 +256,11 @@ static void test_long_beside_short(void **state)
     assert_int_equal(due[1].id, LONG_B);
 }
 
-#define TEST(name)                                                                                 \
-    {                                                                                              \
-#name, name, contract_setup, contract_teardown, NULL                                       \
-    }
-
 const struct CMUnitTest contract_nodes[] = {
-    TEST(test_register_and_change), TEST(test_put_of_nobody),
-    TEST(test_epoch_is_guarded),    TEST(test_drop),
-    TEST(test_spare_slots),         TEST(test_answers_have_an_order),
-    TEST(test_renew_list),          TEST(test_counts_without_facts),
-    TEST(test_long_beside_short),
+    CONTRACT(test_register_and_change), CONTRACT(test_put_of_nobody),
+    CONTRACT(test_epoch_is_guarded),    CONTRACT(test_drop),
+    CONTRACT(test_spare_slots),         CONTRACT(test_answers_have_an_order),
+    CONTRACT(test_renew_list),          CONTRACT(test_counts_without_facts),
+    CONTRACT(test_long_beside_short),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

@@ -246,7 +246,7 @@ static struct model_answer end_job(struct model *model, struct model_job *job,
     if (final(job))
         return job->state == JOB_FAILED && job->ended_by == (int)outcome ? duplicate()
                                                                          : answer(ERR_STALE);
-    if (outcome != STORE_CANCEL && !waiting(job))
+    if (outcome != STORE_CANCEL && outcome != STORE_ABANDON && !waiting(job))
         return answer(ERR_STALE);
     if (on_node(job) && (job->state == JOB_DISPATCHED || !model_alive(model, job)))
         end_attempt(job, JOB_EV_CANCEL);

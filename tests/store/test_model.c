@@ -169,9 +169,10 @@ static void call_commit(struct play *play, struct call *call)
 static void call_finish(struct play *play, struct call *call)
 {
     static const enum store_outcome often[] = {
-        STORE_DONE,   STORE_DONE,   STORE_DONE,   STORE_FAIL,          STORE_FAIL,
-        STORE_EXPIRE, STORE_EXPIRE, STORE_EXPIRE, STORE_REFUSED,       STORE_SEND_FAILED,
-        STORE_CANCEL, STORE_EXPIRE, STORE_DONE,   STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE,
+        STORE_DONE,    STORE_DONE,          STORE_DONE,         STORE_FAIL,
+        STORE_FAIL,    STORE_EXPIRE,        STORE_EXPIRE,       STORE_EXPIRE,
+        STORE_REFUSED, STORE_SEND_FAILED,   STORE_CANCEL,       STORE_EXPIRE,
+        STORE_DONE,    STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE, STORE_ABANDON,
     };
     struct model_job *job = call->job;
     struct store_op *op = &call->op;

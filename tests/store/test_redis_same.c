@@ -194,7 +194,7 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     static const enum store_outcome often[] = {
         STORE_DONE,    STORE_DONE,        STORE_FAIL,          STORE_FAIL,         STORE_FAIL,
         STORE_EXPIRE,  STORE_EXPIRE,      STORE_CANCEL,        STORE_EXPIRE,       STORE_DONE,
-        STORE_REFUSED, STORE_SEND_FAILED, STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE,
+        STORE_REFUSED, STORE_SEND_FAILED, STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE, STORE_ABANDON,
     };
     const struct store_head *head = &play->heads[slot];
     enum store_outcome outcome = often[below(play, COUNT_OF(often))];

@@ -76,7 +76,7 @@ local function purge_part(key, part, fields, jobs_max)
     if U.total - U.active - gone > jobs_max and
       (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
       gone = gone + 1
-      for _, tail in ipairs({'', ':s', ':h', ':r', ':k'}) do fields[#fields + 1] = id .. tail end
+      for _, tail in ipairs({'', ':s', ':h', ':r', ':k', ':a'}) do fields[#fields + 1] = id .. tail end
       U.jobs[id], U.raw[id], U.dirty[id] = false, false, nil
     else
       kept[#kept + 1] = id

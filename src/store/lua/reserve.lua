@@ -40,7 +40,7 @@ local function write_idems()
   end
 end
 
--- The key its job was made with; only a job made by a reserve keeps it.
+-- The key its job was made with.
 local function idem_of(j)
   return outside_text(j, ':k')
 end
@@ -70,6 +70,10 @@ local function answered_by_key(op, answer)
     return true
   end
   answer.head, answer.duplicate = first_answer(j, node), 1
+  if not is_final(j) and not outside_text(j, ':a') then
+    job_beside(j, ':a', '1')
+    job_changed(j)
+  end
   return true
 end
 
@@ -147,7 +151,10 @@ function verbs.P(op)
     j = create(op)
     j.due = later(U.now, op.hold)
     job_place(j)
-    if op.idem then idem_set(op.idem, op.job, op.fingerprint, '') end
+    if op.idem then
+      job_beside(j, ':k', op.idem)
+      idem_set(op.idem, op.job, op.fingerprint, '')
+    end
     note_session(op.session, op.pool, op.lang_pair)
   end
   if j then answer.head = head_of(j) end

@@ -63,7 +63,7 @@ function verbs.C(op)
   return settled_answer(answer)
 end
 
-local DONE_OUTCOME, FAIL_OUTCOME, EXPIRE_OUTCOME = 0, 1, 4
+local DONE_OUTCOME, FAIL_OUTCOME, SEND_FAILED_OUTCOME, EXPIRE_OUTCOME, ABANDON_OUTCOME = 0, 1, 3, 4, 8
 local STOPPED = 2 -- not only did a lease end: its job had been cancelled before
 
 -- What each outcome is to the job machine, and the reason it leaves when none is given.
@@ -76,6 +76,7 @@ local endings = { -- by enum store_outcome
   [5] = {event = 'cancel', reason = 'CANCELLED'},
   [6] = {event = 'queue_timeout', reason = 'QUEUE_TIMEOUT'},
   [7] = {event = 'no_candidate', reason = 'NO_CANDIDATE'},
+  [8] = {event = 'cancel', reason = 'ABANDONED'},
 }
 
 local function plain_json(reason)
@@ -87,6 +88,9 @@ local function verdict_of(op, j)
   local v = {
     event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
     reason = op.reason, reason_json = op.reason_json, blames = op.blames,
+    -- Should it end the job: who asked for that was, or is, answered with an error.
+    frees_key = op.outcome == ABANDON_OUTCOME or
+      (op.outcome == SEND_FAILED_OUTCOME and j.keyed and j.attempt == 1),
   }
   if op.reason == '' or op.outcome == DONE_OUTCOME then
     v.reason, v.reason_json = ending.reason, plain_json(ending.reason)
@@ -152,8 +156,7 @@ local function become_final(j, v)
     j.callback = CALLBACK.PENDING
     U.callbacks[j.id] = true
   end
-  -- A dispatch that never left answered with an error: the same key may try again.
-  if v.event == 'send_failed' and j.keyed and j.attempt == 1 then
+  if v.frees_key then
     local text = idem_of(j)
     if text and idem_get(text) == j.id then idem_drop(text) end
   end
@@ -220,6 +223,16 @@ local function told_of(op)
   return take_back(op.node, op.job, op.attempt, AWAY_GRACE_MS)
 end
 
+-- Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
+local function goes_on(op, j)
+  if op.outcome ~= ABANDON_OUTCOME or not outside_text(j, ':a') then return false end
+  if is_waiting(j) then
+    j.due = U.now
+    job_place(j)
+  end
+  return true
+end
+
 function verbs.F(op)
   local answer = new_answer()
   local j = job_get(op.job) or told_of(op)
@@ -231,7 +244,9 @@ function verbs.F(op)
   lapse_one(j)
   local v = verdict_of(op, j)
   local to, attempt, effect = ask(op, j, v)
-  if to and v.in_time then
+  if to and goes_on(op, j) then
+    answer.err = ERR.STALE
+  elseif to and v.in_time then
     take(op, answer, j, v, to, attempt, effect)
   elseif ends_cancelled(op, j, v) then
     end_cancelled(answer, j, v)

@@ -190,7 +190,7 @@ local function job_listed(id)
 end
 
 -- A field beside the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
--- Idempotency-Key. One that this batch is about to write is not in Redis yet.
+-- Idempotency-Key, `:a` somebody was answered with it by that. One that this batch is about to write is not in Redis yet.
 local function outside_text(j, tail)
   if j.new and j.new[tail] then return j.new[tail] end
   local b, name = bucket_get(bucket_of(j.id)), j.id .. tail

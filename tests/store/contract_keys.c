@@ -1,0 +1,200 @@
+/* Idempotency-Keys: what a second request with the same one is answered, and when it is free again.
+ */
+#include "contract.h"
+
+static enum err reserve_keyed(struct rig *rig, uint64_t job, const char *node, const char *key,
+                              uint64_t fingerprint)
+{
+    rig->op = contract_reserve(job, node);
+    rig->op.u.put.idem = str_of(key);
+    rig->op.u.put.fingerprint = fingerprint;
+    return rig_call(rig, &rig->op);
+}
+
+static enum err put_keyed(struct rig *rig, uint64_t job, const char *key, uint64_t fingerprint)
+{
+    rig->op = contract_reserve(job, "n1");
+    rig->op.verb = STORE_PUT;
+    rig->op.u.put.idem = str_of(key);
+    rig->op.u.put.fingerprint = fingerprint;
+    rig->op.u.put.hold_ms = RIG_RUN_MS;
+    return rig_call(rig, &rig->op);
+}
+
+static void assert_first_answer(const struct store_op *op, uint64_t job, enum job_state state,
+                                const char *node)
+{
+    assert_int_equal(op->err, ERR_OK);
+    assert_true(op->u.put.duplicate);
+    assert_int_equal(op->head.id, job);
+    assert_int_equal(op->head.state, state);
+    assert_int_equal(op->head.attempt, 1);
+    assert_string_equal(op->head.node, node);
+}
+
+static void test_key_gives_the_first_answer(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    reserve_keyed(rig, 2, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_counts(rig, "n2").reserved, 0);
+
+    /* However far the job has come, and across a restart. */
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 2, "n2"), ERR_OK);
+    reserve_keyed(rig, 3, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 2, "n2", NULL), ERR_OK);
+    contract_reopen(rig);
+    reserve_keyed(rig, 4, "n2", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_get(rig, 4), ERR_NOT_FOUND);
+}
+
+static void test_key_with_another_body_is_refused(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_IDEMPOTENCY);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k2", 78), ERR_OK);
+}
+
+static void test_key_of_a_job_that_was_put(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(put_keyed(rig, 1, "k", 0), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    reserve_keyed(rig, 2, "n1", "k", 0);
+    assert_first_answer(&rig->op, 1, JOB_NEW, "");
+}
+
+/* No candidate took it: the key is not used up, the next try is a new one. */
+static void test_key_of_a_refused_reserve_is_free(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n3", "k", 77), ERR_ALL_FULL);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+}
+
+/* The next candidate in the same attempt is what the client is told, so it is the first answer. */
+static void test_key_after_a_failed_send(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 1, "n2", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    reserve_keyed(rig, 2, "n1", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n2");
+}
+
+/* The dispatch was answered with an error: nothing ran, the same key may try again. */
+static void test_key_is_free_after_a_send_that_failed_for_good(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_FINISH, .job = 1, .attempt = 1, .node = STR("n1")};
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    op.u.settle.outcome = STORE_SEND_FAILED;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.head.state, JOB_FAILED);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 77), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    assert_int_equal(rig->op.head.id, 2);
+}
+
+static enum err abandon(struct rig *rig, uint64_t job)
+{
+    return rig_finish(rig, STORE_ABANDON, job, 0, NULL, "SCHEDULER_DEPENDENCY_DOWN");
+}
+
+/* Who asked was refused: the job ends and its key with it, however it came in. */
+static void test_key_of_an_abandoned_job_is_free(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(abandon(rig, 1), ERR_OK);
+    assert_int_equal(rig->op.head.state, JOB_FAILED);
+    assert_string_equal(rig->op.head.reason, "SCHEDULER_DEPENDENCY_DOWN");
+    assert_int_equal(abandon(rig, 1), ERR_OK); /* said again */
+    assert_true(rig->op.u.settle.duplicate);
+    contract_reopen(rig);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+
+    assert_int_equal(put_keyed(rig, 3, "k3", 1), ERR_OK);
+    assert_int_equal(abandon(rig, 3), ERR_OK);
+    assert_int_equal(put_keyed(rig, 4, "k3", 2), ERR_OK);
+    assert_false(rig->op.u.put.duplicate);
+    /* The key is another's now: that one keeps it. */
+    assert_int_equal(abandon(rig, 3), ERR_OK);
+    put_keyed(rig, 5, "k3", 2);
+    assert_first_answer(&rig->op, 4, JOB_NEW, "");
+}
+
+/* Somebody was answered with it before the refusal took effect: then it must not end for that. */
+static void test_who_was_answered_keeps_the_job(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_IDEMPOTENCY);
+    reserve_keyed(rig, 2, "n1", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    contract_reopen(rig);
+    assert_int_equal(abandon(rig, 1), ERR_STALE);
+    assert_int_equal(rig->op.head.state, JOB_DISPATCHED);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(abandon(rig, 1), ERR_STALE);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(abandon(rig, 1), ERR_STALE);
+    reserve_keyed(rig, 3, "n1", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    /* A cancel is somebody's will: it counts. */
+    assert_int_equal(reserve_keyed(rig, 4, "n1", "k4", 77), ERR_OK);
+    reserve_keyed(rig, 5, "n1", "k4", 77);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, 4, 0, NULL, NULL), ERR_OK);
+}
+
+/* And one that waits does so for whoever looks next, not until the hold of who let it go lapses. */
+static void test_an_answered_job_that_waits_is_due(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op adopt = {.verb = STORE_ADOPT, .job = 1, .arena = &rig->arena};
+    struct store_due due[4];
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
+    reserve_keyed(rig, 2, "n1", "k", 77);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(rig_due(rig, due, 4), 0);
+    assert_int_equal(abandon(rig, 1), ERR_STALE);
+    assert_int_equal(rig_due(rig, due, 4), 1);
+    assert_int_equal(due[0].state, JOB_SELECTING);
+    adopt.u.hold.hold_ms = RIG_RUN_MS;
+    assert_int_equal(rig_call(rig, &adopt), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n2"), ERR_OK);
+}
+
+const struct CMUnitTest contract_keys[] = {
+    CONTRACT(test_key_gives_the_first_answer),
+    CONTRACT(test_key_with_another_body_is_refused),
+    CONTRACT(test_key_of_a_job_that_was_put),
+    CONTRACT(test_key_of_a_refused_reserve_is_free),
+    CONTRACT(test_key_after_a_failed_send),
+    CONTRACT(test_key_is_free_after_a_send_that_failed_for_good),
+    CONTRACT(test_key_of_an_abandoned_job_is_free),
+    CONTRACT(test_who_was_answered_keeps_the_job),
+    CONTRACT(test_an_answered_job_that_waits_is_due),
+};
+const size_t contract_keys_count = COUNT_OF(contract_keys);
