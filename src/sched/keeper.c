@@ -345,6 +345,8 @@ void keeper_continue(struct keeper *keeper, const struct store_record *record, b
     onward->record.head = record->head;
     onward->record.spec = arena_str(&onward->arena, record->spec);
     onward->record.history = arena_str(&onward->arena, record->history);
+    onward->record.idem = record->idem.at ? arena_str(&onward->arena, record->idem) : STR_NONE;
+    onward->record.fingerprint = record->fingerprint;
     onward->counted = counted;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
@@ -498,11 +500,6 @@ static void scan(struct keeper *keeper)
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
-void keeper_start(struct keeper *keeper)
-{
-    view_load(keeper->view);
-}
-
 struct view *keeper_view(struct keeper *keeper)
 {
     return keeper->view;
@@ -563,6 +560,13 @@ static void watch_store(struct keeper *keeper)
     else
         log_event(LOG_ERROR, "store.down", KC("mode", store_mode_name(status.mode)),
                   KC("reason", status.detail));
+}
+
+void keeper_start(struct keeper *keeper)
+{
+    watch_store(
+        keeper); /* what it is now: should it be emptied before the first tick, that is news */
+    view_load(keeper->view);
 }
 
 void keeper_tick(struct keeper *keeper)

@@ -316,6 +316,8 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     waiting->state = head->state;
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
     waiting->max_attempts = head->max_attempts;
+    waiting->idem = record->idem.at ? arena_str(&waiting->arena, record->idem) : STR_NONE;
+    waiting->fingerprint = record->fingerprint;
     buf_str(&waiting->history, record->history);
     waiting->lane = lane_join(queue, &waiting->spec, &waiting->arena);
     waiting->order = (struct heap_node){.key = -waiting->spec.priority, .tie = head->id};

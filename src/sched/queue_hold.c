@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/log.h"
+
 enum {
     HOLD_EVERY_MS = 5000,
     HOLD_BATCH = 512,
@@ -28,14 +30,33 @@ void queue_put_again(struct queue *queue)
     queue->putting = true;
 }
 
+/* While the store did not know it, its client asked again and got another job: that one is it. */
+static void replaced(struct queue *queue, const struct store_op *op)
+{
+    char id[JOB_ID_TEXT + 1], by[JOB_ID_TEXT + 1];
+
+    job_id_text(op->job, id);
+    job_id_text(op->head.id, by);
+    log_event(LOG_WARN, "job.replaced", KC("job_id", id), KC("by", by),
+              KC("reason", "its Idempotency-Key was used again while the store had lost it"));
+    queue_forget(queue, op->job);
+}
+
 static void put_answered(struct store_op *op)
 {
     struct put *put = container_of(op, struct put, op);
-    struct waiting *waiting = idmap_get(&put->queue->jobs, op->job);
+    struct queue *queue = put->queue;
+    struct waiting *waiting = idmap_get(&queue->jobs, op->job);
+    bool again = op->err == ERR_STORE_DOWN || op->err == ERR_BUSY || op->err == ERR_IDEMPOTENCY;
 
-    if (waiting && (op->err == ERR_STORE_DOWN || op->err == ERR_BUSY)) {
+    if (waiting && op->err == ERR_IDEMPOTENCY)
+        waiting->idem =
+            STR_NONE; /* another request has its key now; it was accepted all the same */
+    if (waiting && again) {
         waiting->put--;
-        put->queue->putting = true;
+        queue->putting = true;
+    } else if (waiting && !op->err && op->head.id != op->job) {
+        replaced(queue, op);
     }
     arena_free(&put->arena);
     free(put);
@@ -57,6 +78,9 @@ static void put_again(struct waiting *waiting)
                             .arena = &put->arena};
     op->u.put.spec = arena_str(&put->arena, waiting->spec.json);
     op->u.put.type = arena_str(&put->arena, waiting->spec.type);
+    if (waiting->idem.at)
+        op->u.put.idem = arena_str(&put->arena, waiting->idem);
+    op->u.put.fingerprint = waiting->fingerprint;
     op->u.put.max_attempts = waiting->max_attempts;
     op->u.put.timeout_ms = waiting->spec.timeout_ms;
     op->u.put.callback = waiting->spec.callback_url.at != NULL;

@@ -24,6 +24,8 @@ struct waiting {
     struct heap_node deadline; /* in queue->deadlines */
     uint64_t job;
     struct spec spec;
+    struct str idem; /* its Idempotency-Key; at == NULL: none */
+    uint64_t fingerprint;
     struct buf history;
     int64_t since_ms; /* it waits: wall time */
     int attempt;      /* the one to start */

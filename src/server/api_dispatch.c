@@ -85,7 +85,10 @@ static void put(struct store_op *op)
 {
     struct submit *submit = container_of(op, struct submit, op);
     struct dispatch *dispatch = submit->dispatch;
-    struct store_record record = {.head = op->head, .spec = dispatch->spec.json};
+    struct store_record record = {.head = op->head,
+                                  .spec = dispatch->spec.json,
+                                  .idem = dispatch->idem,
+                                  .fingerprint = dispatch->fingerprint};
 
     dispatch->head = op->head;
     if (!op->err && !op->u.put.duplicate) {
@@ -160,8 +163,9 @@ static void dispatched(struct dispatch *dispatch)
         return;
     }
     submit->why = dispatch->why;
-    /* It may have gone on without us: then it has been on a node, or waits for one. */
-    submit->queued = !dispatch->err && !dispatch->duplicate &&
+    /* It may have gone on without us: then it has been on a node, or waits for one. What a key
+     * answers with is as it was the first time. */
+    submit->queued = !dispatch->err &&
                      (dispatch->head.state == JOB_NEW || dispatch->head.state == JOB_SELECTING ||
                       dispatch->head.state == JOB_RETRYING);
     submit_over(submit, dispatch->err);

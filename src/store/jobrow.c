@@ -57,6 +57,7 @@ bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record 
 {
     int64_t run_until_ms;
 
+    *ret_record = (struct store_record){0};
     if (!jobrow_head(stmt, &ret_record->head, &run_until_ms))
         return false;
     ret_record->history = kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD));

@@ -29,7 +29,7 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_JOB_DEL] = "DELETE FROM job WHERE id = ?1",
     [SQL_JOB_FIND] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
                      " WHERE id = ?1",
-    [SQL_JOB_RECORD] = "SELECT " JOBROW_RECORD " FROM job WHERE id = ?1",
+    [SQL_JOB_RECORD] = "SELECT " JOBROW_RECORD ", idem, fingerprint FROM job WHERE id = ?1",
     [SQL_JOB_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
     [SQL_JOB_ACTIVE] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
                        " WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
@@ -374,6 +374,10 @@ bool journal_job_record(struct journal *journal, uint64_t id, struct arena *aren
     if (!journal_row(journal, stmt, "read a job"))
         return false;
     found = jobrow_record(stmt, arena, ret_record);
+    if (found && sqlite3_column_type(stmt, JOBROW_SPEC + 1) != SQLITE_NULL) {
+        ret_record->idem = arena_str(arena, jobrow_text(stmt, JOBROW_SPEC + 1));
+        ret_record->fingerprint = (uint64_t)sqlite3_column_int64(stmt, JOBROW_SPEC + 2);
+    }
     sqlite3_reset(stmt);
     return found;
 }

@@ -243,6 +243,18 @@ static struct str kept(struct arena *arena, struct str text)
     return text.at ? arena_str(arena, text) : STR_NONE;
 }
 
+/* "FINGERPRINT KEY", the former in hexadecimal digits. */
+static void read_key(struct store_record *record, struct str text, struct arena *arena)
+{
+    struct str key = text, digits = str_cut(&key, ' ');
+    char hex[2 * sizeof record->fingerprint + 1];
+
+    if (!key.len || !str_copy(digits, hex, sizeof hex))
+        return;
+    record->idem = arena_str(arena, key);
+    record->fingerprint = strtoull(hex, NULL, 16);
+}
+
 static void read_record(struct store_op *op, const redisReply *answer)
 {
     if (!op->arena || !answer)
@@ -253,6 +265,7 @@ static void read_record(struct store_op *op, const redisReply *answer)
         .history = kept(op->arena, redis_text(part(answer, 2))),
         .result = kept(op->arena, redis_text(part(answer, 3))),
     };
+    read_key(&op->record, redis_text(part(answer, 4)), op->arena);
 }
 
 static bool read_settle(struct store_op *op, struct bytes *from)

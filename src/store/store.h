@@ -106,6 +106,10 @@ struct store_record {
     struct str result;  /* JSON; at == NULL: none */
     struct str history; /* JSON array of ended attempts: attempt_id, node_id, outcome, reason,
                            dispatched_ms, acked_ms, ended_ms */
+    /* Of a job that goes on: what it was put with, so that it can be put again should the store
+     * lose it. */
+    struct str idem; /* at == NULL: none */
+    uint64_t fingerprint;
 };
 
 /* How a node can be reached, in a shared store: the instance that has its connection. */

@@ -302,6 +302,79 @@ class Refused(Case):
         self.runs(node, second)
 
 
+class Keys(Case):
+    """A job waits when its store is emptied: whoever asks for it again with its key gets the same, once."""
+
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.a, self.b = (self.start(name, store=self.redis.url, heartbeat_ms=1000) for name in ("a", "b"))
+        self.node = Node(self.a, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        eventually("both know it", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
+        self.ok(self.task(self.a))
+        (self.first,) = self.node.poll()
+        self.ok(self.node.ack(self.first))
+
+    def ask(self, server):
+        """Accepted, as soon as the server knows the node again."""
+        def there():
+            answer = self.task(server, queue_ms=60000, headers={"Idempotency-Key": "order-17"})
+            self.assertIn(answer.status, (202, 422), str(answer))
+            return answer if answer.status == 202 else None
+
+        return eventually("it is accepted", there).json
+
+    def beat(self, server=None):
+        self.node.server = server or self.node.server
+        return self.node.heartbeat(running_jobs=[{"job_id": self.first["job_id"], "attempt_id": 1}], max_concurrent_jobs=1,
+                                   allowed_types=["dev"])
+
+    def runs_once(self, job_id):
+        """The slot becomes free: that job comes, and no other."""
+        eventually("what it runs is taken back",
+                   lambda: self.beat() and self.b.get(f"/v1/jobs/{self.first['job_id']}").status == 200)
+        self.ok(self.node.done(self.first))
+        came = []
+
+        def next_one():
+            came.extend(self.node.poll(wait="1s"))
+            return came
+
+        eventually("it comes", next_one, 15)
+        self.assertEqual([job["job_id"] for job in came], [job_id])
+        self.ok(self.node.ack(came[0]))
+        self.ok(self.node.done(came[0]))
+        self.assertEqual(self.node.poll(wait="1s"), [])
+
+    def test_put_again_with_its_key(self):
+        job = self.ask(self.a)
+        lived = int(self.redis.say("PTTL", "sched:{f}:k:order-17"))
+        self.redis.say("FLUSHALL")
+        eventually("it is put again", lambda: self.beat() and self.b.get(f"/v1/jobs/{job['job_id']}").status == 200)
+        self.assertAlmostEqual(int(self.redis.say("PTTL", "sched:{f}:k:order-17")), lived, delta=60000 * SLOW)
+        again = self.ask(self.b)
+        self.assertEqual((again["job_id"], again["duplicate"]), (job["job_id"], True))
+        self.problem(self.task(self.b, title="other", headers={"Idempotency-Key": "order-17"}), 409, "IDEMPOTENCY_KEY_REUSED")
+        self.runs_once(job["job_id"])
+
+    def test_asked_again_before_it_is_put_again(self):
+        """Then the second is the job, and the first is forgotten."""
+        job = self.ask(self.a)
+        self.a.process.send_signal(signal.SIGSTOP)
+        try:
+            self.redis.say("FLUSHALL")
+            eventually("the node is known again", lambda: self.beat(self.b) and self.b.get("/v1/nodes/n1").status == 200)
+            again = self.ask(self.b)
+            self.assertNotEqual(again["job_id"], job["job_id"])
+        finally:
+            self.a.process.send_signal(signal.SIGCONT)
+        eventually("the first gives way", lambda: "event=job.replaced" in self.a.log)
+        self.assertEqual(self.b.get(f"/v1/jobs/{job['job_id']}").status, 404)
+        self.assertEqual(self.ask(self.a)["job_id"], again["job_id"])
+        self.runs_once(again["job_id"])
+
+
 class RealAgents(AgentCase):
     """FLUSHALL while agents run real processes, which write down themselves that they began and ended."""
 

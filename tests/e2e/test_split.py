@@ -38,6 +38,8 @@ class Minority(AgentCase):
         return next(node for node in self.cluster.nodes if "role:master" in node.say("INFO", "replication")
                     and "MOVED" not in node.say("EXISTS", "sched:{f}:n"))
 
+    keyed = {"type": "a", "queue_ms": 120000, "headers": {"Idempotency-Key": "waits"}}
+
     def submit(self, server, command, **fields):
         answer = self.task(server, command=command, **fields)
         self.assertIn(answer.status, (200, 202, 422, 503), str(answer))
@@ -86,8 +88,9 @@ class Minority(AgentCase):
             else:
                 break
         self.assertTrue(self.lost, "it still accepts")
-        waiting = self.submit(self.a, self.diary.command("true"), type="a", queue_ms=120000)
+        waiting = self.submit(self.a, self.diary.command("true"), **self.keyed)
         self.assertEqual(waiting.status, 202, str(waiting))
+        self.waiting = waiting["job_id"]
         eventually("it notices", lambda: self.a.get("/readyz").status == 503, 10)
         self.problem(self.task(self.a, type="a", command="true", queue_ms=1000), 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.assertIn("role:master", old.say("INFO", "replication"))
@@ -112,6 +115,8 @@ class Minority(AgentCase):
         for job in self.lost:
             found = self.b.job(job)
             self.assertEqual((found["state"], found["node_id"][:1]), ("ACKED", "a"), "taken back from its node")
+        again = self.task(self.b, command=self.diary.command("true"), **self.keyed)
+        self.assertEqual((again.status, again["job_id"]), (202, self.waiting), "put again with its key")
         taken = self.a.metrics()["berth_lost_lease_total"] + self.b.metrics()["berth_lost_lease_total"]
         self.assertGreaterEqual(taken, len(self.lost))
         for server in (self.a, self.b):

@@ -186,6 +186,35 @@ static void test_an_answered_job_that_waits_is_due(void **state)
     assert_int_equal(rig_reserve(rig, 1, 1, "n2"), ERR_OK);
 }
 
+static void assert_key(const struct store_record *record, const char *key, uint64_t fingerprint)
+{
+    assert_int_equal(!key, !record->idem.at);
+    if (key)
+        assert_true(str_is(record->idem, key));
+    assert_int_equal(record->fingerprint, fingerprint);
+}
+
+/* Whoever goes on with a job can put it again as it was: with its key, or the store that lost it
+ * would make a second one of the same request. */
+static void test_key_goes_with_the_record(void **state)
+{
+    const uint64_t large = 0xfedcba9876543210u; /* all of it */
+    struct rig *rig = *state;
+    struct store_op adopt = {.verb = STORE_ADOPT, .job = 1, .arena = &rig->arena};
+
+    adopt.u.hold.hold_ms = RIG_RUN_MS;
+    assert_int_equal(put_keyed(rig, 1, "key with blanks", large), ERR_OK);
+    rig_pass(rig, RIG_RUN_MS);
+    assert_int_equal(rig_call(rig, &adopt), ERR_OK);
+    assert_key(&adopt.record, "key with blanks", large);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k2", 5), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 2, 1, "n1", "X"), ERR_OK);
+    assert_key(&rig->op.record, "k2", 5);
+    assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, 3, 1, "n1", "X"), ERR_OK);
+    assert_key(&rig->op.record, NULL, 0);
+}
+
 const struct CMUnitTest contract_keys[] = {
     CONTRACT(test_key_gives_the_first_answer),
     CONTRACT(test_key_with_another_body_is_refused),
@@ -196,5 +225,6 @@ const struct CMUnitTest contract_keys[] = {
     CONTRACT(test_key_of_an_abandoned_job_is_free),
     CONTRACT(test_who_was_answered_keeps_the_job),
     CONTRACT(test_an_answered_job_that_waits_is_due),
+    CONTRACT(test_key_goes_with_the_record),
 };
 const size_t contract_keys_count = COUNT_OF(contract_keys);

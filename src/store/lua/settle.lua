@@ -5,7 +5,7 @@ local function settled_answer(answer)
   local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker) ..
     (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
   if not answer.history then return head end
-  return {head, answer.spec or false, answer.history, answer.result or false}
+  return {head, answer.spec or false, answer.history, answer.result or false, answer.key or false}
 end
 
 local function new_answer()
@@ -19,6 +19,10 @@ local function answer_record(answer, j)
   if j.outside == 1 then answer.result = outside_text(j, ':r') end
   answer.history = job_history(j)
   if answer.history == '' then answer.history = '[]' end
+  local key = idem_of(j)
+  local owner, fingerprint
+  if key then owner, fingerprint = idem_get(key) end
+  if owner == j.id then answer.key = fingerprint .. ' ' .. key end
 end
 
 local write_callbacks
