@@ -1,5 +1,6 @@
 /* A line is built on the stack and leaves in one write, so lines of different threads never mix and
- * no lock is needed. A line is at most PIPE_BUF long: what a pipe takes in one piece. */
+ * no lock is needed. A line is at most PIPE_BUF long: what a pipe takes in one piece. Who reads the
+ * log may stop reading: then lines are lost, and counted, but nobody waits. */
 #include "base/log.h"
 #include "base/clock.h"
 
@@ -10,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -29,6 +32,8 @@ static const char *const level_names[] = {
 static _Atomic int least_level = LOG_INFO;
 static _Atomic int line_format = LOG_LOGFMT;
 static _Atomic int line_fd = STDERR_FILENO;
+static _Atomic bool line_socket;   /* it is one: systemd's journal */
+static _Atomic int64_t lost_lines; /* since a line last got through */
 
 /* Lines by their number; each slot is exchanged as a whole, so nobody waits. */
 static _Atomic(char *) recent[LOG_RECENT];
@@ -42,12 +47,27 @@ struct line {
     bool json; /* for the whole line, whatever a reload says meanwhile */
 };
 
+/* Whether a write to standard error waits is a matter of all who share it. A pipe can be opened
+ * once more, for us alone. */
+static int own_stderr(void)
+{
+    static int own = -1;
+    struct stat info;
+
+    if (own < 0 && fstat(STDERR_FILENO, &info) == 0 && S_ISFIFO(info.st_mode))
+        own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    return own >= 0 ? own : STDERR_FILENO;
+}
+
 void log_setup(enum log_level least, enum log_format format, int fd)
 {
+    struct stat info;
+
     assert(least <= LOG_ERROR && format <= LOG_JSON && fd >= 0);
     least_level = least;
     line_format = format;
-    line_fd = fd;
+    line_fd = fd == STDERR_FILENO ? own_stderr() : fd;
+    line_socket = fstat(line_fd, &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
 void log_tune(enum log_level least, enum log_format format)
@@ -59,12 +79,13 @@ void log_tune(enum log_level least, enum log_format format)
 
 enum err log_open(const char *path, struct problem *why)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0640);
     int now = line_fd;
 
     if (fd < 0)
         return problem_set(why, ERR_BAD_CONFIG, "log_file", "log_file %s cannot be opened: %s.",
                            path, strerror(errno));
+    line_socket = false;
     if (now == STDERR_FILENO) {
         line_fd = fd;
         return ERR_OK;
@@ -198,14 +219,16 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
         line->len = before; /* half a pair would break the line's syntax */
 }
 
-static void send(const struct line *line)
+/* A full or closed stderr loses the line: logging must not stop the work. */
+static bool send_line(const struct line *line)
 {
     ssize_t written;
 
     do
-        written = write(line_fd, line->at, line->len);
+        written = line_socket ? send(line_fd, line->at, line->len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                              : write(line_fd, line->at, line->len);
     while (written < 0 && errno == EINTR);
-    /* A full or closed stderr loses the line: logging must not stop the work. */
+    return written >= 0;
 }
 
 static void remember(const struct line *line)
@@ -216,34 +239,51 @@ static void remember(const struct line *line)
     free(atomic_exchange(&recent[number % LOG_RECENT], copy));
 }
 
-void log_write(enum log_level level, const char *event, const struct log_kv *kvs)
+static void build(struct line *line, enum log_level level, const char *event,
+                  const struct log_kv *kvs)
 {
     bool json = line_format == LOG_JSON;
-    struct line line;
     const char *tail;
 
-    assert(level <= LOG_ERROR && event && kvs);
-    line.len = 0;
-    line.cut = false;
-    line.json = json;
-    put_c(&line, json ? "{\"ts\":\"" : "ts=");
-    put_time(&line);
-    put_c(&line, json ? "\"" : "");
-    put_pair(&line, "level", &KC("level", level_names[level]));
-    put_pair(&line, "event", &KC("event", event));
-    for (; kvs->key && !line.cut; kvs++)
+    line->len = 0;
+    line->cut = false;
+    line->json = json;
+    put_c(line, json ? "{\"ts\":\"" : "ts=");
+    put_time(line);
+    put_c(line, json ? "\"" : "");
+    put_pair(line, "level", &KC("level", level_names[level]));
+    put_pair(line, "event", &KC("event", event));
+    for (; kvs->key && !line->cut; kvs++)
         if (kvs->key[0])
-            put_pair(&line, kvs->key, kvs);
-    if (line.cut)
+            put_pair(line, kvs->key, kvs);
+    if (line->cut)
         tail = json ? ",\"cut\":true}\n" : " cut=true\n";
     else
         tail = json ? "}\n" : "\n";
-    assert(line.len + strlen(tail) <= sizeof line.at);
-    memcpy(line.at + line.len, tail, strlen(tail));
-    line.len += strlen(tail);
-    send(&line);
+    assert(line->len + strlen(tail) <= sizeof line->at);
+    memcpy(line->at + line->len, tail, strlen(tail));
+    line->len += strlen(tail);
+}
+
+void log_write(enum log_level level, const char *event, const struct log_kv *kvs)
+{
+    struct line line;
+    bool sent;
+    int64_t lost;
+
+    assert(level <= LOG_ERROR && event && kvs);
+    build(&line, level, event, kvs);
+    sent = send_line(&line);
     if (keeps)
         remember(&line);
+    lost = sent ? atomic_exchange(&lost_lines, 0) : 1;
+    if (sent && lost) {
+        build(&line, LOG_WARN, "log.lost",
+              (const struct log_kv[]){KI("lines", lost), {.key = NULL}});
+        sent = send_line(&line);
+    }
+    if (!sent)
+        atomic_fetch_add(&lost_lines, lost);
 }
 
 void log_keep(void)

@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -192,14 +194,78 @@ static void test_threads_do_not_mix(void **state)
     close(stream[0]);
 }
 
-/* Nobody reads: the pipe is full, and the program goes on. */
+enum { FLOOD = 5000, PATIENCE_S = 20 };
+
+/* Nobody reads, and the program goes on. Once somebody does, it is told how many lines are missing;
+ * the flood's own lines came whole and in order as far as they came. */
+static void flood(int from)
+{
+    static char all[1 << 20];
+    struct str rest = {all, 0};
+    int seen = 0;
+
+    alarm(PATIENCE_S); /* one that waits would wait for ever */
+    for (int i = 0; i < FLOOD; i++)
+        log_event(LOG_INFO, "flood", KI("n", i),
+                  KC("pad", "0123456789012345678901234567890123456"));
+    alarm(0);
+    assert_int_equal(fcntl(from, F_SETFL, O_NONBLOCK), 0);
+    for (ssize_t got; (got = read(from, all + rest.len, sizeof all - rest.len)) > 0;)
+        rest.len += (size_t)got;
+    for (struct str line; rest.len > 0; seen++) {
+        char want[32];
+
+        line = str_cut(&rest, '\n');
+        snprintf(want, sizeof want, "event=flood n=%d ", seen);
+        if (rest.len > 0) /* of a socket's last line there may be a part */
+            assert_non_null(memmem(line.at, line.len, want, strlen(want)));
+    }
+    assert_in_range(seen, 10, FLOOD - 1);
+    log_event(LOG_INFO, "read.again", KI("n", 1));
+    rest = (struct str){all, (size_t)read(from, all, sizeof all - 1)};
+    all[rest.len] = '\0';
+    assert_non_null(strstr(all, "event=read.again n=1\n"));
+    if (!strstr(all, "event=log.lost")) /* a packet each */
+        all[read(from, all, sizeof all - 1)] = '\0';
+    assert_non_null(strstr(all, "event=log.lost lines="));
+    assert_in_range(atoi(strstr(all, "lines=") + 6), FLOOD - seen, FLOOD - seen + 1);
+}
+
 static void test_a_full_pipe_does_not_block(void **state)
 {
     log_setup(LOG_INFO, LOG_LOGFMT, ends[1]);
-    for (int i = 0; i < 5000; i++)
-        log_event(LOG_INFO, "flood", KI("n", i));
-    while (next_line().len > 0)
-        ;
+    flood(ends[0]);
+}
+
+/* As systemd's journal is: a socket that waits. */
+static void test_a_full_socket_does_not_block(void **state)
+{
+    int pair[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    log_setup(LOG_INFO, LOG_LOGFMT, pair[1]);
+    flood(pair[0]);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+/* A pipe that waits, which others hold as well: for them it goes on waiting. */
+static void test_a_full_stderr_does_not_block(void **state)
+{
+    int before = dup(STDERR_FILENO);
+    int stream[2];
+    int flags;
+
+    assert_int_equal(pipe2(stream, O_CLOEXEC), 0);
+    dup2(stream[1], STDERR_FILENO);
+    log_setup(LOG_INFO, LOG_LOGFMT, STDERR_FILENO);
+    flags = fcntl(STDERR_FILENO, F_GETFL);
+    dup2(before, STDERR_FILENO);
+    flood(stream[0]);
+    assert_false(flags & O_NONBLOCK);
+    close(before);
+    close(stream[0]);
+    close(stream[1]);
 }
 
 int main(void)
@@ -211,6 +277,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_full_line_stays_whole, open_pipe, close_pipe),
         cmocka_unit_test_setup_teardown(test_threads_do_not_mix, open_pipe, close_pipe),
         cmocka_unit_test_setup_teardown(test_a_full_pipe_does_not_block, open_pipe, close_pipe),
+        cmocka_unit_test(test_a_full_socket_does_not_block),
+        cmocka_unit_test(test_a_full_stderr_does_not_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
