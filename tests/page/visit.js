@@ -94,11 +94,19 @@ async function readableOnAPhone(rig) {
     type: "dev",
     title: "a task with quite a long title that does not fit on a phone",
   });
-  const page = await rig.open("/", { viewport: { width: 375, height: 700 }, hasTouch: true, isMobile: true });
-  for (const view of VIEWS) {
+  const long = "n".repeat(128);
+  await rig.post("/v1/node/register", { node_id: long, name: "W".repeat(128), allowed_types: ["build"] });
+  const job = await rig.task({ type: "build", title: "T".repeat(256), max_attempts: 1 });
+  const ends = { job_id: job.job_id, attempt_id: 1, node_id: long };
+  await rig.post("/v1/job/ack", ends);
+  await rig.post("/v1/job/fail", { ...ends, reason: "R".repeat(64) });
+  /* the narrowest that pages have to serve; innerWidth would grow with what does not fit */
+  const room = 320;
+  const page = await rig.open("/", { viewport: { width: room, height: 700 }, hasTouch: true, isMobile: true });
+  for (const view of [...VIEWS, `/#/nodes/${long}`, `/#/jobs/${job.job_id}`]) {
     await page.goto(rig.url + view);
     await page.waitForSelector(".card, .rows td, .panel, .empty");
-    const [wide, room] = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth]);
+    const wide = await page.evaluate(() => document.scrollingElement.scrollWidth);
     assert.ok(wide <= room, `${view} is ${wide} px wide on a screen of ${room}`);
   }
   await page.goto(`${rig.url}/#/jobs`);
