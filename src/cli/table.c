@@ -34,6 +34,20 @@ static uint32_t code_point(const unsigned char *at, size_t len)
     return code;
 }
 
+/* Turns the order of all that stands behind it, or ends the line: U+2028 to U+202E, U+2066 to
+ * U+2069. */
+static bool turns_lines(uint32_t code)
+{
+    return (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+/* What is drawn upon its neighbour or not at all: accents, joiners, kinds of emoji. */
+static bool takes_no_room(uint32_t code)
+{
+    return (code >= 0x300 && code <= 0x36f) || (code >= 0x200b && code <= 0x200f) ||
+           (code >= 0xfe00 && code <= 0xfe0f) || code == 0xfeff;
+}
+
 size_t table_width(struct str text)
 {
     size_t width = 0;
@@ -45,7 +59,7 @@ size_t table_width(struct str text)
         for (size_t i = 0; i < COUNT_OF(wide); i++)
             if (code >= wide[i].from && code <= wide[i].to)
                 columns = 2;
-        if (code >= 0x300 && code <= 0x36f)
+        if (takes_no_room(code))
             columns = 0;
         width += columns;
         len = len ? len : 1;
@@ -56,17 +70,15 @@ size_t table_width(struct str text)
 
 struct str table_harmless(struct arena *arena, struct str text)
 {
-    char *copy;
+    char *copy = arena_alloc(arena, text.len + 1);
     size_t at = 0;
 
-    if (str_is_text(text))
-        return arena_str(arena, text);
-    copy = arena_alloc(arena, text.len + 1);
     while (at < text.len) {
         struct str rest = {.at = text.at + at, .len = text.len - at};
         size_t len = str_utf8_len(rest);
 
-        if (len > 0 && str_is_text((struct str){.at = rest.at, .len = len})) {
+        if (len > 0 && str_is_text((struct str){.at = rest.at, .len = len}) &&
+            !turns_lines(code_point((const unsigned char *)rest.at, len))) {
             memcpy(copy + at, rest.at, len);
             at += len;
             continue;
@@ -75,6 +87,7 @@ struct str table_harmless(struct arena *arena, struct str text)
         memset(copy + at, '?', len);
         at += len;
     }
+    copy[text.len] = 0;
     return (struct str){.at = copy, .len = text.len};
 }
 

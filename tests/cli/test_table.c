@@ -17,6 +17,7 @@ static void width_is_what_a_terminal_shows(void **state)
         {"\xff", 1},
         {"\xf0\x9f\x98\x80", 2},
         {"a\xe4\xb8\xad", 3},
+        {"a\u200b\u200d\ufe0f\ufeff", 1},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
@@ -92,8 +93,9 @@ static void colour_does_not_move_columns(void **state)
 static void a_terminal_is_never_given_orders(void **state)
 {
     static const char *const titles[] = {"A"};
-    static const char *const nasty[] = {"\033[2J",     "a\nb", "a\rb",
-                                        "\302\23331m", "\x7f", "\xff\xfe"};
+    static const char *const nasty[] = {"\033[2J",     "a\nb",           "a\rb",
+                                        "\302\23331m", "\x7f",           "\xff\xfe",
+                                        "\u202egnp",   "a\u2066b\u2069", "a\u2028b"};
     struct arena arena = {0};
     struct table table;
     char *text;
@@ -102,7 +104,8 @@ static void a_terminal_is_never_given_orders(void **state)
     for (size_t i = 0; i < COUNT_OF(nasty); i++)
         table_cell(&table, str_of(nasty[i]));
     text = printed(&table, false);
-    assert_string_equal(text, "A\n?[2J\na?b\na?b\n??31m\n?\n??\n");
+    assert_string_equal(text, "A\n?[2J\na?b\na?b\n??31m\n?\n??\n"
+                              "???gnp\na???b???\na???b\n");
     free(text);
     arena_free(&arena);
 }
