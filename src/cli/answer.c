@@ -23,8 +23,7 @@ int answer_show(struct cli *cli, const char *path, const char *id)
     if (code != CLI_OK)
         return code;
     if (cli->output == CLI_NAME)
-        fprintf(cli->out, STR_FMT "\n",
-                STR_ARG(table_harmless(&cli->arena, show_member(cli, json, id))));
+        show_name(cli, show_member(cli, json, id), cli->out);
     else if (cli->json || json_type(json) != JSON_OBJ)
         show_raw(cli, reply);
     else

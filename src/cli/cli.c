@@ -118,7 +118,19 @@ size_t cli_list(struct cli *cli, const char *name, struct str **ret_items)
     return count;
 }
 
-/* The first line of the file, without what a token cannot hold. */
+/* A header takes visible characters only, and a token that was pasted often has more around it. */
+static int check_token(struct cli *cli, const char *from)
+{
+    for (const char *at = cli->token; *at; at++)
+        if ((unsigned char)*at <= ' ' || (unsigned char)*at >= 0x7f)
+            return cli_fail(cli, CLI_USAGE,
+                            "the token in %s has a blank, a line end or another character that no "
+                            "token has",
+                            from);
+    return CLI_OK;
+}
+
+/* The first line of the file. */
 static int read_token(struct cli *cli, const char *path)
 {
     char line[TOKEN_BYTES_MAX];
@@ -131,10 +143,10 @@ static int read_token(struct cli *cli, const char *path)
     fclose(file);
     if (got)
         line[strcspn(line, "\r\n")] = 0;
-    if (!got || !line[0])
+    if (!got || str_trim(str_of(line)).len == 0)
         return cli_fail(cli, CLI_USAGE, "the token file %s is empty", path);
-    cli->token = arena_cstr(&cli->arena, str_of(line));
-    return CLI_OK;
+    cli->token = arena_cstr(&cli->arena, str_trim(str_of(line)));
+    return check_token(cli, path);
 }
 
 static bool read_output(struct cli *cli, const char *name)
@@ -227,7 +239,9 @@ int cli_reach(struct cli *cli)
         cli->token = NULL;
     if (!token_file && !cli->token && context && context->token_file.at)
         token_file = context_path(cli, context->token_file);
-    return token_file ? read_token(cli, token_file) : CLI_OK;
+    if (token_file)
+        return read_token(cli, token_file);
+    return cli->token ? check_token(cli, "BERTH_TOKEN") : CLI_OK;
 }
 
 static bool wants_colour(FILE *out)

@@ -27,6 +27,7 @@ static const struct list_column breaker_columns[] = {
 static const struct listing breaker_list = {.path = "/v1/breakers",
                                             .name = "breakers",
                                             .id = "node_id",
+                                            .id_rest = "type",
                                             .columns = breaker_columns,
                                             .column_count = COUNT_OF(breaker_columns)};
 
@@ -50,7 +51,8 @@ static const struct command rows[] = {
      .kind = COMMAND_API,
      .help = "which node gets no work of which type, because it kept failing",
      .list = &breaker_list,
-     .examples = "berth breaker ls"},
+     .examples = "berth breaker ls\n"
+                 "berth breaker ls -o name | xargs -rL1 berth breaker reset"},
     {.noun = "breaker",
      .verb = "reset",
      .arg = "NODE TYPE",

@@ -12,8 +12,11 @@ static int cmd_version(struct cli *cli)
 static int cmd_health(struct cli *cli)
 {
     struct ask ask = {.method = "GET", .path = "/readyz", .any_status = true};
-    int code = ask_run(cli, &ask);
+    int code;
 
+    if (cli->output == CLI_NAME)
+        return cli_misuse(cli, "health has no names; `berth health -o json` is for programs");
+    code = ask_run(cli, &ask);
     if (code != CLI_OK)
         return code;
     if (cli->json)

@@ -84,10 +84,17 @@ static void show_job(struct cli *cli, const struct json *json)
 {
     const struct json *list = json_get(json, "decisions"), *decision = json_first(list);
     const struct json *now = json_get(json, "now");
-    struct str state = show_member(cli, json, "state");
+    const struct json *attempts = json_get(json, "attempts"), *attempt = json_first(attempts);
+    struct str state = show_member(cli, json, "state"), reason = show_member(cli, json, "reason");
 
-    fprintf(cli->out, STR_FMT " " STR_FMT "\n", STR_ARG(show_member(cli, json, "job_id")),
-            STR_ARG(state.len ? state : STR("was refused")));
+    fprintf(cli->out, STR_FMT " " STR_FMT "%s" STR_FMT "\n",
+            STR_ARG(show_member(cli, json, "job_id")),
+            STR_ARG(state.len ? state : STR("was refused")), reason.len ? ": " : "",
+            STR_ARG(table_harmless(&cli->arena, reason)));
+    for (uint32_t i = 0; json_type(attempts) == JSON_ARR && i < attempts->count; i++) {
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(show_attempt(cli, attempt)));
+        attempt = json_next(attempt);
+    }
     if (list->count == 0)
         fprintf(cli->out,
                 "\nHow it was placed is not kept any more, or another instance did it.\n");
@@ -110,7 +117,9 @@ static int cmd_job_explain(struct cli *cli)
 
     if (code != CLI_OK)
         return code;
-    if (cli->json)
+    if (cli->output == CLI_NAME)
+        show_name(cli, show_member(cli, json, "job_id"), cli->out);
+    else if (cli->json)
         show_raw(cli, reply);
     else
         show_job(cli, json);
@@ -130,6 +139,11 @@ static int cmd_explain(struct cli *cli)
         return code;
     if (cli->json) {
         show_raw(cli, ask.reply);
+        return CLI_OK;
+    }
+    if (cli->output == CLI_NAME) { /* the node it would go to */
+        if (!json_is_null(json_get(ask.json, "node_id")))
+            show_name(cli, show_member(cli, ask.json, "node_id"), cli->out);
         return CLI_OK;
     }
     if (json_str_is(json_get(ask.json, "outcome"), "WAITS"))

@@ -176,6 +176,16 @@ static int cmd_node_rpc(struct cli *cli)
     return code;
 }
 
+/* Why it takes no work: what the operator said who took it out, else what the server sees. */
+static void put_reason(struct list_view *view, const struct list_column *column,
+                       const struct json *node)
+{
+    struct str said = show_member(view->cli, node, "admin_reason");
+
+    table_cell(&view->table,
+               said.len ? said : show_member(view->cli, json_get(node, column->member), "reason"));
+}
+
 static const struct list_column node_columns[] = {
     {.title = "NODE ID", .member = "node_id"},
     {.title = "HEALTH", .member = "health", .put = list_put_health},
@@ -191,7 +201,7 @@ static const struct list_column node_columns[] = {
     {.title = "LABELS", .member = "labels", .wide = true},
     {.title = "ROLE", .member = "role", .wide = true},
     {.title = "AGENT", .member = "agent_version", .wide = true},
-    {.title = "REASON", .member = "reason", .wide = true},
+    {.title = "REASON", .member = "why_not", .put = put_reason, .wide = true},
 };
 
 static const struct list_filter node_filters[] = {{"health", "health"}, {"selector", "selector"}};

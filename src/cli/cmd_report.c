@@ -194,6 +194,16 @@ static const char *path_of(struct cli *cli)
         .at;
 }
 
+static void show_names(struct cli *cli, const struct json *servers)
+{
+    const struct json *server = json_first(servers);
+
+    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+        show_name(cli, show_member(cli, server, "node_id"), cli->out);
+        server = json_next(server);
+    }
+}
+
 static int cmd_report(struct cli *cli)
 {
     const struct json *json;
@@ -204,6 +214,10 @@ static int cmd_report(struct cli *cli)
         return code;
     if (cli->json) {
         show_raw(cli, reply);
+        return CLI_OK;
+    }
+    if (cli->output == CLI_NAME) {
+        show_names(cli, json_get(json, "servers"));
         return CLI_OK;
     }
     show_work(cli, json);

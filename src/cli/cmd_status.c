@@ -8,6 +8,16 @@
 #include "cli/panel.h"
 #include "cli/show.h"
 
+static void print_names(struct cli *cli, const struct json *servers, FILE *to)
+{
+    const struct json *key = json_first(servers);
+
+    for (uint32_t i = 0; json_type(servers) == JSON_OBJ && i < servers->count; i++) {
+        show_name(cli, show_text(cli, key), to);
+        key = json_next(key + 1);
+    }
+}
+
 static int draw_status(struct live *live, FILE *to)
 {
     struct cli *cli = live->cli;
@@ -21,7 +31,9 @@ static int draw_status(struct live *live, FILE *to)
 
     if (code != CLI_OK)
         return code;
-    if (cli->json)
+    if (cli->output == CLI_NAME)
+        print_names(cli, json_get(json, "servers"), to);
+    else if (cli->json)
         fprintf(to, STR_FMT "\n", STR_ARG(str_trim(reply)));
     else
         panel_print(cli, json, &style, to);

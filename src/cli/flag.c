@@ -52,6 +52,23 @@ static enum err unknown(const struct reader *r, const char *typed, struct str na
     return problem_set(r->why, ERR_BAD_REQUEST, "flag", "unknown flag %s", typed);
 }
 
+/* A bound as it may be typed: a time in the largest unit that says it whole. */
+static const char *bound_text(const struct reader *r, const struct flag *flag, int64_t value)
+{
+    static const struct {
+        int64_t ms;
+        const char *unit;
+    } units[] = {{86400000, "d"}, {3600000, "h"}, {60000, "m"}, {1000, "s"}, {1, "ms"}};
+    size_t at = 0;
+
+    if (flag->type == FLAG_INT || value == 0)
+        return arena_fmt(r->arena, "%" PRId64, value).at;
+    while (value % units[at].ms != 0)
+        at++;
+    assert(at < COUNT_OF(units));
+    return arena_fmt(r->arena, "%" PRId64 "%s", value / units[at].ms, units[at].unit).at;
+}
+
 static enum err read_number(const struct reader *r, struct flag_given *given)
 {
     const struct flag *flag = given->flag;
@@ -64,9 +81,9 @@ static enum err read_number(const struct reader *r, struct flag_given *given)
                                    : "--%s takes a whole number, not \"%s\"",
                            flag->name, given->text);
     if ((flag->min || flag->max) && (given->num < flag->min || given->num > flag->max))
-        return problem_set(r->why, ERR_BAD_REQUEST, "flag",
-                           "--%s must be from %" PRId64 " to %" PRId64 ", not %s", flag->name,
-                           flag->min, flag->max, given->text);
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s must be from %s to %s, not %s",
+                           flag->name, bound_text(r, flag, flag->min),
+                           bound_text(r, flag, flag->max), given->text);
     return ERR_OK;
 }
 

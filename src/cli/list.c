@@ -99,11 +99,17 @@ static void print_lines(struct cli *cli, const struct listing *listing, const st
     const struct json *item = json_first(list);
 
     for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item)) {
-        struct str line = cli->output == CLI_JSONL
-                              ? json_raw(item)
-                              : table_harmless(&cli->arena, show_member(cli, item, listing->id));
+        struct str id = show_member(cli, item, listing->id);
 
-        fprintf(to, STR_FMT "\n", STR_ARG(line));
+        if (cli->output == CLI_JSONL)
+            fprintf(to, STR_FMT "\n", STR_ARG(json_raw(item)));
+        else if (listing->id_rest)
+            show_name(cli,
+                      arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(id),
+                                STR_ARG(show_member(cli, item, listing->id_rest))),
+                      to);
+        else
+            show_name(cli, id, to);
     }
 }
 

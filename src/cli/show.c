@@ -153,6 +153,23 @@ void show_object(struct cli *cli, const struct json *obj)
     table_print(&table, cli->out, cli->colour);
 }
 
+struct str show_attempt(struct cli *cli, const struct json *attempt)
+{
+    struct str node = show_member(cli, attempt, "node_id");
+    struct str reason = show_member(cli, attempt, "reason");
+    struct str text = arena_fmt(
+        &cli->arena, "attempt " STR_FMT "%s" STR_FMT ": " STR_FMT "%s" STR_FMT,
+        STR_ARG(show_member(cli, attempt, "attempt_id")), node.len ? " on " : "", STR_ARG(node),
+        STR_ARG(show_member(cli, attempt, "outcome")), reason.len ? ", " : "", STR_ARG(reason));
+
+    return table_harmless(&cli->arena, text);
+}
+
+void show_name(struct cli *cli, struct str id, FILE *to)
+{
+    fprintf(to, STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, id)));
+}
+
 void show_raw(struct cli *cli, struct str reply)
 {
     fprintf(cli->out, STR_FMT "\n", STR_ARG(str_trim(reply)));

@@ -16,6 +16,10 @@ struct str show_age(struct cli *cli, const struct json *obj, const char *name, i
 struct str show_until(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
 /* One "name: value" a line, in the order the server sent them; times also as an age. */
 void show_object(struct cli *cli, const struct json *obj);
+/* What became of one of a job's attempts: "attempt 1 on us: refuse, TYPE_NOT_ALLOWED". */
+struct str show_attempt(struct cli *cli, const struct json *attempt);
+/* What -o name prints: one id a line. */
+void show_name(struct cli *cli, struct str id, FILE *to);
 /* The answer as it came, with a newline. */
 void show_raw(struct cli *cli, struct str reply);
 

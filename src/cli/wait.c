@@ -15,18 +15,39 @@
 
 enum { POLL_MS = 20000, SEEN_POLL_MS = 1000, ANSWER_MS = 10000, NODE_POLL_MS = 250 };
 
+/* The last attempt that had a reason of its own: that no node was left for another one says little
+ * about why one was needed. */
+static const struct json *telling_attempt(struct cli *cli, const struct json *job,
+                                          struct str reason)
+{
+    const struct json *list = json_get(job, "attempts"), *attempt = json_first(list);
+    const struct json *found = NULL;
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        struct str own = show_member(cli, attempt, "reason");
+
+        if (own.len)
+            found = str_eq(own, reason) ? NULL : attempt;
+        attempt = json_next(attempt);
+    }
+    return found;
+}
+
 static int tell_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
                     enum job_state state)
 {
     struct str reason = show_member(cli, job, "reason");
+    const struct json *attempt = telling_attempt(cli, job, reason);
 
     assert(job_state_final(state));
     if (cli->json)
         show_raw(cli, reply);
     if (state == JOB_DONE)
         return CLI_OK;
-    return cli_fail(cli, CLI_JOB_FAILED, "job %s failed: " STR_FMT, job_id,
-                    STR_ARG(reason.len ? reason : STR("no reason was given")));
+    return cli_fail(
+        cli, CLI_JOB_FAILED, "job %s failed: " STR_FMT "%s" STR_FMT, job_id,
+        STR_ARG(reason.len ? table_harmless(&cli->arena, reason) : STR("no reason was given")),
+        attempt ? "; " : "", STR_ARG(attempt ? show_attempt(cli, attempt) : STR("")));
 }
 
 int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)

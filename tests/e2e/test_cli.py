@@ -3,7 +3,7 @@ import json
 import socket
 import subprocess
 
-from harness import BINARY, SLOW, Case, Node, berth, clean_env
+from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually
 
 
 class Cli(Case):
@@ -53,6 +53,33 @@ class Cli(Case):
         self.assertEqual(self.cli("node", "ls", "--limit", "2", "--cursor", "a2", "-o", "name"), "a3\n")
         self.assertEqual(self.cli("node", "show", "a2", "-o", "name"), "a2\n")
         self.assertEqual(self.cli("node", "cordon", "a2", "-o", "name"), "a2\n")
+        self.assertRegex(self.cli("node", "ls", "-o", "wide"), r"(?m)^a2 .* NOT_READY$")
+        self.cli("node", "drain", "a2", "--reason", "new kernel")
+        self.assertRegex(self.cli("node", "ls", "-o", "wide"), r"(?m)^a2 .* new kernel$")
+        self.assertRegex(self.cli("node", "ls", "-o", "wide"), r"(?m)^a1 .* -$")
+
+    def test_names_only(self):
+        node = Node(self.server, "n1", allowed_types=["dev"])
+        for _ in range(3):
+            job = self.ok(self.task(self.server, max_attempts=1))
+            self.ok(node.ack(job))
+            self.ok(node.fail(job))
+        self.assertEqual(self.cli("breaker", "ls", "-o", "name"), "n1 dev\n", "what `breaker reset` takes")
+        self.cli("breaker", "reset", "n1", "dev")
+        eventually("it is in the report", lambda: self.json("report")["servers"])
+        for words, names in ((["status"], "n1\n"), (["report"], "n1\n"), (["explain", "--type", "dev"], "n1\n"),
+                             (["job", "explain", job["job_id"]], f"{job['job_id']}\n")):
+            self.assertEqual(self.cli(*words, "-o", "name"), names, words)
+        self.cli("health", "-o", "name", code=2)
+
+    def test_a_token_that_is_none(self):
+        for token in ("two\nlines", "with blank", "\u00e9"):
+            done = berth("node", "ls", env={"BERTH_ADDR": f"http://127.0.0.1:{self.server.port}", "BERTH_TOKEN": token})
+            self.assertEqual(done.returncode, 2, token)
+            self.assertIn("the token in BERTH_TOKEN has", done.stderr)
+            self.assertNotIn(token, done.stderr)
+        (self.dir / "blank.token").write_text(" abc \n", encoding="utf-8")
+        self.cli("node", "ls", "--token-file", self.dir / "blank.token")
 
     def test_waiting_for_a_node(self):
         node = Node(self.server, "n1")
