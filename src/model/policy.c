@@ -36,6 +36,7 @@ static const struct policy policies[] = {
     {.name = "health",
      .help = "the best health score, then the fewest slots",
      .key = "health_score, load",
+     .by_score = true,
      .compare = by_score},
 };
 

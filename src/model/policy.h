@@ -33,6 +33,7 @@ struct policy {
     const char *name;
     const char *help;
     const char *key; /* what it orders by, for people */
+    bool by_score;   /* it asks for the score of nodes, which is reckoned only then */
     /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. Only
      * policy_rank calls it. */
     int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,

@@ -490,7 +490,7 @@ static void scan(struct keeper *keeper)
         scan_node(keeper, node, now_ms);
         forget_old_jobs(node, now_ms);
         census_add(&census, node);
-        if (str_is(str_of(keeper->sched->policy->name), "health"))
+        if (keeper->sched->policy->by_score)
             atomic_store_explicit(&node->score,
                                   sched_score(node, keeper->sched->config.latency_target_ms),
                                   memory_order_relaxed);

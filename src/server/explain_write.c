@@ -220,7 +220,7 @@ static void reason_write(struct jsonw *w, const struct scene *scene)
     buf_free(&text);
 }
 
-static void figures_write(struct jsonw *w, const struct dispatch_look *look)
+static void figures_write(struct jsonw *w, const struct dispatch_look *look, bool by_score)
 {
     static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
                                          [NODE_ADMIN_CORDONED] = "cordoned",
@@ -233,7 +233,11 @@ static void figures_write(struct jsonw *w, const struct dispatch_look *look)
     jsonw_kstr(w, "level",
                look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
     jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
-    jsonw_kint(w, "health_score", look->score);
+    jsonw_key(w, "health_score");
+    if (by_score)
+        jsonw_int(w, look->score);
+    else
+        jsonw_null(w); /* nobody reckoned it */
     jsonw_kint(w, "rank", look->rank);
 }
 
@@ -260,7 +264,7 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
     jsonw_kstr(w, "node_id", scene->id);
     reason_write(w, scene);
     if (figures)
-        figures_write(w, scene->look);
+        figures_write(w, scene->look, scene->style->sched->policy->by_score);
     more_write(w, scene);
     jsonw_end_obj(w);
 }

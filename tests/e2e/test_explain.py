@@ -46,6 +46,8 @@ class Explain(Case):
         self.assertEqual((decision["outcome"], decision["node_id"], decision["pool_id"]),
                          ("PLACED", "idle", "type:dev"))
         self.assertEqual(self.reasons(decision)["idle"], "CHOSEN")
+        self.assertEqual({node.get("health_score") for node in decision["nodes"]}, {None},
+                         "a score that the policy does not ask for is made up")
         self.assertEqual(self.reasons(decision)["drained"], "NOT_READY")
         self.assertEqual(self.reasons(decision)["french"], "NOT_CAPABLE")
         refused = self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
@@ -158,6 +160,37 @@ class Explain(Case):
         self.assertEqual(listed["why_not"]["reason"], "LEVEL")
         eventually("it is silent too long",
                    lambda: server.node("n1")["why_not"]["reason"] in ("STALE", "NOT_READY"))
+
+    def test_a_score_is_the_nodes_own(self):
+        server = self.start(policy="health")
+        node = Node(server, "n1", allowed_types=["dev"])
+        job = self.ok(self.task(server, max_attempts=1))
+        self.ok(node.ack(job))
+        self.ok(node.fail(job))
+
+        def scores():
+            looks = self.dry(server, {"type": "dev"})["now"]["nodes"]
+            return [look["health_score"] for look in looks] == [server.node("n1")["health_score"]]
+
+        self.assertLess(server.node("n1")["health_score"], 100)
+        eventually("the score is told", scores)
+
+    def test_the_command_line_tells_what_became_of_attempts(self):
+        server = self.start()
+        env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"}
+        node = Node(server, "n1", allowed_types=["dev"])
+        job = self.ok(self.task(server))
+        self.ok(node.ack(job))
+        self.ok(server.post("/v1/nodes/n1/drain"))
+        self.ok(node.fail(job, reason="EXIT_3"))
+        eventually("it failed", lambda: server.job(job["job_id"])["state"] == "FAILED")
+        self.assertEqual(server.job(job["job_id"])["reason"], "ALL_CANDIDATES_FULL_OR_FAILED")
+        said = berth("job", "explain", job["job_id"], env=env)
+        self.assertIn(f"{job['job_id']} FAILED: ALL_CANDIDATES_FULL_OR_FAILED\n"
+                      "attempt 1 on n1: fail, EXIT_3\n", said.stdout)
+        said = berth("job", "wait", job["job_id"], env=env)
+        self.assertEqual(said.returncode, 7)
+        self.assertIn("failed: ALL_CANDIDATES_FULL_OR_FAILED; attempt 1 on n1: fail, EXIT_3\n", said.stderr)
 
     def test_the_command_line(self):
         server = self.start()
