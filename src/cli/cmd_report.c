@@ -224,6 +224,7 @@ static int cmd_report(struct cli *cli)
     show_trouble(cli, json);
     show_levels(cli, json);
     show_refused(cli, json);
+    fprintf(cli->out, "\nThis is " STR_FMT ".\n", STR_ARG(show_member(cli, json, "scope")));
     return CLI_OK;
 }
 
@@ -237,8 +238,9 @@ static const struct command rows[] = {
          "attempts they took and those that were retried; how long jobs waited and attempts ran;\n"
          "use of slots, failovers, kills, breakers that opened, refusals by reason, minutes at "
          "each\n"
-         "level. The server keeps it by the hour for a week, across restarts. With several\n"
-         "instances each tells what it saw itself.",
+         "level. Each server keeps what it saw by the hour for a week, across restarts; of "
+         "several\n"
+         "instances the one that is asked adds up what all that are there saw.",
      .examples = "berth report\n"
                  "berth report --since 2h --type dev\n"
                  "berth report --since 7d -o json | jq .total",

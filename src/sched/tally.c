@@ -186,10 +186,10 @@ static void add_times(struct tally_times *to, const struct tally_times *from)
         to->counts[i] += from->counts[i];
 }
 
-void tally_merge(struct tally *tally, const struct tally *more)
+/* Works and refusals; machines are the caller's. */
+static void merge_counts(struct tally *tally, const struct tally *more)
 {
     const struct tally_work *work;
-    const struct tally_machine *machine;
     const struct tally_refusal *refusal;
 
     assert(tally != more);
@@ -201,6 +201,15 @@ void tally_merge(struct tally *tally, const struct tally *more)
         add_times(&to->wait, &work->wait);
         add_times(&to->run, &work->run);
     }
+    for (size_t at = 0; (refusal = map_next(&more->refusals, &at));)
+        tally_refuse(tally, refusal->node, refusal->type, refusal->reason, refusal->count);
+}
+
+void tally_merge(struct tally *tally, const struct tally *more)
+{
+    const struct tally_machine *machine;
+
+    merge_counts(tally, more);
     for (size_t at = 0; (machine = map_next(&more->machines, &at));) {
         struct tally_machine *to = tally_machine(tally, machine->node);
 
@@ -209,6 +218,29 @@ void tally_merge(struct tally *tally, const struct tally *more)
         to->used_ms += machine->used_ms;
         to->max_ms += machine->max_ms;
     }
-    for (size_t at = 0; (refusal = map_next(&more->refusals, &at));)
-        tally_refuse(tally, refusal->node, refusal->type, refusal->reason, refusal->count);
+}
+
+static int64_t looked_ms(const struct tally_machine *machine)
+{
+    int64_t sum_ms = 0;
+
+    for (int i = 0; i < TALLY_LEVELS; i++)
+        sum_ms += machine->level_ms[i];
+    return sum_ms;
+}
+
+void tally_merge_other(struct tally *tally, const struct tally *other)
+{
+    const struct tally_machine *machine;
+
+    merge_counts(tally, other);
+    for (size_t at = 0; (machine = map_next(&other->machines, &at));) {
+        struct tally_machine *to = tally_machine(tally, machine->node);
+        struct str node = to->node;
+
+        if (looked_ms(machine) <= looked_ms(to))
+            continue;
+        *to = *machine;
+        to->node = node; /* in our arena */
+    }
 }

@@ -84,6 +84,9 @@ struct tally_machine *tally_machine(struct tally *tally, struct str node);
 void tally_refuse(struct tally *tally, struct str node, struct str type, struct str reason,
                   uint64_t count);
 void tally_merge(struct tally *tally, const struct tally *more);
+/* As another instance saw it: what each counted is added, but all look at the same machines, and of
+ * each the longest look counts. */
+void tally_merge_other(struct tally *tally, const struct tally *other);
 
 /* One row a line, JSON; only what is not zero. Reading adds to what is there; a line that is not
  * one of ours is an error and changes nothing. */

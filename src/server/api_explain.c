@@ -18,7 +18,7 @@ struct why_call {
     struct explain_ask ask;
     struct store_op op;       /* JOB_GET */
     struct store_op breakers; /* BREAKERS */
-    struct explain_round round;
+    struct peers_round round;
     int64_t limit;
     struct submit *submit; /* of a dry run */
 };
@@ -183,7 +183,7 @@ static void job_breakers(struct store_op *op)
     job_answer(container_of(op, struct why_call, breakers));
 }
 
-static void job_told(struct explain_round *round)
+static void job_told(struct peers_round *round)
 {
     struct why_call *own = container_of(round, struct why_call, round);
     const struct store_op *op = &own->op;
@@ -206,13 +206,10 @@ static void job_read(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, op);
 
-    own->round = (struct explain_round){.worker = own->call->worker,
-                                        .arena = own->call->arena,
-                                        .job = own->ask.job,
-                                        .spec = op->err ? STR_NONE : op->record.spec,
-                                        .limit = (size_t)own->limit,
-                                        .done = job_told};
-    explain_round_start(&own->round);
+    own->round = (struct peers_round){
+        .worker = own->call->worker, .arena = own->call->arena, .done = job_told};
+    explain_round_start(&own->round, own->ask.job, op->err ? STR_NONE : op->record.spec,
+                        (size_t)own->limit);
 }
 
 static void job_found(struct explain_ask *ask)

@@ -1,5 +1,6 @@
-/* GET /v1/report. Three steps, each where it disturbs nobody: the keeper adds up the hours that
- * were asked for, a thread of the pool writes the answer, the loop that asked sends it. */
+/* GET /v1/report. Four steps, each where it disturbs nobody: other instances are asked for their
+ * part, the keeper adds up the hours of ours, a thread of the pool puts it together and writes the
+ * answer, the loop that asked sends it. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "sched/keeper.h"
 #include "sched/tally_note.h"
 #include "server/api.h"
+#include "server/peers_round.h"
 
 #define SINCE_DEFAULT_MS (24LL * HOUR_MS)
 
@@ -21,6 +23,8 @@ struct report_call {
     struct hours *hours; /* the keeper's */
     int64_t since_ms, until_ms;
     struct str node, type; /* empty: all */
+    struct str *parts;     /* of other instances: lines of a tally */
+    size_t part_count, asked, answered;
     struct tally *sum;
     struct buf text;
     /* while writing: the rows, sorted by node, type and reason */
@@ -245,19 +249,42 @@ static void write_refused(struct jsonw *w, const struct report_call *own)
     jsonw_end_arr(w);
 }
 
+/* A line another release wrote may be one we do not know: it is left out. */
+static void add_part(struct tally *sum, struct str lines)
+{
+    struct tally *other = tally_new();
+
+    while (lines.len > 0)
+        tally_load(other, str_cut(&lines, '\n'));
+    tally_merge_other(sum, other);
+    tally_free(other);
+}
+
+static void write_scope(struct jsonw *w, struct report_call *own)
+{
+    struct str scope = STR("what this instance saw, by whole hours");
+
+    if (own->asked > 0)
+        scope = arena_fmt(&own->arena, "what %zu of %zu instances saw, by whole hours",
+                          own->answered + 1, own->asked + 1);
+    jsonw_kstr(w, "scope", scope);
+}
+
 /* On a thread of the pool. */
 static void write_report(struct loop_job *job)
 {
     struct report_call *own = container_of(job, struct report_call, job);
     struct jsonw w = jsonw_to(&own->text);
 
+    for (size_t i = 0; i < own->part_count; i++)
+        add_part(own->sum, own->parts[i]);
     complete(own->sum);
     own->works = sorted(&own->sum->works, by_work, &own->arena);
     own->refusals = sorted(&own->sum->refusals, by_refusal, &own->arena);
     jsonw_obj(&w);
     jsonw_kint(&w, "since_ms", own->since_ms);
     jsonw_kint(&w, "until_ms", own->until_ms);
-    jsonw_kstr(&w, "scope", STR("what this instance saw, by whole hours"));
+    write_scope(&w, own);
     write_servers(&w, own);
     write_refused(&w, own);
     jsonw_key(&w, "total");
@@ -304,23 +331,52 @@ static void add_up(struct msg *msg)
     inbox_post(&own->loop->inbox, &own->msg);
 }
 
+/* What is asked, until the others have answered: the request's own memory will do. */
+struct report_ask {
+    struct peers_round round;
+    struct call *call;
+    int64_t since_ms, until_ms;
+};
+
+static void parts_came(struct peers_round *round)
+{
+    struct report_ask *ask = container_of(round, struct report_ask, round);
+    struct worker *worker = round->worker;
+    struct report_call *own = mem_new(struct report_call);
+
+    own->call = ask->call;
+    own->loop = &worker->loop;
+    own->hours = keeper_hours(worker->server->sched.keeper);
+    own->until_ms = ask->until_ms;
+    own->since_ms = ask->since_ms;
+    own->node = arena_str(&own->arena, http_query(ask->call->req, "node_id"));
+    own->type = arena_str(&own->arena, http_query(ask->call->req, "type"));
+    own->parts = arena_array(&own->arena, struct str, round->count + 1);
+    for (; own->part_count < round->count; own->part_count++)
+        own->parts[own->part_count] = arena_str(&own->arena, round->texts[own->part_count]);
+    own->asked = round->asked;
+    own->answered = round->answered;
+    own->msg.run = add_up;
+    inbox_post(&server_keeper(worker->server)->loop.inbox, &own->msg);
+}
+
 void api_report(struct call *call)
 {
-    struct worker *worker = call->worker;
     int64_t since_ms = SINCE_DEFAULT_MS;
-    struct report_call *own;
+    struct report_ask *ask = arena_new(call->arena, struct report_ask);
 
     if (!call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
         return;
-    own = mem_new(struct report_call);
-    own->call = call;
-    own->loop = &worker->loop;
-    own->hours = keeper_hours(worker->server->sched.keeper);
-    own->until_ms = worker->loop.wall_ms;
-    own->since_ms = own->until_ms - since_ms;
-    own->node = arena_str(&own->arena, http_query(call->req, "node_id"));
-    own->type = arena_str(&own->arena, http_query(call->req, "type"));
-    own->msg.run = add_up;
-    assert(own->since_ms <= own->until_ms);
-    inbox_post(&server_keeper(worker->server)->loop.inbox, &own->msg);
+    ask->call = call;
+    ask->until_ms = call->worker->loop.wall_ms;
+    ask->since_ms = ask->until_ms - since_ms;
+    assert(ask->since_ms <= ask->until_ms);
+    ask->round =
+        (struct peers_round){.worker = call->worker,
+                             .arena = call->arena,
+                             .method = "Instance/Report",
+                             .params = arena_fmt(call->arena, "%lld %lld", (long long)ask->since_ms,
+                                                 (long long)ask->until_ms),
+                             .done = parts_came};
+    peers_round_start(&ask->round);
 }

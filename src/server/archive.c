@@ -197,6 +197,22 @@ struct archive *archive_new(struct server *server)
     return archive;
 }
 
+void archive_answer(struct rpc *rpc)
+{
+    const struct hours *hours = keeper_hours(rpc->from->server->sched.keeper);
+    struct str rest = rpc->params;
+    int64_t since_ms, until_ms;
+
+    if (!str_int(str_cut(&rest, ' '), &since_ms) || !str_int(rest, &until_ms)) {
+        rpc_over(rpc, ERR_BAD_REQUEST);
+        return;
+    }
+    struct tally *sum = hours_sum(hours, since_ms, until_ms);
+    tally_save(sum, &rpc->answer);
+    tally_free(sum);
+    rpc_over(rpc, ERR_OK);
+}
+
 void archive_close(struct archive *archive)
 {
     struct tally *now;

@@ -4,7 +4,7 @@
 #ifndef SERVER_ARCHIVE_H
 #define SERVER_ARCHIVE_H
 
-#include "server/server.h"
+#include "server/rpc.h"
 
 struct archive;
 
@@ -12,6 +12,9 @@ struct archive;
  * use the report is kept in memory only, which is logged. */
 struct archive *archive_new(struct server *server);
 void archive_tick(struct archive *archive); /* on the keeper's loop: saves now and then */
+/* On the keeper of an instance that another one asks ("SINCE UNTIL"): its part, as lines of a
+ * tally. */
+void archive_answer(struct rpc *rpc);
 /* After the threads ended: what they had not handed over yet is added, and all is saved. */
 void archive_close(struct archive *archive);
 

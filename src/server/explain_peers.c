@@ -3,25 +3,12 @@
 #include "server/explain_peers.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "sched/spec.h"
-#include "server/peers.h"
 
-enum {
-    RECORDS_MAX = 64,
-    SILENT_MS = 3000, /* who called the store no later than this is asked */
-    WAIT_MS = 1,      /* beyond what a word takes there and back: it is answered from memory */
-};
-
-struct explain_question {
-    struct rpc rpc;
-    struct explain_round *round;
-};
+enum { RECORDS_MAX = 64 };
 
 static int by_time(const void *a, const void *b)
 {
@@ -52,66 +39,15 @@ struct str explain_decisions(const struct buf *found, const struct explain_style
     return text;
 }
 
-static void answered(struct rpc *rpc)
-{
-    struct explain_question *question = container_of(rpc, struct explain_question, rpc);
-    struct explain_round *round = question->round;
-
-    assert(round->open > 0);
-    if (!rpc->err && rpc->answer.len)
-        round->texts[round->count++] = arena_str(round->arena, buf_view(&rpc->answer));
-    buf_free(&rpc->answer);
-    if (--round->open == 0)
-        round->done(round);
-}
-
-static void listed(struct store_op *op)
-{
-    struct explain_round *round = container_of(op, struct explain_round, op);
-    struct server *server = round->worker->server;
-    size_t count = op->err ? 0 : op->u.peers.count;
-
-    round->texts = arena_array(round->arena, struct str, count + 1);
-    round->questions = arena_array(round->arena, struct explain_question, count + 1);
-    round->open = 1; /* ours, until all were asked */
-    for (size_t i = 0; i < count; i++) {
-        uint32_t name = op->u.peers.items[i].name;
-        struct explain_question *question = &round->questions[round->asked];
-
-        if (name == store_name(server->store) || op->u.peers.items[i].silent_ms > SILENT_MS)
-            continue;
-        round->asked++;
-        round->open++;
-        question->round = round;
-        question->rpc = (struct rpc){.from = round->worker,
-                                     .timeout_ms = WAIT_MS,
-                                     .params = round->params,
-                                     .done = answered};
-        snprintf(question->rpc.method, sizeof question->rpc.method, "Instance/Explain");
-        peers_ask(server, &question->rpc, STR(EXPLAIN_PEERS_NODE), name);
-    }
-    if (--round->open == 0)
-        round->done(round);
-}
-
-void explain_round_start(struct explain_round *round)
+void explain_round_start(struct peers_round *round, uint64_t job, struct str spec, size_t limit)
 {
     char id[JOB_ID_TEXT + 1];
 
-    assert(round->done && round->job && !round->count);
-    if (!peers_shared(round->worker->server)) {
-        round->done(round);
-        return;
-    }
-    job_id_text(round->job, id);
-    round->params =
-        arena_fmt(round->arena, "%s %zu\n" STR_FMT, id, round->limit, STR_ARG(round->spec));
-    round->op = (struct store_op){.verb = STORE_PEERS,
-                                  .reply_to = &round->worker->loop.inbox,
-                                  .done = listed,
-                                  .not_after_ms = sched_not_after(round->worker->sched),
-                                  .arena = round->arena};
-    sched_send(round->worker->sched, &round->op);
+    assert(job && limit > 0);
+    job_id_text(job, id);
+    round->method = "Instance/Explain";
+    round->params = arena_fmt(round->arena, "%s %zu\n" STR_FMT, id, limit, STR_ARG(spec));
+    peers_round_start(round);
 }
 
 /* --- the other side --- */

@@ -4,28 +4,10 @@
 #define SERVER_EXPLAIN_PEERS_H
 
 #include "server/explain_write.h"
-#include "server/rpc.h"
+#include "server/peers_round.h"
 
-#define EXPLAIN_PEERS_NODE "*" /* in the place of a node: the instance itself is asked */
-
-/* A round of questions. */
-struct explain_round {
-    struct worker *worker;
-    struct arena *arena;
-    uint64_t job;
-    struct str spec; /* JSON; len 0: nobody has it */
-    size_t limit;
-    void (*done)(struct explain_round *round); /* on the worker's loop */
-    /* answer */
-    struct str *texts; /* JSON arrays of decisions, in the arena */
-    size_t count;
-    /* private */
-    struct store_op op;
-    struct explain_question *questions;
-    size_t asked, open;
-    struct str params;
-};
-void explain_round_start(struct explain_round *round); /* nobody else: done() at once */
+/* `spec`: JSON; len 0: nobody has it. The texts it answers with are JSON arrays of decisions. */
+void explain_round_start(struct peers_round *round, uint64_t job, struct str spec, size_t limit);
 
 /* On the keeper of an instance that is asked: answers through rpc_over(). */
 void explain_peers_answer(struct rpc *rpc);

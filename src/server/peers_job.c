@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "server/archive.h"
 #include "server/explain_peers.h"
 #include "server/peers_private.h"
 
@@ -296,6 +297,22 @@ static void asked_over(struct rpc *rpc)
     free(asked);
 }
 
+/* What an instance is asked itself. */
+static void answer_itself(struct rpc *rpc)
+{
+    static const struct {
+        const char *method;
+        void (*answer)(struct rpc *rpc);
+    } rows[] = {{"Instance/Explain", explain_peers_answer}, {"Instance/Report", archive_answer}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (str_is(str_of(rpc->method), rows[i].method)) {
+            rows[i].answer(rpc);
+            return;
+        }
+    rpc_over(rpc, ERR_BAD_REQUEST); /* another release may know more */
+}
+
 /* "SEQ FROM NODE METHOD\nPARAMS" */
 void peers_hear_ask(struct peers *peers, struct str rest)
 {
@@ -318,9 +335,11 @@ void peers_hear_ask(struct peers *peers, struct str rest)
     asked->rpc.params = (struct str){.at = asked->params, .len = rest.len};
     asked->rpc.done = asked_over;
     asked->rpc.handed = true;
-    if (str_is(node_id, EXPLAIN_PEERS_NODE))
-        explain_peers_answer(&asked->rpc);
-    else if (known && str_copy(head, asked->rpc.method, sizeof asked->rpc.method))
+    if (!str_copy(head, asked->rpc.method, sizeof asked->rpc.method))
+        rpc_over(&asked->rpc, ERR_CONFLICT);
+    else if (str_is(node_id, PEERS_ITSELF))
+        answer_itself(&asked->rpc);
+    else if (known)
         rpc_send(&asked->rpc, known->node);
     else
         rpc_over(&asked->rpc, ERR_CONFLICT);

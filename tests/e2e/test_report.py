@@ -2,8 +2,10 @@
 import hashlib
 import io
 import json
+import signal
 import subprocess
 import tarfile
+import time
 
 from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually, tags
 from redis import Redis
@@ -133,7 +135,8 @@ class Report(Case):
         env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}
         done = berth("report", "--since", "2h", env=env)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for text in ("n1", "  dev", "75.0%", "ATTEMPTS", "RETRIED", "Trouble", "Minutes at each level", "NO_CAPABLE_NODE"):
+        for text in ("n1", "  dev", "75.0%", "ATTEMPTS", "RETRIED", "Trouble", "Minutes at each level", "NO_CAPABLE_NODE",
+                     "This is what this instance saw, by whole hours."):
             self.assertIn(text, done.stdout)
         self.assertLessEqual(max(len(line) for line in done.stdout.splitlines()), 80, done.stdout)
         self.assertEqual(json.loads(berth("report", "-o", "json", env=env).stdout)["total"]["jobs"], 9)
@@ -144,15 +147,13 @@ def figures(row, names):
     return tuple(row[name] for name in names.split())
 
 
-def add(sums, more):
-    return [a + b for a, b in zip(sums, more)]
-
-
 COUNTS = "jobs succeeded failed cancelled attempts retried"
 
 
 class Lives(Case):
     """A job counts once, where it ended; each of its attempts where it was."""
+
+    scope = "what this instance saw, by whole hours"
 
     def begin(self):
         """Where nodes are, and where clients ask."""
@@ -181,21 +182,28 @@ class Lives(Case):
         return first, self.run_once(self.moved(server, job), ends[1])
 
     def sums(self, servers, want):
-        """What all instances together counted, once that is `want`: by node, and what was refused."""
+        """What each instance tells of all together, once that is `want`: by node, and what was refused."""
         def there():
-            reports = [self.ok(server.get("/v1/report")) for server in servers]
-            total, nodes = [0] * 6, {}
-            for report in reports:
-                total = add(total, figures(report["total"], COUNTS))
+            found = None
+            for server in servers:
+                report = self.ok(server.get("/v1/report"))
+                total = list(figures(report["total"], COUNTS))
+                self.assertLessEqual(total[0], want[0], report)
                 for row in report["servers"]:
-                    nodes[row["node_id"]] = add(nodes.get(row["node_id"], [0] * 6), figures(row, COUNTS))
                     self.assertEqual(row["run_ms"]["p50"] is None, row["attempts"] == 0, "all of them began")
-            self.assertLessEqual(total[0], want[0], reports)
-            return (nodes, [row for report in reports for row in report["refused"]]) if total == want else None
+                    seconds = 60 * sum(row["level_minutes"].values())
+                    self.assertLess(seconds, time.monotonic() - self.begun + 5, "all look at the same machine")
+                nodes = {row["node_id"]: list(figures(row, COUNTS)) for row in report["servers"]}
+                told = nodes, report["refused"]
+                if total != want or report["scope"] != self.scope or told != (found or told):
+                    return None
+                found = told
+            return found
 
         return eventually(f"the reports say {want}", there)
 
     def test_each_job_once_each_attempt_where_it_was(self):
+        self.begun = time.monotonic()
         near, far, servers = self.begin()
         self.nodes = {name: Node(near, name, allowed_types=["dev"]) for name in ("n1", "n2")}
         eventually("the client's instance knows both", lambda: len(far.get("/v1/nodes").json["nodes"]) == 2)
@@ -230,13 +238,33 @@ class Lives(Case):
 
 
 class LivesOnRedis(Lives):
-    """Nodes, clients and a third instance on one Redis: each end is counted by the one that made it true."""
+    """Nodes, clients and a third instance on one Redis: each end is counted by the one that made it true, and
+    whoever is asked adds up what all counted."""
+
+    scope = "what 3 of 3 instances saw, by whole hours"
 
     def begin(self):
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         servers = [self.start(f"data{number}", store=redis.url) for number in range(3)]
         return servers[0], servers[1], servers
+
+    def test_an_instance_that_does_not_answer_is_left_out(self):
+        self.begun = time.monotonic()
+        near, far, servers = self.begin()
+        self.nodes = {"n1": Node(near, "n1", allowed_types=["dev"])}
+        eventually("known", lambda: len(far.get("/v1/nodes").json["nodes"]) == 1)
+        for _ in range(2):
+            self.run_once(self.ok(self.task(far)), "done")
+        self.sums(servers, [2, 2, 0, 0, 2, 0])
+        near.process.send_signal(signal.SIGSTOP)  # it made the ends true, so it has counted them
+        try:
+            report = self.ok(far.get("/v1/report"))
+            self.assertEqual((report["scope"], report["total"]["jobs"]), ("what 2 of 3 instances saw, by whole hours", 0))
+            eventually("it is not waited for any more", lambda: far.get("/v1/report")["scope"].startswith("what 2 of 2"))
+        finally:
+            near.process.send_signal(signal.SIGCONT)
+        self.sums(servers, [2, 2, 0, 0, 2, 0])
 
 
 class Machines(AgentCase):

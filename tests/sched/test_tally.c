@@ -202,6 +202,27 @@ static void test_merge(void **state)
     tally_free(sum);
 }
 
+/* Two instances count different ends, but look at the same machines. */
+static void test_merge_of_another_instance(void **state)
+{
+    struct tally *sum = example(), *other = example();
+    struct tally_machine *machine = tally_machine(other, STR("us"));
+
+    tally_machine(other, STR("eu"))->level_ms[LEVEL_NORMAL] = 3;
+    tally_merge_other(sum, other);
+    assert_int_equal(all_done(sum), 8);
+    assert_int_equal(tally_machine(sum, STR("us"))->level_ms[LEVEL_DANGER], 1234);
+    assert_int_equal(tally_machine(sum, STR("us"))->max_ms, 99);
+    assert_int_equal(tally_machine(sum, STR("eu"))->level_ms[LEVEL_NORMAL], 3);
+    machine->level_ms[LEVEL_NORMAL] = 1; /* it looked longer */
+    machine->max_ms = 100;
+    tally_merge_other(sum, other);
+    assert_int_equal(tally_machine(sum, STR("us"))->max_ms, 100);
+    tally_free(other);
+    assert_string_equal(tally_machine(sum, STR("eu"))->node.at, "eu"); /* its own */
+    tally_free(sum);
+}
+
 static uint64_t done_since(struct hours *hours, int64_t since_ms, int64_t until_ms)
 {
     struct tally *sum = hours_sum(hours, since_ms, until_ms);
@@ -261,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_lines_of_an_older_release),
         cmocka_unit_test(test_lines_nobody_wrote),
         cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_merge_of_another_instance),
         cmocka_unit_test(test_hours),
         cmocka_unit_test(test_hours_are_bounded),
     };

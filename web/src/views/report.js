@@ -108,7 +108,7 @@ export function Report() {
   useTopics("place");
   return html`
     <div class="tools"><h1>Report</h1><${Choices} field="since" options=${SPANS} otherwise="24h" />
-      ${report && html`<span class="muted num">${time(report.since_ms)} to ${time(report.until_ms)}</span>`}</div>
+      ${report && html`<span class="muted num">${time(report.since_ms)} to ${time(report.until_ms)}: ${report.scope}</span>`}</div>
     ${report ? html`<${Tables} report=${report} />` : html`<p class="empty">${error ? error.message : "Reading…"}</p>`}
   `;
 }
