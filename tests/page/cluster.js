@@ -73,12 +73,17 @@ async function drainAsksFirst({ rig, page }) {
 
 async function logsAreFollowed({ rig, page }) {
   const job = await rig.task({
-    command: ["sh", "-c", `echo first; ${until(rig, "1")}; echo second; ${until(rig, "2")}; echo third`],
+    /* coloured, and in the middle of the order that ends it the output stops for a while */
+    command: [
+      "sh",
+      "-c",
+      `echo first; printf '\\033[1;31mse\\033['; ${until(rig, "1")}; echo 0mcond; ${until(rig, "2")}; echo third`,
+    ],
   });
   await page.goto(`${rig.url}/#/jobs/${job.job_id}`);
   const log = page.locator(".logs pre");
   for (const [text, next] of [
-    ["first\n", "1"],
+    ["first\nse\u001b[", "1"],
     ["first\nsecond\n", "2"],
     ["first\nsecond\nthird\n", null],
   ]) {

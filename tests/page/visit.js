@@ -129,7 +129,8 @@ async function worksByKeyboard(rig) {
   await page.keyboard.press("Delete");
   await page.waitForFunction(() => document.querySelectorAll(".rows tbody tr").length === 3);
   await page.keyboard.press("Escape");
-  await page.focus(".rows tbody tr[tabindex='0']");
+  await page.keyboard.press("j"); /* from anywhere to the first row */
+  await page.waitForFunction(() => document.activeElement.textContent.includes("n1"));
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("j");
   await page.waitForFunction(() => document.activeElement.textContent.includes("n3"));
@@ -163,10 +164,15 @@ async function tellsWhenItIsStale(rig) {
   const page = await rig.open("/");
   await page.waitForSelector('[data-link="live"]');
   await page.waitForSelector(".card");
+  await page.waitForSelector(".tabs a:has-text('Deployments')");
   await page.evaluate(() => (window.sameDocument = true));
+  const asked = page.waitForEvent("requestfailed", (one) => one.url().includes("/v1/deployments"));
   await server.kill();
   await page.waitForSelector(".banner:has-text('Not connected')");
   await page.waitForSelector(".banner:has-text('Stale since')");
+  await asked;
+  await page.evaluate(() => new Promise(requestAnimationFrame));
+  await page.waitForSelector(".tabs a:has-text('Deployments')");
   await page.waitForSelector("main.stale .card"); /* what was known stays in sight */
   await rig.server({ listen: `127.0.0.1:${rig.port}` });
   await page.waitForSelector('[data-link="live"]');

@@ -24,7 +24,7 @@ export const known = {
   serverById: new Map(),
   breakers: [],
   pools: null,
-  deployments: null /* null: this server has none */,
+  deployments: null /* none: not read yet, or this server has no place for them */,
   version: "",
   events: [] /* newest last */,
   eventCount: 0,
@@ -124,8 +124,9 @@ async function readSlow() {
     inFrame(() => {
       if (found[0].breakers) known.breakers = found[0].breakers.filter((breaker) => breaker.state !== "CLOSED");
       if (found[1].pools) known.pools = found[1].pools;
-      known.deployments = found[2].deployments || null;
-      known.version = found[3].version || "";
+      if (found[2].deployments || found[2].code === "DEPLOYMENTS_NEED_SHARED_DATABASE")
+        known.deployments = found[2].deployments;
+      known.version = found[3].version || known.version;
       changed("slow");
     });
   } catch (error) {

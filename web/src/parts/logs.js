@@ -5,6 +5,8 @@ import { plural } from "../lib/format.js";
 
 const KEEP = 400000; /* characters; the newest are kept */
 const PAUSE_MS = 700;
+/* What a terminal would obey: colours, titles. */
+const ORDERS = /\u001b(\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(\u0007|\u001b\\))/g;
 
 export function Logs({ read, live, label }) {
   const [log, setLog] = useState({ text: "", next: 0, cut: false, error: null, ended: false });
@@ -28,7 +30,7 @@ export function Logs({ read, live, label }) {
         const from = piece.offset;
         next = Math.max(next, fresh);
         setLog((before) => {
-          const text = before.text + piece.text;
+          const text = (before.text + piece.text).replace(ORDERS, "");
           return {
             text: text.slice(-KEEP),
             next,

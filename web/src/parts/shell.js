@@ -93,10 +93,14 @@ function Shortcuts({ close }) {
   <//>`;
 }
 
+function intoTable() {
+  document.querySelector(".rows tr[tabindex='0']")?.focus();
+}
+
 function useKeys(actions) {
   useEffect(() => {
     function onKey(event) {
-      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       const typing = event.target.closest("input, textarea, select");
       if (typing && event.key === "Escape") event.target.blur();
       if (typing || !actions[event.key]) return;
@@ -118,6 +122,8 @@ export function Shell({ children }) {
     "?": () => setSheet("keys"),
     n: () => setSheet("submit"),
     t: switchTheme,
+    j: intoTable,
+    k: intoTable,
     Escape: () => place.path.length > 1 && go(here),
   };
   for (const tab of tabs) actions[tab.key] = () => go(tab.path);
