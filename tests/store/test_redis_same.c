@@ -1,7 +1,7 @@
 /* The embedded store and the one in Redis get the same random calls by the same clock, and must
  * give the same answers in every field. STORE_OPS and STORE_SEED say how many and which. */
-#include "contract.h"
 #include "redis_rig.h"
+#include "same.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -370,168 +370,18 @@ static void make_call(struct play *play, struct call *call)
         make_due(play, call);
 }
 
-/* Comparing. */
-
-#define SAME(left, right, what)                                                                    \
-    do {                                                                                           \
-        if ((left) != (right))                                                                     \
-            fail_msg("verb %d outcome %d job %llu: %s is %lld, in Redis %lld", a->verb,            \
-                     a->verb == STORE_FINISH ? (int)a->u.settle.outcome : -1,                      \
-                     (unsigned long long)a->job, what, (long long)(left), (long long)(right));     \
-    } while (0)
-
-#define SAME_TEXT(left, right, what)                                                               \
-    do {                                                                                           \
-        if (!str_eq((left), (right)) || !(left).at != !(right).at)                                 \
-            fail_msg("verb %d job %llu: %s is " STR_FMT ", in Redis " STR_FMT, a->verb,            \
-                     (unsigned long long)a->job, what, STR_ARG(left), STR_ARG(right));             \
-    } while (0)
-
-/* A row of the file may be behind: then when it is due, who holds it and what ran out are left
- * out. */
-static void same_head(const struct store_op *a, const struct store_head *left,
-                      const struct store_head *right, bool from_row)
-{
-    SAME(left->id, right->id, "id");
-    if (left->id == 0)
-        return;
-    SAME(left->state, right->state, "state");
-    SAME(left->attempt, right->attempt, "attempt");
-    SAME(left->max_attempts, right->max_attempts, "max_attempts");
-    SAME(left->epoch, right->epoch, "epoch");
-    SAME(left->created_ms, right->created_ms, "created_ms");
-    SAME(left->updated_ms, right->updated_ms, "updated_ms");
-    SAME(left->dispatched_ms, right->dispatched_ms, "dispatched_ms");
-    SAME(left->acked_ms, right->acked_ms, "acked_ms");
-    SAME(left->ended_ms, right->ended_ms, "ended_ms");
-    SAME(left->timeout_ms, right->timeout_ms, "timeout_ms");
-    SAME(left->callback, right->callback, "callback");
-    SAME_TEXT(str_of(left->node), str_of(right->node), "node");
-    SAME_TEXT(str_of(left->type), str_of(right->type), "type");
-    SAME_TEXT(str_of(left->reason), str_of(right->reason), "reason");
-    if (from_row)
-        return;
-    SAME(left->lease, right->lease, "lease");
-    /* Who held a job that is over, the embedded store has from a row that may be behind. */
-    if (left->id == a->job && !job_state_final(left->state))
-        SAME(left->owner, right->owner, "owner");
-    SAME(left->due_ms, right->due_ms, "due_ms");
-}
-
-static void same_record(const struct store_op *a, const struct store_record *left,
-                        const struct store_record *right, bool from_row)
-{
-    same_head(a, &left->head, &right->head, from_row);
-    SAME_TEXT(left->spec, right->spec, "spec");
-    SAME_TEXT(left->history, right->history, "history");
-    SAME_TEXT(left->result, right->result, "result");
-    if (from_row)
-        return; /* who only reads has no use for it */
-    SAME_TEXT(left->idem, right->idem, "key");
-    SAME(left->fingerprint, right->fingerprint, "fingerprint");
-}
-
-static void same_counts(const struct store_op *a, const struct lease_node *left,
-                        const struct lease_node *right)
-{
-    SAME(left->health, right->health, "health");
-    SAME(left->max, right->max, "max");
-    SAME(left->reserved, right->reserved, "reserved");
-    SAME(left->running, right->running, "running");
-    SAME(left->epoch, right->epoch, "epoch of the node");
-}
-
-static void same_put(const struct store_op *a, const struct store_op *b)
-{
-    SAME(a->u.put.chosen, b->u.put.chosen, "chosen");
-    SAME(a->u.put.duplicate, b->u.put.duplicate, "duplicate");
-    if (a->verb == STORE_PUT)
-        return;
-    SAME(a->u.put.probe, b->u.put.probe, "probe");
-    for (size_t i = 0; i < a->u.put.candidate_count; i++) {
-        SAME(a->u.put.candidates[i].tried, b->u.put.candidates[i].tried, "tried");
-        if (a->u.put.candidates[i].tried)
-            SAME(a->u.put.candidates[i].why, b->u.put.candidates[i].why, "why");
-    }
-}
-
-static int by_id(const void *a, const void *b)
-{
-    const struct store_due *left = a;
-    const struct store_due *right = b;
-
-    return left->id < right->id ? -1 : left->id > right->id;
-}
-
-static void same_due(const struct store_op *a, const struct store_op *b)
-{
-    SAME(a->u.due.count, b->u.due.count, "number of due");
-    qsort(a->u.due.items, a->u.due.count, sizeof *a->u.due.items, by_id);
-    qsort(b->u.due.items, b->u.due.count, sizeof *b->u.due.items, by_id);
-    for (size_t i = 0; i < a->u.due.count; i++) {
-        const struct store_due *left = &a->u.due.items[i];
-        const struct store_due *right = &b->u.due.items[i];
-
-        SAME(left->id, right->id, "due job");
-        SAME(left->attempt, right->attempt, "due attempt");
-        SAME(left->state, right->state, "due state");
-        SAME(left->lease, right->lease, "due lease");
-        SAME_TEXT(str_of(left->node), str_of(right->node), "due node");
-    }
-}
-
-static void same_breakers(const struct store_op *a, const struct store_op *b)
-{
-    SAME(a->u.breakers.count, b->u.breakers.count, "number of breakers");
-    for (size_t i = 0; i < a->u.breakers.count; i++) {
-        const struct store_breaker *left = &a->u.breakers.items[i];
-        const struct store_breaker *right = &b->u.breakers.items[i];
-
-        SAME_TEXT(left->node, right->node, "breaker node");
-        SAME_TEXT(left->type, right->type, "breaker type");
-        SAME(left->breaker.state, right->breaker.state, "breaker state");
-        SAME(left->breaker.failures, right->breaker.failures, "failures");
-        SAME(left->breaker.probe_until_ms, right->breaker.probe_until_ms, "probe_until_ms");
-    }
-}
-
 static void compare(struct play *play, const struct call *call)
 {
     const struct store_op *a = &call->sides[0].op;
-    const struct store_op *b = &call->sides[1].op;
 
-    if (a->err != b->err)
-        fail_msg("verb %d outcome %d job %llu attempt %d: %s, in Redis %s", a->verb,
-                 a->verb == STORE_FINISH ? (int)a->u.settle.outcome : -1,
-                 (unsigned long long)a->job, a->attempt, err_name(a->err), err_name(b->err));
+    same_answer(a, &call->sides[1].op);
     play->answers[a->verb][a->err == ERR_OK]++;
-    if (a->err == ERR_TOO_LATE)
+    if (call->slot < 0 || a->err == ERR_TOO_LATE || a->job != play->ids[call->slot])
         return;
-    same_head(a, &a->head, &b->head, false);
-    same_counts(a, &a->counts, &b->counts);
-    if (a->verb == STORE_PUT || a->verb == STORE_RESERVE)
-        same_put(a, b);
-    if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH) {
-        SAME(a->u.settle.duplicate, b->u.settle.duplicate, "duplicate");
-        SAME(a->u.settle.ended_lease, b->u.settle.ended_lease, "ended_lease");
-        SAME(a->u.settle.stopped, b->u.settle.stopped, "stopped");
-        SAME(a->u.settle.breaker, b->u.settle.breaker, "breaker event");
-    }
-    if (a->verb == STORE_FINISH || a->verb == STORE_ADOPT)
-        same_record(a, &a->record, &b->record, false);
-    if (a->verb == STORE_RENEW)
-        for (size_t i = 0; i < a->u.renew.count; i++)
-            SAME(a->u.renew.runs[i].unknown, b->u.renew.runs[i].unknown, "unknown run");
-    if (a->verb == STORE_DUE)
-        same_due(a, b);
-    if (a->verb == STORE_NODE_PUT && (!a->err || a->err == ERR_STALE)) {
-        SAME(a->u.node_put.created, b->u.node_put.created, "created");
-        SAME(a->u.node_put.version, b->u.node_put.version, "version");
-    }
-    if (a->verb == STORE_BREAKERS)
-        same_breakers(a, b);
-    if (call->slot >= 0 && a->head.id == play->ids[call->slot])
+    if (a->head.id == a->job)
         play->heads[call->slot] = a->head;
+    else if (!a->head.id)
+        play->heads[call->slot] = (struct store_head){0}; /* it was foreseen, and did not come */
 }
 
 /* Reads, when nothing is under way. */

@@ -1,0 +1,34 @@
+/* What two stores that got the same calls must answer: the same, in every field. */
+#ifndef TESTS_STORE_SAME_H
+#define TESTS_STORE_SAME_H
+
+#include "contract.h"
+
+/* `a` is the op that was answered, of the first of the two. */
+#define SAME(left, right, what)                                                                    \
+    do {                                                                                           \
+        if ((left) != (right))                                                                     \
+            fail_msg("verb %d outcome %d job %llu: %s is %lld, in Redis %lld", a->verb,            \
+                     a->verb == STORE_FINISH ? (int)a->u.settle.outcome : -1,                      \
+                     (unsigned long long)a->job, what, (long long)(left), (long long)(right));     \
+    } while (0)
+
+#define SAME_TEXT(left, right, what)                                                               \
+    do {                                                                                           \
+        if (!str_eq((left), (right)) || !(left).at != !(right).at)                                 \
+            fail_msg("verb %d job %llu: %s is " STR_FMT ", in Redis " STR_FMT, a->verb,            \
+                     (unsigned long long)a->job, what, STR_ARG(left), STR_ARG(right));             \
+    } while (0)
+
+/* A row of the file may be behind: then when it is due, who holds it and what ran out are left
+ * out. */
+void same_head(const struct store_op *a, const struct store_head *left,
+               const struct store_head *right, bool from_row);
+void same_record(const struct store_op *a, const struct store_record *left,
+                 const struct store_record *right, bool from_row);
+void same_counts(const struct store_op *a, const struct lease_node *left,
+                 const struct lease_node *right);
+/* The whole answer of a verb that changes something. */
+void same_answer(const struct store_op *a, const struct store_op *b);
+
+#endif
