@@ -21,7 +21,7 @@ enum {
     ROUND = 300, /* more than fit into one call */
     RUNS = 24,
     DUES = 4096,
-    TERMS = 280, /* more than fit into one call, too */
+    TERMS = 50,
     HOLD_MS = 15000,
     COOLDOWN_MS = 3000,
     EMBEDDED = 0,
@@ -57,6 +57,7 @@ struct play {
     size_t due_count; /* left to be swept */
     bool due_asked;   /* in this round */
     bool tame;        /* in this round nearly all is ordinary */
+    int flood;        /* in this round all are new and no two have the same terms; 0: it is none */
     int last;         /* slot of the call before; -1: none */
     int waiting;
     long ops;
@@ -130,7 +131,7 @@ static int pick_job(struct play *play, enum store_verb verb)
     struct store_head *head = &play->heads[slot];
     bool makes = verb == STORE_RESERVE || verb == STORE_PUT;
 
-    if (!play->ids[slot] || (makes && head->id && is_over(head) && !odd(play, 30))) {
+    if (!play->ids[slot] || play->flood || (makes && head->id && is_over(head) && !odd(play, 30))) {
         if (chance(play, 500))
             play->next_id += UINT64_C(1) << 40; /* another hash in Redis */
         play->ids[slot] = play->next_id++;
@@ -177,8 +178,16 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     op->u.put.owner = 1 + below(play, 2);
     op->u.put.hold_ms = HOLD_MS;
     op->u.put.ttl_ms = chance(play, 3) ? 3000 + (int64_t)below(play, TERMS) : RIG_TTL_MS;
-    if (odd(play, 60))
+    if (play->flood)
+        op->u.put.ttl_ms = 3000 + play->flood++;
+    else if (chance(play, 100))
         op->u.put.ttl_ms = chance(play, 2) ? below(play, 300) : 2 * 3600000;
+}
+
+/* Two of them get most: their lists are long. */
+static unsigned some_place(struct play *play, unsigned count)
+{
+    return below(play, chance(play, 3) ? count : 2);
 }
 
 static void make_reserve(struct play *play, struct store_op *op, int slot)
@@ -192,7 +201,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         op->attempt = (int)below(play, 4);
     op->u.put.candidate_count = odd(play, 60) ? 0 : 1 + (size_t)below(play, STORE_CANDIDATES_MAX);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
-        struct str node = str_of(names[below(play, is_typed(op->job) ? FIXED : NODES)]);
+        struct str node = str_of(names[some_place(play, is_typed(op->job) ? FIXED : NODES)]);
 
         if (odd(play, 200))
             node.len = chance(play, 2) ? 0 : 1; /* nobody's */
@@ -255,7 +264,9 @@ static int make_finish(struct play *play, struct store_op *op)
         return slot;
     op->job = play->ids[slot];
     op->attempt = play->heads[slot].id ? play->heads[slot].attempt : 1;
-    op->u.settle.outcome = odd(play, 40) ? often[below(play, COUNT_OF(often))] : STORE_DONE;
+    op->u.settle.outcome = odd(play, 40)       ? often[below(play, COUNT_OF(often))]
+                           : chance(play, 200) ? STORE_FAIL
+                                               : STORE_DONE;
     op->u.settle.reason = chance(play, 2) ? STR("EXIT_1") : STR_NONE;
     if (odd(play, 40))
         op->attempt = (int)below(play, 4);
@@ -293,7 +304,7 @@ static void make_node_put(struct play *play, struct store_op *op)
     op->u.node_put.own = NODE_READY;
     op->u.node_put.health =
         odd(play, 40) ? (enum node_health)below(play, NODE_HEALTH_COUNT) : NODE_READY;
-    op->u.node_put.max = chance(play, 8) ? (int32_t)below(play, 3) - 1 : (int32_t)below(play, 120);
+    op->u.node_put.max = chance(play, 8) ? (int32_t)below(play, 3) - 1 : (int32_t)below(play, 250);
     if (!odd(play, 4))
         op->u.node_put.facts = chance(play, 2) ? STR("{\"v\":1}") : STR("{\"v\":2}");
     op->u.node_put.set_admin = odd(play, 6);
@@ -307,7 +318,7 @@ static enum store_verb pick_verb(struct play *play)
     static const enum store_verb seldom[] = {STORE_PUT,       STORE_RENEW,    STORE_RENEW,
                                              STORE_ADOPT,     STORE_DUE,      STORE_NODE_PUT,
                                              STORE_NODE_DROP, STORE_BREAKERS, STORE_CALLBACK_DONE};
-    unsigned dice = below(play, 100);
+    unsigned dice = play->flood ? 0 : below(play, 100);
 
     if (odd(play, 30)) {
         enum store_verb verb = seldom[below(play, COUNT_OF(seldom))];
@@ -375,7 +386,7 @@ static void make_call(struct play *play, struct call *call, const struct call *b
 
     *call = (struct call){.slot = -1};
     op.reply_to = &play->rigs[0].desk.inbox;
-    if (odd(play, 3000))
+    if (chance(play, 1000))
         op.not_after_ms = rig_now_ms() - below(play, 2);
     if (again)
         op = before->sides[0].op;
@@ -463,12 +474,14 @@ static void send_round(struct play *play, int k, int count)
 
 static void play_round(struct play *play)
 {
-    int count = 1 + (int)below(play, chance(play, 4) ? ROUND : 16);
+    bool flood = chance(play, 40);
+    int count = flood ? ROUND : 1 + (int)below(play, chance(play, 4) ? ROUND : 16);
 
     play->waiting = 2 * count;
     play->last = -1;
     play->due_asked = false;
-    play->tame = !chance(play, 5);
+    play->tame = flood || !chance(play, 5);
+    play->flood = flood;
     for (int i = 0; i < count; i++)
         make_call(play, &play->calls[i], i ? &play->calls[i - 1] : NULL);
     for (int k = 0; k < 2; k++)
@@ -530,7 +543,7 @@ static void open_all(struct play *play, int breaker_threshold)
     embedded_check_always(play->rigs[EMBEDDED].store);
     for (int i = 0; i < NODES; i++)
         for (int k = 0; k < 2; k++)
-            assert_int_equal(rig_node(&play->rigs[k], names[i], 20 + 10 * i, NODE_READY), ERR_OK);
+            assert_int_equal(rig_node(&play->rigs[k], names[i], 200 - 5 * i, NODE_READY), ERR_OK);
 }
 
 static void play_it(int breaker_threshold)
