@@ -231,9 +231,13 @@ static bool read_put(struct store_op *op, struct bytes *from)
     if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
         return false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
+        uint64_t why = i < tried ? take(from, 1) - '0' : 0;
+
+        if (why >= LEASE_REASON_COUNT)
+            return false;
         op->u.put.candidates[i].tried = i < tried;
         if (i < tried)
-            op->u.put.candidates[i].why = (enum lease_reason)(take(from, 1) - '0');
+            op->u.put.candidates[i].why = (enum lease_reason)why;
     }
     return read_rest(op, from, &job);
 }
@@ -322,12 +326,14 @@ static bool read_due(struct store_op *op, const redisReply *answer)
     for (size_t i = 3; i < answer->elements && count < op->u.due.max; i++) {
         struct str text = redis_text(answer->element[i]);
         struct store_due *due = &op->u.due.items[count++];
-        const unsigned char *small = (const unsigned char *)text.at + JOB_ID_TEXT;
+        const unsigned char *small;
 
         *due = (struct store_due){0};
         if (text.len < JOB_ID_TEXT + 3 ||
-            !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &due->id) ||
-            small[1] >= JOB_STATE_COUNT || small[2] > LEASE_RUNNING)
+            !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &due->id))
+            return false;
+        small = (const unsigned char *)text.at + JOB_ID_TEXT;
+        if (small[1] >= JOB_STATE_COUNT || small[2] > LEASE_RUNNING)
             return false;
         due->attempt = small[0];
         due->state = (enum job_state)small[1];

@@ -75,6 +75,19 @@ static void wait_well(struct fixture *fixture, const char *node)
     }
 }
 
+static struct str first_word(const char *text)
+{
+    return (struct str){text, strcspn(text, " \n")};
+}
+
+static const char *first_line(const char *text)
+{
+    static char line[64];
+
+    str_copy(first_word(text), line, sizeof line);
+    return line;
+}
+
 static struct store_status status(struct fixture *fixture)
 {
     struct store_status status;
@@ -204,6 +217,95 @@ static void test_functions_are_loaded_again(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
     redis_say(fixture->server.port, "FUNCTION FLUSH");
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+/* A call that fails in the middle: what the library kept in its memory of a node that was not
+ * written any more is not believed. */
+static void test_half_a_call_is_not_remembered(void **state)
+{
+    struct fixture *fixture = *state;
+    int port = fixture->server.port;
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    redis_say(port, "RENAME sched:{f}:wheel aside");
+    redis_say(port, "SET sched:{f}:wheel x");
+    redis_say(port, "DEL %s", first_line(redis_say(port, "KEYS sched:{f}:w:*")));
+    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_STORE_DOWN);
+    assert_non_null(strstr(status(fixture).detail, "WRONGTYPE"));
+    redis_say(port, "DEL sched:{f}:wheel");
+    redis_say(port, "RENAME aside sched:{f}:wheel");
+    wait_well(fixture, "n2");
+    assert_int_equal(rig_reserve(&fixture->rig, 3, 1, "n1"), ERR_OK);
+    assert_int_equal(fixture->rig.op.counts.reserved, 2);
+}
+
+/* The answer of whatever is there under the name of our function is read with care: it is no answer
+ * when it makes no sense. */
+static const struct {
+    enum store_verb verb;
+    const char *answer; /* in Lua */
+} strange[] = {
+    {STORE_RESERVE, "'x'"},
+    {STORE_RESERVE, "{}"},
+    {STORE_RESERVE, "7"},
+    {STORE_RESERVE, "{0, 'x', 'y'}"},
+    {STORE_RESERVE, "{'x', 'y', 'z'}"},
+    {STORE_RESERVE, "string.char(90, 0, 0, 1, 1) .. '00'"}, /* no such error */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1)"},         /* it ends too early */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '90'"}, /* no such reason */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '/0'"},
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 200) .. '00'"}, /* more candidates than were sent */
+    {STORE_RESERVE, "string.char(64, 0, 0, 9, 1) .. '00'"},   /* none of them was taken */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '01n'"},  /* no counters */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '00j0000000000001'"}, /* no record */
+    {STORE_RESERVE, "string.char(2) .. string.rep('a', 16)"},             /* nor here */
+    {STORE_DUE, "{99, false, false}"},
+    {STORE_DUE, "{0, false, false, 7}"},
+    {STORE_DUE, "{0, false, false, 'j0000000000001'}"},
+    {STORE_DUE, "{0, false, false, 'x000000000000' .. string.rep('a', 9)}"},
+    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 99, 1)}"}, /* no state */
+    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 1, 99)}"}, /* no lease */
+};
+
+static void answer_always(int port, const char *library, const char *answer)
+{
+    const char *words[] = {"FUNCTION", "LOAD", "REPLACE", NULL};
+    struct buf code = {0};
+
+    buf_fmt(&code,
+            "#!lua name=%s\nredis.register_function('%s_batch', function(keys, args) return "
+            "{1, 1, 'g', 0, 0, %s} end)",
+            library, library, answer);
+    words[3] = code.at;
+    assert_string_equal(redis_say_words(port, 4, words), library);
+    buf_free(&code);
+}
+
+static void test_strange_answers_are_refused(void **state)
+{
+    struct fixture *fixture = *state;
+    int port = fixture->server.port;
+    char library[64];
+
+    str_copy(first_word(strstr(redis_say(port, "FUNCTION LIST"), "berth_v")), library,
+             sizeof library);
+    for (size_t i = 0; i < COUNT_OF(strange); i++) {
+        struct store_due items[2];
+        struct store_op op = {.verb = strange[i].verb, .job = 1, .attempt = 1};
+
+        if (op.verb == STORE_RESERVE) {
+            op.u.put.candidate_count = 1;
+            op.u.put.candidates[0].node = STR("n1");
+        } else {
+            op.u.due.items = items;
+            op.u.due.max = COUNT_OF(items);
+        }
+        wait_well(fixture, "n1");
+        answer_always(port, library, strange[i].answer);
+        if (rig_call(&fixture->rig, &op) != ERR_STORE_DOWN)
+            fail_msg("%s is taken for an answer", strange[i].answer);
+        redis_say(port, "FUNCTION FLUSH");
+    }
 }
 
 static void test_cut_connections_are_made_again(void **state)
@@ -461,6 +563,8 @@ int main(void)
         TEST(test_restart_keeps_what_was_written),
         TEST(test_empty_is_noticed),
         TEST(test_functions_are_loaded_again),
+        TEST(test_half_a_call_is_not_remembered),
+        TEST(test_strange_answers_are_refused),
         TEST(test_cut_connections_are_made_again),
         TEST(test_out_of_memory),
         TEST(test_store_time_counts),
