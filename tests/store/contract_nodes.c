@@ -256,11 +256,35 @@ static void test_long_beside_short(void **state)
     assert_int_equal(due[1].id, LONG_B);
 }
 
+/* Most of what a node held is over, here and there: each that is left is still its own, and the end
+ * of one takes nothing of another. */
+static void test_few_of_many_are_left(void **state)
+{
+    enum { JOBS = 40, EACH = 4, LEFT = JOBS / EACH - 1 };
+    struct rig *rig = *state;
+    struct store_op lost = put("x", NULL);
+    struct store_due due[JOBS];
+
+    assert_int_equal(rig_node(rig, "x", JOBS, NODE_READY), ERR_OK);
+    for (uint64_t job = 1; job <= JOBS; job++) {
+        assert_int_equal(rig_reserve(rig, job, 1, "x"), ERR_OK);
+        assert_int_equal(rig_commit(rig, job, 1, "x"), ERR_OK);
+    }
+    for (uint64_t job = 1; job <= JOBS; job++)
+        if (job % EACH != 0)
+            assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "x", NULL), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_DONE, EACH, 1, "x", NULL), ERR_OK);
+    assert_int_equal(rig->op.counts.running, LEFT);
+    lost.u.node_put.new_epoch = true;
+    assert_int_equal(rig_call(rig, &lost), ERR_OK);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), LEFT);
+}
+
 const struct CMUnitTest contract_nodes[] = {
     CONTRACT(test_register_and_change), CONTRACT(test_put_of_nobody),
     CONTRACT(test_epoch_is_guarded),    CONTRACT(test_drop),
     CONTRACT(test_spare_slots),         CONTRACT(test_answers_have_an_order),
     CONTRACT(test_renew_list),          CONTRACT(test_counts_without_facts),
-    CONTRACT(test_long_beside_short),
+    CONTRACT(test_long_beside_short),   CONTRACT(test_few_of_many_are_left),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

@@ -451,6 +451,8 @@ static void test_too_many_jobs_go(void **state)
     rig_open(rig);
     for (uint64_t job = 1; job <= 60; job++) {
         assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+        if (job % 2 == 0) /* the short way of lua/columns.lua; the others take the verb's */
+            assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
         if (job != 5)
             assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
     }
