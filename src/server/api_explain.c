@@ -255,9 +255,8 @@ static void write_would(struct jsonw *w, const struct dispatch *dispatch, bool w
     jsonw_kstr(w, "node_id", dispatch->node && !waits ? dispatch->node->id : STR_NONE);
 }
 
-static void dry_answer(struct store_op *op)
+static void tell_would(struct why_call *own)
 {
-    struct why_call *own = container_of(op, struct why_call, breakers);
     struct dispatch *dispatch = own->submit->dispatch;
     struct sched *sched = dispatch->loop->sched;
     struct buf would = {0}, buf = {0};
@@ -274,6 +273,17 @@ static void dry_answer(struct store_op *op)
     call_json(own->call, 200, &buf);
     buf_free(&would);
     buf_free(&buf);
+}
+
+static void dry_answer(struct store_op *op)
+{
+    struct why_call *own = container_of(op, struct why_call, breakers);
+
+    if (op->err) /* where nothing can be read nothing can be written: a job would fare the same */
+        call_error(own->call, ERR_STORE_DOWN, "",
+                   "The store cannot be reached: every job is refused now.");
+    else
+        tell_would(own);
 }
 
 void explain_dry_run(struct call *call, struct submit *submit)

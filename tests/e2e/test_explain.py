@@ -1,5 +1,6 @@
 """Why a job went where it did: every node has a reason, asking changes nothing, and people can read it."""
 from harness import Case, Node, berth, eventually
+from redis import Redis
 
 
 class Explain(Case):
@@ -160,6 +161,19 @@ class Explain(Case):
         self.assertEqual(listed["why_not"]["reason"], "LEVEL")
         eventually("it is silent too long",
                    lambda: server.node("n1")["why_not"]["reason"] in ("STALE", "NOT_READY"))
+
+    def test_nothing_is_promised_while_the_store_is_away(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url)
+        Node(server, "n1", allowed_types=["dev"])
+        self.assertEqual(self.dry(server, {"type": "dev"})["outcome"], "PLACED")
+        redis.pause()
+        self.problem(self.task(server), 503, "SCHEDULER_DEPENDENCY_DOWN")
+        self.problem(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}), 503, "SCHEDULER_DEPENDENCY_DOWN")
+        redis.go_on()
+        eventually("it is back", lambda: server.get("/readyz").status == 200)
+        self.assertEqual(self.dry(server, {"type": "dev"})["outcome"], "PLACED")
 
     def test_a_score_is_the_nodes_own(self):
         server = self.start(policy="health")
