@@ -89,9 +89,12 @@ static void write_machine(struct jsonw *w, const struct tally_machine *machine)
     jsonw_end_obj(w);
 }
 
-static bool refusal_is(const struct tally_refusal *refusal, const struct tally_work *work)
+/* Where a refusal stands to a row: < 0 before it, 0 it is of it. */
+static int refusal_order(const struct tally_refusal *refusal, const struct tally_work *work)
 {
-    return str_eq(refusal->node, work->node) && str_eq(refusal->type, work->type);
+    int order = str_cmp(refusal->node, work->node);
+
+    return order ? order : str_cmp(refusal->type, work->type);
 }
 
 /* Those of this row, which stand next: both lists are in the same order. */
@@ -101,10 +104,9 @@ static void write_refusals(struct jsonw *w, struct report_call *own, const struc
 
     jsonw_key(w, "refusals");
     jsonw_obj(w);
-    while (own->refusal_at < count && !refusal_is(own->refusals[own->refusal_at], work) &&
-           str_cmp(own->refusals[own->refusal_at]->node, work->node) <= 0)
+    while (own->refusal_at < count && refusal_order(own->refusals[own->refusal_at], work) < 0)
         own->refusal_at++; /* of a type that was not asked for */
-    while (own->refusal_at < count && refusal_is(own->refusals[own->refusal_at], work)) {
+    while (own->refusal_at < count && refusal_order(own->refusals[own->refusal_at], work) == 0) {
         const struct tally_refusal *refusal = own->refusals[own->refusal_at++];
 
         jsonw_key_str(w, refusal->reason);

@@ -87,6 +87,21 @@ class Report(Case):
         self.assertIn(("talk", "ALL_CANDIDATES_FULL_OR_FAILED"), refused)
         self.ok(busy.done(job))
 
+    def test_refusals_stand_with_their_type(self):
+        server = self.start()
+        node = Node(server, "n1", allowed_types=["a", "b", "c"])
+        for kind in ("a", "c"):  # those before and behind have none of their own
+            job = self.ok(self.task(server, type=kind))
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+        self.ok(node.fail(self.ok(self.task(server, type="b")), reason="TYPE_NOT_ALLOWED"))
+        self.ok(node.fail(self.ok(self.task(server, type="c")), reason="NODE_OVERLOADED"))
+        self.counted(server, 4)
+        for query, wanted in (("", {"a": {}, "b": {"TYPE_NOT_ALLOWED": 1}, "c": {"NODE_OVERLOADED": 1}}),
+                              ("?type=c", {"c": {"NODE_OVERLOADED": 1}})):
+            types = self.report(server, query)["servers"][0]["types"]
+            self.assertEqual({row["type"]: row["refusals"] for row in types}, wanted)
+
     def test_a_restart_and_a_kill_lose_nothing_that_was_saved(self):
         server = self.start()
         self.work(server)
