@@ -105,7 +105,9 @@ static int judge(struct cli *cli, const struct ask *ask, enum err err)
                         cli->addr);
     if (err)
         return cli_fail(cli, CLI_UNAVAILABLE,
-                        "cannot reach the server. Is `berth dev` running? Tried %s", cli->addr);
+                        "cannot reach the server. Is `berth dev` running? Tried %s"
+                        " (https:// if it has a certificate)",
+                        cli->addr);
     if ((ask->status < 200 || ask->status > 299) && !(ask->any_status && ask->json))
         return ask_refused(cli, ask);
     if (!ask->json && !ask->piece && !ask->text)

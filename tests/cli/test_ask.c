@@ -610,6 +610,7 @@ static void a_missing_server_is_explained(void **state)
     run = run_line(line);
     assert_int_equal(run.code, CLI_UNAVAILABLE);
     assert_has(run.err, "Is `berth dev` running? Tried http://127.0.0.1:");
+    assert_has(run.err, "https:// if it has a certificate");
     run_free(&run);
     run = run_line("berth node ls --addr 'ftp://127.0.0.1'");
     assert_int_equal(run.code, CLI_USAGE);
