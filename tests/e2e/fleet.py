@@ -82,6 +82,8 @@ class Worker(threading.Thread):
             self.beat_at = now + 1
             runs = [{"job_id": job, "attempt_id": attempt} for job, attempt in list(self.running) + list(self.reports)]
             self.say("heartbeat", node_id=self.id, running_jobs=runs)
+            for key in self.reports:  # a frozen instance that goes on may have answered 503
+                self.report(key)
         if self.over.is_set() and not self.running and not self.reports:
             self.socket.close()
             raise wsclient.Closed(1000)
