@@ -275,6 +275,44 @@ static void the_last_connection_counts(void **state)
     assert_int_equal(look(b, "n1")->live.kind, STORE_LINK_POLL);
 }
 
+/* A socket of an instance that died is none: it was silent for longer than its number is its own.
+ */
+static void the_dead_hold_no_connection(void **state)
+{
+    struct fixture *fixture = *state;
+    int port = fixture->server.port;
+
+    rig_node(&fixture->a.rig, "n1", 1, NODE_READY);
+    redis_say(port, "HSET sched:{f}:instances deadbeef %s", "0 77 x");
+    redis_say(port, "HSET sched:{f}:links n1 %s", "deadbeef 1 5 0");
+    assert_int_equal(take_link(&fixture->b, "n1", STORE_LINK_POLL, 1), ERR_OK);
+}
+
+/* A number that another has is passed over; and what an earlier life of a number held is due as
+ * soon as it has a new one, though others are there. */
+static void a_number_comes_with_what_it_held(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+    unsigned number = store_number(b->rig.store);
+    struct store_op put = {.verb = STORE_PUT, .job = 1, .attempt = 1};
+    struct store_due due[2];
+
+    close_side(b);
+    *b = (struct side){0};
+    put.u.put.spec = STR("{}");
+    put.u.put.max_attempts = 1;
+    put.u.put.owner = number;
+    put.u.put.hold_ms = 15000;
+    assert_int_equal(rig_call(&a->rig, &put), ERR_OK);
+    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), 0);
+    redis_say(fixture->server.port, "HSET sched:{f}:meta numbers %u",
+              store_number(a->rig.store) - 1);
+    open_side(fixture, b);
+    assert_int_equal(store_number(b->rig.store), number);
+    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), 1);
+}
+
 static void signs_of_life_are_shared(void **state)
 {
     struct fixture *fixture = *state;
@@ -347,7 +385,9 @@ int main(void)
         TEST(changes_of_nodes_are_heard_in_order),
         TEST(a_cut_is_told),
         TEST(another_database_is_not_heard),
+        TEST(a_number_comes_with_what_it_held),
         TEST(the_last_connection_counts),
+        TEST(the_dead_hold_no_connection),
         TEST(signs_of_life_are_shared),
         TEST(a_callback_is_one_instances_at_a_time),
     };
