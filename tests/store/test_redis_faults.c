@@ -75,17 +75,12 @@ static void wait_well(struct fixture *fixture, const char *node)
     }
 }
 
-static struct str first_word(const char *text)
+static const char *first_word(const char *text)
 {
-    return (struct str){text, strcspn(text, " \n")};
-}
+    static char word[64];
 
-static const char *first_line(const char *text)
-{
-    static char line[64];
-
-    str_copy(first_word(text), line, sizeof line);
-    return line;
+    str_copy((struct str){text, strcspn(text, " \n")}, word, sizeof word);
+    return word;
 }
 
 static struct store_status status(struct fixture *fixture)
@@ -229,7 +224,7 @@ static void test_half_a_call_is_not_remembered(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
     redis_say(port, "RENAME sched:{f}:wheel aside");
     redis_say(port, "SET sched:{f}:wheel x");
-    redis_say(port, "DEL %s", first_line(redis_say(port, "KEYS sched:{f}:w:*")));
+    redis_say(port, "DEL %s", first_word(redis_say(port, "KEYS sched:{f}:w:*")));
     assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_STORE_DOWN);
     assert_non_null(strstr(status(fixture).detail, "WRONGTYPE"));
     redis_say(port, "DEL sched:{f}:wheel");
@@ -285,10 +280,8 @@ static void test_strange_answers_are_refused(void **state)
 {
     struct fixture *fixture = *state;
     int port = fixture->server.port;
-    char library[64];
+    const char *library = first_word(strstr(redis_say(port, "FUNCTION LIST"), "berth_v"));
 
-    str_copy(first_word(strstr(redis_say(port, "FUNCTION LIST"), "berth_v")), library,
-             sizeof library);
     for (size_t i = 0; i < COUNT_OF(strange); i++) {
         struct store_due items[2];
         struct store_op op = {.verb = strange[i].verb, .job = 1, .attempt = 1};
@@ -331,6 +324,26 @@ static void test_out_of_memory(void **state)
     wait_well(fixture, "n2");
     assert_int_equal(rig_get(&fixture->rig, 1), ERR_NOT_FOUND);
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 0);
+}
+
+/* Counters that are not what the leases add up to are found and put right (ruling 5). */
+static void test_wrong_counters_are_put_right(void **state)
+{
+    static const char script[] =
+        "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
+        "node:sub(1, 1) .. struct.pack('<i4i4', 7, 9) .. node:sub(10))";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
+    struct fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    redis_say_words(fixture->server.port, COUNT_OF(words), words);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 9);
+    while (rig_repairs(&fixture->rig) == 0)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(rig_repairs(&fixture->rig), 2);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
 }
 
 /* Time is Redis' own, whatever ours says. */
@@ -567,6 +580,7 @@ int main(void)
         TEST(test_strange_answers_are_refused),
         TEST(test_cut_connections_are_made_again),
         TEST(test_out_of_memory),
+        TEST(test_wrong_counters_are_put_right),
         TEST(test_store_time_counts),
         TEST(test_second_instance),
         TEST(test_keys_expire),
