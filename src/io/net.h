@@ -62,6 +62,9 @@ struct net_listener;
 enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
                     const struct net_handler *handler, void *user,
                     struct net_listener **ret_listener, struct problem *why);
+/* Loops share a port, which would let another process share it, too, and get some of the
+ * connections: ask before the first of them listens. Says no only when somebody listens there. */
+enum err net_addr_free(const char *addr, struct problem *why);
 int net_listener_port(const struct net_listener *listener);
 /* From now on accepted connections speak TLS with this one; NULL: plain. On the loop's thread. */
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls);

@@ -1,12 +1,14 @@
 /* Listening and accepting within limits. A connection over a limit is accepted all the same, told
  * so in a few bytes and closed: left in the backlog it would only come again. */
 #include <assert.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "io/net_private.h"
@@ -262,6 +264,27 @@ static bool addr_parse(const char *addr, struct sockaddr_storage *ret_addr)
         return false;
     return uv_ip4_addr(text, port, (struct sockaddr_in *)ret_addr) == 0 ||
            uv_ip6_addr(text, port, (struct sockaddr_in6 *)ret_addr) == 0;
+}
+
+enum err net_addr_free(const char *addr, struct problem *why)
+{
+    struct sockaddr_storage sockaddr = {0};
+    const int on = 1;
+    int fd, err = 0;
+
+    if (!addr_parse(addr, &sockaddr))
+        return ERR_OK; /* net_listen tells what is wrong with it */
+    fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return ERR_OK;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(fd, (struct sockaddr *)&sockaddr, sizeof sockaddr) != 0)
+        err = errno;
+    close(fd);
+    if (err != EADDRINUSE)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                       uv_strerror(UV_EADDRINUSE));
 }
 
 enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,

@@ -84,6 +84,8 @@ enum err listen_all(struct server *server, struct problem *why)
     char addr[ADDR_MAX];
 
     str_copy(settings->listen, addr, sizeof addr);
+    if (net_addr_free(addr, why))
+        return ERR_IO;
     for (int i = 0; i < server->loop_count; i++) {
         enum err err = serve_one(&server->workers[i], addr, why);
 

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import time
 
-from harness import Case, Node, calm_machine, eventually, tags
+from harness import Case, Node, berth, calm_machine, eventually, tags
 from test_agent import AgentCase, Agent
 
 
@@ -41,6 +41,14 @@ class Notify(AgentCase):
         manager = Manager(self.dir / name)
         self.addCleanup(manager.close)
         return manager
+
+    def test_a_port_is_never_shared(self):
+        first = self.start()
+        for addr in (f"127.0.0.1:{first.port}", f"localhost:{first.port}"):
+            second = berth("server", "--listen", addr, "--data-dir", self.dir / "other", seconds=20)
+            self.assertNotEqual(second.returncode, 0)
+            self.assertIn(f"Cannot listen on {addr}: address already in use.", second.stderr)
+        self.assertEqual(first.get("/readyz").status, 200)
 
     def test_a_server_tells_its_life(self):
         manager = self.manager()
