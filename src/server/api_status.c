@@ -217,6 +217,8 @@ static void tasks_listed(struct store_op *op)
     }
     jsonw_end_obj(&w);
     struct fleet fleet = fleet_sum(servers, count);
+    if (op->err)
+        buf_str(&text, STR("The store is away and nothing is placed; when it is back: "));
     fleet_recommend(servers, count, &text);
     jsonw_kstr(&w, "cluster_status", str_of(fleet_status_name(fleet.status)));
     jsonw_kint(&w, "total_slots", fleet.total_slots);

@@ -313,13 +313,31 @@ static void open_first(struct redis *self)
     sem_post(&self->is_open);
 }
 
+/* What we hold is let go, some in each call: others are served between them. */
+static int64_t leave_from(struct redis *self, int64_t from)
+{
+    redisReply *reply;
+    int64_t more;
+
+    redis_session_begin(&self->session, &self->config);
+    wire_leave(&self->session.wire, store_number(&self->store), from);
+    reply = redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
+    if (!reply)
+        return 0;
+    more = wire_more(reply->element[WIRE_ANSWERS]);
+    freeReplyObject(reply);
+    return more > from ? more : 0;
+}
+
 static void leave(struct redis *self)
 {
+    int64_t from = 0;
+
     if (!front_is_up(&self->front))
         return;
-    redis_session_begin(&self->session, &self->config);
-    wire_leave(&self->session.wire, store_number(&self->store));
-    call_own(self, clock_mono_ms() + self->session.timeout_ms);
+    do {
+        from = leave_from(self, from);
+    } while (from);
 }
 
 static void *store_thread(void *arg)

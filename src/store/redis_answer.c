@@ -424,6 +424,11 @@ unsigned wire_number(const redisReply *answer)
     return value > 0 && value < STORE_NUMBERS ? (unsigned)value : 0;
 }
 
+int64_t wire_more(const redisReply *answer)
+{
+    return answer->type == REDIS_REPLY_ARRAY ? number(answer, 3) : 0;
+}
+
 /* What a step of lua/columns.lua answers: all went as it nearly always does. */
 static bool read_fast(struct store_op *op, struct str counts, struct str packed)
 {

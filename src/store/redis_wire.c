@@ -353,9 +353,10 @@ void wire_tidy(struct wire *wire, int64_t jobs_max)
     end_own(wire);
 }
 
-void wire_leave(struct wire *wire, unsigned number)
+void wire_leave(struct wire *wire, unsigned number, int64_t from)
 {
     begin_other(wire, "L");
     add_int(wire, number);
+    add_int(wire, from);
     end_own(wire);
 }

@@ -58,13 +58,14 @@ int64_t wire_bounded(int64_t value);
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
-/* Our own: an instance arrives, is still there, tidies up, leaves. The first two answer its number.
- */
+/* Our own: an instance arrives, is still there, tidies up, leaves. The first two answer its number;
+ * the last one from where to go on. */
 void wire_arrive(struct wire *wire, const char *version, int64_t running_ttl_ms);
 void wire_stay(struct wire *wire, const char *version);
 void wire_tidy(struct wire *wire, int64_t jobs_max);
-void wire_leave(struct wire *wire, unsigned number);
+void wire_leave(struct wire *wire, unsigned number, int64_t from);
 unsigned wire_number(const redisReply *answer); /* 0: none is left */
+int64_t wire_more(const redisReply *answer);    /* 0: it has left */
 struct redis_args wire_args(struct wire *wire); /* complete; valid until the next wire_begin */
 void wire_free(struct wire *wire);
 

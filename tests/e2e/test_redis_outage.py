@@ -193,6 +193,9 @@ class Outage(Case):
         known = self.server.get("/v1/nodes").json
         self.assertTrue(known["stale"])
         self.assertEqual(len(known["nodes"]), self.count)
+        status = self.server.get("/v1/cluster/status").json
+        self.assertTrue(status["stale"])
+        self.assertTrue(status["recommendation"].startswith("The store is away and nothing is placed; "), status)
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             slow.append(self.refused())

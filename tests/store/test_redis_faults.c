@@ -322,26 +322,6 @@ static void test_out_of_memory(void **state)
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 0);
 }
 
-/* Counters that are not what the leases add up to are found and put right (ruling 5). */
-static void test_wrong_counters_are_put_right(void **state)
-{
-    static const char script[] =
-        "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
-        "node:sub(1, 1) .. struct.pack('<i4i4', 7, 9) .. node:sub(10))";
-    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
-    struct fixture *fixture = *state;
-    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
-
-    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
-    redis_say_words(fixture->server.port, COUNT_OF(words), words);
-    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 9);
-    while (rig_repairs(&fixture->rig) == 0)
-        assert_true(clock_mono_ms() < end_ms);
-    assert_int_equal(rig_repairs(&fixture->rig), 2);
-    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
-    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
-}
-
 /* Time is Redis' own, whatever ours says. */
 static void test_store_time_counts(void **state)
 {
@@ -584,7 +564,6 @@ int main(void)
         TEST(test_strange_answers_are_refused),
         TEST(test_cut_connections_are_made_again),
         TEST(test_out_of_memory),
-        TEST(test_wrong_counters_are_put_right),
         TEST(test_store_time_counts),
         TEST(test_second_instance),
         TEST(test_keys_expire),

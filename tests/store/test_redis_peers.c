@@ -288,29 +288,58 @@ static void the_dead_hold_no_connection(void **state)
     assert_int_equal(take_link(&fixture->b, "n1", STORE_LINK_POLL, 1), ERR_OK);
 }
 
-/* A number that another has is passed over; and what an earlier life of a number held is due as
- * soon as it has a new one, though others are there. */
-static void a_number_comes_with_what_it_held(void **state)
+static void put_held(struct rig *rig, uint64_t job, unsigned owner)
+{
+    struct store_op put = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    put.u.put.spec = STR("{}");
+    put.u.put.max_attempts = 1;
+    put.u.put.owner = owner;
+    put.u.put.hold_ms = 15000;
+    assert_int_equal(rig_call(rig, &put), ERR_OK);
+}
+
+static void a_number_that_is_taken_is_passed_over(void **state)
 {
     struct fixture *fixture = *state;
     struct side *a = &fixture->a, *b = &fixture->b;
     unsigned number = store_number(b->rig.store);
-    struct store_op put = {.verb = STORE_PUT, .job = 1, .attempt = 1};
-    struct store_due due[2];
 
     close_side(b);
     *b = (struct side){0};
-    put.u.put.spec = STR("{}");
-    put.u.put.max_attempts = 1;
-    put.u.put.owner = number;
-    put.u.put.hold_ms = 15000;
-    assert_int_equal(rig_call(&a->rig, &put), ERR_OK);
-    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), 0);
     redis_say(fixture->server.port, "HSET sched:{f}:meta numbers %u",
               store_number(a->rig.store) - 1);
     open_side(fixture, b);
     assert_int_equal(store_number(b->rig.store), number);
-    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), 1);
+}
+
+/* Who goes lets go of what it holds, however much else there is, and of nothing that another holds.
+ */
+static void who_goes_lets_go(void **state)
+{
+    enum { HELD = 40, OVER = 2500 };
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+    unsigned ours = store_number(a->rig.store), theirs = store_number(b->rig.store);
+    struct store_due due[HELD + 1];
+
+    rig_node(&a->rig, "n1", 4, NODE_READY);
+    for (uint64_t job = 1; job <= OVER; job++) {
+        if (job % (OVER / HELD) == 0) {
+            put_held(&a->rig, job, theirs);
+            put_held(&a->rig, OVER + job, ours);
+        } else {
+            assert_int_equal(rig_reserve(&a->rig, job, 1, "n1"), ERR_OK);
+            assert_int_equal(rig_finish(&a->rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
+        }
+    }
+    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), 0);
+    close_side(b);
+    *b = (struct side){0};
+    assert_int_equal(rig_due(&a->rig, due, COUNT_OF(due)), HELD);
+    for (size_t i = 0; i < HELD; i++)
+        assert_true(due[i].id <= OVER);
+    open_side(fixture, b);
 }
 
 static void signs_of_life_are_shared(void **state)
@@ -385,7 +414,8 @@ int main(void)
         TEST(changes_of_nodes_are_heard_in_order),
         TEST(a_cut_is_told),
         TEST(another_database_is_not_heard),
-        TEST(a_number_comes_with_what_it_held),
+        TEST(a_number_that_is_taken_is_passed_over),
+        TEST(who_goes_lets_go),
         TEST(the_last_connection_counts),
         TEST(the_dead_hold_no_connection),
         TEST(signs_of_life_are_shared),

@@ -80,7 +80,7 @@ function readers.Y()
 end
 
 function readers.L()
-  return {owner = number()}
+  return {owner = number(), from = number()}
 end
 
 function readers.T()

@@ -75,18 +75,19 @@ local function full_term(j, ttl)
   j.due = until_ms
 end
 
--- An instance begins with an empty memory: what was held by one of its number is due at once, and so
--- is everything when nobody else is there.
+-- An instance begins with an empty memory. When nobody else is there, what waits is due at once. What
+-- others hold is theirs; what one held that had this number before ran out before that was free again,
+-- see SCHED_HOLD_MS.
 function verbs.I(op)
   local alone = not others_live()
   local number = instance_number(op.version)
-  local ids = active_ids()
+  local ids = alone and wheel.active_ids() or {}
   for i = 1, #ids do
     local j = job_get(ids[i])
-    if j and j.lease == RUNNING_LEASE and alone then
+    if j and j.lease == RUNNING_LEASE then
       full_term(j, op.running_ttl)
       job_place(j)
-    elseif j and is_waiting(j) and (alone or j.owner == number) then
+    elseif j and is_waiting(j) then
       j.due = U.now
       job_place(j)
     end
@@ -94,18 +95,40 @@ function verbs.I(op)
   return number_answer(number)
 end
 
--- It goes in peace: what it held need not wait for its hold to lapse.
-function verbs.L(op)
-  local ids = active_ids()
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j and is_waiting(j) and j.owner == op.owner and j.due > U.now then
+local PART_TICKS, PART_IDS = 64, 1000 -- one call looks at so many: others wait meanwhile
+
+-- What it holds is due at once. Most that the wheel has is over or runs: of that only the state is read.
+-- What is of another bucket than the first is looked up for itself.
+local function let_go(ids, from, to, owner)
+  local got = call('HMGET', KEY .. 'j:' .. bucket_of(ids[from]), unpack_list(ids, from, to))
+  for i = 1, #got do
+    local state = got[i] and byte(got[i])
+    local j = (not state or state == NEW or state == SELECTING or state == RETRYING) and
+      job_get(ids[from + i - 1])
+    if j and is_waiting(j) and j.owner == owner and j.due > U.now then
       j.due = U.now
       job_place(j)
     end
   end
+end
+
+-- It goes in peace: what it held need not wait for its hold to lapse. Answers from where on the wheel
+-- there is more; 0: it is gone.
+function verbs.L(op)
+  local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', op.from, '+inf', 'LIMIT', 0, PART_TICKS)
+  local looked, at = 0, 1
+  while at <= #ticks and looked < PART_IDS do
+    local ids = wheel.ids(ticks[at], {})
+    for from = 1, #ids, ARGS_MAX do
+      let_go(ids, from, from + ARGS_MAX - 1 < #ids and from + ARGS_MAX - 1 or #ids, op.owner)
+    end
+    looked, at = looked + #ids, at + 1
+  end
+  if at <= #ticks or #ticks == PART_TICKS then
+    return {ERR.OK, false, false, tonumber(ticks[at - 1]) + 1}
+  end
   call('HDEL', KEY .. 'instances', U.instance)
-  return {ERR.OK, false, false}
+  return {ERR.OK, false, false, 0}
 end
 
 end

@@ -3,9 +3,22 @@ local WHY = {OK = 0, NOT_READY = 2, NO_CAPACITY = 3, FULL = 4, BREAKER = 5} -- e
 local HEALTH = {NONE = 0, READY = 2, DRAINING = 4, OFFLINE = 5} -- enum node_health
 local CLEAR_MAX = 16 -- run-out leases one reserve clears
 
--- Its lease is of an epoch that is over: it counts nowhere and is due for the sweep.
+-- The node of a job that holds a slot. Should somebody have deleted it here, there is a new one for this
+-- call, which lists nothing and is not written.
+local function holder_of(j)
+  return node_get(j.node) or node_new(j.node)
+end
+
+local function is_listed(n, j)
+  return find(n.leases, j.id, 1, true) ~= nil
+end
+
+-- Its lease is of an epoch that is over, or of a node that was deleted here: it counts nowhere and is due
+-- for the sweep.
 local function is_orphaned(j)
-  return j.lease ~= NONE and j.epoch ~= node_get(j.node).epoch
+  if j.lease == NONE then return false end
+  local n = holder_of(j)
+  return j.epoch ~= n.epoch or not is_listed(n, j)
 end
 
 -- Puts it where its state and lease say it belongs.
@@ -56,9 +69,9 @@ local function lease_take(n, j, ttl)
   j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.now, ttl)
 end
 
--- Ends it whatever it is; one of an older epoch moves no counter.
+-- Ends it whatever it is; one that counts nowhere moves no counter.
 local function lease_end(n, j)
-  if j.epoch == n.epoch then
+  if not is_orphaned(j) then
     if j.lease == RESERVED_LEASE then n.reserved = n.reserved - 1 end
     if j.lease == RUNNING_LEASE then n.running = n.running - 1 end
   end
@@ -77,7 +90,7 @@ local probe_release -- breaker.lua
 -- It ran out: a lease gives its slot back, and whatever it is now waits for the sweep.
 local function lapse(j)
   if j.lease ~= NONE then
-    local n = node_get(j.node)
+    local n = holder_of(j)
     j.ran_out = j.lease
     probe_release(j)
     lease_end(n, j)
@@ -117,7 +130,7 @@ local AWAY_MS, BACK_MS = 5000, 1000
 
 -- Nobody called, so nobody could renew: leases that had not run out by then get a grace.
 local function prolong(last_now)
-  local ids = active_ids()
+  local ids = wheel.active_ids()
   for i = 1, #ids do
     local j = job_get(ids[i])
     if j and j.lease == RUNNING_LEASE and j.due > last_now then
@@ -131,7 +144,7 @@ end
 
 -- The clock was set back: every term keeps the length it has left.
 local function shift(back_ms)
-  local ids = active_ids()
+  local ids = wheel.active_ids()
   for i = 1, #ids do
     local j = job_get(ids[i])
     if j and (j.place == AT_DUE or j.place == AT_WHEEL or is_orphaned(j)) then

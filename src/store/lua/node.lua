@@ -103,7 +103,7 @@ end
 -- A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
 -- epoch is not the node's any more.
 local function renew_one(n, j, ttl)
-  if not j or j.lease == NONE or j.node ~= n.id or j.epoch ~= n.epoch or j.due <= U.now then
+  if not j or j.lease == NONE or j.node ~= n.id or is_orphaned(j) or j.due <= U.now then
     return false
   end
   if j.lease ~= RUNNING_LEASE then return false end

@@ -6,8 +6,10 @@ local function head_of(j)
   return j.id .. job_packed(j)
 end
 
+local keys = {} -- Idempotency-Keys
+
 -- An Idempotency-Key: "job fingerprint node", the node of attempt 1 or nothing.
-local function idem_get(text)
+function keys.get(text)
   local kept = U.idems[text]
   if kept == nil then
     kept = call('GET', KEY .. 'k:' .. text)
@@ -17,12 +19,12 @@ local function idem_get(text)
   return string.match(kept, '^(%S+) (%S+) (.*)$')
 end
 
-local function idem_set(text, job, fingerprint, node)
+function keys.set(text, job, fingerprint, node)
   U.idems[text] = job .. ' ' .. fingerprint .. ' ' .. node
   U.dirty_idems[text] = true
 end
 
-local function idem_drop(text)
+function keys.drop(text)
   U.idems[text] = false
   U.dirty_idems[text] = true
 end
@@ -41,7 +43,7 @@ local function write_idems()
 end
 
 -- The key its job was made with.
-local function idem_of(j)
+function keys.of(j)
   return outside_text(j, ':k')
 end
 
@@ -61,7 +63,7 @@ end
 -- The key was used for another job: that one's first answer, or a refusal.
 local function answered_by_key(op, answer)
   if not op.idem then return false end
-  local job, fingerprint, node = idem_get(op.idem)
+  local job, fingerprint, node = keys.get(op.idem)
   if not job or job == op.job then return false end
   local j = job_get(job)
   if not j then return false end
@@ -153,7 +155,7 @@ function verbs.P(op)
     job_place(j)
     if op.idem then
       job_beside(j, ':k', op.idem)
-      idem_set(op.idem, op.job, op.fingerprint, '')
+      keys.set(op.idem, op.job, op.fingerprint, '')
     end
     note_session(op.session, op.pool, op.lang_pair)
   end
@@ -173,7 +175,7 @@ local function answer_replay(op, j, answer)
   for i = 1, #op.nodes do
     if op.nodes[i] == j.node then answer.chosen = i - 1 end
   end
-  if j.lease ~= NONE then answer.counts = node_counts(node_get(j.node)) end
+  if j.lease ~= NONE then answer.counts = node_counts(holder_of(j)) end
 end
 
 local function may_reserve(op, j, answer)
@@ -227,12 +229,12 @@ local function note_key(op, j, created)
   if created and op.idem then
     j.keyed = true
     job_beside(j, ':k', op.idem)
-    idem_set(op.idem, j.id, op.fingerprint, j.node)
+    keys.set(op.idem, j.id, op.fingerprint, j.node)
   elseif not created and j.keyed and j.attempt == 1 then
-    local text = idem_of(j)
+    local text = keys.of(j)
     local job, fingerprint
-    if text then job, fingerprint = idem_get(text) end
-    if job == j.id then idem_set(text, job, fingerprint, j.node) end
+    if text then job, fingerprint = keys.get(text) end
+    if job == j.id then keys.set(text, job, fingerprint, j.node) end
   end
 end
 

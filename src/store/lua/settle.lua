@@ -19,9 +19,9 @@ local function answer_record(answer, j)
   if j.outside == 1 then answer.result = outside_text(j, ':r') end
   answer.history = job_history(j)
   if answer.history == '' then answer.history = '[]' end
-  local key = idem_of(j)
+  local key = keys.of(j)
   local owner, fingerprint
-  if key then owner, fingerprint = idem_get(key) end
+  if key then owner, fingerprint = keys.get(key) end
   if owner == j.id then answer.key = fingerprint .. ' ' .. key end
 end
 
@@ -37,7 +37,7 @@ function verbs.C(op)
   if not j then
     j = take_back(op.node, op.job, op.attempt, op.running_ttl) -- sent, then forgotten
     if j then
-      answer.head, answer.counts = head_of(j), node_counts(node_get(j.node))
+      answer.head, answer.counts = head_of(j), node_counts(holder_of(j))
     else
       answer.err = ERR.NOT_FOUND
     end
@@ -51,7 +51,7 @@ function verbs.C(op)
     if until_ms > run_until then until_ms = run_until end
   end
   if to and j.lease == RESERVED_LEASE and not is_orphaned(j) then
-    local n = node_get(j.node)
+    local n = holder_of(j)
     n.reserved, n.running = n.reserved - 1, n.running + 1
     node_changed(n)
     j.lease, j.due, j.run_until = RUNNING_LEASE, until_ms, run_until
@@ -62,7 +62,7 @@ function verbs.C(op)
   else
     answer.err = ERR.STALE
   end
-  if j.lease ~= NONE then answer.counts = node_counts(node_get(j.node)) end
+  if j.lease ~= NONE then answer.counts = node_counts(holder_of(j)) end
   answer.head = head_of(j)
   return settled_answer(answer)
 end
@@ -141,7 +141,7 @@ end
 
 local function end_attempt(answer, j, v)
   if j.lease ~= NONE then
-    local n = node_get(j.node)
+    local n = holder_of(j)
     lease_end(n, j)
     answer.counts, answer.ended = node_counts(n), 1
     lease_unbind(n, j)
@@ -161,8 +161,8 @@ local function become_final(j, v)
     U.callbacks[j.id] = true
   end
   if v.frees_key then
-    local text = idem_of(j)
-    if text and idem_get(text) == j.id then idem_drop(text) end
+    local text = keys.of(j)
+    if text and keys.get(text) == j.id then keys.drop(text) end
   end
 end
 

@@ -8,7 +8,8 @@
 -- of a second that has begun stands, to the millisecond, in the sorted set `due`.
 local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
 local tick_of, wheel_list, wheel_add, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel,
-  write_due, write_lapsed, active_ids
+  write_due, write_lapsed
+local wheel = {} -- what is seldom needed: Lua has room for 200 locals
 do
 local TICK_MS = 256
 
@@ -71,7 +72,7 @@ function job_nowhere(j)
 end
 
 -- The ids in one list of the wheel.
-local function wheel_ids(tick, ids)
+function wheel.ids(tick, ids)
   local parts = call('LRANGE', KEY .. 'w:' .. tick, 0, -1)
   for i = 1, #parts do
     local part = parts[i]
@@ -102,7 +103,7 @@ function wheel_turn()
   local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick)
   U.wheel_at = now_tick
   for i = 1, #ticks do
-    local ids = wheel_ids(ticks[i], {})
+    local ids = wheel.ids(ticks[i], {})
     call('DEL', KEY .. 'w:' .. ticks[i])
     for from = 1, #ids, ARGS_MAX do
       local to = from + ARGS_MAX - 1
@@ -151,7 +152,7 @@ function write_lapsed()
 end
 
 -- All jobs that are not over.
-function active_ids()
+function wheel.active_ids()
   write_due()
   write_lapsed()
   write_wheel()
@@ -159,7 +160,7 @@ function active_ids()
   local more = call('ZRANGE', KEY .. 'lapsed', 0, -1)
   for i = 1, #more do found[#found + 1] = more[i] end
   local ticks = call('ZRANGE', KEY .. 'wheel', 0, -1)
-  for i = 1, #ticks do wheel_ids(ticks[i], found) end
+  for i = 1, #ticks do wheel.ids(ticks[i], found) end
   jobs_prefetch(found)
   local ids, seen = {}, {}
   for i = 1, #found do

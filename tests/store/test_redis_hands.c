@@ -1,0 +1,101 @@
+/* What somebody else wrote or deleted in Redis. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PATIENCE_MS = 20000, CALL_MS = 5000 };
+
+struct fixture {
+    struct redis_server server;
+    struct rig rig;
+    char url[64];
+};
+
+static int setup(void **state)
+{
+    struct fixture *fixture = mem_new(struct fixture);
+
+    redis_server_start(&fixture->server);
+    rig_init(&fixture->rig);
+    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
+    fixture->rig.config.url = fixture->url;
+    fixture->rig.config.now_ms = NULL; /* Redis' own time */
+    fixture->rig.config.timeout_ms = CALL_MS;
+    rig_open(&fixture->rig);
+    *state = fixture;
+    return rig_node(&fixture->rig, "n1", 4, NODE_READY);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fixture = *state;
+
+    rig_done(&fixture->rig);
+    redis_server_remove(&fixture->server);
+    free(fixture);
+    return 0;
+}
+
+/* Counters that are not what the leases add up to are found and put right (ruling 5). */
+static void test_wrong_counters_are_put_right(void **state)
+{
+    static const char script[] =
+        "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
+        "node:sub(1, 1) .. struct.pack('<i4i4', 7, 9) .. node:sub(10))";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
+    struct fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    redis_say_words(fixture->server.port, COUNT_OF(words), words);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 9);
+    while (rig_repairs(&fixture->rig) == 0)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(rig_repairs(&fixture->rig), 2);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
+}
+
+/* A node that was deleted while it had work: ends are taken, what has lost its slot is swept, and
+ * the node may come again. Nothing fails, and nothing becomes less than none. */
+static void test_a_deleted_node(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    struct store_due due[4];
+
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_OK);
+    redis_say(fixture->server.port, "HDEL sched:{f}:n n1");
+    redis_say(fixture->server.port, "FUNCTION FLUSH"); /* and what the library remembers */
+
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_STALE);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_HEALTH_NONE);
+    assert_int_equal(rig_node(rig, "n1", 4, NODE_READY), ERR_OK);
+    assert_int_equal(rig_commit(rig, 3, 1, "n1"), ERR_STALE);
+    assert_int_equal(rig_reserve(rig, 4, 1, "n1"), ERR_OK);
+    assert_int_equal(rig->op.counts.reserved, 1);
+    for (uint64_t job = 2; job <= 3; job++)
+        assert_int_equal(rig_finish(rig, STORE_EXPIRE, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    assert_int_equal(rig_counts(rig, "n1").running, 0);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
