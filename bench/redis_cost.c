@@ -73,6 +73,7 @@ static void make_reserve(struct store_op *op)
     op->verb = STORE_RESERVE;
     op->job = job_id_next(clock_wall_ms(), 1);
     op->u.put.spec = (struct str){bench.plan->spec, bench.plan->spec_bytes};
+    op->u.put.fresh = true;
     op->u.put.type = STR("f2f");
     op->u.put.max_attempts = 2;
     op->u.put.ttl_ms = 5000;

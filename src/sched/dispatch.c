@@ -344,7 +344,8 @@ static void fill_reserve(struct dispatch *dispatch)
     op->u.put.timeout_ms = spec->timeout_ms;
     op->u.put.owner = store_number(dispatch->loop->sched->store);
     op->u.put.ttl_ms = config->reservation_ttl_ms;
-    if (!dispatch->exists) {
+    if (!dispatch->exists) { /* a reserve before this one found all full and left nothing */
+        op->u.put.fresh = true;
         op->u.put.spec = spec->json;
         op->u.put.type = spec->type;
         op->u.put.idem = dispatch->idem;

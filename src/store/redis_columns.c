@@ -19,6 +19,7 @@ enum {
     CODE_FAST = 8,          /* nothing about it is out of the ordinary */
     CODE_OTHER_BUCKET = 16, /* than the row before */
     CODE_MORE_TEXT = 32,    /* a session, a result */
+    CODE_FRESH = 64,        /* its job cannot be there yet */
 };
 
 enum { SCRATCH_MAX = 768 }; /* a reserve with three more long names */
@@ -230,8 +231,8 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
     }
     if (kind) {
         put_rest(&text, op, count, not_after_ms);
-        add_row(columns, code | CODE_FAST, op, node, not_after_ms, op->u.put.candidates[0].spare,
-                kind);
+        code |= CODE_FAST | (op->u.put.fresh ? CODE_FRESH : 0);
+        add_row(columns, code, op, node, not_after_ms, op->u.put.candidates[0].spare, kind);
     } else {
         put_rest_long(&text, op, count, not_after_ms);
         add_row(columns, code, op, node, not_after_ms, 0, 0);

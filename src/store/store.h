@@ -209,6 +209,8 @@ struct store_op {
     union {
         struct {                  /* PUT, RESERVE */
             struct str spec;      /* only for a job that does not exist yet; else STR_NONE */
+            bool fresh;           /* RESERVE: its id was just made, nothing was ever sent of it that
+                                     may have been taken: nobody need look whether it exists */
             struct str type;      /* likewise; at == NULL: it takes no part in breakers */
             struct str idem;      /* Idempotency-Key with its scope; at == NULL: none */
             uint64_t fingerprint; /* of the request body, compared when the key is known */

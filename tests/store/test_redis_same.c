@@ -48,6 +48,7 @@ struct play {
     struct rnd rnd;
     bool calm; /* nearly all goes well, as in real life: what lua/columns.lua is made for */
     uint64_t next_id;
+    uint64_t fresh_id;             /* just made for a reserve; 0: none was */
     struct store_head heads[JOBS]; /* as last answered; id 0: no job yet */
     uint64_t ids[JOBS];
     struct call *calls;
@@ -118,11 +119,13 @@ static int pick_job(struct play *play, enum store_verb verb)
 
     bool over = head->id && job_state_final(head->state) && !head->lease;
 
+    play->fresh_id = 0;
     /* A new one: when all goes well also for one that is left to itself, or all would be in time.
      */
     if (!play->ids[slot] || (over && (play->calm || chance(play, 3))) ||
         (play->calm && verb == STORE_RESERVE && !chance(play, 5))) {
         play->ids[slot] = play->next_id++;
+        play->fresh_id = verb == STORE_RESERVE ? play->ids[slot] : 0;
         play->heads[slot] = (struct store_head){0};
     }
     return slot;
@@ -140,6 +143,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     op->attempt = 1;
     if (!chance(play, 20))
         op->u.put.spec = STR("{\"type\":\"talk\",\"session_id\":\"s1\"}");
+    op->u.put.fresh = op->job == play->fresh_id;
     if (is_typed(op->job))
         op->u.put.type = str_of(types[below(play, COUNT_OF(types))]);
     if (chance(play, 10)) {

@@ -11,7 +11,7 @@ columns.steps = {} -- by code: the fast way; answers the counters of the node an
 do
 local ZERO = '\0\0\0\0\0\0' -- no time
 local PUT, RESERVE, COMMIT, FINISH = 1, 2, 3, 4 -- a code is one of these and the sum of what holds
-local FAST, OTHER_BUCKET, MORE_TEXT = 8, 16, 32
+local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = 8, 16, 32, 64
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
@@ -21,7 +21,7 @@ local buckets = {} -- by row. It outlives the batch, because it would have to gr
 local raw, raw_nodes, changed, changes, now -- of U: what every step needs
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local ending -- what a DONE makes of the times of a job: due, updated, ended
-local verb_of, is_fast, is_other, has_more = {}, {}, {}, {} -- by code
+local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local small, letters = {}, {} -- whole numbers and bytes, packed
 local stages = {} -- by the first bytes of a record: what may come next, and what they become then
 
@@ -68,7 +68,7 @@ function columns.ask()
       local id, node = ids[k], nodes[k]
       if is_other[code] then bucket = bucket_get(sub(id, 1, BUCKET)) end
       buckets[k] = bucket
-      if not jobs[id] then bucket_ask(bucket, id) end
+      if not jobs[id] and not is_fresh[code] then bucket_ask(bucket, id) end
       if not known[node] then asked[#asked + 1] = node end
     end
   end
@@ -241,6 +241,14 @@ local function keep_node(node)
   return n
 end
 
+-- What answers tell of a node.
+local function counts_of(n)
+  local reserved, running = n.reserved, n.running
+  return letters[n.health] .. (small[reserved] or int4(reserved)) ..
+    (small[running] or int4(running)) .. n.limits
+end
+
+do
 -- Where jobs were goes when it is most of the list.
 local function list_shrink(n)
   local live = 0
@@ -256,18 +264,13 @@ local function list_shrink(n)
   n.count = live
 end
 
--- What answers tell of a node.
-local function counts_of(n)
-  local reserved, running = n.reserved, n.running
-  return letters[n.health] .. (small[reserved] or int4(reserved)) ..
-    (small[running] or int4(running)) .. n.limits
-end
-
 function columns.node_text(n)
   if n.live == 0 then return counts_of(n) .. n.own end
   if n.count == 1 then return counts_of(n) .. n.own .. n[1] end
   if n.count > 2 * n.live + 8 then list_shrink(n) end
   return counts_of(n) .. n.own .. concat(n, '', 1, n.count)
+end
+
 end
 
 -- What both became, for Redis and for whoever asked.
@@ -310,9 +313,10 @@ end
 
 local function reserve_step(k, code)
   local id, node = ids[k], nodes[k]
-  local n = known[node] or keep_node(node)
-  if not n or raw[id] ~= false or jobs[id] or (U.touched and U.jobs[id] ~= nil) or
-    n.health ~= HEALTH.READY or n.max <= 0 or n.running + n.reserved >= n.max - firsts[k] then
+  local n, before = known[node] or keep_node(node), raw[id]
+  if not n or before or (before == nil and not is_fresh[code]) or jobs[id] or
+    (U.touched and U.jobs[id] ~= nil) or n.health ~= HEALTH.READY or n.max <= 0 or
+    n.running + n.reserved >= n.max - firsts[k] then
     return nil
   end
   local term = known_terms[kinds[k]] or term_of(kinds[k])
@@ -389,11 +393,12 @@ end
 
 local function steps_begin()
   local steps = {[RESERVE] = reserve_step, [COMMIT] = commit_step, [FINISH] = finish_step}
-  for code = 1, FAST + OTHER_BUCKET + MORE_TEXT + FAST - 1 do
+  for code = 1, 2 * FRESH - 1 do
     verb_of[code] = code % FAST
     is_fast[code] = floor(code / FAST) % 2 == 1
     is_other[code] = floor(code / OTHER_BUCKET) % 2 == 1
     has_more[code] = floor(code / MORE_TEXT) % 2 == 1
+    is_fresh[code] = floor(code / FRESH) % 2 == 1
     if is_fast[code] then columns.steps[code] = steps[code % FAST] end
   end
 end
