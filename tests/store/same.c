@@ -145,3 +145,36 @@ void same_answer(const struct store_op *a, const struct store_op *b)
     if (a->verb == STORE_BREAKERS)
         same_breakers(a, b);
 }
+
+static int node_by_id(const void *a, const void *b)
+{
+    return str_cmp(((const struct store_node *)a)->id, ((const struct store_node *)b)->id);
+}
+
+static void same_node(const struct store_op *a, const struct store_node *left,
+                      const struct store_node *right)
+{
+    SAME_TEXT(left->id, right->id, "node");
+    same_counts(a, &left->counts, &right->counts);
+    assert_true(left->counts.reserved >= 0 && left->counts.running >= 0);
+    SAME(left->own, right->own, "own health");
+    SAME(left->admin, right->admin, "admin");
+    SAME(left->registered_ms, right->registered_ms, "registered_ms");
+    SAME(left->version, right->version, "version");
+    assert_true(str_eq(left->admin_reason, right->admin_reason));
+    SAME_TEXT(left->facts, right->facts, "facts");
+}
+
+void same_nodes(struct rig *left, struct rig *right)
+{
+    struct store_op ops[2] = {{.verb = STORE_NODES}, {.verb = STORE_NODES}};
+    const struct store_op *a = &ops[0];
+
+    assert_int_equal(rig_call(left, &ops[0]), ERR_OK);
+    assert_int_equal(rig_call(right, &ops[1]), ERR_OK);
+    SAME(ops[0].u.nodes.count, ops[1].u.nodes.count, "number of nodes");
+    for (int k = 0; k < 2; k++)
+        qsort(ops[k].u.nodes.items, ops[k].u.nodes.count, sizeof *ops[k].u.nodes.items, node_by_id);
+    for (size_t i = 0; i < a->u.nodes.count; i++)
+        same_node(a, &ops[0].u.nodes.items[i], &ops[1].u.nodes.items[i]);
+}

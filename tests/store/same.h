@@ -30,5 +30,7 @@ void same_counts(const struct store_op *a, const struct lease_node *left,
                  const struct lease_node *right);
 /* The whole answer of a verb that changes something. */
 void same_answer(const struct store_op *a, const struct store_op *b);
+/* All nodes, as both tell them when nothing is under way. */
+void same_nodes(struct rig *left, struct rig *right);
 
 #endif

@@ -422,30 +422,6 @@ static void compare(struct play *play, const struct call *call)
         play->heads[call->slot] = (struct store_head){0};
 }
 
-static int node_by_id(const void *a, const void *b)
-{
-    return str_cmp(((const struct store_node *)a)->id, ((const struct store_node *)b)->id);
-}
-
-static void check_nodes(struct play *play)
-{
-    struct store_op ops[2] = {{.verb = STORE_NODES}, {.verb = STORE_NODES}};
-    const struct store_op *a = &ops[0];
-
-    for (int k = 0; k < 2; k++) {
-        assert_int_equal(rig_call(&play->rigs[k], &ops[k]), ERR_OK);
-        qsort(ops[k].u.nodes.items, ops[k].u.nodes.count, sizeof *ops[k].u.nodes.items, node_by_id);
-    }
-    SAME(ops[0].u.nodes.count, ops[1].u.nodes.count, "number of nodes");
-    for (size_t i = 0; i < a->u.nodes.count; i++) {
-        const struct store_node *left = &ops[0].u.nodes.items[i];
-        const struct store_node *right = &ops[1].u.nodes.items[i];
-
-        SAME_TEXT(left->id, right->id, "node");
-        same_counts(a, &left->counts, &right->counts);
-    }
-}
-
 static void check_job(struct play *play)
 {
     struct store_op op = {.verb = STORE_JOB_GET, .job = play->ids[below(play, JOBS)]};
@@ -494,7 +470,7 @@ static void play_round(struct play *play)
         compare(play, &play->calls[i]);
     play->ops += count;
     if (chance(play, 4)) {
-        check_nodes(play);
+        same_nodes(&play->rigs[0], &play->rigs[1]);
         check_job(play);
     }
     for (int k = 0; k < 2; k++)

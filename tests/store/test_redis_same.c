@@ -396,36 +396,6 @@ static void ask_both(struct play *play, struct store_op ops[2])
     assert_int_equal(ops[0].err, ops[1].err);
 }
 
-static int node_by_id(const void *a, const void *b)
-{
-    return str_cmp(((const struct store_node *)a)->id, ((const struct store_node *)b)->id);
-}
-
-static void check_nodes(struct play *play)
-{
-    struct store_op ops[2] = {{.verb = STORE_NODES}, {.verb = STORE_NODES}};
-    const struct store_op *a = &ops[0];
-
-    ask_both(play, ops);
-    SAME(ops[0].u.nodes.count, ops[1].u.nodes.count, "number of nodes");
-    for (int k = 0; k < 2; k++)
-        qsort(ops[k].u.nodes.items, ops[k].u.nodes.count, sizeof *ops[k].u.nodes.items, node_by_id);
-    for (size_t i = 0; i < a->u.nodes.count; i++) {
-        const struct store_node *left = &ops[0].u.nodes.items[i];
-        const struct store_node *right = &ops[1].u.nodes.items[i];
-
-        SAME_TEXT(left->id, right->id, "node");
-        same_counts(a, &left->counts, &right->counts);
-        assert_true(left->counts.reserved >= 0 && left->counts.running >= 0);
-        SAME(left->own, right->own, "own health");
-        SAME(left->admin, right->admin, "admin");
-        SAME(left->registered_ms, right->registered_ms, "registered_ms");
-        SAME(left->version, right->version, "version");
-        assert_true(str_eq(left->admin_reason, right->admin_reason));
-        SAME_TEXT(left->facts, right->facts, "facts");
-    }
-}
-
 static void check_jobs(struct play *play, enum store_verb verb, struct store_op op)
 {
     struct store_op ops[2] = {op, op};
@@ -447,7 +417,7 @@ static void check_reads(struct play *play)
     struct store_op op = {.job = play->ids[below(play, JOBS)]};
     struct store_op ops[2] = {{.verb = STORE_SESSION_GET}, {.verb = STORE_SESSION_GET}};
 
-    check_nodes(play);
+    same_nodes(&play->rigs[0], &play->rigs[1]);
     check_jobs(play, STORE_JOB_GET, op);
     op = (struct store_op){.u.list.max = 20};
     if (chance(play, 2))
