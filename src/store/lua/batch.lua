@@ -116,17 +116,26 @@ end
 local STATE = '<i8i8i8i8i8i8i8i8i8i8i8i8i8sss'
 
 -- Tables are made when they are needed.
-local function begin_batch(now, gen, known)
-  U = setmetatable({
+local function unit_new(now, gen)
+  return setmetatable({
     now = now, last = false, touched = false, order = 0, lapse_seq = 0, version = 0, gate_count = 0,
     open_count = 0, wheel_at = 0, ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0,
-    recover_until = 0, gen = gen, bucket = '', made = 0, newest = '', is_sorted = true,
-    noted = false, tidied = false, lost = 0, moved = false,
+    recover_until = 0, gen = gen, bucket = '', made = 0, noted = false, tidied = false, lost = 0,
+    moved = false,
   }, LAZY)
+end
+
+local function begin_batch(now, gen, known)
   local packed = call('HGET', KEY .. 'meta', 'state')
-  if not packed or packed ~= kept.state then kept.jobs, kept.nodes = {}, {} end
+  if not packed or packed ~= kept.state then
+    kept.jobs, kept.nodes, kept.counts, kept.unit = {}, {}, {}, nil
+  end
   kept.state = nil -- until this batch has come to its end
-  if packed then
+  U = kept.unit or unit_new(now, gen)
+  if kept.unit then
+    U.last = U.now
+    U.now = now
+  elseif packed then
     U.last, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count, U.wheel_at, U.ripe,
       U.total, U.active, U.bucket_count, U.kept, U.recover_until, U.gen, U.bucket =
       unpack_struct(STATE, packed)
@@ -151,21 +160,21 @@ local function note_records(op, jobs, nodes)
   if op.node then nodes[#nodes + 1] = op.node end
 end
 
--- The ops that are no rows, by their number; and what all ops need.
+local NOTHING = {}
+
+-- The ops that are no rows, by their number; what they need is asked for.
 local function read_ops(codes, texts)
-  local others, jobs, asked, rows = {}, {}, columns.ask()
-  if rows < #codes then
-    at = HEAD_ARGS + texts
-    for i = 1, #codes do
-      if codes[i] == 0 then
-        others[i] = read_op()
-        note_records(others[i], jobs, asked)
-      end
+  local others, jobs, nodes = {}, {}, {}
+  at = HEAD_ARGS + texts
+  for i = 1, #codes do
+    if codes[i] == 0 then
+      others[i] = read_op()
+      note_records(others[i], jobs, nodes)
     end
-    at = HEAD_ARGS
   end
+  at = HEAD_ARGS
   jobs_prefetch(jobs)
-  nodes_prefetch(asked)
+  nodes_prefetch(nodes)
   return others
 end
 
@@ -183,26 +192,47 @@ end
 local ANSWERS = 5 -- what stands before those of the ops
 local answers = {} -- the first nil ends them. They outlive the batch, as they would have to grow again
 
+-- The verb itself. Answers the steps that are possible after it.
+local function run_verb(other, k, code, may_fast)
+  local op = other or columns.op(k, code)
+  columns.pause()
+  local answer = run_op(op)
+  columns.resume()
+  return answer, may_fast and is_plain() and columns.steps or NOTHING
+end
+
 -- What a fast step did is told by two texts, what a verb did by one or a list.
-local function run_ops(codes, others, may_fast)
-  local steps, to, k, plain = columns.steps, ANSWERS, 0, may_fast and is_plain()
+local function run_ops(others, may_fast, codes, ids, nodes, kinds, firsts)
+  local told, to, k = answers, ANSWERS, 0
+  local steps = may_fast and is_plain() and columns.steps or NOTHING
   columns.open()
   for i = 1, #codes do
     local code, node, record = codes[i], nil, nil
-    if code ~= 0 then
-      k = k + 1
-      if plain and steps[code] then node, record = steps[code](k, code) end
-    end
+    local step = steps[code]
+    if code ~= 0 then k = k + 1 end
+    if step then node, record = step(ids[k], nodes[k], kinds[k], firsts[k], code) end
     if node then
-      answers[to + 1], answers[to + 2] = node, record
+      told[to + 1] = node
       to = to + 2
+      told[to] = record
     else
       to = to + 1
-      answers[to] = run_op(others[i] or columns.op(k, code))
-      plain = may_fast and is_plain()
+      told[to], steps = run_verb(others[i], k, code, may_fast)
     end
   end
-  answers[to + 1] = nil
+  columns.pause()
+  told[to + 1] = nil
+end
+
+-- What the next batch may go on with. One without verbs also leaves the unit itself.
+local function keep_batch(state)
+  local _, b = next(U.buckets)
+  kept.row = b and b.row or kept.row
+  kept.state = not U.tidied and state or nil
+  kept.unit = nil
+  if U.touched or U.noted then return end
+  U.buckets, U.raw, U.raw_nodes = nil, nil, nil
+  kept.unit = U
 end
 
 local function end_batch(count)
@@ -220,21 +250,20 @@ local function end_batch(count)
     publish_nodes()
   end
   if U.noted then write_sessions() end
-  local state = pack(STATE, U.now, U.order + count, U.lapse_seq, U.version, U.gate_count,
-    U.open_count, U.wheel_at, U.ripe, U.total, U.active, U.bucket_count, U.kept, U.recover_until,
-    U.gen, U.bucket, U.instance)
+  U.order = U.order + count
+  local state = pack(STATE, U.now, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count,
+    U.wheel_at, U.ripe, U.total, U.active, U.bucket_count, U.kept, U.recover_until, U.gen, U.bucket,
+    U.instance)
   call('HSET', KEY .. 'meta', 'state', state)
-  kept.state = not U.tidied and state or nil
-  local _, b = next(U.buckets)
-  kept.row = b and b.row or kept.row
+  keep_batch(state)
 end
 
 -- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
 -- nothing may change any more, retention, breaker threshold and cooldown, whether the instance came
 -- from another master a while ago, the time after which one of the fast ops may not begin (0: none),
 -- the number of ops, of rows, of their terms and of their texts; the columns, and the rests of the rows;
--- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers {now, order of the first op - 1,
--- generation, open breakers, leases taken back, answers...}.
+-- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers
+-- {now, order of the first op - 1, generation, open breakers, leases taken back, answers...}.
 local function batch(keys, args)
   if not call then begin_library() end
   A, at = args, HEAD_ARGS
@@ -246,11 +275,11 @@ local function batch(keys, args)
   U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
   wheel_turn()
-  local codes = columns.read(args[2], args[3], count, rows, terms)
-  local others = read_ops(codes, texts)
+  local codes, ids, nodes, kinds, firsts = columns.read(args[2], args[3], count, rows, terms)
+  local others = rows < count and read_ops(codes, texts) or NOTHING
   if not (others[1] and others[1].verb == 'I' and not others_live()) then pass_time(U.last) end
   answers[1], answers[2], answers[3] = now, U.order, U.gen
-  run_ops(codes, others, early == 0 or now <= early)
+  run_ops(others, early == 0 or now <= early, codes, ids, nodes, kinds, firsts)
   end_batch(count)
   answers[4], answers[5] = U.open_count, U.lost
   U, A = nil, nil -- what stays is looked at by every round of Lua's collector

@@ -4,26 +4,19 @@
 -- DONE: those are done here. Each step makes sure that nothing is out of the ordinary, else it answers
 -- nil, having changed nothing, and the verb itself decides. What is right is written there; here is
 -- only what is fast: a call of a function costs as much as ten lines of Lua, a new text or table as
--- much as five, so there are few of them; and what a batch learns of a job or a node is kept for the
--- next (see `kept` in unit.lua).
+-- much as five, a look into a table as much as two, so there are few of them; and what a batch learns
+-- of a job or a node is kept for the next (see `kept` in unit.lua).
 columns.steps = {} -- by code: the fast way; answers the counters of the node and the record of the job
 
-do
+function columns.make() -- a function, as the one around it has no room for more locals
 local ZERO = '\0\0\0\0\0\0' -- no time
 local PUT, RESERVE, COMMIT, FINISH = 1, 2, 3, 4 -- a code is one of these and the sum of what holds
 local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = 8, 16, 32, 64
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
-local known_terms -- by kind: what a step made of it, in this batch
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
-local buckets = {} -- by row. It outlives the batch, because it would have to grow again each time
-local raw, raw_nodes, changed, changes, now -- of U: what every step needs
-local jobs, known -- of `kept`: jobs that hold a slot, and nodes
-local ending -- what a DONE makes of the times of a job: due, updated, ended
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
-local small, letters = {}, {} -- whole numbers and bytes, packed
-local stages = {} -- by the first bytes of a record: what may come next, and what they become then
 
 do
 local formats = {c14 = {}, s = {}, Bc0 = {}} -- each so many times
@@ -40,7 +33,7 @@ end
 
 function columns.read(packed, more, count, rows, term_count)
   local from = count + 1
-  codes, known_terms = {byte(packed, 1, count)}, {}
+  codes = {byte(packed, 1, count)}
   firsts = {byte(packed, from, from + rows - 1)}
   from = from + rows
   kinds = {byte(packed, from, from + rows - 1)}
@@ -48,31 +41,9 @@ function columns.read(packed, more, count, rows, term_count)
   nodes, from = list('s', rows, packed, from)
   terms = list('Bc0', term_count, packed, from)
   rests, rest_of_row, rest_at = more, 1, 1
-  return codes
+  return codes, ids, nodes, kinds, firsts
 end
 
-end
-
-function columns.forget()
-  known_terms = {}
-end
-
--- Which records are needed. Answers the nodes.
-function columns.ask()
-  local k, bucket, asked = 0, nil, {}
-  jobs, known = kept.jobs, kept.nodes
-  for i = 1, #codes do
-    local code = codes[i]
-    if code ~= 0 then
-      k = k + 1
-      local id, node = ids[k], nodes[k]
-      if is_other[code] then bucket = bucket_get(sub(id, 1, BUCKET)) end
-      buckets[k] = bucket
-      if not jobs[id] and not is_fresh[code] then bucket_ask(bucket, id) end
-      if not known[node] then asked[#asked + 1] = node end
-    end
-  end
-  return asked, k
 end
 
 do -- Rows as the verbs want them. What a fast one has in common with others is in its terms; texts
@@ -160,6 +131,8 @@ local readers = {
 }
 
 function columns.op(k, code)
+  columns.ask()
+  if is_other[code] then columns.turn(ids[k]) end
   local reader = readers[verb_of[code]]
   return reader.read(k, reader.letter, code)
 end
@@ -168,92 +141,168 @@ end
 
 -- The steps.
 
+local ONE_RESERVED, ONE_RUNNING = 65536, 1 -- a node has its counters as one number
+local now
+local jobs, known -- of `kept`: jobs that hold a slot, and nodes
+local touched -- has a verb of this batch records of its own?
+local is_asked -- have the records of all rows been asked for?
+local bucket, row, size -- of the row: what is written to it
+local active, made, created -- those of U
+local changed, changes = {}, 0 -- nodes this batch changed
+local this_moment -- now, packed
+
+-- A phase is what jobs have in common that took the same step in the same batch: a record is `head`,
+-- with the times of its beginning (`filed`) last, and `back`. `ran` is from when to when it may run,
+-- `limit` how long, `due` when its lease ends, `stage` what may come next.
+local stages = {} -- by the first bytes of a record: what may come next, and what they become then
+local begun -- by kind: the phase of jobs that begin
+local acked -- by kind, and the phase they were in: that of jobs whose ACK came
+local ended -- by the phase they were in: what the records of jobs that are done begin with
+local BACK = 58 -- where `back` begins
+
 local function moment(ms)
   return pack('<i6', ms)
 end
 
-function columns.open()
-  raw, raw_nodes, changed, changes, now = U.raw, U.raw_nodes, U.changed, 0, U.now
-  ending = ZERO .. moment(now) .. moment(now)
+function columns.forget()
+  begun = {}
 end
 
-local function int4(value)
-  local packed = small[value]
-  if not packed then
-    packed = pack('<i4', value)
-    if value < 65536 then small[value] = packed end
+-- After a verb, or at the beginning.
+function columns.resume()
+  touched, active, made, created = U.touched, U.active, U.made, nil
+  if bucket then size = bucket.size end
+end
+
+function columns.open()
+  now, jobs, known, is_asked, bucket, changes = U.now, kept.jobs, kept.nodes, false, nil, 0
+  begun, acked, ended, this_moment = {}, {}, {}, moment(now)
+  columns.resume()
+end
+
+-- Before a verb, or the end: U has all that the steps did.
+function columns.pause()
+  if bucket then bucket.size = size end
+  U.active, U.made = active, made
+end
+
+-- What comes now is in another bucket than what was before.
+function columns.turn(id)
+  if bucket then bucket.size = size end
+  bucket = bucket_get(bucket_of(id))
+  row, size = bucket.row, bucket.size
+end
+
+-- The records of all rows that are not known: at once, when a first one is needed.
+function columns.ask()
+  if is_asked then return end
+  is_asked = true
+  columns.pause()
+  local asked, raw_nodes = {}, U.raw_nodes
+  for k = 1, #ids do
+    local id, node = ids[k], nodes[k]
+    if job_raw(id) == nil and U.jobs[id] == nil then bucket_ask(bucket_get(bucket_of(id)), id) end
+    if not known[node] and raw_nodes[node] == nil then asked[#asked + 1] = node end
   end
-  return packed
+  jobs_fetch()
+  nodes_prefetch(asked)
+  columns.resume()
 end
 
 local function first_bytes(state, lease, attempt, place, told, callback, timed)
   return char(state, lease, attempt, NONE, 0, place, told, callback, timed)
 end
 
+local join, keep_job
+do
 -- Where its list has the job; nil when it has not.
 local function place_of(n, id)
   local wanted = ' ' .. id
-  for at = 1, n.count do
-    if n[at] == wanted then return at end
+  for place = 1, n.count do
+    if n[place] == wanted then return place end
   end
 end
 
--- The node was read again since the job was.
-local function join(j, id, n)
-  local at = j.node.id == n.id and place_of(n, id)
-  if at then j.node, j.at = n, at end
+-- The node was read again since the job was: is it there?
+function join(j, id, n)
+  local place = j.node.id == n.id and place_of(n, id)
+  if place then j.node, j.at = n, place end
+  return place
 end
 
--- What will be kept of a job: its record, the stage it is in, until when, on which node and where in its
--- list, how long it may run, and what of the record a next step leaves as it is; nil when it is not one
--- that goes well, or a verb of this batch has its own of it.
-local function keep_job(id, n)
-  local packed = raw[id]
-  if not packed or (U.touched and U.jobs[id] ~= nil) then return nil end
+-- What is kept of a job: its phase, its node and where in the list of that, and the rest of its record;
+-- nil when it is not one that goes well, or a verb of this batch has its own of it.
+function keep_job(id, n)
+  columns.ask()
+  local packed = U.raw[id]
+  if not packed or (touched and U.jobs[id] ~= nil) then return nil end
   local first, due = unpack_struct('<c9i6', packed)
   -- One that stands on the wheel and in the list of a node holds a slot there: its lease is neither
   -- over nor of an old epoch.
-  local at = stages[first] and place_of(n, id)
-  if not at then return nil end
+  local place = stages[first] and place_of(n, id)
+  if not place then return nil end
   local j = {
-    record = packed, stage = stages[first], due = due, node = n, at = at,
-    limit = unpack_struct('<i6', packed, 62), ran = sub(packed, 28, 39), back = sub(packed, 40),
+    back = sub(packed, BACK), node = n, at = place,
+    phase = {
+      head = sub(packed, 1, BACK - 1), filed = sub(packed, 40, BACK - 1), ran = sub(packed, 28, 39),
+      limit = unpack_struct('<i6', packed, 62), due = due, stage = stages[first],
+    },
   }
-  jobs[id] = j
+  jobs[id], U.raw[id] = j, nil
   return j
 end
 
--- The list has a part for each job that holds a slot; '' where one was.
+end
+
+-- What answers tell of a node that would have these counters. Nodes with the same health and limits
+-- share the texts.
+local function counts_text(n, counts)
+  local text = n.texts[counts]
+  if not text then
+    text = n.health .. pack('<i4i4', floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits
+    n.texts[counts] = text
+  end
+  return text
+end
+
+local function texts_of(health, limits)
+  local texts = kept.counts[health .. limits] or {}
+  kept.counts[health .. limits] = texts
+  return texts
+end
+
+-- `room` is how many it takes; none that is not ready takes any. The list has a part for each job that
+-- holds a slot, '' where one was; 0 and -1 are for what stands before them in its text.
 local function keep_node(node)
-  local packed = raw_nodes[node]
-  if not packed or (U.touched and U.nodes[node] ~= nil) then return nil end
-  local health, reserved, running, max, epoch, own = unpack_struct('<Bi4i4i4c4c19', packed)
+  columns.ask()
+  local packed = U.raw_nodes[node]
+  if not packed or (touched and U.nodes[node] ~= nil) then return nil end
+  local health, reserved, running, max, own = unpack_struct('<Bi4i4i4xxxxc19', packed)
+  if health == HEALTH.NONE or reserved < 0 or running < 0 or reserved >= ONE_RESERVED or
+    running >= ONE_RESERVED then
+    return nil
+  end
+  local letter, limits = char(health), sub(packed, 10, COUNTS_BYTES)
   local n = {
-    id = node, health = health, reserved = reserved, running = running, max = max, epoch = epoch,
-    limits = sub(packed, 10, COUNTS_BYTES), own = own, count = 0, live = 0, is_changed = false,
+    id = node, room = health == HEALTH.READY and max > 0 and max - reserved - running or -FOREVER,
+    counts = ONE_RESERVED * reserved + running, health = letter, limits = limits,
+    texts = texts_of(letter, limits), epoch = sub(packed, 14, 17), backs = {}, is_changed = false,
+    count = 0, holes = 0, [0] = own,
   }
   for from = NODE_BYTES + 1, #packed, 15 do -- a space and an id
     n.count = n.count + 1
     n[n.count] = sub(packed, from, from + 14)
   end
-  n.live = n.count
   known[node] = n
   return n
-end
-
--- What answers tell of a node.
-local function counts_of(n)
-  local reserved, running = n.reserved, n.running
-  return letters[n.health] .. (small[reserved] or int4(reserved)) ..
-    (small[running] or int4(running)) .. n.limits
 end
 
 do
 -- Where jobs were goes when it is most of the list.
 local function list_shrink(n)
   local live = 0
-  for at = 1, n.count do
-    local part = n[at]
+  for place = 1, n.count do
+    local part = n[place]
     if part ~= '' then
       live = live + 1
       n[live] = part
@@ -261,151 +310,206 @@ local function list_shrink(n)
       if j then j.at = live end
     end
   end
-  n.count = live
+  n.count, n.holes = live, 0
 end
 
 function columns.node_text(n)
-  if n.live == 0 then return counts_of(n) .. n.own end
-  if n.count == 1 then return counts_of(n) .. n.own .. n[1] end
-  if n.count > 2 * n.live + 8 then list_shrink(n) end
-  return counts_of(n) .. n.own .. concat(n, '', 1, n.count)
+  if n.holes > 8 and 2 * n.holes > n.count then list_shrink(n) end
+  n[-1] = counts_text(n, n.counts)
+  return concat(n, '', -1, n.count)
 end
 
 end
 
--- What both became, for Redis and for whoever asked.
-local function put_both(k, record, n)
-  local b = buckets[k]
-  local row, at = b.row, b.size
-  row[at + 1], row[at + 2], b.size = ids[k], record, at + 2
-  if not n.is_changed then
-    n.is_changed = true
-    changes = changes + 1
-    changed[changes] = n
-  end
-  return counts_of(n), record
+local function change(n)
+  n.is_changed = true
+  changes = changes + 1
+  changed[changes] = n
 end
 
+-- Their names and texts, one after the other. Answers how many.
 function columns.write_nodes(set)
   for i = 1, changes do
     local n = changed[i]
     n.is_changed = false
     set[2 * i - 1], set[2 * i] = n.id, columns.node_text(n)
   end
+  return 2 * changes
 end
 
--- What all jobs with this term have in common in this batch: the record is `head`, `filed`, the epoch of
--- the node, `about`, the name of the node, `type`.
-local function term_of(kind)
+local plain = {} -- the steps, by verb
+
+do
+local function begin_phase(kind)
   local ttl, callback, timed, about, from = unpack_struct('<i8BBc13', terms[kind])
   local due = later(now, ttl)
   if tick_of(due) <= U.wheel_at or due > now + WHEEL_FAR_MS then return nil end
-  local stamp, begun = moment(due), moment(now)
+  local stamp = moment(due)
   local first = first_bytes(DISPATCHED, RESERVED_LEASE, 1, AT_WHEEL, 0, callback, timed)
-  local term = {
-    head = first .. stamp .. begun .. ZERO .. ZERO .. ZERO, filed = stamp .. begun .. begun,
-    about = about, type = '\0' .. sub(terms[kind], from) .. '\0\0', list = wheel_list(due), due = due,
-    stage = stages[first], limit = unpack_struct('<i6', about),
+  local filed = stamp .. this_moment .. this_moment
+  local phase = {
+    head = first .. stamp .. this_moment .. ZERO .. ZERO .. ZERO .. filed, filed = filed,
+    limit = unpack_struct('<i6', about), due = due, stage = stages[first], list = wheel_list(due),
+    term = terms[kind], about = about, type = '\0' .. sub(terms[kind], from) .. '\0\0',
   }
-  known_terms[kind] = term
-  return term
+  begun[kind] = phase
+  return phase
 end
 
-local function reserve_step(k, code)
-  local id, node = ids[k], nodes[k]
-  local n, before = known[node] or keep_node(node), raw[id]
-  if not n or before or (before == nil and not is_fresh[code]) or jobs[id] or
-    (U.touched and U.jobs[id] ~= nil) or n.health ~= HEALTH.READY or n.max <= 0 or
-    n.running + n.reserved >= n.max - firsts[k] then
+-- The same for all jobs with this term on this node.
+local function back_of(n, phase)
+  local back = n.epoch .. phase.about .. n.id .. phase.type
+  n.backs[phase.term] = back
+  return back
+end
+
+local function is_new(id)
+  if touched and U.jobs[id] ~= nil then return false end
+  columns.ask()
+  if U.raw[id] ~= false then return false end
+  U.raw[id] = nil -- from now on it is among `jobs`, or in Redis
+  return true
+end
+
+plain[RESERVE] = function(id, node, kind, spare, code)
+  local n, phase = known[node] or keep_node(node), begun[kind] or begin_phase(kind)
+  if not n or not phase or n.room <= spare or jobs[id] or
+    (not is_fresh[code] and not is_new(id)) then
     return nil
   end
-  local term = known_terms[kinds[k]] or term_of(kinds[k])
-  if not term then return nil end
-  local back = term.filed .. n.epoch .. term.about .. node .. term.type
-  local record, at = term.head .. back, n.count + 1
-  n[at], n.count, n.live, n.reserved = ' ' .. id, at, n.live + 1, n.reserved + 1
-  jobs[id] = {
-    record = record, stage = term.stage, due = term.due, node = n, at = at, limit = term.limit,
-    ran = nil, back = back,
-  }
-  bucket_put(buckets[k], id .. ':s', text())
-  wheel_add(term.list, id)
-  job_listed(id)
-  U.active = U.active + 1
+  local back = n.backs[phase.term] or back_of(n, phase)
+  local record, place, counts = phase.head .. back, n.count + 1, n.counts + ONE_RESERVED
+  n[place] = ' ' .. id
+  n.count = place
+  n.counts = counts
+  n.room = n.room - 1
+  jobs[id] = {back = back, node = n, at = place, phase = phase}
+  local list = phase.list
+  local listed = list.count + 1
+  list[listed] = id
+  list.count = listed
+  made = made + 1
+  created = created or U.created
+  created[made] = id
+  active = active + 1
+  local to, last = row, size + 4
+  to[last - 3] = id
+  to[last - 2] = record
+  to[last - 1] = id .. ':s'
+  to[last] = text()
+  size = last
   if has_more[code] then note_session(text(), text(), text()) end
-  return put_both(k, record, n)
+  if not n.is_changed then change(n) end
+  return n.texts[counts] or counts_text(n, counts), record
 end
 
--- What an ACK makes of the times of a job that may run so long: due, updated, ended; acked, run_until.
-local function times_of(kind, limit)
+end
+
+do
+-- What an ACK makes of jobs in this phase: false when it is not the plain one.
+local function acked_phase(kind, phase)
+  local stage, to = phase.stage, false
   local ttl, grace = unpack_struct('<i8i8', terms[kind])
   local due, run_until = later(now, ttl), 0
-  if limit > 0 then
-    run_until = later(later(now, limit), grace)
+  if phase.limit > 0 then
+    run_until = later(later(now, phase.limit), grace)
     if due > run_until then due = run_until end
   end
-  local acked = moment(now)
-  local times = {due = due, text = moment(due) .. acked .. ZERO, ran = acked .. moment(run_until)}
-  known_terms[kind] = known_terms[kind] or {}
-  known_terms[kind][limit] = times
-  return times
+  if stage.name == COMMIT and phase.due > now and due >= phase.due then
+    local ran = this_moment .. (run_until > 0 and moment(run_until) or ZERO)
+    to = {
+      head = stage.to .. moment(due) .. this_moment .. ZERO .. ran .. phase.filed, filed = phase.filed,
+      ran = ran, limit = phase.limit, due = due, stage = stage.next,
+    }
+  end
+  acked[kind] = acked[kind] or {}
+  acked[kind][phase] = to
+  return to
 end
 
--- Both ends of a run that is in this stage.
-local function run_of(k, stage)
-  local id, node = ids[k], nodes[k]
+plain[COMMIT] = function(id, node, kind, attempt)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
-  if j and j.node ~= n then join(j, id, n) end
-  if j and j.stage.name == stage and j.stage.attempt == firsts[k] and j.node == n and
-    j.due > now then
-    return j, n
+  if not j or (j.node ~= n and not join(j, id, n)) then return nil end
+  local by_phase, phase, counts = acked[kind], j.phase, n.counts - ONE_RESERVED + ONE_RUNNING
+  local to = by_phase and by_phase[phase]
+  if to == nil then to = acked_phase(kind, phase) end
+  if not to or phase.stage.attempt ~= attempt or counts < 0 then return nil end
+  local record, last = to.head .. j.back, size + 2
+  n.counts = counts
+  j.phase = to
+  row[last - 1] = id
+  row[last] = record
+  size = last
+  if not n.is_changed then change(n) end
+  return n.texts[counts] or counts_text(n, counts), record
+end
+
+end
+
+do
+-- What the records of jobs in this phase begin with after a DONE: false when that is not the plain end.
+local function ended_head(phase)
+  local stage, head = phase.stage, false
+  if stage.name == FINISH and phase.due > now then
+    head = stage.to .. ZERO .. this_moment .. this_moment .. phase.ran .. phase.filed
   end
-  return nil, nil
+  ended[phase] = head
+  return head
 end
 
-local function commit_step(k)
-  local j, n = run_of(k, COMMIT)
-  if not j then return nil end
-  local by_limit, stage = known_terms[kinds[k]], j.stage
-  local times = by_limit and by_limit[j.limit] or times_of(kinds[k], j.limit)
-  if times.due < j.due or n.reserved < 1 then return nil end
-  n.reserved, n.running = n.reserved - 1, n.running + 1
-  local ran = times.ran
-  local record = stage.to .. times.text .. ran .. j.back
-  j.record, j.ran, j.due, j.stage = record, ran, times.due, stage.next
-  return put_both(k, record, n)
-end
-
-local function finish_step(k, code)
-  local j, n = run_of(k, FINISH)
-  if not j or n.running < 1 or n.health == HEALTH.NONE then return nil end
-  local id = ids[k]
-  n.running, n.live, n[j.at] = n.running - 1, n.live - 1, ''
-  if n.live == 0 then n.count = 0 end
+plain[FINISH] = function(id, node, _, attempt, code)
+  local n = known[node] or keep_node(node)
+  local j = n and (jobs[id] or keep_job(id, n))
+  if not j or (j.node ~= n and not join(j, id, n)) then return nil end
+  local phase, counts = j.phase, n.counts
+  local head = ended[phase]
+  if head == nil then head = ended_head(phase) end
+  if not head or phase.stage.attempt ~= attempt or counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  local last, holes = size + 2, n.holes + 1
+  local record = has_more[code] and head .. j.back .. text() or head .. j.back
+  counts = counts - ONE_RUNNING
+  n[j.at] = ''
+  if holes == n.count then
+    n.count = 0
+    holes = 0
+  end
+  n.holes = holes
+  n.counts = counts
+  n.room = n.room + 1
   jobs[id] = nil
-  U.active = U.active - 1
-  local record = has_more[code] and j.stage.to .. ending .. j.ran .. j.back .. text() or
-    j.stage.to .. ending .. j.ran .. j.back
-  raw[id] = record -- it is kept no longer, but may be asked for once more
-  return put_both(k, record, n)
+  active = active - 1
+  row[last - 1] = id
+  row[last] = record
+  size = last
+  if not n.is_changed then change(n) end
+  return n.texts[counts] or counts_text(n, counts), record
+end
+
+end
+
+do
+local function turned(step)
+  return step and function(id, node, kind, first, code)
+    columns.turn(id)
+    return step(id, node, kind, first, code)
+  end
 end
 
 local function steps_begin()
-  local steps = {[RESERVE] = reserve_step, [COMMIT] = commit_step, [FINISH] = finish_step}
   for code = 1, 2 * FRESH - 1 do
     verb_of[code] = code % FAST
     is_fast[code] = floor(code / FAST) % 2 == 1
     is_other[code] = floor(code / OTHER_BUCKET) % 2 == 1
     has_more[code] = floor(code / MORE_TEXT) % 2 == 1
     is_fresh[code] = floor(code / FRESH) % 2 == 1
-    if is_fast[code] then columns.steps[code] = steps[code % FAST] end
+    local step = is_fast[code] and plain[verb_of[code]]
+    columns.steps[code] = is_other[code] and turned(step) or step or nil
   end
 end
 
 function columns.begin()
   steps_begin()
-  for value = 0, 255 do letters[value] = char(value) end
   for attempt = 1, ATTEMPTS_MAX do
     for timed = 0, 1 do
       for callback = CALLBACK.NONE, CALLBACK.WANTED do
@@ -422,3 +526,7 @@ function columns.begin()
 end
 
 end
+
+end
+
+columns.make()

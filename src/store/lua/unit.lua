@@ -25,8 +25,9 @@ local A, at -- its arguments, and where we stand in them
 
 -- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
--- record forgets it. `row` is kept because it would have to grow again.
-local kept = {jobs = {}, nodes = {}, state = nil, row = {}}
+-- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
+-- verbs; `row` is kept because it would have to grow again.
+local kept = {jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}}
 local columns = {} -- columns.lua
 
 local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
@@ -116,19 +117,8 @@ end
 -- As far as this batch has it: nil when nobody asked for it, false when there is none.
 local function job_raw(id)
   local j = kept.jobs[id]
-  if j then return j.record end
+  if j then return j.phase.head .. j.back end
   return U.raw[id]
-end
-
-local function job_get(id)
-  local j = U.jobs[id]
-  if j == nil then
-    local packed = job_raw(id)
-    if packed == nil then packed = id ~= '' and call('HGET', KEY .. 'j:' .. bucket_of(id), id) end
-    j = packed and job_read(id, packed) or false
-    U.jobs[id], kept.jobs[id] = j, nil
-  end
-  return j or nil
 end
 
 -- What this batch reads and writes in the hash of one bucket: the ids that are asked for, and fields
@@ -136,7 +126,7 @@ end
 local function bucket_get(name)
   local b = U.buckets[name]
   if not b then
-    b = {ids = {}, asked = 0, row = kept.row or {}, size = 0}
+    b = {ids = nil, asked = 0, row = kept.row or {}, size = 0}
     U.buckets[name], kept.row = b, nil
   end
   return b
@@ -151,12 +141,23 @@ end
 -- One that is asked for twice is read twice.
 local function bucket_ask(b, id)
   local asked = b.asked + 1
+  b.ids = b.ids or {}
   b.ids[asked], b.asked = id, asked
 end
 
+local write_jobs, jobs_fetch
+do
+local function has_unwritten()
+  for _, b in pairs(U.buckets) do
+    if b.asked > 0 and b.size > 0 then return true end
+  end
+  return false
+end
+
 -- Reads many at once: one call for each bucket.
-local function jobs_fetch()
+function jobs_fetch()
   local raw = U.raw
+  if has_unwritten() then write_jobs() end
   for name, b in pairs(U.buckets) do
     for from = 1, b.asked, ARGS_MAX do
       local to = from + ARGS_MAX - 1
@@ -165,8 +166,10 @@ local function jobs_fetch()
       local got = call('HMGET', KEY .. 'j:' .. name, unpack_list(ids, from, to))
       for i = 1, #got do raw[ids[from + i - 1]] = got[i] end
     end
-    if b.asked > 0 then b.ids, b.asked = {}, 0 end
+    b.ids, b.asked = nil, 0
   end
+end
+
 end
 
 local function jobs_prefetch(ids)
@@ -177,6 +180,20 @@ local function jobs_prefetch(ids)
   jobs_fetch()
 end
 
+local function job_get(id)
+  local j = U.jobs[id]
+  if j == nil then
+    local packed = id ~= '' and job_raw(id)
+    if packed == nil then
+      jobs_prefetch({id})
+      packed = U.raw[id]
+    end
+    j = packed and job_read(id, packed) or false
+    U.jobs[id], kept.jobs[id] = j, nil
+  end
+  return j or nil
+end
+
 local function job_changed(j)
   U.dirty[j.id] = j
   j.packed = nil
@@ -185,12 +202,12 @@ end
 -- It is in the list of its bucket from now on.
 local function job_listed(id)
   local made = U.made + 1
-  if id < U.newest then U.is_sorted = false end
-  U.created[made], U.made, U.newest = id, made, id
+  U.created[made], U.made = id, made
 end
 
 -- A field beside the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
--- Idempotency-Key, `:a` somebody was answered with it by that. One that this batch is about to write is not in Redis yet.
+-- Idempotency-Key, `:a` somebody was answered with it by that. One that this batch is about to write is
+-- not in Redis yet.
 local function outside_text(j, tail)
   if j.new and j.new[tail] then return j.new[tail] end
   local b, name = bucket_get(bucket_of(j.id)), j.id .. tail
@@ -283,7 +300,6 @@ local function bucket_count(bucket, more)
   end
 end
 
-local write_jobs
 do
 local NOTHING = {}
 
@@ -297,11 +313,18 @@ local function bucket_begin(bucket)
   return true
 end
 
+local function is_sorted(ids)
+  for i = 2, #ids do
+    if ids[i] < ids[i - 1] then return false end
+  end
+  return true
+end
+
 -- Those that came together and share the first characters of their ids (a quarter of a second) are
 -- one member of the list of their bucket. Answers the buckets that are new.
 local function write_created()
   local ids, from, new = U.created, 1, {}
-  if not U.is_sorted then sort(ids) end
+  if not is_sorted(ids) then sort(ids) end
   while from <= #ids do
     local window, to = sub(ids[from], 1, WINDOW), #ids
     while sub(ids[to], 1, WINDOW) ~= window do to = to - 1 end
@@ -311,7 +334,7 @@ local function write_created()
     bucket_count(bucket, to - from + 1)
     from = to + 1
   end
-  U.created, U.made, U.newest, U.is_sorted = nil, 0, '', true
+  U.created, U.made = nil, 0
   return new
 end
 
@@ -336,21 +359,28 @@ end
 
 end
 
-local function write_nodes()
-  local set, del = {}, {}
-  columns.write_nodes(set)
+local write_nodes
+do
+local NOTHING = {}
+local set = {} -- names and texts. It outlives the batch, as it would have to grow again
+
+function write_nodes()
+  local size, del = columns.write_nodes(set), NOTHING
   if U.touched then
+    del = {}
     for id, n in pairs(U.dirty_nodes) do
       if n.known or n.leases ~= '' then
-        set[#set + 1] = id
-        set[#set + 1] = node_packed(n)
+        set[size + 1], set[size + 2] = id, node_packed(n)
+        size = size + 2
       else
         del[#del + 1] = id
       end
     end
   end
-  if #set > 0 then call_in_parts('HSET', KEY .. 'n', set, 2) end
+  if size > 0 then call_in_parts('HSET', KEY .. 'n', set, 2, size) end
   if #del > 0 then call_in_parts('HDEL', KEY .. 'n', del) end
+end
+
 end
 
 -- Who keeps a view of the nodes hears which of them changed, and when; a number lets them notice a gap.
