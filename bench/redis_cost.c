@@ -36,6 +36,8 @@ static struct {
     long want;    /* verbs */
     long sent;
     long done;
+    struct msg *turn; /* ops that go out together when all answers were looked at, oldest first */
+    struct msg **turn_end;
     char (*names)[16];
     uint32_t latency_us[LATENCIES];
 } bench;
@@ -82,6 +84,24 @@ static void make_reserve(struct store_op *op)
         op->u.put.candidates[i].node = str_of(bench.names[rand() % bench.plan->nodes]);
 }
 
+static void add(struct store_op *op)
+{
+    if (!bench.turn)
+        bench.turn_end = &bench.turn;
+    *bench.turn_end = &op->msg;
+    bench.turn_end = &op->msg.next;
+}
+
+/* As a loop of the scheduler sends them. */
+static void flush(void)
+{
+    struct msg *ops = bench.turn;
+
+    bench.turn = NULL;
+    if (ops && store_send_all(bench.store, ops))
+        abort();
+}
+
 static void send_next(struct slot *slot)
 {
     struct store_op *op = &slot->op;
@@ -104,8 +124,7 @@ static void send_next(struct slot *slot)
     }
     slot->sent_us = clock_mono_us();
     bench.sent++;
-    if (store_send(bench.store, op))
-        abort();
+    add(op);
 }
 
 static void finished(struct store_op *op)
@@ -126,6 +145,7 @@ static void finished(struct store_op *op)
 static void run_until_done(void)
 {
     while (bench.done < bench.want) {
+        flush();
         desk_wait(&bench.desk, 1000);
         inbox_run(&bench.desk.inbox);
     }
@@ -156,8 +176,7 @@ static void register_nodes(int nodes)
         op->u.node_put.own = op->u.node_put.health = NODE_READY;
         op->u.node_put.max = COST_NODE_SLOTS;
         op->u.node_put.facts = STR("{}");
-        if (store_send(bench.store, op))
-            abort();
+        add(op);
     }
     run_until_done();
     free(slots);
