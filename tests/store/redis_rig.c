@@ -198,7 +198,7 @@ static redisContext *dial(int port)
 
 static const char *take_reply(redisContext *context, redisReply *reply)
 {
-    static char text[65536];
+    static _Thread_local char text[65536];
 
     if (!reply)
         abort();

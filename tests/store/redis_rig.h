@@ -26,7 +26,7 @@ void redis_server_remove(struct redis_server *server); /* ends it and all it wro
 bool redis_available(void);                            /* is there a redis-server to be started? */
 
 /* One command over a connection of its own; the answer as text (of an array: its elements, one a
- * line). The text lives until the next call. Aborts when nobody answers. */
+ * line). The text lives until the thread's next call. Aborts when nobody answers. */
 const char *redis_say(int port, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same with the words of the command, which may be empty. */
 const char *redis_say_words(int port, int count, const char **words);

@@ -1,10 +1,11 @@
 /* A real cluster: three masters, three replicas. The contract, a master that is killed under load,
- * and a slot that moves while it is used. */
+ * a slot that moves while it is used, and what servers say when they cannot answer. */
 #include "contract.h"
 #include "redis_rig.h"
 
 #include "base/clock.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +109,14 @@ static int owner(void)
             !strstr(redis_say(servers[i].port, "EXISTS sched:{f}:n"), "MOVED"))
             return i;
     return -1;
+}
+
+static bool has_refused(int server, const char *error)
+{
+    char want[64];
+
+    snprintf(want, sizeof want, "errorstat_%s:", error);
+    return strstr(redis_say(servers[server].port, "INFO errorstats"), want) != NULL;
 }
 
 static void init(struct rig *rig)
@@ -237,41 +246,159 @@ static void move_keys(int from, int to, int slot)
     }
 }
 
+/* Our slot, from one master to another. */
+struct move {
+    int slot;
+    int from;
+    int to;
+    char from_id[48];
+    char to_id[48];
+};
+
+static struct move move_begin(void)
+{
+    struct move move = {.from = owner(), .to = -1};
+
+    move.slot = atoi(redis_say(servers[0].port, "CLUSTER KEYSLOT sched:{f}:n"));
+    for (int i = 0; i < SERVERS && move.to < 0; i++)
+        if (i != move.from && strstr(redis_say(servers[i].port, "INFO replication"), "role:master"))
+            move.to = i;
+    snprintf(move.from_id, sizeof move.from_id, "%s", id_of(move.from));
+    snprintf(move.to_id, sizeof move.to_id, "%s", id_of(move.to));
+    redis_say(servers[move.to].port, "CLUSTER SETSLOT %d IMPORTING %s", move.slot, move.from_id);
+    redis_say(servers[move.from].port, "CLUSTER SETSLOT %d MIGRATING %s", move.slot, move.to_id);
+    return move;
+}
+
+static void move_end(const struct move *move)
+{
+    redis_say(servers[move->to].port, "CLUSTER SETSLOT %d NODE %s", move->slot, move->to_id);
+    redis_say(servers[move->from].port, "CLUSTER SETSLOT %d NODE %s", move->slot, move->to_id);
+}
+
 static void test_slot_moves(void **state)
 {
     struct rig rig;
-    int slot = atoi(redis_say(servers[0].port, "CLUSTER KEYSLOT sched:{f}:n"));
-    int from = owner();
-    int to = -1;
-    char from_id[48];
-    char to_id[48];
+    struct move move;
 
     open_real(&rig);
-    for (int i = 0; i < SERVERS && to < 0; i++)
-        if (i != from && strstr(redis_say(servers[i].port, "INFO replication"), "role:master"))
-            to = i;
-    snprintf(from_id, sizeof from_id, "%s", id_of(from));
-    snprintf(to_id, sizeof to_id, "%s", id_of(to));
     for (uint64_t job = 1; job <= 20; job++)
         live(&rig, job);
     assert_int_equal(rig_put(&rig, 21), ERR_OK);
-    redis_say(servers[to].port, "CLUSTER SETSLOT %d IMPORTING %s", slot, from_id);
-    redis_say(servers[from].port, "CLUSTER SETSLOT %d MIGRATING %s", slot, to_id);
+    move = move_begin();
     /* While it is neither here nor there nothing is decided on half of it. */
     assert_int_equal(rig_reserve(&rig, 22, 1, "n1"), ERR_STORE_DOWN);
-    move_keys(from, to, slot);
+    move_keys(move.from, move.to, move.slot);
     assert_int_equal(rig_reserve(&rig, 22, 1, "n1"), ERR_STORE_DOWN);
-    redis_say(servers[to].port, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
-    redis_say(servers[from].port, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
+    move_end(&move);
     for (uint64_t job = 30; job <= 60; job++)
         live(&rig, job);
-    assert_int_equal(owner(), to);
+    assert_int_equal(owner(), move.to);
     assert_int_equal(rig_get(&rig, 1), ERR_OK);
     assert_int_equal(rig.op.head.state, JOB_DONE);
     assert_int_equal(rig_get(&rig, 60), ERR_OK);
     assert_int_equal(rig_get(&rig, 21), ERR_OK);
     drain(&rig);
     rig_done(&rig);
+}
+
+/* ASK: what was moved already is read where it is now. */
+static void test_read_while_the_slot_moves(void **state)
+{
+    struct rig rig;
+    struct move move;
+
+    open_real(&rig);
+    live(&rig, 1);
+    move = move_begin();
+    assert_int_equal(rig_get(&rig, 1), ERR_OK);
+    move_keys(move.from, move.to, move.slot);
+    assert_int_equal(rig_get(&rig, 1), ERR_OK);
+    assert_int_equal(rig.op.head.state, JOB_DONE);
+    assert_true(has_refused(move.from, "ASK"));
+    move_end(&move);
+    live(&rig, 2);
+    drain(&rig);
+    rig_done(&rig);
+}
+
+/* Acts when a call was refused, and would have waited for ever. */
+struct helper {
+    struct move move;
+    int at;
+    const char *refusal;
+    void (*act)(const struct helper *helper);
+};
+
+static void *help(void *arg)
+{
+    const struct helper *helper = arg;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (!has_refused(helper->at, helper->refusal) && clock_mono_ms() < end_ms)
+        sched_yield();
+    helper->act(helper);
+    return NULL;
+}
+
+/* The call is made again until its time is over: who asked does not notice. */
+static void reserve_with_help(struct rig *rig, struct helper *helper)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, help, helper), 0);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(has_refused(helper->at, helper->refusal));
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
+    drain(rig);
+    rig_done(rig);
+}
+
+static void open_patient(struct rig *rig)
+{
+    open_real(rig);
+    rig_close(rig);
+    rig->config.timeout_ms = PATIENCE_MS;
+    rig_open(rig);
+}
+
+/* Had the slot moved, another master would have taken over, which is told to who asked. */
+static void call_off_the_move(const struct helper *helper)
+{
+    redis_say(servers[helper->move.to].port, "CLUSTER SETSLOT %d STABLE", helper->move.slot);
+    redis_say(servers[helper->move.from].port, "CLUSTER SETSLOT %d STABLE", helper->move.slot);
+}
+
+static void test_tryagain(void **state)
+{
+    struct rig rig;
+    struct helper helper = {.refusal = "TRYAGAIN", .act = call_off_the_move};
+
+    open_patient(&rig);
+    helper.move = move_begin();
+    helper.at = helper.move.from;
+    redis_say(servers[helper.at].port, "CONFIG RESETSTAT");
+    reserve_with_help(&rig, &helper);
+}
+
+/* A slot nobody has: this server refuses everything. It is the first one, which is servers[0]'s. */
+static void find_the_slot(const struct helper *helper)
+{
+    redis_say(servers[helper->at].port, "CLUSTER SETSLOT 0 NODE %s", id_of(0));
+}
+
+static void test_clusterdown(void **state)
+{
+    struct rig rig;
+    struct helper helper = {.refusal = "CLUSTERDOWN", .act = find_the_slot};
+
+    open_patient(&rig);
+    helper.at = owner();
+    redis_say(servers[helper.at].port, "CONFIG RESETSTAT");
+    redis_say(servers[helper.at].port, "CLUSTER DELSLOTS 0");
+    reserve_with_help(&rig, &helper);
+    wait_until(all_well);
 }
 
 static bool is_replica_of(int server, int master)
@@ -335,6 +462,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slot_moves),
+        cmocka_unit_test(test_read_while_the_slot_moves),
+        cmocka_unit_test(test_tryagain),
+        cmocka_unit_test(test_clusterdown),
         cmocka_unit_test(test_another_master_is_not_trusted_blindly),
         cmocka_unit_test(test_master_is_killed),
     };

@@ -1,0 +1,155 @@
+/* A Redis that says "not now": the call is made again until its time is over, and who asked does
+ * not notice. What a cluster says besides is in test_redis_cluster.c. */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 20000, CALL_MS = 15000, KEYS = 2000 };
+
+struct fixture {
+    struct redis_server server;
+    struct rig rig;
+    char url[128];
+};
+
+static int setup(void **state)
+{
+    struct fixture *fixture = mem_new(struct fixture);
+
+    fixture->server.options[0] = "--enable-debug-command";
+    fixture->server.options[1] = "yes";
+    redis_server_start(&fixture->server);
+    rig_init(&fixture->rig);
+    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
+    fixture->rig.config.url = fixture->url;
+    fixture->rig.config.now_ms = NULL;
+    fixture->rig.config.timeout_ms = CALL_MS;
+    rig_open(&fixture->rig);
+    *state = fixture;
+    return rig_node(&fixture->rig, "n1", 100, NODE_READY);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fixture = *state;
+
+    rig_done(&fixture->rig);
+    redis_server_remove(&fixture->server);
+    free(fixture);
+    return 0;
+}
+
+/* The call waits meanwhile: somebody else must act. */
+static pthread_t begin(struct fixture *fixture, void *(*work)(void *))
+{
+    pthread_t helper;
+
+    assert_int_equal(pthread_create(&helper, NULL, work, fixture), 0);
+    return helper;
+}
+
+static void end(pthread_t helper)
+{
+    assert_int_equal(pthread_join(helper, NULL), 0);
+}
+
+static bool says(struct fixture *fixture, const char *section, const char *what)
+{
+    return strstr(redis_say(fixture->server.port, "INFO %s", section), what) != NULL;
+}
+
+/* Somebody's script that does not end: nothing else may run, not even INFO. */
+static void *run_for_ever(void *arg)
+{
+    struct fixture *fixture = arg;
+    const char *words[] = {"EVAL", "while true do end", "0"};
+
+    redis_say_words(fixture->server.port, 3, words);
+    return NULL;
+}
+
+static bool is_busy(struct fixture *fixture)
+{
+    return strncmp(redis_say(fixture->server.port, "PING"), "BUSY", 4) == 0;
+}
+
+static void *kill_after_a_while(void *arg)
+{
+    struct fixture *fixture = arg;
+
+    for (int i = 0; i < 50; i++)
+        is_busy(fixture);
+    redis_say(fixture->server.port, "SCRIPT KILL");
+    return NULL;
+}
+
+static void test_busy(void **state)
+{
+    struct fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    uint64_t job = 0;
+    char *calls;
+
+    redis_say(fixture->server.port, "CONFIG SET busy-reply-threshold 1");
+    do { /* on a busy machine the script may be killed before the call came */
+        pthread_t runner = begin(fixture, run_for_ever);
+        pthread_t killer;
+
+        while (!is_busy(fixture))
+            sched_yield();
+        killer = begin(fixture, kill_after_a_while);
+        assert_int_equal(rig_reserve(&fixture->rig, ++job, 1, "n1"), ERR_OK);
+        end(killer);
+        end(runner);
+        calls = strstr(redis_say(fixture->server.port, "INFO commandstats"), "cmdstat_fcall:");
+        assert_non_null(calls);
+        assert_true(clock_mono_ms() < end_ms);
+    } while (strstr(calls, "rejected_calls=0,") < strchr(calls, '\n'));
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, (int)job);
+}
+
+static void *load_again(void *arg)
+{
+    struct fixture *fixture = arg;
+
+    redis_say(fixture->server.port, "DEBUG RELOAD");
+    return NULL;
+}
+
+/* It reads its file: slowly, with a look at its clients after every few keys. */
+static void test_loading(void **state)
+{
+    struct fixture *fixture = *state;
+    int port = fixture->server.port;
+    pthread_t loader;
+
+    redis_say(port, "DEBUG POPULATE %d filler 100", KEYS);
+    redis_say(port, "CONFIG SET key-load-delay 500");
+    redis_say(port, "CONFIG SET loading-process-events-interval-bytes 1024");
+    loader = begin(fixture, load_again);
+    while (!says(fixture, "persistence", "loading:1"))
+        sched_yield();
+    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    end(loader);
+    assert_true(says(fixture, "errorstats", "errorstat_LOADING"));
+    assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_busy),
+        TEST(test_loading),
+    };
+
+    return cmocka_run_group_tests_name("store/redis_turns", tests, NULL, NULL);
+}
