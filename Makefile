@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages format clean soak-instances
+.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -59,6 +59,13 @@ witness: build ## deployments over ROUNDS (200) of partitions, frozen and killed
 
 outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an hour; BERTH_OUTAGES, BERTH_OUTAGE_S)
 	@BERTH_OUTAGES=$${BERTH_OUTAGES:-20} BERTH_OUTAGE_S=$${BERTH_OUTAGE_S:-60} tests/e2e/run -k test_redis_outage -j 1 -v
+
+OPS ?= 10000000
+compare: build ## the embedded store and the one in Redis given OPS (10000000) equal random calls, one by one and in crowds
+	@tools/install-packages test
+	@ninja -C build tests/store/test_redis_same tests/store/test_redis_crowd
+	@STORE_OPS=$$(($(OPS) / 3)) build/tests/store/test_redis_same
+	@STORE_OPS=$$(($(OPS) / 3)) build/tests/store/test_redis_crowd
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
