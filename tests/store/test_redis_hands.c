@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PATIENCE_MS = 20000, CALL_MS = 5000 };
+enum { PATIENCE_MS = 20000, CALL_MS = 5000, NODES = 200 };
 
 struct fixture {
     struct redis_server server;
@@ -61,6 +61,33 @@ static void test_wrong_counters_are_put_right(void **state)
     assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
 }
 
+/* The auditor looks at a part of the nodes at a time, and comes to all of them. */
+static void test_every_node_is_looked_at(void **state)
+{
+    static const char script[] =
+        "for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do "
+        "local node = redis.call('HGET', KEYS[1], id) redis.call('HSET', KEYS[1], id, "
+        "node:sub(1, 1) .. struct.pack('<i4i4', 1, 0) .. node:sub(10)) end";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
+    struct fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    char name[16];
+
+    redis_say(fixture->server.port,
+              "CONFIG SET hash-max-listpack-entries 8"); /* else all at once */
+    for (int i = 2; i <= NODES; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        assert_int_equal(rig_node(&fixture->rig, name, 4, NODE_READY), ERR_OK);
+    }
+    redis_say_words(fixture->server.port, COUNT_OF(words), words);
+    while (rig_repairs(&fixture->rig) < NODES)
+        assert_true(clock_mono_ms() < end_ms);
+    for (int i = 1; i <= NODES; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        assert_int_equal(rig_counts(&fixture->rig, name).reserved, 0);
+    }
+}
+
 /* A node that was deleted while it had work: ends are taken, what has lost its slot is swept, and
  * the node may come again. Nothing fails, and nothing becomes less than none. */
 static void test_a_deleted_node(void **state)
@@ -94,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_every_node_is_looked_at, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, teardown),
     };
 
