@@ -60,6 +60,7 @@ struct play {
     bool tame;        /* in this round nearly all is ordinary */
     int flood;        /* in this round all are new and no two have the same terms; 0: it is none */
     int last;         /* slot of the call before; -1: none */
+    uint64_t fresh;   /* the job that was only just made up */
     int waiting;
     long ops;
     long answers[STORE_VERB_COUNT][2]; /* refused, accepted */
@@ -131,10 +132,11 @@ static int pick_job(struct play *play, enum store_verb verb)
     struct store_head *head = &play->heads[slot];
     bool makes = verb == STORE_RESERVE || verb == STORE_PUT;
 
+    play->fresh = 0;
     if (!play->ids[slot] || play->flood || (makes && head->id && is_over(head) && !odd(play, 30))) {
         if (chance(play, 500))
             play->next_id += UINT64_C(1) << 40; /* another hash in Redis */
-        play->ids[slot] = play->next_id++;
+        play->ids[slot] = play->fresh = play->next_id++;
         *head = (struct store_head){0};
     }
     return play->last = slot;
@@ -159,6 +161,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
 {
     op->job = play->ids[slot];
     op->attempt = 1;
+    op->u.put.fresh = op->job == play->fresh && chance(play, 2);
     if (!odd(play, 50))
         op->u.put.spec = chance(play, 8) ? some_text(play) : STR("{\"type\":\"talk\"}");
     if (is_typed(op->job))
@@ -388,6 +391,8 @@ static void make_call(struct play *play, struct call *call, const struct call *b
         op.not_after_ms = rig_now_ms() - below(play, 2);
     if (again)
         op = before->sides[0].op;
+    if (again && op.verb == STORE_RESERVE)
+        op.u.put.fresh = false;
     call->slot = again ? before->slot : make_op(play, &op);
     if (call->slot >= 0)
         foresee(play, &op, call->slot);

@@ -141,10 +141,13 @@ end
 
 -- The steps.
 
-local ONE_RESERVED, ONE_RUNNING = 65536, 1 -- a node has its counters as one number
+-- A node has its counters as one number. What runs must stay below the first: no node may have more
+-- than a million.
+local ONE_RESERVED, ONE_RUNNING = 16777216, 1
 local now
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local touched -- has a verb of this batch records of its own?
+local raw -- that of U, if there is any
 local is_asked -- have the records of all rows been asked for?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
@@ -170,7 +173,7 @@ end
 
 -- After a verb, or at the beginning.
 function columns.resume()
-  touched, active, made, created = U.touched, U.active, U.made, nil
+  touched, raw, active, made, created = U.touched, rawget(U, 'raw'), U.active, U.made, nil
   if bucket then size = bucket.size end
 end
 
@@ -234,7 +237,7 @@ end
 -- nil when it is not one that goes well, or a verb of this batch has its own of it.
 function keep_job(id, n)
   columns.ask()
-  local packed = U.raw[id]
+  local packed = raw[id]
   if not packed or (touched and U.jobs[id] ~= nil) then return nil end
   local first, due = unpack_struct('<c9i6', packed)
   -- One that stands on the wheel and in the list of a node holds a slot there: its lease is neither
@@ -248,7 +251,7 @@ function keep_job(id, n)
       limit = unpack_struct('<i6', packed, 62), due = due, stage = stages[first],
     },
   }
-  jobs[id], U.raw[id] = j, nil
+  jobs[id], raw[id] = j, nil
   return j
 end
 
@@ -364,19 +367,17 @@ local function back_of(n, phase)
 end
 
 local function is_new(id)
-  if touched and U.jobs[id] ~= nil then return false end
   columns.ask()
-  if U.raw[id] ~= false then return false end
-  U.raw[id] = nil -- from now on it is among `jobs`, or in Redis
-  return true
+  return raw[id] == false
 end
 
 plain[RESERVE] = function(id, node, kind, spare, code)
   local n, phase = known[node] or keep_node(node), begun[kind] or begin_phase(kind)
-  if not n or not phase or n.room <= spare or jobs[id] or
+  if not n or not phase or n.room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
     (not is_fresh[code] and not is_new(id)) then
     return nil
   end
+  if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
   local back = n.backs[phase.term] or back_of(n, phase)
   local record, place, counts = phase.head .. back, n.count + 1, n.counts + ONE_RESERVED
   n[place] = ' ' .. id
