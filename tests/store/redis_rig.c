@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -226,4 +227,44 @@ const char *redis_say_words(int port, int count, const char **words)
     redisContext *context = dial(port);
 
     return take_reply(context, redisCommandArgv(context, count, words, NULL));
+}
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_on;
+    int there; /* threads that wait for its end */
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+int64_t redis_meeting_ms(void)
+{
+    int64_t now_ms;
+
+    pthread_mutex_lock(&meeting.lock);
+    meeting.there += meeting.is_on;
+    pthread_cond_broadcast(&meeting.changed);
+    while (meeting.is_on)
+        pthread_cond_wait(&meeting.changed, &meeting.lock);
+    now_ms = rig_now_ms();
+    pthread_mutex_unlock(&meeting.lock);
+    return now_ms;
+}
+
+void redis_meeting_begin(void)
+{
+    pthread_mutex_lock(&meeting.lock);
+    meeting.is_on = true;
+    meeting.there = 0;
+    pthread_mutex_unlock(&meeting.lock);
+}
+
+void redis_meeting_jump(int count, int64_t ms)
+{
+    pthread_mutex_lock(&meeting.lock);
+    while (meeting.there < count)
+        pthread_cond_wait(&meeting.changed, &meeting.lock);
+    rig_jump(ms);
+    meeting.is_on = false;
+    pthread_cond_broadcast(&meeting.changed);
+    pthread_mutex_unlock(&meeting.lock);
 }

@@ -31,4 +31,11 @@ const char *redis_say(int port, const char *fmt, ...) __attribute__((format(prin
 /* The same with the words of the command, which may be empty. */
 const char *redis_say_words(int port, int count, const char **words);
 
+/* The clock of stores that share a Redis: a call on its way must not bring a time that is over to
+ * what another has done since. From `begin` on each of their next calls waits before it begins; who
+ * uses them sends one to each. When all wait, `jump` lets time pass, and then them. */
+int64_t redis_meeting_ms(void);
+void redis_meeting_begin(void);
+void redis_meeting_jump(int count, int64_t ms);
+
 #endif

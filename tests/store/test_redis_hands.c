@@ -88,6 +88,29 @@ static void test_every_node_is_looked_at(void **state)
     }
 }
 
+/* More than two bytes count: no number that runs becomes one that is reserved. */
+static void test_a_node_with_very_many_jobs(void **state)
+{
+    static const char script[] =
+        "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
+        "node:sub(1, 1) .. struct.pack('<i4i4i4', 0, 65535, 100000) .. node:sub(14))";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    uint64_t job = 0;
+    int64_t repairs;
+
+    do { /* an audit may have put it right again in between */
+        repairs = rig_repairs(rig);
+        assert_int_equal(rig_node(rig, "n1", 4 + (int)job, NODE_READY), ERR_OK);
+        redis_say_words(fixture->server.port, COUNT_OF(words), words);
+        assert_int_equal(rig_reserve(rig, ++job, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+    } while (rig_repairs(rig) != repairs);
+    assert_int_equal(rig->op.counts.reserved, 0);
+    assert_int_equal(rig->op.counts.running, 65536);
+}
+
 /* A node that was deleted while it had work: ends are taken, what has lost its slot is swept, and
  * the node may come again. Nothing fails, and nothing becomes less than none. */
 static void test_a_deleted_node(void **state)
@@ -122,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_node_is_looked_at, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_node_with_very_many_jobs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, teardown),
     };
 
