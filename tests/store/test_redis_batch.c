@@ -1,4 +1,5 @@
-/* Batches as the store itself does not make them, though the function library takes any. */
+/* Batches made by hand: such as the store itself does not make, though the function library takes
+ * any, and with none of its own between them. */
 #include "redis_rig.h"
 
 #include "../base/unit.h"
@@ -34,17 +35,34 @@ static void call(struct store_op *last)
     freeReplyObject(reply);
 }
 
-static void put_node(const char *node)
+static int setup(void **state)
 {
-    struct store_op op = {.verb = STORE_NODE_PUT, .node = str_of(node)};
+    static struct redis_target target;
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+    struct problem why = {0};
+    char url[64];
 
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
+    if (redis_url_parse(url, &target, &why))
+        return 1;
+    redis_say(server.port, "FLUSHALL");
+    redis_session_init(&session, &target, &config);
     op.u.node_put.own = op.u.node_put.health = NODE_READY;
     op.u.node_put.max = 4;
     op.u.node_put.facts = STR("{}");
+    begin();
     wire_op(&session.wire, &op, 0);
+    call(NULL);
+    return 0;
 }
 
-static void reserve(uint64_t job, const char *node)
+static int teardown(void **state)
+{
+    redis_session_free(&session);
+    return 0;
+}
+
+static void reserve(uint64_t job)
 {
     struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
 
@@ -52,8 +70,22 @@ static void reserve(uint64_t job, const char *node)
     op.u.put.spec = STR("{}");
     op.u.put.max_attempts = 1;
     op.u.put.ttl_ms = RIG_TTL_MS;
-    op.u.put.candidates[op.u.put.candidate_count++].node = str_of(node);
+    op.u.put.candidates[op.u.put.candidate_count++].node = STR("n1");
     wire_op(&session.wire, &op, 0);
+}
+
+static void commit(struct store_op *op, uint64_t job, int64_t ttl_ms)
+{
+    *op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    op->u.settle.running_ttl_ms = ttl_ms;
+    wire_op(&session.wire, op, 0);
+}
+
+static void cancel(struct store_op *op, uint64_t job)
+{
+    *op = (struct store_op){.verb = STORE_FINISH, .job = job};
+    op->u.settle.outcome = STORE_CANCEL;
+    wire_op(&session.wire, op, 0);
 }
 
 /* The first of all instances looks at every job that is not over, and writes for that what stands
@@ -66,12 +98,9 @@ static void test_arrives_between_reserves(void **state)
     char id[JOB_ID_TEXT + 1];
 
     begin();
-    put_node("n1");
-    call(NULL);
-    begin();
-    reserve(1, "n1");
+    reserve(1);
     wire_arrive(&session.wire, "1", RIG_RUN_MS);
-    reserve(2, "n1");
+    reserve(2);
     call(NULL);
     snprintf(list, sizeof list, "%s", redis_say(server.port, "KEYS sched:{f}:w:*"));
     list[strcspn(list, "\n")] = '\0';
@@ -85,40 +114,96 @@ static void test_arrives_between_reserves(void **state)
 /* Whoever speaks of a job before it is made, by mistake or by guess, does not hide it. */
 static void test_spoken_of_before_it_is_made(void **state)
 {
-    struct store_op early = {.verb = STORE_COMMIT, .job = 3, .attempt = 1, .node = STR("n2")};
-    struct store_op cancel = {.verb = STORE_FINISH, .job = 3};
+    struct store_op early;
+    struct store_op last;
 
-    cancel.u.settle.outcome = STORE_CANCEL;
     begin();
-    put_node("n2");
-    call(NULL);
-    begin();
-    wire_op(&session.wire, &early, 0);
-    reserve(3, "n2");
-    wire_op(&session.wire, &cancel, 0);
-    call(&cancel);
-    assert_int_equal(cancel.err, ERR_OK);
-    assert_int_equal(cancel.head.state, JOB_FAILED);
+    commit(&early, 3, RIG_RUN_MS);
+    reserve(3);
+    cancel(&last, 3);
+    call(&last);
+    assert_int_equal(last.err, ERR_OK);
+    assert_int_equal(last.head.state, JOB_FAILED);
 }
+
+/* An ACK that makes a term shorter: when that is over it is found, not when the longer one was. */
+static void test_a_shorter_term(void **state)
+{
+    enum { TTL_MS = 1000 };
+    struct store_due due[4];
+    struct store_op op;
+
+    begin();
+    reserve(4);
+    commit(&op, 4, TTL_MS);
+    call(NULL);
+    rig_jump(TTL_MS);
+    op = (struct store_op){.verb = STORE_DUE};
+    op.u.due.items = due;
+    op.u.due.max = COUNT_OF(due);
+    begin();
+    wire_op(&session.wire, &op, 0);
+    call(&op);
+    assert_int_equal(op.u.due.count, 1);
+    assert_int_equal(due[0].id, 4);
+}
+
+/* What a batch without verbs leaves to the next. Time: a pause is what lies between two calls, and
+ * many small ones are none, or leases would be prolonged. */
+static void test_small_steps_are_no_pause(void **state)
+{
+    enum { TTL_MS = 20000, STEP_MS = 2000 };
+    int64_t due_ms = rig_now_ms() + TTL_MS;
+    struct store_op op;
+
+    begin();
+    reserve(10);
+    commit(&op, 10, TTL_MS);
+    call(NULL);
+    for (uint64_t job = 11; job <= 13; job++) {
+        rig_jump(STEP_MS);
+        begin();
+        reserve(job);
+        call(NULL);
+    }
+    begin();
+    commit(&op, 10, TTL_MS);
+    call(&op);
+    assert_true(op.u.settle.duplicate);
+    assert_int_equal(op.head.due_ms, due_ms);
+}
+
+/* And nothing at all when somebody emptied Redis since. */
+static void test_nothing_is_left_of_what_was_emptied(void **state)
+{
+    struct store_op op;
+
+    begin();
+    reserve(20);
+    call(NULL);
+    redis_say(server.port, "FLUSHALL");
+    begin();
+    cancel(&op, 20);
+    call(&op);
+    assert_int_equal(op.err, ERR_NOT_FOUND);
+    assert_true(session.emptied);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arrives_between_reserves),
-        cmocka_unit_test(test_spoken_of_before_it_is_made),
+        TEST(test_arrives_between_reserves),
+        TEST(test_spoken_of_before_it_is_made),
+        TEST(test_a_shorter_term),
+        TEST(test_small_steps_are_no_pause),
+        TEST(test_nothing_is_left_of_what_was_emptied),
     };
-    struct redis_target target;
-    struct problem why = {0};
-    char url[64];
     int failed;
 
     redis_server_start(&server);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
-    if (redis_url_parse(url, &target, &why))
-        return 1;
-    redis_session_init(&session, &target, &config);
     failed = cmocka_run_group_tests_name("store/redis_batch", tests, NULL, NULL);
-    redis_session_free(&session);
     redis_server_remove(&server);
     return failed;
 }
