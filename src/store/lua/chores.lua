@@ -3,20 +3,23 @@ do
 
 -- The auditor of ruling 5: recounts nodes from the leases they list, a part at a time.
 local function audit_node(n)
-  local reserved, running, kept, repairs = 0, 0, '', 0
-  for id in string.gmatch(n.leases, '%S+') do
+  local reserved, running, ids, held, repairs = 0, 0, {}, {}, 0
+  for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
+  jobs_prefetch(ids)
+  for _, id in ipairs(ids) do
     local j = job_get(id)
     if j and j.lease ~= NONE and j.node == n.id then
-      kept = kept .. ' ' .. id
+      held[#held + 1] = ' ' .. id
       if j.epoch == n.epoch then
         if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
       end
     end
   end
+  local leases = concat(held)
   if reserved ~= n.reserved then repairs = repairs + 1 end
   if running ~= n.running then repairs = repairs + 1 end
-  if repairs > 0 or kept ~= n.leases then
-    n.reserved, n.running, n.leases = reserved, running, kept
+  if repairs > 0 or leases ~= n.leases then
+    n.reserved, n.running, n.leases = reserved, running, leases
     node_changed(n)
   end
   return repairs
@@ -69,9 +72,10 @@ end
 
 -- Of the jobs of one member of a list, those that may go and must; the others stay.
 local function purge_part(key, part, fields, jobs_max)
-  local kept, gone = {}, 0
-  for at = 1, #part, 14 do
-    local id = sub(part, at, at + 13)
+  local ids, kept, gone = {}, {}, 0
+  for at = 1, #part, 14 do ids[#ids + 1] = sub(part, at, at + 13) end
+  jobs_prefetch(ids)
+  for _, id in ipairs(ids) do
     local j = job_get(id)
     if U.total - U.active - gone > jobs_max and
       (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
