@@ -277,7 +277,8 @@ class Agent:
                                  stdout=log, stderr=log)
         self.pid = self.process.pid
         deadline = time.monotonic() + 10
-        while not server.post("/v1/dispatch/batch", {"jobs": [{"type": "task", "command": ["/bin/true"]}]})["results"][0].get("job_id"):
+        jobs = [{"type": "task", "command": ["/bin/true"]}]
+        while server.post("/v1/dispatch/batch", {"jobs": jobs})["results"][0]["status"] != 200:
             if time.monotonic() > deadline:
                 raise RuntimeError("the agent did not connect")
             time.sleep(0.05)
