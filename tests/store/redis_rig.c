@@ -171,6 +171,28 @@ void redis_server_remove(struct redis_server *server)
     server->dir[0] = '\0';
 }
 
+enum err redis_fixture_open(struct redis_fixture *fixture, int timeout_ms, int32_t slots)
+{
+    redis_server_start(&fixture->server);
+    rig_init(&fixture->rig);
+    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
+    fixture->rig.config.url = fixture->url;
+    fixture->rig.config.now_ms = NULL;
+    fixture->rig.config.timeout_ms = timeout_ms;
+    rig_open(&fixture->rig);
+    return rig_node(&fixture->rig, "n1", slots, NODE_READY);
+}
+
+int redis_fixture_teardown(void **state)
+{
+    struct redis_fixture *fixture = *state;
+
+    rig_done(&fixture->rig);
+    redis_server_remove(&fixture->server);
+    free(fixture);
+    return 0;
+}
+
 static void write_reply(char *to, size_t size, const redisReply *reply)
 {
     size_t len = strlen(to);

@@ -25,6 +25,17 @@ void redis_server_signal(struct redis_server *server, int signal);
 void redis_server_remove(struct redis_server *server); /* ends it and all it wrote */
 bool redis_available(void);                            /* is there a redis-server to be started? */
 
+/* One server and a store in it, by Redis' own time: what most tests stand on. */
+struct redis_fixture {
+    struct redis_server server;
+    struct rig rig;
+    char url[64];
+};
+
+/* Starts both and makes the node n1 known; the options of the server are set before. */
+enum err redis_fixture_open(struct redis_fixture *fixture, int timeout_ms, int32_t slots);
+int redis_fixture_teardown(void **state); /* of cmocka: ends both and frees the fixture */
+
 /* One command over a connection of its own; the answer as text (of an array: its elements, one a
  * line). The text lives until the thread's next call. Aborts when nobody answers. */
 const char *redis_say(int port, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -10,35 +10,12 @@
 
 enum { PATIENCE_MS = 20000, CALL_MS = 5000, NODES = 200 };
 
-struct fixture {
-    struct redis_server server;
-    struct rig rig;
-    char url[64];
-};
-
 static int setup(void **state)
 {
-    struct fixture *fixture = mem_new(struct fixture);
+    struct redis_fixture *fixture = mem_new(struct redis_fixture);
 
-    redis_server_start(&fixture->server);
-    rig_init(&fixture->rig);
-    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
-    fixture->rig.config.url = fixture->url;
-    fixture->rig.config.now_ms = NULL; /* Redis' own time */
-    fixture->rig.config.timeout_ms = CALL_MS;
-    rig_open(&fixture->rig);
     *state = fixture;
-    return rig_node(&fixture->rig, "n1", 4, NODE_READY);
-}
-
-static int teardown(void **state)
-{
-    struct fixture *fixture = *state;
-
-    rig_done(&fixture->rig);
-    redis_server_remove(&fixture->server);
-    free(fixture);
-    return 0;
+    return redis_fixture_open(fixture, CALL_MS, 4);
 }
 
 /* Counters that are not what the leases add up to are found and put right (ruling 5). */
@@ -48,7 +25,7 @@ static void test_wrong_counters_are_put_right(void **state)
         "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
         "node:sub(1, 1) .. struct.pack('<i4i4', 7, 9) .. node:sub(10))";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
@@ -69,7 +46,7 @@ static void test_every_node_is_looked_at(void **state)
         "local node = redis.call('HGET', KEYS[1], id) redis.call('HSET', KEYS[1], id, "
         "node:sub(1, 1) .. struct.pack('<i4i4', 1, 0) .. node:sub(10)) end";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
     char name[16];
 
@@ -95,7 +72,7 @@ static void test_a_node_with_very_many_jobs(void **state)
         "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
         "node:sub(1, 1) .. struct.pack('<i4i4i4', 0, 65535, 100000) .. node:sub(14))";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
     uint64_t job = 0;
     int64_t repairs;
@@ -115,7 +92,7 @@ static void test_a_node_with_very_many_jobs(void **state)
  * the node may come again. Nothing fails, and nothing becomes less than none. */
 static void test_a_deleted_node(void **state)
 {
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
     struct store_due due[4];
 
@@ -143,10 +120,13 @@ static void test_a_deleted_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_every_node_is_looked_at, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_node_with_very_many_jobs, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup,
+                                        redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_every_node_is_looked_at, setup,
+                                        redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_a_node_with_very_many_jobs, setup,
+                                        redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, redis_fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

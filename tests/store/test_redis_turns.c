@@ -13,41 +13,18 @@
 
 enum { PATIENCE_MS = 20000, CALL_MS = 15000, KEYS = 2000 };
 
-struct fixture {
-    struct redis_server server;
-    struct rig rig;
-    char url[128];
-};
-
 static int setup(void **state)
 {
-    struct fixture *fixture = mem_new(struct fixture);
+    struct redis_fixture *fixture = mem_new(struct redis_fixture);
 
+    *state = fixture;
     fixture->server.options[0] = "--enable-debug-command";
     fixture->server.options[1] = "yes";
-    redis_server_start(&fixture->server);
-    rig_init(&fixture->rig);
-    snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
-    fixture->rig.config.url = fixture->url;
-    fixture->rig.config.now_ms = NULL;
-    fixture->rig.config.timeout_ms = CALL_MS;
-    rig_open(&fixture->rig);
-    *state = fixture;
-    return rig_node(&fixture->rig, "n1", 100, NODE_READY);
-}
-
-static int teardown(void **state)
-{
-    struct fixture *fixture = *state;
-
-    rig_done(&fixture->rig);
-    redis_server_remove(&fixture->server);
-    free(fixture);
-    return 0;
+    return redis_fixture_open(fixture, CALL_MS, 100);
 }
 
 /* The call waits meanwhile: somebody else must act. */
-static pthread_t begin(struct fixture *fixture, void *(*work)(void *))
+static pthread_t begin(struct redis_fixture *fixture, void *(*work)(void *))
 {
     pthread_t helper;
 
@@ -60,7 +37,7 @@ static void end(pthread_t helper)
     assert_int_equal(pthread_join(helper, NULL), 0);
 }
 
-static bool says(struct fixture *fixture, const char *section, const char *what)
+static bool says(struct redis_fixture *fixture, const char *section, const char *what)
 {
     return strstr(redis_say(fixture->server.port, "INFO %s", section), what) != NULL;
 }
@@ -68,21 +45,21 @@ static bool says(struct fixture *fixture, const char *section, const char *what)
 /* Somebody's script that does not end: nothing else may run, not even INFO. */
 static void *run_for_ever(void *arg)
 {
-    struct fixture *fixture = arg;
+    struct redis_fixture *fixture = arg;
     const char *words[] = {"EVAL", "while true do end", "0"};
 
     redis_say_words(fixture->server.port, 3, words);
     return NULL;
 }
 
-static bool is_busy(struct fixture *fixture)
+static bool is_busy(struct redis_fixture *fixture)
 {
     return strncmp(redis_say(fixture->server.port, "PING"), "BUSY", 4) == 0;
 }
 
 static void *kill_after_a_while(void *arg)
 {
-    struct fixture *fixture = arg;
+    struct redis_fixture *fixture = arg;
 
     for (int i = 0; i < 50; i++)
         is_busy(fixture);
@@ -92,7 +69,7 @@ static void *kill_after_a_while(void *arg)
 
 static void test_busy(void **state)
 {
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
     uint64_t job = 0;
     char *calls;
@@ -117,7 +94,7 @@ static void test_busy(void **state)
 
 static void *load_again(void *arg)
 {
-    struct fixture *fixture = arg;
+    struct redis_fixture *fixture = arg;
 
     redis_say(fixture->server.port, "DEBUG RELOAD");
     return NULL;
@@ -126,7 +103,7 @@ static void *load_again(void *arg)
 /* It reads its file: slowly, with a look at its clients after every few keys. */
 static void test_loading(void **state)
 {
-    struct fixture *fixture = *state;
+    struct redis_fixture *fixture = *state;
     int port = fixture->server.port;
     pthread_t loader;
 
@@ -142,7 +119,7 @@ static void test_loading(void **state)
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, redis_fixture_teardown)
 
 int main(void)
 {
