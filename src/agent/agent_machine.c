@@ -109,7 +109,7 @@ static int64_t centi(double value)
 
 static struct level_bounds bounds(double warning, double danger, double critical)
 {
-    return (struct level_bounds){centi(warning), centi(danger), centi(critical)};
+    return (struct level_bounds){centi(warning), centi(danger), centi(critical), 0};
 }
 
 enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
@@ -124,6 +124,9 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
         bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
     rules.level.bounds[LEVEL_SWAP] =
         bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
+    rules.level.bounds[LEVEL_DISK].warning_centi = centi(res->disk_warning_pct);
+    rules.level.bounds[LEVEL_DISK].danger_centi = centi(res->disk_danger_pct);
+    rules.disk_counted_kib = centi(res->disk_counted_gb) * (1024 * 1024 / 100);
     rules.slots = (struct slots_rules){.cpu_per_process_centi = centi(res->cpu_per_process),
                                        .mem_per_process_centi_gb = centi(res->mem_per_process_gb),
                                        .mem_reserve_centi_gb = centi(res->mem_reserve_gb),
@@ -147,6 +150,7 @@ enum err machine_watch(struct agent *agent, struct problem *why)
     const struct config *config = agent->config;
     struct usage_config usage = {
         .host_root = arena_cstr(arena, config->host_root),
+        .disk_dir = agent->dir,
         .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
         .interval_ms = config->monitor_interval_ms,
         .mem_alert_centi = centi(config->resources.mem_critical_pct)};

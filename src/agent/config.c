@@ -37,6 +37,9 @@ static const struct field resource_fields[] = {
     RESOURCE_ROW(swap_warning_pct, "swapWarningPct", "30", "swap in use"),
     RESOURCE_ROW(swap_danger_pct, "swapDangerPct", "50", "swap in use"),
     RESOURCE_ROW(swap_critical_pct, "swapCriticalPct", "70", "swap in use"),
+    RESOURCE_ROW(disk_warning_pct, NULL, "5", "disk free, where runs and packages are"),
+    RESOURCE_ROW(disk_danger_pct, NULL, "2", "disk free"),
+    RESOURCE_ROW(disk_counted_gb, NULL, "100", "a larger disk counts as one of this size"),
 };
 
 static const struct field fields[] = {

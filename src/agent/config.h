@@ -36,6 +36,7 @@ struct config_resources { /* R002-18, with the seed's names as aliases */
     double load_warning_pct, load_danger_pct, load_critical_pct;
     double mem_warning_pct, mem_danger_pct, mem_critical_pct;
     double swap_warning_pct, swap_danger_pct, swap_critical_pct;
+    double disk_warning_pct, disk_danger_pct, disk_counted_gb;
 };
 
 struct config {

@@ -10,12 +10,15 @@
 #include "base/mem.h"
 #include "model/routing.h"
 
+enum { DISK_COUNTED_KIB = 100 * 1024 * 1024 };
+
 struct protect_rules protect_defaults(void)
 {
     return (struct protect_rules){
         .level = level_defaults,
         .slots = slots_defaults,
         .kill = kill_defaults,
+        .disk_counted_kib = DISK_COUNTED_KIB,
         .high_priority_min = 7,
         .stale_ms = 10000,
     };
@@ -33,6 +36,21 @@ static enum err check_bounds(const char *name, const struct level_bounds *bounds
     return problem_set(why, ERR_BAD_CONFIG, name,
                        "%s_warning_pct, %s_danger_pct and %s_critical_pct must %s%s.", name, name,
                        name, falls ? "fall" : "rise", falls ? " and lie between 0 and 100" : "");
+}
+
+static enum err check_disk(const struct protect_rules *rules, struct problem *why)
+{
+    const struct level_bounds *bounds = &rules->level.bounds[LEVEL_DISK];
+
+    if (rules->disk_counted_kib <= 0)
+        return problem_set(why, ERR_BAD_CONFIG, "disk_counted_gb",
+                           "disk_counted_gb must be at least 0.01.");
+    if (bounds->danger_centi < 0 || bounds->warning_centi < bounds->danger_centi ||
+        bounds->warning_centi > 10000)
+        return problem_set(why, ERR_BAD_CONFIG, "disk",
+                           "disk_warning_pct and disk_danger_pct must fall and lie between 0 and "
+                           "100.");
+    return ERR_OK;
 }
 
 enum err protect_check(const struct protect_rules *rules, struct problem *why)
@@ -54,6 +72,8 @@ enum err protect_check(const struct protect_rules *rules, struct problem *why)
         err = check_bounds("mem", &rules->level.bounds[LEVEL_MEMORY], true, why);
     if (!err)
         err = check_bounds("swap", &rules->level.bounds[LEVEL_SWAP], false, why);
+    if (!err)
+        err = check_disk(rules, why);
     return err;
 }
 
@@ -230,6 +250,7 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
 
     assert(!protect->sampled || now_ms >= protect->sampled_ms);
     usage_figures(usage, &figures);
+    figures.ppm[LEVEL_DISK] = usage_disk_ppm(usage, protect->rules.disk_counted_kib);
     protect->usage = *usage;
     protect->usage.trees = NULL; /* they were the caller's */
     protect->usage.tree_count = 0;
@@ -242,7 +263,8 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
                   KC("by", level_signal_name(protect->level.by)),
                   KI("cpu_percent", percent(figures.ppm[LEVEL_CPU])),
                   KI("mem_free_percent", percent(figures.ppm[LEVEL_MEMORY])),
-                  KI("swap_percent", percent(figures.ppm[LEVEL_SWAP])));
+                  KI("swap_percent", percent(figures.ppm[LEVEL_SWAP])),
+                  KI("disk_free_percent", percent(figures.ppm[LEVEL_DISK])));
     protect->in_use = (int64_t)count;
     protect->pending = 0;
     for (size_t i = 0; i < count; i++)
@@ -378,10 +400,9 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
     jsonw_kint(w, "age_ms", kill->age_ms);
     for (int i = 0; i < LEVEL_SIGNAL_COUNT; i++) {
         static const char *const names[LEVEL_SIGNAL_COUNT] = {
-            [LEVEL_MEMORY] = "mem_free_ppm",
-            [LEVEL_CPU] = "cpu_ppm",
-            [LEVEL_SWAP] = "swap_used_ppm",
-            [LEVEL_PRESSURE] = "pressure_ppm",
+            [LEVEL_MEMORY] = "mem_free_ppm", [LEVEL_CPU] = "cpu_ppm",
+            [LEVEL_SWAP] = "swap_used_ppm",  [LEVEL_PRESSURE] = "pressure_ppm",
+            [LEVEL_DISK] = "disk_free_ppm",
         };
 
         if (kill->figures.ppm[i] == LEVEL_UNKNOWN)

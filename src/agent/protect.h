@@ -14,6 +14,7 @@ struct protect_rules {
     struct slots_rules slots;
     struct kill_rules kill;
     struct strs allowed_types; /* count 0: all */
+    int64_t disk_counted_kib;  /* a disk is reckoned as at most so large */
     int64_t high_priority_min; /* what still starts at level warning */
     int64_t stale_ms;          /* no sample for longer: nothing starts */
 };

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <time.h>
 
 #include "agent/usage_private.h"
@@ -31,6 +32,7 @@ struct usage_meter {
     struct usage_files files;
     struct usage_groups groups; /* as of the last look */
     struct usage_trees *trees;
+    char *disk_dir;             /* NULL: none */
     struct past past[PAST_MAX]; /* a ring, the newest at (count - 1) % PAST_MAX */
     size_t count;               /* ever */
     int64_t cpu_milli;          /* the quota those counters belong to */
@@ -57,12 +59,19 @@ void usage_meter_free(struct usage_meter *meter)
         return;
     usage_trees_free(meter->trees);
     buf_free(&meter->files.text);
+    free(meter->disk_dir);
     free(meter);
 }
 
 void usage_own(struct usage_meter *meter, const int *pids, size_t count)
 {
     usage_trees_own(meter->trees, pids, count);
+}
+
+void usage_disk(struct usage_meter *meter, const char *dir)
+{
+    free(meter->disk_dir);
+    meter->disk_dir = strdup(dir);
 }
 
 /* --- rates --- */
@@ -193,6 +202,21 @@ static void put_swap(const struct usage_proc *proc, const struct usage_cgroup *c
     usage->swap_used_kib = cgroup->swap_used_kib;
 }
 
+/* As df has it: what is kept for root counts neither as free nor as part of the whole. */
+static void put_disk(const char *dir, struct usage *usage)
+{
+    struct statvfs fs;
+    int64_t unit;
+
+    if (!dir || statvfs(dir, &fs) != 0 || fs.f_blocks == 0)
+        return;
+    unit = (int64_t)(fs.f_frsize ? fs.f_frsize : fs.f_bsize);
+    usage->disk_free_kib = (int64_t)fs.f_bavail * unit / 1024;
+    usage->disk_total_kib = (int64_t)(fs.f_blocks - fs.f_bfree + fs.f_bavail) * unit / 1024;
+    usage->disk_inodes_free = (int64_t)fs.f_favail;
+    usage->disk_inodes = (int64_t)(fs.f_files - fs.f_ffree + fs.f_favail);
+}
+
 static const struct usage usage_nothing = {
     .cores_milli = USAGE_NONE,
     .load_1m_centi = USAGE_NONE,
@@ -236,6 +260,7 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     put_cpu(meter, &proc, &cgroup, &now, &usage);
     put_memory(&proc, &cgroup, &usage);
     put_swap(&proc, &cgroup, &usage);
+    put_disk(meter->disk_dir, &usage);
     usage_pressure_read(&meter->files, usage.confined ? meter->groups.dirs[USAGE_UNIFIED] : "",
                         &usage);
     usage_trees_read(meter->trees, &meter->files, mono_ms, &usage);

@@ -32,6 +32,10 @@ struct usage {
     int64_t psi_cpu_some_centi; /* avg10 x 100, percent */
     int64_t psi_mem_some_centi, psi_mem_full_centi;
     int64_t psi_io_some_centi, psi_io_full_centi;
+    /* Where runs and packages are; total 0: not measured. The inodes too, 0 where there are none.
+     */
+    int64_t disk_total_kib, disk_free_kib;
+    int64_t disk_inodes, disk_inodes_free;
     int64_t gpu_permille; /* from nvidia-smi or the configured command; of all GPUs */
     int64_t
         own_cpu_permille; /* agent + all its runs, share of TOTAL capacity since the last sample */
@@ -49,11 +53,16 @@ int64_t
 usage_cpu_pct_centi(const struct usage *usage); /* the smaller of load/cores and busy, x 100 */
 int64_t usage_mem_free_pct_centi(const struct usage *usage);
 int64_t usage_swap_pct_centi(const struct usage *usage); /* no swap = 0 */
+/* Disk free, in millionths of the whole; a disk counts as at most so large, so that a few percent
+ * of a large one are not taken for little. Inodes likewise; the worse of both. LEVEL_UNKNOWN when
+ * it was not measured. */
+int64_t usage_disk_ppm(const struct usage *usage, int64_t counted_kib_max);
 /* The figures as members of the object that is being written; null where not known. */
 void usage_write(const struct usage *usage, struct jsonw *w);
 
 struct usage_config {
     const char *host_root;   /* "/" (NULL too); everything is read below it */
+    const char *disk_dir;    /* whose file system is measured; NULL: none */
     const char *gpu_command; /* NULL: try nvidia-smi; "" = off */
     int64_t interval_ms;     /* 1000 */
     /* Memory alone is looked at ten times a second: once less than this is free, or a quarter less
@@ -68,6 +77,7 @@ struct usage_meter *usage_meter_new(const char *host_root);
 void usage_meter_free(struct usage_meter *meter);
 /* The pids whose trees count as our own besides this process (shims). Copied. */
 void usage_own(struct usage_meter *meter, const int *pids, size_t count);
+void usage_disk(struct usage_meter *meter, const char *dir); /* see usage_config; copied */
 /* Everything but the GPU. The first look knows no rates. Fails only when nothing can be read. The
  * trees belong to the meter and last until its next look. */
 enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_ms,

@@ -5,7 +5,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { PPM = 1000000 };
+enum {
+    PPM = 1000000,
+    INODES_COUNTED_MAX = 1000000,
+    KIB_PER_GIB = 1024 * 1024,
+    KIB_PER_MIB = 1024,
+};
 
 /* part/whole in millionths, rounded to the worse side; `up`: more is worse. */
 static int64_t share_ppm(int64_t part, int64_t whole, bool up)
@@ -46,6 +51,23 @@ static int64_t memory_ppm(const struct usage *usage)
     return ppm != USAGE_NONE && fullest < ppm ? fullest : ppm;
 }
 
+static int64_t counted_ppm(int64_t part, int64_t whole, int64_t counted_max)
+{
+    if (whole > counted_max)
+        whole = counted_max;
+    return share_ppm(part < whole ? part : whole, whole, false);
+}
+
+int64_t usage_disk_ppm(const struct usage *usage, int64_t counted_kib_max)
+{
+    int64_t bytes_ppm = counted_ppm(usage->disk_free_kib, usage->disk_total_kib, counted_kib_max);
+    int64_t inodes_ppm =
+        counted_ppm(usage->disk_inodes_free, usage->disk_inodes, INODES_COUNTED_MAX);
+
+    assert(USAGE_NONE == LEVEL_UNKNOWN && counted_kib_max > 0);
+    return inodes_ppm != USAGE_NONE && inodes_ppm < bytes_ppm ? inodes_ppm : bytes_ppm;
+}
+
 void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
 {
     *ret_figures = (struct level_figures){
@@ -57,6 +79,7 @@ void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
                 [LEVEL_PRESSURE] = usage->psi_mem_full_centi == USAGE_NONE
                                        ? LEVEL_UNKNOWN
                                        : usage->psi_mem_full_centi * 100,
+                [LEVEL_DISK] = LEVEL_UNKNOWN, /* how much counts is a rule: usage_disk_ppm() */
             },
     };
 }
@@ -117,9 +140,13 @@ static int64_t mem_used_centi(const struct usage *usage)
     return free_centi == USAGE_NONE ? USAGE_NONE : 10000 - free_centi;
 }
 
+static int64_t disk_centi_gb(const struct usage *usage, int64_t kib)
+{
+    return scaled(usage->disk_total_kib > 0 ? kib : USAGE_NONE, 100, KIB_PER_GIB);
+}
+
 void usage_write(const struct usage *usage, struct jsonw *w)
 {
-    enum { KIB_PER_GIB = 1024 * 1024, KIB_PER_MIB = 1024 };
     const struct {
         const char *name;
         int64_t centi;
@@ -132,6 +159,8 @@ void usage_write(const struct usage *usage, struct jsonw *w)
         {"mem_used_percent", mem_used_centi(usage)},
         {"swap_total_gb", scaled(usage->swap_total_kib, 100, KIB_PER_GIB)},
         {"swap_used_percent", usage_swap_pct_centi(usage)},
+        {"disk_total_gb", disk_centi_gb(usage, usage->disk_total_kib)},
+        {"disk_free_gb", disk_centi_gb(usage, usage->disk_free_kib)},
         {"gpu_percent", scaled(usage->gpu_permille, 10, 1)},
         {"psi_cpu_some", usage->psi_cpu_some_centi},
         {"psi_mem_some", usage->psi_mem_some_centi},

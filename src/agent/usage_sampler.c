@@ -213,6 +213,8 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
     sampler->interval_ms = config->interval_ms;
     sampler->alert_centi = config->mem_alert_centi ? config->mem_alert_centi : ALERT_CENTI;
     sampler->meter = usage_meter_new(config->host_root);
+    if (config->disk_dir)
+        usage_disk(sampler->meter, config->disk_dir);
     if (config->gpu_command)
         sampler->gpu_command = strdup(config->gpu_command);
     usage_gpu_init(&sampler->gpu, sampler->gpu_command);

@@ -161,6 +161,20 @@ static void draw_memory(struct block *block)
               fabs(total - round(total)) < 0.05 ? 0 : 1, total);
 }
 
+/* Where its runs and packages are; for a person who looks closer. A full one is named as the
+ * reason of the level anyway. */
+static void draw_disk(struct block *block)
+{
+    int64_t permille = share(block->server, "disk_free_gb", "disk_total_gb", true);
+
+    if (permille < 0 || !block->style->wide)
+        return;
+    label(block, "Disk");
+    bar(block, permille);
+    sheet_fmt(&block->sheet, TABLE_PLAIN, "%.1f of %.1f GB free", figure(block, "disk_free_gb"),
+              figure(block, "disk_total_gb"));
+}
+
 /* Shown when there is something to show: many machines have neither a GPU nor swap. */
 static void draw_percent(struct block *block, const char *title, const char *name)
 {
@@ -358,6 +372,7 @@ static void draw_block(struct block *block, struct str id)
     draw_cpu(block);
     draw_memory(block);
     draw_percent(block, "Swap", "swap_used_pct");
+    draw_disk(block);
     draw_percent(block, "GPU", "gpu_pct");
     draw_slots(block);
     draw_level(block);

@@ -20,20 +20,22 @@ static const struct {
     const char *name;
     bool falls; /* less of it is worse */
 } signals[LEVEL_SIGNAL_COUNT] = {
-    [LEVEL_MEMORY] = {"memory", true},
-    [LEVEL_CPU] = {"cpu", false},
-    [LEVEL_SWAP] = {"swap", false},
-    [LEVEL_PRESSURE] = {"pressure", false},
+    [LEVEL_MEMORY] = {"memory", true}, [LEVEL_CPU] = {"cpu", false},
+    [LEVEL_SWAP] = {"swap", false},    [LEVEL_PRESSURE] = {"pressure", false},
+    [LEVEL_DISK] = {"disk", true},
 };
 
 const struct level_rules level_defaults = {
     .bounds =
         {
-            [LEVEL_MEMORY] = {3000, 2000, 1000},
-            [LEVEL_CPU] = {6000, 8000, 9000},
-            [LEVEL_SWAP] = {3000, 5000, 7000},
+            [LEVEL_MEMORY] = {3000, 2000, 1000, 0},
+            [LEVEL_CPU] = {6000, 8000, 9000, 0},
+            [LEVEL_SWAP] = {3000, 5000, 7000, 0},
             /* Tightens only: nobody is killed because of it alone. */
-            [LEVEL_PRESSURE] = {1000, 2500, LEVEL_NEVER},
+            [LEVEL_PRESSURE] = {1000, 2500, LEVEL_NEVER, 0},
+            /* Nor because of a full disk: nobody knows whose files they are. Its borders lie close
+             * together, and what is free there does not waver as load does. */
+            [LEVEL_DISK] = {500, 200, LEVEL_NEVER, 50},
         },
     .margin_centi = 300,
     .rise_samples = 3,
@@ -98,14 +100,18 @@ static enum level level_by(enum level_signal signal, int64_t ppm, const struct l
     return LEVEL_NORMAL;
 }
 
+/* `near`: as if every figure were worse by its margin. */
 static struct level_verdict judge(const struct level_figures *figures,
-                                  const struct level_rules *rules, int64_t nearer_ppm)
+                                  const struct level_rules *rules, bool near)
 {
     struct level_verdict verdict = {.level = LEVEL_NORMAL};
 
     for (int i = 0; i < LEVEL_SIGNAL_COUNT; i++) {
-        verdict.of[i] =
-            level_by((enum level_signal)i, figures->ppm[i], &rules->bounds[i], nearer_ppm);
+        const struct level_bounds *bounds = &rules->bounds[i];
+        int64_t margin_centi = bounds->margin_centi ? bounds->margin_centi : rules->margin_centi;
+
+        verdict.of[i] = level_by((enum level_signal)i, figures->ppm[i], bounds,
+                                 near ? margin_centi * CENTI_PPM : 0);
         if (verdict.of[i] <= verdict.level)
             continue;
         verdict.level = verdict.of[i];
@@ -116,7 +122,7 @@ static struct level_verdict judge(const struct level_figures *figures,
 
 struct level_verdict level_of(const struct level_figures *figures, const struct level_rules *rules)
 {
-    return judge(figures, rules, 0);
+    return judge(figures, rules, false);
 }
 
 static void remember(struct level_state *state, enum level near, int64_t now_ms)
@@ -168,7 +174,7 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
     assert(rules->margin_centi >= 0 && rules->rise_samples >= 1);
     assert(!state->sampled || now_ms >= state->changed_ms);
     state->now = level_of(figures, rules);
-    remember(state, judge(figures, rules, rules->margin_centi * CENTI_PPM).level, now_ms);
+    remember(state, judge(figures, rules, true).level, now_ms);
     state->level = risen(state, rules, now_ms);
     if (state->level > before) {
         state->raised_ms = now_ms;

@@ -9,19 +9,27 @@
 enum level { LEVEL_NORMAL, LEVEL_WARNING, LEVEL_DANGER, LEVEL_CRITICAL, LEVEL_COUNT };
 
 /* What may trip. Of several that are equally bad the first here is named: memory kills soonest. */
-enum level_signal { LEVEL_MEMORY, LEVEL_CPU, LEVEL_SWAP, LEVEL_PRESSURE, LEVEL_SIGNAL_COUNT };
+enum level_signal {
+    LEVEL_MEMORY,
+    LEVEL_CPU,
+    LEVEL_SWAP,
+    LEVEL_PRESSURE,
+    LEVEL_DISK,
+    LEVEL_SIGNAL_COUNT
+};
 
 const char *level_name(enum level level); /* "normal", ... */
 bool level_by_name(struct str name, enum level *ret_level);
-const char *level_signal_name(enum level_signal signal); /* "memory", "cpu", "swap", "pressure" */
-const char *level_dispatch(enum level level);            /* "all", "high_priority_only", "none" */
+const char *
+level_signal_name(enum level_signal signal);  /* "memory", "cpu", "swap", "pressure", "disk" */
+const char *level_dispatch(enum level level); /* "all", "high_priority_only", "none" */
 
 #define LEVEL_UNKNOWN INT64_MIN /* a figure nobody sent: it does not trip */
 #define LEVEL_NEVER   INT64_MIN /* a bound that is not there */
 
 /* In millionths of the whole, so 59.9 % is 599000: memory free, CPU used (may exceed a million),
- * swap used (none there = 0), and the share of time everything waited for memory (PSI full avg10).
- */
+ * swap used (none there = 0), the share of time everything waited for memory (PSI full avg10), and
+ * disk free where runs and packages are. */
 struct level_figures {
     int64_t ppm[LEVEL_SIGNAL_COUNT];
 };
@@ -31,6 +39,7 @@ struct level_bounds {
     int64_t warning_centi;
     int64_t danger_centi;
     int64_t critical_centi;
+    int64_t margin_centi; /* 0: that of the rules */
 };
 
 struct level_rules {

@@ -155,8 +155,9 @@ static void write_tasks(struct jsonw *w, const struct task *first, struct arena 
 static void write_card(struct jsonw *w, const struct card *card, const struct task *tasks,
                        bool brief, struct arena *arena)
 {
-    static const char *const figures[] = {"cpu_cores",   "cpu_load",      "cpu_pct", "mem_total_gb",
-                                          "mem_free_gb", "swap_used_pct", "gpu_pct", "tripped"};
+    static const char *const figures[] = {
+        "cpu_cores",     "cpu_load",      "cpu_pct",      "mem_total_gb", "mem_free_gb",
+        "swap_used_pct", "disk_total_gb", "disk_free_gb", "gpu_pct",      "tripped"};
     const struct node *node = card->member->node;
     int32_t level = atomic_load(&node->level);
 

@@ -406,6 +406,31 @@ static void test_calm_at_a_border(void **state)
 
 /* --- the rules themselves --- */
 
+/* No new work, with the reason, and nobody is ended for it. */
+static void test_full_disk(void **state)
+{
+    struct scene scene;
+    struct buf detail = {0};
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "a", "research", 0, 100000, GIB);
+    scene.usage.disk_total_kib = 2000 * GIB;
+    scene.usage.disk_free_kib = 40 * GIB; /* 2 % of a large disk is not little */
+    sample(&scene);
+    assert_int_equal(scene.protect.level.level, LEVEL_NORMAL);
+    scene.usage.disk_free_kib = GIB;
+    for (int i = 0; i < 20; i++)
+        tick(&scene);
+    assert_int_equal(scene.protect.level.level, LEVEL_DANGER);
+    assert_int_equal(scene.protect.level.by, LEVEL_DISK);
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("task"), 9, true, &detail),
+                     PROTECT_LEVEL);
+    assert_str(buf_view(&detail), "The machine is at level danger because of its disk.");
+    assert_int_equal(scene.protect.kills, 0);
+    buf_free(&detail);
+    protect_done(&scene.protect);
+}
+
 static void test_check(void **state)
 {
     struct protect_rules rules = protect_defaults();
@@ -474,8 +499,9 @@ static void test_written(void **state)
     assert_str(buf_view(&text),
                "{\"reason\":\"emergency_degradation\",\"level\":\"critical\",\"by\":\"memory\","
                "\"score\":1100,\"priority\":1,\"age_ms\":100000,\"mem_free_ppm\":62500,"
-               "\"cpu_ppm\":0,\"swap_used_ppm\":0,\"pressure_ppm\":null,\"missing_kib\":629146,"
-               "\"memory_kib\":null,\"number\":1,\"count\":1}");
+               "\"cpu_ppm\":0,\"swap_used_ppm\":0,\"pressure_ppm\":null,"
+               "\"disk_free_ppm\":null,\"missing_kib\":629146,\"memory_kib\":null,\"number\":1,"
+               "\"count\":1}");
     buf_free(&text);
     arena_free(&arena);
     protect_done(&scene.protect);
@@ -530,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_what_is_stopping_is_not_ended_again),
         cmocka_unit_test(test_nobody_is_ended_below_critical),
         cmocka_unit_test(test_calm_at_a_border),
+        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_written),
         cmocka_unit_test(test_logged),

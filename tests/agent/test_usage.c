@@ -492,11 +492,56 @@ static void test_written(void **state)
     assert_str(buf_view(&text),
                "{\"cpu_cores\":8,\"cpu_load\":6.2,\"cpu_percent\":77.5,\"mem_total_gb\":15,"
                "\"mem_free_gb\":11,\"mem_used_percent\":26.67,\"swap_total_gb\":0,"
-               "\"swap_used_percent\":0,\"gpu_percent\":null,\"psi_cpu_some\":null,"
+               "\"swap_used_percent\":0,\"disk_total_gb\":null,\"disk_free_gb\":null,"
+               "\"gpu_percent\":null,\"psi_cpu_some\":null,"
                "\"psi_mem_some\":null,\"psi_mem_full\":null,\"psi_io_some\":null,"
                "\"psi_io_full\":null,\"own_cpu_percent\":0.5,\"own_memory_mb\":1.5,"
                "\"confined\":false,\"measured_ms\":1700000000000}");
     buf_free(&text);
+}
+
+static void test_disk(void **state)
+{
+    static const struct {
+        int64_t total_kib, free_kib, inodes, inodes_free;
+        int64_t ppm;
+    } rows[] = {
+        {0, 0, 0, 0, LEVEL_UNKNOWN},
+        {20LL * GIB, 1LL * GIB, 0, 0, 50000},
+        {20LL * GIB, 0, 0, 0, 0},
+        {20LL * GIB, 20LL * GIB, 0, 0, 1000000},
+        {4000LL * GIB, 50LL * GIB, 0, 0, 500000},
+        {4000LL * GIB, 400LL * GIB, 0, 0, 1000000},
+        {20LL * GIB, 10LL * GIB, 1000, 10, 10000}, /* files run out first */
+        {20LL * GIB, 1LL * GIB, 1000, 900, 50000},
+        {20LL * GIB, 10LL * GIB, 100000000, 3000000, 500000},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct usage usage = {.disk_total_kib = rows[i].total_kib,
+                              .disk_free_kib = rows[i].free_kib,
+                              .disk_inodes = rows[i].inodes,
+                              .disk_inodes_free = rows[i].inodes_free};
+
+        assert_int_equal(usage_disk_ppm(&usage, 100LL * GIB), rows[i].ppm);
+    }
+}
+
+static void test_disk_of_this_machine(void **state)
+{
+    struct bench *bench = *state;
+    struct usage usage;
+
+    machine_put_us(&bench->machine);
+    usage = look(bench, 0);
+    assert_int_equal(usage.disk_total_kib, 0); /* nobody said where */
+    usage_disk(bench->meter, "/proc/self/nothing");
+    usage = look(bench, 1000);
+    assert_int_equal(usage.disk_total_kib, 0);
+    usage_disk(bench->meter, ".");
+    usage = look(bench, 2000);
+    assert_true(usage.disk_total_kib > 0);
+    assert_true(usage.disk_free_kib >= 0 && usage.disk_free_kib <= usage.disk_total_kib);
 }
 
 static void test_this_machine(void **state)
@@ -538,6 +583,8 @@ int main(void)
         ON_A_MACHINE(test_v1),
         ON_A_MACHINE(test_cpuset),
         ON_A_MACHINE(test_written),
+        cmocka_unit_test(test_disk),
+        ON_A_MACHINE(test_disk_of_this_machine),
         cmocka_unit_test(test_this_machine),
     };
 

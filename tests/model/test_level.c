@@ -11,7 +11,8 @@ static struct level_figures figures(double mem_free, double cpu, double swap)
     return (struct level_figures){.ppm = {[LEVEL_MEMORY] = PCT(mem_free),
                                           [LEVEL_CPU] = PCT(cpu),
                                           [LEVEL_SWAP] = PCT(swap),
-                                          [LEVEL_PRESSURE] = LEVEL_UNKNOWN}};
+                                          [LEVEL_PRESSURE] = LEVEL_UNKNOWN,
+                                          [LEVEL_DISK] = LEVEL_UNKNOWN}};
 }
 
 static void test_borders(void **state)
@@ -77,12 +78,13 @@ static void test_names(void **state)
     assert_false(level_by_name(STR_NONE, &level));
     assert_string_equal(level_signal_name(LEVEL_MEMORY), "memory");
     assert_string_equal(level_signal_name(LEVEL_PRESSURE), "pressure");
+    assert_string_equal(level_signal_name(LEVEL_DISK), "disk");
 }
 
 static void test_unknown_figures_do_not_trip(void **state)
 {
     struct level_figures nothing = {
-        .ppm = {LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN}};
+        .ppm = {LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN}};
     struct level_state level = {0};
 
     assert_int_equal(level_of(&nothing, &level_defaults).level, LEVEL_NORMAL);
@@ -111,6 +113,28 @@ static void test_pressure_tightens_and_never_loosens(void **state)
             assert_int_equal(level_of(&with, &level_defaults).level,
                              level > rows[i].alone ? level : rows[i].alone);
         }
+    }
+}
+
+static void test_a_full_disk_takes_no_work_and_kills_nobody(void **state)
+{
+    static const struct {
+        double free;
+        enum level level;
+    } rows[] = {
+        {100, LEVEL_NORMAL}, {5.0001, LEVEL_NORMAL}, {5, LEVEL_WARNING},
+        {2, LEVEL_WARNING},  {1.9999, LEVEL_DANGER}, {0, LEVEL_DANGER},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct level_figures seen = figures(80, 0, 0);
+        struct level_verdict verdict;
+
+        seen.ppm[LEVEL_DISK] = PCT(rows[i].free);
+        verdict = level_of(&seen, &level_defaults);
+        assert_int_equal(verdict.level, rows[i].level);
+        if (verdict.level != LEVEL_NORMAL)
+            assert_int_equal(verdict.by, LEVEL_DISK);
     }
 }
 
@@ -330,6 +354,28 @@ static void test_never_open_in_danger_and_always_back(void **state)
     }
 }
 
+/* With the margin of the others a disk with 6 % free would stay at warning for ever. */
+static void test_a_disk_has_a_margin_of_its_own(void **state)
+{
+    static const struct {
+        double free;
+        enum level later;
+    } rows[] = {{5.4, LEVEL_WARNING}, {5.6, LEVEL_NORMAL}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct level_state level = {0};
+        struct level_figures seen = figures(80, 0, 0);
+
+        seen.ppm[LEVEL_DISK] = PCT(4);
+        step(&level, seen, 0);
+        assert_int_equal(level.level, LEVEL_WARNING);
+        seen.ppm[LEVEL_DISK] = PCT(rows[i].free);
+        for (int at = 1; at < 80; at++)
+            step(&level, seen, at);
+        assert_int_equal(level.level, rows[i].later);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +383,8 @@ int main(void)
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_unknown_figures_do_not_trip),
         cmocka_unit_test(test_pressure_tightens_and_never_loosens),
+        cmocka_unit_test(test_a_full_disk_takes_no_work_and_kills_nobody),
+        cmocka_unit_test(test_a_disk_has_a_margin_of_its_own),
         cmocka_unit_test(test_admits),
         cmocka_unit_test(test_the_first_sample_counts),
         cmocka_unit_test(test_three_in_a_row_raise),
