@@ -92,6 +92,7 @@ static void on_sample(struct sampler *sampler, const struct usage *usage)
 
     protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, count);
     sampler_own(sampler, agent->pids, pids);
+    jobs_trim(agent->jobs);
     claimer_danger(agent->claimer, agent->protect.level.level >= LEVEL_DANGER);
     /* Nobody is asked for work before it is known what the machine can carry. */
     if (!agent->link)
@@ -105,6 +106,11 @@ static void on_sample(struct sampler *sampler, const struct usage *usage)
 static int64_t centi(double value)
 {
     return llround(value * 100);
+}
+
+static int64_t centi_or_never(double value)
+{
+    return value > 0 ? centi(value) : LEVEL_NEVER;
 }
 
 static struct level_bounds bounds(double warning, double danger, double critical)
@@ -124,8 +130,8 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
         bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
     rules.level.bounds[LEVEL_SWAP] =
         bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
-    rules.level.bounds[LEVEL_DISK].warning_centi = centi(res->disk_warning_pct);
-    rules.level.bounds[LEVEL_DISK].danger_centi = centi(res->disk_danger_pct);
+    rules.level.bounds[LEVEL_DISK].warning_centi = centi_or_never(res->disk_warning_pct);
+    rules.level.bounds[LEVEL_DISK].danger_centi = centi_or_never(res->disk_danger_pct);
     rules.disk_counted_kib = centi(res->disk_counted_gb) * (1024 * 1024 / 100);
     rules.slots = (struct slots_rules){.cpu_per_process_centi = centi(res->cpu_per_process),
                                        .mem_per_process_centi_gb = centi(res->mem_per_process_gb),

@@ -38,17 +38,31 @@ static void job_forget(struct agent_job *job)
     jobs_leave(job);
 }
 
-/* The oldest go first; what they wrote was kept long enough. */
+static bool too_much_is_kept(const struct jobs *jobs)
+{
+    return jobs->counts[JOBS_KEPT] > (size_t)jobs->config->runs_kept ||
+           jobs->kept_bytes > jobs->config->runs_kept_bytes;
+}
+
+/* The oldest go first. */
 static void trim_kept(struct jobs *jobs)
 {
-    struct agent_job *job = jobs->first;
-
-    while (job && jobs->counts[JOBS_KEPT] > (size_t)jobs->config->runs_kept) {
-        struct agent_job *next = job->next;
-
+    for (struct agent_job *job = jobs->first, *next; job && too_much_is_kept(jobs); job = next) {
+        next = job->next;
         if (job->state == JOBS_KEPT)
             job_forget(job);
-        job = next;
+    }
+}
+
+void jobs_trim(struct jobs *jobs)
+{
+    int64_t before_ms = jobs->loop->wall_ms - jobs->config->runs_kept_ms;
+
+    trim_kept(jobs); /* the settings may have changed */
+    for (struct agent_job *job = jobs->first, *next; job; job = next) {
+        next = job->next;
+        if (job->state == JOBS_KEPT && job->run->exit.ended_ms < before_ms)
+            job_forget(job);
     }
 }
 

@@ -6,7 +6,7 @@
 
 #include "agent/config.h"
 #include "agent/outbox.h"
-#include "agent/run.h"
+#include "agent/runfile.h"
 
 struct jobs;
 
@@ -18,9 +18,11 @@ enum jobs_state {
     JOBS_STATES
 };
 
-enum { JOBS_KEY_MAX = RUN_KEY_MAX + 1, JOBS_OUTPUT_MAX = 48 * 1024, JOBS_RESULT_MAX = 60 * 1024 };
-
-#define JOBS_RESULT_FILE ".result.json" /* in the run's `work` */
+enum {
+    JOBS_KEY_MAX = RUN_KEY_MAX + 1,
+    JOBS_OUTPUT_MAX = RUNFILE_RESULT_MAX,
+    JOBS_RESULT_MAX = 60 * 1024
+};
 
 /* One attempt of a job on this node. */
 struct agent_job {
@@ -39,6 +41,7 @@ struct agent_job {
     bool stopping;       /* its run was told to end */
     bool dropped;        /* the server does not want to hear of it */
     struct run *run;     /* NULL: none (yet) */
+    int64_t kept_bytes;  /* while KEPT: of its output on disk */
     struct outbox_note *note;
     struct str evidence;        /* JSON: why it was killed; at == NULL: it was not */
     const struct json *message; /* as it came, in `order`; until it runs */
@@ -72,6 +75,8 @@ void *jobs_user(const struct jobs *jobs);
 void jobs_adopt(struct jobs *jobs, struct run *run);
 size_t jobs_taking(const struct jobs *jobs); /* received, their ACK not answered yet */
 size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
+
+void jobs_trim(struct jobs *jobs); /* now and then: what was kept long enough goes */
 
 void jobs_up(struct jobs *jobs);   /* the link stands */
 void jobs_down(struct jobs *jobs); /* it does not */

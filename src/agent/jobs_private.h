@@ -21,6 +21,7 @@ struct jobs {
     struct agent_job *first, *last;
     size_t count;
     size_t counts[JOBS_STATES];
+    int64_t kept_bytes; /* of all that are KEPT */
 };
 
 extern const struct run_handler jobs_run_handler;

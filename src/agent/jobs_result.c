@@ -73,7 +73,7 @@ static bool read_output(const struct agent_job *job, struct buf *text, const cha
 {
     struct stat st;
     ssize_t got = 0;
-    int fd = open_in(job, RUNFILE_WORK "/" JOBS_RESULT_FILE, O_RDONLY | O_NONBLOCK);
+    int fd = open_in(job, RUNFILE_RESULT, O_RDONLY | O_NONBLOCK);
 
     if (fd < 0) {
         if (errno != ENOENT)

@@ -128,8 +128,8 @@ static void surround(const struct agent_job *job, const struct jobs_order *order
     add_env(arena, env, &count, "BERTH_AUDIO_REF", order->audio_ref);
     add_env(arena, env, &count, "TRACEPARENT", order->traceparent);
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
-            arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" JOBS_RESULT_FILE, runs_dir(job->jobs->runs),
-                      job->key));
+            arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
+                      runs_dir(job->jobs->runs), job->key));
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
     spec->env = env;
     spec->env_count = count;

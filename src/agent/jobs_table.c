@@ -62,6 +62,7 @@ void jobs_leave(struct agent_job *job)
         jobs->last = job->before;
     jobs->count--;
     jobs->counts[job->state]--;
+    jobs->kept_bytes -= job->kept_bytes;
     jobs_delete(job);
 }
 
@@ -73,6 +74,12 @@ void jobs_set_state(struct agent_job *job, enum jobs_state state)
     jobs->counts[job->state]--;
     job->state = state;
     jobs->counts[state]++;
+    jobs->kept_bytes -= job->kept_bytes;
+    job->kept_bytes = state == JOBS_KEPT && job->run
+                          ? job->run->exit.output_bytes - job->run->exit.output_dropped
+                          : 0;
+    jobs->kept_bytes += job->kept_bytes;
+    assert(jobs->kept_bytes >= 0);
 }
 
 void jobs_write_running(const struct jobs *jobs, struct jsonw *w)

@@ -45,8 +45,7 @@ static enum err check_disk(const struct protect_rules *rules, struct problem *wh
     if (rules->disk_counted_kib <= 0)
         return problem_set(why, ERR_BAD_CONFIG, "disk_counted_gb",
                            "disk_counted_gb must be at least 0.01.");
-    if (bounds->danger_centi < 0 || bounds->warning_centi < bounds->danger_centi ||
-        bounds->warning_centi > 10000)
+    if (bounds->warning_centi < bounds->danger_centi || bounds->warning_centi > 10000)
         return problem_set(why, ERR_BAD_CONFIG, "disk",
                            "disk_warning_pct and disk_danger_pct must fall and lie between 0 and "
                            "100.");

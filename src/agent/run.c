@@ -96,6 +96,7 @@ void run_set_ended(struct run_private *priv, const struct run_exit *exit)
     if (exit->started_ms)
         run->started_ms = exit->started_ms;
     run->state = RUN_ENDED;
+    run_trash_work(run->runs, run->key);
     assert(run->runs->alive > 0);
     run->runs->alive--;
     if (!priv->untold)
@@ -141,11 +142,28 @@ static void on_tick(uv_timer_t *timer)
     }
 }
 
+/* With all above it that is missing. */
+static bool make_dir(const char *dir)
+{
+    char path[PATH_MAX];
+
+    if (mkdir(dir, 0700) == 0 || errno == EEXIST)
+        return true;
+    if (errno != ENOENT || !str_copy(str_of(dir), path, sizeof path))
+        return false;
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        mkdir(path, 0700);
+        *at = '/';
+    }
+    return mkdir(dir, 0700) == 0;
+}
+
 static int open_dir(const char *dir)
 {
     int fd;
 
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+    if (!make_dir(dir))
         return -1;
     fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0)
@@ -170,15 +188,35 @@ static bool lock_dir(int dir_fd)
 static enum err take_dir(struct runs *runs, const char *dir, struct problem *why)
 {
     char path[PATH_MAX];
+    int fd = open_dir(dir);
 
-    runs->dir_fd = open_dir(dir);
-    if (runs->dir_fd < 0 || !realpath(dir, path))
-        return problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
-                           strerror(errno));
-    if (!lock_dir(runs->dir_fd))
+    if (fd < 0 || !realpath(dir, path)) {
+        problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
+                    strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return ERR_IO;
+    }
+    if (!lock_dir(fd)) {
+        close(fd);
         return problem_set(why, ERR_CONFLICT, "", "Another agent uses the directory %s.", path);
-    runs->dir = arena_cstr(&runs->arena, str_of(path));
+    }
+    if (runs->dir_fd >= 0)
+        close(runs->dir_fd);
+    runs->dir_fd = fd;
+    runs->opened_to_users = false;
+    mkdirat(fd, RUN_TRASH, 0700); /* now: on a full disk it could not be made */
+    if (!runs->dir)
+        runs->dir = arena_cstr(&runs->arena, str_of(path));
     return ERR_OK;
+}
+
+/* Somebody removed it with all that is in it. */
+static bool is_removed(int dir_fd)
+{
+    struct stat info;
+
+    return fstat(dir_fd, &info) == 0 && info.st_nlink == 0;
 }
 
 /* The same for every agent on this directory: str_hash() is not, and the next agent must find the
@@ -375,10 +413,15 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     int dir_fd = -1;
     enum err err = ERR_OK;
 
-    if (mkdirat(runs->dir_fd, arena_cstr(&arena, spec->key), 0700) != 0 ||
-        (dir_fd = run_open_dir(runs, spec->key)) < 0 || flock(dir_fd, LOCK_EX | LOCK_NB) != 0)
+    if (is_removed(runs->dir_fd))
+        err = take_dir(runs, runs->dir, why);
+    if (!err &&
+        (mkdirat(runs->dir_fd, arena_cstr(&arena, spec->key), 0700) != 0 ||
+         (dir_fd = run_open_dir(runs, spec->key)) < 0 || flock(dir_fd, LOCK_EX | LOCK_NB) != 0))
         err = problem_set(why, ERR_IO, "", "The run's directory cannot be made: %s.",
                           strerror(errno));
+    if (!err)
+        err = runfile_reserve_exit(dir_fd, spec->key, spec->meta, why);
     if (!err)
         err = runfile_put(dir_fd, &file, why);
     if (!err && spec->input.at)

@@ -41,6 +41,7 @@ struct runs {
     uv_timer_t tick;
     int64_t ticks;
     uv_work_t trash_work;
+    int trash_fd; /* of the trash while it is emptied */
     bool trash_busy, trash_again;
     int64_t trash_number;
     int64_t patience_ms; /* RUN_PATIENCE_MS; tests have less */
@@ -115,6 +116,9 @@ void run_take_file(struct run_private *priv, const struct runfile *file);
 
 /* run_trash.c */
 void run_trash(struct runs *runs, struct str key); /* its directory goes, some time soon */
+/* What only a living run needs goes: what it worked with and on. Its record, its output and its
+ * result stay. */
+void run_trash_work(struct runs *runs, struct str key);
 void run_trash_empty(struct runs *runs);
 
 #endif

@@ -13,7 +13,6 @@
 #include "agent/cgroup_file.h"
 #include "base/json.h"
 
-#define EXIT_NEW     RUNFILE_EXIT ".new"
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
 
 enum { FILE_BYTES_MAX = 16 << 20, READ_STEP = 16384, NEW_FILE = O_WRONLY | O_CREAT | O_TRUNC };
@@ -264,19 +263,40 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
 
 /* --- the exit record --- */
 
-/* The rename comes before the fsyncs: they then cost one journal commit, not two. A record that a
- * power failure left empty or torn does not parse, which reads the same as none; and it is only
- * read once the shim has told of it or is gone. */
+/* A character of JSON text takes six at most; names and numbers take far less than the rest. */
+static off_t exit_bytes_max(struct str key, struct str meta)
+{
+    return (off_t)(6 * (RUN_TAIL_BYTES + sizeof((struct run_exit *)NULL)->detail + meta.len) +
+                   key.len + 1024);
+}
+
+enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why)
+{
+    int fd = openat(dir_fd, RUNFILE_EXIT, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = fd < 0 ? errno : posix_fallocate(fd, 0, exit_bytes_max(key, meta));
+
+    if (fd >= 0)
+        close(fd);
+    if (error == 0)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "", "There is no room for the run's exit record: %s.",
+                       strerror(error));
+}
+
+/* In place, where there is room for it. A record that a power failure left torn does not parse,
+ * which reads the same as none; and it is only read once the shim has told of it or is gone. */
 static int put_durable(int dir_fd, struct str text)
 {
-    int fd = openat(dir_fd, EXIT_NEW, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = openat(dir_fd, RUNFILE_EXIT, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     int error = fd < 0 ? errno : write_all(fd, text);
 
-    if (error == 0 && renameat(dir_fd, EXIT_NEW, dir_fd, RUNFILE_EXIT) != 0)
+    if (error == 0 &&
+        (ftruncate(fd, (off_t)text.len) != 0 || fdatasync(fd) != 0 || fsync(dir_fd) != 0))
         error = errno;
-    if (error == 0 && (fdatasync(fd) != 0 || fsync(dir_fd) != 0)) {
-        error = errno;
-        unlinkat(dir_fd, RUNFILE_EXIT, 0); /* not to be believed */
+    if (error != 0 && fd >= 0) {
+        ssize_t ignored = pwrite(fd, "", 1, 0); /* not to be believed */
+
+        (void)ignored;
     }
     if (fd >= 0)
         close(fd);
@@ -335,6 +355,47 @@ enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_
     *ret_key = get_str(root, "key", arena);
     *ret_meta = get_str(root, "meta", arena);
     return ERR_OK;
+}
+
+/* --- the result --- */
+
+/* A file that is too large leaves one of that size without its bytes, and a directory an empty one:
+ * who reads it says what was wrong. */
+static void leave_sign(int dir_fd, bool is_dir)
+{
+    int fd;
+
+    if (is_dir) {
+        mkdirat(dir_fd, RUNFILE_RESULT, 0700);
+        return;
+    }
+    fd = openat(dir_fd, RUNFILE_RESULT, NEW_FILE | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        if (ftruncate(fd, RUNFILE_RESULT_MAX + 1) != 0)
+            unlinkat(dir_fd, RUNFILE_RESULT, 0);
+        close(fd);
+    }
+}
+
+void runfile_keep_result(int dir_fd)
+{
+    static const char left[] = RUNFILE_WORK "/" RUNFILE_RESULT_LEFT;
+    struct stat info;
+    int fd;
+
+    if (fstatat(dir_fd, left, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return;
+    if (S_ISDIR(info.st_mode) || info.st_size > RUNFILE_RESULT_MAX) {
+        leave_sign(dir_fd, S_ISDIR(info.st_mode));
+        return;
+    }
+    if (renameat(dir_fd, left, dir_fd, RUNFILE_RESULT) != 0)
+        return;
+    fd = openat(dir_fd, RUNFILE_RESULT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0) {
+        fdatasync(fd);
+        close(fd);
+    }
 }
 
 /* --- the deadline --- */

@@ -1,9 +1,11 @@
 /* What stands in a run's directory beside its log:
  *   spec      what to run, by the agent, before the shim is asked for
- *   input     the payload, likewise
- *   work/     where the job runs unless it was told another place
+ *   exit      the room for it, likewise
+ *   input     the payload, likewise; until it ended
+ *   work/     where the job runs unless it was told another place; until it ended
  *   sock      the shim listens here for an agent that adopts it
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
+ *   result    what the job left in work/.result.json, by the shim when it ended
  *   exit      how it ended, by the shim, durable before anybody is told
  * The directory itself is flock'ed by the shim for as long as it lives (the agent takes the lock
  * and hands the descriptor over), so whether there is a shim is never a matter of process numbers.
@@ -20,6 +22,11 @@
 #define RUNFILE_SOCK     "sock"
 #define RUNFILE_DEADLINE "deadline"
 #define RUNFILE_EXIT     "exit"
+#define RUNFILE_RESULT   "result"
+
+#define RUNFILE_RESULT_LEFT ".result.json" /* in `work` */
+
+enum { RUNFILE_RESULT_MAX = 48 * 1024 }; /* a larger one is not kept, only that it was */
 
 struct runfile {
     struct run_spec spec; /* `input` is only STR_NONE or not: the bytes are in the file */
@@ -37,13 +44,20 @@ enum err runfile_put_input(int dir_fd, struct str input, struct problem *why);
 enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file,
                      struct problem *why);
 
+/* Makes the exit record's file with room for the largest there can be, so that a disk that fills up
+ * while the run goes on cannot keep its end from being recorded. */
+enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why);
 /* Durable when it returns. Carries key and meta, so that the outcome can be told even if the spec
  * did not survive a power failure. */
 enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
                           struct problem *why);
-/* ERR_NOT_FOUND: there is none, or only half of one. */
+/* ERR_NOT_FOUND: there is none, only half of one, or only its room. */
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);
+
+/* The result leaves `work`, which goes when the run has ended, and is durable with the directory.
+ * Nothing to do: nothing happens. */
+void runfile_keep_result(int dir_fd);
 
 enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);
 bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: none was ever written */

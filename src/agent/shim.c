@@ -102,6 +102,17 @@ static int nursery(void)
     return 0;
 }
 
+static bool has_ended(int dir_fd)
+{
+    struct arena arena = {0};
+    struct run_exit exit;
+    struct str key, meta;
+    bool ended = runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK;
+
+    arena_free(&arena);
+    return ended;
+}
+
 static int single(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -110,7 +121,7 @@ static int single(const char *dir)
         fprintf(stderr, "berth shim: %s cannot be opened: %s\n", dir, strerror(errno));
         return 1;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || faccessat(fd, RUNFILE_EXIT, F_OK, 0) == 0) {
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || has_ended(fd)) {
         fprintf(stderr, "berth shim: %s has a shim or has ended already\n", dir);
         close(fd);
         return 1;

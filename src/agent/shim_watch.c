@@ -205,6 +205,7 @@ static void finish(struct shim *shim)
                    &shim->exit);
     shim_end_figures(&shim->log, &shim->tail, &shim->exit);
     shim->exit.started_ms = shim->started_ms;
+    runfile_keep_result(shim->dir_fd);
     cgroup_remove(&shim->group);
     shim->phase = PHASE_RECORDING;
 }

@@ -122,6 +122,8 @@ static int setup(void **state)
                                     .executors = bench->executors,
                                     .executor_count = 2,
                                     .runs_kept = 2,
+                                    .runs_kept_bytes = 1000,
+                                    .runs_kept_ms = 60000,
                                     .max_concurrent_jobs = 16};
     bench_open(bench);
     *state = bench;
@@ -282,6 +284,47 @@ static void test_kept(void **state)
     assert_false(fake_run_find("j2.1")->there);
     assert_true(fake_run_find("j3.1")->there && fake_run_find("j4.1")->there);
     assert_null(jobs_find(bench->jobs, STR("j2"), 1));
+}
+
+static void test_kept_bytes_and_age(void **state)
+{
+    static const struct {
+        int64_t written, dropped, age_ms;
+        bool left; /* in the end */
+    } rows[] = {
+        {900, 0, 0, false},    /* the next two make it too much */
+        {500, 0, 0, true},     /* */
+        {9500, 9000, 0, true}, /* most of it is gone already */
+        {0, 0, 60001, false},  /* too old */
+        {0, 0, 59000, true},   /* */
+        {0, 0, -100000, true}, /* a clock that was set back */
+    };
+    struct bench *bench = *state;
+
+    bench->config.runs_kept = 100;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char id[8], key[8];
+
+        snprintf(id, sizeof id, "j%zu", i);
+        snprintf(key, sizeof key, "j%zu.1", i);
+        run_job(bench, id);
+        fake_run_end(key, "EXITED", 0, -1, "");
+        fake_run_find(key)->run.exit.output_bytes = rows[i].written;
+        fake_run_find(key)->run.exit.output_dropped = rows[i].dropped;
+        fake_run_find(key)->run.exit.ended_ms = bench->loop.wall_ms - rows[i].age_ms;
+        accept_last(bench);
+    }
+    jobs_trim(bench->jobs);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char key[8];
+
+        snprintf(key, sizeof key, "j%zu.1", i);
+        assert_int_equal(fake_run_find(key)->there, rows[i].left);
+    }
+    bench->config.runs_kept_bytes = 0;
+    jobs_trim(bench->jobs);
+    assert_false(fake_run_find("j1.1")->there || fake_run_find("j2.1")->there);
+    assert_true(fake_run_find("j4.1")->there);
 }
 
 static void test_reasons(void **state)
@@ -844,7 +887,7 @@ static void result_file(struct bench *bench, const char *key, const char *text, 
 {
     char path[256];
 
-    snprintf(path, sizeof path, "%s/runs/%s/work/" JOBS_RESULT_FILE, bench->dir, key);
+    snprintf(path, sizeof path, "%s/runs/%s/" RUNFILE_RESULT, bench->dir, key);
     unlink(path);
     if (text[0] == '@')
         assert_int_equal(symlink(text + 1, path), 0);
@@ -866,7 +909,7 @@ static void test_output(void **state)
         {"1],[2", NULL},
         {"not JSON", NULL},
         {"\"\xff\"", NULL},
-        {"@../../../secret", NULL}, /* JSON too, but not the job's */
+        {"@../../secret", NULL}, /* JSON too, but not the job's */
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL}, /* 30 deep */
     };
     struct bench *bench = *state;
@@ -925,6 +968,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_done),
         TEST(test_kept),
+        TEST(test_kept_bytes_and_age),
         TEST(test_reasons),
         TEST(test_executor),
         TEST(test_timeouts),

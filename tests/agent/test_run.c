@@ -2,10 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -225,7 +228,7 @@ static int try_as_nobody(const struct passwd *nobody)
     struct str argv = STR("true");
     struct run_spec spec = {
         .handler = &handler, .key = STR("k"), .argv = &argv, .argc = 1, .user = STR("root")};
-    char dir[] = "/tmp/berth-nobody-XXXXXX";
+    char dir[] = "/tmp/berth-nobody-XXXXXX", trash[64];
     struct run_limits_offered offered;
     struct problem why = {0};
     struct run *run;
@@ -243,7 +246,8 @@ static int try_as_nobody(const struct passwd *nobody)
         return 5;
     runs_free(runs);
     loop_done(&loop);
-    return rmdir(dir) == 0 ? 0 : 4;
+    snprintf(trash, sizeof trash, "%s/" RUN_TRASH, dir);
+    return rmdir(trash) == 0 && rmdir(dir) == 0 ? 0 : 4;
 }
 
 static void test_user_needs_root(void **state)
@@ -259,6 +263,131 @@ static void test_user_needs_root(void **state)
         _exit(try_as_nobody(nobody));
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
+}
+
+/* --- what is left behind --- */
+
+static bool trash_is_empty(const struct rig *rig)
+{
+    return rmdir(rig_path(rig, RUN_TRASH)) == 0 && mkdir(rig_path(rig, RUN_TRASH), 0700) == 0;
+}
+
+/* What a run worked on goes when it ended; what can be told of it stays. */
+static void test_work_goes(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "scratch",
+                             "mkdir -p a/b/c && head -c 200000 /dev/zero > a/b/c/big; "
+                             "echo '{}' > .result.json; chmod 0 a .; echo told",
+                             &(struct run_spec){.input = STR("payload")});
+    char *output;
+
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    assert_int_equal(access(rig_path(rig, "scratch/work"), F_OK), -1);
+    assert_int_equal(access(rig_path(rig, "scratch/input"), F_OK), -1);
+    assert_int_equal(access(rig_path(rig, "scratch/result"), F_OK), 0);
+    assert_int_equal(access(rig_path(rig, "scratch/exit"), F_OK), 0);
+    output = rig_output(run);
+    assert_string_equal(output, "told\n");
+    free(output);
+    rig_await(rig, trash_is_empty(rig));
+}
+
+/* Ended while no agent was there, or by the death of its shim: the same. */
+static void test_work_goes_later(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run = rig_sh(rig, "lost", "echo 1 > .result.json; touch x; sleep 1000", NULL);
+    int zombies = rig_zombies();
+
+    rig_await(rig, access(rig_path(rig, "lost/work/x"), F_OK) == 0 && run_shim_pid(run) > 0);
+    kill(run_shim_pid(run), SIGKILL);
+    rig_await_end(rig, run);
+    assert_exit(run, "SHIM_LOST", -1, -1);
+    assert_int_equal(access(rig_path(rig, "lost/work"), F_OK), -1);
+    assert_int_equal(access(rig_path(rig, "lost/result"), F_OK), 0);
+    rig_sh(rig, "alone", "echo 1 > .result.json; until test -e ../go; do sleep 0.01; done", NULL);
+    rig_await(rig, access(rig_path(rig, "alone/work/.result.json"), F_OK) == 0);
+    rig_close(rig);
+    assert_int_equal(mkdir(rig_path(rig, "alone/go"), 0700), 0);
+    for (int64_t until_ms = clock_mono_ms() + RIG_PATIENCE_MS;
+         access(rig_path(rig, "alone/result"), F_OK) != 0 && clock_mono_ms() < until_ms;)
+        usleep(1000);
+    rig_open(rig);
+    rig_adopt(rig);
+    rig_await(rig, runs_count(rig->runs) == 0);
+    assert_int_equal(access(rig_path(rig, "alone/result"), F_OK), 0);
+    assert_int_equal(access(rig_path(rig, "alone/work"), F_OK), -1);
+    assert_int_equal(rig_zombies(), zombies);
+}
+
+/* A result that cannot be one leaves a sign, not itself. */
+static void test_results_that_are_none(void **state)
+{
+    struct rig *rig = *state;
+    struct run *large = rig_sh(rig, "large", "head -c 9000000 /dev/zero > .result.json", NULL);
+    struct run *dir = rig_sh(rig, "dir", "mkdir .result.json; touch .result.json/x", NULL);
+    struct stat info;
+
+    rig_await_end(rig, large);
+    rig_await_end(rig, dir);
+    assert_int_equal(stat(rig_path(rig, "large/result"), &info), 0);
+    assert_int_equal(info.st_size, RUNFILE_RESULT_MAX + 1);
+    assert_int_equal(info.st_blocks, 0);
+    assert_int_equal(stat(rig_path(rig, "dir/result"), &info), 0);
+    assert_true(S_ISDIR(info.st_mode));
+    assert_int_equal(access(rig_path(rig, "dir/result/x"), F_OK), -1);
+}
+
+/* What a job mounted below its directory is somebody else's and is not emptied. */
+static void test_mounted_there(void **state)
+{
+    struct rig *rig = *state;
+    struct run *run;
+
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+        skip();
+    assert_int_equal(mkdir(rig_path(rig, "precious"), 0700), 0);
+    assert_int_equal(mkdir(rig_path(rig, "precious/file"), 0700), 0);
+    run = rig_sh(rig, "mounts", "mkdir there; touch own; until test -e go; do sleep 0.01; done",
+                 NULL);
+    rig_await(rig, access(rig_path(rig, "mounts/work/own"), F_OK) == 0);
+    {
+        char from[128];
+
+        snprintf(from, sizeof from, "%s", rig_path(rig, "precious"));
+        assert_int_equal(mount(from, rig_path(rig, "mounts/work/there"), NULL, MS_BIND, NULL), 0);
+    }
+    assert_int_equal(mkdir(rig_path(rig, "mounts/work/go"), 0700), 0);
+    rig_await_end(rig, run);
+    run_forget(run);
+    rig_await(rig, !rig->runs->trash_busy);
+    assert_int_equal(access(rig_path(rig, "precious/file"), F_OK), 0);
+    rmdir(rig_path(rig, "precious/file"));
+    rmdir(rig_path(rig, "precious"));
+}
+
+/* Somebody removed everything below a living agent: the next run has a place again. */
+static void test_directory_removed(void **state)
+{
+    struct rig *rig = *state;
+    struct run *before = rig_sh(rig, "before", "sleep 1000", NULL), *after;
+    char command[128];
+
+    rig_await(rig, before->state == RUN_RUNNING);
+    snprintf(command, sizeof command, "rm -rf %s", rig->dir);
+    assert_int_equal(system(command), 0);
+    after = rig_sh(rig, "after", "touch x; exit 5", NULL);
+    rig_await_end(rig, after);
+    assert_exit(after, "EXITED", 5, -1);
+    run_forget(after);
+    rig_await(rig, trash_is_empty(rig));
+    run_stop(before, "STOPPED", 0);
+    rig_await_end(rig, before);
+    assert_string_equal(before->exit.reason, "SHIM_LOST"); /* its record went with the rest */
+    assert_int_equal(flock(open(rig->dir, O_RDONLY | O_CLOEXEC), LOCK_EX | LOCK_NB), -1);
 }
 
 /* --- output --- */
@@ -612,6 +741,11 @@ int main(void)
         RUN_TEST(test_cwd_and_umask),
         RUN_TEST(test_user),
         cmocka_unit_test(test_user_needs_root),
+        RUN_TEST(test_work_goes),
+        RUN_TEST(test_work_goes_later),
+        RUN_TEST(test_results_that_are_none),
+        RUN_TEST(test_mounted_there),
+        RUN_TEST(test_directory_removed),
         RUN_TEST(test_order_and_rotation),
         RUN_TEST(test_follow),
         RUN_TEST(test_flood),

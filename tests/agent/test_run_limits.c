@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "run_rig.h"
@@ -101,6 +102,14 @@ static void fill(struct rig *rig)
     close(fd);
 }
 
+static bool is_full(struct rig *rig)
+{
+    struct statvfs fs;
+
+    assert_int_equal(statvfs(rig->dir, &fs), 0);
+    return fs.f_bavail == 0;
+}
+
 static int setup_small(void **state)
 {
     struct rig *rig = calloc(1, sizeof *rig);
@@ -159,7 +168,7 @@ static void test_full_at_the_start(void **state)
     assert_exit(run, "EXITED", 0, -1);
 }
 
-/* Full while it runs: its output is dropped, it ends, and its record waits for room. */
+/* Full while it runs, by whomever: its output is dropped, and its end is recorded all the same. */
 static void test_full_at_the_end(void **state)
 {
     struct rig *rig = *state;
@@ -171,15 +180,37 @@ static void test_full_at_the_end(void **state)
                  "cat /dev/zero > ../filler 2>/dev/null; mv ../filler ../../filler; echo lost; "
                  "exit 3",
                  NULL);
-    rig_await(rig, access(rig_path(rig, "late/exit.new"), F_OK) == 0); /* it tries */
-    assert_int_not_equal(run->state, RUN_ENDED);
-    assert_int_equal(access(rig_path(rig, "late/exit"), F_OK), -1);
-    assert_int_equal(unlink(rig_path(rig, "filler")), 0);
     rig_await_end(rig, run);
     assert_exit(run, "EXITED", 3, -1);
     assert_true(str_is(run->exit.tail, "lost\n"));
     assert_int_equal(run->exit.output_bytes, 5);
     assert_int_equal(run->exit.output_dropped, 5);
+    assert_int_equal(access(rig_path(rig, "filler"), F_OK), 0); /* nobody made room for it */
+}
+
+/* One run fills the disk, and others end meanwhile, with the largest record there can be. */
+static void test_full_while_others_end(void **state)
+{
+    struct rig *rig = *state;
+    struct run *hog, *other;
+
+    if (!rig->dir[0])
+        skip();
+    other = rig_sh(rig, "other",
+                   "until test -e ../../go; do sleep 0.01; done; "
+                   "head -c 5000 /dev/zero | tr '\\0' '\\1'; exit 4",
+                   NULL);
+    hog = rig_sh(rig, "hog",
+                 "cat /dev/zero > scratch 2>/dev/null; mkdir ../../go 2>/dev/null; "
+                 "touch full; until test -e stop; do sleep 0.01; done",
+                 NULL);
+    rig_await(rig, is_full(rig));
+    rig_await_end(rig, other);
+    assert_exit(other, "EXITED", 4, -1);
+    assert_int_equal(other->exit.tail.len, RUN_TAIL_BYTES);
+    run_stop(hog, "STOPPED", 0);
+    rig_await_end(rig, hog);
+    rig_await(rig, !is_full(rig)); /* its scratch files went with it */
 }
 
 int main(void)
@@ -190,6 +221,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unsent, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_full_at_the_start, setup_small, teardown_small),
         cmocka_unit_test_setup_teardown(test_full_at_the_end, setup_small, teardown_small),
+        cmocka_unit_test_setup_teardown(test_full_while_others_end, setup_small, teardown_small),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
