@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances
+.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -45,6 +45,10 @@ fuzz: ## each libFuzzer program for SECS seconds (60)
 
 stress: build ## memory runs out in a cgroup: who is ended, and how the agent answers (root; two minutes)
 	@tools/stress $(ARGS)
+
+vm: ## the cases that want a real Debian 12 with systemd, in a virtual machine; ARGS=--shell to look around (tests/vm/run --help)
+	@tools/install-packages test
+	@CC=gcc tools/configure build -Dtests=true && ninja -C build && tests/vm/run $(ARGS)
 
 JOBS ?= 200000
 NODES ?= 50

@@ -1,0 +1,239 @@
+"""A virtual machine with a real Debian 12: systemd, control groups v2, PAM, two processors. Starts it, runs commands in it,
+reboots it, ends it. Its disk is the cached image with changes on top that live as long as the machine, over any reboot.
+
+qemu emulates unless KVM works, about ten times slower than the real thing: whoever waits, waits for a condition."""
+import json
+import os
+import pathlib
+import queue
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BOOT_S = 600
+QEMU = "qemu-system-x86_64"
+
+
+class Hung(Exception):
+    """The machine does not answer; only a reset helps."""
+
+
+class Failed(AssertionError):
+    """A command in the machine ended with another code than 0."""
+
+
+class Result:
+    def __init__(self, command, answer):
+        self.command, self.code, self.out, self.err = command, answer["code"], answer["out"], answer["err"]
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    def __str__(self):
+        code = "it took too long" if self.code is None else f"exit code {self.code}"
+        return f"$ {self.command}\n{self.out}{self.err}{code}"
+
+
+def accelerator(image):
+    """`kvm` if it runs the kernel of the image to its end (a panic: there is no disk), else `tcg`. There are machines with a
+    /dev/kvm that starts nothing, so it is tried, once for an image."""
+    known = image / "accel"
+    if not known.exists():
+        works = False
+        if os.access("/dev/kvm", os.R_OK | os.W_OK):
+            try:
+                works = subprocess.run([QEMU, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot",
+                                        "-kernel", image / "vmlinuz", "-append", "panic=-1"], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10).returncode == 0
+            except subprocess.TimeoutExpired:
+                pass
+        known.write_text("kvm" if works else "tcg")
+    return known.read_text()
+
+
+class Machine:
+    """`files` is a directory that is /mnt in the machine, read only. `log` gets every command with what it printed, `console` what
+    the kernel and systemd say."""
+
+    def __init__(self, files, log, console, memory_mb=2048, swap_mb=1024, loud=False):
+        if not shutil.which(QEMU):
+            raise SystemExit(f"there is no {QEMU}; run tools/install-packages test")
+        self.image = pathlib.Path(subprocess.run([HERE / "image"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="berth-vm-"))
+        self.log, self.console, self.loud = open(log, "w"), console, loud
+        self.process = None
+        self.asked = 0
+        self.answers = {}
+        self.boots = queue.Queue()
+        self.lock = threading.Lock()
+        try:
+            shutil.copy(HERE / "guest.py", files / "guest.py")
+            self.disk("files", 64 + 2 * sum(path.stat().st_size for path in files.glob("**/*")) // (1 << 20), "mkfs.ext4", "-q", "-F", "-d", files)
+            self.disk("swap", swap_mb, "mkswap")
+            self.start(memory_mb)
+        except BaseException:
+            self.close()
+            raise
+
+    def disk(self, name, size_mb, *make):
+        path = self.work / name
+        with open(path, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.truncate(size_mb << 20)
+        subprocess.run([*make, path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       env={**os.environ, "PATH": f"{os.environ['PATH']}:/sbin:/usr/sbin"})
+
+    def start(self, memory_mb):
+        ends = {name: socket.socket(socket.AF_UNIX) for name in ("channel", "monitor")}
+        accel = accelerator(self.image)
+        # snapshot: what is written goes to a file without a name that is gone with qemu.
+        drives = [f"file={path},if=virtio,format=raw,cache=unsafe,snapshot={snapshot}" for path, snapshot in
+                  ((self.image / "root.img", "on"), (self.work / "files", "on"), (self.work / "swap", "off"))]
+        self.process = subprocess.Popen(
+            [QEMU, "-name", "berth-tests", "-accel", "tcg,thread=multi" if accel == "tcg" else "kvm", "-cpu", "max", "-smp", "2",
+             "-m", str(memory_mb), "-nodefaults", "-display", "none", "-kernel", self.image / "vmlinuz", "-initrd", self.image / "initrd.gz",
+             "-append", "console=ttyS0 quiet loglevel=4 systemd.show_status=0 panic=10",
+             "-chardev", f"socket,id=console,path={self.work}/console,server=on,wait=off,logfile={self.console}", "-serial", "chardev:console",
+             "-chardev", f"socket,id=channel,path={self.work}/channel,server=on,wait=off",
+             "-device", "virtio-serial", "-device", "virtserialport,chardev=channel,name=channel",
+             "-qmp", f"unix:{self.work}/monitor,server=on,wait=off",
+             *(word for drive in drives for word in ("-drive", drive))],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.work / "qemu", "w"),
+            env={**os.environ, "TMPDIR": str(self.work)})
+        for name, end in ends.items():
+            while True:
+                try:
+                    end.connect(f"{self.work}/{name}")
+                    break
+                except (FileNotFoundError, ConnectionRefusedError):
+                    if self.process.poll() is not None:
+                        raise SystemExit("qemu ended: " + (self.work / "qemu").read_text()) from None
+                    time.sleep(0.02)
+        self.channel, self.monitor = ends["channel"], ends["monitor"].makefile("rw")
+        self.monitor.readline()
+        self.say("qmp_capabilities")
+        threading.Thread(target=self.listen, daemon=True).start()
+        self.booted()
+
+    def say(self, command):
+        """Tells qemu something; what it has to say itself is of no interest."""
+        self.monitor.write(json.dumps({"execute": command}) + "\n")
+        self.monitor.flush()
+        while "return" not in json.loads(self.monitor.readline() or '{"return": "it is gone"}'):
+            pass
+
+    def listen(self):
+        for line in self.channel.makefile("rb"):
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue  # half a line, from before a reset
+            if "boot" in told:
+                self.boots.put(told["boot"])
+            else:
+                with self.lock:
+                    waiting = self.answers.pop(told["id"], None)
+                if waiting:
+                    waiting.put(told)
+
+    def booted(self):
+        begun = time.monotonic()
+        while True:
+            try:
+                self.boots.get(timeout=1)
+                break
+            except queue.Empty:
+                if self.process.poll() is not None:
+                    raise Hung("qemu ended: " + (self.work / "qemu").read_text()) from None
+                if time.monotonic() - begun > BOOT_S:
+                    raise Hung(f"it did not boot within {BOOT_S} s") from None
+        self.note(f"--- booted in {time.monotonic() - begun:.1f} s")
+
+    def note(self, text):
+        self.log.write(text + "\n")
+        self.log.flush()
+        if self.loud:
+            print(text, flush=True)
+
+    def send(self, **asked):
+        """Something under way: its answer comes through the queue."""
+        answer = queue.Queue()
+        with self.lock:
+            self.asked += 1
+            number = self.asked
+            self.answers[number] = answer
+            self.channel.sendall(json.dumps({"id": number, **asked}).encode() + b"\n")
+        return answer
+
+    def answered(self, what, answer, limit_s):
+        try:
+            return Result(what, answer.get(timeout=limit_s + 120))
+        except queue.Empty:
+            raise Hung(f"no answer, not even that it takes too long: {what}") from None
+
+    def run(self, command, user=None, limit_s=120):
+        """Runs a shell command and returns its result, whatever that is."""
+        begun = time.monotonic()
+        result = self.answered(command, self.send(command=command, user=user, limit_s=limit_s), limit_s)
+        self.note(f"[{user or '-'}, {time.monotonic() - begun:.1f} s] {result}")
+        return result
+
+    def sh(self, command, user=None, limit_s=120):
+        """What a command prints; it must succeed."""
+        result = self.run(command, user, limit_s)
+        if result.code != 0:
+            raise Failed(str(result))
+        return result.out
+
+    def http(self, method, path, body=None, limit_s=60):
+        """Asks the berth server in the machine; the result's code is the status, 0 when nobody answers."""
+        result = self.answered(f"{method} {path}", self.send(method=method, path=path, limit_s=limit_s,
+                                                             body=None if body is None else json.dumps(body)), limit_s)
+        self.note(str(result) if method != "GET" else f"GET {path}: {result.code}")
+        return result
+
+    def write(self, path, text, mode="644"):
+        self.sh(f"mkdir -p {shlex.quote(str(pathlib.PurePath(path).parent))} && printf %s {shlex.quote(text)} > {shlex.quote(path)} && "
+                f"chmod {mode} {shlex.quote(path)}")
+
+    def eventually(self, what, condition, limit_s=120, every_s=0.5):
+        """Waits until the condition is something, and returns that."""
+        begun = time.monotonic()
+        while True:
+            found = condition()
+            if found:
+                return found
+            if time.monotonic() - begun > limit_s:
+                raise AssertionError(f"not within {limit_s} s: {what}")
+            time.sleep(every_s)
+
+    def reboot(self):
+        """As somebody who types `reboot`."""
+        self.run("systemctl reboot", limit_s=60)
+        self.booted()
+
+    def power_cut(self):
+        """What was not on the disk is gone."""
+        while not self.boots.empty():
+            self.boots.get()
+        self.say("system_reset")
+        self.booted()
+
+    def cpu_seconds(self):
+        """What it has cost this machine so far."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.log.close()
