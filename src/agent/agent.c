@@ -395,6 +395,15 @@ static int fail(const struct problem *why)
                : 1;
 }
 
+/* How it would have a control group of its own. */
+static const char *limits_command(void)
+{
+    if (access("/run/systemd/system", F_OK) != 0)
+        return "";
+    return geteuid() == 0 ? "systemd-run --scope -p Delegate=yes berth ..."
+                          : "systemd-run --user --scope -p Delegate=yes berth ...";
+}
+
 static void log_start(const struct agent *agent)
 {
     struct run_limits_offered offered;
@@ -405,7 +414,7 @@ static void log_start(const struct agent *agent)
               KI("adopted", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
-                  KC("reason", offered.missing));
+                  KC("reason", offered.missing), KC("try", limits_command()));
 }
 
 static int run(struct agent *agent)

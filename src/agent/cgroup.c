@@ -1,207 +1,567 @@
-/* The groups of one run: see cgroup.h. */
+/* Control groups: see cgroup.h. */
 #include "agent/cgroup.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
 #include "base/clock.h"
 
 enum {
+    READ_STEP = 4096,
+    FILE_BYTES_MAX = 4 << 20,
     FREEZE_MS = 100,
     QUOTA_PERIOD_US = 100000,
     QUOTA_US_MIN = 1000, /* what the kernel takes */
     MAKE_TRIES = 4,
+    EMPTY_TRIES = 50,
     REMOVE_TRIES = 20,
-    REMOVE_WAIT_US = 500
+    WAIT_US = 500
 };
 
-static const unsigned always = 1u << CGROUP_KILL | 1u << CGROUP_CPU;
+/* Where processes of ours go that stand in the way of passing controllers on. */
+#define LEAF "berth-self"
 
-static const struct cgroup_dir *dir_of(const struct cgroup *group, enum cgroup_part part)
+/* memory comes first: the kernel refuses it while processes are in the group, the others it would
+ * let through and make the group threaded. */
+static const char *const controllers[CGROUP_LIMITS] = {
+    [CGROUP_MEMORY] = "memory", [CGROUP_PIDS] = "pids", [CGROUP_CPU] = "cpu"};
+
+const char *cgroup_limit_name(enum cgroup_limit limit)
 {
-    assert(part < CGROUP_PARTS && group->count <= CGROUP_PARTS);
-    for (size_t i = 0; i < group->count; i++)
-        if (group->dirs[i].parts & 1u << part)
-            return &group->dirs[i];
-    return NULL;
+    assert(limit < CGROUP_LIMITS);
+    return controllers[limit];
 }
 
-/* The same directory serves several parts on v2. */
-static struct cgroup_dir *add_dir(struct cgroup *group, const struct cgroup_place *place,
-                                  enum cgroup_part part, struct str key)
-{
-    struct cgroup_dir *dir = &group->dirs[group->count];
-    int len;
+/* --- files --- */
 
-    assert(group->count < CGROUP_PARTS && (place->version == 1 || place->version == 2));
-    *dir = (struct cgroup_dir){.fd = -1, .procs_fd = -1, .version = place->version};
-    len = snprintf(dir->path, sizeof dir->path, "%s/" STR_FMT, place->parent, STR_ARG(key));
-    assert(len > 0 && (size_t)len < sizeof dir->path);
-    for (size_t i = 0; i < group->count; i++)
-        if (strcmp(group->dirs[i].path, dir->path) == 0) {
-            group->dirs[i].parts |= 1u << part;
-            return &group->dirs[i];
-        }
-    dir->parts = 1u << part;
-    group->count++;
-    return dir;
-}
-
-/* Another run may have just removed the parent, as its last. */
-static int make_dir(const struct cgroup_dir *dir, const char *parent)
+int cgroup_file_put(int dir_fd, const char *name, const char *text)
 {
+    int fd = openat(dir_fd, name, O_WRONLY | O_CLOEXEC);
+    size_t len = strlen(text);
+    ssize_t done;
     int error = 0;
 
-    for (int i = 0; i < MAKE_TRIES; i++) {
-        if (mkdir(dir->path, 0755) == 0 || errno == EEXIST)
-            return 0;
-        error = errno;
-        if (error != ENOENT || (mkdir(parent, 0755) != 0 && errno != EEXIST))
-            break;
-    }
+    assert(len > 0); /* an empty write would say nothing */
+    if (fd < 0)
+        return errno;
+    do
+        done = write(fd, text, len);
+    while (done < 0 && errno == EINTR);
+    if (done != (ssize_t)len)
+        error = done < 0 ? errno : EIO;
+    close(fd);
     return error;
 }
 
-static int make_part(struct cgroup *group, const struct cgroup_place *place, enum cgroup_part part,
-                     struct str key)
+int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text)
 {
-    struct cgroup_dir *dir = add_dir(group, place, part, key);
-    int error;
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+    ssize_t got;
 
-    if (dir->fd >= 0)
-        return 0;
-    error = make_dir(dir, place->parent);
-    if (error != 0)
-        return error;
-    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir->fd < 0)
+    if (fd < 0)
         return errno;
-    dir->procs_fd = openat(dir->fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
-    return dir->procs_fd < 0 ? errno : 0;
+    do {
+        buf_reserve(ret_text, READ_STEP);
+        got = read(fd, ret_text->at + ret_text->len, READ_STEP);
+        if (got > 0)
+            ret_text->len += (size_t)got;
+    } while ((got > 0 && ret_text->len < FILE_BYTES_MAX) || (got < 0 && errno == EINTR));
+    if (got < 0) {
+        int error = errno;
+
+        close(fd);
+        return error;
+    }
+    close(fd);
+    return 0;
 }
 
-static int set_quota(const struct cgroup_dir *dir, int64_t permille)
+bool cgroup_file_int(int dir_fd, const char *name, const char *field, int64_t *ret_value)
+{
+    struct buf text = {0};
+    struct str rest;
+    bool found = false;
+
+    if (cgroup_file_get(dir_fd, name, &text) != 0) {
+        buf_free(&text);
+        return false;
+    }
+    rest = buf_view(&text);
+    while (rest.at && !found) {
+        struct str line = str_cut(&rest, '\n');
+
+        if (field && !str_is(str_cut(&line, ' '), field))
+            continue;
+        found = line.at && str_int(str_trim(line), ret_value);
+        if (!field)
+            break;
+    }
+    buf_free(&text);
+    return found;
+}
+
+static int open_group(const char *path)
+{
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+static int make_dir(const char *path)
+{
+    return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+/* --- where this process stands --- */
+
+static bool list_has(struct str list, char separator, const char *word)
+{
+    while (list.at)
+        if (str_is(str_cut(&list, separator), word))
+            return true;
+    return false;
+}
+
+/* "36 25 0:31 ROOT MOUNTPOINT rw … - FSTYPE SOURCE OPTIONS" is the mount that was asked for. */
+static bool mount_is(struct str line, const char *controller, struct str *ret_root,
+                     struct str *ret_point)
+{
+    struct str kind;
+
+    for (int i = 0; i < 3; i++)
+        str_cut(&line, ' ');
+    *ret_root = str_cut(&line, ' ');
+    *ret_point = str_cut(&line, ' ');
+    while (line.at && !str_is(str_cut(&line, ' '), "-"))
+        ;
+    if (!line.at || !ret_point->at)
+        return false;
+    kind = str_cut(&line, ' ');
+    str_cut(&line, ' ');
+    if (!controller)
+        return str_is(kind, "cgroup2");
+    return str_is(kind, "cgroup") && list_has(line, ',', controller);
+}
+
+/* "4:memory:/path", "0::/path" */
+static bool own_path(struct str groups, const char *controller, struct str *ret_path)
+{
+    while (groups.at) {
+        struct str line = str_cut(&groups, '\n');
+        struct str number = str_cut(&line, ':'), names = str_cut(&line, ':');
+
+        if (!line.at)
+            continue;
+        if (controller ? !list_has(names, ',', controller) : !str_is(number, "0"))
+            continue;
+        *ret_path = line;
+        return true;
+    }
+    return false;
+}
+
+bool cgroup_find(struct str mounts, struct str groups, const char *controller, char *path,
+                 size_t size)
+{
+    struct str own, root, point;
+
+    assert(size > 0);
+    if (!own_path(groups, controller, &own))
+        return false;
+    while (mounts.at) {
+        struct str line = str_cut(&mounts, '\n');
+        int len;
+
+        if (!mount_is(line, controller, &root, &point))
+            continue;
+        /* In a container the mount may show only a part of the hierarchy: its root is ours. */
+        if (!str_is(root, "/") && str_starts(own, root)) {
+            own.at += root.len;
+            own.len -= root.len;
+        }
+        if (str_is(own, "/"))
+            own.len = 0;
+        len = snprintf(path, size, STR_FMT STR_FMT, STR_ARG(point), STR_ARG(own));
+        return len > 0 && (size_t)len < size;
+    }
+    return false;
+}
+
+static bool find_own(char path[CGROUP_PATH_MAX])
+{
+    struct buf mounts = {0}, groups = {0};
+    bool found;
+
+    cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts);
+    cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &groups);
+    found = cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, path, CGROUP_PATH_MAX);
+    buf_free(&mounts);
+    buf_free(&groups);
+    return found;
+}
+
+/* --- passing controllers on --- */
+
+struct probe {
+    char base[CGROUP_PATH_MAX]; /* below which the parent is made */
+    int base_fd;
+    bool kept; /* the base is kept for us: whoever is in it may be moved */
+    struct cgroup_place *place;
+};
+
+/* "domain" is what groups with limits can stand in; the root of all has no type. */
+static bool is_domain(int group_fd)
+{
+    struct buf type = {0};
+    int error = cgroup_file_get(group_fd, "cgroup.type", &type);
+    struct str word = {.at = type.at, .len = type.len};
+    bool is = error == ENOENT || (error == 0 && str_is(str_cut(&word, '\n'), "domain"));
+
+    buf_free(&type);
+    return is;
+}
+
+/* This process, or the one it was started by if that is the same program: `berth dev`. */
+static bool is_ours(int64_t pid)
+{
+    struct stat own, other;
+    char path[48];
+
+    if (pid == getpid())
+        return true;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/exe", pid);
+    return pid == getppid() && stat("/proc/self/exe", &own) == 0 && stat(path, &other) == 0 &&
+           own.st_dev == other.st_dev && own.st_ino == other.st_ino;
+}
+
+/* Moves who is in the base one level down, if all of them may be moved. 0, or why not; EAGAIN:
+ * some were moved, look again. */
+static int make_room_once(const struct probe *probe)
+{
+    struct buf procs = {0};
+    struct str rest;
+    int error = cgroup_file_get(probe->base_fd, "cgroup.procs", &procs);
+
+    for (rest = buf_view(&procs); rest.at && error == 0 && !probe->kept;) {
+        int64_t pid;
+
+        if (str_int(str_cut(&rest, '\n'), &pid) && !is_ours(pid))
+            error = EBUSY;
+    }
+    if (error == 0 && procs.len > 0)
+        error = mkdirat(probe->base_fd, LEAF, 0755) == 0 || errno == EEXIST ? 0 : errno;
+    for (rest = buf_view(&procs); rest.at && error == 0;) {
+        char pid[24];
+        struct str line = str_cut(&rest, '\n');
+
+        if (line.len == 0 || !str_copy(line, pid, sizeof pid))
+            continue;
+        error = cgroup_file_put(probe->base_fd, LEAF "/cgroup.procs", pid);
+        if (error == ESRCH)
+            error = 0; /* it has ended meanwhile */
+    }
+    if (error == 0 && procs.len > 0)
+        error = EAGAIN;
+    buf_free(&procs);
+    return error;
+}
+
+static int make_room(const struct probe *probe)
+{
+    int error = EAGAIN;
+
+    if (faccessat(probe->base_fd, "cgroup.type", F_OK, 0) != 0)
+        return 0; /* the root of all may have processes and pass controllers on */
+    for (int i = 0; i < EMPTY_TRIES && error == EAGAIN; i++)
+        error = make_room_once(probe);
+    return error == EAGAIN ? EBUSY : error;
+}
+
+static bool has_word(int group_fd, const char *file, const char *word)
+{
+    struct buf text = {0};
+    bool has;
+
+    has = cgroup_file_get(group_fd, file, &text) == 0 &&
+          list_has(str_trim(str_cut(&(struct str){text.at, text.len}, '\n')), ' ', word);
+    buf_free(&text);
+    return has;
+}
+
+static int pass_on(int group_fd, const char *controller)
+{
+    char word[32];
+
+    if (has_word(group_fd, "cgroup.subtree_control", controller))
+        return 0;
+    snprintf(word, sizeof word, "+%s", controller);
+    return cgroup_file_put(group_fd, "cgroup.subtree_control", word);
+}
+
+__attribute__((format(printf, 2, 3))) static void add_missing(struct cgroup_place *place,
+                                                              const char *fmt, ...)
+{
+    size_t used = strlen(place->missing);
+    va_list args;
+
+    if (used > 0)
+        used += (size_t)snprintf(place->missing + used, sizeof place->missing - used, "; ");
+    if (used >= sizeof place->missing)
+        return;
+    va_start(args, fmt);
+    vsnprintf(place->missing + used, sizeof place->missing - used, fmt, args);
+    va_end(args);
+}
+
+static void offer_limits(const struct probe *probe, int parent_fd)
+{
+    struct cgroup_place *place = probe->place;
+    int error = make_room(probe);
+
+    if (error != 0) {
+        add_missing(place, "memory, pids, cpu: %s %s",
+                    error == EBUSY ? "other processes are in" : strerror(error), probe->base);
+        return;
+    }
+    for (int i = 0; i < CGROUP_LIMITS; i++) {
+        const char *controller = controllers[i];
+
+        if (!has_word(probe->base_fd, "cgroup.controllers", controller)) {
+            add_missing(place, "%s: no such controller in %s", controller, probe->base);
+            continue;
+        }
+        error = pass_on(probe->base_fd, controller);
+        if (error == 0)
+            error = pass_on(parent_fd, controller);
+        if (error == 0 && !is_domain(parent_fd))
+            error = EOPNOTSUPP;
+        place->limits[i] = error == 0;
+        if (error != 0)
+            add_missing(place, "%s: %s", controller, strerror(error));
+    }
+}
+
+/* Groups alone need nothing to be passed on: they end trees and count, wherever they can be made.
+ */
+static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
+{
+    static const char *const given[] = {".", "cgroup.procs", "cgroup.threads",
+                                        "cgroup.subtree_control"};
+    struct cgroup_place *place = probe->place;
+    int error = 0, parent_fd = -1;
+    int len = snprintf(place->parent, sizeof place->parent, "%s/%s", probe->base, name);
+
+    if (len >= (int)sizeof place->parent)
+        error = ENAMETOOLONG;
+    else if (!is_domain(probe->base_fd))
+        error = EOPNOTSUPP;
+    else
+        error = make_dir(place->parent);
+    if (error == 0 && (parent_fd = open_group(place->parent)) < 0)
+        error = errno;
+    if (error == 0 && uid != (uid_t)-1)
+        for (size_t i = 0; i < COUNT_OF(given) && error == 0; i++)
+            error = fchownat(parent_fd, given[i], uid, gid, 0) == 0 ? 0 : errno;
+    if (error == 0)
+        offer_limits(probe, parent_fd);
+    if (error == 0 && !is_domain(parent_fd))
+        error = EOPNOTSUPP; /* nobody could enter what is made there */
+    if (parent_fd >= 0)
+        close(parent_fd);
+    if (error == 0)
+        return;
+    if (parent_fd >= 0)
+        rmdir(place->parent);
+    *place = (struct cgroup_place){0};
+    add_missing(place, "memory, pids, cpu: no group can be made in %s: %s", probe->base,
+                strerror(error));
+}
+
+void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup_place *ret_place)
+{
+    struct probe probe = {.kept = true, .place = ret_place};
+
+    assert(str_is_id(str_of(name), 64));
+    *ret_place = (struct cgroup_place){0};
+    snprintf(probe.base, sizeof probe.base, "%s", base);
+    probe.base_fd = open_group(base);
+    if (probe.base_fd < 0) {
+        add_missing(ret_place, "memory, pids, cpu: %s: %s", base, strerror(errno));
+        return;
+    }
+    offer(&probe, name, uid, gid);
+    close(probe.base_fd);
+}
+
+void cgroup_probe(const char *name, struct cgroup_place *ret_place)
+{
+    struct probe probe = {.place = ret_place};
+    char *last;
+
+    assert(str_is_id(str_of(name), 64));
+    *ret_place = (struct cgroup_place){0};
+    if (!find_own(probe.base)) {
+        add_missing(ret_place, "memory, pids, cpu: no cgroup v2 is mounted");
+        return;
+    }
+    last = strrchr(probe.base, '/');
+    if (last && strcmp(last, "/" LEAF) == 0)
+        *last = '\0'; /* we, or who started us, went one level down already */
+    probe.base_fd = open_group(probe.base);
+    if (probe.base_fd < 0) {
+        add_missing(ret_place, "memory, pids, cpu: %s: %s", probe.base, strerror(errno));
+        return;
+    }
+    offer(&probe, name, (uid_t)-1, (gid_t)-1);
+    close(probe.base_fd);
+}
+
+void cgroup_unprobe(const struct cgroup_place *place)
+{
+    if (place->parent[0])
+        rmdir(place->parent);
+}
+
+void cgroup_sweep(const struct cgroup_place *place, const struct map *runs)
+{
+    DIR *dir = place->parent[0] ? opendir(place->parent) : NULL;
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct str name = str_of(entry->d_name);
+
+        if (entry->d_type == DT_DIR && name.at[0] != '.' && !map_get(runs, name))
+            unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR); /* fails while somebody is in it */
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* --- the group of one run --- */
+
+static void set_path(struct cgroup *group, const struct cgroup_place *place, struct str key)
+{
+    int len = snprintf(group->path, sizeof group->path, "%s/" STR_FMT, place->parent, STR_ARG(key));
+
+    assert(place->parent[0] && len > 0 && (size_t)len < sizeof group->path);
+}
+
+static int set_quota(const struct cgroup *group, int64_t permille)
 {
     int64_t quota_us = permille * (QUOTA_PERIOD_US / 1000);
     char text[48];
 
     if (quota_us < QUOTA_US_MIN)
         quota_us = QUOTA_US_MIN;
-    if (dir->version == 2)
-        snprintf(text, sizeof text, "%" PRId64 " %d", quota_us, QUOTA_PERIOD_US);
-    else
-        snprintf(text, sizeof text, "%" PRId64, quota_us); /* its period is that by default */
-    return cgroup_file_put(dir->fd, dir->version == 2 ? "cpu.max" : "cpu.cfs_quota_us", text);
+    snprintf(text, sizeof text, "%" PRId64 " %d", quota_us, QUOTA_PERIOD_US);
+    return cgroup_file_put(group->fd, "cpu.max", text);
 }
 
-static int set_limits(const struct cgroup *group, const struct cgroup_limits *limits)
+static int set_limits(const struct cgroup *group, const struct cgroup_limits *wanted)
 {
-    const struct cgroup_dir *memory = dir_of(group, CGROUP_MEMORY);
-    const struct cgroup_dir *pids = dir_of(group, CGROUP_PIDS);
-    const struct cgroup_dir *quota = dir_of(group, CGROUP_QUOTA);
     char number[24];
     int error = 0;
 
-    if (memory && limits->memory_bytes_max > 0) {
-        bool v2 = memory->version == 2;
-
-        snprintf(number, sizeof number, "%" PRId64, limits->memory_bytes_max);
-        error = cgroup_file_put(memory->fd, v2 ? "memory.max" : "memory.limit_in_bytes", number);
+    if (wanted->memory_bytes_max > 0) {
+        snprintf(number, sizeof number, "%" PRId64, wanted->memory_bytes_max);
+        error = cgroup_file_put(group->fd, "memory.max", number);
         /* Where the machine swaps, the limit means memory and swap together. */
-        cgroup_file_put(memory->fd, v2 ? "memory.swap.max" : "memory.memsw.limit_in_bytes",
-                        v2 ? "0" : number);
-        if (v2)
-            cgroup_file_put(memory->fd, "memory.oom.group", "1");
+        cgroup_file_put(group->fd, "memory.swap.max", "0");
+        cgroup_file_put(group->fd, "memory.oom.group", "1");
     }
-    if (error == 0 && pids && limits->pids_max > 0) {
-        snprintf(number, sizeof number, "%" PRId64, limits->pids_max);
-        error = cgroup_file_put(pids->fd, "pids.max", number);
+    if (error == 0 && wanted->pids_max > 0) {
+        snprintf(number, sizeof number, "%" PRId64, wanted->pids_max);
+        error = cgroup_file_put(group->fd, "pids.max", number);
     }
-    if (error == 0 && quota && limits->cpu_permille_max > 0)
-        error = set_quota(quota, limits->cpu_permille_max);
+    if (error == 0 && wanted->cpu_permille_max > 0)
+        error = set_quota(group, wanted->cpu_permille_max);
     return error;
 }
 
-enum err cgroup_make(struct cgroup *group, const struct cgroup_places *places, struct str key,
-                     const struct cgroup_limits *limits, struct problem *why)
+static bool is_offered(const struct cgroup_place *place, const struct cgroup_limits *wanted)
 {
-    unsigned wanted = always;
-    int error = 0;
+    return (!wanted->memory_bytes_max || place->limits[CGROUP_MEMORY]) &&
+           (!wanted->pids_max || place->limits[CGROUP_PIDS]) &&
+           (!wanted->cpu_permille_max || place->limits[CGROUP_CPU]);
+}
 
-    assert(limits->memory_bytes_max >= 0 && limits->pids_max >= 0);
-    *group = (struct cgroup){0};
-    if (limits->memory_bytes_max > 0)
-        wanted |= 1u << CGROUP_MEMORY;
-    if (limits->pids_max > 0)
-        wanted |= 1u << CGROUP_PIDS;
-    if (limits->cpu_permille_max > 0)
-        wanted |= 1u << CGROUP_QUOTA;
-    for (int i = 0; i < CGROUP_PARTS && error == 0; i++)
-        if (wanted & 1u << i && places->part[i].version != 0)
-            error = make_part(group, &places->part[i], (enum cgroup_part)i, key);
-    if (error == 0)
-        error = set_limits(group, limits);
+static int make(struct cgroup *group, const struct cgroup_place *place, struct str key)
+{
+    int error = ENOENT;
+
+    if (!place->parent[0])
+        return ENOENT;
+    set_path(group, place, key);
+    /* Another run may have just removed the parent, as its last. */
+    for (int i = 0; i < MAKE_TRIES && error == ENOENT; i++) {
+        error = make_dir(group->path);
+        if (error == ENOENT && make_dir(place->parent) != 0)
+            break;
+    }
+    if (error != 0)
+        return error;
+    group->fd = open_group(group->path);
+    if (group->fd < 0)
+        return errno;
+    group->procs_fd = openat(group->fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    return group->procs_fd < 0 ? errno : 0;
+}
+
+enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, struct str key,
+                     const struct cgroup_limits *wanted, struct problem *why)
+{
+    bool limited = wanted->memory_bytes_max || wanted->pids_max || wanted->cpu_permille_max;
+    int error;
+
+    assert(wanted->memory_bytes_max >= 0 && wanted->pids_max >= 0 && wanted->cpu_permille_max >= 0);
+    *group = CGROUP_NONE;
+    if (!is_offered(place, wanted))
+        return problem_set(why, ERR_IO, "", "Its limits cannot be enforced here (%s).",
+                           place->missing[0] ? place->missing : "no control groups");
+    error = make(group, place, key);
+    if (error == 0 && limited)
+        error = set_limits(group, wanted);
     if (error == 0)
         return ERR_OK;
     cgroup_remove(group);
+    if (!limited)
+        return ERR_OK; /* its tree is found by other means */
     return problem_set(why, ERR_IO, "", "Its control group cannot be set up: %s.", strerror(error));
 }
 
-void cgroup_open(struct cgroup *group, const struct cgroup_places *places, struct str key)
+void cgroup_open(struct cgroup *group, const struct cgroup_place *place, struct str key)
 {
-    *group = (struct cgroup){0};
-    for (int i = 0; i < CGROUP_PARTS; i++) {
-        struct cgroup_dir *dir;
-
-        if (places->part[i].version == 0)
-            continue;
-        dir = add_dir(group, &places->part[i], (enum cgroup_part)i, key);
-        if (dir->fd >= 0)
-            continue;
-        dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir->fd < 0)
-            group->count--;
-    }
+    *group = CGROUP_NONE;
+    if (!place->parent[0])
+        return;
+    set_path(group, place, key);
+    group->fd = open_group(group->path);
 }
 
-int cgroup_clone_fd(const struct cgroup *group)
+int cgroup_enter(const struct cgroup *group)
 {
-    for (size_t i = 0; i < group->count; i++)
-        if (group->dirs[i].version == 2)
-            return group->dirs[i].fd;
-    return -1;
-}
-
-int cgroup_enter(const struct cgroup *group, bool cloned_into)
-{
-    for (size_t i = 0; i < group->count; i++) {
-        const struct cgroup_dir *dir = &group->dirs[i];
-
-        if (dir->version == 2 && cloned_into)
-            continue;
-        assert(dir->procs_fd >= 0); /* it was made, not only opened */
-        if (write(dir->procs_fd, "0", 1) != 1)
-            return errno;
-    }
-    return 0;
+    if (group->fd < 0)
+        return 0;
+    assert(group->procs_fd >= 0); /* it was made, not only opened */
+    return write(group->procs_fd, "0", 1) == 1 ? 0 : errno;
 }
 
 /* --- ending --- */
 
-static void kill_listed(const struct cgroup_dir *dir)
+static void kill_listed(const struct cgroup *group)
 {
     struct buf procs = {0};
     struct str rest;
 
-    if (cgroup_file_get(dir->fd, "cgroup.procs", &procs) == 0)
+    if (cgroup_file_get(group->fd, "cgroup.procs", &procs) == 0)
         for (rest = buf_view(&procs); rest.at;) {
             int64_t pid;
 
@@ -212,97 +572,57 @@ static void kill_listed(const struct cgroup_dir *dir)
     buf_free(&procs);
 }
 
-static bool is_frozen(const struct cgroup_dir *dir)
+static bool is_frozen(const struct cgroup *group)
 {
-    struct buf state = {0};
     int64_t frozen = 0;
-    bool is;
 
-    if (dir->version == 2)
-        return cgroup_file_int(dir->fd, "cgroup.events", "frozen", &frozen) && frozen == 1;
-    is = cgroup_file_get(dir->fd, "freezer.state", &state) == 0 &&
-         str_is(str_trim(str_cut(&(struct str){state.at, state.len}, '\n')), "FROZEN");
-    buf_free(&state);
-    return is;
+    return cgroup_file_int(group->fd, "cgroup.events", "frozen", &frozen) && frozen == 1;
 }
 
-static bool freeze_and_kill(const struct cgroup_dir *dir)
+/* Kernels before 5.14 have no cgroup.kill. */
+static bool freeze_and_kill(const struct cgroup *group)
 {
-    const char *file = dir->version == 2 ? "cgroup.freeze" : "freezer.state";
     int64_t until_ms = clock_mono_ms() + FREEZE_MS;
     bool frozen;
 
-    assert(dir->parts & 1u << CGROUP_KILL);
-    if (cgroup_file_put(dir->fd, file, dir->version == 2 ? "1" : "FROZEN") != 0)
+    if (cgroup_file_put(group->fd, "cgroup.freeze", "1") != 0)
         return false;
-    while (!(frozen = is_frozen(dir)) && clock_mono_ms() < until_ms)
-        usleep(REMOVE_WAIT_US);
-    kill_listed(dir);
-    cgroup_file_put(dir->fd, file, dir->version == 2 ? "0" : "THAWED");
+    while (!(frozen = is_frozen(group)) && clock_mono_ms() < until_ms)
+        usleep(WAIT_US);
+    kill_listed(group);
+    cgroup_file_put(group->fd, "cgroup.freeze", "0");
     return frozen;
 }
 
 bool cgroup_kill(const struct cgroup *group)
 {
-    const struct cgroup_dir *dir = dir_of(group, CGROUP_KILL);
-
-    if (!dir)
-        return false;
-    if (dir->version == 2 && cgroup_file_put(dir->fd, "cgroup.kill", "1") == 0)
-        return true;
-    return freeze_and_kill(dir);
+    return group->fd >= 0 &&
+           (cgroup_file_put(group->fd, "cgroup.kill", "1") == 0 || freeze_and_kill(group));
 }
 
 bool cgroup_empty(const struct cgroup *group)
 {
-    for (size_t i = 0; i < group->count; i++) {
-        struct buf procs = {0};
-        int error = cgroup_file_get(group->dirs[i].fd, "cgroup.procs", &procs);
-        bool some = error == 0 && procs.len > 0;
+    int64_t populated = 0;
 
-        buf_free(&procs);
-        if (some)
-            return false;
-    }
-    return true;
+    return group->fd < 0 || !cgroup_file_int(group->fd, "cgroup.events", "populated", &populated) ||
+           populated == 0;
 }
 
 void cgroup_close(struct cgroup *group)
 {
-    for (size_t i = 0; i < group->count; i++) {
-        if (group->dirs[i].fd >= 0)
-            close(group->dirs[i].fd);
-        if (group->dirs[i].procs_fd >= 0)
-            close(group->dirs[i].procs_fd);
-    }
-    *group = (struct cgroup){0};
-}
-
-/* A parent that is only there for limits goes with its last run. */
-static void remove_parent(const struct cgroup_dir *dir)
-{
-    char parent[sizeof dir->path];
-    char *slash;
-
-    memcpy(parent, dir->path, sizeof parent);
-    slash = strrchr(parent, '/');
-    assert(slash && slash != parent);
-    *slash = '\0';
-    rmdir(parent);
+    if (group->fd >= 0)
+        close(group->fd);
+    if (group->procs_fd >= 0)
+        close(group->procs_fd);
+    *group = CGROUP_NONE;
 }
 
 void cgroup_remove(struct cgroup *group)
 {
-    for (size_t i = 0; i < group->count; i++) {
-        const struct cgroup_dir *dir = &group->dirs[i];
-
-        /* v1 lets go of its last process a moment after that was reaped. */
-        for (int tries = 0; rmdir(dir->path) != 0 && errno == EBUSY && tries < REMOVE_TRIES;
+    if (group->fd >= 0) /* the last process may be a moment on its way out */
+        for (int tries = 0; rmdir(group->path) != 0 && errno == EBUSY && tries < REMOVE_TRIES;
              tries++)
-            usleep(REMOVE_WAIT_US);
-        if (!(dir->parts & always))
-            remove_parent(dir);
-    }
+            usleep(WAIT_US);
     cgroup_close(group);
 }
 
@@ -310,40 +630,23 @@ void cgroup_remove(struct cgroup *group)
 
 int64_t cgroup_oom_kills(const struct cgroup *group)
 {
-    const struct cgroup_dir *dir = dir_of(group, CGROUP_MEMORY);
     int64_t count = 0;
 
-    if (!dir ||
-        !cgroup_file_int(dir->fd, dir->version == 2 ? "memory.events" : "memory.oom_control",
-                         "oom_kill", &count))
-        return 0;
-    return count;
+    return group->fd >= 0 && cgroup_file_int(group->fd, "memory.events", "oom_kill", &count) ? count
+                                                                                             : 0;
 }
 
 bool cgroup_cpu_ms(const struct cgroup *group, int64_t *ret_ms)
 {
-    const struct cgroup_dir *dir = dir_of(group, CGROUP_CPU);
-    int64_t value;
+    int64_t usec;
 
-    if (!dir)
+    if (group->fd < 0 || !cgroup_file_int(group->fd, "cpu.stat", "usage_usec", &usec))
         return false;
-    if (dir->version == 2) {
-        if (!cgroup_file_int(dir->fd, "cpu.stat", "usage_usec", &value))
-            return false;
-        *ret_ms = value / 1000;
-        return true;
-    }
-    if (!cgroup_file_int(dir->fd, "cpuacct.usage", NULL, &value))
-        return false;
-    *ret_ms = value / 1000000;
+    *ret_ms = usec / 1000;
     return true;
 }
 
 bool cgroup_memory_bytes(const struct cgroup *group, int64_t *ret_bytes)
 {
-    const struct cgroup_dir *dir = dir_of(group, CGROUP_MEMORY);
-
-    return dir &&
-           cgroup_file_int(dir->fd, dir->version == 2 ? "memory.current" : "memory.usage_in_bytes",
-                           NULL, ret_bytes);
+    return group->fd >= 0 && cgroup_file_int(group->fd, "memory.current", NULL, ret_bytes);
 }

@@ -1,58 +1,53 @@
-/* What the kernel's control groups give a run: an end for its whole tree, limits and figures. A
- * machine has one v2 hierarchy, several of v1, or both; each part is taken from whichever offers
- * it. Groups stand below the agent's own group, in one parent per agent. */
+/* What the kernel's control groups (v2) give a run: an end for its whole tree, limits and figures.
+ * Groups of runs stand in one parent per agent, below a group that has no processes of its own;
+ * controllers are passed on there and nowhere else, because a group whose processes are not all
+ * ours (a login's session) would be damaged by it. Making groups knows v2 only; cgroup_find() also
+ * knows v1, for reading what confines this process. */
 #ifndef AGENT_CGROUP_H
 #define AGENT_CGROUP_H
+
+#include <sys/types.h>
 
 #include "base/err.h"
 #include "base/map.h"
 #include "base/str.h"
 
-enum cgroup_part {
-    CGROUP_KILL,
-    CGROUP_CPU, /* what it used */
-    CGROUP_MEMORY,
-    CGROUP_PIDS,
-    CGROUP_QUOTA, /* what CPU it may use */
-    CGROUP_PARTS
-};
-
 enum { CGROUP_PATH_MAX = 512 };
 
-struct cgroup_place {
-    int version;                  /* 1 or 2; 0: not offered */
-    char parent[CGROUP_PATH_MAX]; /* directory in which runs have theirs */
-};
+enum cgroup_limit { CGROUP_MEMORY, CGROUP_PIDS, CGROUP_CPU, CGROUP_LIMITS };
 
-struct cgroup_places {
-    struct cgroup_place part[CGROUP_PARTS];
-    char missing[160]; /* what is not offered and why; "" when all is */
+/* Where runs have their groups, and which limits can be set there. */
+struct cgroup_place {
+    char parent[CGROUP_PATH_MAX]; /* "": no groups can be made */
+    bool limits[CGROUP_LIMITS];
+    char missing[240]; /* what is not offered and why; "" when all is */
 };
 
 /* Where the group of this process is found below the mounts: pure, from the texts of
  * /proc/self/mountinfo and /proc/self/cgroup. controller NULL means the v2 hierarchy. */
 bool cgroup_find(struct str mounts, struct str groups, const char *controller, char *path,
                  size_t size);
-/* Makes the parents called `name` and tries them. On v2 this may move the process into a group of
- * its own beside them, because a group with processes cannot pass controllers on. */
-void cgroup_probe(const char *name, struct cgroup_places *ret_places);
-/* Removes the parents if nothing is in them. */
-void cgroup_unprobe(const struct cgroup_places *places);
-/* Removes the groups below the parents that nobody is in and whose name is no key of `runs`. */
-void cgroup_sweep(const struct cgroup_places *places, const struct map *runs);
-const char *cgroup_part_name(enum cgroup_part part);
+/* Makes the parent called `name` below our own group and tries it. When nobody but this program is
+ * in our group, we go one level down to be able to pass controllers on. */
+void cgroup_probe(const char *name, struct cgroup_place *ret_place);
+/* The same below `base`, a group that somebody keeps for us; whoever is in it goes one level
+ * down. The parent is given to this user and group. */
+void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup_place *ret_place);
+/* Removes the parent if nothing is in it. */
+void cgroup_unprobe(const struct cgroup_place *place);
+/* Removes the groups below the parent that nobody is in and whose name is no key of `runs`. */
+void cgroup_sweep(const struct cgroup_place *place, const struct map *runs);
+const char *cgroup_limit_name(enum cgroup_limit limit);
 
-/* The groups of one run, one for each hierarchy it takes part in. */
+/* The group of one run. */
 struct cgroup {
-    size_t count;
-    struct cgroup_dir {
-        int fd;
-        int procs_fd; /* to enter; -1 when it was opened for looking only */
-        int version;
-        unsigned parts;                   /* bit per enum cgroup_part */
-        char path[CGROUP_PATH_MAX + 136]; /* parent / key */
-    } dirs[CGROUP_PARTS];
+    int fd;                           /* -1: it has none */
+    int procs_fd;                     /* to enter; -1 when it was opened for looking only */
+    char path[CGROUP_PATH_MAX + 136]; /* parent / key */
 };
+
+#define CGROUP_NONE ((struct cgroup){.fd = -1, .procs_fd = -1})
 
 struct cgroup_limits {
     int64_t memory_bytes_max; /* 0 = none */
@@ -60,17 +55,13 @@ struct cgroup_limits {
     int64_t cpu_permille_max; /* of one core */
 };
 
-/* Groups are made for the parts that are always used (kill, cpu) and for those with a limit. A
- * limit that is offered but cannot be set is an error. */
-enum err cgroup_make(struct cgroup *group, const struct cgroup_places *places, struct str key,
+/* A limit that cannot be set is an error; without limits a run has a group if one can be had. */
+enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, struct str key,
                      const struct cgroup_limits *limits, struct problem *why);
-/* Those that exist, for looking and killing. */
-void cgroup_open(struct cgroup *group, const struct cgroup_places *places, struct str key);
-/* For CLONE_INTO_CGROUP; -1 when none is v2. */
-int cgroup_clone_fd(const struct cgroup *group);
-/* In the new process: enters the v1 groups, and the v2 group unless it was cloned into it. Only
- * system calls that are safe after a vfork. 0 or errno. */
-int cgroup_enter(const struct cgroup *group, bool cloned_into);
+/* If it exists, for looking and killing. */
+void cgroup_open(struct cgroup *group, const struct cgroup_place *place, struct str key);
+/* In the new process. Only system calls that are safe after a vfork. 0 or errno. */
+int cgroup_enter(const struct cgroup *group);
 /* KILL to all in it; true when the kernel did it in one step or everybody was frozen meanwhile. */
 bool cgroup_kill(const struct cgroup *group);
 bool cgroup_empty(const struct cgroup *group);
@@ -79,5 +70,13 @@ bool cgroup_cpu_ms(const struct cgroup *group, int64_t *ret_ms);
 bool cgroup_memory_bytes(const struct cgroup *group, int64_t *ret_bytes);
 void cgroup_remove(struct cgroup *group); /* and closes; nobody must be in it */
 void cgroup_close(struct cgroup *group);
+
+/* Files of the kernel's file systems: small, and without a size. Paths are relative to dir_fd. The
+ * first two return 0 or errno. */
+int cgroup_file_put(int dir_fd, const char *name, const char *text);
+int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text);
+/* The number behind the word `field` of a file with a pair on each line; field NULL: the file is
+ * one number. */
+bool cgroup_file_int(int dir_fd, const char *name, const char *field, int64_t *ret_value);
 
 #endif

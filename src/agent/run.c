@@ -266,10 +266,10 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, voi
     err = take_dir(runs, dir, why);
     if (!err) {
         snprintf(name, sizeof name, "berth-%08" PRIx32, dir_number(runs->dir));
-        cgroup_probe(name, &runs->places); /* before the nursery: it may move us */
+        cgroup_probe(name, &runs->place); /* before the nursery: it may move us */
         err = run_nursery_open(runs, why);
         if (err)
-            cgroup_unprobe(&runs->places);
+            cgroup_unprobe(&runs->place);
     }
     if (err) {
         assert(runs->pins == 0);
@@ -298,8 +298,8 @@ void runs_free(struct runs *runs)
     while (runs->first)
         run_drop(runs->first);
     run_nursery_close(runs);
-    cgroup_unprobe(&runs->places); /* stays while somebody is in it */
-    flock(runs->dir_fd, LOCK_UN);  /* the next agent need not wait for our loop to turn */
+    cgroup_unprobe(&runs->place); /* stays while somebody is in it */
+    flock(runs->dir_fd, LOCK_UN); /* the next agent need not wait for our loop to turn */
     uv_close((uv_handle_t *)&runs->tick, tick_closed);
 }
 
@@ -335,13 +335,13 @@ struct run *runs_next(struct runs *runs, struct run *run)
 
 void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered)
 {
-    const struct cgroup_place *part = runs->places.part;
+    const struct cgroup_place *place = &runs->place;
 
-    *ret_offered = (struct run_limits_offered){.memory = part[CGROUP_MEMORY].version != 0,
-                                               .pids = part[CGROUP_PIDS].version != 0,
-                                               .cpu = part[CGROUP_CPU].version != 0,
-                                               .kill = part[CGROUP_KILL].version != 0};
-    str_copy(str_of(runs->places.missing), ret_offered->missing, sizeof ret_offered->missing);
+    *ret_offered = (struct run_limits_offered){.memory = place->limits[CGROUP_MEMORY],
+                                               .pids = place->limits[CGROUP_PIDS],
+                                               .cpu = place->limits[CGROUP_CPU],
+                                               .kill = place->parent[0] != '\0'};
+    str_copy(str_of(place->missing), ret_offered->missing, sizeof ret_offered->missing);
 }
 
 /* --- starting --- */
@@ -368,9 +368,27 @@ static enum err check_user(struct str user, struct problem *why)
                        "Only an agent that is root can run work as " STR_FMT ".", STR_ARG(user));
 }
 
+/* Who asks for a limit relies on it: work that would run without it is not started. */
+static enum err check_limits(const struct runs *runs, const struct run_spec *spec,
+                             struct problem *why)
+{
+    const int64_t wanted[CGROUP_LIMITS] = {[CGROUP_MEMORY] = spec->memory_bytes_max,
+                                           [CGROUP_PIDS] = spec->pids_max,
+                                           [CGROUP_CPU] = spec->cpu_permille_max};
+
+    for (int i = 0; i < CGROUP_LIMITS; i++)
+        if (wanted[i] > 0 && !runs->place.limits[i])
+            return problem_set(why, ERR_PRECONDITION, "limits",
+                               "Its limit of %s cannot be enforced by this agent: %s.",
+                               cgroup_limit_name((enum cgroup_limit)i), runs->place.missing);
+    return ERR_OK;
+}
+
 static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
                            struct problem *why)
 {
+    enum err err;
+
     if (!str_is_id(spec->key, RUN_KEY_MAX))
         return problem_set(why, ERR_BAD_FIELD, "key", "The key of a run must be an id.");
     if (map_get(&runs->by_key, spec->key))
@@ -395,7 +413,8 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 || spec->pids_max < 0 ||
         spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
-    return spec->user.at ? check_user(spec->user, why) : ERR_OK;
+    err = check_limits(runs, spec, why);
+    return err || !spec->user.at ? err : check_user(spec->user, why);
 }
 
 /* The run's directory with all the shim needs, locked. */
@@ -409,7 +428,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
                            .mark = arena_fmt(&arena, "BERTH_RUN=" STR_FMT "/%016" PRIx64,
                                              STR_ARG(spec->key), rnd_next(&runs->rnd)),
                            .created_ms = clock_wall_ms(),
-                           .places = runs->places};
+                           .place = runs->place};
     int dir_fd = -1;
     enum err err = ERR_OK;
 
@@ -564,7 +583,7 @@ bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
 
     if (run->state == RUN_ENDED || !priv->shim_pid)
         return false;
-    cgroup_open(&group, &priv->places, run->key);
+    cgroup_open(&group, &priv->place, run->key);
     cpu = cgroup_cpu_ms(&group, &cpu_ms);
     memory = cgroup_memory_bytes(&group, &memory_bytes);
     cgroup_close(&group);

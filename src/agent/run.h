@@ -35,7 +35,7 @@ struct run_spec {
     /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
      * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */
     int64_t deadline_grace_ms;
-    int64_t memory_bytes_max; /* 0 = none; without a cgroup (runs_offered) it is not enforced */
+    int64_t memory_bytes_max; /* 0 = none; one that is not offered (runs_offered) is refused */
     int64_t pids_max;         /* likewise */
     int64_t cpu_permille_max; /* of one core; likewise */
     int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
@@ -74,7 +74,7 @@ struct run {
 
 struct run_limits_offered {       /* what this machine's cgroups give; for the status */
     bool memory, pids, cpu, kill; /* kill: whole-tree kill by cgroup */
-    char missing[160];            /* what is not there and why, "" when all is */
+    char missing[240];            /* what is not there and why, "" when all is */
 };
 
 struct run_handler {

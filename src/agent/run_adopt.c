@@ -26,7 +26,7 @@ static void kill_lost(uv_work_t *work)
     if (!priv->lost_kill)
         return;
     assert(priv->mark.len > 0);
-    cgroup_open(&group, &priv->places, priv->run.key);
+    cgroup_open(&group, &priv->place, priv->run.key);
     /* Twice clean: who was about to fork when the first look came shows up at the second. */
     for (int cleans = 0; cleans < 2 && clock_mono_ms() < until_ms;
          cleans = clean ? cleans + 1 : 0) {
@@ -79,7 +79,7 @@ void run_take_file(struct run_private *priv, const struct runfile *file)
     priv->grace_ms = file->spec.stop_grace_ms;
     priv->deadline_ms = file->spec.deadline_boot_ms;
     priv->deadline_grace_ms = file->spec.deadline_grace_ms;
-    priv->places = file->places;
+    priv->place = file->place;
     priv->mark = arena_str(&priv->arena, file->mark);
     priv->boot_id = arena_str(&priv->arena, file->boot_id);
     priv->run.started_ms = file->created_ms;
@@ -143,6 +143,6 @@ void runs_adopt(struct runs *runs, void (*found)(struct run *run))
         closedir(list);
     else if (list_fd >= 0)
         close(list_fd);
-    cgroup_sweep(&runs->places, &runs->by_key);
+    cgroup_sweep(&runs->place, &runs->by_key);
     run_trash_empty(runs);
 }

@@ -32,7 +32,7 @@ struct runs {
     const char *shim_path;
     struct str boot_id;
     struct rnd rnd;
-    struct cgroup_places places;
+    struct cgroup_place place;
     bool opened_to_users; /* others may pass through our directory */
     struct map by_key;
     struct run_private *first, *last;
@@ -77,7 +77,7 @@ struct run_private {
     int64_t pinged_ms;       /* 0: no ping is out */
     int64_t patience_ms;     /* its shim answered: do not ask again before */
     int64_t cpu_ms_max;      /* what run_usage said last */
-    struct cgroup_places places;
+    struct cgroup_place place;
     struct str mark, boot_id;
     uv_work_t lost_work;
     bool lost_kill; /* there may be processes */

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
+#include "agent/cgroup.h"
 #include "base/mem.h"
 
 enum { STOP_PASSES = 16 };

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
 #include "base/json.h"
 
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
@@ -130,18 +129,29 @@ static void put_list(struct jsonw *w, const char *name, const struct str *list, 
     jsonw_end_arr(w);
 }
 
-static void put_places(struct jsonw *w, const struct cgroup_places *places)
+/* A row for each thing a group can do, each with its place: shims and agents of other releases look
+ * for it there. */
+static const struct {
+    const char *name;
+    int limit; /* enum cgroup_limit; -1: every group can */
+} place_rows[] = {
+    {"kill", -1},
+    {"cpu", -1}, /* what it used */
+    {"memory", CGROUP_MEMORY},
+    {"pids", CGROUP_PIDS},
+    {"quota", CGROUP_CPU},
+};
+
+static void put_place(struct jsonw *w, const struct cgroup_place *place)
 {
     jsonw_key(w, "cgroups");
     jsonw_obj(w);
-    for (int i = 0; i < CGROUP_PARTS; i++) {
-        const struct cgroup_place *place = &places->part[i];
-
-        if (place->version == 0)
+    for (size_t i = 0; i < COUNT_OF(place_rows) && place->parent[0]; i++) {
+        if (place_rows[i].limit >= 0 && !place->limits[place_rows[i].limit])
             continue;
-        jsonw_key(w, cgroup_part_name((enum cgroup_part)i));
+        jsonw_key(w, place_rows[i].name);
         jsonw_obj(w);
-        jsonw_kint(w, "version", place->version);
+        jsonw_kint(w, "version", 2);
         jsonw_kstr(w, "parent", str_of(place->parent));
         jsonw_end_obj(w);
     }
@@ -169,7 +179,7 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     jsonw_kstr(&w, "boot_id", file->boot_id);
     jsonw_kstr(&w, "mark", file->mark);
     jsonw_kint(&w, "created_ms", file->created_ms);
-    put_places(&w, &file->places);
+    put_place(&w, &file->place);
     jsonw_end_obj(&w);
     err = put_file(dir_fd, RUNFILE_SPEC, buf_view(&text), why);
     buf_free(&text);
@@ -215,15 +225,18 @@ static bool are_env(const struct str *list, size_t count)
     return true;
 }
 
-static void get_places(const struct json *obj, struct arena *arena, struct cgroup_places *places)
+static void get_place(const struct json *obj, struct arena *arena, struct cgroup_place *place)
 {
-    for (int i = 0; i < CGROUP_PARTS; i++) {
-        const struct json *place = json_get(obj, cgroup_part_name((enum cgroup_part)i));
+    for (size_t i = 0; i < COUNT_OF(place_rows); i++) {
+        const struct json *row = json_get(obj, place_rows[i].name);
         int64_t version = 0;
 
-        if (json_int(json_get(place, "version"), &version) && (version == 1 || version == 2) &&
-            str_copy(get_str(place, "parent", arena), places->part[i].parent, CGROUP_PATH_MAX))
-            places->part[i].version = (int)version;
+        if (!json_int(json_get(row, "version"), &version) || version != 2)
+            continue; /* an earlier release also made groups of v1 */
+        if (place_rows[i].limit >= 0)
+            place->limits[place_rows[i].limit] = place->parent[0] != '\0';
+        else if (!str_copy(get_str(row, "parent", arena), place->parent, CGROUP_PATH_MAX))
+            place->parent[0] = '\0';
     }
 }
 
@@ -256,7 +269,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
         !json_int(json_get(root, "created_ms"), &file.created_ms))
         return problem_set(why, ERR_BAD_REQUEST, "", "The spec of the run is not complete.");
     spec->input = input ? STR("") : STR_NONE;
-    get_places(json_get(root, "cgroups"), arena, &file.places);
+    get_place(json_get(root, "cgroups"), arena, &file.place);
     *ret_file = file;
     return ERR_OK;
 }

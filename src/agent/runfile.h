@@ -34,7 +34,7 @@ struct runfile {
     struct str boot_id;   /* of the kernel under which it was started */
     struct str mark;      /* "BERTH_RUN=…", in the environment of every process of the run */
     int64_t created_ms;   /* wall */
-    struct cgroup_places places;
+    struct cgroup_place place;
 };
 
 /* Files are made new (0600) and never followed through links. */

@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
+#include "agent/cgroup.h"
 
 enum { FD_DIR, FD_AGENT, FD_COUNT };
 

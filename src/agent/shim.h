@@ -21,12 +21,12 @@ enum { SHIM_PACKET_MAX = 512 };
 
 struct shim_job {
     const struct runfile *file;
-    const struct cgroup *group;
-    int dir_fd;   /* of the run */
-    mode_t umask; /* what the job gets */
-    int oom_adj;  /* the shim's own; below 0 the job goes back to 0 */
-    pid_t pid;    /* of the main process, once it runs */
-    int out_fd;   /* its stdout and stderr, non-blocking */
+    struct cgroup *group; /* removed when the job could not enter it and need not */
+    int dir_fd;           /* of the run */
+    mode_t umask;         /* what the job gets */
+    int oom_adj;          /* the shim's own; below 0 the job goes back to 0 */
+    pid_t pid;            /* of the main process, once it runs */
+    int out_fd;           /* its stdout and stderr, non-blocking */
 };
 
 /* The job's program runs when this returns ERR_OK. */
@@ -37,6 +37,7 @@ enum shim_step { STEP_NONE, STEP_GROUP, STEP_USER, STEP_DIR, STEP_EXEC };
 /* How far the new process came; in memory that both see. */
 struct shim_report {
     enum shim_step step;
+    bool outside; /* it runs without its group */
     int error;
 };
 
@@ -58,6 +59,7 @@ struct shim_plan {
     const char *cwd; /* NULL: work_fd */
     const char *path;
     bool cloned_into;
+    bool must_enter; /* it has limits */
     pid_t shim;
 };
 

@@ -87,9 +87,10 @@ _Noreturn void shim_job_become(const struct shim_plan *plan)
 {
     int oom_fd;
 
-    errno = cgroup_enter(plan->job->group, plan->cloned_into);
-    if (errno != 0)
+    errno = plan->cloned_into ? 0 : cgroup_enter(plan->job->group);
+    if (errno != 0 && plan->must_enter)
         give_up(plan, STEP_GROUP);
+    plan->report->outside = errno != 0;
     unblock_signals();
     setsid();
     dup2(plan->in_fd, STDIN_FILENO);
@@ -188,6 +189,7 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim
         return err;
     plan->env = shim_env(arena, job->file, environ, plan->user ? plan->user->home : NULL,
                          plan->user ? plan->user->name : NULL);
+    plan->must_enter = spec->memory_bytes_max || spec->pids_max || spec->cpu_permille_max;
     plan->path = shim_env_get(plan->env, "PATH");
     plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
     plan->argv = arena_array(arena, char *, spec->argc + 1);
@@ -204,7 +206,7 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim
 
 static enum err launch(struct shim_job *job, struct shim_plan *plan, struct problem *why)
 {
-    pid_t pid = shim_clone(plan, cgroup_clone_fd(job->group));
+    pid_t pid = shim_clone(plan, job->group->fd);
 
     if (pid < 0)
         return problem_set(why, ERR_IO, "", "No process can be made for it: %s.", strerror(errno));
@@ -215,6 +217,8 @@ static enum err launch(struct shim_job *job, struct shim_plan *plan, struct prob
                            plan->report->step == STEP_DIR && plan->cwd ? plan->cwd : plan->argv[0],
                            strerror(plan->report->error));
     }
+    if (plan->report->outside)
+        cgroup_remove(job->group); /* its tree is found by other means */
     job->pid = pid;
     return ERR_OK;
 }

@@ -491,7 +491,7 @@ static enum err prepare(struct shim *shim, struct problem *why)
     if (spec->log_bytes_max < RUN_LOG_BYTES_MIN)
         spec->log_bytes_max = RUN_LOG_BYTES_MIN;
     runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
-    return cgroup_make(&shim->group, &shim->file.places, spec->key,
+    return cgroup_make(&shim->group, &shim->file.place, spec->key,
                        &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
                                                .pids_max = spec->pids_max,
                                                .cpu_permille_max = spec->cpu_permille_max},
@@ -525,8 +525,12 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj)
     struct problem why = {0};
 
     assert(dir_fd >= 0 && shim.dir_fd == 0);
-    shim = (struct shim){
-        .dir_fd = dir_fd, .agent_fd = agent_fd, .signal_fd = -1, .listen_fd = -1, .alarm_fd = -1};
+    shim = (struct shim){.group = CGROUP_NONE,
+                         .dir_fd = dir_fd,
+                         .agent_fd = agent_fd,
+                         .signal_fd = -1,
+                         .listen_fd = -1,
+                         .alarm_fd = -1};
     shim.job = (struct shim_job){.file = &shim.file,
                                  .group = &shim.group,
                                  .dir_fd = dir_fd,

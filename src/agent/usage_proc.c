@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "agent/cgroup_file.h"
+#include "agent/cgroup.h"
 
 struct str usage_file(struct usage_files *files, const char *fmt, ...)
 {

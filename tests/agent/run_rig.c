@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
+#include "agent/cgroup.h"
 #include "agent/run_tree.h"
 
 const char *rig_shim(void)

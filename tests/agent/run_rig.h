@@ -60,4 +60,12 @@ int rig_fds(void);     /* descriptors of this process */
 int rig_zombies(void); /* children of this process that nobody reaped */
 int64_t rig_rss_kb(int pid);
 
+/* What needs control groups with limits is not run on a machine without; the virtual machine has
+ * them and says so with BERTH_TEST_GROUPS, and there it must run. */
+#define rig_skip_groups()                                                                          \
+    do {                                                                                           \
+        assert_null(getenv("BERTH_TEST_GROUPS"));                                                  \
+        skip();                                                                                    \
+    } while (0)
+
 #endif

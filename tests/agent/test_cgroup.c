@@ -5,12 +5,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup_file.h"
 #include "run_rig.h"
 
 #define V1_MOUNTS                                                                                  \
@@ -81,7 +81,7 @@ static void test_file_int(void **state)
 /* --- the real ones --- */
 
 struct site {
-    struct cgroup_places places;
+    struct cgroup_place place;
     struct cgroup group;
 };
 
@@ -91,7 +91,8 @@ static int setup(void **state)
     char name[32];
 
     snprintf(name, sizeof name, "berth-test-%d", (int)getpid());
-    cgroup_probe(name, &site.places);
+    cgroup_probe(name, &site.place);
+    site.group = CGROUP_NONE;
     *state = &site;
     return 0;
 }
@@ -100,10 +101,9 @@ static int teardown(void **state)
 {
     struct site *site = *state;
 
-    cgroup_unprobe(&site->places);
-    for (int i = 0; i < CGROUP_PARTS; i++)
-        if (site->places.part[i].version)
-            assert_int_equal(access(site->places.part[i].parent, F_OK), -1); /* nothing stays */
+    cgroup_unprobe(&site->place);
+    if (site->place.parent[0])
+        assert_int_equal(access(site->place.parent, F_OK), -1); /* nothing stays */
     return 0;
 }
 
@@ -112,7 +112,7 @@ static pid_t child_in(const struct cgroup *group)
     pid_t pid = fork();
 
     if (pid == 0) {
-        if (cgroup_enter(group, false) != 0)
+        if (cgroup_enter(group) != 0)
             _exit(1);
         signal(SIGTERM, SIG_IGN);
         for (;;)
@@ -128,7 +128,7 @@ static void await_inside(const struct cgroup *group, size_t count)
         struct buf procs = {0};
         size_t lines = 0;
 
-        cgroup_file_get(group->dirs[0].fd, "cgroup.procs", &procs);
+        cgroup_file_get(group->fd, "cgroup.procs", &procs);
         for (size_t i = 0; i < procs.len; i++)
             lines += procs.at[i] == '\n';
         buf_free(&procs);
@@ -139,22 +139,26 @@ static void await_inside(const struct cgroup *group, size_t count)
     }
 }
 
-static void check_kill(struct site *site)
+static void test_kill(void **state)
 {
+    struct site *site = *state;
     struct problem why = {0};
     int64_t cpu_ms;
     pid_t pids[3];
     int status;
 
-    if (cgroup_make(&site->group, &site->places, STR("kill.1"), &(struct cgroup_limits){0}, &why))
+    if (!site->place.parent[0]) {
+        assert_non_null(strstr(site->place.missing, "memory"));
+        rig_skip_groups();
+    }
+    if (cgroup_make(&site->group, &site->place, STR("kill.1"), &(struct cgroup_limits){0}, &why))
         fail_msg("%s", why.detail);
     assert_true(cgroup_empty(&site->group));
     for (size_t i = 0; i < COUNT_OF(pids); i++)
         pids[i] = child_in(&site->group);
     await_inside(&site->group, COUNT_OF(pids));
     assert_false(cgroup_empty(&site->group));
-    if (site->places.part[CGROUP_CPU].version)
-        assert_true(cgroup_cpu_ms(&site->group, &cpu_ms) && cpu_ms >= 0);
+    assert_true(cgroup_cpu_ms(&site->group, &cpu_ms) && cpu_ms >= 0);
     assert_true(cgroup_kill(&site->group));
     for (size_t i = 0; i < COUNT_OF(pids); i++) {
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
@@ -164,118 +168,102 @@ static void check_kill(struct site *site)
     cgroup_remove(&site->group);
 }
 
-static void test_kill(void **state)
+/* Whatever could not be passed on, the group we stand in is a domain as before, and so is the
+ * parent: one that is threaded or invalid would let nobody in. */
+static void test_types(void **state)
 {
     struct site *site = *state;
+    char path[CGROUP_PATH_MAX + 32];
+    struct buf type = {0};
+    const struct cgroup_limits none = {0};
+    struct problem why = {0};
 
-    if (!site->places.part[CGROUP_KILL].version) {
-        assert_non_null(strstr(site->places.missing, "kill"));
-        skip();
-    }
-    check_kill(site);
-}
-
-/* The way of older machines, where this one has it too. */
-static void test_kill_by_freezing(void **state)
-{
-    struct site site = *(struct site *)*state;
-    struct buf mounts = {0}, groups = {0};
-    struct cgroup_place *place = &site.places.part[CGROUP_KILL];
-    char path[CGROUP_PATH_MAX - 64];
-    bool found;
-
-    cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts);
-    cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &groups);
-    found = cgroup_find(buf_view(&mounts), buf_view(&groups), "freezer", path, sizeof path);
-    buf_free(&mounts);
-    buf_free(&groups);
-    if (!found || geteuid() != 0)
-        skip();
-    site.places = (struct cgroup_places){0};
-    place->version = 1;
-    snprintf(place->parent, sizeof place->parent, "%s/berth-test-%d", path, (int)getpid());
-    if (mkdir(place->parent, 0755) != 0)
-        skip();
-    check_kill(&site);
-    assert_int_equal(rmdir(place->parent), 0);
+    if (!site->place.parent[0])
+        rig_skip_groups();
+    snprintf(path, sizeof path, "%s/cgroup.type", site->place.parent);
+    assert_int_equal(cgroup_file_get(AT_FDCWD, path, &type), 0);
+    assert_true(str_is(buf_view(&type), "domain\n"));
+    buf_clear(&type);
+    snprintf(path, sizeof path, "%s/../cgroup.type", site->place.parent);
+    if (cgroup_file_get(AT_FDCWD, path, &type) == 0) /* the root of all has none */
+        assert_true(str_is(buf_view(&type), "domain\n"));
+    buf_free(&type);
+    assert_int_equal(cgroup_make(&site->group, &site->place, STR("type.1"), &none, &why), ERR_OK);
+    assert_true(site->group.fd >= 0);
+    cgroup_remove(&site->group);
 }
 
 static void test_limits(void **state)
 {
     struct site *site = *state;
-    const struct cgroup_place *memory = &site->places.part[CGROUP_MEMORY];
-    const struct cgroup_place *pids = &site->places.part[CGROUP_PIDS];
+    const bool *offered = site->place.limits;
+    struct cgroup_limits wanted = {
+        .memory_bytes_max = 8 << 20, .pids_max = 7, .cpu_permille_max = 250};
     struct problem why = {0};
+    struct buf quota = {0};
     int64_t value;
 
-    if (!memory->version || !pids->version)
-        skip();
-    if (cgroup_make(&site->group, &site->places, STR("limits.1"),
-                    &(struct cgroup_limits){
-                        .memory_bytes_max = 8 << 20, .pids_max = 7, .cpu_permille_max = 250},
-                    &why))
-        fail_msg("%s", why.detail);
-    for (size_t i = 0; i < site->group.count; i++) {
-        const struct cgroup_dir *dir = &site->group.dirs[i];
-
-        if (dir->parts & 1u << CGROUP_PIDS)
-            assert_true(cgroup_file_int(dir->fd, "pids.max", NULL, &value) && value == 7);
-        if (dir->parts & 1u << CGROUP_QUOTA && dir->version == 1)
-            assert_true(cgroup_file_int(dir->fd, "cpu.cfs_quota_us", NULL, &value) &&
-                        value == 25000);
-        if (dir->parts & 1u << CGROUP_MEMORY)
-            assert_true(cgroup_file_int(
-                            dir->fd, memory->version == 2 ? "memory.max" : "memory.limit_in_bytes",
-                            NULL, &value) &&
-                        value == 8 << 20);
+    if (!offered[CGROUP_MEMORY] || !offered[CGROUP_PIDS] || !offered[CGROUP_CPU]) {
+        assert_true(site->place.missing[0]);
+        /* Never made as if they counted. */
+        assert_int_equal(cgroup_make(&site->group, &site->place, STR("limits.1"), &wanted, &why),
+                         ERR_IO);
+        assert_int_equal(site->group.fd, -1);
+        rig_skip_groups();
     }
+    if (cgroup_make(&site->group, &site->place, STR("limits.1"), &wanted, &why))
+        fail_msg("%s", why.detail);
+    assert_true(cgroup_file_int(site->group.fd, "pids.max", NULL, &value) && value == 7);
+    assert_true(cgroup_file_int(site->group.fd, "memory.max", NULL, &value) && value == 8 << 20);
+    assert_int_equal(cgroup_file_get(site->group.fd, "cpu.max", &quota), 0);
+    assert_true(str_is(buf_view(&quota), "25000 100000\n"));
+    buf_free(&quota);
     assert_true(cgroup_memory_bytes(&site->group, &value) && value >= 0);
     assert_int_equal(cgroup_oom_kills(&site->group), 0);
     cgroup_remove(&site->group);
-    cgroup_open(&site->group, &site->places, STR("limits.1"));
-    assert_int_equal(site->group.count, 0); /* it is gone */
+    cgroup_open(&site->group, &site->place, STR("limits.1"));
+    assert_int_equal(site->group.fd, -1); /* it is gone */
 }
 
 static void test_sweep(void **state)
 {
     struct site *site = *state;
-    const char *parent = site->places.part[CGROUP_KILL].parent;
     struct map runs = {0};
     char kept[CGROUP_PATH_MAX + 16], gone[CGROUP_PATH_MAX + 16];
 
-    if (!site->places.part[CGROUP_KILL].version)
-        skip();
-    snprintf(kept, sizeof kept, "%s/kept", parent);
-    snprintf(gone, sizeof gone, "%s/gone", parent);
+    if (!site->place.parent[0])
+        rig_skip_groups();
+    snprintf(kept, sizeof kept, "%s/kept", site->place.parent);
+    snprintf(gone, sizeof gone, "%s/gone", site->place.parent);
     assert_int_equal(mkdir(kept, 0755), 0);
     assert_int_equal(mkdir(gone, 0755), 0);
     map_put(&runs, STR("kept"), site);
-    cgroup_sweep(&site->places, &runs);
+    cgroup_sweep(&site->place, &runs);
     assert_int_equal(access(gone, F_OK), -1);
     assert_int_equal(rmdir(kept), 0);
     map_free(&runs);
 }
 
-/* A machine that offers nothing says so, part by part. */
+/* Without limits a run needs no group; with one it is never started as if the limit counted. */
 static void test_places_that_fail(void **state)
 {
-    struct cgroup_places places = {0};
+    static const struct cgroup_limits some = {.memory_bytes_max = 1}, none = {0};
+    struct cgroup_place place = {0};
     struct cgroup group;
     struct problem why = {0};
 
-    assert_int_equal(cgroup_make(&group, &places, STR("k"),
-                                 &(struct cgroup_limits){.memory_bytes_max = 1}, &why),
-                     ERR_OK); /* what is not offered is not enforced */
-    assert_int_equal(group.count, 0);
-    assert_false(cgroup_kill(&group));
-    assert_true(cgroup_empty(&group));
-    cgroup_remove(&group);
-    places.part[CGROUP_MEMORY].version = 1;
-    strcpy(places.part[CGROUP_MEMORY].parent, "/proc/self/nothing/here");
-    assert_int_equal(cgroup_make(&group, &places, STR("k"),
-                                 &(struct cgroup_limits){.memory_bytes_max = 1}, &why),
-                     ERR_IO);
-    assert_true(why.detail[0]);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(cgroup_make(&group, &place, STR("k"), &none, &why), ERR_OK);
+        assert_int_equal(group.fd, -1);
+        assert_int_equal(cgroup_enter(&group), 0);
+        assert_false(cgroup_kill(&group));
+        assert_true(cgroup_empty(&group));
+        cgroup_remove(&group);
+        assert_int_equal(cgroup_make(&group, &place, STR("k"), &some, &why), ERR_IO);
+        assert_true(why.detail[0]);
+        strcpy(place.parent, "/proc/self/nothing/here");
+        place.limits[CGROUP_MEMORY] = true;
+    }
 }
 
 int main(void)
@@ -284,7 +272,7 @@ int main(void)
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_file_int),
         cmocka_unit_test_setup_teardown(test_kill, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_kill_by_freezing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_types, setup, teardown),
         cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
         cmocka_unit_test(test_places_that_fail),

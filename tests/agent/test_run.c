@@ -242,7 +242,7 @@ static int try_as_nobody(const struct passwd *nobody)
     if (runs_start(runs, &spec, NULL, &run, &why) != ERR_FORBIDDEN || !strstr(why.detail, "root"))
         return 3;
     runs_offered(runs, &offered); /* groups of root's are not for nobody, and that is said */
-    if (offered.kill || offered.memory || offered.pids || !strstr(offered.missing, "memory: "))
+    if (offered.kill || offered.memory || offered.pids || !strstr(offered.missing, "memory"))
         return 5;
     runs_free(runs);
     loop_done(&loop);
@@ -655,11 +655,11 @@ static void test_tree(void **state)
 static void test_tree_without_cgroups(void **state)
 {
     struct rig *rig = *state;
-    struct cgroup_places places = rig->runs->places;
+    struct cgroup_place place = rig->runs->place;
 
-    rig->runs->places = (struct cgroup_places){0};
+    rig->runs->place = (struct cgroup_place){0};
     check_tree(rig, "tree.proc");
-    rig->runs->places = places;
+    rig->runs->place = place;
 }
 
 /* The main process ends by itself: what it left is ended before that is told. */
@@ -705,7 +705,7 @@ static void test_fork_bomb(void **state)
 
     runs_offered(rig->runs, &offered);
     if (!offered.pids)
-        skip(); /* without the limit this test would take the machine along */
+        rig_skip_groups(); /* without the limit this test would take the machine along */
     run = rig_sh(rig, "bomb", "trap '' TERM; f() { f | f & }; f 2>/dev/null; sleep 60", &spec);
     rig_await_end(rig, run);
     assert_string_equal(run->exit.reason, "TIMEOUT");
@@ -715,13 +715,22 @@ static void test_memory_limit(void **state)
 {
     struct rig *rig = *state;
     struct run_spec spec = {.memory_bytes_max = 16 << 20, .timeout_ms = 20000};
+    struct str argv = STR("true");
+    struct run_spec refused = {.handler = &rig_handler,
+                               .key = STR("refused"),
+                               .argv = &argv,
+                               .argc = 1,
+                               .memory_bytes_max = 16 << 20};
     struct run_limits_offered offered;
+    struct problem why = {0};
     struct run *run;
 
     runs_offered(rig->runs, &offered);
     if (!offered.memory) {
         assert_non_null(strstr(offered.missing, "memory"));
-        skip();
+        assert_int_equal(runs_start(rig->runs, &refused, NULL, &run, &why), ERR_PRECONDITION);
+        assert_non_null(strstr(why.detail, offered.missing));
+        rig_skip_groups();
     }
     run = rig_sh(rig, "oom", "exec tail /dev/zero", &spec);
     rig_await_end(rig, run);

@@ -298,13 +298,13 @@ static void test_shim_killed(void **state)
 static void test_shim_killed_without_cgroups(void **state)
 {
     struct rig *rig = *state;
-    struct cgroup_places places;
+    struct cgroup_place place;
 
     rig_open(rig);
-    places = rig->runs->places;
-    rig->runs->places = (struct cgroup_places){0};
+    place = rig->runs->place;
+    rig->runs->place = (struct cgroup_place){0};
     check_lost(rig, "lost.2");
-    rig->runs->places = places;
+    rig->runs->place = place;
 }
 
 /* Agent and shim are both gone when the next agent comes. */

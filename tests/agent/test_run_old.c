@@ -62,11 +62,11 @@ static void test_stop(void **state)
 static void test_stop_without_cgroups(void **state)
 {
     struct rig *rig = *state;
-    struct cgroup_places places = rig->runs->places;
+    struct cgroup_place place = rig->runs->place;
 
-    rig->runs->places = (struct cgroup_places){0};
+    rig->runs->place = (struct cgroup_place){0};
     check_stop(rig, "old.proc");
-    rig->runs->places = places;
+    rig->runs->place = place;
 }
 
 int main(void)

@@ -63,10 +63,8 @@ static struct runfile example(void)
         .created_ms = 1700000000000,
     };
 
-    file.places.part[CGROUP_KILL].version = 2;
-    strcpy(file.places.part[CGROUP_KILL].parent, "/sys/fs/cgroup/berth");
-    file.places.part[CGROUP_PIDS].version = 1;
-    strcpy(file.places.part[CGROUP_PIDS].parent, "/sys/fs/cgroup/pids/berth");
+    strcpy(file.place.parent, "/sys/fs/cgroup/berth");
+    file.place.limits[CGROUP_PIDS] = true;
     return file;
 }
 
@@ -97,7 +95,8 @@ static void test_spec(void **state)
     assert_int_equal(read.spec.log_bytes_max, 6);
     assert_true(str_eq(read.dir, wrote.dir) && str_eq(read.mark, wrote.mark));
     assert_true(str_eq(read.boot_id, wrote.boot_id) && read.created_ms == wrote.created_ms);
-    assert_memory_equal(read.places.part, wrote.places.part, sizeof read.places.part);
+    assert_string_equal(read.place.parent, wrote.place.parent);
+    assert_memory_equal(read.place.limits, wrote.place.limits, sizeof read.place.limits);
     assert_int_equal(fstatat(site->dir_fd, RUNFILE_SPEC, &info, 0), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
 }
