@@ -74,6 +74,7 @@ struct config {
     const struct json *install_command; /* null: packages are not installed */
     const struct json *run_command;     /* of deployments without one of their own; null: none */
     int64_t install_timeout_ms;
+    int64_t packages_kept, packages_unused_ms;
     int64_t restart_min_ms, restart_max_ms, restart_stable_ms;
     int64_t heartbeat_ms; /* until a server says otherwise */
     int log_level, log_format;

@@ -244,7 +244,10 @@ static void look_at_all(struct copies *copies)
 
 static void on_tick(struct loop_part *part)
 {
-    look_at_all(container_of(part, struct copies, part));
+    struct copies *copies = container_of(part, struct copies, part);
+
+    look_at_all(copies);
+    packages_trim(copies->packages, copies->told && clock_boot_ms() < copies->fence_ms);
 }
 
 /* --- what it is told --- */

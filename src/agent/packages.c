@@ -2,6 +2,7 @@
 #include "agent/packages.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -25,6 +26,8 @@ enum {
     RETRY_MAX_MS = 5 * 60 * 1000,
     STOP_GRACE_MS = 5000,
     OWN_ENV = 3,
+    PACKAGE_NAME_MAX = 128,
+    TRIM_MS = 60 * 1000,
 };
 
 struct package {
@@ -35,8 +38,9 @@ struct package {
     const char *dir;
     bool ready;
     int64_t failures;
-    int64_t next_ms; /* CLOCK_MONOTONIC: no try before */
-    struct run *run; /* the last try; NULL: none */
+    int64_t next_ms;   /* CLOCK_MONOTONIC: no try before */
+    int64_t needed_ms; /* CLOCK_MONOTONIC: somebody asked for it */
+    struct run *run;   /* the last try; NULL: none */
 };
 
 struct packages {
@@ -47,6 +51,8 @@ struct packages {
     struct map by_key;
     struct rnd rnd;
     struct arena arena;
+    int64_t sure_ms; /* CLOCK_MONOTONIC: since when it is known what should run; 0: it is not */
+    int64_t trim_ms; /* the next look at what is unused */
 };
 
 struct packages *packages_new(struct loop *loop, const struct config *config, const char *data_dir,
@@ -122,6 +128,17 @@ static bool mark(const struct package *package)
         close(fd);
     buf_free(&path);
     return fd >= 0;
+}
+
+/* Its time says when it was last used, to whoever comes after this agent. */
+static void touch(const char *dir)
+{
+    struct buf path = {0};
+
+    buf_fmt(&path, "%s" MARK, dir);
+    buf_char(&path, 0);
+    utimensat(AT_FDCWD, path.at, NULL, AT_SYMLINK_NOFOLLOW);
+    buf_free(&path);
 }
 
 static struct package *get(struct packages *packages, struct str name, struct str version)
@@ -305,6 +322,9 @@ enum package_state packages_need(struct packages *packages, struct str name, str
     if (!name.len || json_is_null(packages->config->install_command))
         return PACKAGE_READY;
     package = get(packages, name, version.at ? version : STR(""));
+    package->needed_ms = packages->loop->mono_ms;
+    if (package->ready)
+        touch(package->dir);
     if (!package->ready && !is_busy(package) && packages->loop->mono_ms >= package->next_ms)
         try(package);
     *ret_dir = package->dir;
@@ -349,4 +369,118 @@ bool packages_adopt(struct packages *packages, struct run *run)
     if (run->state == RUN_ENDED)
         on_ended(run);
     return true;
+}
+
+/* --- what nothing uses any more --- */
+
+struct leftover {
+    char name[PACKAGE_NAME_MAX + 1];
+    struct timespec used; /* wall */
+};
+
+/* Something runs in it: a copy, its health check, or the command that installs it. */
+static bool is_used(const struct packages *packages, const char *dir)
+{
+    for (struct run *run = NULL; (run = runs_next(packages->runs, run));)
+        if (run->state != RUN_ENDED && run->cwd.at && str_starts(run->cwd, str_of(dir)) &&
+            (run->cwd.len == strlen(dir) || run->cwd.at[strlen(dir)] == '/'))
+            return true;
+    return false;
+}
+
+/* Used or asked for lately: by what this agent knows, and by what its marks say of earlier ones. */
+static bool is_left_over(const struct packages *packages, const char *name,
+                         struct leftover *ret_left)
+{
+    const struct package *package = map_get(&packages->by_key, str_of(name));
+    int64_t unused_ms = packages->config->packages_unused_ms;
+    struct arena arena = {0};
+    const char *dir = arena_fmt(&arena, "%s/%s", packages->dir, name).at;
+    struct stat info;
+    bool left = false;
+
+    if (!str_starts(str_of(name), STR("p.")) ||
+        !str_copy(str_of(name), ret_left->name, sizeof ret_left->name))
+        ; /* not one of ours */
+    else if (is_used(packages, dir))
+        touch(dir);
+    else if (lstat(arena_fmt(&arena, "%s" MARK, dir).at, &info) == 0 || lstat(dir, &info) == 0) {
+        int64_t used_ms = (int64_t)info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1000000;
+
+        left = packages->loop->wall_ms - used_ms >= unused_ms &&
+               (!package || packages->loop->mono_ms - package->needed_ms >= unused_ms);
+        ret_left->used = info.st_mtim;
+    }
+    arena_free(&arena);
+    return left;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct timespec *x = &((const struct leftover *)a)->used;
+    const struct timespec *y = &((const struct leftover *)b)->used;
+
+    if (x->tv_sec != y->tv_sec)
+        return x->tv_sec < y->tv_sec ? 1 : -1;
+    return (x->tv_nsec < y->tv_nsec) - (x->tv_nsec > y->tv_nsec);
+}
+
+static void discard(struct packages *packages, const char *name)
+{
+    struct package *package = map_get(&packages->by_key, str_of(name));
+    struct arena arena = {0};
+    const char *dir = arena_fmt(&arena, "%s/%s", packages->dir, name).at;
+
+    if (runs_discard(packages->runs, dir))
+        log_event(LOG_INFO, "package.removed", KC("dir", dir),
+                  KC("reason", "nothing here uses it any more"));
+    else
+        log_event(LOG_WARN, "package.remove_failed", KC("dir", dir), KC("reason", strerror(errno)));
+    if (package) {
+        if (package->run)
+            run_forget(package->run);
+        map_del(&packages->by_key, package->key);
+        arena_free(&package->arena);
+        free(package);
+    }
+    arena_free(&arena);
+}
+
+static void trim(struct packages *packages)
+{
+    struct leftover *left = NULL;
+    size_t count = 0, room = 0;
+    DIR *list = opendir(packages->dir);
+
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        if (count == room) {
+            room = room ? room * 2 : 16;
+            left = mem_resize(left, room * sizeof *left);
+        }
+        count += is_left_over(packages, entry->d_name, &left[count]);
+    }
+    if (list)
+        closedir(list);
+    if (count > 0)
+        qsort(left, count, sizeof *left, newest_first);
+    for (size_t i = (size_t)packages->config->packages_kept; i < count; i++)
+        discard(packages, left[i].name);
+    free(left);
+}
+
+void packages_trim(struct packages *packages, bool sure)
+{
+    int64_t now_ms = packages->loop->mono_ms, unused_ms = packages->config->packages_unused_ms;
+
+    if (!sure) {
+        packages->sure_ms = 0;
+        return;
+    }
+    if (!packages->sure_ms)
+        packages->sure_ms = now_ms;
+    /* All that should run has been asked for meanwhile, unless it waits longer than that. */
+    if (now_ms - packages->sure_ms < unused_ms || now_ms < packages->trim_ms)
+        return;
+    packages->trim_ms = now_ms + (unused_ms < TRIM_MS ? unused_ms : TRIM_MS);
+    trim(packages);
 }

@@ -26,6 +26,9 @@ bool packages_adopt(struct packages *packages, struct run *run); /* see copies_a
  * installed for it, because no command is configured or no package is named. */
 enum package_state packages_need(struct packages *packages, struct str name, struct str version,
                                  const char **ret_dir);
+/* Every tick while this node has a good lease, so that what it should run is known; `sure` is false
+ * when it has none. What nothing has used for packages_unused_ms goes, except the last few. */
+void packages_trim(struct packages *packages, bool sure);
 /* {name}, {version} and {dir} ("" for NULL) in the words of a command that is a list; in the arena.
  * A text for the shell is left alone: what it needs is in its environment, where nothing can be
  * taken for a command. False: it is no command. */

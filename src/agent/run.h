@@ -62,6 +62,7 @@ struct run_exit {
 struct run {
     struct runs *runs;
     struct str key, meta;
+    struct str cwd; /* as its spec has it; at == NULL: `work` */
     enum run_state state;
     int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
     int pid;              /* of its main process; 0: not known (yet) */
@@ -113,6 +114,9 @@ struct run *runs_find(struct runs *runs, struct str key);
 size_t runs_count(const struct runs *runs); /* not ENDED */
 /* The next run; NULL after the last. for (run = NULL; (run = runs_next(runs, run));) */
 struct run *runs_next(struct runs *runs, struct run *run);
+/* A directory beside that of the runs goes: its name at once, what is in it some time soon, on a
+ * thread. False: it cannot be moved, for example because it is on another file system. */
+bool runs_discard(struct runs *runs, const char *path);
 /* Output from byte `offset` of everything it ever wrote (as far as it is kept): up to `max` bytes
  * into `out`; *ret_offset is where those begin (later than asked when older output is gone). */
 enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,

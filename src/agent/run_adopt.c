@@ -81,6 +81,8 @@ void run_take_file(struct run_private *priv, const struct runfile *file)
     priv->deadline_grace_ms = file->spec.deadline_grace_ms;
     priv->place = file->place;
     priv->mark = arena_str(&priv->arena, file->mark);
+    if (file->spec.cwd.at)
+        priv->run.cwd = arena_str(&priv->arena, file->spec.cwd);
     priv->boot_id = arena_str(&priv->arena, file->boot_id);
     priv->run.started_ms = file->created_ms;
 }

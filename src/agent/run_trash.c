@@ -140,17 +140,25 @@ void run_trash_empty(struct runs *runs)
         abort(); /* only for a work without a function */
 }
 
-static void throw_away(struct runs *runs, int from_fd, const char *name)
+static bool throw_away(struct runs *runs, int from_fd, const char *name)
 {
     char gone[sizeof RUN_TRASH + NAME_SIZE];
+    bool done;
 
     snprintf(gone, sizeof gone, RUN_TRASH "/%" PRId64, runs->trash_number++);
-    if (renameat(from_fd, name, runs->dir_fd, gone) != 0 &&
-        /* It was removed by hand; or a job took our right to move it. */
-        ((errno == ENOENT && mkdirat(runs->dir_fd, RUN_TRASH, 0700) == 0) ||
-         (errno == EACCES && fchmodat(from_fd, name, 0700, 0) == 0)))
-        renameat(from_fd, name, runs->dir_fd, gone);
+    done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
+
+    /* It was removed by hand; or a job took our right to move it. */
+    if (!done && ((errno == ENOENT && mkdirat(runs->dir_fd, RUN_TRASH, 0700) == 0) ||
+                  (errno == EACCES && fchmodat(from_fd, name, 0700, 0) == 0)))
+        done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
     run_trash_empty(runs);
+    return done;
+}
+
+bool runs_discard(struct runs *runs, const char *path)
+{
+    return throw_away(runs, AT_FDCWD, path);
 }
 
 void run_trash(struct runs *runs, struct str key)

@@ -138,6 +138,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
         .there = true, .starts = 1, .spec = *spec, .deadline_ms = spec->deadline_boot_ms};
     assert_true(str_copy(spec->key, fake->key, sizeof fake->key));
     assert_true(str_copy(spec->meta, fake->meta, sizeof fake->meta));
+    str_copy(spec->cwd, fake->cwd, sizeof fake->cwd);
     assert_true(str_copy(spec->input, fake->input, sizeof fake->input) || !spec->input.at);
     join(fake->argv, sizeof fake->argv, spec->argv, spec->argc);
     join(fake->env, sizeof fake->env, spec->env, spec->env_count);
@@ -147,6 +148,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     fake->run = (struct run){.runs = runs,
                              .key = str_of(fake->key),
                              .meta = str_of(fake->meta),
+                             .cwd = str_of(fake->cwd),
                              .state = RUN_STARTING,
                              .started_ms = 1000,
                              .handler = spec->handler,
@@ -157,6 +159,23 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     mkdir(path, 0700);
     *ret_run = &fake->run;
     return ERR_OK;
+}
+
+struct run *runs_next(struct runs *runs, struct run *run)
+{
+    int i = run ? (int)(container_of(run, struct fake_run, run) - fake_runs) + 1 : 0;
+
+    while (i < fake_run_count && !fake_runs[i].there)
+        i++;
+    return i < fake_run_count ? &fake_runs[i].run : NULL;
+}
+
+bool runs_discard(struct runs *runs, const char *path)
+{
+    char command[600];
+
+    snprintf(command, sizeof command, "rm -r '%s'", path);
+    return system(command) == 0;
 }
 
 void run_stop(struct run *run, const char *reason, int64_t grace_ms)

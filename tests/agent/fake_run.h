@@ -13,6 +13,7 @@ struct fake_run {
     int starts; /* how often this key was ever started */
     char key[RUN_KEY_MAX + 1];
     char meta[1024];
+    char cwd[256];
     char argv[1024]; /* words with '|' between */
     char env[4096];  /* likewise */
     char input[1024];

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "copies_bench.h"
 #include "unit.h"
@@ -111,12 +112,72 @@ static void test_no_command_no_package(void **state)
     assert_null(strstr(bench_run("a")->env, "BERTH_PACKAGE_DIR="));
 }
 
+static void later(struct bench *bench, int64_t ms)
+{
+    bench->loop.mono_ms += ms;
+    bench->loop.wall_ms += ms;
+}
+
+/* What runs stays, and so does what was used lately; of the rest the last few, for going back. */
+static void test_unused_ones_go(void **state)
+{
+    enum { VERSIONS = 6, HOUR_MS = 3600 * 1000 };
+    static const struct run_handler handler = {.ended = run_forget};
+    struct bench *bench = *state;
+    struct packages *packages = packages_new(&bench->loop, &bench->config, bench->dir, bench->runs);
+    const char *dirs[VERSIONS];
+    struct str argv = STR("serve");
+    struct run *run;
+
+    bench->config.packages_kept = 2;
+    bench->config.packages_unused_ms = HOUR_MS;
+    bench->loop.wall_ms = clock_wall_ms();
+    for (int i = 0; i < VERSIONS; i++) {
+        char version[8];
+
+        snprintf(version, sizeof version, "%d", i);
+        assert_int_equal(packages_need(packages, STR("web"), str_of(version), &dirs[i]),
+                         PACKAGE_BUSY);
+        dirs[i] = arena_cstr(&bench->arena, str_of(dirs[i]));
+        fake_run_end(install(i)->key, "EXITED", 0, -1, "");
+    }
+    assert_int_equal(runs_start(bench->runs,
+                                &(struct run_spec){.handler = &handler,
+                                                   .key = STR("d.web"),
+                                                   .argv = &argv,
+                                                   .argc = 1,
+                                                   .cwd = str_of(dirs[0])},
+                                NULL, &run, NULL),
+                     ERR_OK);
+    packages_trim(packages, true);
+    later(bench, HOUR_MS + 60000);
+    packages_trim(packages, false); /* nobody knows what should run */
+    later(bench, 1);
+    packages_trim(packages, true);
+    for (int i = 0; i < VERSIONS; i++)
+        assert_int_equal(access(dirs[i], F_OK), 0);
+    packages_need(packages, STR("web"), STR("2"), &dirs[2]); /* it is asked for all the time */
+    dirs[2] = arena_cstr(&bench->arena, str_of(dirs[2]));
+    later(bench, HOUR_MS - 1);
+    packages_trim(packages, true);
+    assert_int_equal(access(dirs[1], F_OK), 0);
+    packages_need(packages, STR("web"), STR("2"), &dirs[2]);
+    dirs[2] = arena_cstr(&bench->arena, str_of(dirs[2]));
+    later(bench, 1);
+    packages_trim(packages, true);
+    for (int i = 0; i < VERSIONS; i++) /* 0 runs, 2 is wanted, 4 and 5 were the last */
+        assert_int_equal(access(dirs[i], F_OK), i == 1 || i == 3 ? -1 : 0);
+    assert_int_equal(packages_need(packages, STR("web"), STR("1"), &dirs[1]), PACKAGE_BUSY);
+    packages_free(packages);
+}
+
 #define PACKAGE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {PACKAGE_TEST(test_once), PACKAGE_TEST(test_failure),
-                                       PACKAGE_TEST(test_no_command_no_package)};
+                                       PACKAGE_TEST(test_no_command_no_package),
+                                       PACKAGE_TEST(test_unused_ones_go)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
