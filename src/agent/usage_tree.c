@@ -333,8 +333,9 @@ void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int6
         int64_t began_us = spent_us();
 
         look_again(trees, files, mono_ms, usage->cores_milli);
-        /* On a machine with ten thousand processes this is not for every second. */
-        trees->next_ms = mono_ms + (spent_us() - began_us) * WALK_REST / 1000;
+        /* On a machine with ten thousand processes this is not for every second; and however fast
+         * it was, no time between two walks gives no rate. */
+        trees->next_ms = mono_ms + 1 + (spent_us() - began_us) * WALK_REST / 1000;
     }
     usage->own_cpu_permille = trees->own_cpu_permille;
     usage->own_memory_kib = trees->own_memory_kib;

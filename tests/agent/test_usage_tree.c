@@ -5,6 +5,10 @@
 #include "agent/usage.h"
 #include "machine.h"
 
+/* Between two looks. A walk is followed by fifty times its length without one: it would have to
+ * take two seconds to be missing from the next look. */
+enum { STEP_MS = 100000, STEP_S = STEP_MS / 1000 };
+
 struct bench {
     struct machine machine;
     struct usage_meter *meter;
@@ -74,15 +78,15 @@ static void test_own_trees(void **state)
     assert_int_equal(usage.trees[0].memory_kib, 72 * page_kib);
     assert_int_equal(usage.trees[1].memory_kib, 502 * page_kib);
 
-    procs[4].ticks += hz * 2; /* two cores for a second */
-    procs[6].ticks += hz / 2; /* half a core */
-    self.ticks += hz / 10;    /* a tenth */
-    procs[1].ticks += hz * 5; /* somebody else */
-    procs[0].ticks += hz;
+    procs[4].ticks += hz * STEP_S * 2; /* two cores */
+    procs[6].ticks += hz * STEP_S / 2; /* half a core */
+    self.ticks += hz * STEP_S / 10;    /* a tenth */
+    procs[1].ticks += hz * STEP_S * 5; /* somebody else */
+    procs[0].ticks += hz * STEP_S;
     for (size_t i = 0; i < COUNT_OF(procs); i++)
         machine_put_proc(machine, &procs[i]);
     machine_put_self(machine, &self);
-    usage = look(bench, 1000);
+    usage = look(bench, STEP_MS);
     assert_int_equal(usage.trees[0].cpu_permille, 250); /* 2 of 8 cores */
     assert_int_equal(usage.trees[1].cpu_permille, 62);
     assert_int_equal(usage.own_cpu_permille, 325);
@@ -102,29 +106,29 @@ static void test_processes_come_and_go(void **state)
     machine_put_self(machine, &self);
     machine_put_proc(machine, &child);
     machine_put_proc(machine, &old);
-    assert_int_equal(look(bench, -1000).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
+    assert_int_equal(look(bench, -STEP_MS).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
     look(bench, 0);
 
     machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */
-    assert_int_equal(look(bench, 1000).own_cpu_permille, 0);
+    assert_int_equal(look(bench, STEP_MS).own_cpu_permille, 0);
 
-    child.ticks = hz; /* the number is used again: a new one, so all of it is new */
+    child.ticks = hz * STEP_S; /* the number is used again: a new one, so all of it is new */
     child.start = 2000;
     machine_put_proc(machine, &child);
-    assert_int_equal(look(bench, 2000).own_cpu_permille, 125);
+    assert_int_equal(look(bench, 2 * STEP_MS).own_cpu_permille, 125);
 
-    child.ticks = hz / 2; /* another one with the same number that has used less */
+    child.ticks = hz * STEP_S / 2; /* another one with the same number that has used less */
     child.start = 3000;
     machine_put_proc(machine, &child);
-    assert_int_equal(look(bench, 3000).own_cpu_permille, 62);
+    assert_int_equal(look(bench, 3 * STEP_MS).own_cpu_permille, 62);
 
     usage_own(bench->meter, pids, 1); /* an old process joins and brings no past with it */
-    assert_int_equal(look(bench, 4000).own_cpu_permille, 0);
-    old.ticks += hz * 4;
+    assert_int_equal(look(bench, 4 * STEP_MS).own_cpu_permille, 0);
+    old.ticks += hz * STEP_S * 4;
     machine_put_proc(machine, &old);
-    assert_int_equal(look(bench, 5000).own_cpu_permille, 500);
+    assert_int_equal(look(bench, 5 * STEP_MS).own_cpu_permille, 500);
     usage_own(bench->meter, NULL, 0);
-    assert_int_equal(look(bench, 6000).tree_count, 0);
+    assert_int_equal(look(bench, 6 * STEP_MS).tree_count, 0);
 }
 
 /* Trees are named anew at each sample; what is known of them stays until the next walk. */
@@ -147,7 +151,7 @@ static void test_named_again(void **state)
     assert_int_equal(usage.trees[0].memory_kib, USAGE_NONE);
     assert_int_equal(usage.trees[1].pid, 200);
     assert_int_equal(usage.trees[1].memory_kib, memory_kib);
-    assert_int_equal(look(bench, 60000).trees[0].memory_kib, 0);
+    assert_int_equal(look(bench, STEP_MS).trees[0].memory_kib, 0);
 }
 
 /* What /proc shows changes while it is read: rings and missing parents must not hang it. */
@@ -172,7 +176,7 @@ static void test_odd_trees(void **state)
     machine_put(machine, "proc/16/stat", "16 (cut) S 100 16");
     machine_put(machine, "proc/17/stat", "no process at all");
     assert_int_equal(look(bench, 0).own_memory_kib, 0);
-    assert_int_equal(look(bench, 1000).own_memory_kib, 0);
+    assert_int_equal(look(bench, STEP_MS).own_memory_kib, 0);
 }
 
 #define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
