@@ -79,7 +79,8 @@ static void report(struct agent_job *job, const char *reason, struct str result)
     if (job->note)
         outbox_drop(job->note);
     job->note = outbox_put(job->jobs->outbox, done ? OUTBOX_DONE : OUTBOX_FAIL, str_of(job->job_id),
-                           job->attempt, done ? STR_NONE : str_of(reason), result, true, job);
+                           job->attempt, done ? STR_NONE : str_of(reason), result,
+                           job->command && job->run, true, job);
 }
 
 static void report_run(struct agent_job *job)
@@ -220,7 +221,7 @@ static void refuse(struct jobs *jobs, const struct jobs_order *order, const char
               KI("attempt_id", order->attempt), KS("type", order->type), KC("reason", reason),
               KS("detail", detail));
     outbox_put(jobs->outbox, OUTBOX_FAIL, order->job_id, (int)order->attempt, str_of(reason),
-               STR_NONE, false, NULL);
+               STR_NONE, false, false, NULL);
 }
 
 static void take(struct jobs *jobs, const struct jobs_order *order, const char *key,
@@ -233,6 +234,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     str_copy(order->job_id, job->job_id, sizeof job->job_id);
     job->attempt = (int)order->attempt;
     job->priority = order->priority;
+    job->command = !json_is_null(order->command);
     job->received_ms = jobs->loop->wall_ms;
     job->since_ms = jobs->loop->mono_ms;
     job->type = arena_str(&job->arena, order->type);
@@ -245,7 +247,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     jobs_enter(job);
     jobs->handler->began(job);
     job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order->job_id, job->attempt, STR_NONE,
-                           STR_NONE, false, job);
+                           STR_NONE, false, false, job);
 }
 
 /* The same attempt again: said once more is what is known of it. */
@@ -254,7 +256,7 @@ static void again(struct agent_job *job)
     job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
     if (job->state == JOBS_RUNNING && !job->note)
         job->note = outbox_put(job->jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
-                               STR_NONE, STR_NONE, false, job);
+                               STR_NONE, STR_NONE, false, false, job);
     else if (job->state == JOBS_KEPT)
         report_run(job);
 }

@@ -35,6 +35,7 @@ struct agent_job {
     struct str type, title;
     struct str traceparent; /* len 0: none */
     int64_t priority;
+    bool command;        /* it came with its own, and needs no executor */
     int64_t received_ms; /* wall */
     int64_t since_ms;    /* CLOCK_MONOTONIC: since when it takes a slot */
     bool cancelled;      /* before it began */

@@ -222,6 +222,8 @@ void jobs_meta_write(const struct agent_job *job, struct buf *out)
     jsonw_kstr(&w, "title", job->title);
     jsonw_kstr(&w, "traceparent", job->traceparent.len ? job->traceparent : STR_NONE);
     jsonw_kint(&w, "priority", job->priority);
+    if (job->command)
+        jsonw_kbool(&w, "command", true);
     jsonw_kint(&w, "received_ms", job->received_ms);
     jsonw_end_obj(&w);
 }
@@ -243,6 +245,7 @@ bool jobs_meta_read(struct str meta, struct agent_job *job)
         if (order.traceparent.at)
             job->traceparent = arena_str(&job->arena, trace_parent(order.traceparent));
         job->priority = order.priority;
+        job->command = !json_is_null(order.command);
         json_int(json_get(root, "received_ms"), &job->received_ms);
     }
     arena_free(&arena);

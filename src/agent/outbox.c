@@ -111,6 +111,8 @@ static void write_note(struct jsonw *w, const struct outbox_note *note)
         jsonw_kstr(w, "status", STR("ok"));
     if (note->reason.at)
         jsonw_kstr(w, "reason", note->reason);
+    if (note->command)
+        jsonw_kbool(w, "command", true);
     if (note->result.at && !note->bare)
         jsonw_kraw(w, "result", note->result);
 }
@@ -271,6 +273,7 @@ static void read_line(struct outbox *outbox, struct str line, size_t *bad)
                             reason ? json_str(reason, &arena) : STR_NONE,
                             result ? json_raw(result) : STR_NONE);
             note->kept = true;
+            json_bool(json_get(root, "command"), &note->command);
             link_note(outbox, note, (uint64_t)seq);
         }
     }
@@ -346,13 +349,14 @@ static void pause_all(struct outbox *outbox)
 }
 
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
-                               int attempt, struct str reason, struct str result, bool keep,
-                               void *user)
+                               int attempt, struct str reason, struct str result, bool command,
+                               bool keep, void *user)
 {
     struct outbox_note *note = note_new(outbox, kind, job_id, attempt, reason, result);
 
     assert(str_is_id(job_id, OUTBOX_JOB_MAX) && kind < OUTBOX_KINDS && !outbox->freeing);
     note->user = user;
+    note->command = command;
     note->kept = keep;
     link_note(outbox, note, outbox->last_seq + 1);
     if (keep)

@@ -33,6 +33,7 @@ struct outbox_note {
     int attempt;
     char job_id[OUTBOX_JOB_MAX + 1];
     struct str reason; /* FAIL */
+    bool command;      /* DONE, FAIL: of a command that came with the job */
     struct str result; /* JSON; at == NULL: none */
     void *user;
 };
@@ -59,8 +60,8 @@ struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note)
 size_t outbox_count(const struct outbox *outbox);
 /* Strings are copied. `keep`: on disk too. Sent at once when the link stands. */
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
-                               int attempt, struct str reason, struct str result, bool keep,
-                               void *user);
+                               int attempt, struct str reason, struct str result, bool command,
+                               bool keep, void *user);
 void outbox_drop(struct outbox_note *note); /* without a word to anybody */
 void outbox_up(struct outbox *outbox);      /* the link stands: everything goes out */
 void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */

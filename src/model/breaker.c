@@ -86,6 +86,14 @@ static void open_at(struct breaker *breaker, int64_t now_ms)
     breaker->probe_until_ms = 0;
 }
 
+void breaker_try(struct breaker *breaker)
+{
+    if (breaker->state != BREAKER_OPEN)
+        return;
+    breaker->state = BREAKER_HALF_OPEN;
+    breaker->probe_until_ms = 0;
+}
+
 enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
                                 int64_t now_ms)
 {

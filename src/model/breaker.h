@@ -40,6 +40,8 @@ bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *r
                     int64_t now_ms);
 /* May a task go? Half open: yes to the first, which is the probe; no to others until it ends. */
 bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms);
+/* Its pause is not waited for: what comes next is a probe. */
+void breaker_try(struct breaker *breaker);
 enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
                                 int64_t now_ms);
 enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,

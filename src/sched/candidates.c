@@ -456,3 +456,11 @@ bool candidates_all_shut(const struct dispatch *dispatch)
             return false;
     return dispatch->whys[WHY_BREAKER] > 0;
 }
+
+bool candidates_pool_shut(const struct dispatch *dispatch)
+{
+    const uint32_t *whys = dispatch->whys;
+    uint32_t gone = whys[WHY_NOT_READY] + whys[WHY_STALE] + whys[WHY_NO_CAPACITY];
+
+    return whys[WHY_BREAKER] > 0 && whys[WHY_BREAKER] + gone == dispatch->members;
+}

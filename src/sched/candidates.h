@@ -40,5 +40,7 @@ void candidates_start_over(struct dispatch *dispatch);
 bool candidates_nobody_fits(const struct dispatch *dispatch);
 /* All who could do it, and have not had it before, are kept shut by their breakers. */
 bool candidates_all_shut(const struct dispatch *dispatch);
+/* So is the whole pool, apart from those that are gone: whoever is shut there is its last. */
+bool candidates_pool_shut(const struct dispatch *dispatch);
 
 #endif

@@ -175,6 +175,24 @@ static bool look_again(struct dispatch *dispatch)
     return dispatch->count > 0;
 }
 
+/* Nobody of the pool gets such work: that would shut the pool itself. They are asked once more, and
+ * one of them takes it as a probe, unless one is out. */
+static bool ask_the_last(struct dispatch *dispatch)
+{
+    if (dispatch->last || !candidates_pool_shut(dispatch))
+        return false;
+    dispatch->last = true;
+    if (dispatch->outcome.phase == OUTCOME_PREFERRED) { /* it is all there is */
+        dispatch->next = 0;
+        dispatch->whys[WHY_BREAKER] = 0;
+        return true;
+    }
+    dispatch->preferred = NULL;
+    candidates_start_over(dispatch);
+    candidates_choose(dispatch);
+    return dispatch->count > 0;
+}
+
 /* A pool nobody of which gets work is told, once a minute: people may not know (ruling 22). */
 static void tell_shut(struct dispatch *dispatch)
 {
@@ -210,6 +228,10 @@ static void log_preferred(const struct dispatch *dispatch)
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
+    if (ask_the_last(dispatch)) {
+        reserve_next(dispatch);
+        return;
+    }
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
         const struct snap_pool *pool = candidates_pool(dispatch);
         size_t others = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
@@ -344,6 +366,7 @@ static void fill_reserve(struct dispatch *dispatch)
     op->u.put.timeout_ms = spec->timeout_ms;
     op->u.put.owner = store_number(dispatch->loop->sched->store);
     op->u.put.ttl_ms = config->reservation_ttl_ms;
+    op->u.put.last = dispatch->last;
     if (!dispatch->exists) { /* a reserve before this one found all full and left nothing */
         op->u.put.fresh = true;
         op->u.put.spec = spec->json;

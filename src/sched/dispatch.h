@@ -68,6 +68,7 @@ struct dispatch {
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
     bool again; /* also to a node that had it before: all others are shut */
+    bool last;  /* all of the pool are shut: one of them gets a probe at a time */
     struct node *preferred;
     size_t count, next;
     struct node *expected; /* whose pending count was raised */

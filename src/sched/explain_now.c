@@ -16,6 +16,7 @@ struct survey {
     struct policy_candidate best[POLICY_SAMPLE_MAX];
     size_t best_count;
     bool again_ok;
+    bool last; /* all of the pool are shut: one of them gets a probe at a time */
 };
 
 static bool is_shut(const struct survey *survey, struct str node)
@@ -26,7 +27,7 @@ static bool is_shut(const struct survey *survey, struct str node)
         const struct store_breaker *item = &survey->breakers[i];
 
         if (str_eq(item->node, node) && str_eq(item->type, type))
-            return item->breaker.state == BREAKER_OPEN ||
+            return (item->breaker.state == BREAKER_OPEN && !survey->last) ||
                    (item->breaker.state == BREAKER_HALF_OPEN && item->breaker.probe_until_ms);
     }
     return false;
@@ -207,6 +208,12 @@ const struct explain *explain_now(struct dispatch *dispatch, const struct store_
     dispatch->members = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
     struct node *chosen = look_around(survey, pool, preferred);
     count_whys(dispatch, survey);
+    if (!chosen && candidates_pool_shut(dispatch)) {
+        survey->last = true;
+        memset(dispatch->whys, 0, sizeof dispatch->whys);
+        chosen = look_around(survey, pool, preferred);
+        count_whys(dispatch, survey);
+    }
     dispatch->err = answer(survey, pool, preferred, chosen);
     if (dispatch->err)
         dispatch_refuse(dispatch, dispatch->err);

@@ -39,6 +39,7 @@ void settle_start(struct settle *settle)
     op->u.settle.stop_grace_ms = config->stop_grace_ms;
     op->u.settle.reason = settle->reason;
     op->u.settle.result = settle->result;
+    op->u.settle.command = settle->command;
     op->u.settle.owner = store_number(settle->loop->sched->store);
     op->u.settle.hold_ms = SCHED_HOLD_MS;
     if (settle->kind != SETTLE_ACK) {

@@ -24,6 +24,7 @@ struct settle {
     struct str node; /* at == NULL: not from a node */
     struct str reason;
     struct str result; /* JSON; at == NULL: none */
+    bool command;      /* DONE, FAIL: of a command that came with the job */
     void (*done)(struct settle *settle);
     void *user;
     /* the answer */

@@ -123,6 +123,7 @@ struct message {
     struct str node_id;
     struct str reason;
     struct str result; /* JSON text */
+    bool command;      /* of one that came with the job, not of an executor */
     bool ok;           /* `status` was "ok" or absent */
 };
 enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,

@@ -13,6 +13,7 @@ enum { LIST_DEFAULT = 50, LIST_MAX = 1000 };
 struct message_fields {
     struct str job_id, node_id, status, reason;
     int64_t attempt_id;
+    bool command;
     const struct json *result;
 };
 
@@ -28,6 +29,7 @@ static const struct field fields[] = {
     {.name = "node_id", .type = FIELD_ID, .offset = AT(node_id), .max = NODE_ID_MAX},
     {.name = "status", .type = FIELD_STR, .offset = AT(status), .max = 64},
     {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 1024},
+    {.name = "command", .type = FIELD_BOOL, .offset = AT(command)},
     {.name = "result", .type = FIELD_JSON, .offset = AT(result)},
 };
 static const struct schema message_schema = {
@@ -58,6 +60,7 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
                            STR_ARG(in.job_id));
     message.ok = !in.status.at || str_is(in.status, "ok");
     message.reason = in.reason;
+    message.command = in.command;
     if (kind != SETTLE_ACK && !message.reason.at && (kind == SETTLE_FAIL || !message.ok))
         message.reason = STR("FAILED");
     message.reason = cut_text(message.reason, STORE_REASON_MAX);
@@ -141,6 +144,7 @@ static void node_message(struct call *call, enum settle_kind kind)
                               .node = message.node_id,
                               .reason = message.reason,
                               .result = message.result,
+                              .command = message.command,
                               .done = settle_answer,
                               .user = call};
     settle_start(settle);

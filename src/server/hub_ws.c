@@ -386,6 +386,7 @@ static void on_job(struct wscall *call, struct socket *socket, enum settle_kind 
                                    .node = socket->node->id, /* who it is, not who it says */
                                    .reason = message.reason,
                                    .result = message.result,
+                                   .command = message.command,
                                    .done = settled};
     settle_start(&call->settle);
 }

@@ -122,15 +122,19 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
     }
 }
 
-bool breakers_allow(struct breakers *breakers, struct str node, struct str type, int64_t now_ms,
-                    struct gate **ret_probe)
+bool breakers_allow(struct breakers *breakers, struct str node, struct str type, bool last,
+                    int64_t now_ms, struct gate **ret_probe)
 {
     struct gate *gate = find(breakers, node, type);
 
     *ret_probe = NULL;
     if (!gate)
         return true;
-    if (gate->probe || !breaker_allowed(&gate->breaker, &breakers->rules, now_ms))
+    if (gate->probe)
+        return false;
+    if (last)
+        breaker_try(&gate->breaker);
+    if (!breaker_allowed(&gate->breaker, &breakers->rules, now_ms))
         return false;
     if (gate->breaker.state == BREAKER_HALF_OPEN)
         *ret_probe = gate;

@@ -47,9 +47,10 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
                    int64_t now_ms);
 
 /* May work of this type go to this node? *ret_probe: then it is the probe of this one, and the
- * caller, who has a slot for it already, tells by breakers_probe(); NULL: it is not. */
-bool breakers_allow(struct breakers *breakers, struct str node, struct str type, int64_t now_ms,
-                    struct gate **ret_probe);
+ * caller, who has a slot for it already, tells by breakers_probe(); NULL: it is not. The `last`
+ * node of a pool is not shut: it gets a probe at a time. */
+bool breakers_allow(struct breakers *breakers, struct str node, struct str type, bool last,
+                    int64_t now_ms, struct gate **ret_probe);
 void breakers_probe(struct breakers *breakers, struct journal *journal, struct gate *gate,
                     struct entry *entry, int64_t now_ms);
 /* Its lease ran out: another probe may go. */

@@ -178,8 +178,8 @@ static struct holder *first_fit(struct ledger *ledger, struct store_op *op, stru
         if (holder && holder->known)
             candidate->why = take_slot(holder, lease, op, candidate->spare, now_ms);
         assert(candidate->why != LEASE_RESV_EXISTS);
-        if (candidate->why == LEASE_OK &&
-            !breakers_allow(&ledger->breakers, candidate->node, type, now_ms, ret_probe)) {
+        if (candidate->why == LEASE_OK && !breakers_allow(&ledger->breakers, candidate->node, type,
+                                                          op->u.put.last, now_ms, ret_probe)) {
             lease_end(&holder->counts, lease);
             candidate->why = LEASE_BREAKER;
         }

@@ -174,10 +174,13 @@ static void end_lease(struct ledger *ledger, struct store_op *op, struct entry *
 
 /* What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
  * a good end does: the other may be what the cancel made of it. */
-static enum breakers_word word_of(const struct entry *entry, const struct verdict *verdict)
+static enum breakers_word word_of(const struct entry *entry, const struct store_op *op,
+                                  const struct verdict *verdict)
 {
     bool of_work = verdict->event == JOB_EV_FAIL || verdict->event == JOB_EV_RUN_TIMEOUT;
 
+    if (op->u.settle.command && verdict->event != JOB_EV_RUN_TIMEOUT)
+        return BREAKERS_NOTHING;
     if (verdict->event == JOB_EV_DONE)
         return BREAKERS_GOOD;
     if (!of_work || job_state_final(entry->head.state))
@@ -193,8 +196,8 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct entry
         end_lease(ledger, op, entry, effect);
     else if (entry->ran_out != LEASE_NONE)
         op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
-    op->u.settle.breaker =
-        breakers_settle(&ledger->breakers, ledger->journal, entry, word_of(entry, verdict), now_ms);
+    op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
+                                           word_of(entry, op, verdict), now_ms);
     ledger_settled(ledger, entry);
     attempts_add(&entry->attempts, &entry->head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;

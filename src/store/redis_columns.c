@@ -131,8 +131,8 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
 /* A new job with a candidate, as nearly all are. */
 static bool put_is_plain(const struct store_op *op, size_t count)
 {
-    return op->verb == STORE_RESERVE && op->job && op->attempt == 1 && count > 0 &&
-           op->u.put.spec.at && !op->u.put.idem.at && op->u.put.max_attempts >= 1 &&
+    return op->verb == STORE_RESERVE && !op->u.put.last && op->job && op->attempt == 1 &&
+           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && op->u.put.max_attempts >= 1 &&
            op->u.put.max_attempts <= JOB_ATTEMPTS_MAX && op->u.put.type.len <= POOL_LANG_MAX &&
            op->u.put.candidates[0].node.len <= NODE_ID_MAX && op->u.put.candidates[0].spare >= 0 &&
            op->u.put.candidates[0].spare <= UINT8_MAX;
@@ -181,6 +181,7 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
     if (type.len > POOL_LANG_MAX)
         type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
     put_begin(to);
+    put_number(to, op->u.put.last, 1);
     put_number(to, op->u.put.spec.at != NULL, 1);
     put_number(to, op->u.put.idem.at != NULL, 1);
     put_number(to, op->attempt, 4);
@@ -286,8 +287,10 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
 static void finish_rest(struct scratch *to, const struct store_op *op, struct str reason,
                         int64_t not_after_ms)
 {
-    bool blames =
-        op->u.settle.outcome == STORE_FAIL && breaker_blames(reason.len ? reason : STR("FAILED"));
+    bool fail = op->u.settle.outcome == STORE_FAIL;
+    bool speaks = !op->u.settle.command && /* of its executor */
+                  (op->u.settle.outcome == STORE_DONE ||
+                   (fail && breaker_blames(reason.len ? reason : STR("FAILED"))));
 
     put_begin(to);
     put_number(to, op->node.at != NULL, 1);
@@ -297,7 +300,7 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
     put_number(to, reason.len > 0, 1);
     put_number(to, op->u.settle.candidates_left, 1);
     put_number(to, op->u.settle.want_record, 1);
-    put_number(to, blames, 1);
+    put_number(to, speaks, 1);
     put_number(to, op->u.settle.owner, 4);
     put_number(to, op->u.settle.hold_ms, 8);
 }
@@ -326,7 +329,7 @@ static struct column_texts add_finish(struct columns *columns, const struct stor
     struct str reason = op->u.settle.reason;
     bool done = op->u.settle.outcome == STORE_DONE;
     bool plain = done && is_plain(op) && op->u.settle.result.len <= WIRE_RESULT_MAX &&
-                 !op->u.settle.want_record;
+                 !op->u.settle.want_record && !op->u.settle.command;
     struct scratch text;
 
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);

@@ -212,6 +212,8 @@ struct store_op {
             bool fresh;           /* RESERVE: its id was just made, nothing was ever sent of it that
                                      may have been taken: nobody need look whether it exists */
             struct str type;      /* likewise; at == NULL: it takes no part in breakers */
+            bool last;            /* RESERVE: nobody else of the pool gets such work, so an open
+                                     breaker lets one through at a time */
             struct str idem;      /* Idempotency-Key with its scope; at == NULL: none */
             uint64_t fingerprint; /* of the request body, compared when the key is known */
             struct str session;   /* R004-7 is kept for it; at == NULL: none */
@@ -240,7 +242,9 @@ struct store_op {
                                        timeout */
             enum store_outcome outcome;
             struct str reason;
-            struct str result;    /* JSON */
+            struct str result; /* JSON */
+            bool command; /* DONE, FAIL of a command that came with the job: it tells nothing of
+                             its node, and moves no breaker */
             bool candidates_left; /* REFUSED, SEND_FAILED */
             unsigned owner;
             int64_t hold_ms;  /* of a job that goes back to waiting (RETRYING, SELECTING) */

@@ -105,9 +105,10 @@ static int teardown(void **state)
 
 static struct outbox_note *put(struct desk *desk, enum outbox_kind kind, const char *job)
 {
-    return outbox_put(
-        desk->outbox, kind, str_of(job), 1, kind == OUTBOX_FAIL ? STR("EXIT_3") : STR_NONE,
-        kind == OUTBOX_ACK ? STR_NONE : STR("{\"exit_code\":3}"), kind != OUTBOX_ACK, desk);
+    return outbox_put(desk->outbox, kind, str_of(job), 1,
+                      kind == OUTBOX_FAIL ? STR("EXIT_3") : STR_NONE,
+                      kind == OUTBOX_ACK ? STR_NONE : STR("{\"exit_code\":3}"), kind == OUTBOX_FAIL,
+                      kind != OUTBOX_ACK, desk);
 }
 
 static bool reply(struct desk *desk, uint64_t id, const char *rest)
@@ -142,7 +143,7 @@ static void test_messages(void **state)
         {OUTBOX_DONE, "{\"id\":2,\"msg\":\"done\",\"job_id\":\"j1\",\"attempt_id\":1,"
                       "\"status\":\"ok\",\"result\":{\"exit_code\":3}}"},
         {OUTBOX_FAIL, "{\"id\":3,\"msg\":\"fail\",\"job_id\":\"j1\",\"attempt_id\":1,"
-                      "\"reason\":\"EXIT_3\",\"result\":{\"exit_code\":3}}"},
+                      "\"reason\":\"EXIT_3\",\"command\":true,\"result\":{\"exit_code\":3}}"},
     };
 
     outbox_up(desk->outbox);
@@ -307,7 +308,7 @@ static void test_restart(void **state)
     put(desk, OUTBOX_DONE, "one");
     note = put(desk, OUTBOX_FAIL, "two");
     outbox_put(desk->outbox, OUTBOX_DONE, STR("three"), 7, STR_NONE, STR("{\"a\":\n[1,\r\n2]}"),
-               true, NULL);
+               false, true, NULL);
     assert_true(reply(desk, note->seq, "\"ok\":true"));
     desk_close(desk);
     desk_open(desk);
@@ -381,7 +382,7 @@ static void test_compaction(void **state)
     kept = put(desk, OUTBOX_DONE, "kept");
     for (int i = 0; i < 40; i++) {
         struct outbox_note *note = outbox_put(desk->outbox, OUTBOX_DONE, STR("j1"), 1, STR_NONE,
-                                              buf_view(&large), true, desk);
+                                              buf_view(&large), false, true, desk);
 
         assert_true(reply(desk, note->seq, "\"ok\":true"));
     }

@@ -1,4 +1,5 @@
 """Breakers: a node that keeps failing one type of work gets no more of it, until one probe went well."""
+import pathlib
 import time
 
 import test_agent
@@ -11,6 +12,10 @@ class Breaker(Case):
     def node(self, server, node_id="n1", **facts):
         return Node(server, node_id, **{"allowed_types": ["dev", "talk"], "labels": {"id": node_id},
                                         "max_concurrent_jobs": 50, **facts})
+
+    def beside(self, server):
+        """Another node of the pool: the last one of a pool is never shut."""
+        self.node(server, "n2")
 
     def send(self, server, node_id="n1", type="dev", **fields):
         return self.task(server, type=type, requires=f"id={node_id}", max_attempts=1, **fields)
@@ -111,13 +116,12 @@ class Opening(Breaker):
     def test_face_to_face_takes_part(self):
         server = self.start()
         node = Node(server, "n1")
-        for _ in range(3):
+        for _ in range(2):
             self.placed(server)
             self.ok(node.fail(self.take(node)))
-            # The second attempt has nowhere else to go.
-            if self.state(server, type="f2f")[0] == "OPEN":
-                break
-            self.ok(node.fail(self.take(node)))
+            self.ok(node.fail(self.take(node)))  # the second attempt has nowhere else to go
+        self.assertEqual(self.state(server, type="f2f"), ("OPEN", 4))
+        self.placed(server)  # as the probe
         body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"], {"BREAKER_OPEN": 1})
         # Who wants just this node is told why not.
@@ -128,6 +132,7 @@ class Opening(Breaker):
     def test_a_shut_pool_is_told_once_a_minute(self):
         server = self.start()
         self.fails(server, self.node(server))
+        self.ok(self.send(server))  # as the probe
         for _ in range(5):
             self.shut(server)
         told = self.events(server, "breaker.pool_shut")
@@ -154,10 +159,58 @@ class Opening(Breaker):
         self.assertEqual(server.job(job["job_id"])["state"], "DONE")
 
 
+class LastOfItsPool(Breaker):
+    """It is never shut: while its breaker is open it gets a probe at a time."""
+
+    def test_one_at_a_time_instead_of_a_pause(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        for failures in (4, 5):
+            answers = in_parallel(8, lambda _: self.send(server).status)
+            self.assertEqual(sorted(answers), [200] + [503] * 7)
+            self.shut(server)
+            self.assertEqual(self.state(server)[0], "HALF_OPEN")
+            self.ok(node.fail(self.take(node), "EXIT_1"))
+            self.assertEqual(self.state(server), ("OPEN", failures))
+        self.works(server, node)
+        self.assertEqual(self.breakers(server), {})
+
+    def test_waiting_tasks_go_one_by_one(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        jobs = [self.ok(self.send(server, queue_ms=60000), status) for status in (200, 202, 202)]
+        self.ok(node.fail(self.take(node), "EXIT_1"))
+        self.ok(node.done(self.take(node)))
+        self.ok(node.done(self.take(node)))
+        self.assertEqual([self.state_of(server, job, "FAILED" if job is jobs[0] else "DONE")["state"] for job in jobs],
+                         ["FAILED", "DONE", "DONE"])
+
+    def test_the_others_are_gone_or_shut_too(self):
+        server = self.start()
+        n1, n2, n3 = (self.node(server, f"n{i}") for i in (1, 2, 3))
+        self.fails(server, n1)
+        self.fails(server, n2)
+        self.shut(server)
+        self.ok(server.post("/v1/nodes/n3/drain"))
+        probe = self.ok(self.task(server, max_attempts=1))
+        self.assertIn(probe["node_id"], ("n1", "n2"))
+
+    def test_a_dry_run_says_the_same(self):
+        server = self.start()
+        node = self.node(server)
+        self.fails(server, node)
+        self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}))["outcome"], "PLACED")
+        self.ok(self.task(server))
+        self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}))["outcome"], "ALL_CANDIDATES_FULL_OR_FAILED")
+
+
 class Restart(Breaker):
     def test_kill_during_the_pause_keeps_it_open(self):
         server = self.start()
         node = self.node(server)
+        self.beside(server)
         self.fails(server, node)
         self.fails(server, node, 2, "talk")
         before = self.breakers(server)
@@ -282,6 +335,7 @@ class Reset(Breaker):
     def test_an_operator_resets_it(self):
         server = self.start()
         node = self.node(server)
+        self.beside(server)
         self.fails(server, node)
         self.shut(server)
         self.assertEqual(self.ok(server.post("/v1/breakers/reset", {"node_id": "n1", "type": "dev"})),
@@ -319,6 +373,7 @@ class Queue(Breaker):
     def test_waiting_tasks_go_when_the_pause_is_over(self):
         server = self.start(breaker_cooldown_ms=1500)
         node = self.node(server, max_concurrent_jobs=4)
+        self.beside(server)
         self.fails(server, node)
         jobs = [self.ok(self.send(server, queue_ms=60000), 202) for _ in range(100)]
         self.assertQueue(server, 100)
@@ -346,6 +401,7 @@ class Queue(Breaker):
     def test_a_reset_lets_them_go_at_once(self):
         server = self.start()
         node = self.node(server)
+        self.beside(server)
         self.fails(server, node)
         job = self.ok(self.send(server, queue_ms=60000), 202)
         self.assertQueue(server, 1)
@@ -354,37 +410,59 @@ class Queue(Breaker):
 
 
 class RealAgent(test_agent.AgentCase):
+    EXECUTOR = "labels: {{id: a1}}\nexecutors: {{dev: {{command: /bin/sh, args: ['-c', '{}']}}}}"
+
     def state(self, server):
         return [(b["node_id"], b["type"], b["state"]) for b in server.get("/v1/breakers").json["breakers"]]
 
     def test_restart_of_everything(self):
-        """Three commands fail; server and agent are killed; only one command is the probe."""
+        """Three runs of an executor fail; server and agent are killed; only one job is the probe."""
         server = self.start()
-        agent = self.agent(server)
+        Node(server, "n2", allowed_types=["dev"])
+        agent = self.agent(server, config=self.EXECUTOR.format("exit 1"))
         for _ in range(3):
-            job = self.ok(self.task(server, command="exit 1", max_attempts=1))
+            job = self.ok(self.task(server, requires="id=a1", max_attempts=1))
             self.assertEqual(self.state_of(server, job, "FAILED")["reason"], "EXIT_1")
         self.assertEqual(self.state(server), [("a1", "dev", "OPEN")])
         server.kill()
         agent.kill()
+        ran, gate = self.dir / "ran", self.dir / "gate"
+        executor = self.EXECUTOR.format(f"echo $BERTH_JOB_ID >> {ran}; " + test_agent.GATE.format(gate=gate))
         server = self.start()
-        agent = self.agent(server)
+        agent = self.agent(server, config=executor)
         self.assertEqual(self.state(server), [("a1", "dev", "OPEN")])
-        self.problem(self.task(server, command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.problem(self.task(server, requires="id=a1"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.ok(self.task(server, type="talk", command="true"))
         server.kill()
         agent.kill()
         # The pause is what the setting says now.
         server = self.start(breaker_cooldown_ms=10)
-        self.agent(server)
-        ran, gate = self.dir / "ran", self.dir / "gate"
-        command = f"echo $BERTH_JOB_ID >> {ran}; " + test_agent.GATE.format(gate=gate)
-        answers = in_parallel(12, lambda _: self.task(server, command=command))
+        self.agent(server, config=executor)
+        answers = in_parallel(12, lambda _: self.task(server, requires="id=a1"))
         placed = [answer.json for answer in answers if answer.status == 200]
         self.assertEqual(len(placed), 1, [str(answer) for answer in answers])
         eventually("the probe runs", ran.exists)
-        self.problem(self.task(server, command=command), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.problem(self.task(server, requires="id=a1"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         gate.touch()
         self.state_of(server, placed[0], "DONE")
         self.assertEqual(self.state(server), [])
         self.assertEqual(ran.read_text().split(), [placed[0]["job_id"]])
+
+    def test_what_a_command_exits_with_is_not_its_nodes(self):
+        """Nor what it does after the agent was killed meanwhile; an executor of the configuration counts."""
+        server = self.start()
+        agent = self.agent(server, config=self.EXECUTOR.format("exit 1"))
+        for command in ["exit 1", "kill -9 $$", ["/no/such/program"]]:
+            job = self.run_task(server, command, max_attempts=2)
+            self.assertEqual(self.ended(server, job)["state"], "FAILED")
+        gate = self.dir / "gate"
+        job = self.run_task(server, f"touch {gate}.begun; " + test_agent.GATE.format(gate=gate) + "; exit 1", max_attempts=1)
+        eventually("it runs", pathlib.Path(f"{gate}.begun").exists)
+        agent.kill()
+        gate.touch()
+        self.agent(server, config=self.EXECUTOR.format("exit 1"))
+        self.assertEqual(self.ended(server, job)["reason"], "EXIT_1")
+        self.assertEqual(self.state(server), [])
+        self.ended(server, self.ok(self.task(server, max_attempts=1)))
+        self.ended(server, self.run_task(server, "true"))
+        self.assertEqual([(b["state"], b["failures"]) for b in server.get("/v1/breakers").json["breakers"]], [("CLOSED", 1)])

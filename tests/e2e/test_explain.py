@@ -132,15 +132,16 @@ class Explain(Case):
             node.poll()
             self.ok(node.ack(job))
             self.ok(node.fail(job, "EXIT_1"))
+        self.ok(self.task(server))  # as the probe
         would = self.dry(server, {"type": "dev"})
         self.assertEqual(self.reasons(would["now"]), {"n1": "BREAKER_OPEN"})
         self.assertIn("failed 3 such jobs", would["now"]["nodes"][0]["detail"])
         self.assertEqual(would["now"]["nodes"][0]["breaker"]["failures"], 3)
         refused = self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         node = self.why(server, refused["job_id"])["decisions"][0]["nodes"][0]
-        self.assertEqual((node["reason"], node["breaker"]["state"]), ("BREAKER_OPEN", "OPEN"))
+        self.assertEqual((node["reason"], node["breaker"]["state"]), ("BREAKER_OPEN", "HALF_OPEN"))
         shown = server.node("n1")
-        self.assertEqual([(b["type"], b["state"]) for b in shown["breakers"]], [("dev", "OPEN")])
+        self.assertEqual([(b["type"], b["state"]) for b in shown["breakers"]], [("dev", "HALF_OPEN")])
         self.assertIs(shown["takes_work"], True)
 
     def test_a_node_says_why_it_takes_no_work(self):

@@ -480,15 +480,14 @@ class Deaths(Instances):
     def test_one_probe_in_the_whole_cluster(self):
         for server in self.all:
             server.stop()
-        self.all = [self.instance(f"p{i}", breaker_threshold=2, breaker_cooldown_ms=1000, max_retry=1) for i in range(3)]
+        self.all = [self.instance(f"p{i}", breaker_threshold=2, max_retry=1) for i in range(3)]
         node = Node(self.all[0], "n1", max_concurrent_jobs=50, allowed_types=["dev"])
         eventually("known", lambda: self.views(["n1"]), 2)
         for i in range(2):
             job = self.ok(self.task(self.all[i]))
             self.ok(node.ack(job))
             self.ok(node.fail(job, reason="EXECUTOR_CRASHED"))
-        self.assertEqual(self.task(self.all[2]).status, 503)
-        time.sleep(1.1)
+        # It is all the pool has, so its pause is not waited for.
         answers = [self.task(self.all[i % 3]).status for i in range(12)]
         self.assertEqual(sorted(answers), [200] + [503] * 11)
 

@@ -6,7 +6,7 @@
 
 static const struct breaker_rules rules = {.threshold = 3, .cooldown_ms = 1000, .probe_ms = 500};
 
-enum op { FAIL, OK, ALLOWED, REFUSED, RENEW, ENDED, RESET };
+enum op { FAIL, OK, ALLOWED, REFUSED, RENEW, ENDED, RESET, TRY };
 
 static void test_stories(void **state)
 {
@@ -46,6 +46,15 @@ static void test_stories(void **state)
         {5303, FAIL, BREAKER_CLOSED, 1, 0},
         {5304, RESET, BREAKER_CLOSED, 0, 0},
         {5305, RENEW, BREAKER_CLOSED, 0, 0},
+        {5306, TRY, BREAKER_CLOSED, 0, 0},
+        {5307, FAIL, BREAKER_CLOSED, 1, 0},
+        {5308, FAIL, BREAKER_CLOSED, 2, 0},
+        {5309, FAIL, BREAKER_OPEN, 3, BREAKER_TRIPPED},
+        {5310, TRY, BREAKER_HALF_OPEN, 3, 0}, /* its pause is not waited for */
+        {5311, ALLOWED, BREAKER_HALF_OPEN, 3, 0},
+        {5312, TRY, BREAKER_HALF_OPEN, 3, 0},
+        {5313, REFUSED, BREAKER_HALF_OPEN, 3, 0}, /* still one probe */
+        {5314, FAIL, BREAKER_OPEN, 4, BREAKER_PROBE_FAILED},
     };
     struct breaker breaker = {0};
 
@@ -63,6 +72,8 @@ static void test_stories(void **state)
             breaker_probe_ended(&breaker);
         else if (rows[i].op == RESET)
             breaker_reset(&breaker);
+        else if (rows[i].op == TRY)
+            breaker_try(&breaker);
         else {
             assert_int_equal(breaker_passes(&breaker, &rules, now_ms), rows[i].op == ALLOWED);
             assert_int_equal(breaker_allowed(&breaker, &rules, now_ms), rows[i].op == ALLOWED);

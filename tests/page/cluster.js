@@ -11,7 +11,7 @@ function withCluster(run) {
     try {
       await rig.server({ heartbeat_ms: 1000 });
       const [us, hk] = await Promise.all([
-        rig.agent("us", { name: "US VPS", role: "main" }),
+        rig.agent("us", { name: "US VPS", role: "main", config: "executors: {review: {command: 'false'}}" }),
         rig.agent("hk", { name: "HK VPS" }),
       ]);
       const page = await rig.open("/");
@@ -146,7 +146,7 @@ async function cancelStopsIt({ rig, page }) {
 async function breakerIsShown({ rig, page }) {
   await rig.post("/v1/nodes/hk/drain");
   for (let at = 0; at < 3; at++) {
-    const job = await rig.task({ type: "review", max_attempts: 1, command: ["false"] });
+    const job = await rig.task({ type: "review", max_attempts: 1 });
     await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
   }
   await page.locator(".troubles a:has-text('gets no review')").click();

@@ -335,6 +335,13 @@ static void asking_changes_nothing(void **state)
     dispatch = rig_task(rig, TASK);
     dispatch->done = NULL;
     now = explain_now(dispatch, &shut, 1, 100);
+    assert_int_equal(now->err, ERR_OK); /* the last of the pool gets a probe at a time */
+    assert_string_equal(why_of(now, "n1"), "CHOSEN");
+    shut.breaker.state = BREAKER_HALF_OPEN;
+    shut.breaker.probe_until_ms = INT64_MAX;
+    dispatch = rig_task(rig, TASK);
+    dispatch->done = NULL;
+    now = explain_now(dispatch, &shut, 1, 100);
     assert_int_equal(now->err, ERR_ALL_FULL);
     assert_string_equal(why_of(now, "n1"), "BREAKER_OPEN");
     assert_non_null(strstr(dispatch->why.detail, "keeps failing"));

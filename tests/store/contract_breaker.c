@@ -63,6 +63,28 @@ static enum breaker_event run(struct rig *rig, const char *type, const char *nod
     return rig->op.u.settle.breaker;
 }
 
+/* The end of a command that came with the job. */
+static enum breaker_event end_command(struct rig *rig, uint64_t job, enum store_outcome outcome)
+{
+    struct store_op op = {.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
+
+    op.u.settle.outcome = outcome;
+    op.u.settle.command = true;
+    op.u.settle.reason = outcome == STORE_FAIL ? STR("EXIT_1") : STR_NONE;
+    rig->op = op;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    return rig->op.u.settle.breaker;
+}
+
+static void run_command(struct rig *rig, enum store_outcome outcome)
+{
+    uint64_t job = next_job();
+
+    assert_int_equal(reserve(rig, job, "talk", "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+    assert_int_equal(end_command(rig, job, outcome), BREAKER_NO_EVENT);
+}
+
 static void open_it(struct rig *rig, const char *type, const char *node)
 {
     for (int i = 1; i < THRESHOLD; i++)
@@ -194,6 +216,28 @@ static void step(struct rig *rig, char letter, uint64_t *probe)
         assert_int_equal(reserve(rig, *probe, "talk", "n1"), ERR_OK);
         assert_true(rig->op.u.put.probe);
         break;
+    case 'A': /* the same, although it is shut: it is the last of its pool */
+        *probe = next_job();
+        rig->op = reserve_op(*probe, "talk", "n1");
+        rig->op.u.put.last = true;
+        assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+        assert_true(rig->op.u.put.probe);
+        break;
+    case 'B': /* not even then: its probe is out */
+        rig->op = reserve_op(next_job(), "talk", "n1");
+        rig->op.u.put.last = true;
+        assert_int_equal(rig_call(rig, &rig->op), ERR_ALL_FULL);
+        assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
+        break;
+    case 'c': /* a command fails, or goes well */
+        run_command(rig, STORE_FAIL);
+        break;
+    case 'g':
+        run_command(rig, STORE_DONE);
+        break;
+    case 'C': /* the probe was one */
+        assert_int_equal(end_command(rig, *probe, STORE_FAIL), BREAKER_NO_EVENT);
+        break;
     case 'K':
         assert_int_equal(rig_commit(rig, *probe, 1, "n1"), ERR_OK);
         break;
@@ -227,6 +271,17 @@ static const struct {
     {"fffwPKhhhhhhhhhbD", BREAKER_CLOSED, 0, false},
     /* Cancelled while it ran: it is out until its node ended it, and however that was. */
     {"fffwPKXbFPKD", BREAKER_CLOSED, 0, false},
+    /* What a command makes of itself tells nothing of its node. */
+    {"cccc", BREAKER_CLOSED, 0, false},
+    {"ffgc", BREAKER_CLOSED, 2, false},
+    {"ffgf", BREAKER_OPEN, 3, false},
+    {"fffwPKC", BREAKER_HALF_OPEN, 3, false},
+    {"fffwPKCPKD", BREAKER_CLOSED, 0, false},
+    /* The last of its pool is not shut: it gets one at a time. */
+    {"fffbABbKBD", BREAKER_CLOSED, 0, false},
+    {"fffAKFb", BREAKER_OPEN, 4, false},
+    {"fffAKFAKFA!BKD", BREAKER_CLOSED, 0, false},
+    {"fffAKC", BREAKER_HALF_OPEN, 3, false},
     /* The store's restart. */
     {"ff!f", BREAKER_OPEN, 3, false},
     {"fff!b", BREAKER_OPEN, 3, false},

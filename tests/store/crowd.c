@@ -158,6 +158,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         op->attempt = head->attempt + (head->state == JOB_RETRYING);
     if (odd(play, 30))
         op->attempt = (int)crowd_below(play, 4);
+    op->u.put.last = odd(play, 8);
     op->u.put.candidate_count =
         odd(play, 60) ? 0 : 1 + (size_t)crowd_below(play, STORE_CANDIDATES_MAX);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
@@ -217,6 +218,7 @@ static int make_finish(struct play *play, struct store_op *op)
 
     op->u.settle.result = crowd_chance(play, 2) ? STR_NONE : some_text(play);
     op->u.settle.candidates_left = crowd_chance(play, 2);
+    op->u.settle.command = odd(play, 8);
     op->u.settle.owner = 1 + crowd_below(play, 2);
     op->u.settle.hold_ms = HOLD_MS;
     op->u.settle.want_record = odd(play, 40);

@@ -40,7 +40,7 @@ static bool allow(struct fixture *fixture, const char *node, const char *type, i
 {
     struct gate *probe;
 
-    return breakers_allow(&fixture->breakers, str_of(node), str_of(type), now_ms, &probe);
+    return breakers_allow(&fixture->breakers, str_of(node), str_of(type), false, now_ms, &probe);
 }
 
 /* Names that look alike are still two: the key must not run them together. */
@@ -94,8 +94,8 @@ static void test_bound_with_a_probe(void **state)
     job->holder = &fixture.holder;
     for (int i = 0; i < 3; i++)
         settle(&fixture, "n1", "talk", BREAKERS_BAD, 0);
-    assert_true(
-        breakers_allow(&fixture.breakers, STR("n1"), STR("talk"), rules.cooldown_ms, &probe));
+    assert_true(breakers_allow(&fixture.breakers, STR("n1"), STR("talk"), false, rules.cooldown_ms,
+                               &probe));
     assert_non_null(probe);
     breakers_probe(&fixture.breakers, &fixture.journal, probe, job, rules.cooldown_ms);
     assert_ptr_equal(job->probe, probe);
@@ -134,7 +134,7 @@ static void random_step(struct fixture *fixture, struct run *run, struct rnd *rn
     }
     str_copy(STR("n1"), job->head.node, sizeof job->head.node);
     str_copy(STR("talk"), job->head.type, sizeof job->head.type);
-    if (!breakers_allow(&fixture->breakers, STR("n1"), STR("talk"), now_ms, &probe))
+    if (!breakers_allow(&fixture->breakers, STR("n1"), STR("talk"), false, now_ms, &probe))
         return;
     run->busy[at] = true;
     job->holder = &fixture->holder;

@@ -172,6 +172,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         op->attempt = head->attempt + (head->state == JOB_RETRYING);
     if (chance(play, 10))
         op->attempt = 1 + (int)below(play, 3);
+    op->u.put.last = chance(play, 8);
     op->u.put.candidate_count =
         play->calm ? 1 + below(play, STORE_CANDIDATES_MAX) : below(play, STORE_CANDIDATES_MAX + 1);
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
@@ -218,6 +219,7 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     op->u.settle.reason = str_of(reasons[below(play, COUNT_OF(reasons))]);
     op->u.settle.result = chance(play, 2) ? STR("{\"ok\":1}") : STR_NONE;
     op->u.settle.candidates_left = !chance(play, 4);
+    op->u.settle.command = chance(play, 8);
     op->u.settle.owner = 1 + below(play, 2);
     op->u.settle.hold_ms = HOLD_MS;
     op->u.settle.want_record = chance(play, play->calm ? 20 : 4);

@@ -132,12 +132,17 @@ local function gate_changed(g, was_open)
   if not open and g.failures == 0 then gate_forget(g) else gate_write(g) end
 end
 
--- May work of this type go to this node? The second: then it is the probe of this one.
-function breaker_allows(node, type)
+-- May work of this type go to this node? The second: then it is the probe of this one. The last node
+-- of a pool is not shut: one at a time goes there.
+function breaker_allows(node, type, last)
   local g = gate_find(node, type)
   if not g then return true end
   if g.probe ~= '' then return false end
   local state = gate_state(g)
+  if state == OPEN and last then
+    g.state = HALF_OPEN
+    state = HALF_OPEN
+  end
   if state == OPEN then return false end
   return true, state == HALF_OPEN and g or nil
 end

@@ -72,9 +72,10 @@ local function put_fast(op, k)
 end
 
 local function put_long(op, k)
-  local rest, from = rest_of(k), nil
-  op.has_spec, op.has_idem, op.attempt, op.hold, op.ttl, op.callback, op.timeout, op.owner, op.max,
-    op.not_after, op.type, from = unpack_struct('<BBi4i8i8Bi8I4i4i8Bc0', rest)
+  local rest, from, last = rest_of(k), nil, nil
+  last, op.has_spec, op.has_idem, op.attempt, op.hold, op.ttl, op.callback, op.timeout, op.owner, op.max,
+    op.not_after, op.type, from = unpack_struct('<BBBi4i8i8Bi8I4i4i8Bc0', rest)
+  op.last = last == 1
   return rest, from
 end
 
@@ -110,13 +111,13 @@ local DONE_OUTCOME = 0 -- enum store_outcome
 local function finish_op(k, letter, code)
   local op, has_node, has_reason = op_of(k, letter), 1, 0
   if is_fast[code] then
-    op.attempt, op.outcome, op.owner, op.hold = firsts[k], DONE_OUTCOME, 0, 0
+    op.attempt, op.outcome, op.owner, op.hold, op.speaks = firsts[k], DONE_OUTCOME, 0, 0, true
     op.not_after = unpack_struct('<i8', rest_of(k))
   else
-    local left, want_record, blames
-    has_node, op.attempt, op.not_after, op.outcome, has_reason, left, want_record, blames, op.owner,
+    local left, want_record, speaks
+    has_node, op.attempt, op.not_after, op.outcome, has_reason, left, want_record, speaks, op.owner,
       op.hold = unpack_struct('<Bi4i8BBBBBI4i8', rest_of(k))
-    op.left, op.want_record, op.blames = left == 1, want_record == 1, blames == 1
+    op.left, op.want_record, op.speaks = left == 1, want_record == 1, speaks == 1
   end
   op.node = has_node == 1 and nodes[k] or nil
   op.result = has_more[code] and text() or nil

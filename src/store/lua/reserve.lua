@@ -198,7 +198,7 @@ local function first_fit(op, type, answer)
     if n and n.known then reason = lease_check(n, op.spares[i]) end
     if reason == WHY.OK then
       local allowed
-      allowed, probe = breaker_allows(op.nodes[i], type)
+      allowed, probe = breaker_allows(op.nodes[i], type, op.last)
       if not allowed then reason = WHY.BREAKER end
     end
     why = why .. reason

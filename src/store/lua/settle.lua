@@ -91,7 +91,7 @@ local function verdict_of(op, j)
   local ending = endings[op.outcome]
   local v = {
     event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
-    reason = op.reason, reason_json = op.reason_json, blames = op.blames,
+    reason = op.reason, reason_json = op.reason_json, speaks = op.speaks,
     -- Should it end the job: who asked for that was, or is, answered with an error.
     frees_key = op.outcome == ABANDON_OUTCOME or
       (op.outcome == SEND_FAILED_OUTCOME and j.keyed and j.attempt == 1),
@@ -101,11 +101,11 @@ local function verdict_of(op, j)
   end
   if op.outcome == EXPIRE_OUTCOME then
     v.in_time = not v.in_time or is_orphaned(j)
-    v.reason, v.blames = ending.reason, false
+    v.reason, v.speaks = ending.reason, false
     if j.state == ACKED or j.lease == RUNNING_LEASE or j.ran_out == RUNNING_LEASE then
       v.event = 'run_timeout'
-      v.blames = j.run_until ~= 0 and U.now >= j.run_until
-      v.reason = v.blames and 'RUN_TIMEOUT' or 'NODE_LOST'
+      v.speaks = j.run_until ~= 0 and U.now >= j.run_until
+      v.reason = v.speaks and 'RUN_TIMEOUT' or 'NODE_LOST'
     end
     v.reason_json = plain_json(v.reason)
   end
@@ -134,9 +134,9 @@ end
 -- What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
 -- a good end does.
 local function word_of(j, v)
-  if v.event == 'done' then return 'good' end
+  if v.event == 'done' then return v.speaks and 'good' or nil end
   if (v.event ~= 'fail' and v.event ~= 'run_timeout') or is_final(j) then return nil end
-  return v.blames and 'bad' or nil
+  return v.speaks and 'bad' or nil
 end
 
 local function end_attempt(answer, j, v)
