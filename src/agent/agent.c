@@ -19,7 +19,13 @@
 #include "base/mem.h"
 #include "io/notify.h"
 
-enum { FDS_PER_JOB = 4, FDS_OTHER = 256, SHIM_PATH_MAX = 4096 };
+enum {
+    FDS_PER_JOB = 4,
+    FDS_OTHER = 256,
+    SHIM_PATH_MAX = 4096,
+    RUNS_NAMED = 8,      /* to people; the rest is counted */
+    TELL_ENDS_MS = 2000, /* a server that does not answer is not waited for: it is on disk */
+};
 
 /* --- the server --- */
 
@@ -126,9 +132,14 @@ static const char *jobs_refuses(struct jobs *jobs, struct str type, int64_t prio
                                 bool interactive, struct buf *detail)
 {
     struct agent *agent = jobs_user(jobs);
-    enum protect_answer answer =
-        protect_admits(&agent->protect, agent->loop.mono_ms, type, priority, interactive, detail);
+    enum protect_answer answer;
 
+    if (agent->endings > 0) {
+        buf_str(detail, STR("The agent ends."));
+        return "NODE_OVERLOADED";
+    }
+    answer =
+        protect_admits(&agent->protect, agent->loop.mono_ms, type, priority, interactive, detail);
     return answer == PROTECT_ADMIT ? NULL : protect_code(answer);
 }
 
@@ -178,6 +189,82 @@ enum err agent_open_log(const struct config *config, struct problem *why)
     return err;
 }
 
+/* "job j0b5c2jw0000g1, deployment web": what is under way, for people. */
+static void name_runs(struct agent *agent, struct buf *out)
+{
+    size_t named = 0, count = runs_count(agent->runs);
+
+    for (struct run *run = NULL; (run = runs_next(agent->runs, run)) && named < RUNS_NAMED;) {
+        struct arena arena = {0};
+        const struct json *meta;
+        struct str job = STR_NONE, deployment = STR_NONE;
+
+        if (run->state != RUN_ENDED && json_parse(run->meta, &arena, &meta, NULL) == ERR_OK) {
+            job = json_str(json_get(meta, "job_id"), &arena);
+            deployment = json_str(json_get(meta, "deployment_id"), &arena);
+        }
+        if (job.len || deployment.len)
+            buf_fmt(out, "%s%s " STR_FMT, named++ ? ", " : "", job.len ? "job" : "deployment",
+                    STR_ARG(job.len ? job : deployment));
+        arena_free(&arena);
+    }
+    if (named < count)
+        buf_fmt(out, "%s%zu more", named ? ", and " : "", count - named);
+    buf_char(out, 0);
+}
+
+static void leave(struct agent *agent)
+{
+    struct buf names = {0};
+
+    /* Who sits before it may have thought that they end with it. */
+    if (runs_count(agent->runs) > 0 && isatty(STDERR_FILENO)) {
+        name_runs(agent, &names);
+        fprintf(stderr,
+                "berth agent: %zu run on without it: %s. The next agent finds them; `berth job "
+                "cancel` and `berth deploy delete` end them, and --stop-runs with the agent.\n",
+                runs_count(agent->runs), names.at);
+    }
+    buf_free(&names);
+    /* A second signal does not wait for the server. */
+    if (!agent->link || !link_leave(agent->link))
+        loop_stop(&agent->loop);
+}
+
+/* What runs ends first, each with its own grace; at the second signal without. */
+static void end_runs(struct agent *agent)
+{
+    struct buf names = {0};
+
+    if (++agent->endings > 2) {
+        loop_stop(&agent->loop);
+        return;
+    }
+    if (agent->endings == 1 && runs_count(agent->runs) > 0) {
+        name_runs(agent, &names);
+        fprintf(stderr, "berth agent: ending %s (once more: at once)\n", names.at);
+    }
+    buf_free(&names);
+    copies_end(agent->copies);
+    jobs_end(agent->jobs);
+    for (struct run *run = NULL; (run = runs_next(agent->runs, run));)
+        if (run->state != RUN_ENDED)
+            run_stop(run, "STOPPED", agent->endings > 1 ? 0 : -1);
+}
+
+/* All have ended: what became of them is told, if there is a server to tell. */
+static void look_at_end(struct agent *agent)
+{
+    if (runs_count(agent->runs) > 0 || jobs_in_use(agent->jobs) > 0)
+        return;
+    if (!agent->ended_ms)
+        agent->ended_ms = agent->loop.mono_ms;
+    if (agent->loop.mono_ms - agent->ended_ms < TELL_ENDS_MS && jobs_untold(agent->jobs) > 0)
+        return;
+    agent->endings = 0;
+    leave(agent);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct agent *agent = handle->data;
@@ -189,17 +276,20 @@ static void on_signal(uv_signal_t *handle, int number)
     log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
               KC("signal", strsignal(number)),
               KI("running", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
-    /* A second signal does not wait for the server. */
-    if (!agent->link || !link_leave(agent->link))
-        loop_stop(&agent->loop);
+    if (agent->config->stop_runs && !agent->ended_ms)
+        end_runs(agent);
+    else
+        leave(agent);
 }
 
-/* Tells the service manager that the loop turns. */
+/* Looks whether what is being ended has; tells the service manager that the loop turns. */
 static void on_tick(struct loop *loop)
 {
     struct agent *agent = loop->owner;
     int64_t watchdog_ms = notify_watchdog_ms();
 
+    if (agent->endings > 0)
+        look_at_end(agent);
     if (watchdog_ms == 0 || loop->mono_ms - agent->alive_ms < watchdog_ms / 3)
         return;
     agent->alive_ms = loop->mono_ms;

@@ -39,6 +39,8 @@ struct agent {
     struct sampler *sampler;
     struct protect protect;
     uv_signal_t signals[3];
+    int endings;      /* signals to end that came, while it ends what runs */
+    int64_t ended_ms; /* CLOCK_MONOTONIC: nothing runs any more since; 0: something does */
     int64_t alive_ms; /* when the service manager was last told */
     /* What was told last, to know what is news. */
     enum level told_level;

@@ -263,6 +263,12 @@ static const struct field fields[] = {
      .preset = "604800000",
      .flags = FIELD_LIVE,
      .help = "and how long after their end"},
+    {.name = "stop_runs",
+     .type = FIELD_BOOL,
+     .offset = AT(stop_runs),
+     .preset = "false",
+     .flags = FIELD_LIVE,
+     .help = "what runs ends with the agent, instead of going on without it"},
 
     {.name = "deployments_max",
      .type = FIELD_INT,

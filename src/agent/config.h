@@ -65,6 +65,7 @@ struct config {
     struct str gpu_command; /* at == NULL: nvidia-smi if it is there; "": none */
     int64_t log_bytes_max;
     int64_t runs_kept, runs_kept_bytes, runs_kept_ms;
+    bool stop_runs;
     int64_t deployments_max;
     struct str claim_policy_name;
     const struct claim_policy *claim_policy;

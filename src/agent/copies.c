@@ -139,7 +139,7 @@ static bool may_start(const struct copy *copy)
 {
     const struct copies *copies = copy->copies;
 
-    return copy->wanted && copy->known && !copy->wrong[0] && !copy->held &&
+    return copy->wanted && copy->known && !copy->wrong[0] && !copy->held && !copies->ending &&
            copies->loop->mono_ms >= copy->next_ms &&
            (copy->spec.daemon || clock_boot_ms() < copies->fence_ms);
 }
@@ -208,7 +208,7 @@ static void look_at_run(struct copy *copy)
 {
     if (copy->stopping)
         return;
-    if (copy->held || (copy->copies->told && !copy->wanted))
+    if (copy->copies->ending || copy->held || (copy->copies->told && !copy->wanted))
         copy_stop(copy, REASON_STOPPED, -1);
     else if (is_changed(copy) && is_its_turn(copy))
         copy_stop(copy, REASON_REPLACED, -1);
@@ -356,6 +356,12 @@ void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms
         if (copy->run && copy->wanted && !copy->spec.daemon &&
             copy->run_generation == copy->spec.generation)
             fence_one(copy);
+    look_at_all(copies);
+}
+
+void copies_end(struct copies *copies)
+{
+    copies->ending = true;
     look_at_all(copies);
 }
 

@@ -52,6 +52,8 @@ void copies_round_over(struct copies *copies);
  * has so long for a gentle stop behind it. Nothing starts before the first, and no deadline that
  * has passed is ever prolonged: by then another node may run it. */
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
+/* Stops all of them, and starts none any more. */
+void copies_end(struct copies *copies);
 /* Its place among the nodes: changed daemons are restarted one node after the other. */
 void copies_rank(struct copies *copies, size_t rank);
 

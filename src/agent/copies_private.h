@@ -26,6 +26,7 @@ struct copies {
     struct copy *first, *last;
     struct copy *turning; /* the one that is being replaced: one at a time */
     bool told;            /* a whole round came */
+    bool ending;          /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_boot_ms(); 0: no lease yet */
     size_t rank;

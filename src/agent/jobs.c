@@ -360,6 +360,23 @@ void jobs_kill(struct agent_job *job, struct str evidence)
     run_stop(job->run, REASON_EMERGENCY, EMERGENCY_GRACE_MS);
 }
 
+void jobs_end(struct jobs *jobs)
+{
+    for (struct agent_job *job = jobs->first; job; job = job->next) {
+        if (job->state == JOBS_ACKING)
+            job->cancelled = true;
+        if (job->state != JOBS_RUNNING)
+            continue;
+        job->stopping = true;
+        run_stop(job->run, REASON_CANCELLED, -1);
+    }
+}
+
+size_t jobs_untold(const struct jobs *jobs)
+{
+    return outbox_count(jobs->outbox);
+}
+
 void jobs_up(struct jobs *jobs)
 {
     outbox_up(jobs->outbox);

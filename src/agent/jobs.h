@@ -96,6 +96,9 @@ struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int atte
 /* Ends it because the machine is about to freeze; `evidence` (JSON, copied) goes with the result.
  */
 void jobs_kill(struct agent_job *job, struct str evidence);
+/* All that run, or are about to, end as cancelled. */
+void jobs_end(struct jobs *jobs);
+size_t jobs_untold(const struct jobs *jobs); /* what the server has not answered yet */
 /* Leaves the runs to their shims. Before runs_free and loop_done. */
 void jobs_free(struct jobs *jobs);
 

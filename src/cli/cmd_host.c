@@ -7,7 +7,8 @@ static const struct command rows[] = {
      .help = "a server to try things on, no configuration needed",
      .detail =
          "Listens on 127.0.0.1:7420 and keeps its data in ./berth-data. It has an agent of its\n"
-         "own, which runs the commands of jobs on this machine. Takes the flags of `berth server`.",
+         "own, which runs the commands of jobs on this machine. Ctrl-C ends it and what it runs,\n"
+         "a second one without their grace. Takes the flags of `berth server`.",
      .examples = "berth dev\n"
                  "berth dev --listen 127.0.0.1:8000 --data-dir ./try"},
     {.noun = "server",
@@ -24,7 +25,8 @@ static const struct command rows[] = {
      .detail =
          "Connects to a server, measures its machine, runs jobs as processes and refuses what\n"
          "the machine cannot carry. Every setting is a flag, a variable and a key of the\n"
-         "configuration file, as for `berth server`.",
+         "configuration file, as for `berth server`. What runs goes on without it, and the next\n"
+         "agent finds it again; with --stop-runs it ends with the agent.",
      .examples =
          "berth agent --server http://127.0.0.1:7420 --node-id us --data-dir /var/lib/berth\n"
          "berth agent --config examples/agent-hk.yaml --token-file /etc/berth/token"},

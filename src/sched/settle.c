@@ -20,6 +20,13 @@ static const enum store_outcome outcomes[] = {[SETTLE_DONE] = STORE_DONE,
                                               [SETTLE_QUEUE_TIMEOUT] = STORE_QUEUE_TIMEOUT,
                                               [SETTLE_ABANDON] = STORE_ABANDON};
 
+/* A node whose operator ended the job says CANCELLED: then the job is, whatever attempts are left.
+ */
+static bool is_given_up(const struct settle *settle)
+{
+    return settle->kind == SETTLE_FAIL && str_is(settle->reason, "CANCELLED");
+}
+
 void settle_start(struct settle *settle)
 {
     const struct sched_config *config = &settle->loop->sched->config;
@@ -45,7 +52,9 @@ void settle_start(struct settle *settle)
     if (settle->kind != SETTLE_ACK) {
         bool refusal = settle->kind == SETTLE_FAIL && job_reason_is_refusal(settle->reason);
 
-        op->u.settle.outcome = refusal ? STORE_REFUSED : outcomes[settle->kind];
+        op->u.settle.outcome = refusal               ? STORE_REFUSED
+                               : is_given_up(settle) ? STORE_CANCEL
+                                                     : outcomes[settle->kind];
         op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
     }
     sched_send(settle->loop, op);
@@ -65,12 +74,29 @@ static bool fail_instead(struct settle *settle)
     return true;
 }
 
+/* The job of a node that gave it up is cancelled; now its attempt ends as the node said. */
+static bool fail_after(struct settle *settle)
+{
+    struct store_op *op = &settle->op;
+
+    if (!is_given_up(settle) || op->u.settle.outcome != STORE_CANCEL)
+        return false;
+    if (op->err && op->err != ERR_STALE)
+        return false;
+    if (!op->err && !op->u.settle.duplicate)
+        settle_applied(settle->loop, op);
+    op->u.settle.outcome = STORE_FAIL;
+    op->err = ERR_OK;
+    sched_send(settle->loop, op);
+    return true;
+}
+
 static void settled(struct store_op *op)
 {
     struct settle *settle = container_of(op, struct settle, op);
 
     assert(op->job == settle->job && (op->err || op->head.id == settle->job));
-    if (fail_instead(settle))
+    if (fail_instead(settle) || fail_after(settle))
         return;
     settle->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     settle->head = op->head;

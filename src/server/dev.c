@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STOP_MS = 3000, QUICK_END_MS = 500 };
+enum { STOP_MS = 5000, QUICK_END_MS = 500 };
 
 /* In the child, after fork: only what is safe there. */
 static void become_agent(char *const *argv, char *const *envp, int parent)
@@ -20,7 +20,10 @@ static void become_agent(char *const *argv, char *const *envp, int parent)
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* also when the server is killed */
+    /* When the server is killed, so is it, and the next one takes up what runs; told to end, it
+     * would end that. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setpgid(0, 0); /* Ctrl-C is the server's, which tells it */
     if (getppid() != parent)
         _exit(0);
     execve("/proc/self/exe", argv, envp);
@@ -95,6 +98,7 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
                           "--max-concurrent-jobs",
                           "4",
                           "--allow-commands",
+                          "--stop-runs",
                           NULL,
                           NULL,
                           NULL};
@@ -137,17 +141,26 @@ void dev_revive(struct dev *dev, const struct server *server)
         log_event(LOG_ERROR, "dev.agent_failed", KC("reason", why.detail));
 }
 
+/* It ends what it runs first. Whoever cannot wait for that says so by another signal. */
 void dev_stop(struct dev *dev)
 {
-    int64_t until_ms = clock_mono_ms() + STOP_MS;
+    const struct timespec look = {.tv_nsec = 20 * 1000000};
+    int64_t until_ms = INT64_MAX;
+    sigset_t ends;
 
     if (!dev->pid)
         return;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
     kill(dev->pid, SIGTERM);
     while (waitpid(dev->pid, NULL, WNOHANG) == 0) {
+        if (sigtimedwait(&ends, NULL, &look) > 0) {
+            kill(dev->pid, SIGTERM);
+            until_ms = clock_mono_ms() + STOP_MS;
+        }
         if (clock_mono_ms() >= until_ms)
             kill(dev->pid, SIGKILL);
-        usleep(5000);
     }
     dev->pid = 0;
 }

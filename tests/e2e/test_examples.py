@@ -89,7 +89,7 @@ class Examples(AgentCase):
     def test_commands_that_ask_a_server(self):
         server = self.start()
         self.env["BERTH_ADDR"] = f"127.0.0.1:{server.port}"
-        self.agent(server, "us", allowed_types="task,dev")
+        self.agent(server, "us", allowed_types="task,dev", config="executors: {dev: {command: 'false'}}")
         self.agent(server, "measured", allowed_types="nothing", host_root="/")
         node = Node(server, "node-1", allowed_types=["research", "build"], labels={"zone": "eu"}, max_concurrent_jobs=50)
         ended = self.ended(server, self.run_task(server, "echo hello", type="task"))["job_id"]
@@ -104,7 +104,7 @@ class Examples(AgentCase):
                     if command.startswith("deploy "):  # an earlier one may have removed it
                         self.type("echo '{id: web, command: my-server}' | berth deploy apply -")
                     if command.startswith("breaker "):  # nor may there be one of what never failed, or was reset
-                        self.ended(server, self.run_task(server, "exit 1", max_attempts=1))
+                        self.ended(server, self.ok(self.task(server, max_attempts=1)))
                     if "drained" in line:
                         server.post("/v1/nodes/node-1/drain")
                     if command == "job cancel":

@@ -55,10 +55,10 @@ class Inline(AgentCase):
         self.addCleanup(redis.kill)
         self.start("shared", store=redis.url)
         server = self.start()
-        self.agent(server, "us", allowed_types="task,dev")
+        self.agent(server, "us", allowed_types="task,dev", config="executors: {dev: {command: 'false'}}")
         job = self.ended(server, self.run_task(server, "echo hello", type="task"))["job_id"]
         for _ in range(3):
-            self.ended(server, self.run_task(server, "exit 1", max_attempts=1))
+            self.ended(server, self.ok(self.task(server, max_attempts=1)))
         Node(server, "poll")
         self.env["BERTH_ADDR"] = f"127.0.0.1:{server.port}"
         return {"job": job, "url": f"http://127.0.0.1:{server.port}", "token": self.place / "token", "redis": redis.url, "root": ROOT,

@@ -1,0 +1,168 @@
+"""`berth dev`: a server with an agent, and nothing of it is left when it ends."""
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+
+from harness import BINARY, SLOW, Case, berth, calm_machine, clean_env, eventually, live
+from test_agent import AgentCase, alive
+
+# Away from its parent, its session and its group, and deaf to what a terminal says.
+DAEMON = "setsid sh -c 'trap \"\" INT HUP; sleep 600 & echo $! > {file}.new; mv {file}.new {file}; wait' &"
+
+
+class Dev(Case):
+    def setUp(self):
+        super().setUp()
+        self.env = {"BERTH_HOST_ROOT": calm_machine(self.dir)}
+        self.process = None
+        self.addCleanup(self.end)
+
+    def end(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        live.discard(self.process)
+
+    def dev(self, *flags):
+        """Starts it; `env` is how commands reach it."""
+        self.log_path = self.dir / "dev.log"
+        with self.log_path.open("w") as log:
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", BINARY, "dev", "--listen", "127.0.0.1:0", "--data-dir", self.dir / "data", *flags],
+                cwd=self.dir, env={**clean_env(), **self.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True)
+        live.add(self.process)
+        found = eventually("it listens", lambda: re.search(r"event=server\.listening addr=(\S+)", self.log), 30)
+        self.env["BERTH_ADDR"] = f"http://{found.group(1)}"
+        eventually("its agent is there", lambda: self.log.count("event=agent.connected"), 30)
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def say(self, *words, code=0):
+        done = berth(*words, env=self.env)
+        self.assertEqual(done.returncode, code, f"{words}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def submit(self, *words):
+        return self.say("job", "submit", "-o", "name", *words).strip()
+
+    def ended(self, *numbers):
+        """The signals, each when the one before was heard; the exit code."""
+        for count, number in enumerate(numbers, 1):
+            os.killpg(self.process.pid, number)
+            if count < len(numbers):
+                eventually("it was heard", lambda: self.log.count("event=agent.stopping") >= count)
+        code = self.process.wait(60 * SLOW)
+        self.assertNotIn("AddressSanitizer", self.log)
+        return code
+
+    def pid_in(self, file):
+        return int(eventually(f"{file.name} is written", lambda: file.exists() and file.read_text().strip()))
+
+    def test_what_a_command_exits_with_shuts_nothing(self):
+        """The node is the only one there is."""
+        self.dev()
+        for _ in range(4):
+            self.say("job", "submit", "--wait=30s", "--", "sh", "-c", "exit 1", code=7)
+        job = self.submit("--wait=30s", "--", "echo", "hello")
+        self.assertEqual(self.say("job", "logs", job), "hello\n")
+        self.assertEqual(self.ended(signal.SIGINT), 0)
+
+    def test_ctrl_c_ends_what_it_started(self):
+        self.dev()
+        job_file, daemon_file, copy_file = (self.dir / name for name in ("job.pid", "daemon.pid", "copy.pid"))
+        job = self.submit("--", "sh", "-c", f"echo $$ > {job_file}; exec sleep 600")
+        tree = self.submit("--", "sh", "-c", DAEMON.format(file=daemon_file) + " sleep 600")
+        spec = self.dir / "web.yaml"
+        spec.write_text(f"id: web\ncommand: echo $$ > {copy_file}; exec sleep 600\n")
+        self.say("deploy", "apply", spec)
+        pids = [self.pid_in(file) for file in (job_file, daemon_file, copy_file)]
+        self.assertEqual(self.ended(signal.SIGINT), 0)
+        said = next(line for line in self.log.splitlines() if "ending" in line)
+        for name in (f"job {job}", "deployment web"):
+            self.assertIn(name, said)
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+        self.assertEqual(self.left(), [])
+        # The next one has none of these jobs, and the deployment again.
+        copy_file.unlink()
+        self.dev()
+        states = {one: self.say("job", "show", one, "-o", "json") for one in (job, tree)}
+        self.assertIn('"state":"FAILED"', states[job])
+        self.assertIn('"reason":"CANCELLED"', states[job])
+        for text in states.values():
+            self.assertRegex(text, '"state":"(FAILED|DONE)"')
+        again = self.pid_in(copy_file)
+        self.assertEqual(self.ended(signal.SIGTERM), 0)
+        self.assertFalse(alive(again))
+
+    def left(self):
+        """What still runs with something of this case's directory in its environment."""
+        mark, found = f"={self.dir}/".encode(), []
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes():
+                    found.append((path.parent / "cmdline").read_bytes())
+            except OSError:
+                pass
+        return found
+
+    def test_the_second_one_waits_for_no_grace(self):
+        self.dev()
+        deaf = self.dir / "deaf.pid"
+        self.submit("--", "sh", "-c", f"trap '' TERM; echo $$ > {deaf}; while :; do sleep 600; done")
+        pid = self.pid_in(deaf)
+        self.assertEqual(self.ended(signal.SIGINT, signal.SIGINT), 0)
+        self.assertFalse(alive(pid))
+        self.assertEqual(self.left(), [])
+
+    def test_kill_9_ends_nothing(self):
+        """That is no way to stop it: the next one goes on where it was."""
+        self.dev()
+        file = self.dir / "job.pid"
+        job = self.submit("--", "sh", "-c", f"echo $$ > {file}; exec sleep 600")
+        pid = self.pid_in(file)
+        self.process.kill()
+        self.process.wait()
+        self.dev()
+        self.assertIn('"state":"ACKED"', self.say("job", "show", job, "-o", "json"))
+        self.assertTrue(alive(pid))
+        self.assertEqual(self.ended(signal.SIGINT), 0)
+        self.assertFalse(alive(pid))
+
+
+class AnAgentAtATerminal(AgentCase):
+    def test_it_says_what_runs_on(self):
+        server = self.start()
+        agent = self.agent(server)
+        gate = self.dir / "gate"
+        job = self.run_task(server, f"touch {gate}.begun; until [ -e {gate} ]; do sleep 0.05; done")
+        eventually("it runs", pathlib.Path(f"{gate}.begun").exists)
+        self.assertEqual(agent.stop(), 0)
+        self.assertNotIn("run on without it", agent.log, "nobody sits before it")
+        # The same at a terminal.
+        ours, its = pty.openpty()
+        second = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", BINARY, "agent", "--server", f"http://127.0.0.1:{server.port}", "--node-id", "a1",
+             "--data-dir", agent.dir, "--host-root", agent.machine.proc.parent, "--slots-fixed", "4", "--allow-commands"],
+            env=clean_env(), stdin=its, stdout=its, stderr=its, start_new_session=True)
+        os.close(its)
+        said = ""
+        while "agent.connected" not in said:
+            said += os.read(ours, 4096).decode()
+        second.send_signal(signal.SIGINT)
+        try:
+            while True:
+                said += os.read(ours, 4096).decode()
+        except OSError:  # it closed its end
+            pass
+        os.close(ours)
+        self.assertEqual(second.wait(20 * SLOW), 0)
+        self.assertRegex(said, rf"berth agent: 1 run on without it: job {job['job_id']}\. ")
+        gate.touch()
+        self.agent(server)
+        self.assertEqual(self.ended(server, job)["state"], "DONE")
