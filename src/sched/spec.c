@@ -126,14 +126,22 @@ static void write_spec(struct spec *spec, struct arena *arena)
     buf_free(&buf);
 }
 
-static bool is_command(const struct json *command)
+static bool is_word(const struct json *item, struct arena *arena, bool may_be_empty)
+{
+    struct str text = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
+
+    return text.at && (text.len > 0 || may_be_empty) && !memchr(text.at, '\0', text.len);
+}
+
+/* What every node can start: a program is named, and no word has a byte that none can have. */
+static bool is_command(const struct json *command, struct arena *arena)
 {
     const struct json *item = json_first(command);
 
     if (json_type(command) != JSON_ARR)
-        return json_type(command) == JSON_STR;
+        return is_word(command, arena, false);
     for (uint32_t i = 0; i < command->count; i++, item = json_next(item))
-        if (json_type(item) != JSON_STR)
+        if (!is_word(item, arena, i > 0))
             return false;
     return command->count > 0;
 }
@@ -154,9 +162,9 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
         return problem_set(why, ERR_BAD_FIELD, "traceparent",
                            "traceparent must be like "
                            "\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\".");
-    if (!json_is_null(spec->command) && !is_command(spec->command))
+    if (!json_is_null(spec->command) && !is_command(spec->command, arena))
         return problem_set(why, ERR_BAD_FIELD, "command",
-                           "command must be a text or a list of texts.");
+                           "command must be a text or a list of texts, and not empty.");
     return ERR_OK;
 }
 

@@ -279,7 +279,7 @@ static void end_cancelled(struct ledger *ledger, struct store_op *op, struct ent
     entry->head.due_ms = 0;
     entry->head.updated_ms = now_ms;
     ledger_place(ledger, entry);
-    journal_job_end(ledger->journal, entry, STR_NONE);
+    journal_job_end(ledger->journal, entry, op->u.settle.result); /* none when its lease ran out */
 }
 
 /* Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only

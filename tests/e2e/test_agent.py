@@ -263,6 +263,17 @@ executors:
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "CANCELLED"))
         eventually("the slot is free", lambda: server.slots("a1") == (0, 0))
 
+    def test_a_cancelled_job_tells_what_it_did(self):
+        server = self.start()
+        self.agent(server)
+        job = self.run_task(server, "echo half; sleep 1000")
+        self.running(server, job)
+        eventually("it began", lambda: server.get(f"/v1/jobs/{job['job_id']}/logs").json.get("text") == "half\n")
+        self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
+        result = eventually("its node told the end", lambda: server.job(job["job_id"]).get("result"))
+        self.assertEqual((result["tail"], result["signal"]), ("half\n", 15), result)
+        self.assertEqual(server.job(job["job_id"])["reason"], "CANCELLED")
+
     def test_output_is_read_while_it_runs_and_after(self):
         server = self.start()
         agent = self.agent(server)

@@ -85,6 +85,11 @@ static void bad_input_names_its_field(void **state)
         {false, "{\"type\":\"dev\",\"command\":[]}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[\"ls\",5]}", "command"},
         {false, "{\"type\":\"dev\",\"command\":7}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":\"\"}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":[\"\"]}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":[\"\",\"ls\"]}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":\"ls\\u0000\"}", "command"},
+        {false, "{\"type\":\"dev\",\"command\":[\"ls\",\"\\u0000\"]}", "command"},
         {false, "{\"type\":\"dev\",\"interactive\":\"yes\"}", "interactive"},
     };
     struct arena *arena = *state;

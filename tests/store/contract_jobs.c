@@ -109,6 +109,12 @@ static void test_a_cancelled_run_stops(void **state)
         assert_int_equal(rig_finish(rig, stops[i], i + 1, 1, node, "CANCELLED"), ERR_OK);
         assert_true(rig->op.u.settle.stopped && rig->op.u.settle.ended_lease);
         assert_string_equal(rig->op.head.reason, "CANCELLED");
+        /* What it did until then is told, where its node had a word about it. */
+        assert_int_equal(rig_get(rig, i + 1), ERR_OK);
+        if (stops[i] == STORE_DONE)
+            assert_true(str_is(rig->op.record.result, "{\"ok\":1}"));
+        else
+            assert_int_equal(rig->op.record.result.len, 0);
     }
     assert_int_equal(rig_reserve(rig, 9, 1, "n1"), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 9, 1, "n1", "CANCELLED"), ERR_OK);

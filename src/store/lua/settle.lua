@@ -203,8 +203,9 @@ local function ends_cancelled(op, j, v)
   return (op.outcome == DONE_OUTCOME or op.outcome == FAIL_OUTCOME) and from_here(op, j)
 end
 
-local function end_cancelled(answer, j, v)
+local function end_cancelled(op, answer, j, v)
   end_attempt(answer, j, v)
+  job_result(j, op.result)
   answer.ended = STOPPED
   j.due, j.updated = 0, U.now
   job_place(j)
@@ -253,7 +254,7 @@ function verbs.F(op)
   elseif to and v.in_time then
     take(op, answer, j, v, to, attempt, effect)
   elseif ends_cancelled(op, j, v) then
-    end_cancelled(answer, j, v)
+    end_cancelled(op, answer, j, v)
   elseif is_repeated(op, j, v) then
     answer.duplicate = 1
   else
