@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/agent_private.h"
+#include "agent/cgroup.h"
 #include "agent/identity.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -308,16 +310,30 @@ static void watch_signals(struct agent *agent)
     }
 }
 
+/* Under pressure we decide who is ended, so we should not wait for the disk ourselves. Only pages
+ * that are used, and only where the limit lets all of them: what is mapped later would fail. Runs
+ * do not inherit it. */
+static int lock_memory(void)
+{
+    struct rlimit limit;
+
+    if (geteuid() != 0 &&
+        (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY))
+        return EPERM;
+    return mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0 ? 0 : errno;
+}
+
 /* If memory runs out the kernel should rather end a job than us; runs do not inherit this. */
 static void shield(void)
 {
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    int oom_error = cgroup_file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
+    int lock_error = lock_memory();
 
-    if (fd < 0)
-        return;
-    if (write(fd, "-900", 4) < 0 && errno != EACCES && errno != EPERM)
-        log_event(LOG_WARN, "agent.oom_score", KC("reason", strerror(errno)));
-    close(fd);
+    if (oom_error || lock_error)
+        log_event(LOG_INFO, "agent.unshielded",
+                  KC("oom_score_adj", oom_error ? strerror(oom_error) : "ok"),
+                  KC("mlock", lock_error ? strerror(lock_error) : "ok"),
+                  KC("reason", "when memory runs out this agent is not better off than its jobs"));
 }
 
 static void raise_fds(const struct config *config)
@@ -352,13 +368,20 @@ static void on_found(struct run *run)
         jobs_adopt(agent->jobs, run);
 }
 
+static const char *path_of(struct agent *agent, struct str path)
+{
+    return path.len ? arena_cstr(&agent->arena, path) : NULL;
+}
+
 static enum err open_runs(struct agent *agent, struct problem *why)
 {
     const char *dir = arena_fmt(&agent->arena, "%s/runs", agent->dir).at;
     char path[SHIM_PATH_MAX];
     enum err err = own_path(path, why);
 
-    return err ? err : runs_new(&agent->loop, dir, path, agent, &agent->runs, why);
+    return err ? err
+               : runs_new(&agent->loop, dir, path, path_of(agent, agent->config->spawner), agent,
+                          &agent->runs, why);
 }
 
 static enum err open_jobs(struct agent *agent, struct problem *why)
@@ -391,11 +414,6 @@ static enum err open_copies(struct agent *agent, struct problem *why)
                                                                         .copies = agent->copies,
                                                                         .tenure = agent->tenure});
     return ERR_OK;
-}
-
-static const char *path_of(struct agent *agent, struct str path)
-{
-    return path.len ? arena_cstr(&agent->arena, path) : NULL;
 }
 
 void agent_access(struct agent *agent)

@@ -43,6 +43,7 @@ struct config {
     struct str server;  /* one URL, or several with commas between */
     struct str node_id; /* at == NULL: see identity.h */
     struct str data_dir;
+    struct str spawner; /* path of its socket; empty: our own */
     struct str token_file;
     struct str token; /* at == NULL: none */
     struct str ca_file;

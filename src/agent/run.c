@@ -70,7 +70,7 @@ void run_drop(struct run_private *priv)
         runs->alive--;
     }
     map_del(&runs->by_key, priv->run.key);
-    run_nursery_cancel(priv);
+    run_spawner_cancel(priv);
     run_link_close(priv);
     priv->gone = true;
     if (priv->pins == 0)
@@ -131,7 +131,7 @@ static void on_tick(uv_timer_t *timer)
     int64_t now_ms = clock_mono_ms();
 
     runs->ticks++;
-    run_nursery_tick(runs);
+    run_spawner_tick(runs);
     for (priv = runs->first; priv; priv = priv->next)
         if (priv->fd >= 0)
             run_link_watch(priv, now_ms);
@@ -171,7 +171,7 @@ static int open_dir(const char *dir)
     return fd;
 }
 
-/* A predecessor that was killed while it started its nursery leaves the lock to that process for a
+/* A predecessor that was killed while it started its spawner leaves the lock to that process for a
  * moment, until its exec. */
 static bool lock_dir(int dir_fd)
 {
@@ -248,16 +248,15 @@ void runs_unpin(struct runs *runs)
     }
 }
 
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
-                  struct runs **ret_runs, struct problem *why)
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, const char *spawner,
+                  void *user, struct runs **ret_runs, struct problem *why)
 {
     struct runs *runs = mem_new(struct runs);
-    char name[32];
     enum err err;
 
     assert(dir && shim_path);
     *runs = (struct runs){.loop = loop, .user = user, .dir_fd = -1};
-    runs->nursery.fd = -1;
+    runs->spawner.fd = -1;
     runs->patience_ms = RUN_PATIENCE_MS;
     runs->shim_path = arena_cstr(&runs->arena, str_of(shim_path));
     runs->boot_id = runfile_boot_id(&runs->arena);
@@ -265,9 +264,11 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, voi
     runs->trash_number = (int64_t)(rnd_next(&runs->rnd) >> 8);
     err = take_dir(runs, dir, why);
     if (!err) {
-        snprintf(name, sizeof name, "berth-%08" PRIx32, dir_number(runs->dir));
-        cgroup_probe(name, &runs->place); /* before the nursery: it may move us */
-        err = run_nursery_open(runs, why);
+        snprintf(runs->group_name, sizeof runs->group_name, "berth-%08" PRIx32,
+                 dir_number(runs->dir));
+        if (!spawner)
+            cgroup_probe(runs->group_name, &runs->place); /* before we fork: it may move us */
+        err = run_spawner_start(runs, spawner, why);
         if (err)
             cgroup_unprobe(&runs->place);
     }
@@ -297,7 +298,7 @@ void runs_free(struct runs *runs)
     runs->freed = true;
     while (runs->first)
         run_drop(runs->first);
-    run_nursery_close(runs);
+    run_spawner_close(runs);
     cgroup_unprobe(&runs->place); /* stays while somebody is in it */
     flock(runs->dir_fd, LOCK_UN); /* the next agent need not wait for our loop to turn */
     uv_close((uv_handle_t *)&runs->tick, tick_closed);
@@ -473,7 +474,7 @@ static enum err order_shim(struct run_private *priv, int dir_fd, struct problem 
         return ERR_IO;
     }
     run_link_open(priv, fds[0]);
-    if (run_nursery_order(priv, dir_fd, fds[1], why)) {
+    if (run_spawner_order(priv, dir_fd, fds[1], why)) {
         run_trash(priv->run.runs, priv->run.key);
         return ERR_IO;
     }

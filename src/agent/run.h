@@ -84,11 +84,11 @@ struct run_handler {
 };
 
 /* dir is made (0700) and locked: a second agent on it gets ERR_CONFLICT. shim_path is the program
- * that becomes the shims, usually this binary: it is started once as `PATH shim -`, a nursery that
- * forks a shim for each run, because an exec of it costs ten times a fork. The nursery ends with
- * the agent, shims do not. */
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
-                  struct runs **ret_runs, struct problem *why);
+ * that becomes the shims, usually this binary. spawner is the socket of one that serves agents
+ * (spawner.h); NULL: shim_path is started once as `PATH shim -` and ends with the agent. Shims do
+ * not. */
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, const char *spawner,
+                  void *user, struct runs **ret_runs, struct problem *why);
 void *runs_user(const struct runs *runs);
 const char *runs_dir(const struct runs *runs); /* absolute */
 /* Finds what was left by an earlier agent: calls found(run) for each, once, before any call of the
@@ -128,7 +128,7 @@ int run_shim_pid(const struct run *run);
 void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered);
 void runs_free(struct runs *runs); /* leaves the shims and their work alone */
 
-/* `berth shim DIR`: the other side, in the foreground; `berth shim -`: the nursery, which takes its
+/* `berth shim DIR`: the other side, in the foreground; `berth shim -`: the spawner, which takes its
  * orders from the socket that is its stdin. argv are the words behind `shim`. */
 int shim_main(int argc, char **argv);
 

@@ -210,13 +210,15 @@ static void settle(struct run_private *priv, int dir_fd)
 {
     struct run_exit exit;
     struct str key, meta;
-    bool same_boot = str_eq(priv->boot_id, priv->run.runs->boot_id);
+    struct runs *runs = priv->run.runs;
+    bool same_boot = str_eq(priv->boot_id, runs->boot_id);
 
     assert(priv->fd < 0 && !priv->lost);
     if (runfile_get_exit(dir_fd, &priv->arena, &exit, &key, &meta) == ERR_OK)
         run_set_ended(priv, &exit);
     else if (faccessat(dir_fd, RUNFILE_SOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-        run_lost(priv, "START_FAILED", "Its shim did not start.", false); /* it listens first */
+        run_lost(priv, "START_FAILED", /* it listens first */
+                 runs->spawner.why[0] ? runs->spawner.why : "Its shim did not start.", false);
     else if (!same_boot)
         run_lost(priv, "SHIM_LOST", "The machine was restarted while it ran.", false);
     else
@@ -237,9 +239,12 @@ void run_link_seek(struct run_private *priv)
             run_lost(priv, "SHIM_LOST", "Its directory is gone.", true);
         return; /* else no descriptor is to be had just now */
     }
-    if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0)
+    if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0) {
+        if (faccessat(dir_fd, RUNFILE_SOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+            run_spawner_again(priv, dir_fd))
+            return;
         settle(priv, dir_fd);
-    else if ((fd = connect_at(dir_fd)) >= 0) {
+    } else if ((fd = connect_at(dir_fd)) >= 0) {
         run_link_open(priv, fd);
         priv->todo |=
             (priv->stop_kill_ms ? RUN_TODO_STOP : 0) | (priv->deadline_ms ? RUN_TODO_DEADLINE : 0);

@@ -1,7 +1,7 @@
 /* What the files of run.h share. Everything on the loop's thread, except what is said to be work.
  *   run.c          the table of runs and the calls of run.h
  *   run_link.c     the connection to one shim, and what it means when it ends
- *   run_nursery.c  where shims come from
+ *   run_spawner.c  where shims come from
  *   run_adopt.c    what an earlier agent left, and runs that lost their shim
  *   run_trash.c    directories that go */
 #ifndef AGENT_RUN_PRIVATE_H
@@ -11,14 +11,24 @@
 #include "base/clock.h"
 #include "base/map.h"
 
-enum { RUN_TICK_MS = 100, RUN_PATIENCE_MS = 5000, RUN_LOST_MS_MAX = 10000 };
+enum {
+    RUN_TICK_MS = 100,
+    RUN_PATIENCE_MS = 5000,
+    RUN_LOST_MS_MAX = 10000,
+    RUN_SPAWNER_MS_MAX = 10000 /* so long orders wait for a spawner that is away */
+};
 
 #define RUN_TRASH ".gone"
 
-struct run_nursery {
-    int fd; /* -1: none */
-    int pid;
-    int old_pid; /* ended, not reaped yet; 0: none */
+struct run_spawner {
+    const char *path;    /* of the socket of one that is there for agents; NULL: we fork our own */
+    int fd;              /* -1: none */
+    int pid;             /* of our own; 0: it is another's */
+    int old_pid;         /* ended, not reaped yet; 0: none */
+    int64_t number;      /* of the connection, from 1 */
+    int64_t away_ms;     /* since when it cannot be reached; 0: it can */
+    int64_t patience_ms; /* RUN_SPAWNER_MS_MAX; tests have less */
+    char why[160];       /* and why not */
     uv_poll_t *poll;
     struct run_private *first, *last; /* runs whose order is not sent yet */
 };
@@ -30,6 +40,7 @@ struct runs {
     const char *dir; /* absolute */
     int dir_fd;      /* flock'ed: one agent a directory */
     const char *shim_path;
+    char group_name[32];
     struct str boot_id;
     struct rnd rnd;
     struct cgroup_place place;
@@ -37,7 +48,7 @@ struct runs {
     struct map by_key;
     struct run_private *first, *last;
     size_t alive; /* not ENDED */
-    struct run_nursery nursery;
+    struct run_spawner spawner;
     uv_timer_t tick;
     int64_t ticks;
     uv_work_t trash_work;
@@ -56,16 +67,17 @@ struct run_private {
     struct run_private *prev, *next;
     struct arena arena; /* key, meta, places, mark, and the tail once it ended */
     struct run_private *next_unsent;
-    int order_dir_fd; /* -1: the order was sent, or there was none */
-    int order_fd;     /* the shim's end of the connection, likewise */
-    int fd;           /* to the shim; -1: not connected */
-    uv_poll_t poll;   /* open while fd is */
-    bool greeted;     /* its shim has said hello */
-    bool lost;        /* its end is being made: see run_lost() */
-    bool untold;      /* being adopted: nobody knows it yet */
-    bool gone;        /* forgotten: memory goes when its handles are closed */
-    int pins;         /* handles and works that still point here */
-    int shim_pid;     /* 0: not known */
+    int order_dir_fd;     /* -1: the order was sent, or there was none */
+    int order_fd;         /* the shim's end of the connection, likewise */
+    int64_t order_number; /* of the connection it was sent over; 0: none */
+    int fd;               /* to the shim; -1: not connected */
+    uv_poll_t poll;       /* open while fd is */
+    bool greeted;         /* its shim has said hello */
+    bool lost;            /* its end is being made: see run_lost() */
+    bool untold;          /* being adopted: nobody knows it yet */
+    bool gone;            /* forgotten: memory goes when its handles are closed */
+    int pins;             /* handles and works that still point here */
+    int shim_pid;         /* 0: not known */
     uint64_t shim_start;
     unsigned todo; /* enum run_todo bits to be told to the shim */
     char stop_reason[32];
@@ -100,13 +112,17 @@ void run_link_flush(struct run_private *priv);
 void run_link_seek(struct run_private *priv);
 void run_link_watch(struct run_private *priv, int64_t now_ms); /* every tick */
 
-/* run_nursery.c */
-enum err run_nursery_open(struct runs *runs, struct problem *why);
+/* run_spawner.c */
+/* One of our own must come up; one that serves agents may be away for now. */
+enum err run_spawner_start(struct runs *runs, const char *path, struct problem *why);
 /* The order leaves now or when there is room. Takes both descriptors. */
-enum err run_nursery_order(struct run_private *priv, int dir_fd, int shim_fd, struct problem *why);
-void run_nursery_tick(struct runs *runs);
-void run_nursery_cancel(struct run_private *priv);
-void run_nursery_close(struct runs *runs);
+enum err run_spawner_order(struct run_private *priv, int dir_fd, int shim_fd, struct problem *why);
+void run_spawner_tick(struct runs *runs);
+/* We hold the lock and no shim came: if its order was lost with its spawner it is sent once more.
+ * Takes dir_fd if so. */
+bool run_spawner_again(struct run_private *priv, int dir_fd);
+void run_spawner_cancel(struct run_private *priv);
+void run_spawner_close(struct runs *runs);
 
 /* run_adopt.c */
 /* Its shim is gone without a record: kills what is left of its tree and ends it. `kill` is false

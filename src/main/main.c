@@ -1,10 +1,11 @@
-/* The program: the command line, the server behind the commands that become one, and the shims,
- * which are no command for people and must start quickly. */
+/* The program: the command line, the server behind the commands that become one, and the
+ * shims and their spawner, which are no commands for people and must start quickly. */
 #include <string.h>
 
 #include "agent/admit.h"
 #include "agent/agent.h"
 #include "agent/run.h"
+#include "agent/spawner.h"
 #include "cli/cli.h"
 #include "server/server.h"
 
@@ -32,5 +33,7 @@ int main(int argc, char **argv)
 
     if (argc >= 2 && strcmp(argv[1], "shim") == 0)
         return shim_main(argc - 2, argv + 2);
+    if (argc >= 2 && strcmp(argv[1], "spawner") == 0)
+        return spawner_main(argc - 2, argv + 2);
     return cli_main(argc, argv, &host);
 }

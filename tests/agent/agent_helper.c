@@ -29,7 +29,8 @@ int main(int argc, char **argv)
     struct loop loop;
     struct runs *runs;
 
-    if (argc < 6 || loop_init(&loop, 0) || runs_new(&loop, argv[2], argv[1], NULL, &runs, &why))
+    if (argc < 6 || loop_init(&loop, 0) ||
+        runs_new(&loop, argv[2], argv[1], NULL, NULL, &runs, &why))
         return 1;
     for (int i = 4; i + 1 < argc; i += 2) {
         struct str words[] = {STR("sh"), STR("-c"), str_of(argv[i + 1])};

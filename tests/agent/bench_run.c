@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 {
     int runs = argc > 1 ? atoi(argv[1]) : 1000, at_once = argc > 2 ? atoi(argv[2]) : 1;
     int started = 0, fds;
-    int64_t begun_us, took_us, own_us, nursery_kb, own_kb;
+    int64_t begun_us, took_us, own_us, spawner_kb, own_kb;
     struct rig rig;
 
     rig_make(&rig);
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     rig.ended = started = 0;
     fds = rig_fds();
     own_kb = rig_rss_kb(getpid());
-    nursery_kb = rig_rss_kb(rig.runs->nursery.pid);
+    spawner_kb = rig_rss_kb(rig.runs->spawner.pid);
     own_us = cpu_us(RUSAGE_SELF);
     begun_us = clock_mono_us();
     while (rig.ended < runs) {
@@ -70,9 +70,9 @@ int main(int argc, char **argv)
     own_us = cpu_us(RUSAGE_SELF) - own_us;
     rig_await(&rig, !rig.runs->trash_busy);
     printf("runs=%d at_once=%d us_per_run=%" PRId64 " agent_cpu_us=%" PRId64
-           " fds_more=%d zombies=%d agent_kb_more=%" PRId64 " nursery_kb_more=%" PRId64 "\n",
+           " fds_more=%d zombies=%d agent_kb_more=%" PRId64 " spawner_kb_more=%" PRId64 "\n",
            runs, at_once, took_us / runs, own_us / runs, rig_fds() - fds, rig_zombies(),
-           rig_rss_kb(getpid()) - own_kb, rig_rss_kb(rig.runs->nursery.pid) - nursery_kb);
+           rig_rss_kb(getpid()) - own_kb, rig_rss_kb(rig.runs->spawner.pid) - spawner_kb);
     rig_close(&rig);
     rig_remove(&rig);
     return 0;

@@ -41,7 +41,7 @@ void bench_open(struct bench *bench)
 
     assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
     snprintf(path, sizeof path, "%s/runs", bench->dir);
-    assert_int_equal(runs_new(&bench->loop, path, "shim", bench, &bench->runs, &why), ERR_OK);
+    assert_int_equal(runs_new(&bench->loop, path, "shim", NULL, bench, &bench->runs, &why), ERR_OK);
     config.runs = bench->runs;
     assert_int_equal(copies_new(&bench->loop, &config, bench, &bench->copies, &why), ERR_OK);
     runs_adopt(bench->runs, on_found);

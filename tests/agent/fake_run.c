@@ -78,8 +78,8 @@ int fake_run_alive(void)
 
 /* --- run.h --- */
 
-enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, void *user,
-                  struct runs **ret_runs, struct problem *why)
+enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, const char *spawner,
+                  void *user, struct runs **ret_runs, struct problem *why)
 {
     assert_null(open_runs);
     open_runs = mem_new(struct runs);

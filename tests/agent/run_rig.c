@@ -68,7 +68,7 @@ void rig_open(struct rig *rig)
     struct problem why = {0};
 
     assert_int_equal(loop_init(&rig->loop, 0), ERR_OK);
-    if (runs_new(&rig->loop, rig->dir, rig_shim(), rig, &rig->runs, &why))
+    if (runs_new(&rig->loop, rig->dir, rig_shim(), rig->spawner, rig, &rig->runs, &why))
         fail_msg("%s", why.detail);
 }
 

@@ -20,6 +20,7 @@ struct rig {
     int started, ended, found; /* calls of the handler */
     struct run *last;          /* that ended last */
     bool forget;               /* every run when it ended */
+    const char *spawner;       /* the socket of one; NULL: each agent has its own */
 };
 
 /* Turns the loop until `condition` holds; fails the test when that takes too long. */

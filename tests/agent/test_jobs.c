@@ -83,7 +83,7 @@ static void bench_open(struct bench *bench)
     bench->slots = 0;
     assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
     snprintf(path, sizeof path, "%s/runs", bench->dir);
-    assert_int_equal(runs_new(&bench->loop, path, "shim", bench, &bench->runs, &why), ERR_OK);
+    assert_int_equal(runs_new(&bench->loop, path, "shim", NULL, bench, &bench->runs, &why), ERR_OK);
     config.runs = bench->runs;
     if (jobs_new(&bench->loop, &config, &handler, bench, &bench->jobs, &why) != ERR_OK)
         fail_msg("%s", why.detail);

@@ -153,7 +153,7 @@ static void test_environment(void **state)
 
     setenv("TERM", "xterm", 1);
     setenv("SECRET_OF_THE_AGENT", "1", 1);
-    rig_close(rig); /* a nursery that knows these */
+    rig_close(rig); /* a spawner that knows these */
     rig_open(rig);
     run = rig_sh(rig, "env", "env | sort | grep -v ^_=", &spec);
     rig_await_end(rig, run);
@@ -237,7 +237,7 @@ static int try_as_nobody(const struct passwd *nobody)
 
     if (setgid(nobody->pw_gid) != 0 || setuid(nobody->pw_uid) != 0 || !mkdtemp(dir))
         return 1;
-    if (loop_init(&loop, 0) || runs_new(&loop, dir, "/bin/true", NULL, &runs, &why))
+    if (loop_init(&loop, 0) || runs_new(&loop, dir, "/bin/true", NULL, NULL, &runs, &why))
         return 2;
     if (runs_start(runs, &spec, NULL, &run, &why) != ERR_FORBIDDEN || !strstr(why.detail, "root"))
         return 3;

@@ -254,7 +254,8 @@ static void test_one_agent_a_directory(void **state)
     struct runs *second = NULL;
 
     rig_open(rig);
-    assert_int_equal(runs_new(&rig->loop, rig->dir, rig_shim(), NULL, &second, &why), ERR_CONFLICT);
+    assert_int_equal(runs_new(&rig->loop, rig->dir, rig_shim(), NULL, NULL, &second, &why),
+                     ERR_CONFLICT);
     assert_non_null(strstr(why.detail, "Another agent"));
     assert_null(second);
 }
@@ -266,7 +267,8 @@ static void test_no_program_for_shims(void **state)
     struct runs *runs = NULL;
 
     assert_int_equal(loop_init(&rig->loop, 0), ERR_OK);
-    assert_int_equal(runs_new(&rig->loop, rig->dir, "/no/such/berth", NULL, &runs, &why), ERR_IO);
+    assert_int_equal(runs_new(&rig->loop, rig->dir, "/no/such/berth", NULL, NULL, &runs, &why),
+                     ERR_IO);
     assert_non_null(strstr(why.detail, "/no/such/berth"));
     loop_done(&rig->loop);
 }
@@ -377,15 +379,15 @@ static void test_shim_busy(void **state)
     assert_exit(run, "STOPPED", -1, SIGTERM);
 }
 
-/* The nursery dies: runs go on, and the next one has a new nursery. */
-static void test_nursery_killed(void **state)
+/* The spawner dies: runs go on, and the next one has a new spawner. */
+static void test_spawner_killed(void **state)
 {
     struct rig *rig = *state;
     struct run *before, *after;
     int pid;
 
     rig_open(rig);
-    pid = rig->runs->nursery.pid;
+    pid = rig->runs->spawner.pid;
     before = rig_sh(rig, "n.1", PATIENT, NULL);
     rig_await(rig, before->state == RUN_RUNNING);
     kill(pid, SIGKILL);
@@ -393,7 +395,7 @@ static void test_nursery_killed(void **state)
     rig_await_end(rig, after);
     if (strcmp(after->exit.reason, "EXITED") != 0)
         assert_exit(after, "START_FAILED", -1, -1);
-    rig_await(rig, rig->runs->nursery.pid != pid);
+    rig_await(rig, rig->runs->spawner.pid != pid);
     after = rig_sh(rig, "n.3", "exit 6", NULL);
     rig_await_end(rig, after);
     assert_exit(after, "EXITED", 6, -1);
@@ -560,7 +562,7 @@ int main(void)
         ADOPT_TEST(test_both_killed),
         ADOPT_TEST(test_shim_stuck),
         ADOPT_TEST(test_shim_busy),
-        ADOPT_TEST(test_nursery_killed),
+        ADOPT_TEST(test_spawner_killed),
         ADOPT_TEST(test_half_written),
         ADOPT_TEST(test_found_dead),
         ADOPT_TEST(test_forgets_everything),

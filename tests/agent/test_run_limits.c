@@ -42,21 +42,21 @@ static void test_many(void **state)
     assert_int_equal(mkdir(rig->dir, 0700), 0);
 }
 
-/* More orders than the nursery's socket holds: they wait their turn. */
+/* More orders than the spawner's socket holds: they wait their turn. */
 static void test_burst(void **state)
 {
     struct rig *rig = *state;
     char key[32];
 
-    kill(rig->runs->nursery.pid, SIGSTOP);
+    kill(rig->runs->spawner.pid, SIGSTOP);
     for (int i = 0; i < MANY; i++) {
         snprintf(key, sizeof key, "burst%d.1", i);
         rig_sh(rig, key, "exit 0", NULL);
     }
-    assert_non_null(rig->runs->nursery.first); /* some are not sent */
-    run_stop(&rig->runs->nursery.last->run, "CANCELLED", -1);
+    assert_non_null(rig->runs->spawner.first); /* some are not sent */
+    run_stop(&rig->runs->spawner.last->run, "CANCELLED", -1);
     rig->forget = true;
-    kill(rig->runs->nursery.pid, SIGCONT);
+    kill(rig->runs->spawner.pid, SIGCONT);
     rig_await(rig, rig->ended == MANY);
 }
 
@@ -67,12 +67,12 @@ static void test_unsent(void **state)
     char key[32];
     int failed = 0;
 
-    kill(rig->runs->nursery.pid, SIGSTOP);
+    kill(rig->runs->spawner.pid, SIGSTOP);
     for (int i = 0; i < MANY; i++) {
         snprintf(key, sizeof key, "unsent%d.1", i);
         rig_sh(rig, key, "exit 0", NULL);
     }
-    rig_close(rig); /* and kills the nursery with all it did not read */
+    rig_close(rig); /* and kills the spawner with all it did not read */
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, MANY);

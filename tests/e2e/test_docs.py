@@ -410,6 +410,7 @@ class Typed(TlsCase):
         for name in ("server", "agent"):
             unit = (root / f"lib/systemd/system/berth-{name}.service").read_text()
             command = re.search(r"^ExecStart=(.*)$", unit, re.M).group(1).replace("/usr/bin", f"{root}/usr/bin")
+            command = command.replace(" --spawner /run/berth-spawner/socket", "")  # a unit too: the agent has its own here
             (self.place / f"units/berth-{name}").write_text(self.shell.swapped(command))
             settings = (root / f"etc/berth/{name}.yaml").read_text()
             (self.place / f"etc/berth/{name}.yaml").write_text(self.shell.swapped(settings))

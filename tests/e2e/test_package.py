@@ -11,7 +11,7 @@ import unittest
 
 from harness import BINARY, ROOT, SLOW, Case, Node, calm_machine, clean_env, eventually, live, tags
 
-UNITS = ("berth-server", "berth-agent")
+UNITS = ("berth-server", "berth-agent", "berth-spawner", "berth-runs")
 
 
 def run(*command, **more):
@@ -52,16 +52,22 @@ class Installed(Case):
         for unit in UNITS:
             text = (root / f"usr/lib/systemd/system/{unit}.service").read_text()
             self.assertNotIn("@", text.replace("@system-service", "").replace("@privileged", ""))
-            path = self.dir / f"{unit}.service"
-            path.write_text(text.replace("/usr/bin/berth", str(BINARY)))
-            done = run("systemd-analyze", "verify", "--man=no", path)
-            told = [line for line in done.stderr.splitlines() if unit in line]
+            (self.dir / f"{unit}.service").write_text(text.replace("/usr/bin/berth", str(BINARY)))
+        shutil.copy(root / "usr/lib/systemd/system/berth.slice", self.dir)
+        for unit in UNITS:
+            done = run("systemd-analyze", "verify", "--man=no", self.dir / f"{unit}.service")
+            told = [line for line in done.stderr.splitlines() if "berth" in line]
             self.assertEqual((done.returncode, told), (0, []))
-        server, agent = ((root / f"usr/lib/systemd/system/{unit}.service").read_text() for unit in UNITS)
+        server, agent, spawner, runs = ((root / f"usr/lib/systemd/system/{unit}.service").read_text() for unit in UNITS)
         for line in ("Type=notify", "WatchdogSec=", "ExecReload=/bin/kill -HUP", "ProtectSystem=strict", "NoNewPrivileges=yes"):
             self.assertIn(line, server)
-        for line in ("Type=notify", "Delegate=yes", "KillMode=process", "Restart=always"):
+        for line in ("Type=notify", "KillMode=process", "Restart=always"):
             self.assertIn(line, agent)
+            self.assertIn(line, spawner)
+        # What passes controllers on cannot be started again while something runs below it: neither of those may.
+        self.assertNotIn("Delegate", agent + spawner)
+        self.assertIn("Delegate=yes", runs)
+        self.assertNotIn("berth-runs", (ROOT / "ops/debian/postinst").read_text().split("try-restart")[1])
         # What they take for a wrong setting is what berth says of one.
         for text, verb in ((server, "server"), (agent, "agent")):
             config = self.dir / f"{verb}.yaml"
@@ -134,6 +140,8 @@ class AnotherMachine(Case):
         self.assertEqual((root / "etc/berth/agent.token").stat().st_mode & 0o777, 0o600)
         self.assertEqual((root / "usr/local/bin/berth").read_bytes(), pathlib.Path(BINARY).read_bytes())
         self.assertIn("/usr/local/bin/berth agent --config", (root / "etc/systemd/system/berth-agent.service").read_text())
+        self.assertEqual(sorted(path.name for path in (root / "etc/systemd/system").iterdir()),
+                         ["berth-agent.service", "berth-runs.service", "berth-spawner.service", "berth.slice"])
         agent = subprocess.Popen([root / "usr/local/bin/berth", "agent", "--config", root / "etc/berth/agent.yaml",
                                   "--data-dir", self.dir / "agent", "--token-file", root / "etc/berth/agent.token",
                                   "--host-root", calm_machine(self.dir)],

@@ -1,0 +1,399 @@
+/* See spawner.h. One thread, one poll. */
+#include "agent/spawner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/shim.h"
+#include "io/notify.h"
+
+enum { FD_DIR, FD_AGENT, FD_COUNT };
+enum { PEERS_MAX = 8, GROUPS_MAX = 256, ENV_MAX = 64, NAME_MAX_BYTES = 64 };
+
+/* Where shims stand: beside the groups of the runs, so that their agent's user may move what they
+ * start from one to the other. The dot keeps it apart from keys. */
+#define SHIMS ".shims"
+
+struct peer {
+    int fd; /* -1: free */
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[GROUPS_MAX];
+    int group_count;
+    char name[NAME_MAX_BYTES]; /* of its group; "": it has not said */
+    struct cgroup_place place;
+    int shims_fd; /* -1: there is no group */
+    char words[SPAWNER_PACKET_MAX];
+    char *env[ENV_MAX + 1]; /* points into words */
+};
+
+struct spawner {
+    const char *group_file; /* NULL: the agent's own, which has its groups itself */
+    int listen_fd;          /* -1: likewise */
+    int oom_adj;
+    struct peer peers[PEERS_MAX];
+};
+
+/* --- words --- */
+
+void spawner_tell(const struct cgroup_place *place, struct buf *out)
+{
+    buf_fmt(out, "spawner %d %d\n", SPAWNER_VERSION, (int)getpid());
+    if (place->parent[0])
+        buf_fmt(out, "parent %s\n", place->parent);
+    for (int i = 0; i < CGROUP_LIMITS; i++)
+        if (place->limits[i])
+            buf_fmt(out, "limit %s\n", cgroup_limit_name((enum cgroup_limit)i));
+    if (place->missing[0])
+        buf_fmt(out, "missing %s\n", place->missing);
+}
+
+void spawner_hear(struct str lines, struct cgroup_place *ret_place)
+{
+    *ret_place = (struct cgroup_place){0};
+    while (lines.at) {
+        struct str line = str_cut(&lines, '\n'), word = str_cut(&line, ' ');
+
+        if (str_is(word, "parent") && line.at)
+            str_copy(line, ret_place->parent, sizeof ret_place->parent);
+        else if (str_is(word, "missing") && line.at)
+            str_copy(line, ret_place->missing, sizeof ret_place->missing);
+        for (int i = 0; i < CGROUP_LIMITS && str_is(word, "limit"); i++)
+            if (str_is(line, cgroup_limit_name((enum cgroup_limit)i)))
+                ret_place->limits[i] = true;
+    }
+}
+
+static void answer(struct peer *peer)
+{
+    struct buf text = {0};
+
+    spawner_tell(&peer->place, &text);
+    send(peer->fd, text.at, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    buf_free(&text);
+}
+
+/* --- groups --- */
+
+static bool find_base(const struct spawner *spawner, char base[CGROUP_PATH_MAX])
+{
+    struct buf mounts = {0}, groups = {0};
+    bool found = cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts) == 0 &&
+                 cgroup_file_get(AT_FDCWD, spawner->group_file, &groups) == 0 &&
+                 cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, base, CGROUP_PATH_MAX);
+
+    buf_free(&mounts);
+    buf_free(&groups);
+    return found;
+}
+
+static int open_shims(const struct peer *peer)
+{
+    char path[CGROUP_PATH_MAX + sizeof SHIMS];
+
+    snprintf(path, sizeof path, "%s/" SHIMS, peer->place.parent);
+    if (!peer->place.parent[0] || (mkdir(path, 0755) != 0 && errno != EEXIST))
+        return -1;
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* Also again: the unit that keeps the group may have been started anew, with a new one. */
+static void find_groups(const struct spawner *spawner, struct peer *peer)
+{
+    char base[CGROUP_PATH_MAX];
+
+    if (peer->shims_fd >= 0)
+        close(peer->shims_fd);
+    peer->shims_fd = -1;
+    if (find_base(spawner, base)) {
+        cgroup_probe_at(base, peer->name, peer->uid, peer->gid, &peer->place);
+        peer->shims_fd = open_shims(peer);
+    } else {
+        peer->place = (struct cgroup_place){0};
+        snprintf(peer->place.missing, sizeof peer->place.missing,
+                 "memory, pids, cpu: %s names no control group; is berth-runs.service active?",
+                 spawner->group_file);
+    }
+    answer(peer);
+}
+
+/* --- shims --- */
+
+static bool silence(void)
+{
+    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    if (null_fd < 0)
+        return false;
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        dup2(null_fd, fd); /* shims outlive the agent and must not hold its terminal */
+    close(null_fd);
+    return true;
+}
+
+static bool become_user(const struct peer *peer)
+{
+    if (peer->uid == geteuid())
+        return true;
+    return setgroups((size_t)peer->group_count, peer->groups) == 0 &&
+           setresgid(peer->gid, peer->gid, peer->gid) == 0 &&
+           setresuid(peer->uid, peer->uid, peer->uid) == 0 &&
+           prctl(PR_SET_DUMPABLE, 1) == 0; /* its own /proc files are root's otherwise */
+}
+
+static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *peer,
+                              const int fds[FD_COUNT])
+{
+    extern char **environ;
+
+    signal(SIGCHLD, SIG_DFL);
+    if (spawner->listen_fd >= 0) {
+        close(spawner->listen_fd);
+        environ = (char **)peer->env;
+        if (!silence() || !become_user(peer))
+            _exit(1);
+    }
+    for (size_t i = 0; i < PEERS_MAX; i++)
+        if (spawner->peers[i].fd >= 0) {
+            close(spawner->peers[i].fd);
+            if (spawner->peers[i].shims_fd >= 0)
+                close(spawner->peers[i].shims_fd);
+        }
+    setsid();
+    shim_run(fds[FD_DIR], fds[FD_AGENT], spawner->oom_adj);
+    _exit(0);
+}
+
+/* As fork(), straight into the group: moving it there afterwards may wait for every core. */
+static pid_t fork_into(int group_fd)
+{
+    struct clone_args args = {
+        .flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (uint64_t)group_fd};
+
+    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+}
+
+static void start_shim(const struct spawner *spawner, struct peer *peer, const int fds[FD_COUNT])
+{
+    pid_t pid = -1;
+
+    for (int tries = 0; tries < 2 && pid < 0 && spawner->group_file; tries++) {
+        if (peer->shims_fd < 0 || tries > 0)
+            find_groups(spawner, peer);
+        if (peer->shims_fd >= 0)
+            pid = fork_into(peer->shims_fd);
+    }
+    if (pid < 0)
+        pid = fork();
+    if (pid == 0)
+        be_shim(spawner, peer, fds);
+    if (pid < 0) {
+        char packet[SHIM_PACKET_MAX];
+        int len =
+            snprintf(packet, sizeof packet, "failed No shim can be made: %s.", strerror(errno));
+
+        send(fds[FD_AGENT], packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+}
+
+/* --- agents --- */
+
+static void hear_agent(const struct spawner *spawner, struct peer *peer, size_t len)
+{
+    struct str words = {.at = peer->words, .len = strnlen(peer->words, len)};
+    struct str version;
+    size_t at = words.len + 1;
+    int count = 0;
+
+    str_cut(&words, ' ');
+    version = str_cut(&words, ' ');
+    (void)version; /* there is one */
+    words = str_cut(&words, ' ');
+    if (!str_is_id(words, sizeof peer->name - 1))
+        return;
+    str_copy(words, peer->name, sizeof peer->name);
+    for (; at < len && count < ENV_MAX; at += strlen(peer->words + at) + 1)
+        if (strchr(peer->words + at, '='))
+            peer->env[count++] = peer->words + at;
+    peer->env[count] = NULL;
+    find_groups(spawner, peer);
+}
+
+/* 1: something was heard, 0: the agent is gone. */
+static int hear(const struct spawner *spawner, struct peer *peer)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * FD_COUNT)];
+    } control;
+    char packet[SPAWNER_PACKET_MAX];
+    struct iovec data = {.iov_base = packet, .iov_len = sizeof packet - 1};
+    struct msghdr msg = {.msg_iov = &data,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof control.bytes};
+    const struct cmsghdr *cmsg;
+    int fds[FD_COUNT];
+    size_t count = 0;
+    ssize_t got = recvmsg(peer->fd, &msg, MSG_CMSG_CLOEXEC);
+
+    if (got <= 0)
+        return got < 0 && (errno == EINTR || errno == EAGAIN);
+    packet[got] = '\0';
+    cmsg = CMSG_FIRSTHDR(&msg);
+    if (cmsg && cmsg->cmsg_type == SCM_RIGHTS) {
+        count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(fds, CMSG_DATA(cmsg), sizeof(int) * count);
+    }
+    if (packet[0] == 'r' && count == FD_COUNT && (peer->name[0] || !spawner->group_file))
+        start_shim(spawner, peer, fds);
+    else if (count == 0 && str_starts(str_of(packet), STR("agent ")) && !peer->name[0]) {
+        memcpy(peer->words, packet, (size_t)got + 1);
+        hear_agent(spawner, peer, (size_t)got + 1);
+    }
+    while (count > 0)
+        close(fds[--count]); /* if too few came, the run's connection ends, and so it does */
+    return 1;
+}
+
+static void forget(struct peer *peer)
+{
+    close(peer->fd);
+    if (peer->shims_fd >= 0)
+        close(peer->shims_fd);
+    *peer = (struct peer){.fd = -1, .shims_fd = -1};
+}
+
+/* Who asks is who its shims will be: nobody gets more by asking. */
+static bool look_at(struct peer *peer)
+{
+    struct ucred who;
+    socklen_t len = sizeof who, groups_len = sizeof peer->groups;
+
+    if (getsockopt(peer->fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 ||
+        getsockopt(peer->fd, SOL_SOCKET, SO_PEERGROUPS, peer->groups, &groups_len) != 0)
+        return false;
+    peer->uid = who.uid;
+    peer->gid = who.gid;
+    peer->group_count = (int)(groups_len / sizeof peer->groups[0]);
+    return geteuid() == 0 || peer->uid == geteuid();
+}
+
+static void welcome(struct spawner *spawner)
+{
+    int fd = accept4(spawner->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    for (size_t i = 0; fd >= 0 && i < PEERS_MAX; i++) {
+        struct peer *peer = &spawner->peers[i];
+
+        if (peer->fd >= 0)
+            continue;
+        peer->fd = fd;
+        if (!look_at(peer))
+            forget(peer);
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* --- both kinds --- */
+
+static void init(struct spawner *spawner)
+{
+    int64_t oom_adj = 0;
+
+    *spawner = (struct spawner){.listen_fd = -1};
+    for (size_t i = 0; i < PEERS_MAX; i++)
+        spawner->peers[i] = (struct peer){.fd = -1, .shims_fd = -1};
+    cgroup_file_int(AT_FDCWD, "/proc/self/oom_score_adj", NULL, &oom_adj);
+    spawner->oom_adj = (int)oom_adj;
+    for (int i = 1; i < SIGRTMIN; i++)
+        if (i != SIGKILL && i != SIGSTOP)
+            signal(i, SIG_DFL); /* jobs would inherit what is ignored */
+    signal(SIGCHLD, SIG_IGN);   /* the kernel buries our children */
+    prctl(PR_SET_NAME, "berth-spawner");
+}
+
+int spawner_of_agent(void)
+{
+    static struct spawner spawner;
+
+    init(&spawner);
+    spawner.peers[0].fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (spawner.peers[0].fd < 0 || !silence())
+        return 1;
+    while (hear(&spawner, &spawner.peers[0]))
+        ;
+    return 0;
+}
+
+/* The directory is root's and its group's, so who may go there may connect. */
+static int listen_at(const char *path)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0 || !str_copy(str_of(path), name.sun_path, sizeof name.sun_path))
+        return -1;
+    unlink(path); /* of one that was killed */
+    if (bind(fd, (struct sockaddr *)&name, sizeof name) != 0 || chmod(path, 0660) != 0 ||
+        listen(fd, PEERS_MAX) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void turn(struct spawner *spawner)
+{
+    struct pollfd fds[PEERS_MAX + 1];
+
+    for (size_t i = 0; i < PEERS_MAX; i++)
+        fds[i] = (struct pollfd){.fd = spawner->peers[i].fd, .events = POLLIN};
+    fds[PEERS_MAX] = (struct pollfd){.fd = spawner->listen_fd, .events = POLLIN};
+    if (poll(fds, PEERS_MAX + 1, -1) < 0)
+        return;
+    for (size_t i = 0; i < PEERS_MAX; i++)
+        if (fds[i].revents && !hear(spawner, &spawner->peers[i]))
+            forget(&spawner->peers[i]);
+    if (fds[PEERS_MAX].revents)
+        welcome(spawner);
+}
+
+int spawner_main(int argc, char **argv)
+{
+    static struct spawner spawner;
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: berth spawner SOCKET GROUP_FILE\n");
+        return 2;
+    }
+    umask(077);
+    notify_init();
+    init(&spawner);
+    spawner.group_file = argv[1];
+    spawner.listen_fd = listen_at(argv[0]);
+    if (spawner.listen_fd < 0) {
+        fprintf(stderr, "berth spawner: %s cannot be made: %s\n", argv[0], strerror(errno));
+        return 1;
+    }
+    notify_send("READY=1");
+    for (;;)
+        turn(&spawner);
+}
