@@ -38,7 +38,7 @@ struct admit {
     bool never;           /* waiting cannot help */
 };
 
-/* The others are not ours to end: the rules below name no type that may be killed. */
+/* The others are not ours to end: the rules below protect everybody. */
 static void no_kill(struct protect *protect, const struct protect_kill *kill)
 {
     assert(!"berth run ends nobody");
@@ -49,6 +49,7 @@ static void no_kill(struct protect *protect, const struct protect_kill *kill)
 static enum err load(struct admit *admit, struct problem *why)
 {
     char *argv[] = {(char *)"--token-file=", (char *)"--config", (char *)admit->request->config};
+    static struct str everybody = {.at = "*", .len = 1};
     struct protect_rules rules;
     enum err err = config_load(&admit->source, admit->request->config ? 3 : 1, argv, why);
 
@@ -60,26 +61,10 @@ static enum err load(struct admit *admit, struct problem *why)
     err = agent_rules(admit->config, &rules, why);
     if (err)
         return err;
-    rules.kill.types = (struct strs){0};
+    rules.kill.protected = (struct strs){.at = &everybody, .count = 1};
     protect_init(&admit->protect, &rules, no_kill, admit);
     admit->meter = usage_meter_new(arena_cstr(&admit->source.arena, admit->config->host_root));
     return ERR_OK;
-}
-
-/* Where the slots became none: the first of the steps from which on there is nothing left. */
-static const struct slots_clamp *zero_clamp(const struct slots *slots)
-{
-    size_t at = slots->count;
-
-    while (at > 0 && slots->chain[at - 1].value == 0)
-        at--;
-    if (at == slots->count)
-        return NULL;
-    if (slots->chain[at].step == SLOTS_RAW) /* only repeats one of the two before it */
-        for (size_t i = 0; i < at; i++)
-            if (slots->chain[i].value == 0)
-                return &slots->chain[i];
-    return &slots->chain[at];
 }
 
 static const char *reason_of(const struct slots *slots, enum slots_step step)
@@ -114,7 +99,7 @@ static bool explain_never(struct admit *admit)
 static void explain_full(struct admit *admit)
 {
     const struct slots *slots = &admit->protect.slots;
-    const struct slots_clamp *zero = zero_clamp(slots);
+    const struct slots_clamp *zero = slots_zero(slots);
 
     snprintf(admit->why, sizeof admit->why, "no slot is free: %s is 0, %s; level %s",
              zero ? slots_step_name(zero->step) : "room", zero ? zero->reason : "nothing is left",
@@ -145,7 +130,9 @@ static struct protect_task as_task(const struct admit_request *request, int64_t 
     return (struct protect_task){.type = str_of(request->type),
                                  .priority = request->priority,
                                  .started_ms = now_ms,
-                                 .memory_kib = USAGE_NONE};
+                                 .memory_kib = USAGE_NONE,
+                                 .swap_kib = USAGE_NONE,
+                                 .cpu_permille = USAGE_NONE};
 }
 
 /* Under the gate's lock. True: the slot is ours. */

@@ -106,7 +106,11 @@ static int open_slot(const struct admit_slots *slots, const char *name, int more
 /* "STARTED_MONO_MS PRIORITY TYPE"; what cannot be read still is a slot that is taken. */
 static struct protect_task read_slot(int fd, struct arena *arena)
 {
-    struct protect_task task = {.id = STR("run"), .type = STR(""), .memory_kib = USAGE_NONE};
+    struct protect_task task = {.id = STR("run"),
+                                .type = STR(""),
+                                .memory_kib = USAGE_NONE,
+                                .swap_kib = USAGE_NONE,
+                                .cpu_permille = USAGE_NONE};
     char line[LINE_MAX_BYTES] = "";
     ssize_t len = pread(fd, line, sizeof line - 1, 0);
     char type[TYPE_MAX + 1];

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/agent_private.h"
@@ -152,6 +154,13 @@ static void job_began(struct agent_job *job)
     protect_started(&agent->protect, job->since_ms);
 }
 
+static void job_started(struct agent_job *job)
+{
+    struct agent *agent = jobs_user(job->jobs);
+
+    agent->pids_stale = true;
+}
+
 static void job_over(struct agent_job *job)
 {
     struct agent *agent = jobs_user(job->jobs);
@@ -159,8 +168,11 @@ static void job_over(struct agent_job *job)
     protect_ended(&agent->protect, job->since_ms);
 }
 
-static const struct jobs_handler jobs_handler = {
-    .send = jobs_send, .refuses = jobs_refuses, .began = job_began, .over = job_over};
+static const struct jobs_handler jobs_handler = {.send = jobs_send,
+                                                 .refuses = jobs_refuses,
+                                                 .began = job_began,
+                                                 .started = job_started,
+                                                 .over = job_over};
 
 /* --- deployments --- */
 
@@ -168,6 +180,7 @@ static void copies_changed(struct copies *copies)
 {
     struct agent *agent = copies_user(copies);
 
+    agent->pids_stale = true;
     tenure_changed(agent->tenure);
 }
 
@@ -292,6 +305,7 @@ static void on_tick(struct loop *loop)
 
     if (agent->endings > 0)
         look_at_end(agent);
+    machine_own(agent);
     if (watchdog_ms == 0 || loop->mono_ms - agent->alive_ms < watchdog_ms / 3)
         return;
     agent->alive_ms = loop->mono_ms;
@@ -334,6 +348,20 @@ static void shield(void)
                   KC("oom_score_adj", oom_error ? strerror(oom_error) : "ok"),
                   KC("mlock", lock_error ? strerror(lock_error) : "ok"),
                   KC("reason", "when memory runs out this agent is not better off than its jobs"));
+}
+
+/* Nor should it wait for a page of ours to come back from swap when it must decide. Where locked
+ * memory has a limit that holds for us, we would be refused memory later on: then not. */
+static void stay_resident(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    struct rlimit limit = {0};
+
+    if ((getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) ||
+        (syscall(SYS_capget, &header, caps) == 0 &&
+         (caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK))))
+        mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
 }
 
 static void raise_fds(const struct config *config)
@@ -490,7 +518,7 @@ static void agent_done(struct agent *agent)
     if (agent->protect.kill)
         protect_done(&agent->protect);
     free(agent->tasks);
-    free(agent->task_jobs);
+    free(agent->owners);
     free(agent->pids);
     buf_free(&agent->text);
 }
@@ -536,6 +564,7 @@ static int run(struct agent *agent)
     }
     raise_fds(agent->config);
     shield();
+    stay_resident();
     err = agent_init(agent, &why);
     if (!err) {
         watch_signals(agent);

@@ -1,12 +1,14 @@
 /* What the samples of this machine mean for the rest of the agent. */
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "agent/agent_private.h"
+#include "base/log.h"
 #include "base/mem.h"
 
-enum { STALE_SAMPLES = 10 };
+enum { STALE_SAMPLES = 10, DEPLOYMENT_PRIORITY = 5 };
 
 static void make_room(struct agent *agent, size_t count)
 {
@@ -14,59 +16,128 @@ static void make_room(struct agent *agent, size_t count)
         return;
     agent->room = count * 2;
     agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
-    agent->task_jobs = mem_resize(agent->task_jobs, agent->room * sizeof(struct agent_job *));
+    agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
     agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
 }
 
-static int64_t tree_memory(const struct usage *usage, int pid)
+static const struct usage_tree *find_tree(const struct usage *usage, int pid)
 {
+    static const struct usage_tree unknown = {.cpu_permille = USAGE_NONE,
+                                              .memory_kib = USAGE_NONE,
+                                              .freed_kib = USAGE_NONE,
+                                              .swap_kib = USAGE_NONE};
+
     for (size_t i = 0; pid > 0 && i < usage->tree_count; i++)
         if (usage->trees[i].pid == pid)
-            return usage->trees[i].memory_kib;
-    return USAGE_NONE;
+            return &usage->trees[i];
+    return &unknown;
+}
+
+struct listing {
+    const struct usage *usage;
+    size_t count, pids;
+};
+
+static void list_one(struct agent *agent, struct listing *listing, struct agent_owner owner,
+                     struct protect_task task, int pid)
+{
+    const struct usage_tree *tree = find_tree(listing->usage, pid);
+
+    assert(listing->count < agent->room);
+    if (pid > 0)
+        agent->pids[listing->pids++] = pid;
+    task.memory_kib = tree->freed_kib;
+    task.swap_kib = tree->swap_kib;
+    task.cpu_permille = tree->cpu_permille;
+    agent->owners[listing->count] = owner;
+    agent->tasks[listing->count++] = task;
 }
 
 /* What takes a slot. Only what really runs and was not told to end can be killed. */
-static size_t list_tasks(struct agent *agent, const struct usage *usage, size_t *ret_pids)
+static void list_jobs(struct agent *agent, struct listing *listing)
 {
     struct agent_job *job = NULL;
-    size_t count = 0, pids = 0;
 
-    make_room(agent, jobs_in_use(agent->jobs) + copies_alive(agent->copies));
     while ((job = jobs_next(agent->jobs, job))) {
         int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
 
-        if (job->state != JOBS_ACKING && job->state != JOBS_RUNNING)
-            continue;
-        assert(count < agent->room);
-        if (pid > 0)
-            agent->pids[pids++] = pid;
-        agent->task_jobs[count] = job;
-        agent->tasks[count++] =
-            (struct protect_task){.id = str_of(job->job_id),
-                                  .type = job->type,
-                                  .priority = job->priority,
-                                  .started_ms = job->since_ms,
-                                  .memory_kib = tree_memory(usage, pid),
-                                  .stopping = job->stopping || job->state == JOBS_ACKING};
+        if (job->state == JOBS_ACKING || job->state == JOBS_RUNNING)
+            list_one(agent, listing, (struct agent_owner){.job = job},
+                     (struct protect_task){.id = str_of(job->job_id),
+                                           .type = job->type,
+                                           .priority = job->priority,
+                                           .started_ms = job->since_ms,
+                                           .stopping = job->stopping || job->state == JOBS_ACKING},
+                     pid);
     }
-    assert(count == jobs_in_use(agent->jobs) && pids <= count);
-    if (agent->room > pids) /* without any room there is no array either */
-        pids += copies_pids(agent->copies, agent->pids + pids, agent->room - pids);
-    *ret_pids = pids;
-    return count;
+    assert(listing->count == jobs_in_use(agent->jobs));
+}
+
+/* What does not. A deployment has no priority of its own: it counts as one of a task has that was
+ * given none, and its turn comes after theirs. */
+static void list_copies(struct agent *agent, struct listing *listing)
+{
+    struct copy *copy = NULL;
+    struct copy_alive alive;
+
+    while ((copy = copies_next(agent->copies, copy, &alive)))
+        list_one(agent, listing, (struct agent_owner){.copy = copy},
+                 (struct protect_task){.id = alive.id,
+                                       .type = alive.daemon ? STR("daemon") : STR("deployment"),
+                                       .deployment = true,
+                                       .priority = DEPLOYMENT_PRIORITY,
+                                       .started_ms = alive.since_ms,
+                                       .stopping = alive.stopping},
+                 alive.shim_pid);
+}
+
+static void list_all(struct agent *agent, struct listing *listing)
+{
+    make_room(agent, jobs_in_use(agent->jobs) + copies_alive(agent->copies));
+    list_jobs(agent, listing);
+    list_copies(agent, listing);
+}
+
+void machine_own(struct agent *agent)
+{
+    static const struct usage nothing = {.tree_count = 0};
+    struct listing listing = {.usage = &nothing};
+
+    if (!agent->pids_stale)
+        return;
+    agent->pids_stale = false;
+    list_all(agent, &listing);
+    sampler_own(agent->sampler, agent->pids, listing.pids);
+}
+
+/* For `deploy show`. */
+static void say_why(const struct protect_kill *kill, struct buf *out)
+{
+    buf_fmt(out, "Ended to save the machine, which was at level %s because of its %s",
+            level_name(kill->level), level_signal_name(kill->by));
+    if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
+        buf_fmt(out, "; it used %" PRId64 " %% of all CPU", kill->task->cpu_permille / 10);
+    else if (kill->by != LEVEL_CPU && kill->task->memory_kib != USAGE_NONE)
+        buf_fmt(out, "; it had %" PRId64 " MB", kill->task->memory_kib / 1024);
+    buf_fmt(out, ".");
 }
 
 void machine_kill(struct protect *protect, const struct protect_kill *kill)
 {
     struct agent *agent = protect->user;
-    struct buf evidence = {0};
-    struct jsonw w = jsonw_to(&evidence);
+    const struct agent_owner *owner = &agent->owners[kill->task - agent->tasks];
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
 
     assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
-    protect_kill_write(kill, &w);
-    jobs_kill(agent->task_jobs[kill->task - agent->tasks], buf_view(&evidence));
-    buf_free(&evidence);
+    if (owner->copy) {
+        say_why(kill, &text);
+        copy_kill(owner->copy, buf_view(&text), kill->grace_ms);
+    } else {
+        protect_kill_write(kill, &w);
+        jobs_kill(owner->job, buf_view(&text), kill->grace_ms);
+    }
+    buf_free(&text);
 }
 
 /* Others wait for the least loaded node to claim: one that will not must say so. */
@@ -85,19 +156,39 @@ static void tell_takes(struct agent *agent)
     link_send(agent->link, buf_view(&agent->text));
 }
 
+/* A machine that carries less than its owner believes should say so before anybody wonders. */
+static void log_slots(const struct agent *agent)
+{
+    const struct protect *protect = &agent->protect;
+    struct buf why = {0};
+
+    protect_explain(protect, &why);
+    log_event(protect->slots.max > 0 ? LOG_INFO : LOG_WARN, "agent.slots",
+              KS("node_id", agent->node_id), KI("slots", protect->slots.max),
+              KI("free", protect->slots.additional), KC("level", level_name(protect->level.level)),
+              KS("reason", buf_view(&why)));
+    buf_free(&why);
+}
+
 static void on_sample(struct sampler *sampler, const struct usage *usage)
 {
     struct agent *agent = sampler_user(sampler);
-    size_t pids, count = list_tasks(agent, usage, &pids);
+    struct listing listing = {.usage = usage};
+    bool danger;
 
-    protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, count);
-    sampler_own(sampler, agent->pids, pids);
+    list_all(agent, &listing);
+    protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, listing.count);
+    sampler_own(sampler, agent->pids, listing.pids);
     jobs_trim(agent->jobs);
-    claimer_danger(agent->claimer, agent->protect.level.level >= LEVEL_DANGER);
+    danger = agent->protect.level.level >= LEVEL_DANGER;
+    claimer_danger(agent->claimer, danger);
+    copies_danger(agent->copies, danger);
     /* Nobody is asked for work before it is known what the machine can carry. */
-    if (!agent->link)
+    if (!agent->link) {
+        log_slots(agent);
         agent->link = link_new(&agent->loop, &agent->link_config, &agent_link_handler, agent);
-    else if (agent->protect.level.level != agent->told_level || tell_max(agent) != agent->told_max)
+    } else if (agent->protect.level.level != agent->told_level ||
+               tell_max(agent) != agent->told_max)
         link_beat(agent->link);
     if (link_is_up(agent->link))
         tell_takes(agent);
@@ -140,9 +231,11 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
                                        .max_slots = config->max_slots,
                                        .reserved_slots = config->reserved_slots,
                                        .max_concurrent_jobs = config->max_concurrent_jobs,
+                                       .slots_min = config->slots_min,
                                        .slots_fixed = config->slots_fixed};
     _Static_assert(SLOTS_NONE == FIELD_OFF, "a limit that is not set");
     rules.kill.types = config->killable_types;
+    rules.kill.protected = config->protected_types;
     rules.high_priority_min = config->high_priority_min;
     if (rules.stale_ms < STALE_SAMPLES * config->monitor_interval_ms)
         rules.stale_ms = STALE_SAMPLES * config->monitor_interval_ms;

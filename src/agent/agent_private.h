@@ -48,9 +48,13 @@ struct agent {
     bool told_takes;
     /* Room for what runs: see agent.c. */
     struct protect_task *tasks;
-    struct agent_job **task_jobs;
+    struct agent_owner { /* of the task at the same place */
+        struct agent_job *job;
+        struct copy *copy; /* if it is no job */
+    } * owners;
     int *pids;
     size_t room;
+    bool pids_stale; /* a run began: the thread that measures does not know it yet */
     struct buf text;
 };
 
@@ -64,6 +68,8 @@ void agent_access(struct agent *agent); /* token and certificate files, as the s
 enum err agent_open_log(const struct config *config, struct problem *why);
 /* Measures from now on; the first sample opens the link. */
 enum err machine_watch(struct agent *agent, struct problem *why);
+/* Tells the thread that measures of runs that began: one can be large before the next sample. */
+void machine_own(struct agent *agent);
 void machine_kill(struct protect *protect, const struct protect_kill *kill);
 extern const struct link_handler agent_link_handler;
 

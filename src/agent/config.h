@@ -58,8 +58,10 @@ struct config {
     struct executor *executors;
     size_t executor_count;
     int64_t max_slots, reserved_slots, slots_fixed, safety_buffer; /* FIELD_OFF: not set */
+    int64_t slots_min;
     struct config_resources resources;
-    struct strs killable_types;
+    struct strs protected_types;
+    struct strs killable_types; /* count 0: all that are not protected */
     int64_t high_priority_min;
     int64_t monitor_interval_ms;
     struct str host_root;

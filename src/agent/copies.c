@@ -15,12 +15,16 @@
 #define REASON_REPLACED  "REPLACED"
 #define REASON_FENCED    "FENCED"
 #define REASON_UNHEALTHY "UNHEALTHY"
+#define REASON_EMERGENCY "EMERGENCY"
 
 enum {
     CRASHES_MAX = 5,       /* in a row: a crash loop */
     SETTLE_MS = 1000,      /* a replaced copy runs for so long, then it is the next one's turn */
     ROLL_STEP_MS = 2000,   /* between two nodes that replace the same daemon */
     HTTP_CONNECTIONS = 64, /* for checks */
+    KILLED_MIN_MS = 60 * 1000,         /* it was ended to save the machine: so long it rests, */
+    KILLED_MAX_MS = 16 * 60 * 1000,    /* twice as long each time, */
+    KILLED_FORGOTTEN_MS = 3600 * 1000, /* unless it ran for so long in between */
 };
 
 static void set_state(struct copy *copy, enum copy_state state)
@@ -47,8 +51,26 @@ void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
     run_stop(copy->run, reason, grace_ms);
 }
 
+void copy_kill(struct copy *copy, struct str why, int64_t grace_ms)
+{
+    size_t len = why.len < sizeof copy->killed_why ? why.len : sizeof copy->killed_why - 1;
+
+    assert(copy->run && !copy->stopping);
+    copy->killed = true;
+    memcpy(copy->killed_why, why.at, len);
+    copy->killed_why[len] = 0;
+    copy_stop(copy, REASON_EMERGENCY, grace_ms);
+}
+
+static int64_t killed_pause_ms(struct copy *copy, const struct run_exit *exit)
+{
+    if (exit->started_ms && exit->ended_ms - exit->started_ms >= KILLED_FORGOTTEN_MS)
+        copy->kills = 0;
+    return backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS);
+}
+
 /* It is to run again, but not at once. */
-static void failed(struct copy *copy, const char *reason)
+static void failed(struct copy *copy, const char *reason, int64_t least_ms)
 {
     struct copies *copies = copy->copies;
     const struct copy_restart *restart = &copy->spec.restart;
@@ -59,6 +81,8 @@ static void failed(struct copy *copy, const char *reason)
     assert(!copy->run);
     copy->failures++;
     pause_ms = backoff_ms(copy->failures, min_ms, max_ms > min_ms ? max_ms : min_ms, &copies->rnd);
+    if (pause_ms < least_ms)
+        pause_ms = least_ms;
     copy->next_ms = copies->loop->mono_ms + pause_ms;
     log_event(LOG_WARN, "copy.failed", KS("deployment_id", copy->id),
               KS("node_id", copies->node_id), KI("generation", copy->spec.generation),
@@ -100,7 +124,7 @@ static bool was_stable(const struct copy *copy)
 static void on_ended(struct run *run)
 {
     struct copy *copy = run->user;
-    bool asked = copy->stopping && !copy->unhealthy;
+    bool killed = copy->killed, asked = copy->stopping && !copy->unhealthy && !killed;
 
     assert(copy->run == run && run->state == RUN_ENDED);
     copy_check_cancel(copy);
@@ -108,15 +132,19 @@ static void on_ended(struct run *run)
     if (was_stable(copy))
         copy->failures = 0;
     copy->run = NULL;
-    copy->stopping = copy->unhealthy = false;
+    copy->stopping = copy->unhealthy = copy->killed = false;
+    if (!killed)
+        copy->killed_why[0] = 0;
     copy->restarts++;
     keep_last(copy, run);
     /* A fence that closed says nothing about the work: it goes on as soon as there is a lease. */
     if (asked || strcmp(run->exit.reason, "DEADLINE") == 0) {
         copy->next_ms = 0;
         set_state(copy, COPY_WAITING);
+    } else if (killed) {
+        failed(copy, copy->killed_why, killed_pause_ms(copy, &run->exit));
     } else {
-        failed(copy, run->exit.detail);
+        failed(copy, run->exit.detail, 0);
     }
 }
 
@@ -140,7 +168,7 @@ static bool may_start(const struct copy *copy)
     const struct copies *copies = copy->copies;
 
     return copy->wanted && copy->known && !copy->wrong[0] && !copy->held && !copies->ending &&
-           copies->loop->mono_ms >= copy->next_ms &&
+           copies->loop->mono_ms >= copy->next_ms && !(copies->danger && copy->killed_why[0]) &&
            (copy->spec.daemon || clock_boot_ms() < copies->fence_ms);
 }
 
@@ -157,7 +185,7 @@ static void begin(struct copy *copy)
         return;
     }
     if (copy_start(copy, dir, &why)) {
-        failed(copy, why.detail);
+        failed(copy, why.detail, 0);
         return;
     }
     copy->turn_ms = 0;
@@ -278,6 +306,8 @@ static void set_spec(struct copy *copy, const struct copy_spec *spec, struct are
         copy->next_ms = 0;
         copy->failures = 0;
         copy->looping = false;
+        copy->kills = 0;
+        copy->killed_why[0] = 0;
     }
 }
 

@@ -11,6 +11,7 @@
 #include "base/json.h"
 
 struct copies;
+struct copy;
 
 enum copy_state {
     COPY_WAITING,    /* for its turn, its pause, its lease */
@@ -63,10 +64,24 @@ void copies_hold(struct copies *copies, struct str id);
 bool copies_held(const struct copies *copies, int64_t *ret_generation);
 struct str copies_first_owned(const struct copies *copies); /* at == NULL: none */
 
+/* What an emergency may end: the next one that has a process; NULL: from the first, and behind the
+ * last. */
+struct copy_alive {
+    struct str id;
+    bool daemon;
+    int shim_pid; /* 0: not known */
+    int64_t since_ms;
+    bool stopping;
+};
+struct copy *copies_next(const struct copies *copies, const struct copy *copy,
+                         struct copy_alive *ret_alive);
+/* Ends it because the machine is about to freeze. It rests for a minute at least, longer each time,
+ * and does not start while the machine is in danger. */
+void copy_kill(struct copy *copy, struct str why, int64_t grace_ms);
+void copies_danger(struct copies *copies, bool danger);
+
 size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
 bool copies_has(const struct copies *copies, struct str id);
-/* Shims whose trees count as this agent's. `pids` has room for `max`. */
-size_t copies_pids(const struct copies *copies, int *pids, size_t max);
 size_t copies_alive(const struct copies *copies);
 /* An array: how each is. */
 void copies_write(const struct copies *copies, struct jsonw *w);

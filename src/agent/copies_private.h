@@ -30,6 +30,7 @@ struct copies {
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_boot_ms(); 0: no lease yet */
     size_t rank;
+    bool danger;    /* the machine is in danger */
     int64_t number; /* of the next run, beside the time */
     struct rnd rnd;
     struct loop_part part;
@@ -65,9 +66,12 @@ struct copy {
     int64_t failures;                    /* in a row */
     int64_t restarts;                    /* ever, while this agent knows it */
     int64_t next_ms;                     /* CLOCK_MONOTONIC: no start before */
-    int64_t turn_ms;  /* a changed daemon: not before its node's turn; 0: not changed */
-    int64_t since_ms; /* CLOCK_MONOTONIC: in this state */
-    bool looping;     /* told as a crash loop */
+    int64_t turn_ms;      /* a changed daemon: not before its node's turn; 0: not changed */
+    int64_t since_ms;     /* CLOCK_MONOTONIC: in this state */
+    bool looping;         /* told as a crash loop */
+    bool killed;          /* its end was asked for to save the machine */
+    int64_t kills;        /* how often that happened, in a row */
+    char killed_why[192]; /* if that was how it last ended; else "" */
     struct copy_check check;
 };
 

@@ -111,14 +111,25 @@ size_t copies_alive(const struct copies *copies)
     return count;
 }
 
-size_t copies_pids(const struct copies *copies, int *pids, size_t max)
+struct copy *copies_next(const struct copies *copies, const struct copy *copy,
+                         struct copy_alive *ret_alive)
 {
-    size_t count = 0;
+    struct copy *next = copy ? copy->next : copies->first;
 
-    for (const struct copy *copy = copies->first; copy && count < max; copy = copy->next)
-        if (copy->run && run_shim_pid(copy->run) > 0)
-            pids[count++] = run_shim_pid(copy->run);
-    return count;
+    while (next && !next->run)
+        next = next->next;
+    if (next)
+        *ret_alive = (struct copy_alive){.id = next->id,
+                                         .daemon = next->spec.daemon,
+                                         .shim_pid = run_shim_pid(next->run),
+                                         .since_ms = next->since_ms,
+                                         .stopping = next->stopping};
+    return next;
+}
+
+void copies_danger(struct copies *copies, bool danger)
+{
+    copies->danger = danger;
 }
 
 /* --- what others may know --- */
@@ -154,9 +165,10 @@ static void write_last(const struct copy *copy, struct jsonw *w)
     const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
 
     jsonw_kstr(w, "reason",
-               copy->wrong[0] ? str_of(copy->wrong)
-               : exit         ? str_of(exit->detail)
-                              : STR_NONE);
+               copy->wrong[0]        ? str_of(copy->wrong)
+               : copy->killed_why[0] ? str_of(copy->killed_why)
+               : exit                ? str_of(exit->detail)
+                                     : STR_NONE);
     if (exit && exit->exit_code >= 0)
         jsonw_kint(w, "exit_code", exit->exit_code);
     if (exit && exit->signal >= 0)

@@ -18,7 +18,7 @@
 #define REASON_TYPE       "TYPE_NOT_ALLOWED"
 #define REASON_START      "START_FAILED"
 
-enum { EMERGENCY_GRACE_MS = 1000, REASON_BYTES = 48, STOP_REASON_MAX = 31 };
+enum { REASON_BYTES = 48, STOP_REASON_MAX = 31 };
 
 static void job_log(const struct agent_job *job, enum log_level level, const char *event,
                     const char *reason)
@@ -117,6 +117,7 @@ static void on_started(struct run *run)
 
     assert(job->run == run && job->state == JOBS_RUNNING);
     job_log(job, LOG_INFO, "job.started", "acked");
+    job->jobs->handler->started(job);
 }
 
 static void on_ended(struct run *run)
@@ -351,13 +352,13 @@ void jobs_reply(struct jobs *jobs, const struct json *body)
     outbox_reply(jobs->outbox, body);
 }
 
-void jobs_kill(struct agent_job *job, struct str evidence)
+void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 {
     assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
     if (!job->evidence.at && !job->stopping)
         job->evidence = arena_str(&job->arena, evidence);
     job->stopping = true;
-    run_stop(job->run, REASON_EMERGENCY, EMERGENCY_GRACE_MS);
+    run_stop(job->run, REASON_EMERGENCY, grace_ms);
 }
 
 void jobs_end(struct jobs *jobs)

@@ -55,8 +55,9 @@ struct jobs_handler {
     /* May such a job begin now? NULL, or the reason it is refused with, and a sentence. */
     const char *(*refuses)(struct jobs *jobs, struct str type, int64_t priority, bool interactive,
                            struct buf *detail);
-    void (*began)(struct agent_job *job); /* it takes a slot from now on */
-    void (*over)(struct agent_job *job);  /* and does not any more; once for each `began` */
+    void (*began)(struct agent_job *job);   /* it takes a slot from now on */
+    void (*started)(struct agent_job *job); /* its process runs */
+    void (*over)(struct agent_job *job);    /* and does not any more; once for each `began` */
 };
 
 struct jobs_config {
@@ -95,7 +96,7 @@ struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job
 struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt);
 /* Ends it because the machine is about to freeze; `evidence` (JSON, copied) goes with the result.
  */
-void jobs_kill(struct agent_job *job, struct str evidence);
+void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms);
 /* All that run, or are about to, end as cancelled. */
 void jobs_end(struct jobs *jobs);
 size_t jobs_untold(const struct jobs *jobs); /* what the server has not answered yet */

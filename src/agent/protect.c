@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "model/routing.h"
 
-enum { DISK_COUNTED_KIB = 100 * 1024 * 1024 };
+enum { DISK_COUNTED_KIB = 100 * 1024 * 1024, GRACE_MS = 1000, PPM_PER_CENTI = 100, PPM = 1000000 };
 
 struct protect_rules protect_defaults(void)
 {
@@ -147,6 +147,11 @@ static void make_room(struct protect *protect, size_t count)
     protect->picked = mem_resize(protect->picked, protect->room * sizeof(struct kill_task *));
 }
 
+static int64_t size_of(int64_t figure, int64_t times)
+{
+    return figure == USAGE_NONE ? KILL_UNKNOWN : figure * times;
+}
+
 static void list_tasks(struct protect *protect, int64_t now_ms, const struct protect_task *tasks,
                        size_t count)
 {
@@ -157,9 +162,13 @@ static void list_tasks(struct protect *protect, int64_t now_ms, const struct pro
         protect->doomed[i] = (struct kill_task){
             .id = tasks[i].id,
             .type = tasks[i].type,
+            .priority = tasks[i].priority,
+            .deployment = tasks[i].deployment,
             .score = kill_score(tasks[i].priority, age_ms),
             .young = age_ms < protect->rules.kill.young_ms,
-            .memory_kib = tasks[i].memory_kib == USAGE_NONE ? KILL_UNKNOWN : tasks[i].memory_kib,
+            .memory_kib = size_of(tasks[i].memory_kib, 1),
+            .swap_kib = size_of(tasks[i].swap_kib, 1),
+            .cpu_ppm = size_of(tasks[i].cpu_permille, PPM / 1000),
             .doomed = tasks[i].stopping,
         };
     }
@@ -170,17 +179,25 @@ static int64_t percent(int64_t ppm)
     return ppm == LEVEL_UNKNOWN ? -1 : ppm / 10000;
 }
 
+static int64_t known(int64_t figure)
+{
+    return figure == USAGE_NONE ? -1 : figure;
+}
+
 static void log_kill(const struct protect_kill *kill)
 {
-    log_event(LOG_WARN, "emergency.kill", KS("job_id", kill->task->id),
+    log_event(LOG_WARN, "emergency.kill",
+              KS(kill->task->deployment ? "deployment_id" : "job_id", kill->task->id),
               KS("type", kill->task->type), KC("reason", KILL_REASON),
               KC("level", level_name(kill->level)), KC("by", level_signal_name(kill->by)),
               KI("score", kill->score), KI("priority", kill->task->priority),
               KI("age_ms", kill->age_ms), KI("cpu_percent", percent(kill->figures.ppm[LEVEL_CPU])),
               KI("mem_free_percent", percent(kill->figures.ppm[LEVEL_MEMORY])),
               KI("swap_percent", percent(kill->figures.ppm[LEVEL_SWAP])),
-              KI("missing_kib", kill->missing_kib), KI("number", (int64_t)kill->number),
-              KI("count", (int64_t)kill->count));
+              KI("missing_kib", kill->missing_kib), KI("gives_kib", known(kill->task->memory_kib)),
+              KI("gives_swap_kib", known(kill->task->swap_kib)),
+              KI("gives_cpu_permille", known(kill->task->cpu_permille)),
+              KI("number", (int64_t)kill->number), KI("count", (int64_t)kill->count));
 }
 
 static void end_picked(struct protect *protect, int64_t now_ms, const struct kill_sample *sample,
@@ -192,11 +209,13 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
         struct protect_kill kill = {
             .task = task,
             .level = sample->level,
-            .by = protect->level.now.by,
+            .by = sample->by,
             .figures = *figures,
             .mem_free_kib = protect->usage.mem_free_kib,
             .mem_total_kib = protect->usage.mem_total_kib,
-            .missing_kib = sample->missing_kib,
+            .missing_kib = sample->by == LEVEL_CPU ? 0 : sample->missing,
+            .missing_cpu_permille = sample->by == LEVEL_CPU ? sample->missing / (PPM / 1000) : 0,
+            .grace_ms = sample->by == LEVEL_MEMORY ? 0 : GRACE_MS,
             .score = protect->picked[i]->score,
             .age_ms = now_ms - task->started_ms,
             .number = i + 1,
@@ -210,34 +229,82 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
     }
 }
 
+/* Of several causes the one that freezes a machine soonest; busy CPUs do not. */
+static enum level_signal cause_of(const struct level_verdict *now)
+{
+    static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_CPU};
+
+    for (size_t i = 0; i < COUNT_OF(order); i++)
+        if (now->of[order[i]] == LEVEL_CRITICAL)
+            return order[i];
+    return now->by;
+}
+
+/* Of `total`, in KiB, a share of percent x 100. */
+static int64_t part_kib(int64_t total_kib, int64_t centi)
+{
+    return total_kib == USAGE_NONE ? 0 : total_kib * centi / 10000;
+}
+
+static int64_t above(int64_t value, int64_t bound)
+{
+    return value > bound ? value - bound : 0;
+}
+
+/* What must come back until the level is not critical any more, `margin_centi` included. */
+static int64_t missing_of(const struct protect *protect, enum level_signal by,
+                          const struct level_figures *figures, int64_t margin_centi)
+{
+    const struct usage *usage = &protect->usage;
+    int64_t critical_centi = protect->rules.level.bounds[by].critical_centi, bound_centi;
+
+    switch (by) {
+    case LEVEL_MEMORY:
+        bound_centi = critical_centi + margin_centi;
+        return kill_missing_kib(usage->mem_total_kib, usage->mem_free_kib,
+                                bound_centi < 10000 ? bound_centi : 10000);
+    case LEVEL_PRESSURE: /* it does not say how much */
+        return part_kib(usage->mem_total_kib, margin_centi);
+    case LEVEL_SWAP:
+        return above(usage->swap_used_kib,
+                     part_kib(usage->swap_total_kib, critical_centi - margin_centi));
+    case LEVEL_CPU: /* a load can exceed the whole, a gift cannot */
+        return above(figures->ppm[by] < PPM ? figures->ppm[by] : PPM,
+                     (critical_centi - margin_centi) * PPM_PER_CENTI);
+    case LEVEL_DISK:
+    case LEVEL_SIGNAL_COUNT:
+        break;
+    }
+    assert(!"nobody is ended because of it");
+    return 0;
+}
+
 static void face_emergency(struct protect *protect, int64_t now_ms,
                            const struct level_figures *figures, const struct protect_task *tasks,
                            size_t count)
 {
     const struct level_verdict *now = &protect->level.now;
-    bool memory = now->of[LEVEL_MEMORY] == LEVEL_CRITICAL;
     bool unresolved = protect->emergency.unresolved;
     struct kill_sample sample = {
         .level = now->level,
-        .memory = memory,
+        .by = cause_of(now),
         .mem_free_kib = protect->usage.mem_free_kib,
         .now_ms = now_ms,
     };
     size_t some;
 
-    if (memory)
-        sample.missing_kib =
-            kill_missing_kib(protect->usage.mem_total_kib, protect->usage.mem_free_kib,
-                             protect->rules.level.bounds[LEVEL_MEMORY].critical_centi);
-    assert(sample.missing_kib >= 0 && (!memory || sample.level == LEVEL_CRITICAL));
+    if (sample.level == LEVEL_CRITICAL) {
+        sample.missing = missing_of(protect, sample.by, figures, 0);
+        sample.wanted = missing_of(protect, sample.by, figures, protect->rules.level.margin_centi);
+    }
     list_tasks(protect, now_ms, tasks, count);
     some = kill_step(&protect->emergency, &protect->rules.kill, &sample, protect->doomed, count,
                      protect->picked);
     end_picked(protect, now_ms, &sample, figures, tasks, some);
     if (protect->emergency.unresolved && !unresolved)
         log_event(LOG_ERROR, "emergency.unresolved", KC("level", level_name(now->level)),
-                  KC("by", level_signal_name(now->by)), KI("tasks", (int64_t)count),
-                  KI("missing_kib", sample.missing_kib));
+                  KC("by", level_signal_name(sample.by)), KI("tasks", (int64_t)count),
+                  KI("missing_kib", sample.by == LEVEL_CPU ? 0 : sample.missing));
 }
 
 bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage *usage,
@@ -264,10 +331,11 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
                   KI("mem_free_percent", percent(figures.ppm[LEVEL_MEMORY])),
                   KI("swap_percent", percent(figures.ppm[LEVEL_SWAP])),
                   KI("disk_free_percent", percent(figures.ppm[LEVEL_DISK])));
-    protect->in_use = (int64_t)count;
-    protect->pending = 0;
-    for (size_t i = 0; i < count; i++)
-        protect->pending += is_pending(protect, tasks[i].started_ms);
+    protect->in_use = protect->pending = 0;
+    for (size_t i = 0; i < count; i++) {
+        protect->in_use += !tasks[i].deployment;
+        protect->pending += !tasks[i].deployment && is_pending(protect, tasks[i].started_ms);
+    }
     recount(protect);
     face_emergency(protect, now_ms, &figures, tasks, count);
     return changed;
@@ -289,18 +357,6 @@ const char *protect_code(enum protect_answer answer)
     return codes[answer];
 }
 
-/* The clamp that took the last slot away. */
-static const struct slots_clamp *last_bite(const struct slots *slots)
-{
-    const struct slots_clamp *bite = &slots->chain[0];
-
-    assert(slots->count > 0);
-    for (size_t i = 0; i < slots->count; i++)
-        if (slots->chain[i].bites)
-            bite = &slots->chain[i];
-    return bite;
-}
-
 static void tell(const struct protect *protect, enum protect_answer answer, struct str type,
                  struct buf *text)
 {
@@ -316,7 +372,7 @@ static void tell(const struct protect *protect, enum protect_answer answer, stru
                                       ? protect->level.now.by
                                       : protect->level.by));
     else
-        buf_fmt(text, "No slot is free: %s.", last_bite(&protect->slots)->reason);
+        buf_fmt(text, "No slot is free: %s.", slots_zero(&protect->slots)->reason);
 }
 
 static enum protect_answer judge(const struct protect *protect, int64_t now_ms, struct str type,
@@ -365,9 +421,25 @@ static void write_clamps(const struct slots *slots, struct jsonw *w)
     jsonw_end_arr(w);
 }
 
+void protect_explain(const struct protect *protect, struct buf *out)
+{
+    const struct slots *slots = &protect->slots;
+
+    assert(protect->sampled);
+    for (size_t i = 0; i < slots->count; i++) {
+        const struct slots_clamp *clamp = &slots->chain[i];
+
+        if (clamp->bites || clamp->step == SLOTS_CPU || clamp->step == SLOTS_MEMORY ||
+            clamp->step == SLOTS_FIXED || clamp->step == SLOTS_MIN)
+            buf_fmt(out, "%s%s %" PRId64 ": %s", out->len ? "; " : "", slots_step_name(clamp->step),
+                    clamp->value, clamp->reason);
+    }
+}
+
 void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *w)
 {
     const struct level_state *level = &protect->level;
+    const struct slots_clamp *zero = slots_zero(&protect->slots);
     bool calm = level->level == LEVEL_NORMAL;
 
     if (!protect->sampled) {
@@ -385,11 +457,21 @@ void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *
     jsonw_kint(w, "slots_available", protect->slots.additional);
     jsonw_kint(w, "slots_available_noninteractive", protect->slots.additional_noninteractive);
     jsonw_kint(w, "slots_in_use", protect->in_use);
+    jsonw_kstr(w, "slots_reason", zero ? str_of(zero->reason) : STR_NONE);
     write_clamps(&protect->slots, w);
 }
 
 void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
 {
+    const struct {
+        const char *name;
+        int64_t figure;
+    } gifts[] = {
+        {"memory_kib", kill->task->memory_kib},
+        {"swap_kib", kill->task->swap_kib},
+        {"cpu_permille", kill->task->cpu_permille},
+    };
+
     jsonw_obj(w);
     jsonw_kstr(w, "reason", STR(KILL_REASON));
     jsonw_kstr(w, "level", str_of(level_name(kill->level)));
@@ -410,10 +492,12 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
             jsonw_kint(w, names[i], kill->figures.ppm[i]);
     }
     jsonw_kint(w, "missing_kib", kill->missing_kib);
-    if (kill->task->memory_kib == USAGE_NONE)
-        jsonw_knull(w, "memory_kib");
-    else
-        jsonw_kint(w, "memory_kib", kill->task->memory_kib);
+    jsonw_kint(w, "missing_cpu_permille", kill->missing_cpu_permille);
+    for (size_t i = 0; i < COUNT_OF(gifts); i++)
+        if (gifts[i].figure == USAGE_NONE)
+            jsonw_knull(w, gifts[i].name);
+        else
+            jsonw_kint(w, gifts[i].name, gifts[i].figure);
     jsonw_kint(w, "number", (int64_t)kill->number);
     jsonw_kint(w, "count", (int64_t)kill->count);
     jsonw_end_obj(w);

@@ -1,5 +1,5 @@
 /* Keeps the machine alive: what the samples say becomes a level, slots, an answer to new work, and
- * in an emergency the end of the least important. No timers and no clock: it acts when it is told a
+ * in an emergency the end of who causes it. No timers and no clock: it acts when it is told a
  * sample. Times are CLOCK_MONOTONIC ms. One thread. */
 #ifndef AGENT_PROTECT_H
 #define AGENT_PROTECT_H
@@ -23,14 +23,18 @@ struct protect_rules protect_defaults(void);
 /* Can these be worked with? Says what is wrong about the first that cannot. */
 enum err protect_check(const struct protect_rules *rules, struct problem *why);
 
-/* A job that runs here. */
+/* A job or the copy of a deployment that runs here. */
 struct protect_task {
     struct str id;
     struct str type;
+    bool deployment; /* it takes no slot */
     int64_t priority;
     int64_t started_ms;
-    int64_t memory_kib; /* USAGE_NONE: not known */
-    bool stopping;      /* its end was asked for already */
+    /* What its end gives back; USAGE_NONE: not known. */
+    int64_t memory_kib; /* also in swap */
+    int64_t swap_kib;
+    int64_t cpu_permille; /* of all the machine has */
+    bool stopping;        /* its end was asked for already */
 };
 
 /* Why a task must end: the evidence that is logged and stored with it. */
@@ -40,7 +44,9 @@ struct protect_kill {
     enum level_signal by;
     struct level_figures figures;
     int64_t mem_free_kib, mem_total_kib;
-    int64_t missing_kib; /* 0 unless memory is what is missing */
+    int64_t missing_kib; /* of memory or swap; 0 unless that is what is missing */
+    int64_t missing_cpu_permille;
+    int64_t grace_ms; /* between TERM and KILL: none when memory runs out */
     int64_t score;
     int64_t age_ms;
     size_t number, count; /* this one of how many that end together, from 1 */
@@ -70,11 +76,11 @@ void protect_init(struct protect *protect, const struct protect_rules *rules,
                   void *user);
 void protect_done(struct protect *protect);
 
-/* A sample and everything that runs. True: the level changed. Logs level.change, emergency.kill and
- * emergency.unresolved. */
+/* A sample and everything that runs, deployments too. True: the level changed. Logs level.change,
+ * emergency.kill and emergency.unresolved. */
 bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage *usage,
                     const struct protect_task *tasks, size_t count);
-/* Between two samples, so that the slots stay true. `started_ms` is the task's. */
+/* Between two samples, so that the slots stay true. `started_ms` is the job's. */
 void protect_started(struct protect *protect, int64_t started_ms);
 void protect_ended(struct protect *protect, int64_t started_ms);
 
@@ -92,6 +98,8 @@ const char *protect_code(enum protect_answer answer); /* "", "TYPE_NOT_ALLOWED",
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
                                    int64_t priority, bool interactive, struct buf *detail);
 
+/* How many slots there are and why, in one line. After the first sample. */
+void protect_explain(const struct protect *protect, struct buf *out);
 /* Level, slots and clamps as members of the object that is being written. */
 void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *w);
 void protect_kill_write(const struct protect_kill *kill, struct jsonw *w); /* an object */

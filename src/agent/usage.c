@@ -36,6 +36,7 @@ struct usage_meter {
     struct past past[PAST_MAX]; /* a ring, the newest at (count - 1) % PAST_MAX */
     size_t count;               /* ever */
     int64_t cpu_milli;          /* the quota those counters belong to */
+    int64_t alert_centi;        /* see usage_alert */
 };
 
 struct usage_meter *usage_meter_new(const char *host_root)
@@ -61,6 +62,11 @@ void usage_meter_free(struct usage_meter *meter)
     buf_free(&meter->files.text);
     free(meter->disk_dir);
     free(meter);
+}
+
+void usage_alert(struct usage_meter *meter, int64_t mem_alert_centi)
+{
+    meter->alert_centi = mem_alert_centi;
 }
 
 void usage_own(struct usage_meter *meter, const int *pids, size_t count)
@@ -139,6 +145,7 @@ static void put_cpu(const struct usage_meter *meter, const struct usage_proc *pr
     int64_t milli = cgroup->cpu_milli;
     int64_t used;
 
+    usage->busy_ms = short_ago ? now->mono_ms - short_ago->mono_ms : 0;
     if (proc->cores != USAGE_NONE)
         usage->cores_milli = proc->cores * 1000;
     if (milli == USAGE_NONE || milli <= 0 ||
@@ -263,7 +270,9 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     put_disk(meter->disk_dir, &usage);
     usage_pressure_read(&meter->files, usage.confined ? meter->groups.dirs[USAGE_UNIFIED] : "",
                         &usage);
-    usage_trees_read(meter->trees, &meter->files, mono_ms, &usage);
+    usage_trees_read(meter->trees, &meter->files, mono_ms,
+                     usage_below(usage.mem_free_kib, usage.mem_total_kib, meter->alert_centi),
+                     &usage);
     keep(meter, &now);
     usage.at_ms = wall_ms;
     usage.mono_ms = mono_ms;

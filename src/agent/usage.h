@@ -16,6 +16,9 @@ struct usage_tree {
     int pid;
     int64_t cpu_permille; /* share of TOTAL capacity since the last sample */
     int64_t memory_kib;   /* resident */
+    int64_t freed_kib;    /* what its end gives back: pages of its own, also those in swap, and
+                           * shared memory, which its processes may have in common, once */
+    int64_t swap_kib;     /* of these, in swap */
 };
 
 struct usage {
@@ -24,6 +27,7 @@ struct usage {
                             * others, so then: cores in use over the last minute x 100 */
     int64_t busy_10s_permille; /* CPU busy over the last 10 s, of all cores (of the quota if
                                   confined) */
+    int64_t busy_ms;           /* so much of these 10 s was watched: less just after the start */
     int64_t mem_total_kib;     /* the cgroup's limit when that is what runs out first */
     int64_t mem_free_kib; /* MemAvailable, or what is left of the limit (reclaimable is free) */
     int64_t mem_used_permille; /* when confined: of whatever is fullest, the machine or a group */
@@ -82,6 +86,9 @@ void usage_disk(struct usage_meter *meter, const char *dir); /* see usage_config
  * trees belong to the meter and last until its next look. */
 enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_ms,
                        struct usage *ret_usage, struct problem *why);
+/* While less memory than this is free every look walks through the trees, whatever that costs:
+ * somebody is going to be chosen by their sizes. Percent x 100. */
+void usage_alert(struct usage_meter *meter, int64_t mem_alert_centi);
 
 /* Only how much memory there is and is free, which costs little, in the groups of the last look;
  * USAGE_NONE where not known. */

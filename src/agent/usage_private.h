@@ -17,6 +17,8 @@ __attribute__((format(printf, 2, 3))) struct str usage_file(struct usage_files *
                                                             const char *fmt, ...);
 struct str usage_word(struct str *rest); /* the next word of a line; empty at the end */
 bool usage_centi(struct str decimal, int64_t *ret_centi); /* "12.345" -> 1234 */
+/* Less than this share (percent x 100) is free. */
+bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi);
 
 /* --- /proc: counters and figures of one moment --- */
 
@@ -70,9 +72,10 @@ struct usage_trees;
 struct usage_trees *usage_trees_new(void);
 void usage_trees_free(struct usage_trees *trees);
 void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count);
-/* Fills own_* and trees of `usage`, whose cores_milli must be there. */
+/* Fills own_* and trees of `usage`, whose cores_milli must be there. A walk rests in between unless
+ * it is urgent. */
 void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
-                      struct usage *usage);
+                      bool urgent, struct usage *usage);
 
 /* --- the GPU's command: started, watched and read without ever waiting --- */
 

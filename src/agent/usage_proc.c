@@ -66,6 +66,12 @@ bool usage_centi(struct str decimal, int64_t *ret_centi)
     return true;
 }
 
+bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi)
+{
+    return free_kib != USAGE_NONE && total_kib != USAGE_NONE && total_kib > 0 &&
+           free_kib * 10000 < total_kib * centi;
+}
+
 /* "cpu  user nice system idle iowait irq softirq steal ...": what is neither idle nor waiting for a
  * disk is busy; guests are in user already. */
 static void read_cpu_line(struct str line, struct usage_proc *proc)

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { WATCH_MS = 100, ALERT_CENTI = 1000, FIRST_MS = 250 };
+enum { WATCH_MS = 100, WATCH_MS_MIN = 10, ALERT_CENTI = 1000, FIRST_MS = 250, BUSY_MS = 10000 };
 
 struct sampler {
     struct loop *loop;
@@ -39,6 +39,7 @@ struct sampler {
     char *gpu_command;
     int64_t next_ms;                     /* when a sample is due */
     int64_t watch_ms;                    /* when memory alone is looked at */
+    int64_t watched_ms, watched_kib;     /* when it last was, and what was free then */
     int64_t mem_total_kib, mem_free_kib; /* at the last sample */
 
     pthread_mutex_t lock; /* of what follows; held for a copy only */
@@ -94,11 +95,12 @@ static void take_pids(struct sampler *sampler)
     pthread_mutex_unlock(&sampler->lock);
 }
 
-/* Less than this share is free. */
-static bool below(int64_t free_kib, int64_t total_kib, int64_t centi)
+/* A quarter of a second at the start tells nothing of ten: what nobody watched counts as idle, so
+ * that a compiler which has just ended, or our own start, is not taken for a busy machine. */
+static void discount_busy(struct usage *usage)
 {
-    return free_kib != USAGE_NONE && total_kib != USAGE_NONE && total_kib > 0 &&
-           free_kib * 10000 < total_kib * centi;
+    if (usage->busy_10s_permille != USAGE_NONE && usage->busy_ms < BUSY_MS)
+        usage->busy_10s_permille = usage->busy_10s_permille * usage->busy_ms / BUSY_MS;
 }
 
 static void sample(struct sampler *sampler, int64_t now_ms)
@@ -113,12 +115,27 @@ static void sample(struct sampler *sampler, int64_t now_ms)
     take_pids(sampler);
     if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), usage, NULL) != ERR_OK)
         return; /* it was there at the start; whoever waits for samples sees that they are old */
+    discount_busy(usage);
     usage->gpu_permille = sampler->gpu.permille;
     sampler->mem_total_kib = usage->mem_total_kib;
     sampler->mem_free_kib = usage->mem_free_kib;
-    sampler->watch_ms = now_ms + WATCH_MS;
     atomic_store_explicit(&sampler->reported, true, memory_order_release);
     inbox_post(&sampler->loop->inbox, &sampler->report);
+}
+
+/* Half the time until the alert, or behind it until nothing is left, at the speed of the last look:
+ * one process can take gigabytes a second. */
+static int64_t watch_again_ms(const struct sampler *sampler, int64_t now_ms, int64_t total_kib,
+                              int64_t free_kib)
+{
+    int64_t alert_kib, left_kib, pause_ms;
+
+    if (total_kib == USAGE_NONE || free_kib == USAGE_NONE || sampler->watched_kib <= free_kib)
+        return WATCH_MS;
+    alert_kib = total_kib * sampler->alert_centi / 10000;
+    left_kib = free_kib > alert_kib ? free_kib - alert_kib : free_kib;
+    pause_ms = left_kib * (now_ms - sampler->watched_ms) / (sampler->watched_kib - free_kib) / 2;
+    return pause_ms < WATCH_MS_MIN ? WATCH_MS_MIN : pause_ms < WATCH_MS ? pause_ms : WATCH_MS;
 }
 
 /* A second is long when memory runs out. */
@@ -126,11 +143,13 @@ static void watch_memory(struct sampler *sampler, int64_t now_ms)
 {
     int64_t total_kib, free_kib;
 
-    sampler->watch_ms = now_ms + WATCH_MS;
     usage_memory(sampler->meter, &total_kib, &free_kib);
-    if (!below(free_kib, total_kib, sampler->alert_centi))
+    sampler->watch_ms = now_ms + watch_again_ms(sampler, now_ms, total_kib, free_kib);
+    sampler->watched_ms = now_ms;
+    sampler->watched_kib = free_kib;
+    if (!usage_below(free_kib, total_kib, sampler->alert_centi))
         return;
-    if (!below(sampler->mem_free_kib, sampler->mem_total_kib, sampler->alert_centi) ||
+    if (!usage_below(sampler->mem_free_kib, sampler->mem_total_kib, sampler->alert_centi) ||
         free_kib < sampler->mem_free_kib - sampler->mem_free_kib / 4)
         sampler->next_ms = now_ms;
 }
@@ -194,6 +213,8 @@ static enum err take_first(struct sampler *sampler, struct problem *why)
     sampler->mem_free_kib = sampler->usage.mem_free_kib;
     sampler->next_ms = now_ms + (sampler->interval_ms < FIRST_MS ? sampler->interval_ms : FIRST_MS);
     sampler->watch_ms = now_ms + WATCH_MS;
+    sampler->watched_ms = now_ms;
+    sampler->watched_kib = sampler->mem_free_kib;
     return err;
 }
 
@@ -215,6 +236,7 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
     sampler->meter = usage_meter_new(config->host_root);
     if (config->disk_dir)
         usage_disk(sampler->meter, config->disk_dir);
+    usage_alert(sampler->meter, sampler->alert_centi);
     if (config->gpu_command)
         sampler->gpu_command = strdup(config->gpu_command);
     usage_gpu_init(&sampler->gpu, sampler->gpu_command);

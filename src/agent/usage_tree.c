@@ -24,9 +24,11 @@ enum {
 
 struct proc {
     int pid, parent, session;
-    int owner;      /* index of the tree it belongs to; NOT_OURS */
-    uint64_t start; /* clock ticks since boot: with the pid it names the process */
-    int64_t ticks;  /* CPU it has used */
+    int owner;       /* index of the tree it belongs to; NOT_OURS */
+    uint64_t start;  /* clock ticks since boot: with the pid it names the process */
+    int64_t ticks;   /* CPU it has used */
+    int64_t waited;  /* and the children it waited for */
+    int64_t counted; /* of these, what was counted while they lived */
     int64_t rss_kib;
     bool ended; /* a zombie has nothing any more */
 };
@@ -44,6 +46,7 @@ struct root { /* sorted by pid */
 struct usage_trees {
     struct usage_tree *trees; /* the named ones; behind them the one of this process */
     int64_t *ticks;           /* of each, since the last look */
+    int64_t *shared_kib;      /* of each, the largest share of its processes */
     struct root *roots;
     size_t count; /* without this process */
     struct procs now, before;
@@ -71,6 +74,7 @@ void usage_trees_free(struct usage_trees *trees)
         return;
     free(trees->trees);
     free(trees->ticks);
+    free(trees->shared_kib);
     free(trees->roots);
     free(trees->now.at);
     free(trees->before.at);
@@ -80,7 +84,7 @@ void usage_trees_free(struct usage_trees *trees)
 /* "PID (NAME) S PPID PGRP SESSION ...": the name may hold anything, so from its last bracket on. */
 static bool parse_stat(struct str text, long page_kib, struct proc *ret_proc)
 {
-    enum { PPID = 1, SESSION = 3, UTIME = 11, STIME = 12, START = 19, RSS = 21, FIELDS = 22 };
+    enum { PPID = 1, SESSION = 3, UTIME = 11, STIME, CUTIME, CSTIME, START = 19, RSS = 21, FIELDS };
     const char *close = text.len ? memrchr(text.at, ')', text.len) : NULL;
     struct str rest, state, pid = text;
     int64_t fields[FIELDS] = {0}, number;
@@ -99,6 +103,7 @@ static bool parse_stat(struct str text, long page_kib, struct proc *ret_proc)
         .owner = NOT_LOOKED,
         .start = (uint64_t)fields[START],
         .ticks = fields[UTIME] + fields[STIME],
+        .waited = fields[CUTIME] + fields[CSTIME],
         .rss_kib = fields[RSS] * page_kib,
         .ended = str_is(state, "Z") || str_is(state, "X"),
     };
@@ -204,13 +209,19 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
         int known = trees->roots ? named(trees, pids[i]) : NOT_OURS;
 
         fresh[i] = (struct usage_tree){
-            .pid = pids[i], .cpu_permille = USAGE_NONE, .memory_kib = USAGE_NONE};
+            .pid = pids[i],
+            .cpu_permille = USAGE_NONE,
+            .memory_kib = USAGE_NONE,
+            .freed_kib = USAGE_NONE,
+            .swap_kib = USAGE_NONE,
+        };
         if (known != NOT_OURS && known < (int)trees->count)
             fresh[i] = trees->trees[known];
     }
     free(trees->trees);
     trees->trees = fresh;
     trees->ticks = mem_resize(trees->ticks, (count + 1) * sizeof *trees->ticks);
+    trees->shared_kib = mem_resize(trees->shared_kib, (count + 1) * sizeof *trees->shared_kib);
     trees->roots = mem_resize(trees->roots, (count + 1) * sizeof *trees->roots);
     trees->count = count;
     index_roots(trees, 0);
@@ -247,13 +258,70 @@ static void find_owner(struct usage_trees *trees, struct proc *proc)
     assert(proc->owner != NOT_LOOKED);
 }
 
+static const struct proc *find_same(const struct procs *procs, const struct proc *proc)
+{
+    const struct proc *found = find_proc(procs, proc->pid);
+
+    return found && found->start == proc->start ? found : NULL;
+}
+
+/* Who ended since and was waited for is in its parent's figures now, with its whole life. */
+static void note_ended(struct usage_trees *trees)
+{
+    for (size_t i = 0; i < trees->before.count; i++) {
+        const struct proc *before = &trees->before.at[i];
+        struct proc *parent = find_proc(&trees->now, before->parent);
+
+        if (parent && !find_same(&trees->now, before))
+            parent->counted += before->ticks + before->waited;
+    }
+}
+
+static int64_t not_negative(int64_t value)
+{
+    return value > 0 ? value : 0;
+}
+
 static int64_t ticks_since(const struct usage_trees *trees, const struct proc *proc)
 {
-    const struct proc *before = find_proc(&trees->before, proc->pid);
+    const struct proc *before = find_same(&trees->before, proc);
 
-    if (!before || before->start != proc->start)
-        return proc->ticks; /* it began since */
-    return proc->ticks > before->ticks ? proc->ticks - before->ticks : 0;
+    if (!before)
+        return proc->ticks + proc->waited; /* it began since */
+    return not_negative(proc->ticks - before->ticks) +
+           not_negative(proc->waited - before->waited - proc->counted);
+}
+
+/* What this process has for itself, from its status; without one all that is resident counts. */
+static void add_memory(struct usage_trees *trees, struct usage_files *files,
+                       const struct proc *proc)
+{
+    int64_t own_kib = proc->rss_kib, shared_kib = 0, swap_kib = 0;
+    const struct {
+        const char *name;
+        int64_t *to;
+    } rows[] = {
+        {"RssAnon:", &own_kib},
+        {"RssShmem:", &shared_kib},
+        {"VmSwap:", &swap_kib},
+    };
+    struct str rest = usage_file(files, "/proc/%d/status", proc->pid);
+    struct usage_tree *tree = &trees->trees[proc->owner];
+
+    while (rest.len) {
+        struct str line = str_cut(&rest, '\n');
+        struct str name = usage_word(&line);
+        int64_t kib;
+
+        for (size_t i = 0; i < COUNT_OF(rows); i++)
+            if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
+                *rows[i].to = kib;
+    }
+    tree->memory_kib += proc->rss_kib;
+    tree->freed_kib += own_kib + swap_kib;
+    tree->swap_kib += swap_kib;
+    if (shared_kib > trees->shared_kib[proc->owner])
+        trees->shared_kib[proc->owner] = shared_kib;
 }
 
 static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, int64_t ms,
@@ -266,23 +334,27 @@ static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, in
 }
 
 /* Every process to its tree. False: none of them is ours. */
-static bool add_up(struct usage_trees *trees)
+static bool add_up(struct usage_trees *trees, struct usage_files *files)
 {
     bool seen = false;
 
     for (size_t i = 0; i < trees->count + 1; i++) {
-        trees->trees[i].memory_kib = 0;
-        trees->ticks[i] = 0;
+        struct usage_tree *tree = &trees->trees[i];
+
+        tree->memory_kib = tree->freed_kib = tree->swap_kib = 0;
+        trees->ticks[i] = trees->shared_kib[i] = 0;
     }
+    note_ended(trees);
     for (size_t i = 0; i < trees->now.count; i++) {
         struct proc *proc = &trees->now.at[i];
 
         find_owner(trees, proc);
         assert(proc->owner >= NOT_OURS && proc->owner <= (int)trees->count);
         seen |= proc->owner != NOT_OURS;
-        if (proc->owner == NOT_OURS || proc->ended)
+        if (proc->owner == NOT_OURS)
             continue;
-        trees->trees[proc->owner].memory_kib += proc->rss_kib;
+        if (!proc->ended)
+            add_memory(trees, files, proc);
         trees->ticks[proc->owner] += ticks_since(trees, proc);
     }
     return seen;
@@ -300,15 +372,16 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
     trees->now = older;
     self = walk(files, trees->page_kib, &trees->now);
     index_roots(trees, self);
-    seen = add_up(trees);
+    seen = add_up(trees, files);
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];
 
         ticks += trees->ticks[i];
         memory_kib += tree->memory_kib;
+        tree->freed_kib += trees->shared_kib[i];
         tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, cores_milli);
         if (!seen) /* not our /proc: what our runs use is not known, rather than nothing */
-            tree->memory_kib = tree->cpu_permille = USAGE_NONE;
+            tree->memory_kib = tree->cpu_permille = tree->freed_kib = tree->swap_kib = USAGE_NONE;
     }
     trees->own_cpu_permille = self > 0 ? share_permille(trees, ticks, ms, cores_milli) : USAGE_NONE;
     trees->own_memory_kib = self > 0 ? memory_kib : USAGE_NONE;
@@ -327,9 +400,9 @@ static int64_t spent_us(void)
 }
 
 void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
-                      struct usage *usage)
+                      bool urgent, struct usage *usage)
 {
-    if (!trees->walked || mono_ms >= trees->next_ms) {
+    if (urgent || !trees->walked || mono_ms >= trees->next_ms) {
         int64_t began_us = spent_us();
 
         look_again(trees, files, mono_ms, usage->cores_milli);

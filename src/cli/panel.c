@@ -207,7 +207,10 @@ static const struct json *zero_clamp(const struct json *clamps)
 
         if (zero && !earliest)
             earliest = clamp;
-        first = zero ? first ? first : clamp : NULL;
+        if (zero && json_str_is(json_get(clamp, "name"), "slots_min"))
+            first = clamp; /* that the formula had none did not matter */
+        else
+            first = zero ? first ? first : clamp : NULL;
     }
     /* `raw` only repeats one of the two before it */
     return first && json_str_is(json_get(first, "name"), "raw") ? earliest : first;

@@ -4,15 +4,17 @@
 
 #include <assert.h>
 
-enum { AGE_S_MAX = 999, PRIORITY_WEIGHT = 1000 };
-
-static struct str types_default[] = {
-    {.at = "research", .len = sizeof "research" - 1},
-    {.at = "talk", .len = sizeof "talk" - 1},
+enum {
+    AGE_S_MAX = 999,
+    PRIORITY_WEIGHT = 1000,
+    WORTH = 10, /* one who gives back less than this part of what is wanted is passed over */
+    PRESSURE_MS = 10000,
 };
 
+static struct str protected_default[] = {{.at = "f2f", .len = sizeof "f2f" - 1}};
+
 const struct kill_rules kill_defaults = {
-    .types = {.at = types_default, .count = COUNT_OF(types_default)},
+    .protected = {.at = protected_default, .count = COUNT_OF(protected_default)},
     .samples = 3,
     .settle_ms = 5000,
     .young_ms = 60000,
@@ -25,16 +27,36 @@ int64_t kill_score(int64_t priority, int64_t age_ms)
     return priority * PRIORITY_WEIGHT + (age_s < AGE_S_MAX ? age_s : AGE_S_MAX);
 }
 
-bool kill_may(const struct kill_rules *rules, struct str type)
+static bool names(const struct strs *types, struct str type)
 {
-    for (size_t i = 0; i < rules->types.count; i++)
-        if (str_eq(rules->types.at[i], type))
+    for (size_t i = 0; i < types->count; i++)
+        if (str_eq(types->at[i], type) || str_is(types->at[i], "*"))
             return true;
     return false;
 }
 
-static bool goes_before(const struct kill_task *a, const struct kill_task *b)
+bool kill_may(const struct kill_rules *rules, struct str type)
 {
+    return (rules->types.count == 0 || names(&rules->types, type)) &&
+           !names(&rules->protected, type);
+}
+
+/* --- who --- */
+
+static int64_t gives(const struct kill_task *task, enum level_signal by)
+{
+    return by == LEVEL_CPU ? task->cpu_ppm : by == LEVEL_SWAP ? task->swap_kib : task->memory_kib;
+}
+
+/* KILL_UNKNOWN is less than any size: a known gift before an unknown one. */
+static bool goes_before(const struct kill_task *a, const struct kill_task *b, enum level_signal by)
+{
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    if (a->deployment != b->deployment)
+        return b->deployment;
+    if (gives(a, by) != gives(b, by))
+        return gives(a, by) > gives(b, by);
     if (a->young != b->young)
         return b->young;
     if (a->score != b->score)
@@ -42,60 +64,141 @@ static bool goes_before(const struct kill_task *a, const struct kill_task *b)
     return str_cmp(a->id, b->id) < 0;
 }
 
-struct kill_task *kill_next(const struct kill_rules *rules, struct kill_task *tasks, size_t count)
+/* One decision: who is worth ending in it. */
+struct choice {
+    const struct kill_rules *rules;
+    struct kill_task *tasks;
+    size_t count;
+    enum level_signal by;
+    int64_t least;  /* who gives back less is passed over, */
+    bool all_small; /* but nobody gives more */
+};
+
+static bool may_end(const struct choice *choice, const struct kill_task *task)
+{
+    return !task->doomed && kill_may(choice->rules, task->type);
+}
+
+static bool is_worth(const struct choice *choice, const struct kill_task *task)
+{
+    int64_t size = gives(task, choice->by);
+
+    return size == KILL_UNKNOWN || size >= choice->least;
+}
+
+/* False: ending everybody would not help. */
+static bool weigh(struct choice *choice)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < choice->count; i++) {
+        const struct kill_task *task = &choice->tasks[i];
+
+        if (!may_end(choice, task))
+            continue;
+        if (is_worth(choice, task))
+            return true;
+        sum += gives(task, choice->by);
+    }
+    choice->all_small = true;
+    return sum >= choice->least;
+}
+
+/* Would anybody get the CPU that this one gives back? Also one that may not be ended counts. */
+static bool somebody_gains(const struct choice *choice, const struct kill_task *task)
+{
+    if (choice->by != LEVEL_CPU || gives(task, LEVEL_CPU) == KILL_UNKNOWN)
+        return true;
+    for (size_t i = 0; i < choice->count; i++)
+        if (&choice->tasks[i] != task && !choice->tasks[i].doomed &&
+            is_worth(choice, &choice->tasks[i]))
+            return true;
+    return false;
+}
+
+static struct kill_task *choose(const struct choice *choice)
 {
     struct kill_task *next = NULL;
 
-    for (size_t i = 0; i < count; i++)
-        if (!tasks[i].doomed && kill_may(rules, tasks[i].type) &&
-            (!next || goes_before(&tasks[i], next)))
-            next = &tasks[i];
+    for (size_t i = 0; i < choice->count; i++) {
+        struct kill_task *task = &choice->tasks[i];
+        bool larger = next && gives(task, choice->by) > gives(next, choice->by);
+        bool as_large = next && gives(task, choice->by) == gives(next, choice->by);
+
+        if (!may_end(choice, task) || !somebody_gains(choice, task) ||
+            (!choice->all_small && !is_worth(choice, task)))
+            continue;
+        if (!next ||
+            (choice->all_small ? larger || (as_large && goes_before(task, next, choice->by))
+                               : goes_before(task, next, choice->by)))
+            next = task;
+    }
     return next;
-}
-
-/* The last decision still works, or was too small: memory fell by a quarter since. Once it had
- * recovered the bound is what it fell from. */
-static bool at_peace(const struct kill_state *state, const struct kill_rules *rules,
-                     const struct kill_sample *sample)
-{
-    int64_t from_kib =
-        state->recovered ? sample->mem_free_kib + sample->missing_kib : state->free_kib;
-
-    if (!state->settling || sample->now_ms - state->decided_ms >= rules->settle_ms)
-        return false;
-    if (!sample->memory)
-        return true;
-    if (state->free_kib == KILL_UNKNOWN) /* it was for CPU or swap; memory does not wait for that */
-        return false;
-    return sample->mem_free_kib >= from_kib - from_kib / 4;
 }
 
 static size_t pick(const struct kill_rules *rules, const struct kill_sample *sample,
                    struct kill_task *tasks, size_t count, struct kill_task **picked)
 {
-    int64_t missing_kib = sample->missing_kib;
+    struct choice choice = {.rules = rules,
+                            .tasks = tasks,
+                            .count = count,
+                            .by = sample->by,
+                            .least = sample->wanted > WORTH ? sample->wanted / WORTH : 1};
+    int64_t missing = sample->missing;
     struct kill_task *task;
     size_t some = 0;
 
-    while ((some == 0 || (sample->memory && missing_kib > 0)) &&
-           (task = kill_next(rules, tasks, count))) {
+    if (!weigh(&choice))
+        return 0;
+    while ((some == 0 || (sample->by == LEVEL_MEMORY && missing > 0)) && (task = choose(&choice))) {
         assert(!task->doomed && some < count);
         task->doomed = true;
         picked[some++] = task;
-        missing_kib -= task->memory_kib == KILL_UNKNOWN ? missing_kib : task->memory_kib;
+        missing -= task->memory_kib == KILL_UNKNOWN ? missing : task->memory_kib;
     }
     assert(some <= count);
     return some;
+}
+
+/* --- when --- */
+
+/* What those that are ending still have. */
+static int64_t coming_kib(const struct kill_task *tasks, size_t count)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        if (tasks[i].doomed && tasks[i].memory_kib != KILL_UNKNOWN)
+            sum += tasks[i].memory_kib;
+    return sum;
+}
+
+/* The last decision still works, or was too small: memory fell by a quarter since. Once it had
+ * recovered the bound is what it fell from. */
+static bool at_peace(const struct kill_state *state, const struct kill_rules *rules,
+                     const struct kill_sample *sample, const struct kill_task *tasks, size_t count)
+{
+    int64_t from_kib = state->recovered ? sample->mem_free_kib + sample->missing : state->free_kib;
+    int64_t peace_ms = rules->settle_ms + (sample->by == LEVEL_PRESSURE ? PRESSURE_MS : 0);
+
+    if (!state->settling || sample->now_ms - state->decided_ms >= peace_ms)
+        return false;
+    if (sample->by != LEVEL_MEMORY)
+        return true;
+    if (state->free_kib == KILL_UNKNOWN) /* it was for something else; memory does not wait */
+        return false;
+    return sample->mem_free_kib >= from_kib - from_kib / 4 ||
+           coming_kib(tasks, count) >= sample->missing;
 }
 
 size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
                  const struct kill_sample *sample, struct kill_task *tasks, size_t count,
                  struct kill_task **picked)
 {
+    bool memory = sample->by == LEVEL_MEMORY;
     size_t some;
 
-    assert(rules->samples >= 1 && rules->settle_ms >= 0);
-    assert(!sample->memory || sample->level == LEVEL_CRITICAL);
+    assert(rules->samples >= 1 && rules->settle_ms >= 0 && sample->wanted >= sample->missing);
     if (sample->level != LEVEL_CRITICAL) {
         state->row = 0; /* the peace after a decision goes on */
         state->unresolved = false;
@@ -105,23 +208,23 @@ size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
     state->row++;
     if (state->free_kib != KILL_UNKNOWN && sample->mem_free_kib > state->free_kib)
         state->free_kib = sample->mem_free_kib;
-    if (at_peace(state, rules, sample) || (!sample->memory && state->row < rules->samples))
+    if (at_peace(state, rules, sample, tasks, count) || (!memory && state->row < rules->samples))
         return 0;
     some = pick(rules, sample, tasks, count, picked);
-    assert(some <= 1 || sample->memory); /* one by one where nobody knows what it will bring */
+    assert(some <= 1 || memory); /* one by one where nobody knows what it will bring */
     state->settling = some > 0;
     state->unresolved = some == 0;
     state->recovered = false;
     state->decided_ms = sample->now_ms;
-    state->free_kib = sample->memory ? sample->mem_free_kib : KILL_UNKNOWN;
+    state->free_kib = memory ? sample->mem_free_kib : KILL_UNKNOWN;
     return some;
 }
 
-int64_t kill_missing_kib(int64_t total_kib, int64_t free_kib, int64_t critical_centi)
+int64_t kill_missing_kib(int64_t total_kib, int64_t free_kib, int64_t bound_centi)
 {
     int64_t bound_kib;
 
-    assert(total_kib >= 0 && critical_centi >= 0 && critical_centi <= 10000);
-    bound_kib = (total_kib * critical_centi + 9999) / 10000; /* rounded up: not below is enough */
+    assert(total_kib >= 0 && bound_centi >= 0 && bound_centi <= 10000);
+    bound_kib = (total_kib * bound_centi + 9999) / 10000; /* rounded up: not below is enough */
     return free_kib < bound_kib ? bound_kib - free_kib : 0;
 }

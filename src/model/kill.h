@@ -7,30 +7,34 @@
 #include "model/level.h"
 
 #define KILL_REASON  "emergency_degradation"
-#define KILL_UNKNOWN INT64_MIN /* memory nobody measured */
+#define KILL_UNKNOWN INT64_MIN /* a size nobody measured */
 
 struct kill_task {
     struct str id;
     struct str type;
-    int64_t score;      /* lowest first */
-    bool young;         /* after everybody who is not; never spared */
-    int64_t memory_kib; /* what its end frees; KILL_UNKNOWN */
-    bool doomed;        /* picked, now or before: not picked again */
+    int64_t priority; /* lowest first, whatever else */
+    bool deployment;  /* after the jobs of its priority */
+    int64_t score;    /* where sizes do not decide: lowest first */
+    bool young;       /* and this before the score: last */
+    /* What its end gives back; KILL_UNKNOWN. */
+    int64_t memory_kib; /* its share of swap too */
+    int64_t swap_kib;
+    int64_t cpu_ppm; /* of all the machine has */
+    bool doomed;     /* picked, now or before: not picked again */
 };
 
 struct kill_rules {
-    struct strs types; /* the killable ones */
-    int samples;       /* critical samples in a row before CPU or swap kill: 3 */
-    int64_t settle_ms; /* between one decision and the next: 5000 */
-    int64_t young_ms;  /* 60000 */
+    struct strs types;     /* only these may be ended; count 0: all */
+    struct strs protected; /* but these never; "*": nobody */
+    int samples;           /* critical samples in a row before anything but memory kills: 3 */
+    int64_t settle_ms;     /* between one decision and the next: 5000 */
+    int64_t young_ms;      /* 60000 */
 };
 
-extern const struct kill_rules kill_defaults; /* research, talk */
+extern const struct kill_rules kill_defaults; /* all but f2f */
 
 int64_t kill_score(int64_t priority, int64_t age_ms); /* priority*1000 + min(age_s, 999) */
 bool kill_may(const struct kill_rules *rules, struct str type);
-/* The next to go: killable and not doomed, the lowest score, ties by id. NULL: nobody. */
-struct kill_task *kill_next(const struct kill_rules *rules, struct kill_task *tasks, size_t count);
 
 /* One machine's emergency across samples; zero-initialised is none. */
 struct kill_state {
@@ -44,22 +48,33 @@ struct kill_state {
 
 struct kill_sample {
     enum level level; /* of this sample */
-    bool memory;      /* memory is critical */
+    enum level_signal by;
     int64_t mem_free_kib;
-    int64_t missing_kib; /* to get back above critical */
+    /* In KiB, or millionths of the machine's CPU: what must come back to leave critical, */
+    int64_t missing;
+    int64_t wanted; /* and to leave it for good, by the margin of the levels: never less */
     int64_t now_ms;
 };
 
 /* Marks those that must end now as doomed and puts them into `picked` (room for `count`), in order.
- * Returns how many: often 0. Memory: on the first critical sample as many as free what is missing
- * (a task of unknown size counts as enough), then settle_ms of peace, cut short only when
- * free memory falls by a quarter (of the bound, once it had recovered). CPU or swap: after
- * `samples` critical ones a single one, then settle_ms. */
+ * Returns how many: often 0.
+ *
+ * Who: by priority, jobs before deployments; within that who gives back most. Who gives back less
+ * than a tenth of what is wanted is passed over, whatever its priority, while somebody gives more;
+ * if nobody does the largest go first, and nobody goes when all of them together would not make up
+ * that tenth: then the cause is elsewhere. CPU is only taken from one to give it to another: the
+ * last that computes stays. Where nothing was measured the order is priority, age, id.
+ *
+ * When: for memory on the first critical sample, as many as give back what is missing (an unknown
+ * size counts as enough), then settle_ms of peace, cut short only when free memory falls by a
+ * quarter (of the bound, once it had recovered) and those that are ending will not make up for it.
+ * For everything else after `samples` critical ones a single one, then settle_ms; pressure is an
+ * average over ten seconds, so it waits ten seconds more. */
 size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
                  const struct kill_sample *sample, struct kill_task *tasks, size_t count,
                  struct kill_task **picked);
 
-/* KiB missing until `free` is not below the critical bound (percent x 100) of `total`. */
-int64_t kill_missing_kib(int64_t total_kib, int64_t free_kib, int64_t critical_centi);
+/* KiB missing until `free` is not below the bound (percent x 100) of `total`. */
+int64_t kill_missing_kib(int64_t total_kib, int64_t free_kib, int64_t bound_centi);
 
 #endif

@@ -31,10 +31,9 @@ const struct level_rules level_defaults = {
             [LEVEL_MEMORY] = {3000, 2000, 1000, 0},
             [LEVEL_CPU] = {6000, 8000, 9000, 0},
             [LEVEL_SWAP] = {3000, 5000, 7000, 0},
-            /* Tightens only: nobody is killed because of it alone. */
-            [LEVEL_PRESSURE] = {1000, 2500, LEVEL_NEVER, 0},
-            /* Nor because of a full disk: nobody knows whose files they are. Its borders lie close
-             * together, and what is free there does not waver as load does. */
+            [LEVEL_PRESSURE] = {1000, 2500, 4000, 0},
+            /* Nobody is ended because of a full disk: nobody knows whose files they are. Its
+             * borders lie close together, and what is free there does not waver as load does. */
             [LEVEL_DISK] = {500, 200, LEVEL_NEVER, 50},
         },
     .margin_centi = 300,
@@ -139,14 +138,30 @@ static void remember(struct level_state *state, enum level near, int64_t now_ms)
     }
 }
 
+static enum level worse(enum level a, enum level b)
+{
+    return a > b ? a : b;
+}
+
+/* What the first look alone tells: how full memory, swap and disk are. How busy CPU and memory are
+ * is a rate, and must last like later on. */
+static struct level_verdict level_of_first(const struct level_figures *figures,
+                                           const struct level_rules *rules)
+{
+    struct level_figures full = *figures;
+
+    full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;
+    return level_of(&full, rules);
+}
+
 /* The worst level that lasted. Memory that runs out leaves no time for a second look. */
 static enum level risen(const struct level_state *state, const struct level_rules *rules,
                         int64_t now_ms)
 {
     enum level risen = state->level;
 
-    if (!state->sampled || state->now.of[LEVEL_MEMORY] == LEVEL_CRITICAL)
-        return state->now.level > risen ? state->now.level : risen;
+    if (state->now.of[LEVEL_MEMORY] == LEVEL_CRITICAL)
+        return LEVEL_CRITICAL;
     for (int level = LEVEL_WARNING; level < LEVEL_COUNT; level++)
         if ((enum level)level > risen && state->row[level] > 0 &&
             (state->row[level] >= rules->rise_samples ||
@@ -169,16 +184,18 @@ static enum level calmed(const struct level_state *state, const struct level_rul
 bool level_step(struct level_state *state, const struct level_rules *rules,
                 const struct level_figures *figures, int64_t now_ms)
 {
+    struct level_verdict counts;
     enum level before = state->level;
 
     assert(rules->margin_centi >= 0 && rules->rise_samples >= 1);
     assert(!state->sampled || now_ms >= state->changed_ms);
     state->now = level_of(figures, rules);
     remember(state, judge(figures, rules, true).level, now_ms);
-    state->level = risen(state, rules, now_ms);
+    counts = state->sampled ? state->now : level_of_first(figures, rules);
+    state->level = state->sampled ? risen(state, rules, now_ms) : counts.level;
     if (state->level > before) {
         state->raised_ms = now_ms;
-        state->by = state->now.by;
+        state->by = counts.by;
     } else if (before > LEVEL_NORMAL && now_ms - state->raised_ms >= rules->hold_ms) {
         state->level = calmed(state, rules, now_ms);
     }
@@ -191,7 +208,7 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
 
 enum level level_gate(const struct level_state *state)
 {
-    return state->now.level > state->level ? state->now.level : state->level;
+    return worse(state->now.level, state->level);
 }
 
 bool level_admits(enum level level, int64_t priority, int64_t high_priority_min)

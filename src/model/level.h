@@ -77,8 +77,8 @@ struct level_state {
     int64_t near_ms[LEVEL_COUNT]; /* when it last was this bad, or too near to it */
 };
 
-/* Zero-initialised is a state without samples; the first sample counts at once. True: the level
- * changed. Times never go back. */
+/* Zero-initialised is a state without samples; of the first, all but CPU and pressure counts at
+ * once. True: the level changed. Times never go back. */
 bool level_step(struct level_state *state, const struct level_rules *rules,
                 const struct level_figures *figures, int64_t now_ms);
 /* What new work is judged by: the level, or the last look if that was worse (R002-6 asks before

@@ -19,6 +19,7 @@ static const char *const step_names[SLOTS_STEP_COUNT] = {
     [SLOTS_IN_USE] = "in_use",
     [SLOTS_JOBS] = "max_concurrent_jobs",
     [SLOTS_LEVEL] = "level",
+    [SLOTS_MIN] = "slots_min",
     [SLOTS_RESERVED] = "reserved_slots",
 };
 
@@ -30,6 +31,7 @@ const struct slots_rules slots_defaults = {
     .max_slots = SLOTS_NONE,
     .reserved_slots = 0,
     .max_concurrent_jobs = SLOTS_NONE,
+    .slots_min = 1,
     .slots_fixed = SLOTS_NONE,
 };
 
@@ -37,6 +39,24 @@ const char *slots_step_name(enum slots_step step)
 {
     assert(step >= SLOTS_CPU && step < SLOTS_STEP_COUNT);
     return step_names[step];
+}
+
+const struct slots_clamp *slots_zero(const struct slots *slots)
+{
+    size_t at = slots->count;
+
+    while (at > 0 && slots->chain[at - 1].value == 0)
+        at--;
+    if (at == slots->count)
+        return NULL;
+    for (size_t i = at; i < slots->count; i++)
+        if (slots->chain[i].step == SLOTS_MIN) /* that the formula had none did not matter */
+            return &slots->chain[i];
+    if (slots->chain[at].step == SLOTS_RAW) /* only repeats one of the two before it */
+        for (size_t i = 0; i < at; i++)
+            if (slots->chain[i].value == 0)
+                return &slots->chain[i];
+    return &slots->chain[at];
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -188,21 +208,55 @@ static int64_t apply_level(struct slots *slots, enum level level, int64_t left)
     return after;
 }
 
+/* The formula has no slot at all for a machine of two cores. What somebody set for this machine
+ * still counts, and what could not be read still means no. */
+static int64_t carries_min(const struct slots_rules *rules, const struct slots_input *input)
+{
+    int64_t carries = rules->slots_min;
+
+    if (rules->slots_fixed != SLOTS_NONE || input->cores_milli == SLOTS_UNKNOWN ||
+        input->load_1m_centi == SLOTS_UNKNOWN || input->mem_total_kib == SLOTS_UNKNOWN ||
+        input->mem_free_kib == SLOTS_UNKNOWN)
+        return 0;
+    if (rules->max_slots != SLOTS_NONE)
+        carries = least(carries, rules->max_slots);
+    if (rules->max_concurrent_jobs != SLOTS_NONE)
+        carries = least(carries, rules->max_concurrent_jobs);
+    return carries;
+}
+
+static int64_t apply_min(struct slots *slots, int64_t carries, const struct slots_input *input,
+                         int64_t left)
+{
+    int64_t room = not_negative(carries - input->in_use);
+
+    if (slots->formula >= carries || input->level != LEVEL_NORMAL)
+        return left;
+    left = room > left ? room : left;
+    step(slots, SLOTS_MIN, left, left == 0,
+         "at least %" PRId64 " at level normal (slots_min), %" PRId64 " in use", carries,
+         input->in_use);
+    return left;
+}
+
 void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
                    const struct slots_input *input)
 {
     struct slots slots = {.count = 0};
-    int64_t left, room;
+    int64_t carries = carries_min(rules, input), left, room;
 
     assert(rules->cpu_per_process_centi > 0 && rules->mem_per_process_centi_gb > 0);
-    assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0);
+    assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0 && rules->slots_min >= 0);
     assert(input->in_use >= 0 && input->pending >= 0);
     left = apply_formula(&slots, rules, input);
+    if (slots.max < carries)
+        slots.max = carries;
     room = not_negative(slots.max - input->in_use);
     step(&slots, SLOTS_IN_USE, least(left, room), room < left, "%" PRId64 " of %" PRId64 " in use",
          input->in_use, slots.max);
     left = apply_jobs(&slots, rules, least(left, room), input->in_use);
     left = apply_level(&slots, input->level, left);
+    left = apply_min(&slots, carries, input, left);
     slots.additional = left;
     slots.max_to_send = input->in_use + left;
     if (rules->max_concurrent_jobs != SLOTS_NONE)

@@ -16,6 +16,7 @@ struct slots_rules {
     int64_t max_slots;           /* the hard cap; SLOTS_NONE: what the machine carries when idle */
     int64_t reserved_slots;      /* kept for interactive work */
     int64_t max_concurrent_jobs; /* SLOTS_NONE: no such limit */
+    int64_t slots_min;           /* carried at level normal whatever the formula says */
     int64_t slots_fixed;         /* replaces formula and hard cap; SLOTS_NONE: the formula */
 };
 
@@ -43,6 +44,7 @@ enum slots_step {
     SLOTS_IN_USE,
     SLOTS_JOBS,
     SLOTS_LEVEL,
+    SLOTS_MIN,
     SLOTS_RESERVED,
     SLOTS_STEP_COUNT
 };
@@ -62,11 +64,14 @@ struct slots {
     size_t count; /* steps that do not apply are left out */
     int64_t cpu_allowed, mem_allowed, raw, safe;
     int64_t formula;    /* min(safe, the hard cap), the seed's result */
-    int64_t max;        /* slots in all: the hard cap, or slots_fixed */
+    int64_t max;        /* slots in all: the hard cap (slots_min if that is more), or slots_fixed */
     int64_t additional; /* on top of what runs; never negative */
     int64_t additional_noninteractive;
     int64_t max_to_send; /* min(max_concurrent_jobs, in_use + additional) */
 };
+
+/* The step that left nothing, to be told to a person; NULL: something is left for everybody. */
+const struct slots_clamp *slots_zero(const struct slots *slots);
 
 void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
                    const struct slots_input *input);

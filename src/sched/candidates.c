@@ -444,7 +444,8 @@ bool candidates_nobody_fits(const struct dispatch *dispatch)
            dispatch->whys[WHY_REQUIRES] == pool->counts[candidates_wants(&dispatch->spec)];
 }
 
-bool candidates_all_shut(const struct dispatch *dispatch)
+/* No other reason is one that may pass by itself. */
+static bool is_only(const struct dispatch *dispatch, enum dispatch_why why)
 {
     static const bool may_change[WHY_COUNT] = {
         [WHY_NOT_READY] = true, [WHY_STALE] = true,       [WHY_NO_CAPACITY] = true,
@@ -452,9 +453,19 @@ bool candidates_all_shut(const struct dispatch *dispatch)
     };
 
     for (int i = 0; i < WHY_COUNT; i++)
-        if (may_change[i] && dispatch->whys[i])
+        if (may_change[i] && i != (int)why && dispatch->whys[i])
             return false;
-    return dispatch->whys[WHY_BREAKER] > 0;
+    return dispatch->whys[why] > 0;
+}
+
+bool candidates_all_shut(const struct dispatch *dispatch)
+{
+    return is_only(dispatch, WHY_BREAKER);
+}
+
+bool candidates_all_without_slots(const struct dispatch *dispatch)
+{
+    return is_only(dispatch, WHY_NO_CAPACITY) && dispatch->count > 0;
 }
 
 bool candidates_pool_shut(const struct dispatch *dispatch)

@@ -42,5 +42,7 @@ bool candidates_nobody_fits(const struct dispatch *dispatch);
 bool candidates_all_shut(const struct dispatch *dispatch);
 /* So is the whole pool, apart from those that are gone: whoever is shut there is its last. */
 bool candidates_pool_shut(const struct dispatch *dispatch);
+/* All who could do it, and have not had it before, offer no slot at all. */
+bool candidates_all_without_slots(const struct dispatch *dispatch);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "model/trace.h"
+#include "sched/blackboard.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
 #include "sched/explain.h"
@@ -85,6 +86,34 @@ static void finish(struct dispatch *dispatch, enum err err)
     dispatch->done(dispatch);
 }
 
+static struct str slots_reason(const struct dispatch *dispatch, const struct node *node)
+{
+    struct blackboard *board = atomic_load(&node->usage);
+    const struct json *usage = NULL;
+    struct str reason = STR_NONE;
+    struct buf buf = {0};
+
+    if (board && blackboard_read(board, &buf) &&
+        json_parse(arena_str(dispatch->arena, buf_view(&buf)), dispatch->arena, &usage, NULL) ==
+            ERR_OK)
+        reason = json_str(json_get(usage, "slots_reason"), dispatch->arena);
+    buf_free(&buf);
+    return reason;
+}
+
+static enum err refuse_without_slots(struct dispatch *dispatch)
+{
+    const struct node *node = dispatch->list[0].node; /* one of them, for an example */
+    struct str reason = slots_reason(dispatch, node);
+
+    return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                       "No node has a slot: %u offer%s 0 (" STR_FMT ": " STR_FMT
+                       "). `berth status --wide` shows how the slots are counted.",
+                       dispatch->whys[WHY_NO_CAPACITY],
+                       dispatch->whys[WHY_NO_CAPACITY] == 1 ? "s" : "", STR_ARG(node->id),
+                       STR_ARG(reason.len ? reason : STR("max_concurrent_jobs is 0")));
+}
+
 static enum err refuse_all(struct dispatch *dispatch)
 {
     unsigned shut = dispatch->whys[WHY_BREAKER];
@@ -100,6 +129,8 @@ static enum err refuse_all(struct dispatch *dispatch)
                            "No candidate took the job: %u kept failing work of type " STR_FMT
                            " (breaker open), the others are full, not ready or out of reach.",
                            shut, STR_ARG(type));
+    if (candidates_all_without_slots(dispatch))
+        return refuse_without_slots(dispatch);
     return problem_set(&dispatch->why, ERR_ALL_FULL, "",
                        "No candidate took the job: all are full, not ready or out of reach.");
 }

@@ -96,12 +96,12 @@ void machine_put_us(struct machine *machine)
 static void put_stat(struct machine *machine, const char *path, const struct machine_proc *proc)
 {
     machine_put(machine, path,
-                "%d (%s) %s %d %d %d 0 -1 4194560 11 22 33 44 %" PRId64 " %" PRId64
-                " 5 6 20 0 1 0 %" PRId64 " 123456789 %" PRId64
+                "%d (%s) %s %d %d %d 0 -1 4194560 11 22 33 44 %" PRId64 " %" PRId64 " %" PRId64
+                " 0 20 0 1 0 %" PRId64 " 123456789 %" PRId64
                 " 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
                 proc->pid, proc->name ? proc->name : "job", proc->state ? proc->state : "S",
                 proc->parent, proc->pid, proc->session, proc->ticks / 2,
-                proc->ticks - proc->ticks / 2, proc->start, proc->rss_pages);
+                proc->ticks - proc->ticks / 2, proc->waited, proc->start, proc->rss_pages);
 }
 
 void machine_put_proc(struct machine *machine, const struct machine_proc *proc)

@@ -24,7 +24,8 @@ void machine_put_memory(struct machine *machine, int64_t total, int64_t free, in
 /* One process; `extra` stands where its state does ("S"). */
 struct machine_proc {
     int pid, parent, session;
-    int64_t ticks; /* of user and system time, half each */
+    int64_t ticks;  /* of user and system time, half each */
+    int64_t waited; /* and of the children it waited for */
     int64_t start;
     int64_t rss_pages;
     const char *name;  /* NULL: "job" */

@@ -164,8 +164,12 @@ static const struct {
      .code = ADMIT_REFUSED,
      .said = "berth: no slot is free: safety_buffer is 0, less 1 (safety_buffer); level warning\n"},
     {.load = "6.00", .priority = 9, .config = "safety_buffer: 0\n", .code = 0},
-    {.load = "6.90",
+    {.load = "6.90", /* the formula has none, but nothing runs */
      .config = "resources: {load_warning_pct: 94, load_danger_pct: 95, load_critical_pct: 99}\n",
+     .code = 0},
+    {.load = "6.90",
+     .config = "resources: {load_warning_pct: 94, load_danger_pct: 95, load_critical_pct: 99}\n"
+               "slots_min: 0\n",
      .code = ADMIT_REFUSED,
      .said = "cpu is 0, (8.00 cores - load 6.90) / 1.20; level normal"},
     {.load = "6.90",
@@ -197,7 +201,7 @@ static const struct {
      .code = ADMIT_REFUSED,
      .said = "never has a slot for it: max_concurrent_jobs is 0"},
     {.load = "7.00", /* even at danger, which would pass */
-     .config = "resources: {mem_reserve_gb: 14}\n",
+     .config = "resources: {mem_reserve_gb: 14}\nslots_min: 0\n",
      .wait_ms = -1,
      .code = ADMIT_REFUSED,
      .said = "never has a slot for it: at most 0, what this machine carries when idle"},

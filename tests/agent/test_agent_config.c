@@ -71,7 +71,10 @@ static void test_defaults(void **state)
     assert_int_equal(config->safety_buffer, 1);
     assert_true(config->resources.cpu_per_process == 1.2);
     assert_true(config->resources.swap_critical_pct == 70);
-    assert_int_equal(config->killable_types.count, 2);
+    assert_int_equal(config->killable_types.count, 0);
+    assert_int_equal(config->protected_types.count, 1);
+    assert_str(config->protected_types.at[0], "f2f");
+    assert_int_equal(config->slots_min, 1);
     assert_null(config->gpu_command.at);
     config_done(&source);
 }

@@ -63,8 +63,16 @@ static void on_over(struct agent_job *job)
     bench->slots--;
 }
 
-static const struct jobs_handler handler = {
-    .send = on_send, .refuses = on_refuses, .began = on_began, .over = on_over};
+static void on_started(struct agent_job *job)
+{
+    assert_int_equal(job->state, JOBS_RUNNING);
+}
+
+static const struct jobs_handler handler = {.send = on_send,
+                                            .refuses = on_refuses,
+                                            .began = on_began,
+                                            .started = on_started,
+                                            .over = on_over};
 
 /* --- the agent's life --- */
 
@@ -737,7 +745,7 @@ static void test_kill(void **state)
     const struct json *result;
 
     run_job(bench, "j1");
-    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"));
+    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
     assert_string_equal(fake_run_find("j1.1")->stop, "EMERGENCY");
     assert_true(fake_run_find("j1.1")->stop_grace_ms <= 1000);
     fake_run_end("j1.1", "EMERGENCY", -1, 15, "");

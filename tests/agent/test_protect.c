@@ -80,7 +80,9 @@ static struct protect_task *add_task(struct scene *scene, const char *id, const 
                                   .type = str_of(type),
                                   .priority = priority,
                                   .started_ms = scene->now_ms - age_ms,
-                                  .memory_kib = memory_kib};
+                                  .memory_kib = memory_kib,
+                                  .swap_kib = USAGE_NONE,
+                                  .cpu_permille = USAGE_NONE};
     return task;
 }
 
@@ -142,7 +144,8 @@ static void test_who_may_start_at_which_level(void **state)
 
         scene_init(&scene, &rules);
         scene.usage.load_1m_centi = rows[i].load_centi;
-        sample(&scene);
+        for (int at = 0; at < 3; at++)
+            tick(&scene);
         assert_int_equal(level_of_scene(&scene), rows[i].level);
         assert_int_equal(ask(&scene, "dev", 6, true), rows[i].low);
         assert_int_equal(ask(&scene, "dev", 7, true), rows[i].high);
@@ -314,7 +317,7 @@ static void test_cpu_takes_three_samples(void **state)
     scene_init(&scene, NULL);
     add_task(&scene, "b", "talk", 5, 100000, USAGE_NONE);
     add_task(&scene, "a", "research", 5, 200000, USAGE_NONE);
-    add_task(&scene, "dev", "dev", 0, 100000, USAGE_NONE);
+    add_task(&scene, "f2f", "f2f", 0, 100000, USAGE_NONE);
     scene.usage.load_1m_centi = 1600;
     sample(&scene);
     tick(&scene);
@@ -336,7 +339,7 @@ static void test_unresolved_and_back_by_itself(void **state)
     struct scene scene;
 
     scene_init(&scene, NULL);
-    add_task(&scene, "dev", "dev", 0, 100000, 8 * GIB);
+    add_task(&scene, "f2f", "f2f", 0, 100000, 8 * GIB);
     scene.usage.mem_free_kib = GIB / 2;
     sample(&scene);
     assert_int_equal(scene.kills, 0);
@@ -358,7 +361,7 @@ static void test_what_is_stopping_is_not_ended_again(void **state)
 
     scene_init(&scene, NULL);
     add_task(&scene, "a", "talk", 0, 100000, 100 * MIB)->stopping = true;
-    add_task(&scene, "b", "talk", 9, 100000, 100 * MIB);
+    add_task(&scene, "b", "talk", 9, 100000, 300 * MIB);
     scene.usage.mem_free_kib = 0;
     sample(&scene);
     assert_int_equal(scene.kills, 1);
@@ -500,7 +503,8 @@ static void test_written(void **state)
                "{\"reason\":\"emergency_degradation\",\"level\":\"critical\",\"by\":\"memory\","
                "\"score\":1100,\"priority\":1,\"age_ms\":100000,\"mem_free_ppm\":62500,"
                "\"cpu_ppm\":0,\"swap_used_ppm\":0,\"pressure_ppm\":null,"
-               "\"disk_free_ppm\":null,\"missing_kib\":629146,\"memory_kib\":null,\"number\":1,"
+               "\"disk_free_ppm\":null,\"missing_kib\":629146,\"missing_cpu_permille\":0,"
+               "\"memory_kib\":null,\"swap_kib\":null,\"cpu_permille\":null,\"number\":1,"
                "\"count\":1}");
     buf_free(&text);
     arena_free(&arena);
@@ -518,7 +522,7 @@ static void test_logged(void **state)
     assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
     log_setup(LOG_INFO, LOG_LOGFMT, ends[1]);
     scene_init(&scene, NULL);
-    add_task(&scene, "j41", "talk", 2, 90000, 100 * MIB);
+    add_task(&scene, "j41", "talk", 2, 90000, 200 * MIB);
     scene.usage.mem_free_kib = GIB;
     for (int i = 0; i < 30; i++)
         tick(&scene);

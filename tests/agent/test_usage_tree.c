@@ -131,6 +131,84 @@ static void test_processes_come_and_go(void **state)
     assert_int_equal(look(bench, 6 * STEP_MS).tree_count, 0);
 }
 
+/* A compiler's work is that of processes that live for less than a second. */
+static void test_children_that_ended(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long hz = sysconf(_SC_CLK_TCK);
+    struct machine_proc shim = {.pid = 200, .parent = 1, .session = 200, .waited = 3600 * hz};
+    struct machine_proc child = {.pid = 201, .parent = 200, .ticks = 10 * hz, .start = 5};
+    const int pids[] = {200};
+
+    machine_put_us(machine);
+    machine_put_proc(machine, &shim);
+    machine_put_proc(machine, &child);
+    usage_own(bench->meter, pids, 1);
+    look(bench, -1000);
+    look(bench, 0);
+    shim.waited += hz; /* one that came and went between two looks */
+    machine_put_proc(machine, &shim);
+    assert_int_equal(look(bench, 1000).trees[0].cpu_permille, 125);
+    machine_drop(machine, "proc/201/stat"); /* one that was counted before, all but a second */
+    shim.waited += 11 * hz;
+    machine_put_proc(machine, &shim);
+    assert_int_equal(look(bench, 2000).trees[0].cpu_permille, 125);
+    assert_int_equal(look(bench, 3000).trees[0].cpu_permille, 0);
+}
+
+/* What an end gives back: not pages of files, nor shared memory for each process that has it. */
+static void test_what_an_end_gives_back(void **state)
+{
+    struct bench *bench = *state;
+    struct machine *machine = &bench->machine;
+    long page_kib = sysconf(_SC_PAGESIZE) / 1024;
+    struct machine_proc procs[] = {
+        {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10},
+        {.pid = 201, .parent = 200, .session = 200, .rss_pages = 1000},
+        {.pid = 202, .parent = 200, .session = 200, .rss_pages = 1000},
+        {.pid = 300, .parent = 1, .session = 300, .rss_pages = 7},
+    };
+    const int pids[] = {200, 300};
+    struct usage usage;
+
+    machine_put_us(machine);
+    for (size_t i = 0; i < COUNT_OF(procs); i++)
+        machine_put_proc(machine, &procs[i]);
+    machine_put(machine, "proc/200/status", "Name:\tshim\nRssAnon:\t 5 kB\n");
+    machine_put(machine, "proc/201/status",
+                "RssAnon:\t     100 kB\nRssFile:\t    4000 kB\nRssShmem:\t    2000 kB\n"
+                "VmSwap:\t      30 kB\n");
+    machine_put(machine, "proc/202/status",
+                "RssAnon:\t     200 kB\nRssShmem:\t    1500 kB\nVmSwap:\t       7 kB\n");
+    usage_own(bench->meter, pids, 2);
+    usage = look(bench, 0);
+    assert_int_equal(usage.trees[0].memory_kib, 2010 * page_kib);
+    assert_int_equal(usage.trees[0].swap_kib, 37);
+    assert_int_equal(usage.trees[0].freed_kib, 5 + 100 + 200 + 37 + 2000);
+    assert_int_equal(usage.trees[1].freed_kib, 7 * page_kib); /* it tells no more */
+}
+
+/* Somebody is about to be chosen by size: the sizes of the last walk will not do. */
+static void test_no_rest_while_memory_runs_out(void **state)
+{
+    struct bench *bench = *state;
+    struct machine_proc hog = {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10};
+    const int pids[] = {200};
+    int64_t memory_kib;
+
+    machine_put_us(&bench->machine);
+    machine_put_proc(&bench->machine, &hog);
+    usage_alert(bench->meter, 1000);
+    usage_own(bench->meter, pids, 1);
+    memory_kib = look(bench, 0).trees[0].freed_kib;
+    hog.rss_pages = 1000;
+    machine_put_proc(&bench->machine, &hog);
+    assert_int_equal(look(bench, 0).trees[0].freed_kib, memory_kib);
+    machine_put_memory(&bench->machine, 15 << 20, 1 << 20, 0, 0);
+    assert_int_equal(look(bench, 0).trees[0].freed_kib, memory_kib * 100);
+}
+
 /* Trees are named anew at each sample; what is known of them stays until the next walk. */
 static void test_named_again(void **state)
 {
@@ -186,6 +264,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_A_MACHINE(test_own_trees),
         ON_A_MACHINE(test_processes_come_and_go),
+        ON_A_MACHINE(test_children_that_ended),
+        ON_A_MACHINE(test_what_an_end_gives_back),
+        ON_A_MACHINE(test_no_rest_while_memory_runs_out),
         ON_A_MACHINE(test_named_again),
         ON_A_MACHINE(test_odd_trees),
     };

@@ -375,7 +375,7 @@ class Protecting(AgentCase):
 
     def test_an_emergency_ends_the_least_important(self):
         server = self.start()
-        sick = self.agent(server, "sick", monitor_interval_ms=100)
+        sick = self.agent(server, "sick", monitor_interval_ms=100, protected_types="dev")
         gate = self.dir / "gate"
         wait = GATE.format(gate=gate)
         dev = self.run_task(server, wait, type="dev", max_attempts=1)

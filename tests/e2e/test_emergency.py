@@ -1,5 +1,6 @@
 """A machine that runs out of memory, as files that the test rewrites: what is still let in, who is ended
 and in which order, and that it all comes back without a human."""
+import pathlib
 import re
 import time
 
@@ -94,11 +95,11 @@ class Admission(EmergencyCase):
 
 
 class Killing(EmergencyCase):
-    def test_the_least_important_first_and_dev_never(self):
+    def test_the_least_important_first_and_the_protected_never(self):
         """Of a machine of files nobody knows what a job would free, so one is ended, then it is looked
         again; the figures stay bad, so one after the other goes."""
         server = self.start(heartbeat_ms=1000)
-        agent = self.sick(server)
+        agent = self.sick(server, protected_types="f2f,dev")
         dev = self.hold(server, "dev", priority=0, max_attempts=1)
         jobs = {priority: self.hold(server, type, priority=priority, max_attempts=1)
                 for priority, type in ((5, "talk"), (2, "research"), (8, "research"))}
@@ -151,6 +152,56 @@ class Killing(EmergencyCase):
         self.assertEqual(self.ended(server, jobs[0])["state"], "DONE")
         self.assertEqual(len(self.kills(agent)), 3)
 
+    def test_who_causes_it_and_not_five_small_ones(self):
+        """A job of the default type with 3 GB among small ones of lower priority: it alone is ended."""
+        server = self.start(heartbeat_ms=1000)
+        agent = self.sick(server)
+        command = f'echo "$BERTH_JOB_ID $PPID" >> {self.dir / "shims"}; ' + GATE.format(gate=self.dir / "gate")
+        small = [self.run_task(server, command, type="research", priority=priority, max_attempts=1)
+                 for priority in (0, 1, 2, 5, 5)]
+        hog = self.run_task(server, command, max_attempts=1)
+        eventually("all run", lambda: len(self.lines("shims")) == 6)
+        self.put_process(agent, "self", agent.process.pid, 0)
+        for job, pid in (line.split() for line in self.lines("shims")):
+            self.put_process(agent, pid, pid, 3000000 if job == hog["job_id"] else 2000)
+        usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
+        eventually("they are measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
+        agent.machine.memory(free_percent=9) # just below the bound: little is missing
+        eventually("the hog is ended", lambda: self.ended(server, hog)["reason"] == "EMERGENCY")
+        agent.machine.memory(free_percent=60)
+        self.assertEqual([kill["job_id"] for kill in self.kills(agent)], [hog["job_id"]])
+        self.assertEqual(int(self.kills(agent)[0]["gives_kib"]), 3000000)
+        evidence = server.job(hog["job_id"])["result"]["emergency"]
+        self.assertEqual((evidence["memory_kib"], evidence["by"]), (3000000, "memory"), evidence)
+        (self.dir / "gate").touch()
+        for job in small:
+            self.assertEqual(self.ended(server, job)["state"], "DONE")
+
+    def test_a_deployment_that_causes_it_is_ended_and_rests(self):
+        server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000,
+                            deploy_lease_ms=int(9000 * SLOW), deploy_renew_ms=int(1000 * SLOW))
+        agent = self.sick(server, claim_interval_ms=500)
+        job = self.hold(server, "task", priority=5, max_attempts=1)
+        self.ok(server.call("PUT", "/v1/deployments/hog", {"command": ["sleep", "600"]}), 201)
+        eventually("it runs", lambda: self.copy(server, "hog").get("state") == "running", 30)
+        shim = int(pathlib.Path(f"/proc/{self.copy(server, 'hog')['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        self.put_process(agent, "self", agent.process.pid, 0)
+        self.put_process(agent, shim, shim, 3000000)
+        usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
+        eventually("it is measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
+        agent.machine.memory(free_percent=5)
+        eventually("it is ended", lambda: self.copy(server, "hog").get("state") == "backoff")
+        kills = self.kills(agent)
+        self.assertEqual([(kill.get("deployment_id"), kill.get("job_id")) for kill in kills], [("hog", None)])
+        copy = self.copy(server, "hog")
+        self.assertIn("Ended to save the machine, which was at level critical because of its memory", copy["reason"])
+        self.assertGreaterEqual(int(fields(agent.events("copy.failed")[0])["retry_ms"]), 60000)
+        (self.dir / "gate").touch()
+        self.assertEqual(self.ended(server, job)["state"], "DONE")
+
+    def copy(self, server, id):
+        return next(iter(self.ok(server.get(f"/v1/deployments/{id}"))["copies"]), {})
+
     def put_process(self, agent, name, pid, rss_kib):
         """A process of the machine of files."""
         place = agent.machine.proc / str(name)
@@ -159,7 +210,7 @@ class Killing(EmergencyCase):
 
     def test_killed_jobs_run_elsewhere_and_are_done(self):
         server = self.start(heartbeat_ms=1000)
-        agent = self.sick(server)
+        agent = self.sick(server, killable_types="research,talk")
         jobs = [self.hold(server, "talk", priority=1), self.hold(server, "research", priority=2)]
         dev = self.hold(server, "dev", max_attempts=1)
         self.agent(server, "sound", slots_fixed=8)

@@ -94,6 +94,7 @@ class Status(OperatorCase):
                        config=(EXAMPLES / f"agent-{name}.yaml").read_text())
         eventually("both were measured", lambda: all(
             found["cpu_load"] is not None for found in server.get("/v1/cluster/status").json["servers"].values()))
+        eventually("us is busy for long enough", lambda: server.node("us")["level"] == "warning")
         return server
 
     def test_the_seeds_panel(self):

@@ -99,8 +99,8 @@ static void test_pressure_tightens_and_never_loosens(void **state)
         double pressure;
         enum level alone;
     } rows[] = {
-        {0, LEVEL_NORMAL},   {9.9, LEVEL_NORMAL},  {10, LEVEL_WARNING},
-        {25, LEVEL_WARNING}, {25.1, LEVEL_DANGER}, {100, LEVEL_DANGER},
+        {0, LEVEL_NORMAL},    {9.9, LEVEL_NORMAL}, {10, LEVEL_WARNING},   {25, LEVEL_WARNING},
+        {25.1, LEVEL_DANGER}, {40, LEVEL_DANGER},  {100, LEVEL_CRITICAL},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -157,10 +157,30 @@ static void test_the_first_sample_counts(void **state)
 {
     struct level_state level = {0};
 
-    assert_true(step(&level, figures(80, 85, 0), 100));
+    assert_true(step(&level, figures(15, 95, 0), 100));
     assert_int_equal(level.level, LEVEL_DANGER);
-    assert_int_equal(level.by, LEVEL_CPU);
+    assert_int_equal(level.by, LEVEL_MEMORY);
     assert_int_equal(level.changed_ms, 100000);
+    assert_int_equal(level_gate(&level), LEVEL_CRITICAL); /* and CPU at this moment only */
+}
+
+/* A compiler has just ended: the next look says so, and nothing is held against the machine. */
+static void test_a_busy_first_sample_is_not_held(void **state)
+{
+    struct level_state level = {0};
+
+    assert_false(step(&level, figures(80, 100, 0), 100));
+    assert_int_equal(level.level, LEVEL_NORMAL);
+    assert_int_equal(level_gate(&level), LEVEL_CRITICAL);
+    assert_false(step(&level, figures(80, 40, 0), 101));
+    assert_int_equal(level_gate(&level), LEVEL_NORMAL);
+
+    level = (struct level_state){0}; /* one that goes on is noticed like later */
+    assert_false(step(&level, figures(80, 100, 0), 100));
+    assert_false(step(&level, figures(80, 100, 0), 101));
+    assert_true(step(&level, figures(80, 100, 0), 102));
+    assert_int_equal(level.level, LEVEL_CRITICAL);
+    assert_int_equal(level.by, LEVEL_CPU);
 }
 
 static void test_three_in_a_row_raise(void **state)
@@ -259,7 +279,8 @@ static void test_a_little_better_is_not_better(void **state)
     struct level_state level = {0};
     int64_t at = 0;
 
-    step(&level, figures(80, 61, 0), at++);
+    while (at < 3)
+        step(&level, figures(80, 61, 0), at++);
     for (; at < 600; at++)
         assert_false(step(&level, figures(80, 57.1, 0), at)); /* 3 % below 60 it takes */
     assert_int_equal(level.level, LEVEL_WARNING);
@@ -387,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_a_disk_has_a_margin_of_its_own),
         cmocka_unit_test(test_admits),
         cmocka_unit_test(test_the_first_sample_counts),
+        cmocka_unit_test(test_a_busy_first_sample_is_not_held),
         cmocka_unit_test(test_three_in_a_row_raise),
         cmocka_unit_test(test_two_far_apart_raise),
         cmocka_unit_test(test_rises_by_count_or_by_time),

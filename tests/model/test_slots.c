@@ -58,6 +58,7 @@ static void test_formula(void **state)
     };
     struct slots_rules rules = us_rules();
 
+    rules.slots_min = 0; /* the seed's own */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct slots_input input = us_input();
         struct slots slots;
@@ -234,6 +235,55 @@ static void test_unknown_is_no_room(void **state)
     assert_int_equal(slots.additional, 4);
 }
 
+/* A small machine carries one at a time, and no more than somebody set. */
+static void test_an_idle_machine_carries_one(void **state)
+{
+    static const struct {
+        int64_t in_use, slots_min, max_slots, jobs, fixed, reserved;
+        enum level level;
+        int64_t additional, others, max;
+    } rows[] = {
+        {0, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 1, 1, 1},
+        {1, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 0, 0, 1},
+        {5, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 0, 0, 1},
+        {1, 3, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 2, 2, 3},
+        {0, 0, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 0, 0, 0},
+        {0, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_WARNING, 0, 0, 1},
+        {0, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_CRITICAL, 0, 0, 1},
+        {0, 1, 0, SLOTS_NONE, SLOTS_NONE, 0, LEVEL_NORMAL, 0, 0, 0},
+        {0, 1, SLOTS_NONE, 0, SLOTS_NONE, 0, LEVEL_NORMAL, 0, 0, 0},
+        {0, 1, SLOTS_NONE, SLOTS_NONE, 0, 0, LEVEL_NORMAL, 0, 0, 0},
+        {0, 1, SLOTS_NONE, SLOTS_NONE, SLOTS_NONE, 1, LEVEL_NORMAL, 1, 0, 1},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct slots_rules rules = slots_defaults;
+        struct slots_input input = {.cores_milli = 2000,
+                                    .load_1m_centi = 10,
+                                    .mem_total_kib = 4 * GIB,
+                                    .mem_free_kib = 3 * GIB,
+                                    .in_use = rows[i].in_use,
+                                    .level = rows[i].level};
+        struct slots slots;
+
+        rules.slots_min = rows[i].slots_min;
+        rules.max_slots = rows[i].max_slots;
+        rules.max_concurrent_jobs = rows[i].jobs;
+        rules.slots_fixed = rows[i].fixed;
+        rules.reserved_slots = rows[i].reserved;
+        slots_compute(&slots, &rules, &input);
+        assert_int_equal(slots.formula, 0);
+        assert_int_equal(slots.additional, rows[i].additional);
+        assert_int_equal(slots.additional_noninteractive, rows[i].others);
+        assert_int_equal(slots.max, rows[i].max);
+        if (i == 1) {
+            assert_true(clamp_of(&slots, SLOTS_MIN)->bites);
+            assert_string_equal(clamp_of(&slots, SLOTS_MIN)->reason,
+                                "at least 1 at level normal (slots_min), 1 in use");
+        }
+    }
+}
+
 /* Never negative, never above a limit, and the last number of the chain is the result. */
 static void test_limits_hold_for_everything(void **state)
 {
@@ -270,7 +320,10 @@ static void test_limits_hold_for_everything(void **state)
             assert_int_equal(slots.max_to_send, input.in_use + slots.additional);
         assert_int_equal(slots.chain[slots.count - 1].value, slots.additional_noninteractive);
         for (size_t j = SLOTS_BUFFER; j < slots.count; j++) /* a person sees which took some away */
-            assert_int_equal(slots.chain[j].bites, slots.chain[j].value < slots.chain[j - 1].value);
+            assert_int_equal(slots.chain[j].bites,
+                             slots.chain[j].step == SLOTS_MIN
+                                 ? slots.chain[j].value == 0
+                                 : slots.chain[j].value < slots.chain[j - 1].value);
         assert_false(slots.chain[SLOTS_CPU].bites || slots.chain[SLOTS_RAW].bites);
         assert_int_equal(slots.chain[SLOTS_MEMORY].bites, slots.mem_allowed < slots.cpu_allowed);
         assert_int_equal(clamp_of(&slots, SLOTS_LEVEL)->value, slots.additional);
@@ -282,6 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula),
         cmocka_unit_test(test_clamps),
+        cmocka_unit_test(test_an_idle_machine_carries_one),
         cmocka_unit_test(test_chain_tells_a_person),
         cmocka_unit_test(test_pending),
         cmocka_unit_test(test_longest_reasons_fit),

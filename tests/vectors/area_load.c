@@ -108,6 +108,8 @@ static bool read_tasks(struct vec *vec, struct kill_task **ret_tasks, size_t *re
             .type = vec_str(vec, task, "task_type"),
             .score = vec_int(task, "score", 0),
             .memory_kib = KILL_UNKNOWN,
+            .swap_kib = KILL_UNKNOWN,
+            .cpu_ppm = KILL_UNKNOWN,
         };
     *ret_tasks = tasks;
     *ret_count = count;
@@ -122,17 +124,20 @@ static bool next_level(struct vec *vec, struct vec_at *at, enum level *level)
     return !name || level_by_name(json_str(name, vec->arena), level);
 }
 
-/* The seed looks once, not three times, before it kills; the rest is the product's own pace. */
+/* The seed looks once, not three times, before it kills, and only two types; the rest is the
+ * product's own pace. */
 bool area_emergency_kill(struct vec *vec)
 {
+    struct str types[] = {STR("research"), STR("talk")};
     struct kill_rules rules = kill_defaults;
-    struct kill_sample sample = {.now_ms = 0};
+    struct kill_sample sample = {.by = LEVEL_CPU};
     struct kill_state state = {0};
     struct vec_at at = {0};
     struct kill_task *tasks, **picked;
     size_t count;
 
     rules.samples = 1;
+    rules.types = (struct strs){.at = types, .count = COUNT_OF(types)};
     if (!level_by_name(vec_str(vec, vec->in, "level"), &sample.level) ||
         !read_tasks(vec, &tasks, &count))
         return false;
