@@ -218,7 +218,8 @@ static const struct {
     {"TYPE_NOT_ALLOWED", "refused", false},
     {"NODE_LOST", "lost", false},
     {"SHIM_LOST", "lost", false},
-    {"DEADLINE", "lost", false}, /* its agent was cut off from the server for too long */
+    {"LEASE_LOST", "lost", false}, /* its agent was cut off from the server for too long */
+    {"DEADLINE", "lost", false},   /* the same, of an older agent */
 };
 
 struct str breaker_class(struct str reason)

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+enum { RENEWALS = 6 }; /* in one term, at least */
+
 static const char *const reason_names[LEASE_REASON_COUNT] = {
     [LEASE_OK] = "OK",
     [LEASE_RESV_EXISTS] = "RESV_EXISTS",
@@ -17,6 +19,20 @@ const char *lease_reason_name(enum lease_reason reason)
 {
     assert(reason >= LEASE_OK && reason < LEASE_REASON_COUNT);
     return reason_names[reason];
+}
+
+const struct lease_terms lease_terms_default = {.task_ms = 120000, .f2f_ms = 45000};
+
+int64_t lease_term_ms(const struct lease_terms *terms, struct str type)
+{
+    return str_is(type, "f2f") ? terms->f2f_ms : terms->task_ms;
+}
+
+int64_t lease_renew_every_ms(const struct lease_terms *terms)
+{
+    int64_t shortest_ms = terms->task_ms < terms->f2f_ms ? terms->task_ms : terms->f2f_ms;
+
+    return shortest_ms / RENEWALS;
 }
 
 /* A lease of an older epoch was ended by the bump that made the epoch old: it counts nowhere. */
@@ -126,12 +142,22 @@ bool lease_renew(struct lease *lease, int64_t until_ms)
     return true;
 }
 
-void lease_new_epoch(struct lease_node *node)
+void lease_new_epoch(struct lease_node *node, bool keeps_runs)
 {
     node->epoch++;
     node->reserved = 0;
-    node->running = 0;
+    if (!keeps_runs)
+        node->running = 0;
     assert(lease_counts_ok(node));
+}
+
+bool lease_keep(const struct lease_node *node, struct lease *lease)
+{
+    /* One that was of an older epoch before did not count, and does not now. */
+    if (lease->kind != LEASE_RUNNING || lease->epoch + 1 != node->epoch)
+        return false;
+    lease->epoch = node->epoch;
+    return true;
 }
 
 bool lease_counts_ok(const struct lease_node *node)

@@ -25,6 +25,20 @@ enum lease_reason {
 
 const char *lease_reason_name(enum lease_reason reason); /* "OK", "RESV_EXISTS", ... */
 
+/* How long a running lease lasts after each renewal. Face-to-face jobs are short and somebody waits
+ * for them, so theirs is shorter than that of a task. */
+struct lease_terms {
+    int64_t task_ms;
+    int64_t f2f_ms;
+};
+
+extern const struct lease_terms lease_terms_default; /* 120 s, 45 s */
+
+int64_t lease_term_ms(const struct lease_terms *terms, struct str type);
+/* How often a node must renew at least: a lease outlives several lost renewals, and its fence (at
+ * two thirds, see model/fence.h) several too. */
+int64_t lease_renew_every_ms(const struct lease_terms *terms);
+
 /* The counters of one node. health is the effective one (an operator's drain included). */
 struct lease_node {
     enum node_health health; /* NODE_HEALTH_NONE: no record, so NOT_READY */
@@ -60,8 +74,11 @@ enum lease_kind lease_end(struct lease_node *node, struct lease *lease);
 bool lease_expire(struct lease_node *node, struct lease *lease, int64_t now_ms);
 /* A heartbeat of its own node; never shortens. False when it is not running. */
 bool lease_renew(struct lease *lease, int64_t until_ms);
-/* Lost, or back without its runs: all leases of the old epoch stop counting. */
-void lease_new_epoch(struct lease_node *node);
+/* Leases of the old epoch stop counting: all of them when the node is back without its runs. Of one
+ * that is lost only the reservations (keeps_runs): what it runs may still run there, so the caller
+ * takes each running lease along with lease_keep(). */
+void lease_new_epoch(struct lease_node *node, bool keeps_runs);
+bool lease_keep(const struct lease_node *node, struct lease *lease); /* false: not running */
 /* No count is negative. That they stay within max is lease_reserve's to keep: above it they may be
  * only because max was lowered later, and that cannot be seen here. */
 bool lease_counts_ok(const struct lease_node *node);

@@ -72,7 +72,8 @@ static void fill_op(struct change *change)
     enum node_health own =
         change->kind == CHANGE_PUT ? change->own : (enum node_health)atomic_load(&known->node->own);
     enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
-    bool lost = watch == NODE_OFFLINE || (change->without_runs && known);
+    bool lost = watch == NODE_OFFLINE;
+    bool ends_epoch = lost || (change->without_runs && known);
     /* What is not its to say stays as the store has it: our view of that may be old. */
     op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
     op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
@@ -82,8 +83,9 @@ static void fill_op(struct change *change)
     op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
     op->u.node_put.admin = change->admin;
     op->u.node_put.admin_reason = change->admin_reason;
-    op->u.node_put.new_epoch = lost;
-    op->u.node_put.if_epoch = lost ? atomic_load(&known->node->epoch) : 0;
+    op->u.node_put.new_epoch = ends_epoch;
+    op->u.node_put.keeps_runs = lost;
+    op->u.node_put.if_epoch = ends_epoch ? atomic_load(&known->node->epoch) : 0;
 }
 
 void registry_send(struct sched_loop *loop, struct change *change)
@@ -166,9 +168,13 @@ void registry_alive(struct sched_loop *loop, struct node *node)
     clear_left(node);
 }
 
-void registry_left(struct sched_loop *loop, struct node *node)
+void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
 {
-    atomic_store_explicit(&node->left_ms, *loop->wall_ms, memory_order_relaxed);
+    /* Who says goodbye and runs nothing is gone at once: nobody need wait for it to come back. */
+    bool gone = goodbye && counts_of(node).running == 0;
+    int64_t grace_ms = gone ? loop->sched->config.lost_grace_ms : 0;
+
+    atomic_store_explicit(&node->left_ms, *loop->wall_ms - grace_ms, memory_order_relaxed);
 }
 
 void registry_take_usage(struct node *node, struct str usage)

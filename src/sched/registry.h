@@ -60,6 +60,6 @@ void registry_take_usage(struct node *node, struct str usage); /* JSON */
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
 /* Its connection closed: until the next sign of life nothing is sent to it, and its grace runs. */
-void registry_left(struct sched_loop *loop, struct node *node);
+void registry_left(struct sched_loop *loop, struct node *node, bool goodbye);
 
 #endif

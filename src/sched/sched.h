@@ -21,7 +21,7 @@ struct sched_config {
     int64_t view_drop_ms;       /* silent so long: gone from the view */
     int64_t lost_grace_ms;      /* and lost after this much more */
     int64_t forget_ms;
-    int64_t running_lease_ms;
+    struct lease_terms leases; /* how long a running job is its node's after each renewal */
     int64_t stop_grace_ms;
     int64_t store_timeout_ms;
     int64_t queue_max; /* waiting jobs per pool */

@@ -42,7 +42,7 @@ void settle_start(struct settle *settle)
                             .attempt = settle->attempt,
                             .node = settle->node,
                             .arena = settle->arena};
-    op->u.settle.running_ttl_ms = config->running_lease_ms;
+    op->u.settle.terms = config->leases;
     op->u.settle.stop_grace_ms = config->stop_grace_ms;
     op->u.settle.reason = settle->reason;
     op->u.settle.result = settle->result;

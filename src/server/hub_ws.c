@@ -2,6 +2,7 @@
  * A message is handled in a context of its own, because its answer may come after the socket went.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,19 +85,33 @@ static struct socket *socket_of(const struct wscall *call)
     return idmap_get(&call->hub->sockets, call->incarnation);
 }
 
-static void reply_ok(struct wscall *call, bool duplicate)
+/* The beginning of a good answer, for send_ok() to end. */
+static struct buf *begin_ok(struct wscall *call)
+{
+    struct buf *frame = &call->hub->frame;
+
+    buf_clear(frame);
+    buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
+    buf_int(frame, call->id);
+    buf_str(frame, STR(",\"ok\":true"));
+    return frame;
+}
+
+static void send_ok(struct wscall *call)
 {
     struct socket *socket = socket_of(call);
     struct buf *frame = &call->hub->frame;
 
-    if (call->wants_reply && socket) {
-        buf_clear(frame);
-        buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
-        buf_int(frame, call->id);
-        buf_str(frame, duplicate ? STR(",\"ok\":true,\"duplicate\":true}") : STR(",\"ok\":true}"));
+    buf_char(frame, '}');
+    if (call->wants_reply && socket)
         ws_send(socket->ws, buf_view(frame));
-    }
     wscall_over(call);
+}
+
+static void reply_ok(struct wscall *call)
+{
+    begin_ok(call);
+    send_ok(call);
 }
 
 /* attempt > 0: the job's current one, told with a 409. */
@@ -144,6 +159,14 @@ static bool take_link(const struct wscall *call, const struct socket *socket, st
     return true;
 }
 
+/* As often as its leases need. */
+static int64_t heartbeat_ms(const struct sched_config *config)
+{
+    int64_t every_ms = lease_renew_every_ms(&config->leases);
+
+    return config->heartbeat_ms < every_ms ? config->heartbeat_ms : every_ms;
+}
+
 static void say_welcome(struct wscall *call, struct node *node)
 {
     struct socket *socket = socket_of(call);
@@ -161,11 +184,11 @@ static void say_welcome(struct wscall *call, struct node *node)
     jsonw_kint(&w, "protocol", HUB_PROTOCOL);
     jsonw_kstr(&w, "node_id", node->id);
     jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
-    jsonw_kint(&w, "heartbeat_ms", worker->server->settings->sched.heartbeat_ms);
+    jsonw_kint(&w, "heartbeat_ms", heartbeat_ms(&worker->server->settings->sched));
     jsonw_end_obj(&w);
     ws_send(socket->ws, buf_view(frame));
     if (!renew_start(&call->renew, node, renewed))
-        reply_ok(call, false);
+        reply_ok(call);
 }
 
 /* Other instances can hand it jobs from now on. Should the store not have taken it, the keeper
@@ -275,7 +298,8 @@ static void on_hello(struct wscall *call)
 
 /* Runs the node listed that are not its own any more: it should end them. Not so when the store
  * does not know the node: one that was emptied has forgotten everybody, and the node is about to
- * come again with all it runs. */
+ * come again with all it runs. Only an answer with the terms of the leases says that the others
+ * were renewed, and it comes behind the drops: what was not dropped by then goes on. */
 static void renewed(struct renew *renew)
 {
     struct wscall *call = container_of(renew, struct wscall, renew);
@@ -297,7 +321,11 @@ static void renewed(struct renew *renew)
         jsonw_end_obj(&w);
         ws_send(socket->ws, buf_view(frame));
     }
-    reply_ok(call, false);
+    begin_ok(call);
+    if (!renew->op.err)
+        buf_fmt(frame, ",\"running_lease_ms\":%" PRId64 ",\"f2f_lease_ms\":%" PRId64,
+                renew->op.u.renew.terms.task_ms, renew->op.u.renew.terms.f2f_ms);
+    send_ok(call);
 }
 
 static void beat_registered(struct change *change)
@@ -307,7 +335,7 @@ static void beat_registered(struct change *change)
     if (change->err)
         reply_problem(call, &change->why, 0);
     else if (!renew_start(&call->renew, change->node, renewed))
-        reply_ok(call, false);
+        reply_ok(call);
 }
 
 static void on_heartbeat(struct wscall *call, struct socket *socket)
@@ -329,7 +357,7 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     enum registry_beat beat = registry_heartbeat(worker->sched, &report, &load);
     if (beat == BEAT_TAKEN) {
         if (!renew_start(&call->renew, socket->node, renewed))
-            reply_ok(call, false);
+            reply_ok(call);
         return;
     }
     if (beat == BEAT_UNKNOWN && !report_registers(&report)) {
@@ -357,7 +385,14 @@ static void settled(struct settle *settle)
 
     assert(settle->node.at);
     if (!settle->err) {
-        reply_ok(call, settle->duplicate);
+        struct buf *frame = begin_ok(call);
+
+        if (settle->duplicate)
+            buf_str(frame, STR(",\"duplicate\":true"));
+        if (settle->kind == SETTLE_ACK && settle->head.attempt < settle->head.max_attempts)
+            buf_fmt(frame, ",\"lease_ms\":%" PRId64,
+                    lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type)));
+        send_ok(call);
         return;
     }
     settle_problem(settle, &why);
@@ -464,7 +499,7 @@ static void on_closed(struct ws *ws, int code)
 
         if (node_close_evicts(current, link) &&
             atomic_compare_exchange_strong(&socket->node->link, &current, 0)) {
-            registry_left(hub->worker->sched, socket->node);
+            registry_left(hub->worker->sched, socket->node, code == 1000);
             links_note(hub->worker, socket->node, STORE_LINK_LEFT, socket->incarnation);
             log_event(LOG_INFO, "node.disconnected", KS("node_id", socket->node->id),
                       KI("code", code));

@@ -36,7 +36,7 @@ static void send_renew(struct renew *renew, struct node *node, store_done *done)
                                   .node = node->id};
     renew->op.u.renew.runs = renew->listed ? renew->runs : NULL;
     renew->op.u.renew.count = renew->count;
-    renew->op.u.renew.ttl_ms = sched->config.running_lease_ms;
+    renew->op.u.renew.terms = sched->config.leases;
     sched_send(renew->worker->sched, &renew->op);
 }
 
@@ -45,7 +45,7 @@ static void renew_all(struct renew *renew, struct node *node)
 {
     int64_t now_ms = renew->worker->loop.wall_ms;
     int64_t last_ms = atomic_load_explicit(&node->renewed_ms, memory_order_relaxed);
-    int64_t every_ms = renew->worker->server->sched.config.running_lease_ms / 9;
+    int64_t every_ms = lease_renew_every_ms(&renew->worker->server->sched.config.leases);
 
     if (now_ms - last_ms < every_ms && now_ms >= last_ms)
         return;

@@ -242,7 +242,7 @@ static enum err open_store(struct server *server, struct problem *why)
         .retention_ms = settings->retention_ms,
         .retention_jobs_max = settings->retention_jobs_max,
         .in_flight_max = settings->store_in_flight_max,
-        .running_ttl_ms = settings->sched.running_lease_ms,
+        .terms = settings->sched.leases,
         .breaker_threshold = settings->breaker_threshold,
         .breaker_cooldown_ms = settings->breaker_cooldown_ms,
         .timeout_ms = settings->store_call_ms,

@@ -21,7 +21,6 @@
 #include <string.h>
 
 enum {
-    RUNNING_TTL_DEFAULT_MS = 45000,
     IDLE_MS = 1000,
     PURGE_IDLE_MS = 100, /* between two rounds while there is more to purge */
     PURGE_IDLE_ROWS = 256,
@@ -43,7 +42,7 @@ struct embedded {
     struct storefile file;
     struct front front;
     int64_t (*now_ms)(void);
-    int64_t running_ttl_ms;
+    struct lease_terms terms;
     int64_t retention_ms;
     int64_t retention_jobs_max;
     struct breaker_rules breaker;
@@ -143,7 +142,7 @@ static bool bring_up(struct embedded *self)
 {
     struct ledger_config config = {.journal = &self->journal,
                                    .now_ms = self->now_ms(),
-                                   .running_ttl_ms = self->running_ttl_ms,
+                                   .terms = self->terms,
                                    .retention_ms = self->retention_ms,
                                    .breaker = self->breaker};
 
@@ -380,8 +379,7 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->store.number = config->instance;
     self->store.number_until_ms = INT64_MAX;
     self->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
-    self->running_ttl_ms =
-        config->running_ttl_ms > 0 ? config->running_ttl_ms : RUNNING_TTL_DEFAULT_MS;
+    self->terms = config->terms.task_ms > 0 ? config->terms : lease_terms_default;
     self->retention_ms = config->retention_ms;
     self->retention_jobs_max = config->retention_jobs_max;
     self->breaker = breaker_defaults;

@@ -297,7 +297,7 @@ static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_m
 {
     struct str node = str_of(entry->head.node);
     struct holder *holder = map_get(&ledger->nodes, node);
-    int64_t until = ledger_later(now_ms, ledger->running_ttl_ms);
+    int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
 
     if (!holder) { /* dropped meanwhile: it stays until its last lease ended */
         holder = ledger_holder_add(ledger, node);
@@ -349,7 +349,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     *ledger = (struct ledger){
         .journal = config->journal,
         .now_ms = config->now_ms,
-        .running_ttl_ms = config->running_ttl_ms,
+        .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
         .entries = {.size = sizeof(struct entry)},

@@ -69,7 +69,7 @@ struct ledger {
     size_t unwritten_count;
     uint64_t evicted_max; /* a larger id that is not in memory is new */
     int64_t now_ms;       /* store time of the last batch */
-    int64_t running_ttl_ms;
+    struct lease_terms terms;
     int64_t retention_ms; /* for sessions: when to refresh one that does not change */
     struct sessions sessions;
     struct breakers breakers;
@@ -79,7 +79,7 @@ struct ledger {
 struct ledger_config {
     struct journal *journal;
     int64_t now_ms;
-    int64_t running_ttl_ms;
+    struct lease_terms terms;
     int64_t retention_ms;
     struct breaker_rules breaker; /* threshold 0: no breakers */
 };

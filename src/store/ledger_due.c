@@ -55,13 +55,14 @@ void ledger_begin(struct ledger *ledger, int64_t now_ms)
 /* A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
  * epoch is not the node's any more. */
 static bool renew_one(struct ledger *ledger, const struct holder *holder, struct entry *entry,
-                      int64_t now_ms, int64_t ttl_ms)
+                      int64_t now_ms, const struct lease_terms *terms)
 {
-    int64_t until = ledger_later(now_ms, ttl_ms);
+    int64_t until;
 
     if (!entry || entry->holder != holder || entry->lease.epoch != holder->counts.epoch ||
         entry->lease.until_ms <= now_ms)
         return false;
+    until = ledger_later(now_ms, lease_term_ms(terms, str_of(entry->head.type)));
     if (entry->run_until_ms && until > entry->run_until_ms)
         until = entry->run_until_ms;
     if (!lease_renew(&entry->lease, until))
@@ -81,7 +82,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         struct entry *entry = idmap_get(&ledger->jobs, run->id);
 
         run->unknown = !holder || !entry || entry->head.attempt != run->attempt ||
-                       !renew_one(ledger, holder, entry, now_ms, op->u.renew.ttl_ms);
+                       !renew_one(ledger, holder, entry, now_ms, &op->u.renew.terms);
     }
     if (!holder) {
         op->err = ERR_NOT_FOUND;
@@ -90,7 +91,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     if (!op->u.renew.runs)
         for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
             renew_one(ledger, holder, container_of(at, struct entry, in_holder), now_ms,
-                      op->u.renew.ttl_ms);
+                      &op->u.renew.terms);
     op->counts = holder->counts;
 }
 

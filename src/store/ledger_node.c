@@ -69,15 +69,22 @@ static struct holder *put_target(struct ledger *ledger, struct store_op *op, int
     return holder;
 }
 
-/* The node is lost, or back without its runs: its jobs need not wait for their leases to run out,
- * the sweep may take them at once. Until it does, a late word of the node still ends them. */
-static void orphan_leases(struct ledger *ledger, struct holder *holder)
+/* The node is lost, or back without its runs. What ends with the epoch need not wait for its lease
+ * to run out, the sweep may take it at once; until it does, a late word of the node still ends it.
+ */
+static void begin_epoch(struct ledger *ledger, struct holder *holder, bool keeps_runs)
 {
+    lease_new_epoch(&holder->counts, keeps_runs);
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
         struct entry *entry = container_of(at, struct entry, in_holder);
 
-        assert(ledger_orphaned(entry));
-        ledger_place(ledger, entry);
+        if (keeps_runs && lease_keep(&holder->counts, &entry->lease)) {
+            entry->head.epoch = entry->lease.epoch;
+            journal_job_step(ledger->journal, entry);
+        } else {
+            assert(ledger_orphaned(entry));
+            ledger_place(ledger, entry);
+        }
     }
 }
 
@@ -101,8 +108,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     } else {
         changed = take_facts(holder, op) || op->u.node_put.created;
         if (op->u.node_put.new_epoch && !old_epoch && !is_fresh) {
-            lease_new_epoch(&holder->counts);
-            orphan_leases(ledger, holder);
+            begin_epoch(ledger, holder, op->u.node_put.keeps_runs);
             changed = true;
         }
         if (changed) {

@@ -21,8 +21,7 @@ static bool from_here(const struct entry *entry, const struct store_op *op)
 void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct entry *entry = ledger_find(ledger, op->job);
-    int64_t until = ledger_later(now_ms, op->u.settle.running_ttl_ms);
-    int64_t run_until = 0;
+    int64_t until, run_until = 0;
     struct job_facts facts;
     struct job_step step;
 
@@ -40,6 +39,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         run_until = ledger_later(now_ms, entry->head.timeout_ms);
         run_until = ledger_later(run_until, op->u.settle.stop_grace_ms);
     }
+    until = ledger_later(now_ms, lease_term_ms(&op->u.settle.terms, str_of(entry->head.type)));
     if (run_until && until > run_until)
         until = run_until;
     /* An orphan is not asked: the rule would end it here if it ran out, behind our back. */

@@ -23,7 +23,6 @@
 #include <string.h>
 
 enum {
-    RUNNING_TTL_DEFAULT_MS = 45000,
     IDLE_MS = 1000,
     TIDY_MS = 1000,
     OPEN_MS = 3000,        /* the first connection may take so long */
@@ -182,7 +181,7 @@ static void begin_own(struct redis *self)
     if (self->arrived)
         wire_stay(&self->session.wire, self->version);
     else
-        wire_arrive(&self->session.wire, self->version, self->config.running_ttl_ms);
+        wire_arrive(&self->session.wire, self->version, &self->config.terms);
 }
 
 /* A call that changes something must work before we are well again, and we need a number. */
@@ -458,8 +457,8 @@ static struct redis *redis_new(const struct store_config *config, const struct r
     self->store.backend = backend;
     self->config = *config;
     self->config.url = self->config.data_dir = self->config.version = NULL;
-    if (config->running_ttl_ms <= 0)
-        self->config.running_ttl_ms = RUNNING_TTL_DEFAULT_MS;
+    if (config->terms.task_ms <= 0)
+        self->config.terms = lease_terms_default;
     self->target = *target;
     redis_session_init(&self->session, &self->target, config);
     redis_link_init(&self->read_link, &self->target);

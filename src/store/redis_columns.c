@@ -264,7 +264,8 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
 
     if (is_plain(op)) {
         put_begin(&text);
-        put_number(&text, op->u.settle.running_ttl_ms, 8);
+        put_number(&text, op->u.settle.terms.task_ms, 8);
+        put_number(&text, op->u.settle.terms.f2f_ms, 8);
         put_number(&text, op->u.settle.stop_grace_ms, 8);
         kind = term_kind(columns, &text);
     }
@@ -276,7 +277,8 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
         put_number(&text, op->node.at != NULL, 1);
         put_number(&text, op->attempt, 4);
         put_number(&text, not_after_ms, 8);
-        put_number(&text, op->u.settle.running_ttl_ms, 8);
+        put_number(&text, op->u.settle.terms.task_ms, 8);
+        put_number(&text, op->u.settle.terms.f2f_ms, 8);
         put_number(&text, op->u.settle.stop_grace_ms, 8);
         add_row(columns, CODE_COMMIT, op, op->node, not_after_ms, 0, 0);
     }

@@ -154,13 +154,19 @@ void wire_free(struct wire *wire)
     *wire = (struct wire){0};
 }
 
+static void add_terms(struct wire *wire, const struct lease_terms *terms)
+{
+    add_int(wire, terms->task_ms);
+    add_int(wire, terms->f2f_ms);
+}
+
 static void write_renew(struct wire *wire, const struct store_op *op)
 {
     const struct store_run *runs = op->u.renew.runs;
     size_t count = runs ? op->u.renew.count : 0;
 
     add_text(wire, op->node);
-    add_int(wire, op->u.renew.ttl_ms);
+    add_terms(wire, &op->u.renew.terms);
     add_word(wire, runs ? "0" : "1");
     add_int(wire, (int64_t)count);
     for (size_t i = 0; i < count; i++) {
@@ -192,7 +198,7 @@ static void write_due(struct wire *wire, const struct store_op *op)
 
 static void write_node_put(struct wire *wire, const struct store_op *op)
 {
-    char *flags = arena_raw(&wire->arena, 3);
+    char *flags = arena_raw(&wire->arena, 4);
     size_t len = 0;
 
     if (op->u.node_put.facts.at)
@@ -201,6 +207,8 @@ static void write_node_put(struct wire *wire, const struct store_op *op)
         flags[len++] = 'a';
     if (op->u.node_put.new_epoch)
         flags[len++] = 'e';
+    if (op->u.node_put.keeps_runs)
+        flags[len++] = 'k';
     add_text(wire, op->node);
     add(wire, flags, len);
     add_int(wire, op->u.node_put.own);
@@ -331,11 +339,11 @@ static void end_own(struct wire *wire)
     add_int(wire, 0);
 }
 
-void wire_arrive(struct wire *wire, const char *version, int64_t running_ttl_ms)
+void wire_arrive(struct wire *wire, const char *version, const struct lease_terms *terms)
 {
     begin_other(wire, "I");
     add_word(wire, version);
-    add_int(wire, running_ttl_ms);
+    add_terms(wire, terms);
     end_own(wire);
 }
 

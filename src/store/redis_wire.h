@@ -60,7 +60,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head);
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
 /* Our own: an instance arrives, is still there, tidies up, leaves. The first two answer its number;
  * the last one from where to go on. */
-void wire_arrive(struct wire *wire, const char *version, int64_t running_ttl_ms);
+void wire_arrive(struct wire *wire, const char *version, const struct lease_terms *terms);
 void wire_stay(struct wire *wire, const char *version);
 void wire_tidy(struct wire *wire, int64_t jobs_max);
 void wire_leave(struct wire *wire, unsigned number, int64_t from);

@@ -236,10 +236,10 @@ struct store_op {
              * left, ABANDON). A job that is final answers ERR_STALE to a reserve. */
             bool duplicate;
         } put;
-        struct {                    /* COMMIT, FINISH */
-            int64_t running_ttl_ms; /* COMMIT */
-            int64_t stop_grace_ms;  /* COMMIT: run_until = now + timeout_ms + this, if it has a
-                                       timeout */
+        struct {                      /* COMMIT, FINISH */
+            struct lease_terms terms; /* COMMIT: how long it may run until the next renewal */
+            int64_t stop_grace_ms;    /* COMMIT: run_until = now + timeout_ms + this, if it has a
+                                         timeout */
             enum store_outcome outcome;
             struct str reason;
             struct str result; /* JSON */
@@ -260,7 +260,7 @@ struct store_op {
         struct {                    /* RENEW */
             struct store_run *runs; /* NULL: all of the node's */
             size_t count;
-            int64_t ttl_ms;
+            struct lease_terms terms;
         } renew;
         struct { /* HOLD */
             const uint64_t *ids;
@@ -281,9 +281,12 @@ struct store_op {
             bool set_admin;
             enum node_admin admin;
             struct str admin_reason;
-            /* Lost, or back without its runs. What it ran is due at once; until the sweep takes it,
-             * a late word of the node still ends it, but moves no counter. */
+            /* Lost, or back without its runs. What counted there is due at once; until the sweep
+             * takes it, a late word of the node still ends it, but moves no counter. */
             bool new_epoch;
+            /* Lost: what it runs may still run there. Running leases go on as they are, until they
+             * run out or the node is back and renews them; only reservations are due. */
+            bool keeps_runs;
             /* 0 = any. If it is no longer the node's epoch, a finding (no facts) changes nothing
              * and answers ERR_STALE; a registration (facts) is taken without a further bump. */
             uint32_t if_epoch;
@@ -383,7 +386,7 @@ struct store_config {
     int64_t retention_ms;        /* finished jobs, and sessions nobody uses; 0 = any age */
     int64_t retention_jobs_max;  /* and no more of them than this; 0 = any number */
     int64_t in_flight_max;       /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
-    int64_t running_ttl_ms;      /* recovery gives running leases this much; 0 = 45 s */
+    struct lease_terms terms;    /* recovery gives running leases this much; 0 = the defaults */
     int64_t breaker_threshold;   /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
     int64_t timeout_ms;          /* of one call, where the store is a server; 0 = 80 ms */

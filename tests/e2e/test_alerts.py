@@ -90,7 +90,7 @@ class OneServer(AlertCase):
     @provokes("BerthLeasesLost", "BerthNodesOffline", "BerthNodeLeasesLapsed")
     def test_nodes_that_are_gone_or_stood_still(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
-                            running_lease_ms=2000, deploy_lease_ms=3000, deploy_renew_ms=500)
+                            f2f_lease_ms=2000, deploy_lease_ms=3000, deploy_renew_ms=500)
         frozen = self.agent(server, "frozen")
         self.watch(server)
         quiet = Node(server, "quiet")

@@ -1,7 +1,7 @@
 """What can be seen: lists, pools, sessions, health, metrics, events."""
 import re
 
-from harness import Case, Events, Node, WsNode, eventually, tags
+from harness import SLOW, Case, Events, Node, WsNode, eventually, tags
 
 
 class Lists(Case):
@@ -261,9 +261,11 @@ class EventStream(Case):
 
 class Lost(Case):
     def test_a_node_that_is_silent_loses_its_jobs_to_another(self):
-        """Lost = view_drop + grace; its running job is tried elsewhere. Its late DONE changes nothing."""
+        """Lost = view_drop + grace. It may still run its job then: that is tried elsewhere when its lease has ended.
+        Its late DONE changes nothing."""
+        lease_ms = int(8000 * SLOW)
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
-                            running_lease_ms=60000)
+                            f2f_lease_ms=lease_ms)
         quiet = Node(server, "quiet")
         job = self.placed(server)
         self.ok(quiet.ack(job))
@@ -276,6 +278,7 @@ class Lost(Case):
 
         shown = eventually("it runs on the other node", moved, 30)
         self.assertEqual(shown["attempt_id"], 2)
+        self.assertGreaterEqual(shown["attempts"][0]["ended_ms"] - shown["attempts"][0]["acked_ms"], lease_ms)
         self.assertEqual(server.node("quiet")["health"], "offline")
         self.assertSlots(server, "quiet", 0, 0)
         self.problem(quiet.done(job), 409, "STALE_ATTEMPT")

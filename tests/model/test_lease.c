@@ -157,7 +157,7 @@ static void test_a_new_epoch_ends_all_leases_at_once(void **state)
     for (uint64_t i = 0; i < 3; i++)
         assert_int_equal(lease_reserve(&node, &old[i], i + 1, 0, 5000), LEASE_OK);
     lease_commit(&node, &old[0], 1, 1, LEASE_FOREVER);
-    lease_new_epoch(&node);
+    lease_new_epoch(&node, false);
     assert_int_equal(node.epoch, 8);
     assert_int_equal(node.reserved + node.running, 0);
     assert_int_equal(lease_reserve(&node, &fresh, 9, 2, 5000), LEASE_OK);
@@ -170,13 +170,53 @@ static void test_a_new_epoch_ends_all_leases_at_once(void **state)
     assert_int_equal(node.running, 0);
 }
 
+/* Lost is not ended: what runs there goes on counting, what was only reserved does not. */
+static void test_a_lost_node_keeps_what_runs(void **state)
+{
+    struct lease_node node = ready_node(4);
+    struct lease running = {0}, reserved = {0}, older = {0};
+
+    lease_reserve(&node, &older, 3, 0, 5000);
+    lease_commit(&node, &older, 3, 1, LEASE_FOREVER);
+    lease_new_epoch(&node, false);
+    lease_reserve(&node, &running, 1, 0, 5000);
+    lease_commit(&node, &running, 1, 1, 45000);
+    lease_reserve(&node, &reserved, 2, 0, 5000);
+    lease_new_epoch(&node, true);
+    assert_true(lease_keep(&node, &running));
+    assert_false(lease_keep(&node, &reserved));
+    assert_false(lease_keep(&node, &older)); /* it had stopped counting before */
+    assert_int_equal(node.running, 1);
+    assert_int_equal(node.reserved, 0);
+    assert_int_equal(running.until_ms, 45000);
+    assert_false(lease_expire(&node, &running, 44999));
+    assert_true(lease_expire(&node, &running, 45000));
+    assert_int_equal(node.running, 0);
+    assert_false(lease_finish(&node, &older));
+    assert_int_equal(lease_end(&node, &reserved), LEASE_NONE);
+    assert_int_equal(node.reserved, 0);
+}
+
+static void test_terms_by_type(void **state)
+{
+    static const struct lease_terms terms = {.task_ms = 120000, .f2f_ms = 45000};
+
+    assert_int_equal(lease_term_ms(&terms, STR("f2f")), 45000);
+    assert_int_equal(lease_term_ms(&terms, STR("task")), 120000);
+    assert_int_equal(lease_term_ms(&terms, STR("")), 120000);
+    assert_int_equal(lease_renew_every_ms(&terms), 7500);
+    assert_int_equal(lease_renew_every_ms(&(struct lease_terms){3000, 45000}), 500);
+    assert_int_equal(lease_terms_default.task_ms, 120000);
+    assert_int_equal(lease_terms_default.f2f_ms, 45000);
+}
+
 static void test_a_lease_of_an_old_epoch_can_be_taken_again(void **state)
 {
     struct lease_node node = ready_node(1);
     struct lease lease = {0};
 
     lease_reserve(&node, &lease, 1, 0, 5000);
-    lease_new_epoch(&node);
+    lease_new_epoch(&node, false);
     assert_int_equal(lease_reserve(&node, &lease, 1, 1, 5000), LEASE_OK);
     assert_int_equal(lease.epoch, node.epoch);
     assert_int_equal(node.reserved, 1);
@@ -268,8 +308,13 @@ static void test_counts_are_the_leases(void **state)
             break;
         default:
             node.max = (int32_t)rnd_below(&rnd, 6);
-            if (rnd_below(&rnd, 50) == 0)
-                lease_new_epoch(&node);
+            if (rnd_below(&rnd, 50) == 0) {
+                bool keeps_runs = rnd_below(&rnd, 2) == 0;
+
+                lease_new_epoch(&node, keeps_runs);
+                for (size_t kept = 0; keeps_runs && kept < LEASES; kept++)
+                    lease_keep(&node, &leases[kept]);
+            }
         }
         assert_counts(&node, leases, LEASES);
     }
@@ -288,6 +333,8 @@ int main(void)
         cmocka_unit_test(test_another_job_cannot_commit),
         cmocka_unit_test(test_running_lease_runs_out_and_for_ever_does_not),
         cmocka_unit_test(test_a_new_epoch_ends_all_leases_at_once),
+        cmocka_unit_test(test_a_lost_node_keeps_what_runs),
+        cmocka_unit_test(test_terms_by_type),
         cmocka_unit_test(test_a_lease_of_an_old_epoch_can_be_taken_again),
         cmocka_unit_test(test_end_takes_what_it_was),
         cmocka_unit_test(test_time_at_its_end),

@@ -205,7 +205,7 @@ struct rig *rig_new(void)
                                         .view_drop_ms = 30000,
                                         .lost_grace_ms = 15000,
                                         .forget_ms = 3600000,
-                                        .running_lease_ms = 45000,
+                                        .leases = {45000, 45000},
                                         .stop_grace_ms = 15000,
                                         .store_timeout_ms = 2000,
                                         .queue_max = 10000,
@@ -224,7 +224,7 @@ void rig_open(struct rig *rig)
                                   .data_dir = rig->dir,
                                   .instance = 1,
                                   .in_flight_max = 10000,
-                                  .running_ttl_ms = rig->config.running_lease_ms,
+                                  .terms = rig->config.leases,
                                   .now_ms = store_now_ms};
     struct problem why = {0};
 
@@ -611,7 +611,7 @@ void rig_renew(struct rig *rig, const char *node)
     struct call *call = arena_new(&rig->arena, struct call);
 
     call->op = (struct store_op){.verb = STORE_RENEW, .node = str_of(node)};
-    call->op.u.renew.ttl_ms = rig->config.running_lease_ms;
+    call->op.u.renew.terms = rig->config.leases;
     ask(rig, call);
 }
 

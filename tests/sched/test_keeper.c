@@ -229,7 +229,8 @@ static void a_node_that_sends_rubbish_is_degraded(void **state)
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
 }
 
-/* Its connection closed: the grace begins at once, and nobody sends to it meanwhile (ruling 9). */
+/* Its connection closed: the grace begins at once, and nobody sends to it meanwhile. What it runs
+ * may still run there: nobody else begins it before its lease has ended. */
 static void who_hangs_up_is_lost_after_the_grace(void **state)
 {
     struct rig *rig = *state;
@@ -237,13 +238,42 @@ static void who_hangs_up_is_lost_after_the_grace(void **state)
     rig_worker(rig, "n1", 2);
     uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
     rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
-    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"));
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"), false);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
     rig_pass(rig, 14000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
     rig_pass(rig, 4000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
-    assert_int_not_equal(rig_job(rig, job).state, JOB_ACKED); /* its job does not wait for it */
+    rig_pass(rig, 26000);
+    assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
+    assert_int_equal(rig_counts(rig, "n1").running, 1);
+    rig_pass(rig, 2000);
+    assert_int_not_equal(rig_job(rig, job).state, JOB_ACKED);
+    assert_int_equal(rig_counts(rig, "n1").running, 0);
+}
+
+/* One that says goodbye and runs nothing is gone at once; with a run it has the grace. */
+static void who_says_goodbye_is_gone(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+    const char *busy = strcmp(rig_job(rig, job).node, "n1") == 0 ? "n1" : "n2";
+    const char *idle = strcmp(busy, "n1") == 0 ? "n2" : "n1";
+    rig_settle(rig, SETTLE_ACK, job, 1, busy, NULL);
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, busy), true);
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, idle), true);
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, idle).health, NODE_OFFLINE);
+    assert_int_equal(rig_counts(rig, busy).health, NODE_READY);
+    rig_pass(rig, 16000);
+    assert_int_equal(rig_counts(rig, busy).health, NODE_OFFLINE);
+    assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
+    beat(rig, idle); /* and back at once */
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_counts(rig, idle).health, NODE_READY);
 }
 
 static void who_comes_back_in_time_has_lost_nothing(void **state)
@@ -252,7 +282,7 @@ static void who_comes_back_in_time_has_lost_nothing(void **state)
 
     rig_worker(rig, "n1", 2);
     uint32_t epoch = rig_counts(rig, "n1").epoch;
-    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"));
+    registry_left(rig_loop(rig, 0), (struct node *)rig_node(rig, "n1"), false);
     rig_pass(rig, 10000);
     beat(rig, "n1");
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);
@@ -471,6 +501,7 @@ int main(void)
         ROW(to_undrain_a_lost_node_does_not_make_it_ready),
         ROW(a_node_that_sends_rubbish_is_degraded),
         ROW(who_hangs_up_is_lost_after_the_grace),
+        ROW(who_says_goodbye_is_gone),
         ROW(who_comes_back_in_time_has_lost_nothing),
         ROW(who_was_lost_stays_lost_after_a_restart),
         ROW(counters_are_read_once_a_second),

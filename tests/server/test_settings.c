@@ -60,7 +60,8 @@ static void defaults_are_the_seeds(void **state)
     assert_str(sched->health_filter, "ready");
     assert_int_equal(sched->heartbeat_stale_ms, 15000);
     assert_int_equal(sched->view_drop_ms + sched->lost_grace_ms, 45000);
-    assert_int_equal(sched->running_lease_ms, 45000);
+    assert_int_equal(sched->leases.task_ms, 120000);
+    assert_int_equal(sched->leases.f2f_ms, 45000);
     assert_int_equal(sched->forget_ms, 3600000);
     assert_str(sched->policy, "least_loaded");
     assert_str(source.settings.listen, "127.0.0.1:7420");

@@ -150,7 +150,7 @@ static void wait_cooldown(struct rig *rig, int64_t less_ms)
 static void renew(struct rig *rig)
 {
     rig->op = (struct store_op){.verb = STORE_RENEW, .node = STR("n1")};
-    rig->op.u.renew.ttl_ms = RIG_RUN_MS;
+    rig->op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
 }
 

@@ -165,7 +165,7 @@ static void test_time_out_bounds_the_lease(void **state)
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_RUN_MS);
-    renew.u.renew.ttl_ms = RIG_RUN_MS;
+    renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     for (int i = 0; i < 6; i++) {
         rig_pass(rig, 10000);
         assert_int_equal(rig_call(rig, &renew), ERR_OK);

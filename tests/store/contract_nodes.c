@@ -162,7 +162,7 @@ static void test_renew_list(void **state)
     rig_reserve(rig, 2, 1, "n1");
     op.u.renew.runs = runs;
     op.u.renew.count = 5;
-    op.u.renew.ttl_ms = RIG_RUN_MS;
+    op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_false(runs[0].unknown);
     for (int i = 1; i < 5; i++)
@@ -280,11 +280,121 @@ static void test_few_of_many_are_left(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), LEFT);
 }
 
+/* A node that is lost may still run what it has: that stays where it is until its lease ran out,
+ * slot and all, and goes on if the node comes back before. What was never acknowledged moves on. */
+static void test_lost_keeps_what_runs(void **state)
+{
+    enum { RUNS = 1, RESERVED = 2, ENDS = 3 };
+    struct rig *rig = *state;
+    struct store_op lost = put("x", NULL);
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("x")};
+    struct store_run runs[] = {{.id = RUNS, .attempt = 1}};
+    struct store_due due[4];
+
+    assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
+    for (uint64_t job = RUNS; job <= ENDS; job++)
+        assert_int_equal(rig_reserve(rig, job, 1, "x"), ERR_OK);
+    assert_int_equal(rig_commit(rig, RUNS, 1, "x"), ERR_OK);
+    assert_int_equal(rig_commit(rig, ENDS, 1, "x"), ERR_OK);
+    lost.u.node_put.health = NODE_OFFLINE;
+    lost.u.node_put.new_epoch = lost.u.node_put.keeps_runs = true;
+    lost.u.node_put.if_epoch = 1;
+    assert_int_equal(rig_call(rig, &lost), ERR_OK);
+    assert_int_equal(lost.counts.epoch, 2);
+    assert_int_equal(lost.counts.running, 2);
+    assert_int_equal(lost.counts.reserved, 0);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
+    assert_int_equal(due[0].id, RESERVED);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, RUNS, 1, NULL, NULL), ERR_STALE);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, RESERVED, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, RESERVED, 0, NULL, NULL), ERR_OK);
+
+    /* Also for whoever begins with what is on disk. */
+    contract_backend->close(rig);
+    contract_backend->open(rig);
+    assert_int_equal(rig_counts(rig, "x").running, 2);
+    rig_pass(rig, RIG_RUN_MS - 1000);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
+
+    /* It is back, with one of them: that goes on, the other ends with its lease and not before. */
+    assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
+    renew.u.renew.runs = runs;
+    renew.u.renew.count = COUNT_OF(runs);
+    renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    assert_int_equal(rig_call(rig, &renew), ERR_OK);
+    assert_false(runs[0].unknown);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, ENDS, 1, NULL, NULL), ERR_STALE);
+    rig_pass(rig, 1000);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
+    assert_int_equal(due[0].id, ENDS);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, ENDS, 1, NULL, NULL), ERR_OK);
+    assert_string_equal(rig->op.head.reason, "NODE_LOST");
+    assert_int_equal(rig_counts(rig, "x").running, 1);
+    assert_int_equal(rig_finish(rig, STORE_DONE, RUNS, 1, "x", NULL), ERR_OK);
+    assert_int_equal(rig_counts(rig, "x").running, 0);
+}
+
+/* Lost twice: what had not counted since the first time does not count again. */
+static void test_lost_again_revives_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op back = put("x", NULL), lost = put("x", NULL);
+    struct store_due due[4];
+
+    assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 1, 1, "x"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "x"), ERR_OK);
+    back.u.node_put.new_epoch = true; /* back without it */
+    assert_int_equal(rig_call(rig, &back), ERR_OK);
+    lost.u.node_put.new_epoch = lost.u.node_put.keeps_runs = true;
+    assert_int_equal(rig_call(rig, &lost), ERR_OK);
+    assert_int_equal(lost.counts.running, 0);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_OK);
+    assert_int_equal(rig_counts(rig, "x").running, 0);
+}
+
+/* The lease of a face-to-face job is its own: at the ACK, at each renewal, and after a restart. */
+static void test_leases_by_type(void **state)
+{
+    enum { F2F = 1, TASK = 2 };
+    struct rig *rig = *state;
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("x")};
+    struct store_due due[4];
+
+    assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
+    for (uint64_t job = F2F; job <= TASK; job++) {
+        struct store_op op = contract_reserve(job, "x");
+
+        op.u.put.type = job == F2F ? STR("f2f") : STR("dev");
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        assert_int_equal(rig_commit(rig, job, 1, "x"), ERR_OK);
+        assert_int_equal(rig->op.head.due_ms - rig_now_ms(), job == F2F ? RIG_F2F_MS : RIG_RUN_MS);
+    }
+    rig_pass(rig, 4000);
+    renew.u.renew.terms = (struct lease_terms){2 * RIG_RUN_MS, 2 * RIG_F2F_MS};
+    assert_int_equal(rig_call(rig, &renew), ERR_OK);
+    rig_pass(rig, 2 * RIG_F2F_MS - 1);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
+
+    contract_backend->close(rig);
+    contract_backend->open(rig); /* a full term for each */
+    rig_pass(rig, RIG_F2F_MS - 1);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
+    rig_pass(rig, 1);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
+    assert_int_equal(due[0].id, F2F);
+    rig_pass(rig, RIG_RUN_MS - RIG_F2F_MS);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 2);
+}
+
 const struct CMUnitTest contract_nodes[] = {
-    CONTRACT(test_register_and_change), CONTRACT(test_put_of_nobody),
-    CONTRACT(test_epoch_is_guarded),    CONTRACT(test_drop),
-    CONTRACT(test_spare_slots),         CONTRACT(test_answers_have_an_order),
-    CONTRACT(test_renew_list),          CONTRACT(test_counts_without_facts),
-    CONTRACT(test_long_beside_short),   CONTRACT(test_few_of_many_are_left),
+    CONTRACT(test_register_and_change),  CONTRACT(test_put_of_nobody),
+    CONTRACT(test_epoch_is_guarded),     CONTRACT(test_drop),
+    CONTRACT(test_spare_slots),          CONTRACT(test_answers_have_an_order),
+    CONTRACT(test_renew_list),           CONTRACT(test_counts_without_facts),
+    CONTRACT(test_long_beside_short),    CONTRACT(test_few_of_many_are_left),
+    CONTRACT(test_lost_keeps_what_runs), CONTRACT(test_lost_again_revives_nothing),
+    CONTRACT(test_leases_by_type),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

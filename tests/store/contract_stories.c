@@ -24,7 +24,7 @@ enum act {
     PASS,   /* ms, with calls all the while */
     JUMP,   /* ms, frozen */
     REOPEN, /* closed and opened again */
-    EPOCH,  /* the node is lost: a new epoch */
+    EPOCH,  /* the node is back without its runs: a new epoch */
     MAX,    /* job = the new max of the node */
 };
 
@@ -493,7 +493,7 @@ static enum err other_verb(struct rig *rig, const struct step *step)
 
     if (step->act == RENEW) {
         op.verb = STORE_RENEW;
-        op.u.renew.ttl_ms = RIG_RUN_MS;
+        op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     } else if (step->act == ADOPT) {
         op.verb = STORE_ADOPT;
         op.u.hold.owner = 2;

@@ -15,7 +15,7 @@ enum {
 const char *const crowd_nodes[NODES] = {"n0", "n1", "n2", "n3", "n4",     "n5",    "n6",    "n7",
                                         "n8", "n9", "o0", "o1", "o2",     "o3",    "o4",    "o5",
                                         "o6", "o7", "o8", "x",  LONG_128, "d:0@a", "d.1_-", "d2"};
-static const char *const types[] = {"talk", "dev", LONG_32, "1"};
+static const char *const types[] = {"talk", "dev", "f2f", LONG_32, "1"};
 #define LONG_1K LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128
 static const char long_text[] = LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K;
 
@@ -188,7 +188,9 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
     op->attempt = head->id && !odd(play, 30) ? head->attempt : (int)crowd_below(play, 11);
     if (!odd(play, 100))
         op->node = str_of(some_node(play, head));
-    op->u.settle.running_ttl_ms = odd(play, 30) ? crowd_below(play, 6000) : RIG_RUN_MS;
+    op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    if (odd(play, 30))
+        op->u.settle.terms.task_ms = crowd_below(play, 6000);
     op->u.settle.stop_grace_ms = odd(play, 10) ? 0 : 1000;
 }
 
@@ -256,7 +258,7 @@ static void make_renew(struct play *play, struct call *call)
         op->node = str_of(node);
         op->u.renew.runs = all ? NULL : call->sides[k].runs;
         op->u.renew.count = all ? 0 : count;
-        op->u.renew.ttl_ms = RIG_RUN_MS;
+        op->u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     }
 }
 
@@ -273,6 +275,7 @@ static void make_node_put(struct play *play, struct store_op *op)
     op->u.node_put.set_admin = odd(play, 6);
     op->u.node_put.admin = odd(play, 10) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
     op->u.node_put.new_epoch = odd(play, 4);
+    op->u.node_put.keeps_runs = op->u.node_put.new_epoch && odd(play, 2);
     op->u.node_put.if_epoch = odd(play, 10) ? 1 + crowd_below(play, 3) : 0;
 }
 

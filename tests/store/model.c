@@ -283,6 +283,21 @@ struct model_answer model_adopt(struct model *model, struct model_job *job, unsi
     return answer(ERR_OK);
 }
 
+void model_new_epoch(struct model *model, int node, bool keeps_runs)
+{
+    uint32_t before = model->nodes[node].epoch++;
+
+    for (size_t i = 0; keeps_runs && i < model->job_count; i++) {
+        struct model_job *job = &model->jobs[i];
+
+        if (!job->id || job->node != node || job->kind != LEASE_RUNNING || job->lapsed ||
+            job->epoch != before)
+            continue;
+        job->epoch = model->nodes[node].epoch;
+        job->run_until_written_ms = job->run_until_ms;
+    }
+}
+
 void model_renew(struct model *model, int node)
 {
     for (size_t i = 0; i < model->job_count; i++) {

@@ -63,6 +63,8 @@ struct model_answer model_finish(struct model *model, struct model_job *job,
 struct model_answer model_adopt(struct model *model, struct model_job *job, unsigned owner,
                                 int64_t hold_ms);
 void model_renew(struct model *model, int node);
+/* It is lost (what it runs goes on), or back without its runs. */
+void model_new_epoch(struct model *model, int node, bool keeps_runs);
 /* Time goes on. More than five seconds in one step is a store that was away. */
 void model_pass(struct model *model, int64_t ms);
 /* What ran out by now is cleared, as DUE does. */

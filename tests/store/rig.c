@@ -63,7 +63,7 @@ void rig_init(struct rig *rig)
     *rig = (struct rig){.config = {.url = "embedded:",
                                    .instance = 1,
                                    .in_flight_max = 10000,
-                                   .running_ttl_ms = RIG_RUN_MS,
+                                   .terms = {RIG_RUN_MS, RIG_F2F_MS},
                                    .now_ms = rig_now_ms}};
     snprintf(rig->dir, sizeof rig->dir, "%s/berth-store-XXXXXX", base_dir());
     if (!mkdtemp(rig->dir))
@@ -202,7 +202,7 @@ enum err rig_commit(struct rig *rig, uint64_t job, int attempt, const char *node
     struct store_op op = {
         .verb = STORE_COMMIT, .job = job, .attempt = attempt, .node = str_of(node)};
 
-    op.u.settle.running_ttl_ms = RIG_RUN_MS;
+    op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     op.u.settle.stop_grace_ms = 1000;
     return send(rig, op);
 }

@@ -6,7 +6,7 @@
 #include "store/desk.h"
 #include "store/store.h"
 
-enum { RIG_START_MS = 1000000, RIG_TTL_MS = 5000, RIG_RUN_MS = 45000 };
+enum { RIG_START_MS = 1000000, RIG_TTL_MS = 5000, RIG_RUN_MS = 45000, RIG_F2F_MS = 15000 };
 
 struct rig {
     struct store *store;

@@ -83,7 +83,7 @@ static void go_on(struct worker *worker)
         op->u.put.candidates[0] =
             (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1"))};
     } else {
-        op->u.settle.running_ttl_ms = RIG_RUN_MS;
+        op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
         op->u.settle.outcome = STORE_DONE;
     }
     if (store_send(worker->rig->store, op))

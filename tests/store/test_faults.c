@@ -297,7 +297,7 @@ static void test_no_sync_without_a_change(void **state)
 
     some_work(rig);
     before = faultvfs_syncs();
-    renew.u.renew.ttl_ms = RIG_RUN_MS;
+    renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     assert_int_equal(rig_call(rig, &renew), ERR_OK);
     rig_pass(rig, 4000); /* HOLD */
     assert_int_equal(rig_due(rig, due, 4), 0);

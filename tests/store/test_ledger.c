@@ -17,7 +17,7 @@ static void load(struct fixture *fixture)
 {
     struct ledger_config config = {.journal = &fixture->journal,
                                    .now_ms = RIG_START_MS,
-                                   .running_ttl_ms = RIG_RUN_MS,
+                                   .terms = {RIG_RUN_MS, RIG_F2F_MS},
                                    .breaker = breaker_defaults};
 
     assert_true(journal_open(&fixture->journal, &fixture->file));

@@ -161,7 +161,7 @@ static void call_commit(struct play *play, struct call *call)
     op->job = id_of(play, job);
     op->attempt = some_attempt(play, job);
     op->node = str_of(names[node]);
-    op->u.settle.running_ttl_ms = MODEL_RUN_MS;
+    op->u.settle.terms = (struct lease_terms){MODEL_RUN_MS, MODEL_RUN_MS};
     op->u.settle.stop_grace_ms = STOP_GRACE_MS;
     call->want = model_commit(&play->model, job, op->attempt, node, STOP_GRACE_MS);
 }
@@ -217,7 +217,7 @@ static void call_node(struct play *play, struct call *call)
     op->node = str_of(names[at]);
     if (below(play, 4)) {
         op->verb = STORE_RENEW;
-        op->u.renew.ttl_ms = MODEL_RUN_MS;
+        op->u.renew.terms = (struct lease_terms){MODEL_RUN_MS, MODEL_RUN_MS};
         model_renew(&play->model, at);
         return;
     }
@@ -226,7 +226,8 @@ static void call_node(struct play *play, struct call *call)
     op->u.node_put.max = node->max;
     if (below(play, 8) == 0) {
         op->u.node_put.new_epoch = true;
-        node->epoch++;
+        op->u.node_put.keeps_runs = below(play, 2) == 0;
+        model_new_epoch(&play->model, at, op->u.node_put.keeps_runs);
     }
 }
 

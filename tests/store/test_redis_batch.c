@@ -77,7 +77,7 @@ static void reserve(uint64_t job)
 static void commit(struct store_op *op, uint64_t job, int64_t ttl_ms)
 {
     *op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
-    op->u.settle.running_ttl_ms = ttl_ms;
+    op->u.settle.terms = (struct lease_terms){ttl_ms, ttl_ms};
     wire_op(&session.wire, op, 0);
 }
 
@@ -99,7 +99,7 @@ static void test_arrives_between_reserves(void **state)
 
     begin();
     reserve(1);
-    wire_arrive(&session.wire, "1", RIG_RUN_MS);
+    wire_arrive(&session.wire, "1", &lease_terms_default);
     reserve(2);
     call(NULL);
     snprintf(list, sizeof list, "%s", redis_say(server.port, "KEYS sched:{f}:w:*"));

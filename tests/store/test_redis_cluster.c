@@ -174,7 +174,7 @@ static void live(struct rig *rig, uint64_t job)
         return; /* full of what must run out first */
     assert_true(op.counts.reserved + op.counts.running <= op.counts.max);
     op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
-    op.u.settle.running_ttl_ms = 1000;
+    op.u.settle.terms = (struct lease_terms){1000, 1000};
     if (insist(rig, &op))
         return;
     op = (struct store_op){.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
@@ -425,7 +425,7 @@ static void test_another_master_is_not_trusted_blindly(void **state)
     assert_int_equal(rig_commit(&rig, 1, 1, "n1"), ERR_OK);
     renew.u.renew.runs = runs;
     renew.u.renew.count = 1;
-    renew.u.renew.ttl_ms = 20000;
+    renew.u.renew.terms = (struct lease_terms){20000, 20000};
     assert_int_equal(rig_call(&rig, &renew), ERR_OK);
     assert_true(runs[0].unknown); /* nothing was lost yet: the node is told to drop it */
     store_status(rig.store, &status);

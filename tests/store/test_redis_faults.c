@@ -181,7 +181,7 @@ static void test_empty_is_noticed(void **state)
 
     renew.u.renew.runs = runs;
     renew.u.renew.count = 1;
-    renew.u.renew.ttl_ms = 45000;
+    renew.u.renew.terms = (struct lease_terms){45000, 45000};
     memcpy(generation, status(fixture).generation, sizeof generation);
     redis_say(fixture->server.port, "FLUSHALL");
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_ALL_FULL);
@@ -362,7 +362,7 @@ static void test_second_instance(void **state)
     due_ms = rig->op.head.due_ms;
     desk_init(&other.desk);
     other.config.instance = 2;
-    other.config.running_ttl_ms = 10 * RIG_RUN_MS;
+    other.config.terms = (struct lease_terms){10 * RIG_RUN_MS, 10 * RIG_RUN_MS};
     rig_open(&other);
     assert_int_equal(rig_call(&other, &adopt), ERR_STALE); /* the first one still holds it */
     assert_int_equal(rig_commit(&other, 2, 1, "n1"), ERR_OK);

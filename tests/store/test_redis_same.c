@@ -26,7 +26,7 @@ enum {
 
 static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "d0", "d1"};
 static const char *const keys[] = {"a", "b", "key c", "d", "e", "f"};
-static const char *const types[] = {"talk", "dev"};
+static const char *const types[] = {"talk", "dev", "f2f"};
 static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
 
 /* What an op points to, for one of the two. */
@@ -190,7 +190,7 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
     op->job = play->ids[slot];
     op->attempt = head->id && !chance(play, 10) ? head->attempt : 1 + (int)below(play, 3);
     op->node = str_of(some_node(play, head));
-    op->u.settle.running_ttl_ms = RIG_RUN_MS;
+    op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     op->u.settle.stop_grace_ms = 1000;
 }
 
@@ -244,7 +244,7 @@ static void make_renew(struct play *play, struct call *call)
         op->node = str_of(node);
         op->u.renew.runs = all ? NULL : call->sides[k].runs;
         op->u.renew.count = all ? 0 : count;
-        op->u.renew.ttl_ms = RIG_RUN_MS;
+        op->u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     }
 }
 
@@ -263,6 +263,7 @@ static void make_node_put(struct play *play, struct store_op *op)
         chance(play, play->calm ? 10 : 2) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
     op->u.node_put.admin_reason = chance(play, 2) ? STR("disk") : STR_NONE;
     op->u.node_put.new_epoch = chance(play, 6);
+    op->u.node_put.keeps_runs = op->u.node_put.new_epoch && chance(play, 2);
     op->u.node_put.if_epoch = chance(play, 4) ? 1 + below(play, 3) : 0;
 }
 

@@ -116,7 +116,7 @@ static void next_step(struct life *life)
         }
     } else {
         op->node = str_of(names[life->node]);
-        op->u.settle.running_ttl_ms = 600000;
+        op->u.settle.terms = (struct lease_terms){600000, 600000};
         op->u.settle.outcome = STORE_DONE;
     }
     /* Told to be over before the store hears of it, so that the store is never ahead of us. */

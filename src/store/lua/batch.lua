@@ -23,7 +23,8 @@ end
 
 local readers = {}
 function readers.N()
-  local op = {node = text(), ttl = number(), all = text() == '1', runs = {}, attempts = {}}
+  local op = {node = text(), ttl = number(), f2f_ttl = number(), all = text() == '1', runs = {},
+    attempts = {}}
   for i = 1, number() do
     op.runs[i] = text()
     op.attempts[i] = number()
@@ -50,7 +51,7 @@ function readers.M()
   local flags = text()
   op.own, op.health, op.max, op.admin, op.if_epoch = number(), number(), number(), number(), number()
   if has(flags, 'f') then op.facts = text() end
-  op.set_admin, op.new_epoch = has(flags, 'a'), has(flags, 'e')
+  op.set_admin, op.new_epoch, op.keeps_runs = has(flags, 'a'), has(flags, 'e'), has(flags, 'k')
   op.admin_reason = op.set_admin and text() or ''
   return op
 end
@@ -72,7 +73,7 @@ function readers.Z()
 end
 
 function readers.I()
-  return {version = text(), running_ttl = number()}
+  return {version = text(), ttl = number(), f2f_ttl = number()}
 end
 
 function readers.Y()

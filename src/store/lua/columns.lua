@@ -97,10 +97,10 @@ local function commit_op(k, letter, code)
   local op, has_node = op_of(k, letter), 1
   if is_fast[code] then
     op.attempt, op.not_after = firsts[k], unpack_struct('<i8', rest_of(k))
-    op.running_ttl, op.stop_grace = unpack_struct('<i8i8', terms[kinds[k]])
+    op.ttl, op.f2f_ttl, op.stop_grace = unpack_struct('<i8i8i8', terms[kinds[k]])
   else
-    has_node, op.attempt, op.not_after, op.running_ttl, op.stop_grace =
-      unpack_struct('<Bi4i8i8i8', rest_of(k))
+    has_node, op.attempt, op.not_after, op.ttl, op.f2f_ttl, op.stop_grace =
+      unpack_struct('<Bi4i8i8i8i8', rest_of(k))
   end
   op.node = has_node == 1 and nodes[k] or nil
   return op
@@ -163,6 +163,7 @@ local begun -- by kind: the phase of jobs that begin
 local acked -- by kind, and the phase they were in: that of jobs whose ACK came
 local ended -- by the phase they were in: what the records of jobs that are done begin with
 local BACK = 58 -- where `back` begins
+local NODE_AT = 75 -- and in it the node; its type follows, each with a zero behind it
 
 local function moment(ms)
   return pack('<i6', ms)
@@ -250,6 +251,7 @@ function keep_job(id, n)
     phase = {
       head = sub(packed, 1, BACK - 1), filed = sub(packed, 40, BACK - 1), ran = sub(packed, 28, 39),
       limit = unpack_struct('<i6', packed, 62), due = due, stage = stages[first],
+      is_f2f = sub(packed, NODE_AT + #n.id + 1, NODE_AT + #n.id + 4) == 'f2f\0',
     },
   }
   jobs[id], raw[id] = j, nil
@@ -355,6 +357,7 @@ local function begin_phase(kind)
     head = first .. stamp .. this_moment .. ZERO .. ZERO .. ZERO .. filed, filed = filed,
     limit = unpack_struct('<i6', about), due = due, stage = stages[first], list = wheel_list(due),
     term = terms[kind], about = about, type = '\0' .. sub(terms[kind], from) .. '\0\0',
+    is_f2f = sub(terms[kind], from) == 'f2f',
   }
   begun[kind] = phase
   return phase
@@ -411,8 +414,8 @@ do
 -- What an ACK makes of jobs in this phase: false when it is not the plain one.
 local function acked_phase(kind, phase)
   local stage, to = phase.stage, false
-  local ttl, grace = unpack_struct('<i8i8', terms[kind])
-  local due, run_until = later(now, ttl), 0
+  local ttl, f2f_ttl, grace = unpack_struct('<i8i8i8', terms[kind])
+  local due, run_until = later(now, phase.is_f2f and f2f_ttl or ttl), 0
   if phase.limit > 0 then
     run_until = later(later(now, phase.limit), grace)
     if due > run_until then due = run_until end

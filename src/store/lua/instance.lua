@@ -66,8 +66,8 @@ end
 
 -- The first one after a pause of all: nobody could renew meanwhile, so a running lease gets a full
 -- term, and even past its time-out a grace in which its node can still report.
-local function full_term(j, ttl)
-  local until_ms = later(U.now, ttl)
+local function full_term(j, op)
+  local until_ms = later(U.now, lease_term(j, op))
   if j.run_until ~= 0 and j.run_until < U.now + AWAY_GRACE_MS then
     j.run_until = U.now + AWAY_GRACE_MS
   end
@@ -85,7 +85,7 @@ function verbs.I(op)
   for i = 1, #ids do
     local j = job_get(ids[i])
     if j and j.lease == RUNNING_LEASE then
-      full_term(j, op.running_ttl)
+      full_term(j, op)
       job_place(j)
     elseif j and is_waiting(j) then
       j.due = U.now

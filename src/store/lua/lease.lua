@@ -85,6 +85,11 @@ local function lease_unbind(n, j)
   if not n.known and n.leases == '' then U.nodes[n.id] = false end
 end
 
+-- How long it lasts after each renewal: that of a face-to-face job is shorter.
+local function lease_term(j, op)
+  return j.type == 'f2f' and op.f2f_ttl or op.ttl
+end
+
 local probe_release -- breaker.lua
 
 -- It ran out: a lease gives its slot back, and whatever it is now waits for the sweep.

@@ -44,14 +44,22 @@ local function take_facts(n, op)
   return changed
 end
 
--- Its jobs need not wait for their leases to run out, the sweep may take them at once.
-local function orphan_leases(n)
+-- What ends with the epoch need not wait for its lease to run out, the sweep may take it at once. Of a
+-- node that is lost that is only what it never acknowledged: the rest may still run there.
+local function begin_epoch(n, keeps_runs)
   local ids = {}
+  n.epoch, n.reserved = n.epoch + 1, 0
+  if not keeps_runs then n.running = 0 end
   for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
   jobs_prefetch(ids)
   for i = 1, #ids do
     local j = job_get(ids[i])
-    if j then job_place(j) end
+    if j and keeps_runs and j.lease == RUNNING_LEASE and j.epoch + 1 == n.epoch then
+      j.epoch = n.epoch
+      job_changed(j)
+    elseif j then
+      job_place(j)
+    end
   end
 end
 
@@ -76,8 +84,7 @@ function verbs.M(op)
   if old_epoch and not op.facts then return put_answer(ERR.STALE, n, created) end
   local changed = take_facts(n, op) or created
   if op.new_epoch and not old_epoch and not is_fresh then
-    n.epoch, n.reserved, n.running = n.epoch + 1, 0, 0
-    orphan_leases(n)
+    begin_epoch(n, op.keeps_runs)
     changed = true
   end
   if changed then
@@ -102,12 +109,12 @@ end
 
 -- A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
 -- epoch is not the node's any more.
-local function renew_one(n, j, ttl)
+local function renew_one(n, j, op)
   if not j or j.lease == NONE or j.node ~= n.id or is_orphaned(j) or j.due <= U.now then
     return false
   end
   if j.lease ~= RUNNING_LEASE then return false end
-  local until_ms = later(U.now, ttl)
+  local until_ms = later(U.now, lease_term(j, op))
   if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
   if until_ms > j.due then j.due = until_ms end
   job_place(j)
@@ -122,7 +129,8 @@ local function recover(n, op)
       take_back(n.id, op.runs[i], op.attempts[i], op.ttl)
     elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == op.attempts[i] and
       j.epoch == n.epoch and is_alive(j) then
-      verbs.C({job = j.id, attempt = j.attempt, node = n.id, running_ttl = op.ttl, stop_grace = op.ttl})
+      verbs.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
+        stop_grace = op.ttl})
       U.lost = U.lost + 1
     end
   end
@@ -136,7 +144,7 @@ function verbs.N(op)
   local unknown = {}
   for i = 1, #op.runs do
     local j = job_get(op.runs[i])
-    local mine = n and j and j.attempt == op.attempts[i] and renew_one(n, j, op.ttl)
+    local mine = n and j and j.attempt == op.attempts[i] and renew_one(n, j, op)
     unknown[i] = mine and '0' or '1'
   end
   if not n then return {ERR.NOT_FOUND, false, false, concat(unknown)} end
@@ -144,7 +152,7 @@ function verbs.N(op)
     local ids = {}
     for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
     jobs_prefetch(ids)
-    for i = 1, #ids do renew_one(n, job_get(ids[i]), op.ttl) end
+    for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
   end
   return {ERR.OK, false, node_counts(n), concat(unknown)}
 end

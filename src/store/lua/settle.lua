@@ -35,7 +35,7 @@ function verbs.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
   if not j then
-    j = take_back(op.node, op.job, op.attempt, op.running_ttl) -- sent, then forgotten
+    j = take_back(op.node, op.job, op.attempt, op.ttl) -- sent, then forgotten
     if j then
       answer.head, answer.counts = head_of(j), node_counts(holder_of(j))
     else
@@ -45,7 +45,7 @@ function verbs.C(op)
   end
   lapse_one(j)
   local to = job_step(j.state, j.attempt, j.max, j.node, 'ack', op.attempt, op.node)
-  local until_ms, run_until = later(U.now, op.running_ttl), 0
+  local until_ms, run_until = later(U.now, lease_term(j, op)), 0
   if j.timeout > 0 then
     run_until = later(later(U.now, j.timeout), op.stop_grace)
     if until_ms > run_until then until_ms = run_until end
