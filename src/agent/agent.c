@@ -62,6 +62,13 @@ static void link_left(struct link *link)
     loop_stop(&((struct agent *)link_user(link))->loop);
 }
 
+static void link_answered(struct link *link, int64_t sent_boot_ms, const struct json *body)
+{
+    struct agent *agent = link_user(link);
+
+    jobs_renewed(agent->jobs, sent_boot_ms, body);
+}
+
 static void take_job(struct agent *agent, const struct json *body)
 {
     jobs_job(agent->jobs, body);
@@ -121,6 +128,7 @@ const struct link_handler agent_link_handler = {.describe = link_describe,
                                                 .up = link_up,
                                                 .down = link_down,
                                                 .left = link_left,
+                                                .answered = link_answered,
                                                 .message = link_message};
 
 /* --- jobs --- */

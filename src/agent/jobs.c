@@ -7,8 +7,11 @@
 #include <sys/stat.h>
 
 #include "agent/jobs_private.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/fence.h"
+#include "model/lease.h"
 #include "model/trace.h"
 
 #define REASON_CANCELLED  "CANCELLED"
@@ -18,7 +21,11 @@
 #define REASON_TYPE       "TYPE_NOT_ALLOWED"
 #define REASON_START      "START_FAILED"
 
-enum { REASON_BYTES = 48, STOP_REASON_MAX = 31 };
+enum {
+    REASON_BYTES = 48,
+    STOP_REASON_MAX = 31,
+    FENCE_STEPS = 24, /* a fence moves by at least this part of its lease */
+};
 
 static void job_log(const struct agent_job *job, enum log_level level, const char *event,
                     const char *reason)
@@ -139,11 +146,38 @@ static void on_ended(struct run *run)
 
 const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
 
+/* It is not ours any more. One with a fence may be running elsewhere already: it gets no grace. */
 static void drop(struct agent_job *job)
 {
     assert(job->state == JOBS_RUNNING && job->run);
     job->dropped = job->stopping = true;
-    run_stop(job->run, REASON_DROPPED, -1);
+    run_stop(job->run, REASON_DROPPED, run_deadline_ms(job->run) ? 0 : -1);
+}
+
+/* --- the fence --- */
+
+/* A renewal that was granted moves it; one that has passed stays: its shim is ending the run. Moves
+ * too small to matter are left out, because each is a file and heartbeats may come in bursts. */
+static void move_fence(struct agent_job *job, int64_t sent_boot_ms, int64_t lease_ms)
+{
+    int64_t old_ms = run_deadline_ms(job->run), new_ms = fence_stop_ms(sent_boot_ms, lease_ms);
+
+    if (clock_boot_ms() < old_ms && new_ms - old_ms >= lease_ms / FENCE_STEPS)
+        run_deadline(job->run, new_ms);
+}
+
+void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *reply)
+{
+    struct lease_terms terms = {0};
+
+    json_int(json_get(reply, "running_lease_ms"), &terms.task_ms);
+    json_int(json_get(reply, "f2f_lease_ms"), &terms.f2f_ms);
+    if (terms.task_ms <= 0 || terms.f2f_ms <= 0)
+        return; /* the heartbeat was taken, but the store could not be asked */
+    for (struct agent_job *job = jobs->first; job; job = job->next)
+        if (job->state == JOBS_RUNNING && !job->dropped && sent_boot_ms >= job->listed_ms &&
+            run_deadline_ms(job->run))
+            move_fence(job, sent_boot_ms, lease_term_ms(&terms, job->type));
 }
 
 /* --- the beginning --- */
@@ -155,6 +189,7 @@ static void start(struct agent_job *job)
 
     assert(job->state == JOBS_ACKING && job->message && !job->run);
     jobs_set_state(job, JOBS_RUNNING);
+    job->listed_ms = clock_boot_ms();
     if (job->cancelled) {
         report_unrun(job, REASON_CANCELLED, "It was cancelled before it began.");
         return;
@@ -199,6 +234,8 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
     assert(job->note == note);
     job->note = NULL;
     if (job->state == JOBS_ACKING)
+        job->lease_ms = note->lease_ms;
+    if (job->state == JOBS_ACKING)
         ack_settled(job, verdict);
     else if (job->state == JOBS_REPORTING)
         outcome_settled(job, verdict);
@@ -238,6 +275,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     job->command = !json_is_null(order->command);
     job->received_ms = jobs->loop->wall_ms;
     job->since_ms = jobs->loop->mono_ms;
+    job->taken_ms = clock_boot_ms();
     job->type = arena_str(&job->arena, order->type);
     if (order->title.at)
         job->title = arena_str(&job->arena, order->title);

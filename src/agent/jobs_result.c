@@ -30,6 +30,8 @@ void jobs_reason(const struct run_exit *exit, char *to, size_t size)
             snprintf(to, size, "SIGNAL_%s", name);
         else
             snprintf(to, size, "SIGNAL_%d", exit->signal);
+    } else if (strcmp(exit->reason, "DEADLINE") == 0) {
+        snprintf(to, size, "LEASE_LOST");
     } else {
         snprintf(to, size, "%s", exit->reason);
     }

@@ -5,6 +5,7 @@
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
 #include "agent/words.h"
+#include "model/fence.h"
 #include "model/trace.h"
 
 #define AT(member) offsetof(struct jobs_order, member)
@@ -182,6 +183,20 @@ static void limit(const struct jobs_order *order, const struct config *config,
     spec->user = executor->user;
 }
 
+/* A job that may be tried again ends by itself before its lease does, whatever became of the agent:
+ * only then may another node begin it. Its lease began when the ACK was taken, so not before the
+ * ACK was first sent. */
+static void fence(const struct agent_job *job, struct run_spec *spec)
+{
+    int64_t grace_ms;
+
+    if (job->lease_ms <= 0)
+        return;
+    grace_ms = fence_grace_ms(job->lease_ms);
+    spec->deadline_boot_ms = fence_stop_ms(job->taken_ms, job->lease_ms);
+    spec->deadline_grace_ms = grace_ms > 0 ? grace_ms : 1;
+}
+
 enum err jobs_start(struct agent_job *job, struct problem *why)
 {
     struct jobs *jobs = job->jobs;
@@ -195,6 +210,7 @@ enum err jobs_start(struct agent_job *job, struct problem *why)
     executor = config_executor(jobs->config, order.type);
     surround(job, &order, executor, &spec, &job->order);
     limit(&order, jobs->config, executor, &spec);
+    fence(job, &spec);
     spec.input = input_of(&order, &job->order);
     if (!json_is_null(order.command))
         err = command_words(order.command, &job->order, &spec, why);

@@ -1,5 +1,5 @@
-/* Dialling, greeting, beating. The id of hello and heartbeats is 0; others use theirs above that.
- */
+/* Dialling, greeting, beating. The ids of hello and heartbeats are below 0, each its own, so that
+ * an answer tells when what it answers was sent; others use theirs above that. */
 #include "agent/link.h"
 
 #include <assert.h>
@@ -19,6 +19,7 @@ enum {
     HEARTBEAT_MS_MAX = 3600 * 1000,
     GREETING_PING_MS = 1000, /* short, so that what a welcome says counts soon */
     SENTENCE_MAX = 320,
+    BEATS_OPEN = 64, /* whose answers are waited for; that of an older one is not worth much */
 };
 
 struct link {
@@ -35,7 +36,9 @@ struct link {
     int failures; /* dials in a row without a welcome */
     size_t url;
     int64_t heartbeat_ms;
-    char refusal[SENTENCE_MAX]; /* what the server said to hello; "" = nothing */
+    int64_t beats;               /* hellos and heartbeats sent, ever; the last had id -beats */
+    int64_t sent_ms[BEATS_OPEN]; /* when, clock_boot_ms(); by -id */
+    char refusal[SENTENCE_MAX];  /* what the server said to hello; "" = nothing */
     struct rnd rnd;
     uv_timer_t redial, beat, welcome;
     struct loop_part part;
@@ -55,11 +58,13 @@ static void send_facts(struct link *link, const char *msg)
     buf_clear(&link->text);
     jsonw_obj(&w);
     jsonw_kstr(&w, "msg", str_of(msg));
-    jsonw_kint(&w, "id", 0);
+    jsonw_kint(&w, "id", -++link->beats);
     jsonw_kint(&w, "protocol", LINK_PROTOCOL);
     jsonw_kstr(&w, "node_id", link->config->node_id);
     link->handler->describe(link, &w);
     jsonw_end_obj(&w);
+    /* Before it can have arrived anywhere, and behind what it lists. */
+    link->sent_ms[link->beats % BEATS_OPEN] = clock_boot_ms();
     ws_send(link->ws, buf_view(&link->text));
 }
 
@@ -133,13 +138,24 @@ static void on_welcome(struct link *link, const struct json *body)
     link->handler->up(link);
 }
 
+static void on_taken(struct link *link, const struct json *body)
+{
+    int64_t id;
+
+    if (link->up && json_int(json_get(body, "re"), &id) && id < 0 && -id <= link->beats &&
+        -id > link->beats - BEATS_OPEN)
+        link->handler->answered(link, link->sent_ms[-id % BEATS_OPEN], body);
+}
+
 /* To hello or a heartbeat. A hello that is refused is told why, then closed. */
 static void on_own_reply(struct link *link, const struct json *body)
 {
     struct str detail = json_str(json_get(body, "detail"), &link->arena);
 
-    if (!detail.at)
+    if (!detail.at) {
+        on_taken(link, body);
         return;
+    }
     if (!link->up) {
         if (detail.len >= sizeof link->refusal)
             detail.len = sizeof link->refusal - 1;
@@ -155,7 +171,7 @@ static bool is_own_reply(const struct json *body)
     const struct json *re = json_get(body, "re");
     int64_t id;
 
-    return json_is_null(re) || (json_int(re, &id) && id == 0);
+    return json_is_null(re) || (json_int(re, &id) && id <= 0);
 }
 
 static void on_message(struct ws *ws, struct str text)
@@ -213,12 +229,19 @@ static void on_redial(uv_timer_t *timer)
     dial(link);
 }
 
-int64_t link_pause_ms(int failures, size_t urls, struct rnd *rnd)
+int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rnd *rnd)
 {
-    assert(urls > 0 && failures >= 0);
+    int64_t most_ms = 2 * heartbeat_ms < LINK_RETRY_MAX_MS ? 2 * heartbeat_ms : LINK_RETRY_MAX_MS;
+
+    assert(urls > 0 && failures >= 0 && heartbeat_ms > 0);
     /* A round over all URLs counts once: the next one may well be there. */
     return 1 + rnd_below(rnd, (uint32_t)backoff_bound_ms(failures / (int64_t)urls,
-                                                         LINK_RETRY_MIN_MS, LINK_RETRY_MAX_MS));
+                                                         LINK_RETRY_MIN_MS, most_ms));
+}
+
+static int64_t pause_ms_of(struct link *link)
+{
+    return link_pause_ms(link->failures, link->config->url_count, link->heartbeat_ms, &link->rnd);
 }
 
 static int64_t between(struct link *link, int64_t min, int64_t max)
@@ -233,7 +256,7 @@ static int64_t pause_after(struct link *link, int code, int status)
         return between(link, LINK_REPLACED_MIN_MS, LINK_REPLACED_MAX_MS);
     if (code == 1008 || status == 401 || status == 403)
         return between(link, LINK_SLOW_MIN_MS, LINK_SLOW_MAX_MS);
-    return link_pause_ms(link->failures, link->config->url_count, &link->rnd);
+    return pause_ms_of(link);
 }
 
 static const char *why_closed(const struct link *link, const struct ws *ws, int code)
@@ -327,7 +350,7 @@ static void dial(struct link *link)
     net_tls_free(tls); /* the connection keeps it */
     if (err) {
         link->failures++;
-        int64_t pause_ms = link_pause_ms(link->failures, config->url_count, &link->rnd);
+        int64_t pause_ms = pause_ms_of(link);
         log_event(LOG_WARN, "agent.connect_failed", KS("node_id", config->node_id),
                   KC("server", url), KC("reason", why.detail), KI("retry_ms", pause_ms));
         redial_later(link, pause_ms);

@@ -11,7 +11,8 @@
 enum {
     LINK_PROTOCOL = 1,
     LINK_RETRY_MIN_MS = 200, /* the first pause is at most this, each next one twice that, */
-    LINK_RETRY_MAX_MS = 10000,
+    LINK_RETRY_MAX_MS =
+        10000,                /* up to this, or two heartbeats: whose leases are short must hurry */
     LINK_SLOW_MIN_MS = 10000, /* refused: only a person can help, but nobody need restart us */
     LINK_SLOW_MAX_MS = 30000,
     LINK_REPLACED_MIN_MS = 30000, /* another agent has our name: two that fight serve nobody */
@@ -30,6 +31,8 @@ struct link_handler {
     void (*down)(struct link *link); /* once for each `up`, unless it was left */
     void (*left)(
         struct link *link); /* after link_leave: goodbye was said and heard, or not heard */
+    /* The server took a hello or heartbeat that left at sent_boot_ms (clock_boot_ms()). */
+    void (*answered)(struct link *link, int64_t sent_boot_ms, const struct json *body);
     /* Every message but `welcome` and the replies to hello and heartbeats. `body` lives until this
      * returns. */
     void (*message)(struct link *link, struct str msg, const struct json *body);
@@ -61,6 +64,6 @@ bool link_leave(struct link *link);
 void link_free(struct link *link);
 
 /* The pause before dial number `failures` + 1, in [1, bound]: exported for its test. */
-int64_t link_pause_ms(int failures, size_t urls, struct rnd *rnd);
+int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rnd *rnd);
 
 #endif

@@ -457,6 +457,7 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
     switch (answer_of(reply)) {
     case ANSWER_OK:
         json_bool(json_get(reply, "duplicate"), &duplicate);
+        json_int(json_get(reply, "lease_ms"), &note->lease_ms);
         settle(note, duplicate ? OUTBOX_DUPLICATE : OUTBOX_ACCEPTED);
         break;
     case ANSWER_OVER:

@@ -34,7 +34,7 @@ void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
     if (strcmp(reason, "TIMEOUT") == 0)
         tell(exit, reason, "It ran longer than %" PRId64 " ms.", end->spec->timeout_ms);
     else if (strcmp(reason, "DEADLINE") == 0)
-        tell(exit, reason, "Its deadline passed without a renewal by the agent.");
+        tell(exit, reason, "Its lease was not renewed in time: another node may start it now.");
     else if (reason[0])
         tell(exit, reason, end->killed ? "It was stopped with KILL." : "It was stopped with TERM.");
     else if (end->oom_kills > 0 && exit->exit_code != 0)

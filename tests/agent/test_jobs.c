@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "fake_run.h"
 #include "unit.h"
@@ -348,6 +349,7 @@ static void test_reasons(void **state)
         {"SIGNALLED", -1, 11, "fail", "SIGNAL_SEGV"},
         {"SIGNALLED", -1, 40, "fail", "SIGNAL_40"},
         {"TIMEOUT", -1, 15, "fail", "TIMEOUT"},
+        {"DEADLINE", -1, 15, "fail", "LEASE_LOST"},
         {"TIMEOUT", 0, -1, "fail", "TIMEOUT"}, /* it went nicely when told to; it is late still */
         {"OOM", -1, 9, "fail", "OOM"},
         {"START_FAILED", -1, -1, "fail", "START_FAILED"},
@@ -970,6 +972,122 @@ static void test_result_size(void **state)
     free(text);
 }
 
+/* --- the fence --- */
+
+enum { LEASE_MS = 120000, STEP_MS = LEASE_MS / 24 };
+
+#define LEASED  "\"ok\":true,\"lease_ms\":120000"
+#define RENEWED "{\"ok\":true,\"running_lease_ms\":120000,\"f2f_lease_ms\":45000}"
+
+static void renewed(struct bench *bench, int64_t sent_ms)
+{
+    jobs_renewed(bench->jobs, sent_ms, parse(bench, STR(RENEWED)));
+}
+
+/* Only a job that may be tried again has one, and it counts from before its ACK was sent. */
+static void test_fence_begins(void **state)
+{
+    struct bench *bench = *state;
+    int64_t before_ms = clock_boot_ms(), sent_ms;
+    struct fake_run *fake;
+
+    dev_job(bench, "j1");
+    sent_ms = clock_boot_ms();
+    while (clock_boot_ms() < sent_ms + 5) /* the answer takes its time */
+        ;
+    reply_to(bench, 0, LEASED);
+    fake = fake_run_find("j1.1");
+    assert_true(fake->deadline_ms >= before_ms + LEASE_MS / 3 * 2);
+    assert_true(fake->deadline_ms <= sent_ms + LEASE_MS / 3 * 2);
+    assert_int_equal(fake->spec.deadline_grace_ms, 10000);
+
+    dev_job(bench, "j2");
+    accept_last(bench); /* without a lease: nobody else would begin it */
+    assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
+    renewed(bench, clock_boot_ms() + STEP_MS);
+    assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
+}
+
+static void test_fence_moves(void **state)
+{
+    struct bench *bench = *state;
+    int64_t old_ms, sent_ms;
+    struct fake_run *fake;
+
+    dev_job(bench, "j1");
+    reply_to(bench, 0, LEASED);
+    fake = fake_run_find("j1.1");
+    old_ms = fake->deadline_ms;
+    sent_ms = old_ms - LEASE_MS / 3 * 2 + STEP_MS;
+    /* The heartbeat was taken, but nothing was renewed: the store is away, or the server is old. */
+    jobs_renewed(bench->jobs, sent_ms, parse(bench, STR("{\"ok\":true}")));
+    assert_int_equal(fake->deadline_ms, old_ms);
+    renewed(bench, sent_ms - 1); /* too small a step to be worth a file */
+    assert_int_equal(fake->deadline_ms, old_ms);
+    renewed(bench, sent_ms);
+    assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
+    renewed(bench, sent_ms - 3 * STEP_MS); /* an answer that was late: never back */
+    assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
+    /* One that has passed stays: the run is being ended, whatever the server says now. */
+    fake->deadline_ms = old_ms = clock_boot_ms();
+    renewed(bench, clock_boot_ms());
+    assert_int_equal(fake->deadline_ms, old_ms);
+}
+
+/* A heartbeat that left before the job was listed renewed others. */
+static void test_fence_of_what_was_not_listed(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *fake;
+    int64_t sent_ms, old_ms;
+
+    dev_job(bench, "j1");
+    sent_ms = clock_boot_ms();
+    while (clock_boot_ms() == sent_ms)
+        ;
+    reply_to(bench, 0, LEASED);
+    fake = fake_run_find("j1.1");
+    fake->deadline_ms = old_ms = clock_boot_ms() + 1000;
+    renewed(bench, sent_ms);
+    assert_int_equal(fake->deadline_ms, old_ms);
+    renewed(bench, clock_boot_ms());
+    assert_true(fake->deadline_ms > old_ms);
+}
+
+/* Each type has its own term; and the next agent goes on where this one was. */
+static void test_fence_after_a_restart(void **state)
+{
+    struct bench *bench = *state;
+    int64_t sent_ms;
+
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"src\":\"en\"");
+    reply_to(bench, 0, "\"ok\":true,\"lease_ms\":45000");
+    run_job(bench, "j2");
+    bench_restart(bench);
+    sent_ms = clock_boot_ms() + 5000;
+    renewed(bench, sent_ms);
+    assert_int_equal(fake_run_find("j1.1")->deadline_ms, sent_ms + 30000);
+    assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
+}
+
+/* What has a fence and is dropped may run elsewhere already: no grace. */
+static void test_fence_and_drop(void **state)
+{
+    struct bench *bench = *state;
+    int64_t old_ms;
+
+    dev_job(bench, "j1");
+    reply_to(bench, 0, LEASED);
+    run_job(bench, "j2");
+    say(bench, jobs_drop, "j1");
+    say(bench, jobs_drop, "j2");
+    assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, 0);
+    assert_int_equal(fake_run_find("j2.1")->stop_grace_ms, -1);
+    old_ms = fake_run_find("j1.1")->deadline_ms;
+    renewed(bench, clock_boot_ms() + STEP_MS); /* the answer behind the drop */
+    assert_int_equal(fake_run_find("j1.1")->deadline_ms, old_ms);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1005,6 +1123,11 @@ int main(void)
         TEST(test_strange_runs),
         TEST(test_output),
         TEST(test_result_size),
+        TEST(test_fence_begins),
+        TEST(test_fence_moves),
+        TEST(test_fence_of_what_was_not_listed),
+        TEST(test_fence_after_a_restart),
+        TEST(test_fence_and_drop),
     };
 
     log_setup(LOG_ERROR, LOG_LOGFMT, open("/dev/null", O_WRONLY | O_CLOEXEC));

@@ -19,7 +19,8 @@ struct line {
     struct link_config config;
     char urls[2][96];
     const char *url_list[2];
-    int ups, downs, lefts, messages;
+    int ups, downs, lefts, messages, answers;
+    int64_t sent_ms; /* of what was answered last */
     struct buf last; /* message */
     FILE *log;
 };
@@ -62,8 +63,20 @@ static void on_left(struct link *link)
     ((struct line *)link_user(link))->lefts++;
 }
 
-static const struct link_handler handler = {
-    .describe = on_describe, .up = on_up, .down = on_down, .left = on_left, .message = on_message};
+static void on_answered(struct link *link, int64_t sent_boot_ms, const struct json *body)
+{
+    struct line *line = link_user(link);
+
+    line->answers++;
+    line->sent_ms = sent_boot_ms;
+}
+
+static const struct link_handler handler = {.describe = on_describe,
+                                            .up = on_up,
+                                            .down = on_down,
+                                            .left = on_left,
+                                            .answered = on_answered,
+                                            .message = on_message};
 
 static void url_set(struct line *line, size_t at, int port)
 {
@@ -130,7 +143,7 @@ static void test_hello(void **state)
     assert_int_equal(line->ups, 0);
     await_both(&line->server, &line->loop, line->ups == 1);
     assert_str(buf_view(&line->server.hello),
-               "{\"msg\":\"hello\",\"id\":0,\"protocol\":1,\"node_id\":\"n1\",\"ups\":0}");
+               "{\"msg\":\"hello\",\"id\":-1,\"protocol\":1,\"node_id\":\"n1\",\"ups\":0}");
     assert_string_equal(line->server.authorization, "Bearer s3cret");
     assert_int_equal(link_heartbeat_ms(line->link), 4321);
     assert_has(log_text(line), "event=agent.connected");
@@ -144,10 +157,41 @@ static void test_heartbeats(void **state)
 
     line->server.heartbeat_ms = 100;
     dial(line);
-    await_both(&line->server, &line->loop, line->server.beats >= 3);
+    await_both(&line->server, &line->loop, line->server.beats == 3);
     assert_str(buf_view(&line->server.beat),
-               "{\"msg\":\"heartbeat\",\"id\":0,\"protocol\":1,\"node_id\":\"n1\",\"ups\":1}");
+               "{\"msg\":\"heartbeat\",\"id\":-4,\"protocol\":1,\"node_id\":\"n1\",\"ups\":1}");
     assert_int_equal(line->messages, 0); /* replies to them are the link's own business */
+}
+
+/* An answer tells which heartbeat it is for, in whatever order answers come. */
+static void test_answers(void **state)
+{
+    struct line *line = *state;
+    int64_t dialled_ms = clock_boot_ms(), hello_ms, beat_ms;
+
+    line->server.heartbeat_ms = 3600000;
+    dial(line);
+    await_both(&line->server, &line->loop, line->ups == 1);
+    hello_ms = clock_boot_ms();
+    while (clock_boot_ms() == hello_ms)
+        ;
+    link_beat(line->link);
+    await_both(&line->server, &line->loop, line->server.beats == 1);
+    fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":-2,\"ok\":true}");
+    await_both(&line->server, &line->loop, line->answers == 1);
+    beat_ms = line->sent_ms;
+    assert_true(beat_ms > hello_ms && beat_ms <= clock_boot_ms());
+    fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":-1,\"ok\":true}");
+    await_both(&line->server, &line->loop, line->answers == 2);
+    assert_true(line->sent_ms >= dialled_ms && line->sent_ms <= hello_ms);
+    /* Not of one that was never sent, nor one that was refused. */
+    fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":-3,\"ok\":true}");
+    fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":0,\"ok\":true}");
+    fake_server_say(&line->server,
+                    "{\"msg\":\"reply\",\"re\":-2,\"status\":503,\"detail\":\"not now\"}");
+    fake_server_say(&line->server, "{\"msg\":\"what\"}");
+    await_both(&line->server, &line->loop, line->messages == 1);
+    assert_int_equal(line->answers, 2);
 }
 
 /* News do not wait for the next beat; several of one turn are one. */
@@ -393,9 +437,10 @@ static void test_backoff(void **state)
     static const struct {
         int failures;
         size_t urls;
-        int64_t most;
-    } rows[] = {{0, 1, 200},    {1, 1, 400}, {4, 1, 3200}, {9, 1, 10000},
-                {50, 1, 10000}, {2, 3, 200}, {3, 3, 400},  {1 << 30, 1, 10000}};
+        int64_t heartbeat_ms, most;
+    } rows[] = {{0, 1, 5000, 200},   {1, 1, 5000, 400},         {4, 1, 5000, 3200},
+                {9, 1, 5000, 10000}, {50, 1, 60000, 10000},     {2, 3, 5000, 200},
+                {3, 3, 5000, 400},   {1 << 30, 1, 5000, 10000}, {50, 1, 1000, 2000}};
     struct rnd rnd;
 
     rnd_seed(&rnd, 1);
@@ -403,7 +448,8 @@ static void test_backoff(void **state)
         int64_t low = INT64_MAX, high = 0;
 
         for (int n = 0; n < 1000; n++) {
-            int64_t pause = link_pause_ms(rows[i].failures, rows[i].urls, &rnd);
+            int64_t pause =
+                link_pause_ms(rows[i].failures, rows[i].urls, rows[i].heartbeat_ms, &rnd);
 
             low = pause < low ? pause : low;
             high = pause > high ? pause : high;
@@ -418,11 +464,22 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_hello),         TEST(test_heartbeats),    TEST(test_beat_at_once),
-        TEST(test_messages),      TEST(test_no_welcome),    TEST(test_nothing_before_welcome),
-        TEST(test_comes_back),    TEST(test_goodbye),       TEST(test_pauses),
-        TEST(test_hello_refused), TEST(test_token_refused), TEST(test_several_urls),
-        TEST(test_silence),       TEST(test_not_json),      cmocka_unit_test(test_backoff),
+        TEST(test_hello),
+        TEST(test_heartbeats),
+        TEST(test_answers),
+        TEST(test_beat_at_once),
+        TEST(test_messages),
+        TEST(test_no_welcome),
+        TEST(test_nothing_before_welcome),
+        TEST(test_comes_back),
+        TEST(test_goodbye),
+        TEST(test_pauses),
+        TEST(test_hello_refused),
+        TEST(test_token_refused),
+        TEST(test_several_urls),
+        TEST(test_silence),
+        TEST(test_not_json),
+        cmocka_unit_test(test_backoff),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ static void test_judge(void **state)
         {EXIT(0), "", false, 1, "EXITED", 0, -1, "lack of memory"}, /* and did not mind */
         {SIGNAL(SIGTERM), "TIMEOUT", false, 0, "TIMEOUT", -1, SIGTERM, "2500 ms"},
         {SIGNAL(SIGKILL), "TIMEOUT", true, 1, "TIMEOUT", -1, SIGKILL, "2500 ms"},
-        {EXIT(0), "DEADLINE", false, 0, "DEADLINE", 0, -1, "deadline"},
+        {EXIT(0), "DEADLINE", false, 0, "DEADLINE", 0, -1, "lease"},
         {EXIT(1), "CANCELLED", false, 0, "CANCELLED", 1, -1, "TERM"},
         {SIGNAL(SIGKILL), "EMERGENCY", true, 0, "EMERGENCY", -1, SIGKILL, "KILL"},
     };
