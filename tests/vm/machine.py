@@ -2,12 +2,14 @@
 reboots it, ends it. Its disk is the cached image with changes on top that live as long as the machine, over any reboot.
 
 qemu emulates unless KVM works, about ten times slower than the real thing: whoever waits, waits for a condition."""
+import ctypes
 import json
 import os
 import pathlib
 import queue
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -17,6 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BOOT_S = 600
+PR_SET_PDEATHSIG = 1  # a machine does not outlive who started it
 QEMU = "qemu-system-x86_64"
 
 
@@ -99,14 +102,14 @@ class Machine:
         self.process = subprocess.Popen(
             [QEMU, "-name", "berth-tests", "-accel", "tcg,thread=multi" if accel == "tcg" else "kvm", "-cpu", "max", "-smp", "2",
              "-m", str(memory_mb), "-nodefaults", "-display", "none", "-kernel", self.image / "vmlinuz", "-initrd", self.image / "initrd.gz",
-             "-append", "console=ttyS0 quiet loglevel=4 systemd.show_status=0 panic=10",
+             "-append", "console=ttyS0 quiet loglevel=4 systemd.show_status=0 panic=10 modprobe.blacklist=kvm_amd,powernow_k8,ata_piix",
              "-chardev", f"socket,id=console,path={self.work}/console,server=on,wait=off,logfile={self.console}", "-serial", "chardev:console",
              "-chardev", f"socket,id=channel,path={self.work}/channel,server=on,wait=off",
              "-device", "virtio-serial", "-device", "virtserialport,chardev=channel,name=channel",
              "-qmp", f"unix:{self.work}/monitor,server=on,wait=off",
              *(word for drive in drives for word in ("-drive", drive))],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.work / "qemu", "w"),
-            env={**os.environ, "TMPDIR": str(self.work)})
+            env={**os.environ, "TMPDIR": str(self.work)}, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         for name, end in ends.items():
             while True:
                 try:
@@ -180,9 +183,9 @@ class Machine:
 
     def run(self, command, user=None, limit_s=120):
         """Runs a shell command and returns its result, whatever that is."""
-        begun = time.monotonic()
+        begun, used = time.monotonic(), self.cpu_seconds()
         result = self.answered(command, self.send(command=command, user=user, limit_s=limit_s), limit_s)
-        self.note(f"[{user or '-'}, {time.monotonic() - begun:.1f} s] {result}")
+        self.note(f"[{user or '-'}, {time.monotonic() - begun:.1f} s, CPU {self.cpu_seconds() - used:.1f} s] {result}")
         return result
 
     def sh(self, command, user=None, limit_s=120):

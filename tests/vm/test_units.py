@@ -1,15 +1,29 @@
-"""berth as its package installs it: users, units, settings; jobs and deployments under restarts, kills, upgrades and reboots."""
+"""berth as its package installs it: users, units, settings, limits. What restarts leave alone: test_restarts.py."""
 from case import Installed
 
 
 class Units(Installed):
     def test_the_package_is_whole(self):
         self.assertEqual(self.sh("systemctl is-active berth-server berth-agent").split(), ["active", "active"])
-        self.assertEqual(self.sh("systemd-analyze verify --man=no berth-server.service berth-agent.service 2>&1 | grep -i berth || true"), "")
+        self.assertEqual(self.sh("systemd-analyze verify --man=no $(systemctl list-unit-files --no-legend 'berth*' | cut -d' ' -f1) 2>&1 | "
+                                 "grep -i berth || true"), "")
         self.assertIn("berth", self.sh("id berth && id berth-agent"))
 
     def test_a_job(self):
         job = self.ended(self.submit("id -un; exit 3", max_attempts=1))
-        self.assertEqual((job["state"], job["reason"]), ("FAILED", "EXIT_3"))
+        self.assertEqual((job["state"], job["reason"], job["result"]["exit_code"]), ("FAILED", "EXIT_3", 3), job)
         job = self.ended(self.submit("id -un"))
-        self.assertEqual(job["result"]["tail"], "berth-agent\n", job)
+        self.assertEqual((job["state"], job["result"]["tail"]), ("DONE", "berth-agent\n"), job)
+
+    def test_limits_are_kept(self):
+        """By the kernel, and what it did is told."""
+        self.deploy("greedy", command="exec python3 -c 'x = b\"x\" * (200 << 20); import time; time.sleep(1000)'", limits={"memory_mb": 64})
+        self.deploy("bomb", command="for i in 1 2 3 4 5 6 7 8 9; do sleep infinity & done; wait", limits={"pids": 5})
+        self.deploy("spinner", command="echo $$ > /tmp/spinner.pid; while :; do :; done", limits={"cpu_percent": 10})
+        copy = self.eventually("it is ended", lambda: self.copy_of("greedy") if self.copy_of("greedy").get("restarts", 0) > 0 else None)
+        self.assertIn("memory", copy["reason"].lower(), copy)
+        self.eventually("no more processes than that", lambda: "fork" in self.vm.http("GET", "/v1/deployments/bomb/logs").json.get("text", ""))
+        self.eventually("it is held back", lambda: "nr_throttled 0\n" not in self.sh(
+            "cat /sys/fs/cgroup$(cut -d: -f3 /proc/$(cat /tmp/spinner.pid)/cgroup)/cpu.stat 2>/dev/null || echo nr_throttled 0"))
+        for name in ("greedy", "bomb", "spinner"):
+            self.vm.http("DELETE", f"/v1/deployments/{name}")
