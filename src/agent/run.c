@@ -135,6 +135,8 @@ static void on_tick(uv_timer_t *timer)
     for (priv = runs->first; priv; priv = priv->next)
         if (priv->fd >= 0)
             run_link_watch(priv, now_ms);
+        else if (priv->lost && priv->run.state != RUN_ENDED)
+            run_lost_kill(priv);
     /* From the start each time: an `ended` may forget any of them, or free all. */
     while (!runs->freed && (priv = next_unlinked(runs))) {
         priv->sought_tick = runs->ticks;

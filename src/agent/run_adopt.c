@@ -18,9 +18,10 @@ enum { LOST_WAIT_US = 2000 };
 static void kill_lost(uv_work_t *work)
 {
     struct run_private *priv = container_of(work, struct run_private, lost_work);
-    int64_t until_ms = clock_mono_ms() + RUN_LOST_MS_MAX;
+    int64_t until_ms = clock_mono_ms() + RUN_LOST_ROUND_MS;
     struct cgroup group;
     bool clean = false;
+    int cleans = 0;
 
     assert(priv->lost);
     if (!priv->lost_kill)
@@ -28,31 +29,52 @@ static void kill_lost(uv_work_t *work)
     assert(priv->mark.len > 0);
     cgroup_open(&group, &priv->place, priv->run.key);
     /* Twice clean: who was about to fork when the first look came shows up at the second. */
-    for (int cleans = 0; cleans < 2 && clock_mono_ms() < until_ms;
-         cleans = clean ? cleans + 1 : 0) {
+    for (; cleans < 2 && clock_mono_ms() < until_ms; cleans = clean ? cleans + 1 : 0) {
         cgroup_kill(&group);
-        clean = run_tree_kill_marked(priv->mark) == 0 && cgroup_empty(&group);
+        clean = run_tree_kill_marked(priv->mark) + run_tree_kill_orphans(priv->lost_spawner) == 0 &&
+                cgroup_empty(&group);
         if (!clean)
             usleep(LOST_WAIT_US);
     }
-    cgroup_remove(&group);
+    priv->lost_kill = cleans < 2;
+    if (priv->lost_kill)
+        cgroup_close(&group);
+    else
+        cgroup_remove(&group);
 }
 
+/* It has not ended while a process of it lives, even one that waits for a disk and cannot be
+ * killed: what is started in its place would run beside it. The tick comes back to it. */
 static void lost_killed(uv_work_t *work, int status)
 {
     struct run_private *priv = container_of(work, struct run_private, lost_work);
     struct run_exit exit = priv->run.exit;
 
-    assert(priv->lost && priv->run.state != RUN_ENDED);
+    assert(priv->lost && priv->lost_busy && priv->run.state != RUN_ENDED);
+    priv->lost_busy = false;
     exit.ended_ms = clock_wall_ms();
-    if (!priv->run.runs->freed)
+    if (!priv->run.runs->freed && !priv->lost_kill)
         run_set_ended(priv, &exit);
     run_unpin(priv);
 }
 
-void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill)
+void run_lost_kill(struct run_private *priv)
 {
     struct runs *runs = priv->run.runs;
+
+    assert(priv->lost);
+    if (priv->lost_busy)
+        return;
+    priv->lost_busy = true;
+    priv->lost_spawner = runs->spawner.pid;
+    priv->pins++;
+    runs->pins++;
+    if (uv_queue_work(&runs->loop->uv, &priv->lost_work, kill_lost, lost_killed) != 0)
+        abort(); /* only for a work without a function */
+}
+
+void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill)
+{
     struct run_exit *exit = &priv->run.exit;
 
     assert(!priv->lost && priv->run.state != RUN_ENDED && priv->fd < 0);
@@ -64,10 +86,7 @@ void run_lost(struct run_private *priv, const char *reason, const char *detail, 
     str_copy(str_of(reason), exit->reason, sizeof exit->reason);
     snprintf(exit->detail, sizeof exit->detail, "%s", detail);
     priv->run.state = RUN_STOPPING;
-    priv->pins++;
-    runs->pins++;
-    if (uv_queue_work(&runs->loop->uv, &priv->lost_work, kill_lost, lost_killed) != 0)
-        abort(); /* only for a work without a function */
+    run_lost_kill(priv);
 }
 
 /* --- adoption --- */

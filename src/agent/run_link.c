@@ -279,6 +279,7 @@ static int64_t due_ms(const struct run_private *priv)
 void run_link_watch(struct run_private *priv, int64_t now_ms)
 {
     int64_t due = due_ms(priv), patience_ms = priv->run.runs->patience_ms;
+    struct run_proc shim;
 
     if (!due || now_ms < due + patience_ms || now_ms < priv->patience_ms || !priv->shim_pid)
         return;
@@ -287,8 +288,10 @@ void run_link_watch(struct run_private *priv, int64_t now_ms)
         priv->todo |= RUN_TODO_PING;
         run_link_flush(priv);
     } else if (now_ms - priv->pinged_ms >= patience_ms) {
-        /* Stopped or stuck. Its end is read from the connection; the tree is killed after it. */
-        run_tree_kill_one(priv->shim_pid, priv->shim_start, SIGKILL);
+        /* Stopped or stuck. Its end is read from the connection; the tree is killed after it. But
+         * who waits for a disk is at work, and may be writing down how the run ended. */
+        if (!run_tree_proc(priv->shim_pid, &shim) || shim.state != 'D')
+            run_tree_kill_one(priv->shim_pid, priv->shim_start, SIGKILL);
         priv->pinged_ms = now_ms;
     }
 }

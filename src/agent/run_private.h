@@ -14,7 +14,7 @@
 enum {
     RUN_TICK_MS = 100,
     RUN_PATIENCE_MS = 5000,
-    RUN_LOST_MS_MAX = 10000,
+    RUN_LOST_ROUND_MS = 1000,
     RUN_SPAWNER_MS_MAX = 10000 /* so long orders wait for a spawner that is away */
 };
 
@@ -92,7 +92,9 @@ struct run_private {
     struct cgroup_place place;
     struct str mark, boot_id;
     uv_work_t lost_work;
-    bool lost_kill; /* there may be processes */
+    bool lost_kill;   /* there may be processes */
+    bool lost_busy;   /* lost_work is under way */
+    int lost_spawner; /* where what a lost shim left may be found */
 };
 
 /* run.c */
@@ -128,6 +130,7 @@ void run_spawner_close(struct runs *runs);
 /* Its shim is gone without a record: kills what is left of its tree and ends it. `kill` is false
  * when no process can be left. */
 void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill);
+void run_lost_kill(struct run_private *priv); /* once more, as long as something is left */
 void run_take_file(struct run_private *priv, const struct runfile *file);
 
 /* run_trash.c */

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,6 +281,45 @@ size_t run_tree_kill_marked(struct str mark)
     }
     if (all)
         closedir(all);
+    return killed;
+}
+
+/* The program it runs; "" when it cannot be seen. */
+static void read_exe(int pid, char exe[PATH_MAX])
+{
+    char path[48];
+    ssize_t len;
+
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    len = readlink(path, exe, PATH_MAX - 1);
+    exe[len > 0 ? len : 0] = '\0';
+}
+
+size_t run_tree_kill_orphans(int spawner)
+{
+    char shim[PATH_MAX], exe[PATH_MAX];
+    struct list children = {0};
+    struct run_proc proc;
+    size_t killed = 0;
+
+    /* Its number may be another's by now. */
+    if (spawner <= 1 || !run_tree_proc(spawner, &proc) || proc.parent != getpid())
+        return 0;
+    read_exe(spawner, shim);
+    if (has_children_files())
+        add_children(spawner, &children);
+    else
+        list_by_parents(spawner, &children);
+    for (size_t i = 0; i < children.count; i++) {
+        const struct run_proc *child = &children.procs[i];
+
+        read_exe(child->pid, exe);
+        if (child->parent != spawner || child->state == 'Z' || !exe[0] || strcmp(exe, shim) == 0)
+            continue;
+        run_tree_kill(child->pid);
+        killed += run_tree_kill_one(child->pid, child->start, SIGKILL);
+    }
+    free(children.procs);
     return killed;
 }
 

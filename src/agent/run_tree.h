@@ -27,6 +27,9 @@ void run_tree_signal(int root, int signal);
 void run_tree_kill(int root);
 /* KILL to every process whose environment holds exactly `mark` ("NAME=value"); how many. */
 size_t run_tree_kill_marked(struct str mark);
+/* KILL to all below `spawner`, a child of this process, except shims: they hold on to what is
+ * theirs, so it was left by shims that are gone. How many. */
+size_t run_tree_kill_orphans(int spawner);
 /* Only if it is still the one that started then. False: it is gone. */
 bool run_tree_kill_one(int pid, uint64_t start, int signal);
 void run_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes);

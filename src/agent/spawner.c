@@ -338,6 +338,10 @@ int spawner_of_agent(void)
     spawner.peers[0].fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
     if (spawner.peers[0].fd < 0 || !silence())
         return 1;
+    /* What a shim that was killed leaves comes to us: there it is found, whatever it did to its
+     * session and environment, and buried, so that no zombie stays with an agent that is process 1
+     * of a container. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     while (hear(&spawner, &spawner.peers[0]))
         ;
     return 0;

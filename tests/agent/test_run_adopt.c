@@ -309,6 +309,36 @@ static void test_shim_killed_without_cgroups(void **state)
     rig->runs->place = place;
 }
 
+/* Without a group, a session or a name in its environment that it could be known by: it is found
+ * where it was left, and buried there. */
+static void test_orphan_in_disguise(void **state)
+{
+    struct rig *rig = *state;
+    struct cgroup_place place;
+    struct run *run, *other;
+    int64_t pid;
+
+    rig_open(rig);
+    place = rig->runs->place;
+    rig->runs->place = (struct cgroup_place){0};
+    other = rig_sh(rig, "other.1", "sleep 600", NULL);
+    run = rig_sh(rig, "disguised.1",
+                 "env -i setsid sh -c 'echo $$ > ../pid; (sleep 600; :) & exec sleep 600' & "
+                 "sleep 600",
+                 NULL);
+    rig_await(rig, rig_read_pid(rig_path(rig, "disguised.1/pid")) > 0 && run_shim_pid(run) > 1 &&
+                       other->state == RUN_RUNNING);
+    pid = rig_read_pid(rig_path(rig, "disguised.1/pid"));
+    kill(run_shim_pid(run), SIGKILL);
+    rig_await_end(rig, run);
+    assert_exit(run, "SHIM_LOST", -1, -1);
+    assert_false(rig_alive(pid));
+    rig_await(rig, kill((pid_t)pid, 0) != 0); /* not even a zombie is left */
+    assert_int_equal(other->state, RUN_RUNNING);
+    assert_true(rig_alive(other->pid));
+    rig->runs->place = place;
+}
+
 /* Agent and shim are both gone when the next agent comes. */
 static void test_both_killed(void **state)
 {
@@ -559,6 +589,7 @@ int main(void)
         ADOPT_TEST(test_no_program_for_shims),
         ADOPT_TEST(test_shim_killed),
         ADOPT_TEST(test_shim_killed_without_cgroups),
+        ADOPT_TEST(test_orphan_in_disguise),
         ADOPT_TEST(test_both_killed),
         ADOPT_TEST(test_shim_stuck),
         ADOPT_TEST(test_shim_busy),

@@ -263,6 +263,35 @@ executors:
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "CANCELLED"))
         eventually("the slot is free", lambda: server.slots("a1") == (0, 0))
 
+    def test_process_1_of_a_container_keeps_no_zombies(self):
+        """Orphans come to process 1; nobody else would bury what shims that were killed leave."""
+        server = self.start()
+        unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] + ([] if os.geteuid() == 0 else ["-r"])
+        agent = self.agent(server, prefix=unshare)
+
+        def below(pid):
+            found = []
+            for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    name, rest = path.read_text().split("(", 1)[1].rsplit(")", 1)
+                except OSError:
+                    continue  # it went meanwhile
+                if rest.split()[1] == str(pid):
+                    found.append((int(path.parent.name), name, rest.split()[0]))
+            return found + [more for child, _, _ in found for more in below(child)]
+
+        jobs = [self.run_task(server, "sleep 1000 & sleep 1000 & sleep 1000 & wait", max_attempts=1) for _ in range(4)]
+        for job in jobs:
+            self.running(server, job)
+        eventually("all run", lambda: sum(name == "sleep" for _, name, _ in below(agent.process.pid)) == 12)
+        for pid, name, _ in below(agent.process.pid):
+            if name == "berth-shim":
+                os.kill(pid, signal.SIGKILL)
+        for job in jobs:
+            self.assertEqual(self.ended(server, job)["reason"], "SHIM_LOST")
+        eventually("nothing is left of them", lambda: [name for _, name, _ in below(agent.process.pid)] == ["berth", "berth-spawner"])
+        agent.kill()
+
     def test_a_cancelled_job_tells_what_it_did(self):
         server = self.start()
         self.agent(server)
