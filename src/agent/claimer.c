@@ -227,15 +227,6 @@ static enum claim_skip own_skip(const struct claimer *claimer)
     return CLAIM_GO;
 }
 
-static void set_rank(struct claimer *claimer)
-{
-    size_t rank = 0;
-
-    for (size_t i = 0; i < claimer->node_count; i++)
-        rank += str_cmp(claimer->nodes[i].address, claimer->config.node_id) < 0;
-    copies_rank(claimer->config.copies, rank);
-}
-
 /* Who is online, with how much, and who is lost. */
 static void look_around(struct claimer *claimer)
 {
@@ -251,7 +242,6 @@ static void look_around(struct claimer *claimer)
     for (size_t i = 0; i < claimer->node_count; i++)
         claimer->nodes[i].deployments = counts[i];
     find_lost(claimer, &online, &claimer->lost);
-    set_rank(claimer);
 }
 
 static void decide(struct claimer *claimer)

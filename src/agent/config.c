@@ -5,7 +5,7 @@
 
 #include "agent/config_private.h"
 #include "agent/executor.h"
-#include "agent/words.h"
+#include "model/words.h"
 #include "base/schema_lines.h"
 #include "base/yaml.h"
 

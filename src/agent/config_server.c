@@ -6,7 +6,7 @@
 #include "agent/access.h"
 #include "agent/config_private.h"
 #include "base/file.h"
-#include "io/url.h"
+#include "base/url.h"
 
 #define CONNECT_PATH "/v1/node/connect"
 

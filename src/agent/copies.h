@@ -6,9 +6,9 @@
 #define AGENT_COPIES_H
 
 #include "agent/config.h"
-#include "agent/copy_spec.h"
 #include "agent/run.h"
 #include "base/json.h"
+#include "model/deploy_spec.h"
 
 struct copies;
 struct copy;
@@ -46,7 +46,8 @@ void copies_free(struct copies *copies);
 /* What this node may run is told in rounds, each of them whole: what a round does not name is
  * stopped. A row that cannot be run keeps what runs of it and is told in the log and the status. */
 void copies_round(struct copies *copies);
-void copies_want(struct copies *copies, const struct json *row); /* see copy_spec_read */
+/* {id, type, generation, version, spec} */
+void copies_want(struct copies *copies, const struct json *row);
 void copies_round_over(struct copies *copies);
 
 /* The node's lease was renewed: what a round named may run until this moment (clock_boot_ms()), and
@@ -55,8 +56,6 @@ void copies_round_over(struct copies *copies);
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
 /* Stops all of them, and starts none any more. */
 void copies_end(struct copies *copies);
-/* Its place among the nodes: changed daemons are restarted one node after the other. */
-void copies_rank(struct copies *copies, size_t rank);
 
 /* A drained node gives one up: it is stopped and not started again, until another id (or none) is
  * held. copies_held: nothing of it runs any more. */
@@ -83,8 +82,10 @@ void copies_danger(struct copies *copies, bool danger);
 size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
 bool copies_has(const struct copies *copies, struct str id);
 size_t copies_alive(const struct copies *copies);
-/* An array: how each is. */
-void copies_write(const struct copies *copies, struct jsonw *w);
+/* An array: how each is. One whose `wants` is told asks whether it is its node's turn. */
+void copies_write(struct copies *copies, struct jsonw *w);
+/* What the server answered to the last copies_write. */
+void copies_told(struct copies *copies, const struct json *reply);
 /* Output of the one that runs (or ran last), or of the one before it. See run_log(). */
 enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,
                     size_t max, struct buf *out, int64_t *ret_offset, int64_t *ret_total,

@@ -1,14 +1,20 @@
 /* Is a copy well? A command that exits 0, or an answer 2xx, says yes. A copy that failed its check
  * a few times in a row is restarted like one that crashed. */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/copies_private.h"
+#include "agent/runlog.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { REPLY_BYTES_MAX = 64 * 1024, CHECK_GRACE_MS = 500 };
+enum {
+    REPLY_BYTES_MAX = 64 * 1024,
+    CHECK_GRACE_MS = 500,
+    SETTLE_MS = 2000, /* without a check it is well when it has run for so long */
+};
 
 /* Outlives its copy, if that goes while an answer is due. */
 struct check_call {
@@ -17,25 +23,44 @@ struct check_call {
     char *url;
 };
 
-bool copy_well(const struct copy *copy)
+const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
 {
-    return copy->state == COPY_RUNNING && copy->check.failures == 0 &&
-           (copy->check.passed || !copy_spec_checked(&copy->spec));
+    return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
+           : copy->old_version && copy->run_version == copy->old_version ? &copy->old
+                                                                         : NULL;
+}
+
+enum copy_health copy_health(const struct copy *copy)
+{
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    int64_t age_ms = copy->copies->loop->mono_ms - copy->since_ms;
+
+    if (copy_over(copy) == COPY_FINISHED)
+        return COPY_WELL;
+    if (copy->state != COPY_RUNNING || copy->check.failures > 0)
+        return COPY_UNWELL;
+    if (spec && deploy_spec_checked(spec))
+        return copy->check.passed ? COPY_WELL : COPY_UNKNOWN;
+    return copy->failures == 0 && age_ms >= SETTLE_MS ? COPY_WELL : COPY_UNKNOWN;
 }
 
 static void judged(struct copy *copy, bool well, const char *reason)
 {
     struct copy_check *check = &copy->check;
-    const struct copy_health *health = &copy->spec.health;
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    const struct deploy_health *health = &spec->health;
 
+    assert(spec && deploy_spec_checked(spec));
     check->next_ms = copy->copies->loop->mono_ms + health->interval_ms;
     if (well) {
         if (check->failures > 0)
             copy_log(copy, LOG_INFO, "copy.healthy", "its check passed again");
         check->failures = 0;
         check->passed = true;
+        copy->unwell[0] = 0;
         return;
     }
+    copy_words(str_of(reason), copy->unwell);
     if (!check->passed && copy->copies->loop->mono_ms < check->begun_ms + health->start_ms) {
         copy_log(copy, LOG_DEBUG, "copy.starting", reason);
         return;
@@ -43,7 +68,7 @@ static void judged(struct copy *copy, bool well, const char *reason)
     check->failures++;
     copy_log(copy, LOG_WARN, "copy.unhealthy", reason);
     if (check->failures >= health->failures && !copy->stopping)
-        copy_stop(copy, "UNHEALTHY", -1);
+        copy_stop(copy, COPY_UNHEALTHY, -1);
 }
 
 /* --- by command --- */
@@ -52,11 +77,15 @@ static void on_command_ended(struct run *run)
 {
     struct copy *copy = run->user;
     bool well = strcmp(run->exit.reason, "EXITED") == 0 && run->exit.exit_code == 0;
+    char line[COPY_WORDS_MAX], words[2 * COPY_WORDS_MAX];
 
+    runlog_last_line(run->exit.tail, line, sizeof line);
+    snprintf(words, sizeof words, "Its check failed. %s%s%s", run->exit.detail, *line ? " " : "",
+             line);
     if (copy) {
         assert(copy->check.run == run);
         copy->check.run = NULL;
-        judged(copy, well, run->exit.detail);
+        judged(copy, well, words);
     }
     run_forget(run);
 }
@@ -65,7 +94,9 @@ static const struct run_handler command_handler = {.ended = on_command_ended};
 
 static void ask_command(struct copy *copy)
 {
-    const struct copy_health *health = &copy->spec.health;
+    const struct deploy_spec *own = copy_spec_of_run(copy);
+    const struct deploy_health *health = &own->health;
+    const char *dir = packages_dir(copy->copies->packages, own->package_name, own->package_version);
     struct arena arena = {0};
     struct buf meta = {0};
     struct problem why = {0};
@@ -73,13 +104,14 @@ static void ask_command(struct copy *copy)
     struct run_spec spec = {.handler = &command_handler,
                             .argv = health->command.at,
                             .argc = health->command.count,
+                            .cwd = str_of(dir),
                             .timeout_ms = health->timeout_ms,
                             .stop_grace_ms = CHECK_GRACE_MS,
                             .log_bytes_max = RUN_LOG_BYTES_MIN};
 
     copy_run_key(copy, "h", key);
     spec.key = str_of(key);
-    copy_env(copy, NULL, &arena, &spec);
+    copy_env(copy, own, copy->run_version, dir, &arena, &spec);
     copy_meta_write(copy, "health", &meta);
     spec.meta = buf_view(&meta);
     if (runs_start(copy->copies->runs, &spec, copy, &copy->check.run, &why))
@@ -105,11 +137,16 @@ static void on_answer(struct client_call *call)
     struct check_call *own = container_of(call, struct check_call, call);
     struct copy *copy = own->copy;
     bool well = call->err == ERR_OK && call->status >= 200 && call->status <= 299;
+    char words[COPY_WORDS_MAX];
 
     if (copy) {
         assert(copy->check.call == call);
         copy->check.call = NULL;
-        judged(copy, well, call->err ? err_title(call->err) : "the answer was not 2xx");
+        if (call->err)
+            snprintf(words, sizeof words, "Its check failed: %s.", err_title(call->err));
+        else
+            snprintf(words, sizeof words, "Its check was answered with %d.", call->status);
+        judged(copy, well, words);
     }
     buf_free(&call->reply);
     free(own->url);
@@ -118,7 +155,7 @@ static void on_answer(struct client_call *call)
 
 static void ask_http(struct copy *copy)
 {
-    const struct copy_health *health = &copy->spec.health;
+    const struct deploy_health *health = &copy_spec_of_run(copy)->health;
     struct check_call *own = mem_new(struct check_call);
 
     own->copy = copy;
@@ -131,7 +168,7 @@ static void ask_http(struct copy *copy)
     if (client_send(copy->copies->client, &own->call) != ERR_OK) {
         free(own->url);
         free(own);
-        judged(copy, false, "it cannot be asked");
+        judged(copy, false, "Its check cannot be sent.");
         return;
     }
     copy->check.call = &own->call;
@@ -147,14 +184,14 @@ void copy_check_begin(struct copy *copy)
 
 void copy_check_tick(struct copy *copy)
 {
-    const struct copy_health *health = &copy->spec.health;
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    const struct deploy_health *health;
     struct copy_check *check = &copy->check;
     int64_t now_ms = copy->copies->loop->mono_ms;
 
-    /* Of an older version, the checks of the new one say nothing. */
-    if (!copy->known || !copy_spec_checked(&copy->spec) || check->run || check->call ||
-        copy->run_version != copy->spec.version)
+    if (!spec || !deploy_spec_checked(spec) || check->run || check->call)
         return;
+    health = &spec->health;
     if (!check->begun_ms) {
         check->begun_ms = now_ms;
         check->next_ms = now_ms + health->interval_ms;

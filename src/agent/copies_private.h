@@ -24,18 +24,24 @@ struct copies {
     void *user;
     struct map by_id;
     struct copy *first, *last;
-    struct copy *turning; /* the one that is being replaced: one at a time */
-    bool told;            /* a whole round came */
-    bool ending;          /* all are stopped and none is started */
+    bool told;   /* a whole round came */
+    bool ending; /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_boot_ms(); 0: no lease yet */
-    size_t rank;
-    bool danger;    /* the machine is in danger */
-    int64_t number; /* of the next run, beside the time */
+    bool danger;                      /* the machine is in danger */
+    int64_t number;                   /* of the next run, beside the time */
     struct rnd rnd;
     struct loop_part part;
     bool freed; /* its runs go on without it */
 };
+
+enum { COPY_WORDS_MAX = 256 }; /* of a reason, as the server takes it; with its NUL */
+
+#define COPY_UNHEALTHY "UNHEALTHY" /* the reason of a stop */
+
+enum copy_health { COPY_UNKNOWN, COPY_WELL, COPY_UNWELL };
+
+enum copy_end { COPY_NOT_OVER, COPY_FINISHED, COPY_FAILED };
 
 struct copy_check {
     int64_t next_ms;  /* CLOCK_MONOTONIC; 0: none is due */
@@ -51,24 +57,41 @@ struct copy {
     struct copy *prev, *next;
     struct str id;
     struct arena id_arena, arena; /* of `spec` */
-    struct copy_spec spec;        /* what should run; only id, generation and version of one that */
-    bool known;                   /* was adopted and not yet named by a round */
+    int64_t generation;           /* what should run: the fencing token of this assignment, */
+    int64_t version;              /* the version of its spec: another one means a restart, */
+    bool daemon;                  /* on every node that matches, owned by nobody: without a lease */
+    struct deploy_spec spec;      /* of the last version that could be read, */
+    int64_t spec_version;         /* this one */
+    bool known;                   /* it has one: not so of one that was adopted and not yet named */
+    struct deploy_spec old;       /* of what runs, when another version is wanted */
+    int64_t old_version;          /* 0: none is kept */
+    struct arena old_arena;
     bool wanted;
-    bool held;                                         /* it must not run: the node gives it up */
-    int64_t round;                                     /* that named it last */
-    char wrong[sizeof(((struct problem *)0)->detail)]; /* why its row cannot be run; "" = it can */
+    bool held;                  /* it must not run: the node gives it up */
+    int64_t round;              /* that named it last */
+    char wrong[COPY_WORDS_MAX]; /* why its row cannot be run; "" = it can */
     enum copy_state state;
     struct run *run;                     /* NULL: none is alive */
     struct run *last;                    /* the one before it, for its output */
+    int64_t last_version;                /* of `last` */
     int64_t run_generation, run_version; /* of `run` */
     bool stopping;                       /* its end was asked for, so it is no failure */
     bool unhealthy;                      /* and that was why */
+    char unwell[COPY_WORDS_MAX];         /* what its check said last; "" = nothing bad */
+    char ended[COPY_WORDS_MAX];          /* why the last one ended, or could not be started */
+    char waits[COPY_WORDS_MAX];          /* why what is wanted is not started yet */
     int64_t failures;                    /* in a row */
     int64_t restarts;                    /* ever, while this agent knows it */
     int64_t next_ms;                     /* CLOCK_MONOTONIC: no start before */
-    int64_t turn_ms;      /* a changed daemon: not before its node's turn; 0: not changed */
+    int64_t ask_ms;        /* CLOCK_MONOTONIC: when a changed daemon asks again for its turn */
+    bool asks;             /* the next status asks */
+    int64_t asked_version; /* the status that is under way asked for this one */
+    int64_t turn_version;  /* the version the server has let this node go on to */
+    enum copy_health told_health;
     int64_t since_ms;     /* CLOCK_MONOTONIC: in this state */
     bool looping;         /* told as a crash loop */
+    enum copy_end over;   /* how it ran to its end, which is not started again */
+    int64_t over_version; /* this version of it */
     bool killed;          /* its end was asked for to save the machine */
     int64_t kills;        /* how often that happened, in a row */
     char killed_why[192]; /* if that was how it last ended; else "" */
@@ -81,16 +104,23 @@ extern const struct run_handler copies_run_handler;
 struct copy *copies_find(const struct copies *copies, struct str id);
 struct copy *copies_enter(struct copies *copies, struct str id);
 void copies_leave(struct copy *copy); /* neither run nor check may be left */
+/* A text as a reason: one line, cut where it is too long. */
+void copy_words(struct str text, char words[COPY_WORDS_MAX]);
 void copy_log(const struct copy *copy, enum log_level level, const char *event, const char *reason);
 
 /* copies.c */
+bool copy_changed(const struct copy *copy);       /* another one than runs is wanted */
+enum copy_end copy_over(const struct copy *copy); /* of the version that is wanted */
 void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms);
 
 /* copies_start.c */
 /* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
 enum err copy_start(struct copy *copy, const char *dir, struct problem *why);
-/* The environment a copy and its health checks get; in the arena. */
-void copy_env(const struct copy *copy, const char *dir, struct arena *arena, struct run_spec *spec);
+/* ERR_OK: as far as can be known without doing it, copy_start would succeed. */
+enum err copy_startable(const struct copy *copy, const char *dir, struct problem *why);
+/* The environment of a version of a copy and of its health checks; in the arena. */
+void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t version,
+              const char *dir, struct arena *arena, struct run_spec *spec);
 /* What is kept with the run, to know it again. kind: "copy" or "health". */
 void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out);
 struct copy_meta {
@@ -102,11 +132,13 @@ bool copy_meta_read(struct str meta, struct arena *arena, struct copy_meta *ret_
 void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1]);
 
 /* copies_health.c */
+/* Of what runs; NULL: an earlier agent started it, and its version is no longer what is wanted. */
+const struct deploy_spec *copy_spec_of_run(const struct copy *copy);
 void copy_check_begin(struct copy *copy);  /* its process runs */
 void copy_check_tick(struct copy *copy);   /* every tick, while it runs */
 void copy_check_cancel(struct copy *copy); /* its process does not */
 /* A check of an earlier agent: it is ended and forgotten. */
 void copy_check_adopt(struct run *run);
-bool copy_well(const struct copy *copy); /* it runs, and has passed its check if it has one */
+enum copy_health copy_health(const struct copy *copy);
 
 #endif

@@ -19,12 +19,33 @@ const char *copy_state_name(enum copy_state state)
     return state_names[state];
 }
 
+void copy_words(struct str text, char words[COPY_WORDS_MAX])
+{
+    size_t len = 0;
+
+    while (text.len > 0) {
+        size_t one = str_utf8_len(text);
+        bool ok = one > 0 && str_is_text((struct str){.at = text.at, .len = one});
+
+        if (len + (ok ? one : 1) >= COPY_WORDS_MAX)
+            break;
+        if (ok)
+            memcpy(words + len, text.at, one);
+        else
+            words[len] = ' ';
+        len += ok ? one : 1;
+        one = one > 0 ? one : 1;
+        text.at += one;
+        text.len -= one;
+    }
+    words[len] = 0;
+}
+
 void copy_log(const struct copy *copy, enum log_level level, const char *event, const char *reason)
 {
     log_event(level, event, KS("deployment_id", copy->id), KS("node_id", copy->copies->node_id),
-              KI("generation", copy->run ? copy->run_generation : copy->spec.generation),
-              KI("version", copy->run ? copy->run_version : copy->spec.version),
-              KC("reason", reason));
+              KI("generation", copy->run ? copy->run_generation : copy->generation),
+              KI("version", copy->run ? copy->run_version : copy->version), KC("reason", reason));
 }
 
 struct copy *copies_find(const struct copies *copies, struct str id)
@@ -54,8 +75,6 @@ void copies_leave(struct copy *copy)
     struct copies *copies = copy->copies;
 
     assert(!copy->run && !copy->last && !copy->check.run && !copy->check.call);
-    if (copies->turning == copy)
-        copies->turning = NULL;
     if (copy->prev)
         copy->prev->next = copy->next;
     else
@@ -66,6 +85,7 @@ void copies_leave(struct copy *copy)
         copies->last = copy->prev;
     map_del(&copies->by_id, copy->id);
     arena_free(&copy->arena);
+    arena_free(&copy->old_arena);
     arena_free(&copy->id_arena);
     free(copy);
 }
@@ -75,17 +95,12 @@ void *copies_user(const struct copies *copies)
     return copies->user;
 }
 
-void copies_rank(struct copies *copies, size_t rank)
-{
-    copies->rank = rank;
-}
-
 size_t copies_count(const struct copies *copies)
 {
     size_t count = 0;
 
     for (const struct copy *copy = copies->first; copy; copy = copy->next)
-        count += !copy->spec.daemon;
+        count += !copy->daemon && copy_over(copy) == COPY_NOT_OVER;
     return count;
 }
 
@@ -97,7 +112,7 @@ bool copies_has(const struct copies *copies, struct str id)
 struct str copies_first_owned(const struct copies *copies)
 {
     for (const struct copy *copy = copies->first; copy; copy = copy->next)
-        if (!copy->spec.daemon && copy->wanted)
+        if (!copy->daemon && copy->wanted)
             return copy->id;
     return STR_NONE;
 }
@@ -120,7 +135,7 @@ struct copy *copies_next(const struct copies *copies, const struct copy *copy,
         next = next->next;
     if (next)
         *ret_alive = (struct copy_alive){.id = next->id,
-                                         .daemon = next->spec.daemon,
+                                         .daemon = next->daemon,
                                          .shim_pid = run_shim_pid(next->run),
                                          .since_ms = next->since_ms,
                                          .stopping = next->stopping};
@@ -138,64 +153,104 @@ void copies_danger(struct copies *copies, bool danger)
 static const char *told_state(const struct copy *copy)
 {
     if (copy->wrong[0] && !copy->run)
-        return "stopped"; /* its reason says more */
+        return "refused"; /* its reason says more */
+    if (copy_over(copy) != COPY_NOT_OVER && !copy->run)
+        return copy_over(copy) == COPY_FINISHED ? "finished" : "failed";
     if (copy->looping && copy->state != COPY_STOPPING)
         return "crash_loop"; /* also while it runs once more: until it is stable */
     if (copy->state == COPY_WAITING && copy->failures > 0)
         return "backoff";
     if (copy->state == COPY_RUNNING && copy->check.failures > 0)
         return "unhealthy";
+    if (copy_changed(copy) && copy->state != COPY_STOPPING)
+        return "updating"; /* the version before the one that is wanted */
     return copy->state == COPY_WAITING ? "stopped" : copy_state_name(copy->state);
 }
 
-/* null: it has a check, and that has not said anything yet. */
 static void write_health(const struct copy *copy, struct jsonw *w)
 {
-    bool silent = copy->known && copy_spec_checked(&copy->spec) && !copy->check.passed &&
-                  copy->check.failures == 0;
-
-    if (copy->state == COPY_RUNNING && silent)
+    if (copy_health(copy) == COPY_UNKNOWN)
         jsonw_knull(w, "healthy");
     else
-        jsonw_kbool(w, "healthy", copy_well(copy));
+        jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
 }
 
-static void write_last(const struct copy *copy, struct jsonw *w)
+/* Why it is as it is; of one that runs and is as it should be, why the one before it ended. */
+static struct str told_reason(const struct copy *copy)
 {
+    const char *words = copy->wrong[0]                                         ? copy->wrong
+                        : copy->killed                                         ? copy->killed_why
+                        : copy->run && copy->check.failures > 0                ? copy->unwell
+                        : copy_changed(copy) || copy->state == COPY_INSTALLING ? copy->waits
+                                                                               : copy->ended;
+
+    return *words ? str_of(words) : STR_NONE;
+}
+
+/* Limits that nobody keeps to are worse than none, so it is told which those are. */
+static void write_limits(const struct copy *copy, struct jsonw *w)
+{
+    const struct deploy_spec *spec = copy->run ? copy_spec_of_run(copy) : &copy->spec;
+    struct run_limits_offered offered;
+    struct buf text = {0};
+    char words[COPY_WORDS_MAX];
+
+    if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids))
+        return;
+    runs_offered(copy->copies->runs, &offered);
+    if (spec->limits.memory_mb && !offered.memory)
+        buf_str(&text, STR(", memory_mb"));
+    if (spec->limits.cpu_percent && !offered.cpu)
+        buf_str(&text, STR(", cpu_percent"));
+    if (spec->limits.pids && !offered.pids)
+        buf_str(&text, STR(", pids"));
+    if (text.len > 0) {
+        struct buf all = {0};
+
+        buf_fmt(&all, "not enforced: %.*s (%s)", (int)text.len - 2, text.at + 2, offered.missing);
+        copy_words(buf_view(&all), words);
+        buf_free(&all);
+    }
+    jsonw_kstr(w, "limits", text.len > 0 ? str_of(words) : STR("enforced"));
+    buf_free(&text);
+}
+
+static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
+{
+    const struct copies *copies = copy->copies;
     const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
 
-    jsonw_kstr(w, "reason",
-               copy->wrong[0]        ? str_of(copy->wrong)
-               : copy->killed_why[0] ? str_of(copy->killed_why)
-               : exit                ? str_of(exit->detail)
-                                     : STR_NONE);
+    jsonw_obj(w);
+    jsonw_kstr(w, "id", copy->id);
+    jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->generation);
+    jsonw_kint(w, "version", copy->run ? copy->run_version : copy->version);
+    if (copy->asks) {
+        jsonw_kint(w, "wants", copy->version);
+        copy->asked_version = copy->version;
+        copy->asks = false;
+    }
+    jsonw_kstr(w, "state", str_of(told_state(copy)));
+    write_health(copy, w);
+    if (copy->run && copy->run->pid)
+        jsonw_kint(w, "pid", copy->run->pid);
+    jsonw_kint(w, "restarts", copy->restarts);
+    jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
+    if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
+        jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
+    jsonw_kstr(w, "reason", told_reason(copy));
+    write_limits(copy, w);
     if (exit && exit->exit_code >= 0)
         jsonw_kint(w, "exit_code", exit->exit_code);
     if (exit && exit->signal >= 0)
         jsonw_kint(w, "signal", exit->signal);
+    jsonw_end_obj(w);
 }
 
-void copies_write(const struct copies *copies, struct jsonw *w)
+void copies_write(struct copies *copies, struct jsonw *w)
 {
-    int64_t now_ms = copies->loop->mono_ms;
-
     jsonw_arr(w);
-    for (const struct copy *copy = copies->first; copy; copy = copy->next) {
-        jsonw_obj(w);
-        jsonw_kstr(w, "id", copy->id);
-        jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->spec.generation);
-        jsonw_kint(w, "version", copy->run ? copy->run_version : copy->spec.version);
-        jsonw_kstr(w, "state", str_of(told_state(copy)));
-        write_health(copy, w);
-        if (copy->run && copy->run->pid)
-            jsonw_kint(w, "pid", copy->run->pid);
-        jsonw_kint(w, "restarts", copy->restarts);
-        jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
-        if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
-            jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
-        write_last(copy, w);
-        jsonw_end_obj(w);
-    }
+    for (struct copy *copy = copies->first; copy; copy = copy->next)
+        write_copy(copy, copies->loop->mono_ms, w);
     jsonw_end_arr(w);
 }
 

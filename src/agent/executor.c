@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "agent/words.h"
+#include "model/words.h"
 
 #define AT(member) offsetof(struct executor, member)
 #define DAY_MS     (24LL * 3600 * 1000)

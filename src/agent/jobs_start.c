@@ -4,9 +4,9 @@
 #include "agent/executor.h"
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
-#include "agent/words.h"
 #include "model/fence.h"
 #include "model/trace.h"
+#include "model/words.h"
 
 #define AT(member) offsetof(struct jobs_order, member)
 

@@ -13,10 +13,11 @@
 #include <unistd.h>
 
 #include "agent/backoff.h"
-#include "agent/words.h"
+#include "agent/runlog.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "model/words.h"
 
 #define MARK "/.installed"
 
@@ -41,6 +42,7 @@ struct package {
     int64_t next_ms;   /* CLOCK_MONOTONIC: no try before */
     int64_t needed_ms; /* CLOCK_MONOTONIC: somebody asked for it */
     struct run *run;   /* the last try; NULL: none */
+    char reason[512];  /* why it is not ready */
 };
 
 struct packages {
@@ -173,12 +175,18 @@ static void package_log(const struct package *package, enum log_level level, con
 
 static void failed(struct package *package, const char *reason)
 {
+    char line[200] = "";
     int64_t pause_ms;
 
     assert(!package->ready && (!package->run || package->run->state == RUN_ENDED));
     package->failures++;
     pause_ms = backoff_ms(package->failures, RETRY_MIN_MS, RETRY_MAX_MS, &package->packages->rnd);
     package->next_ms = package->packages->loop->mono_ms + pause_ms;
+    if (package->run)
+        runlog_last_line(package->run->exit.tail, line, sizeof line);
+    snprintf(package->reason, sizeof package->reason,
+             "The package " STR_FMT " " STR_FMT " cannot be installed: %s%s%s",
+             STR_ARG(package->name), STR_ARG(package->version), reason, *line ? " " : "", line);
     log_event(LOG_ERROR, "package.install_failed", KS("package_name", package->name),
               KS("package_version", package->version), KC("reason", reason),
               KS("tail", package->run ? package->run->exit.tail : STR("")),
@@ -331,13 +339,35 @@ enum package_state packages_need(struct packages *packages, struct str name, str
     return package->ready ? PACKAGE_READY : is_busy(package) ? PACKAGE_BUSY : PACKAGE_FAILED;
 }
 
-struct run *packages_run(const struct packages *packages, struct str name, struct str version)
+static struct package *find(const struct packages *packages, struct str name, struct str version)
 {
     struct arena arena = {0};
     struct package *package =
-        map_get(&packages->by_key, key_of(name, version.at ? version : STR(""), &arena));
+        map_get(&packages->by_key,
+                key_of(name.at ? name : STR(""), version.at ? version : STR(""), &arena));
 
     arena_free(&arena);
+    return package;
+}
+
+const char *packages_dir(const struct packages *packages, struct str name, struct str version)
+{
+    const struct package *package = find(packages, name, version);
+
+    return package && package->ready ? package->dir : NULL;
+}
+
+const char *packages_reason(const struct packages *packages, struct str name, struct str version)
+{
+    const struct package *package = find(packages, name, version);
+
+    return package && package->reason[0] ? package->reason : "Its package is being installed.";
+}
+
+struct run *packages_run(const struct packages *packages, struct str name, struct str version)
+{
+    struct package *package = find(packages, name, version);
+
     return package ? package->run : NULL;
 }
 

@@ -29,6 +29,10 @@ enum package_state packages_need(struct packages *packages, struct str name, str
 /* Every tick while this node has a good lease, so that what it should run is known; `sure` is false
  * when it has none. What nothing has used for packages_unused_ms goes, except the last few. */
 void packages_trim(struct packages *packages, bool sure);
+/* Where it is, if it is there; else NULL. Begins nothing. */
+const char *packages_dir(const struct packages *packages, struct str name, struct str version);
+/* Why it is not there, for a person. */
+const char *packages_reason(const struct packages *packages, struct str name, struct str version);
 /* {name}, {version} and {dir} ("" for NULL) in the words of a command that is a list; in the arena.
  * A text for the shell is left alone: what it needs is in its environment, where nothing can be
  * taken for a command. False: it is no command. */

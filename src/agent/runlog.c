@@ -137,6 +137,22 @@ void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms)
     assert(log->dropped <= log->total);
 }
 
+void runlog_last_line(struct str tail, char *line, size_t size)
+{
+    struct str last = STR(""), rest = tail;
+
+    while (rest.len > 0) {
+        struct str one = str_trim(str_cut(&rest, '\n'));
+
+        if (one.len > 0)
+            last = one;
+    }
+    while (last.len >= size)
+        last.len--; /* a character that is cut is no matter: who tells it makes text of it */
+    memcpy(line, last.at, last.len);
+    line[last.len] = 0;
+}
+
 void runlog_shrink(struct runlog *log)
 {
     drop_file(log, &log->older);

@@ -30,6 +30,8 @@ void runlog_init(struct runlog *log, int dir_fd, int64_t file_bytes_max);
 void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms);
 /* Whole last lines as far as they fit, as valid UTF-8 without NUL, at most RUN_TAIL_BYTES. */
 void runlog_tail(const struct runlog *log, struct buf *out);
+/* The last line of a tail that is not empty; "" when there is none. */
+void runlog_last_line(struct str tail, char *line, size_t size);
 /* Room for what matters more, on a disk that is full: the older file goes. */
 void runlog_shrink(struct runlog *log);
 void runlog_done(struct runlog *log);

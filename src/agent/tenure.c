@@ -42,8 +42,8 @@ struct tenure {
     int64_t tell_ms;
     struct query yield;
     bool yielding;
-    char leaving[COPY_ID_MAX + 1]; /* which one a drained node is giving up; "" = none */
-    int64_t left_ms;               /* when the last one went */
+    char leaving[DEPLOY_ID_MAX + 1]; /* which one a drained node is giving up; "" = none */
+    int64_t left_ms;                 /* when the last one went */
     struct rnd rnd;
     struct buf body;
     struct loop_part part;
@@ -170,11 +170,13 @@ static void on_told(struct query *query)
 
     tenure->telling = false;
     tenure->tell_ms = tenure->loop->mono_ms + tenure->renew_ms;
-    if (query->err)
+    if (query->err) {
         tenure->untold = true;
-    else if (json_type(stale) == JSON_ARR && stale->count > 0) {
-        tenure_judge(tenure); /* we run what is not ours: what is? */
+        return;
     }
+    copies_told(tenure->copies, query->reply);
+    if (json_type(stale) == JSON_ARR && stale->count > 0)
+        tenure_judge(tenure); /* we run what is not ours: what is? */
 }
 
 static void tell(struct tenure *tenure)

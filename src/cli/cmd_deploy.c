@@ -243,9 +243,23 @@ static void put_state(struct list_view *view, const struct list_column *column,
         table_cell_colour(&view->table, STR("disabled"), TABLE_DIM);
     else
         table_cell_colour(&view->table, state,
-                          str_is(state, "running")      ? TABLE_GREEN
-                          : str_is(state, "crash_loop") ? TABLE_RED
-                                                        : TABLE_YELLOW);
+                          str_is(state, "running") || str_is(state, "finished") ? TABLE_GREEN
+                          : str_is(state, "crash_loop") || str_is(state, "failed") ||
+                                  str_is(state, "refused")
+                              ? TABLE_RED
+                              : TABLE_YELLOW);
+}
+
+/* What runs, and what should when that is another. */
+static void put_version(struct list_view *view, const struct list_column *column,
+                        const struct json *item)
+{
+    int64_t wanted = show_int(item, column->member, 0);
+    int64_t there = show_int(item, "copy_version", wanted);
+
+    table_cell(&view->table, there == wanted ? arena_fmt(&view->cli->arena, "%" PRId64, wanted)
+                                             : arena_fmt(&view->cli->arena,
+                                                         "%" PRId64 " -> %" PRId64, there, wanted));
 }
 
 static const struct list_column columns[] = {
@@ -254,7 +268,7 @@ static const struct list_column columns[] = {
     {.title = "STATE", .member = "state", .put = put_state},
     {.title = "NODE", .member = "address"},
     {.title = ">GENERATION", .member = "generation"},
-    {.title = ">VERSION", .member = "version"},
+    {.title = ">VERSION", .member = "version", .put = put_version},
     {.title = "COMMAND", .member = "command"},
     {.title = "PACKAGE", .member = "package_name", .wide = true},
     {.title = "PACKAGE VERSION", .member = "package_version", .wide = true},
@@ -306,6 +320,8 @@ static const struct command rows[] = {
      .flags = FLAGS(ls_flags),
      .list = &deploy_list,
      .help = "all deployments, and where they run",
+     .detail =
+         "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
      .examples = "berth deploy ls\n"
                  "berth deploy ls --node n1 -o wide"},
     ROW("show", "ID", "one deployment and its copies", "berth deploy show web", cmd_deploy_show),

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "base/mem.h"
-#include "io/url.h"
+#include "base/url.h"
 
 enum { CONNECT_TIMEOUT_MS = 10000 };
 

@@ -9,6 +9,7 @@
 #include "model/pool.h"
 #include "model/selector.h"
 #include "model/trace.h"
+#include "model/words.h"
 
 enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
 
@@ -126,29 +127,10 @@ static void write_spec(struct spec *spec, struct arena *arena)
     buf_free(&buf);
 }
 
-static bool is_word(const struct json *item, struct arena *arena, bool may_be_empty)
-{
-    struct str text = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
-
-    return text.at && (text.len > 0 || may_be_empty) && !memchr(text.at, '\0', text.len);
-}
-
-/* What every node can start: a program is named, and no word has a byte that none can have. */
-static bool is_command(const struct json *command, struct arena *arena)
-{
-    const struct json *item = json_first(command);
-
-    if (json_type(command) != JSON_ARR)
-        return is_word(command, arena, false);
-    for (uint32_t i = 0; i < command->count; i++, item = json_next(item))
-        if (!is_word(item, arena, i > 0))
-            return false;
-    return command->count > 0;
-}
-
 static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
                             struct problem *why)
 {
+    struct strs words;
     enum err err = schema_read(&spec_schema, body, spec, arena, why);
 
     if (err)
@@ -162,9 +144,11 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
         return problem_set(why, ERR_BAD_FIELD, "traceparent",
                            "traceparent must be like "
                            "\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\".");
-    if (!json_is_null(spec->command) && !is_command(spec->command, arena))
+    if (!json_is_null(spec->command) && !words_command(spec->command, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "command",
-                           "command must be a text or a list of texts, and not empty.");
+                           "command must be a text, or a list of texts whose first is not empty; "
+                           "of at most %d bytes each.",
+                           WORDS_BYTES_EACH);
     return ERR_OK;
 }
 

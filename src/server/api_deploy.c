@@ -136,7 +136,7 @@ void api_deploy_put(struct call *call)
     struct deploy_call *own = deploy_call(call, DEPLOYS_PUT, was_put);
     struct problem why;
 
-    if (deploy_spec_read(call->body, call->params[0], call->arena, &own->spec, &why)) {
+    if (deploy_body_read(call->body, call->params[0], call->arena, &own->spec, &why)) {
         call_problem(call, &why);
         return;
     }

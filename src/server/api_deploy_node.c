@@ -41,9 +41,10 @@ static void assignment_write(struct jsonw *w, const struct deploys_row *row, str
     jsonw_kstr(w, "type", str_of(deploy_type_name(row->spec.type)));
     jsonw_kint(w, "generation", row->generation);
     jsonw_kint(w, "version", row->version);
+    jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
     jsonw_key(w, "spec");
     jsonw_obj(w);
-    deploy_spec_write(w, &row->spec, arena);
+    deploy_body_write(w, &row->spec, arena);
     jsonw_end_obj(w);
 }
 
@@ -334,18 +335,27 @@ static void answer_status(struct deploy_call *own)
         if (op->u.status.copies[i].stale)
             jsonw_str(&w, op->u.status.copies[i].id);
     jsonw_end_arr(&w);
+    jsonw_key(&w, "waits");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < op->u.status.count; i++) {
+        if (!op->u.status.copies[i].waits.at)
+            continue;
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "id", op->u.status.copies[i].id);
+        jsonw_kstr(&w, "reason", op->u.status.copies[i].waits);
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
     buf_free(&buf);
 }
 
-static const char *const states[] = {"installing", "starting", "running", "unhealthy", "backoff",
-                                     "crash_loop", "stopping", "stopped", NULL};
+enum { STATE_MAX = 32, WORDS_MAX = 256 };
 
 struct copy_fields {
-    struct str id, reason;
-    int state;
-    int64_t generation, version, restarts, pid, since_ms;
+    struct str id, state, reason, limits;
+    int64_t generation, version, wants, restarts, pid, since_ms;
     const struct json *healthy;
 };
 
@@ -356,17 +366,20 @@ static const struct field copy_fields[] = {
      .offset = AT(id),
      .max = DEPLOY_ID_MAX,
      .flags = FIELD_REQUIRED},
+    /* A newer agent may have words of its own: they are shown as they are. */
     {.name = "state",
-     .type = FIELD_ENUM,
+     .type = FIELD_ID,
      .offset = AT(state),
-     .names = states,
+     .max = STATE_MAX,
      .flags = FIELD_REQUIRED},
     {.name = "generation", .type = FIELD_INT, .offset = AT(generation)},
     {.name = "version", .type = FIELD_INT, .offset = AT(version)},
+    {.name = "wants", .type = FIELD_INT, .offset = AT(wants)},
     {.name = "restarts", .type = FIELD_INT, .offset = AT(restarts)},
     {.name = "pid", .type = FIELD_INT, .offset = AT(pid)},
     {.name = "since_ms", .type = FIELD_INT, .offset = AT(since_ms)},
-    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 256},
+    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = WORDS_MAX},
+    {.name = "limits", .type = FIELD_STR, .offset = AT(limits), .max = WORDS_MAX},
     {.name = "healthy", .type = FIELD_JSON, .offset = AT(healthy)},
 };
 static const struct schema copy_schema = {
@@ -384,14 +397,16 @@ static enum err read_copy(const struct json *item, struct arena *arena,
     *ret_copy = (struct deploys_copy){.id = in.id,
                                       .generation = in.generation,
                                       .version = in.version,
-                                      .state = str_of(states[in.state]),
+                                      .state = in.state,
+                                      .wants = in.wants,
                                       .restarts = in.restarts,
                                       .pid = in.pid,
                                       .since_ms = in.since_ms,
                                       .healthy = healthy == JSON_TRUE    ? STR("true")
                                                  : healthy == JSON_FALSE ? STR("false")
                                                                          : STR("null"),
-                                      .reason = in.reason.at ? in.reason : STR("")};
+                                      .reason = in.reason.at ? in.reason : STR(""),
+                                      .limits = in.limits.at ? in.limits : STR("")};
     return ERR_OK;
 }
 

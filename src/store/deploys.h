@@ -47,7 +47,7 @@ struct deploys_spec {
     struct str args; /* JSON array of texts */
     struct str env;  /* JSON object of texts */
     struct str selector;
-    struct str options; /* JSON object: health, limits, stop_grace_ms, restart */
+    struct str options; /* JSON object: the rest, as the server puts it */
     bool enabled;
 };
 
@@ -57,7 +57,10 @@ struct deploys_row {
     int64_t generation;
     int64_t version;
     struct str created_at, updated_at;
+    /* "finished" or "failed": this version ran to its end and is not started again; "" = it is. */
+    struct str ended;
     struct str state; /* LIST: of its owner's copy, as it last told; at == NULL: nothing was told */
+    int64_t copy_version; /* LIST: likewise */
 };
 
 /* A copy as its node tells it. */
@@ -72,8 +75,11 @@ struct deploys_copy {
     int64_t since_ms;
     struct str healthy; /* JSON: true, false or null */
     struct str reason;
+    struct str limits;  /* are they enforced? "" = it has none */
+    int64_t wants;      /* STATUS: a daemon asks to go on to this version; 0: it does not */
     int64_t updated_ms; /* answer: of the database's clock */
     bool stale;         /* answer of STATUS: not the node's in that generation */
+    struct str waits;   /* answer of STATUS: why it may not; at == NULL: it may */
 };
 
 struct deploys_event {

@@ -100,10 +100,14 @@ static bool forget_old(struct work *work)
 
 static bool read_own(struct work *work)
 {
+/* clang-format off */
 #define MUST_RUN(D)                                                                                \
-    "SELECT " DEPLOYS_COLUMNS(D) " FROM deployment WHERE enabled AND (type = 'daemon' OR"          \
-                                 " (type = 'deployment' AND address = $1)) ORDER BY " D##_BYTES(   \
-                                     "id")
+    "SELECT " DEPLOYS_COLUMNS(D) ", COALESCE((SELECT s.state FROM berth_deployment_status s"       \
+    " WHERE deployment.type = 'daemon' AND s.id = " D##_TEXT("deployment.id") " AND s.address = $1"\
+    " AND s.version = deployment.spec_version AND s.state IN ('finished', 'failed')), ended)"      \
+    " FROM deployment WHERE enabled AND (type = 'daemon' OR (type = 'deployment' AND address = $1" \
+    ")) ORDER BY " D##_BYTES("id")
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(MUST_RUN);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
@@ -112,8 +116,10 @@ static bool read_own(struct work *work)
         return false;
     op->u.renew.count = rows.count;
     op->u.renew.items = arena_array(op->arena, struct deploys_row, rows.count + 1);
-    for (size_t i = 0; i < rows.count; i++)
+    for (size_t i = 0; i < rows.count; i++) {
         deploys_row_read(&rows, i, &op->u.renew.items[i]);
+        op->u.renew.items[i].ended = sql_cell(&rows, i, DEPLOYS_COLUMN_COUNT);
+    }
     return true;
 }
 
@@ -157,38 +163,13 @@ static bool read_leases(struct work *work)
 
 static bool read_view(struct work *work)
 {
-#define VIEW(D)                                                                                     \
-    "SELECT " D##_TEXT("id") ", type, enabled, address, generation, selector, " D##_WHEN(           \
-        "created"                                                                                   \
-        "_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE " D##_BYTES("id") " > $1 "       \
-                                                                                     "ORDER "       \
-                                                                                     "BY"           \
-                                                                                     " " D##_BYTES( \
-                                                                                         "id") " "  \
-                                                                                               "L"  \
-                                                                                               "I"  \
-                                                                                               "M"  \
-                                                                                               "I"  \
-                                                                                               "T"  \
-                                                                                               " "  \
-                                                                                               "C"  \
-                                                                                               "A"  \
-                                                                                               "S"  \
-                                                                                               "T"  \
-                                                                                               "("  \
-                                                                                               "$"  \
-                                                                                               "2"  \
-                                                                                               " "  \
-                                                                                               "A"  \
-                                                                                               "S"  \
-                                                                                               " "  \
-                                                                                               "B"  \
-                                                                                               "I"  \
-                                                                                               "G"  \
-                                                                                               "I"  \
-                                                                                               "N"  \
-                                                                                               "T"  \
-                                                                                               ")"
+/* One that ran to its end is as good as disabled: nobody counts it, nobody claims it. */
+/* clang-format off */
+#define VIEW(D)                                                                                    \
+    "SELECT " D##_TEXT("id") ", type, enabled AND ended = '', address, generation, selector, "     \
+    D##_WHEN("created_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE "                   \
+    D##_BYTES("id") " > $1 ORDER BY " D##_BYTES("id") " LIMIT CAST($2 AS BIGINT)"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(VIEW);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
@@ -300,7 +281,7 @@ static bool take(struct work *work, int64_t *ret_changed)
 {
 #define CLAIM(D)                                                                                   \
     "UPDATE deployment SET address = CAST($2 AS TEXT), generation = generation + 1"                \
-    " WHERE " D##_TEXT("id") " = $1 AND type = 'deployment' AND enabled"                           \
+    " WHERE " D##_TEXT("id") " = $1 AND type = 'deployment' AND enabled AND ended = ''"            \
                              " AND address = CAST($3 AS TEXT) AND generation = $4 AND (CAST($5 "   \
                              "AS BIGINT) = 1 OR ("                                                 \
                              "EXISTS (SELECT 1 FROM berth_node_lease WHERE address = CAST($2 AS "  \

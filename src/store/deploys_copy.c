@@ -7,22 +7,24 @@
 
 /* What the table holds of a copy, beside what its node says now. */
 struct held {
-    struct deploys_copy copy;
+    struct deploys_copy copy; /* state.at == NULL: nothing was said of it before */
     bool daemon;
-    int64_t row_generation;
+    int64_t row_generation, row_version;
+    struct str ended;
+    bool told; /* its node has named it now */
 };
 
 /* All a node may have copies of: what it owns, and daemons. */
 static bool read_held(struct work *work, struct map *held)
 {
+/* clang-format off */
 #define HELD(D)                                                                                    \
-    "SELECT " D##_TEXT(                                                                            \
-        "d.id") ", d.type, d.generation, s.generation, s.version, s.state,"                        \
-                " s.restarts, s.pid, s.since_ms, s.healthy, s.reason FROM deployment d"            \
-                " LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT(                        \
-                    "d.id") " AND s.address = $1"                                                  \
-                            " WHERE d.type = 'daemon' OR (d.type = 'deployment' AND d.address = "  \
-                            "$1)"
+    "SELECT " D##_TEXT("d.id") ", d.type, d.generation, d.spec_version, d.ended,"                  \
+    " s.generation, s.version, s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason,"       \
+    " s.limits FROM deployment d LEFT JOIN berth_deployment_status s"                              \
+    " ON s.id = " D##_TEXT("d.id") " AND s.address = $1"                                           \
+    " WHERE d.type = 'daemon' OR (d.type = 'deployment' AND d.address = $1)"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(HELD);
     struct sql_rows rows;
 
@@ -33,15 +35,18 @@ static bool read_held(struct work *work, struct map *held)
 
         *one = (struct held){.daemon = deploy_type_by_name(sql_cell(&rows, i, 1)) == DEPLOY_DAEMON,
                              .row_generation = sql_cell_int(&rows, i, 2),
+                             .row_version = sql_cell_int(&rows, i, 3),
+                             .ended = sql_cell(&rows, i, 4),
                              .copy = {.id = sql_cell(&rows, i, 0),
-                                      .generation = sql_cell_int(&rows, i, 3),
-                                      .version = sql_cell_int(&rows, i, 4),
-                                      .state = sql_cell(&rows, i, 5),
-                                      .restarts = sql_cell_int(&rows, i, 6),
-                                      .pid = sql_cell_int(&rows, i, 7),
-                                      .since_ms = sql_cell_int(&rows, i, 8),
-                                      .healthy = sql_cell(&rows, i, 9),
-                                      .reason = sql_cell(&rows, i, 10)}};
+                                      .generation = sql_cell_int(&rows, i, 5),
+                                      .version = sql_cell_int(&rows, i, 6),
+                                      .state = sql_cell(&rows, i, 7),
+                                      .restarts = sql_cell_int(&rows, i, 8),
+                                      .pid = sql_cell_int(&rows, i, 9),
+                                      .since_ms = sql_cell_int(&rows, i, 10),
+                                      .healthy = sql_cell(&rows, i, 11),
+                                      .reason = sql_cell(&rows, i, 12),
+                                      .limits = sql_cell(&rows, i, 13)}};
         map_put(held, one->copy.id, one);
     }
     return true;
@@ -52,71 +57,149 @@ static bool same_copy(const struct deploys_copy *a, const struct deploys_copy *b
     return a->generation == b->generation && a->version == b->version &&
            str_eq(a->state, b->state) && a->restarts == b->restarts && a->pid == b->pid &&
            a->since_ms == b->since_ms && str_eq(a->healthy, b->healthy) &&
-           str_eq(a->reason, b->reason);
+           str_eq(a->reason, b->reason) && str_eq(a->limits, b->limits);
 }
 
 static bool write_copy(struct work *work, const struct deploys_copy *copy)
 {
 #define COPY(D)                                                                                    \
     "INSERT INTO berth_deployment_status (id, address, generation, version, state, restarts, pid," \
-    " since_ms, healthy, reason, updated_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, "         \
-    "$10, " D##_NOW                                                                                \
+    " since_ms, healthy, reason, limits, updated_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,"  \
+    " $10, $11, " D##_NOW                                                                          \
         ") ON CONFLICT (id, address) DO UPDATE SET generation = excluded.generation, version"      \
         " = excluded.version, state = excluded.state, restarts = excluded.restarts, pid = "        \
         "excluded.pid"                                                                             \
         ", since_ms = excluded.since_ms, healthy = excluded.healthy, reason = excluded.reason,"    \
-        " updated_ms = excluded.updated_ms"
+        " limits = excluded.limits, updated_ms = excluded.updated_ms"
     static const struct sql_text text = DEPLOYS_BOTH(COPY);
 
     return WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
                     SQL_INT(copy->generation), SQL_INT(copy->version), SQL_STR(copy->state),
                     SQL_INT(copy->restarts), SQL_INT(copy->pid), SQL_INT(copy->since_ms),
-                    SQL_STR(copy->healthy), SQL_STR(copy->reason));
+                    SQL_STR(copy->healthy), SQL_STR(copy->reason), SQL_STR(copy->limits));
 }
 
-/* A state worth a line in the history: it will not get well by itself. */
-static bool note_trouble(struct work *work, const struct deploys_copy *copy,
-                         const struct deploys_copy *before)
+static bool forget_copy(struct work *work, struct str id)
 {
-    static const char *const trouble[] = {"crash_loop", "unhealthy"};
+    static const struct sql_text text = {
+        {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
+         "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
+
+    return WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
+}
+
+/* A state worth a line in the history: it will not get well by itself, or is over. */
+static bool note_state(struct work *work, const struct deploys_copy *copy,
+                       const struct deploys_copy *before)
+{
+    static const char *const states[] = {"crash_loop", "unhealthy", "refused", "finished",
+                                         "failed"};
     struct deploys_row row = {
         .spec.id = copy->id, .generation = copy->generation, .version = copy->version};
 
     if (before->state.at && str_eq(copy->state, before->state))
         return true;
-    for (size_t i = 0; i < COUNT_OF(trouble); i++)
-        if (str_is(copy->state, trouble[i]))
-            return deploys_note(work, &row, trouble[i], work->op->node,
+    for (size_t i = 0; i < COUNT_OF(states); i++)
+        if (str_is(copy->state, states[i]))
+            return deploys_note(work, &row, states[i], work->op->node,
                                 arena_cstr(work->op->arena, copy->reason));
     return true;
 }
 
-static bool settle_copy(struct work *work, struct deploys_copy *copy, const struct held *held)
+/* It ran to its end: nobody claims this version any more, not even when its node is gone. */
+static bool end_version(struct work *work, const struct deploys_copy *copy, bool *changed)
 {
-    static const struct sql_text forget = {
-        {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
-         "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
+#define END(D)                                                                                     \
+    "UPDATE deployment SET ended = $2 WHERE " D##_TEXT(                                            \
+        "id") " = $1 AND spec_version = $3 AND generation = $4 AND type = 'deployment'"
+    static const struct sql_text text = DEPLOYS_BOTH(END);
+    struct sql_rows rows;
 
-    assert(copy->id.len > 0 && copy->state.len > 0 && copy->healthy.at && copy->reason.at);
-    copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
-    if (copy->stale)
-        return WORK_RUN(work, &forget, NULL, SQL_STR(copy->id), SQL_STR(work->op->node));
-    if (held->copy.state.at && same_copy(copy, &held->copy))
-        return true;
-    return write_copy(work, copy) && note_trouble(work, copy, &held->copy);
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(copy->state),
+                  SQL_INT(copy->version), SQL_INT(copy->generation)))
+        return false;
+    *changed = *changed || rows.changed > 0;
+    return true;
 }
 
+/* Of the first row: address, version, state, reason. */
+static struct str why_not_yet(struct work *work, int64_t wants, const struct sql_rows *rows)
+{
+    static const char *const bad[] = {"unhealthy", "backoff", "crash_loop", "refused", "failed"};
+    struct str address = sql_cell(rows, 0, 0), state = sql_cell(rows, 0, 2);
+
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (str_is(state, bad[i]) && sql_cell_int(rows, 0, 1) == wants)
+            return arena_fmt(work->op->arena,
+                             "The update stopped: version %lld is not well on " STR_FMT " (" STR_FMT
+                             "). " STR_FMT,
+                             (long long)wants, STR_ARG(address), STR_ARG(state),
+                             STR_ARG(sql_cell(rows, 0, 3)));
+    return arena_fmt(work->op->arena, "The update waits for " STR_FMT " (" STR_FMT ").",
+                     STR_ARG(address), STR_ARG(state));
+}
+
+/* A changed daemon goes from node to node in the order of their addresses, and stops at the first
+ * on which the new version is not well. Nodes whose lease has run out do not count. */
+static bool look_for_turn(struct work *work, struct deploys_copy *copy)
+{
+/* clang-format off */
+#define BEFORE(D)                                                                                  \
+    "SELECT s.address, s.version, s.state, s.reason FROM berth_deployment_status s"                \
+    " JOIN berth_node_lease l ON l.address = s.address WHERE s.id = $1"                            \
+    " AND " D##_BYTES("s.address") " < $2 AND l.until_ms >= " D##_NOW                              \
+    " AND NOT (s.version = $3 AND (s.state = 'finished' OR (s.state = 'running'"                   \
+    " AND s.healthy = 'true'))) ORDER BY s.version DESC, " D##_BYTES("s.address") " LIMIT 1"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(BEFORE);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(work->op->node),
+                  SQL_INT(copy->wants)))
+        return false;
+    if (rows.count > 0)
+        copy->waits = why_not_yet(work, copy->wants, &rows);
+    return true;
+}
+
+static bool settle_copy(struct work *work, struct deploys_copy *copy, struct held *held,
+                        bool *changed)
+{
+    bool over = str_is(copy->state, "finished") || str_is(copy->state, "failed");
+
+    assert(copy->id.len > 0 && copy->state.len > 0 && copy->healthy.at && copy->reason.at &&
+           copy->limits.at);
+    copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
+    if (copy->stale)
+        return forget_copy(work, copy->id);
+    held->told = true;
+    if (copy->wants && held->daemon && !look_for_turn(work, copy))
+        return false;
+    if (over && !held->daemon && held->row_version == copy->version &&
+        !str_eq(held->ended, copy->state) && !end_version(work, copy, changed))
+        return false;
+    if (held->copy.state.at && same_copy(copy, &held->copy))
+        return true;
+    return write_copy(work, copy) && note_state(work, copy, &held->copy);
+}
+
+/* A status names all copies of its node: what it does not name is no longer there. */
 bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
     struct map held = {0};
-    bool ok = read_held(work, &held);
+    struct held *one;
+    bool changed = false, ok = read_held(work, &held);
 
     assert(op->u.status.count <= DEPLOYS_COPIES_MAX);
     for (size_t i = 0; ok && i < op->u.status.count; i++)
-        ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id));
+        ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
+                         &changed);
+    for (size_t i = 0; ok && (one = map_next(&held, &i));)
+        if (!one->told && one->copy.state.at)
+            ok = forget_copy(work, one->copy.id);
     map_free(&held);
-    return ok;
+    return ok && (!changed || deploys_bump(work, false));
 }
 
 /* One deployment of a node whose lease has run out; the lease is locked, or its node could renew it

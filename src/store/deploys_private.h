@@ -32,20 +32,14 @@
     }
 
 /* The columns of a row, in the order deploys_row_read() takes them. */
-#define DEPLOYS_COLUMNS(D)                                                                              \
-    D##_TEXT("id") ", type, package_name, package_version, command, " D##_TEXT(                         \
-        "args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled, address, "          \
-                                                                        "generation, "                  \
-                                                                        "spec_version, " D##_WHEN(      \
-                                                                            "created_at") ","           \
-                                                                                          " " D##_WHEN( \
-                                                                                              "up"      \
-                                                                                              "da"      \
-                                                                                              "te"      \
-                                                                                              "d_"      \
-                                                                                              "a"       \
-                                                                                              "t")
-enum { DEPLOYS_COLUMN_COUNT = 15 };
+/* clang-format off */
+#define DEPLOYS_COLUMNS(D)                                                                         \
+    D##_TEXT("id") ", type, package_name, package_version, command, "                              \
+    D##_TEXT("args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled,"          \
+    " address, generation, spec_version, ended, "                                                  \
+    D##_WHEN("created_at") ", " D##_WHEN("updated_at")
+/* clang-format on */
+enum { DEPLOYS_COLUMN_COUNT = 16 };
 
 /* One op on its way through the database. False from any of these: the database failed. */
 struct work {

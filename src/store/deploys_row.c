@@ -27,8 +27,9 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
         .address = sql_cell(rows, at, 10),
         .generation = sql_cell_int(rows, at, 11),
         .version = sql_cell_int(rows, at, 12),
-        .created_at = sql_cell(rows, at, 13),
-        .updated_at = sql_cell(rows, at, 14),
+        .ended = sql_cell(rows, at, 13),
+        .created_at = sql_cell(rows, at, 14),
+        .updated_at = sql_cell(rows, at, 15),
     };
 }
 

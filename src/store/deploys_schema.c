@@ -71,6 +71,7 @@ static const struct {
     COLUMN("options", "TEXT NOT NULL DEFAULT '{}'", "JSONB NOT NULL DEFAULT '{}'"),
     COLUMN("generation", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
     COLUMN("spec_version", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
+    COLUMN("ended", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
 #undef COLUMN
 };
 
@@ -124,9 +125,20 @@ static bool index_address(struct sql *sql, struct arena *arena)
     return sql_run(sql, &text, NULL, 0, arena, NULL);
 }
 
+/* Number 3: a version that ran to its end, and whether the limits of a copy are enforced. */
+static bool add_ended(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text text = {
+        {"ALTER TABLE berth_deployment_status ADD COLUMN limits TEXT NOT NULL DEFAULT ''",
+         "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS limits TEXT NOT NULL"
+         " DEFAULT ''"}};
+
+    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
+}
+
 /* A row per version; the next one stands behind the last. */
-static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {make_tables,
-                                                                           index_address};
+static bool (*const migrations[])(struct sql *sql,
+                                  struct arena *arena) = {make_tables, index_address, add_ended};
 
 static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schema)
 {

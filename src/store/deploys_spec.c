@@ -9,29 +9,19 @@ enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 
 bool deploys_list(struct work *work)
 {
+/* clang-format off */
+#define COPY_OF_OWNER(D, column)                                                                   \
+    "(SELECT s." column " FROM berth_deployment_status s WHERE s.id = " D##_TEXT("deployment.id")  \
+    " AND s.address = deployment.address)"
 #define LIST(D)                                                                                    \
-    "SELECT " DEPLOYS_COLUMNS(D) ", (SELECT s.state FROM berth_deployment_status s WHERE s.id "    \
-                                 "= " D##_TEXT("deployment.id") " AND s.address = "                \
-                                                                "deployment.address) FROM "        \
-                                                                "deployment WHERE " D##_BYTES(     \
-                                                                    "id") " > $1"                  \
-                                                                          " AND (CAST($2 AS "      \
-                                                                          "TEXT) IS NULL OR type " \
-                                                                          "= $2)"                  \
-                                                                          " AND (CAST($3 AS "      \
-                                                                          "TEXT) IS NULL OR "      \
-                                                                          "address = $3)"          \
-                                                                          " AND (CAST($4 AS "      \
-                                                                          "TEXT) IS NULL OR "      \
-                                                                          "package_name = $4)"     \
-                                                                          " AND (CAST($5 AS "      \
-                                                                          "BIGINT) < 0 OR "        \
-                                                                          "enabled = (CAST($5 AS " \
-                                                                          "BIGINT) = 1))"          \
-                                                                          " ORDER BY " D##_BYTES(  \
-                                                                              "id") " LIMIT "      \
-                                                                                    "CAST($6 AS "  \
-                                                                                    "BIGINT)"
+    "SELECT " DEPLOYS_COLUMNS(D) ", " COPY_OF_OWNER(D, "state") ", " COPY_OF_OWNER(D, "version")   \
+    " FROM deployment WHERE " D##_BYTES("id") " > $1"                                              \
+    " AND (CAST($2 AS TEXT) IS NULL OR type = $2)"                                                 \
+    " AND (CAST($3 AS TEXT) IS NULL OR address = $3)"                                              \
+    " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                                         \
+    " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                          \
+    " ORDER BY " D##_BYTES("id") " LIMIT CAST($6 AS BIGINT)"
+    /* clang-format on */
     static const struct sql_text list = DEPLOYS_BOTH(LIST);
     struct deploys_op *op = work->op;
     size_t max = op->u.list.max;
@@ -49,6 +39,7 @@ bool deploys_list(struct work *work)
     for (size_t i = 0; i < op->u.list.count; i++) {
         deploys_row_read(&rows, i, &op->u.list.items[i]);
         op->u.list.items[i].state = sql_cell(&rows, i, DEPLOYS_COLUMN_COUNT);
+        op->u.list.items[i].copy_version = sql_cell_int(&rows, i, DEPLOYS_COLUMN_COUNT + 1);
     }
     return deploys_meta(work);
 }
@@ -58,9 +49,10 @@ static bool read_copies(struct work *work)
 {
     static const struct sql_text copies = {
         {"SELECT address, generation, version, state, restarts, pid, since_ms, healthy, reason,"
-         " updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address",
+         " limits, updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address",
          "SELECT address, generation, version, state, restarts, pid, since_ms, healthy, reason,"
-         " updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address COLLATE \"C\""}};
+         " limits, updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address COLLATE "
+         "\"C\""}};
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
@@ -79,7 +71,8 @@ static bool read_copies(struct work *work)
                                               .since_ms = sql_cell_int(&rows, i, 6),
                                               .healthy = sql_cell(&rows, i, 7),
                                               .reason = sql_cell(&rows, i, 8),
-                                              .updated_ms = sql_cell_int(&rows, i, 9)};
+                                              .limits = sql_cell(&rows, i, 9),
+                                              .updated_ms = sql_cell_int(&rows, i, 10)};
     return true;
 }
 
@@ -196,8 +189,8 @@ static bool replace(struct work *work)
     "UPDATE deployment SET address = CASE WHEN type = $2 THEN address ELSE '' END,"                \
     " generation = CASE WHEN type = $2 THEN generation ELSE generation + 1 END, type = $2,"        \
     " package_name = $3, package_version = $4, command = $5, args = $6, env = $7, selector = $8,"  \
-    " options = $9, enabled = $10, spec_version = spec_version + 1, updated_at = " D##_TIME        \
-        " WHERE " D##_TEXT("id") " = $1"
+    " options = $9, enabled = $10, ended = '', spec_version = spec_version + 1, updated_at "       \
+    "= " D##_TIME " WHERE " D##_TEXT("id") " = $1"
     static const struct sql_text text = DEPLOYS_BOTH(REPLACE);
     const struct deploys_spec *spec = work->op->u.put.spec;
 
@@ -255,8 +248,8 @@ static bool find_existing(struct work *work, bool *ret_ok)
 static bool touch(struct work *work, bool enabled, const char *what)
 {
 #define TOUCH(D)                                                                                   \
-    "UPDATE deployment SET enabled = $2, spec_version = spec_version + 1, updated_at = " D##_TIME  \
-        " WHERE " D##_TEXT("id") " = $1"
+    "UPDATE deployment SET enabled = $2, ended = '', spec_version = spec_version + 1,"             \
+    " updated_at = " D##_TIME " WHERE " D##_TEXT("id") " = $1"
     static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
 
     return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&

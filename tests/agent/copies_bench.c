@@ -21,6 +21,7 @@ static void on_found(struct run *run)
 void bench_make(struct bench *bench)
 {
     fake_run_reset();
+    fake_run_offered = (struct run_limits_offered){.memory = true, .pids = true, .cpu = true};
     strcpy(bench->dir, "/tmp/berth-copies-XXXXXX");
     assert_non_null(mkdtemp(bench->dir));
     bench->config = (struct config){.restart_min_ms = 1000,
@@ -40,6 +41,7 @@ void bench_open(struct bench *bench)
     char path[96];
 
     assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
+    bench->loop.wall_ms += ++bench->lives; /* no two lives begin within one millisecond */
     snprintf(path, sizeof path, "%s/runs", bench->dir);
     assert_int_equal(runs_new(&bench->loop, path, "shim", NULL, bench, &bench->runs, &why), ERR_OK);
     config.runs = bench->runs;

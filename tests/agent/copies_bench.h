@@ -12,6 +12,7 @@ struct bench {
     struct config config;
     char dir[64];
     int changes;
+    int lives; /* of an agent */
     struct arena arena;
 };
 

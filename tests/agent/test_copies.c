@@ -44,20 +44,28 @@ static void fence(struct bench *bench, int64_t ms)
     copies_fence(bench->copies, clock_boot_ms() + ms, 2000);
 }
 
-/* "state" of the only copy, as it is told. */
-static struct str told(struct bench *bench, const char *name)
+/* What is told of a copy. */
+static struct str told_of(struct bench *bench, const char *id, const char *name)
 {
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
-    const struct json *list;
+    const struct json *list, *item;
 
     copies_write(bench->copies, &w);
     list = bench_json(bench, buf_view(&text));
     buf_free(&text);
-    assert_int_equal(list->count, 1);
-    return json_type(json_get(json_first(list), name)) == JSON_STR
-               ? json_str(json_get(json_first(list), name), &bench->arena)
-               : json_raw(json_get(json_first(list), name));
+    item = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+        if (json_str_is(json_get(item, "id"), id))
+            return json_type(json_get(item, name)) == JSON_STR
+                       ? json_str(json_get(item, name), &bench->arena)
+                       : json_raw(json_get(item, name));
+    return STR_NONE;
+}
+
+static struct str told(struct bench *bench, const char *name)
+{
+    return told_of(bench, "web", name);
 }
 
 static struct fake_run *up(struct bench *bench, const char *id)
@@ -67,6 +75,17 @@ static struct fake_run *up(struct bench *bench, const char *id)
     assert_non_null(run);
     fake_run_begin(run->key);
     return run;
+}
+
+#define CHECKED(check)                                                                             \
+    "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{\"command\":\"serve\",\"health\":"  \
+    "{" check ",\"interval_ms\":1000,\"failures\":2}}}]"
+
+static struct fake_run *newest(const char *prefix)
+{
+    struct fake_run *run = &fake_runs[fake_run_count - 1];
+
+    return strncmp(run->key, prefix, strlen(prefix)) == 0 ? run : NULL;
 }
 
 static void test_starts_with_a_lease_only(void **state)
@@ -95,6 +114,8 @@ static void test_starts_with_a_lease_only(void **state)
     assert_str(told(bench, "state"), "starting");
     up(bench, "web");
     assert_str(told(bench, "state"), "running");
+    assert_str(told(bench, "healthy"), "null"); /* it has just begun */
+    bench_tick(bench, 2000);
     assert_str(told(bench, "healthy"), "true");
     for (int i = 0; i < 10; i++) {
         bench_round(bench, "[" ROW("web", 3, 2) "]");
@@ -147,6 +168,29 @@ static void test_crashes(void **state)
     assert_int_equal(bench_alive("web"), 1);
 }
 
+/* A version is not to blame for the one before it: no pause, no word of a loop. */
+static void test_a_new_version_ends_a_crash_loop(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    for (int i = 0; i < 6; i++) {
+        while (bench_alive("web") == 0)
+            bench_tick(bench, 1000);
+        if (i < 5)
+            fake_run_end(up(bench, "web")->key, "EXITED", 1, -1, "");
+    }
+    assert_str(told(bench, "state"), "crash_loop");
+    bench_round(bench, "[" ROW("web", 1, 2) "]");
+    fake_run_end(bench_run("web")->key, "EXITED", 1, -1, ""); /* before it was stopped */
+    bench_tick(bench, 0);
+    up(bench, "web");
+    assert_str(told(bench, "state"), "running");
+    bench_tick(bench, 2000);
+    assert_str(told(bench, "healthy"), "true");
+}
+
 static void test_what_is_not_named_stops(void **state)
 {
     struct bench *bench = *state;
@@ -171,7 +215,8 @@ static void test_what_is_not_named_stops(void **state)
     assert_int_equal(fake_run_count, 2);
 }
 
-static void test_a_new_version_replaces_one_at_a_time(void **state)
+/* Each by itself: none waits for another. */
+static void test_a_new_version_replaces(void **state)
 {
     struct bench *bench = *state;
     struct fake_run *old[2];
@@ -181,22 +226,40 @@ static void test_a_new_version_replaces_one_at_a_time(void **state)
     old[0] = up(bench, "web");
     old[1] = up(bench, "api");
     bench_round(bench, "[" ROW("web", 1, 2) "," ROW("api", 1, 2) "]");
-    bench_tick(bench, HOUR_MS);
-    assert_string_equal(old[0]->stop, "REPLACED");
-    assert_string_equal(old[1]->stop, "");
-    assert_int_equal(bench_alive("web"), 1); /* never two */
-    fake_run_end(old[0]->key, "REPLACED", -1, 15, "");
-    bench_tick(bench, 100);
-    assert_int_equal(bench_alive("web"), 1);
-    up(bench, "web");
-    bench_tick(bench, 100);
-    assert_string_equal(old[1]->stop, ""); /* not before the first has settled */
+    for (int i = 0; i < 2; i++) {
+        const char *id = i ? "api" : "web";
+
+        assert_string_equal(old[i]->stop, "REPLACED");
+        assert_int_equal(bench_alive(id), 1); /* never two */
+        fake_run_end(old[i]->key, "REPLACED", -1, 15, "");
+        bench_tick(bench, 100);
+        assert_int_equal(bench_alive(id), 1);
+        assert_true(bench_run(id) != old[i]);
+    }
+}
+
+/* A version that cannot be started leaves the one before it running, with its checks. */
+static void test_what_cannot_be_started_replaces_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *old;
+
+    bench_round(bench, CHECKED("\"command\":[\"probe\"]"));
+    fence(bench, HOUR_MS);
+    old = up(bench, "web");
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":2,\"spec\":"
+                       "{\"command\":[\"/no/such/program\"]}}," ROW("api", 1, 1) "]");
+    bench_tick(bench, 0);
     bench_tick(bench, 1000);
-    bench_tick(bench, 100);
-    assert_string_equal(old[1]->stop, "REPLACED");
-    fake_run_end(old[1]->key, "REPLACED", -1, 15, "");
-    bench_tick(bench, 100);
-    assert_true(bench_run("api") != old[1]);
+    assert_string_equal(old->stop, "");
+    assert_non_null(newest("h.")); /* of the version that runs */
+    fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
+    assert_str(told_of(bench, "web", "state"), "updating");
+    assert_str(told_of(bench, "web", "version"), "1");
+    assert_str(told_of(bench, "web", "healthy"), "true");
+    assert_has(told_of(bench, "web", "reason"), "/no/such/program");
+    bench_round(bench, "[" ROW("web", 1, 3) "," ROW("api", 1, 1) "]");
+    assert_string_equal(old->stop, "REPLACED");
 }
 
 static void test_a_new_generation_ends_the_old_at_once(void **state)
@@ -286,27 +349,21 @@ static void test_a_spec_that_cannot_be_run(void **state)
 {
     struct bench *bench = *state;
 
-    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{}}]");
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":7,\"version\":5,\"spec\":{}}]");
     fence(bench, HOUR_MS);
-    assert_str(told(bench, "state"), "stopped");
+    assert_str(told(bench, "state"), "refused");
     assert_has(told(bench, "reason"), "command");
-    bench_round(bench, "[" ROW("web", 1, 2) "]");
+    assert_str(told(bench, "generation"), "7"); /* of this assignment, or nobody would hear of it */
+    assert_str(told(bench, "version"), "5");
+    bench_round(bench, "[" ROW("web", 7, 6) "]");
     up(bench, "web");
-    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":3,\"spec\":{}}]");
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":7,\"version\":7,\"spec\":{}}]");
     bench_tick(bench, HOUR_MS);
     assert_string_equal(bench_run("web")->stop, ""); /* what runs, runs */
+    assert_str(told(bench, "state"), "updating");
     assert_has(told(bench, "reason"), "command");
-}
-
-#define CHECKED(check)                                                                             \
-    "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"spec\":{\"command\":\"serve\",\"health\":"  \
-    "{" check ",\"interval_ms\":1000,\"failures\":2}}}]"
-
-static struct fake_run *newest(const char *prefix)
-{
-    struct fake_run *run = &fake_runs[fake_run_count - 1];
-
-    return strncmp(run->key, prefix, strlen(prefix)) == 0 ? run : NULL;
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":8,\"version\":7,\"spec\":{}}]");
+    assert_string_equal(bench_run("web")->stop, "REPLACED"); /* of an assignment that is over */
 }
 
 static void test_health_by_command(void **state)
@@ -343,6 +400,68 @@ static void fail_check(struct bench *bench)
     bench_tick(bench, 1000);
     assert_non_null(newest("h."));
     fake_run_end(newest("h.")->key, "EXITED", 1, -1, "");
+}
+
+/* The reason is what the check said, while it fails and after it was restarted for it. */
+static void test_why_it_is_not_well(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, CHECKED("\"command\":[\"probe\"]"));
+    fence(bench, HOUR_MS);
+    up(bench, "web");
+    bench_tick(bench, 0);
+    for (int i = 0; i < 2; i++) {
+        bench_tick(bench, 1000);
+        fake_run_end(newest("h.")->key, "EXITED", 1, -1, "one\nno route\n");
+        assert_has(told(bench, "reason"), "no route");
+    }
+    fake_run_end(bench_run("web")->key, "UNHEALTHY", -1, 15, "");
+    assert_str(told(bench, "state"), "backoff");
+    assert_has(told(bench, "reason"), "no route");
+    bench_tick(bench, 5000);
+    up(bench, "web");
+    assert_has(told(bench, "reason"), "no route"); /* why it was restarted */
+    bench_round(bench, "[" ROW("web", 1, 2) "]");
+    fake_run_end(bench_run("web")->key, "REPLACED", -1, 15, "");
+    bench_tick(bench, 0); /* no failure, though a check had failed: without a pause */
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+static void answer(struct bench *bench, const char *reply)
+{
+    copies_told(bench->copies, bench_json(bench, str_of(reply)));
+    bench_tick(bench, 0);
+}
+
+static void test_a_daemon_waits_for_its_turn(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *old;
+
+    bench_round(bench, "[" DAEMON("web", 1) "]");
+    old = up(bench, "web");
+    answer(bench, "{\"stale\":[]}"); /* to a status that did not ask */
+    bench_round(bench, "[" DAEMON("web", 2) "]");
+    bench_tick(bench, 100);
+    assert_string_equal(old->stop, "");
+    assert_str(told(bench, "wants"), "2");
+    answer(bench, "{\"waits\":[{\"id\":\"web\",\"reason\":\"Not on n0 yet.\"}]}");
+    assert_string_equal(old->stop, "");
+    assert_str(told(bench, "state"), "updating");
+    assert_str(told(bench, "reason"), "Not on n0 yet.");
+    assert_str(told(bench, "wants"), "null"); /* not with every status */
+    answer(bench, "{\"waits\":[]}");
+    assert_string_equal(old->stop, "");
+    bench_tick(bench, 1000);
+    assert_str(told(bench, "wants"), "2");
+    bench_round(bench, "[" DAEMON("web", 3) "]"); /* the answer is to what was asked */
+    answer(bench, "{\"waits\":[]}");
+    assert_string_equal(old->stop, "");
+    bench_tick(bench, 1000);
+    assert_str(told(bench, "wants"), "3");
+    answer(bench, "{\"waits\":[]}");
+    assert_string_equal(old->stop, "REPLACED");
 }
 
 /* Until a check has passed none counts for so long; from then on all do. */
@@ -421,6 +540,103 @@ static void test_held(void **state)
     assert_int_equal(bench_alive("web"), 1);
 }
 
+#define POLICY(version, policy)                                                                    \
+    "[{\"id\":\"web\",\"generation\":1,\"version\":" #version                                      \
+    ",\"spec\":{\"command\":\"work\",\"restart\":{\"policy\":\"" policy "\"}}}]"
+
+/* Which ends are the last: by policy, reason and code. */
+static void test_restart_policies(void **state)
+{
+    static const struct {
+        const char *rows, *reason;
+        int exit_code;
+        const char *state;
+    } rows[] = {
+        {POLICY(1, "always"), "EXITED", 0, "backoff"},
+        {POLICY(1, "on_failure"), "EXITED", 0, "finished"},
+        {POLICY(1, "on_failure"), "EXITED", 1, "backoff"},
+        {POLICY(1, "on_failure"), "OOM", -1, "backoff"},
+        {POLICY(1, "never"), "EXITED", 0, "finished"},
+        {POLICY(1, "never"), "EXITED", 3, "failed"},
+        {POLICY(1, "never"), "SIGNALLED", -1, "failed"},
+        {POLICY(1, "never"), "SHIM_LOST", -1, "failed"},
+        {POLICY(1, "never"), "EMERGENCY", -1, "backoff"}, /* berth ended it */
+        {POLICY(1, "never"), "DEADLINE", -1, "stopped"},
+    };
+    struct bench *bench = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        bool over = strcmp(rows[i].state, "finished") == 0 || strcmp(rows[i].state, "failed") == 0;
+
+        bench_round(bench, rows[i].rows);
+        fence(bench, HOUR_MS);
+        fake_run_end(up(bench, "web")->key, rows[i].reason, rows[i].exit_code, -1, "");
+        assert_str(told(bench, "state"), rows[i].state);
+        assert_str(told(bench, "restarts"), over ? "0" : "1");
+        bench_tick(bench, HOUR_MS);
+        bench_tick(bench, HOUR_MS);
+        assert_int_equal(bench_alive("web"), !over);
+        bench_round(bench, "[]"); /* and away with it */
+        if (!over)
+            fake_run_end(bench_run("web")->key, "STOPPED", -1, 15, "");
+        bench_tick(bench, 0);
+        fake_run_reset();
+    }
+}
+
+/* Neither a new agent nor a new assignment starts it again; another version does. */
+static void test_what_is_over_stays_over(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *run;
+
+    bench_round(bench, POLICY(1, "never"));
+    fence(bench, HOUR_MS);
+    run = up(bench, "web");
+    bench_close(bench);
+    fake_run_end(run->key, "EXITED", 0, -1, ""); /* while nobody looked */
+    bench_open(bench);
+    bench_round(bench, POLICY(1, "never"));
+    fence(bench, HOUR_MS);
+    bench_tick(bench, HOUR_MS);
+    assert_str(told(bench, "state"), "finished");
+    assert_str(told(bench, "healthy"), "true");
+    assert_int_equal(copies_count(bench->copies), 0);
+    assert_int_equal(fake_run_count, 1);
+    bench_round(bench, POLICY(2, "never"));
+    fence(bench, HOUR_MS);
+    assert_int_equal(bench_alive("web"), 1);
+}
+
+/* The server remembers it for an agent that has lost its files. */
+static void test_the_server_says_it_is_over(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[{\"id\":\"web\",\"generation\":1,\"version\":1,\"ended\":\"failed\","
+                       "\"spec\":{\"command\":\"work\",\"restart\":{\"policy\":\"never\"}}}]");
+    fence(bench, HOUR_MS);
+    bench_tick(bench, HOUR_MS);
+    assert_int_equal(fake_run_count, 0);
+    assert_str(told(bench, "state"), "failed");
+}
+
+/* Where a limit cannot be enforced its copy runs without it, and says so. */
+static void test_limits_are_told(void **state)
+{
+    struct bench *bench = *state;
+
+    fake_run_offered = (struct run_limits_offered){.cpu = true, .missing = "no group"};
+    bench_round(bench, "[" ROW("web", 1, 1) "," DAEMON("log", 1) "]");
+    fence(bench, HOUR_MS);
+    assert_int_equal(bench_run("web")->spec.memory_bytes_max, 0);
+    assert_int_equal(bench_run("web")->spec.cpu_permille_max, 500);
+    assert_str(told(bench, "limits"), "not enforced: memory_mb, pids (no group)");
+    assert_str(told_of(bench, "log", "limits"), "null"); /* it has none */
+    fake_run_offered = (struct run_limits_offered){.cpu = true, .memory = true, .pids = true};
+    assert_str(told(bench, "limits"), "enforced");
+}
+
 static void test_logs(void **state)
 {
     struct bench *bench = *state;
@@ -458,8 +674,12 @@ int main(void)
         COPY_TEST(test_starts_with_a_lease_only),
         COPY_TEST(test_a_daemon_needs_no_lease),
         COPY_TEST(test_crashes),
+        COPY_TEST(test_a_new_version_ends_a_crash_loop),
         COPY_TEST(test_what_is_not_named_stops),
-        COPY_TEST(test_a_new_version_replaces_one_at_a_time),
+        COPY_TEST(test_a_new_version_replaces),
+        COPY_TEST(test_what_cannot_be_started_replaces_nothing),
+        COPY_TEST(test_a_daemon_waits_for_its_turn),
+        COPY_TEST(test_why_it_is_not_well),
         COPY_TEST(test_a_new_generation_ends_the_old_at_once),
         COPY_TEST(test_a_deadline_that_passed_is_not_prolonged),
         COPY_TEST(test_the_fence_is_no_crash),
@@ -470,6 +690,10 @@ int main(void)
         COPY_TEST(test_health_that_passed_early_counts),
         COPY_TEST(test_health_by_http_when_nobody_answers),
         COPY_TEST(test_held),
+        COPY_TEST(test_restart_policies),
+        COPY_TEST(test_what_is_over_stays_over),
+        COPY_TEST(test_the_server_says_it_is_over),
+        COPY_TEST(test_limits_are_told),
         COPY_TEST(test_logs),
     };
 

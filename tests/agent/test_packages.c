@@ -76,6 +76,65 @@ static void test_once(void **state)
     assert_int_equal(bench_alive("c"), 1);
 }
 
+/* A version that cannot be installed leaves the one before it running, and says why. */
+static void test_an_update_waits_for_its_package(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *old;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    bench_round(bench, "[" PACKED("a", "1.0") "]");
+    fake_run_end(install(0)->key, "EXITED", 0, -1, "");
+    bench_tick(bench, 100);
+    old = bench_run("a");
+    fake_run_begin(old->key);
+    bench_round(bench, "[{\"id\":\"a\",\"type\":\"deployment\",\"version\":2,\"spec\":"
+                       "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
+                       "\"package_version\":\"9.9\"}}]");
+    bench_tick(bench, 100);
+    assert_string_equal(old->stop, "");
+    fake_run_end(install(1)->key, "EXITED", 1, -1, "looking\nno such version\n");
+    bench_tick(bench, 100);
+    assert_string_equal(old->stop, "");
+    copies_write(bench->copies, &w);
+    buf_char(&text, 0);
+    assert_non_null(strstr(text.at, "\"state\":\"updating\""));
+    assert_non_null(strstr(text.at, "\"version\":1"));
+    assert_non_null(strstr(text.at, "@acme/web 9.9 cannot be installed"));
+    assert_non_null(strstr(text.at, "no such version"));
+    buf_free(&text);
+    for (int ms = 0; !install(2); ms += 100) {
+        assert_true(ms < 60000);
+        bench_tick(bench, 100); /* tried again */
+    }
+    assert_string_equal(old->stop, "");
+    fake_run_end(install(2)->key, "EXITED", 0, -1, "");
+    bench_tick(bench, 100);
+    assert_string_equal(old->stop, "REPLACED");
+}
+
+/* A check finds itself where its copy is. */
+static void test_checks_run_in_the_package(void **state)
+{
+    struct bench *bench = *state;
+    struct fake_run *check;
+
+    bench_round(bench, "[{\"id\":\"a\",\"type\":\"daemon\",\"version\":1,\"spec\":"
+                       "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
+                       "\"package_version\":\"1.0\",\"health\":{\"command\":\"./check\","
+                       "\"interval_ms\":1000}}}]");
+    fake_run_end(install(0)->key, "EXITED", 0, -1, "");
+    bench_tick(bench, 100);
+    fake_run_begin(bench_run("a")->key);
+    bench_tick(bench, 0);
+    bench_tick(bench, 1000);
+    check = &fake_runs[fake_run_count - 1];
+    assert_int_equal(check->key[0], 'h');
+    assert_non_null(strstr(check->env, "BERTH_PACKAGE_DIR="));
+    assert_true(check->spec.cwd.len > 0 && str_eq(check->spec.cwd, bench_run("a")->spec.cwd));
+}
+
 static void test_failure(void **state)
 {
     struct bench *bench = *state;
@@ -175,9 +234,14 @@ static void test_unused_ones_go(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {PACKAGE_TEST(test_once), PACKAGE_TEST(test_failure),
-                                       PACKAGE_TEST(test_no_command_no_package),
-                                       PACKAGE_TEST(test_unused_ones_go)};
+    const struct CMUnitTest tests[] = {
+        PACKAGE_TEST(test_once),
+        PACKAGE_TEST(test_an_update_waits_for_its_package),
+        PACKAGE_TEST(test_checks_run_in_the_package),
+        PACKAGE_TEST(test_failure),
+        PACKAGE_TEST(test_no_command_no_package),
+        PACKAGE_TEST(test_unused_ones_go),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

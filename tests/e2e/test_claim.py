@@ -2,11 +2,13 @@
 moved when a node is lost, and never run twice: not over a partition, a frozen agent, a frozen
 machine, a kill or a restart of anything."""
 import collections
+import json
 import os
 import pathlib
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
@@ -451,7 +453,7 @@ class Living(ClaimCase):
         self.node(server, "a")
         self.deploy(server, "bad", "echo oops; exit 1", restart={"min_ms": 10, "max_ms": 20})
         self.deploy(server, "gone", ["/no/such/program"], restart={"min_ms": 10, "max_ms": 20})
-        for name, words in (("bad", "code 1"), ("gone", "code 127")):
+        for name, words in (("bad", "code 1"), ("gone", "No such file")):
             found = eventually(f"{name} is told as one", lambda: [
                 copy for copy in self.ok(server.get(f"/v1/deployments/{name}"))["copies"] if copy["state"] == "crash_loop"])
             self.assertIn(words, found[0]["reason"])
@@ -495,6 +497,155 @@ class Living(ClaimCase):
                    lambda: server.get("/v1/deployments/w/logs").body.count(b"no such version"), 20)
         broken.unlink()
         eventually("and tried again", lambda: "@acme/web 3.0" in self.lines("installs"), 20)
+
+    def copy(self, server, name, node=None):
+        """What is told of a deployment's copy, or of the one on a node."""
+        copies = self.ok(server.get(f"/v1/deployments/{name}"))["copies"]
+        return next((copy for copy in copies if node in (None, copy["address"])), {"state": None, "reason": None, "version": None})
+
+    def change(self, server, name, command, **spec):
+        self.ok(server.call("PUT", f"/v1/deployments/{name}", {
+            "command": command, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, **spec}))
+
+    def test_a_version_that_cannot_be_installed_replaces_nothing(self):
+        """And holds up nobody else."""
+        server = self.serve()
+        self.node(server, "a", config="install_command: [sh, -c, 'test $0 != 9.9 || { echo no such version; exit 1; }', \"{version}\"]\n")
+        command = f"echo $BERTH_DEPLOYMENT_ID $BERTH_VERSION $$ >> {self.dir}/pids; exec sleep 100"
+        for name in ("web", "api"):
+            self.deploy(server, name, command, package_name="p", package_version="1.0")
+        eventually("both run", lambda: len(self.lines("pids")) == 2)
+        pids = {line.split()[0]: line.split()[2] for line in self.lines("pids")}
+        self.change(server, "web", command, package_name="p", package_version="9.9")
+        eventually("it is told", lambda: "no such version" in (self.copy(server, "web")["reason"] or ""))
+        copy = self.copy(server, "web")
+        self.assertEqual((copy["state"], copy["version"], str(copy["pid"])), ("updating", 1, pids["web"]))
+        listed = self.ok(server.get("/v1/deployments"))["deployments"]
+        self.assertEqual([(row["id"], row["copy_version"], row["version"]) for row in listed], [("api", 1, 1), ("web", 1, 2)])
+        self.change(server, "api", command, package_name="p", package_version="2.0")
+        eventually("another is updated meanwhile", lambda: self.copy(server, "api")["version"] == 2 and not alive(pids["api"]))
+        self.assertTrue(alive(pids["web"]))
+        self.change(server, "web", ["/no/such/program"])
+        eventually("nor does one whose program is not there", lambda: "/no/such/program" in (self.copy(server, "web")["reason"] or ""))
+        self.assertTrue(alive(pids["web"]))
+        self.change(server, "web", command)
+        eventually("until one can be started", lambda: self.copy(server, "web")["version"] == 4 and self.copy(server, "web")["state"] == "running")
+        self.assertFalse(alive(pids["web"]))
+
+    def test_many_are_updated_at_once(self):
+        """One whose check never passes holds up nobody."""
+        server = self.serve()
+        self.node(server, "a", claim_budget=20)
+        command = f"echo $BERTH_DEPLOYMENT_ID $BERTH_VERSION >> {self.dir}/starts; exec sleep 100"
+        health = {"command": "true", "interval_ms": "10m"}
+        names = [f"d{i}" for i in range(5)]
+        for name in names:
+            self.deploy(server, name, command, health=health)
+        eventually("they run", lambda: len(self.lines("starts")) == 5)
+        for name in names:
+            self.change(server, name, command, health={**health, "start_ms": "1h"})
+        eventually("all are replaced", lambda: {f"{name} 2" for name in names} <= set(self.lines("starts")))
+        for name in names:  # the check of none of them has said anything yet
+            self.assertIsNot(self.copy(server, name)["healthy"], True)
+
+    def test_a_bad_version_of_a_daemon_stops_at_the_first_node(self):
+        server = self.serve()
+        for name in "abc":
+            self.node(server, name)
+        good = "exec sleep 100"
+        self.deploy(server, "log", good, type="daemon", restart={"min_ms": 10, "max_ms": 20})
+        on = lambda version, state: [copy["address"] for copy in self.ok(server.get("/v1/deployments/log"))["copies"]
+                                     if copy["version"] == version and copy["state"] == state and copy["healthy"] != False]
+        eventually("it runs everywhere", lambda: on(1, "running") == ["a", "b", "c"])
+        self.change(server, "log", "echo oops; exit 1", type="daemon", restart={"min_ms": 10, "max_ms": 20})
+        eventually("it fails on the first", lambda: self.copy(server, "log", "a")["state"] == "crash_loop")
+        stopped = lambda node: (self.copy(server, "log", node)["reason"] or "").startswith(
+            "The update stopped: version 2 is not well on a (crash_loop).")
+        eventually("the others say why they wait", lambda: stopped("b") and stopped("c"))
+        self.assertEqual(on(1, "updating"), ["b", "c"])
+        self.change(server, "log", good + "0", type="daemon")
+        eventually("a better one goes on", lambda: on(3, "running") == ["a", "b", "c"], 60)
+
+    def test_an_agent_that_cannot_run_it_says_so(self):
+        """As one of another version would: the row came from somewhere else."""
+        server = self.serve()
+        self.node(server, "a")
+        self.deploy(server, "web", "exec sleep 100")
+        eventually("it runs", lambda: self.copy(server, "web")["state"] == "running")
+        with sqlite3.connect(self.dir / "data" / "berth.db", timeout=10) as database:
+            database.execute("UPDATE deployment SET options = ?, spec_version = 2 WHERE id = 'web'",
+                             (json.dumps({"health": {"command": "true", "interval_ms": 1}}),))
+            database.execute("UPDATE deployment SET generation = generation + 1 WHERE id = 'web'")
+            database.execute("UPDATE berth_meta SET value = value + 1")
+        eventually("it is told", lambda: self.copy(server, "web")["state"] == "refused", 20)
+        self.assertIn("health.interval_ms must be", self.copy(server, "web")["reason"])
+        self.assertEqual(self.copy(server, "web")["version"], 2)
+
+    def ends(self, **settings):
+        server = self.serve(**settings)
+        agents = {name: self.node(server, name) for name in "ab"}
+        for name, policy, code in (("once", "never", 0), ("tried", "never", 3), ("done", "on_failure", 0), ("again", "on_failure", 3),
+                                   ("always", "always", 0)):
+            self.deploy(server, name, f"echo {name} >> {self.dir}/starts; exit {code}",
+                        restart={"policy": policy, "min_ms": 10, "max_ms": 20})
+        shown = lambda name: self.ok(server.get(f"/v1/deployments/{name}"))
+        for name, state in (("once", "finished"), ("tried", "failed"), ("done", "finished")):
+            eventually(f"{name} {state}", lambda: self.copy(server, name)["state"] == state)
+            self.assertEqual(shown(name)["ended"], state)
+        self.assertIn("code 3", self.copy(server, "tried")["reason"])
+        for name in ("again", "always"):
+            eventually(f"{name} goes on", lambda: self.lines("starts").count(name) > 3)
+        owner = shown("once")["address"]
+        agents[owner].kill()  # neither another node takes it up, nor its own when it is back
+        eventually("its others have moved", lambda: owner not in [shown(name)["address"] for name in ("again", "always")], 60)
+        self.assertEqual(shown("once")["ended"], "finished")
+        agents[owner] = self.node(server, owner)
+        eventually("it still has it", lambda: self.copy(server, "once")["state"] == "finished" and agents[owner].events("claim.cycle"))
+        self.assertEqual([self.lines("starts").count(name) for name in ("once", "tried", "done")], [1, 1, 1])
+        self.ok(server.post("/v1/deployments/once/restart"))
+        eventually("a new version runs once more", lambda: self.lines("starts").count("once") == 2)
+        eventually("to its end", lambda: shown("once")["ended"] == "finished")
+
+    def test_what_ends_by_itself(self):
+        self.ends()
+
+    def test_what_ends_by_itself_on_postgresql(self):
+        database = postgres.Postgres(self.dir)
+        self.addCleanup(database.close)
+        self.ends(database=database.url)
+
+    def test_a_list_of_one_is_a_program(self):
+        server = self.serve()
+        self.node(server, "a")
+        program = self.dir / "path with space" / "app"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\necho $# >> {self.dir}/ran\nexec sleep 100\n")
+        program.chmod(0o755)
+        self.deploy(server, "web", [str(program)])
+        eventually("it runs", lambda: self.lines("ran") == ["0"])
+
+    def test_a_check_runs_where_its_copy_does(self):
+        server = self.serve()
+        self.node(server, "a", config="install_command: [sh, -c, 'printf \"#!/bin/sh\\necho nobody is there; exit 4\" > check; chmod 755 check']\n")
+        self.deploy(server, "web", "exec sleep 100", package_name="p", package_version="1",
+                    health={"command": "./check && test -n \"$BERTH_PACKAGE_DIR\"", "interval_ms": 200, "failures": 2})
+        eventually("its words are the reason", lambda: "nobody is there" in (self.copy(server, "web")["reason"] or ""))
+        self.assertIn("code 4", self.copy(server, "web")["reason"])
+        eventually("after it was restarted for it too", lambda: self.copy(server, "web")["restarts"] > 1
+                   and "nobody is there" in self.copy(server, "web")["reason"], 20)
+
+    def test_limits_that_are_not_enforced_are_told(self):
+        server = self.serve()
+        agent = self.node(server, "a")
+        self.deploy(server, "web", "exec sleep 100", limits={"memory_mb": 64})
+        self.deploy(server, "free", "exec sleep 100")
+        told = eventually("it is told", lambda: self.copy(server, "web").get("limits"))
+        if agent.events("agent.limits_missing"):
+            self.assertRegex(told, r"^(enforced|not enforced: memory_mb \(.+\))$")
+        else:
+            self.assertEqual(told, "enforced")
+        eventually("it runs", lambda: self.copy(server, "free")["state"] == "running")
+        self.assertIsNone(self.copy(server, "free")["limits"])
 
     def test_a_machine_in_danger_claims_nothing(self):
         server = self.serve()

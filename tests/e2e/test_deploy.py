@@ -115,18 +115,57 @@ class Table(DeployCase):
 
     def test_what_a_spec_may_not_be(self):
         server = self.start()
-        for spec, field in (({}, "command"), ({"command": "x", "zebra": 1}, "zebra"), ({"command": 5}, "command"),
-                            ({"command": "x", "env": {"A": 1}}, "env"), ({"command": "x", "env": {"A=B": "1"}}, "env"),
-                            ({"command": "x", "selector": "a=b,"}, "selector"), ({"command": "x", "type": "cron"}, "type"),
-                            ({"command": "x", "limits": {"memory_mb": 0}}, "limits.memory_mb"),
-                            ({"command": "x", "args": "y"}, "args"), ({"command": "x", "id": "other"}, "id"),
-                            ({"command": "x", "health": {"http": "ftp://x"}}, "health"),
-                            ({"command": "x\u0000y"}, "command")):
+        run = {"command": "x"}
+        for spec, field in (({}, "command"), ({**run, "zebra": 1}, "zebra"), ({"command": 5}, "command"),
+                            ({"command": ""}, "command"), ({"command": []}, "command"),
+                            ({"command": [""], "package_name": "p"}, "command"), ({"command": "x\u0000y"}, "command"),
+                            ({**run, "env": {"A": None}}, "env"), ({**run, "env": {"A=B": "1"}}, "env"),
+                            ({**run, "selector": "a=b,"}, "selector"), ({**run, "type": "cron"}, "type"),
+                            ({**run, "limits": {"memory_mb": 0}}, "limits.memory_mb"),
+                            ({**run, "args": "y"}, "args"), ({**run, "id": "other"}, "id"),
+                            ({**run, "restart": {"policy": "sometimes"}}, "restart.policy"),
+                            ({**run, "restart": {"min_ms": 2, "max_ms": 1}}, "restart.max_ms"),
+                            ({**run, "health": {"failures": 2}}, "health"),
+                            ({**run, "health": {"http": "ftp://x"}}, "health.http"),
+                            ({**run, "health": {"http": "http://10.0.0.1/healthz"}}, "health.http")):
             answer = self.problem(server.call("PUT", f"{NODE}/web", spec), 400, "BAD_FIELD")
             self.assertEqual(answer["field"], field, spec)
+        for field, value, bounds in (("interval_ms", 50, "from 100 to 86400000 ms"), ("timeout_ms", 20, "from 50 to 86400000 ms"),
+                                     ("failures", 5000, "from 1 to 1000")):
+            answer = self.problem(server.call("PUT", f"{NODE}/web", {**run, "health": {"command": "y", field: value}}), 400, "BAD_FIELD")
+            self.assertEqual(answer["field"], f"health.{field}")
+            self.assertIn(bounds, answer["detail"])
         self.problem(server.call("PUT", f"{NODE}/.hidden", {"command": "x"}), 400, "BAD_FIELD")
         self.problem(server.call("PATCH", f"{NODE}/web", {"command": "x"}), 400, "BAD_FIELD")
         self.assertEqual(self.ok(server.get(NODE))["deployments"], [])
+        for command in ("", [], [""], ["a", 1]):
+            self.problem(self.task(server, command=command), 400, "BAD_FIELD")
+
+    def forms(self, **settings):
+        """What is read is what was said, and can be sent back."""
+        server = self.start(**settings)
+        status = 201
+        for spec, command, args in (({"command": "a b"}, "a b", []), ({"command": ["/path with space/app"]}, ["/path with space/app"], []),
+                                    ({"command": ["a", "b"]}, "a", ["b"]), ({"command": ["a"], "args": [1]}, "a", ["1"]),
+                                    ({"package_name": "p", "args": ["c"]}, "", ["c"])):
+            shown = self.ok(server.call("PUT", f"{NODE}/web", {**spec, "env": {"my.setting": "1", "MY-VAR": 2, "T": True},
+                                                               "restart": {"policy": "never"}, "stop_grace_ms": "2s"}), status)
+            status = 200
+            self.assertEqual((shown["command"], shown["args"]), (command, args))
+            self.assertEqual(shown["env"], {"my.setting": "1", "MY-VAR": "2", "T": "true"})
+            self.assertEqual((shown["restart"], shown["stop_grace_ms"]), ({"policy": "never"}, 2000))
+            self.assertFalse(self.ok(server.call("PUT", f"{NODE}/web", self.ok(server.get(f"{NODE}/web"))))["changed"])
+        self.renew(server, "n1")
+        self.ok(self.claim(server, "n1", "web"))
+        self.assertNotIn("exec", self.renew(server, "n1")["deployments"][0]["spec"])
+
+    def test_the_forms_of_a_spec(self):
+        self.forms()
+
+    def test_the_forms_of_a_spec_on_postgresql(self):
+        database = Postgres(self.dir)
+        self.addCleanup(database.close)
+        self.forms(database=database.url)
 
     def test_a_shared_store_needs_a_shared_database(self):
         redis = Redis(self.dir / "redis")

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -151,12 +152,14 @@ static void test_status(void **state)
          .state = STR("running"),
          .pid = 42,
          .healthy = STR("null"),
-         .reason = STR("")},
+         .reason = STR(""),
+         .limits = STR("not enforced: pids")},
         {.id = STR("gone"),
          .generation = 1,
          .state = STR("running"),
          .healthy = STR("null"),
-         .reason = STR("")},
+         .reason = STR(""),
+         .limits = STR("")},
     };
     struct deploys_op op = {
         .verb = DEPLOYS_STATUS, .node = STR("n1"), .u.status = {.copies = copies, .count = 2}};
@@ -170,6 +173,7 @@ static void test_status(void **state)
     struct deploys_op after = deploys_rig_get(rig, "web");
     assert_int_equal(after.copy_count, 1);
     assert_int_equal(after.copies[0].pid, 42);
+    assert_true(str_is(after.copies[0].limits, "not enforced: pids"));
     assert_true(str_is(after.copies[0].address, "n1"));
     assert_true(str_eq(before.row.updated_at, after.row.updated_at));
     assert_int_equal(before.version, after.version);
@@ -177,6 +181,119 @@ static void test_status(void **state)
     copies[0].generation = 0;
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     assert_true(copies[0].stale);
+}
+
+/* One copy of one node, as it tells it. */
+static struct deploys_copy tell(struct deploys_rig *rig, const char *node, const char *id,
+                                int64_t generation, int64_t version, const char *told,
+                                int64_t wants)
+{
+    struct deploys_copy copy = {.id = str_of(id),
+                                .generation = generation,
+                                .version = version,
+                                .state = str_of(told),
+                                .healthy =
+                                    strcmp(told, "running") == 0 ? STR("true") : STR("false"),
+                                .reason = STR("Exited with code 1."),
+                                .limits = STR(""),
+                                .wants = wants};
+    struct deploys_op op = {
+        .verb = DEPLOYS_STATUS, .node = str_of(node), .u.status = {.copies = &copy, .count = 1}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return copy;
+}
+
+/* A status is all a node has: of what it does not name nothing is known any more. */
+static void test_what_is_not_named_is_forgotten(void **state)
+{
+    struct deploys_rig *rig = *state;
+
+    for (int i = 0; i < 2; i++) {
+        deploys_rig_put(rig, i ? "api" : "web", "run");
+        deploys_rig_renew(rig, "n1", LEASE_MS);
+        deploys_rig_claim(rig, "n1", i ? "api" : "web", "", 0);
+    }
+    tell(rig, "n1", "web", 1, 1, "running", 0);
+    assert_int_equal(deploys_rig_get(rig, "web").copy_count, 1);
+    tell(rig, "n1", "api", 1, 1, "running", 0);
+    assert_int_equal(deploys_rig_get(rig, "web").copy_count, 0);
+    assert_int_equal(deploys_rig_get(rig, "api").copy_count, 1);
+}
+
+/* What ran to its end is claimed by nobody, whatever becomes of its node, until it changes. */
+static void test_what_ended_is_not_claimed(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op view = {
+        .verb = DEPLOYS_VIEW, .node = STR("n2"), .u.view.if_version = DEPLOYS_ANY};
+    struct deploys_op again = {
+        .verb = DEPLOYS_RESTART, .id = STR("web"), .u.put.if_version = DEPLOYS_ANY};
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    tell(rig, "n1", "web", 0, 1, "finished", 0); /* of an assignment that is over */
+    assert_int_equal(deploys_rig_get(rig, "web").row.ended.len, 0);
+    int64_t before = deploys_rig_get(rig, "web").version;
+    tell(rig, "n1", "web", 1, 1, "finished", 0);
+    struct deploys_op got = deploys_rig_get(rig, "web");
+    assert_true(str_is(got.row.ended, "finished"));
+    assert_true(got.version > before); /* who looks at the table sees it */
+    struct deploys_op renew = deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(renew.u.renew.count, 1); /* its node keeps it, with its output */
+    assert_true(str_is(renew.u.renew.items[0].ended, "finished"));
+    deploys_rig_lapse(rig, "n1");
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
+    assert_true(view.u.view.count == 1 && !view.u.view.items[0].enabled);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).err, ERR_CONFLICT);
+    assert_int_equal(deploys_rig_call(rig, &again), ERR_OK);
+    assert_int_equal(again.row.ended.len, 0);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).err, ERR_OK);
+}
+
+/* A changed daemon goes from node to node, and stops at the first where it is not well. */
+static void test_a_daemons_turn(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_spec spec = {.id = STR("log"),
+                                .type = DEPLOY_DAEMON,
+                                .package_name = STR(""),
+                                .package_version = STR(""),
+                                .command = STR("a"),
+                                .args = STR("[]"),
+                                .env = STR("{}"),
+                                .selector = STR(""),
+                                .options = STR("{}"),
+                                .enabled = true};
+    struct deploys_op put = {.verb = DEPLOYS_PUT,
+                             .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+    const char *nodes[] = {"n1", "n2", "n3"};
+
+    assert_int_equal(deploys_rig_call(rig, &put), ERR_OK);
+    for (int i = 0; i < 3; i++) {
+        deploys_rig_renew(rig, nodes[i], LEASE_MS);
+        tell(rig, nodes[i], "log", 0, 1, "running", 0);
+    }
+    spec.command = STR("b");
+    assert_int_equal(deploys_rig_call(rig, &put), ERR_OK);
+    assert_true(str_starts(tell(rig, "n2", "log", 0, 1, "updating", 2).waits,
+                           STR("The update waits for n1 (running).")));
+    assert_null(tell(rig, "n1", "log", 0, 1, "updating", 2).waits.at);
+    tell(rig, "n1", "log", 0, 2, "crash_loop", 0);
+    struct str waits = tell(rig, "n2", "log", 0, 1, "updating", 2).waits;
+    assert_true(str_starts(waits, STR("The update stopped: version 2 is not well on n1 "
+                                      "(crash_loop). Exited with code 1.")));
+    tell(rig, "n1", "log", 0, 2, "running", 0);
+    assert_null(tell(rig, "n2", "log", 0, 1, "updating", 2).waits.at);
+    assert_non_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
+    deploys_rig_lapse(rig, "n2"); /* a node that is gone holds up nobody */
+    assert_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
+    tell(rig, "n3", "log", 0, 2, "finished", 0); /* each node's own affair */
+    assert_int_equal(deploys_rig_get(rig, "log").row.ended.len, 0);
+    assert_true(str_is(deploys_rig_renew(rig, "n3", LEASE_MS).u.renew.items[0].ended, "finished"));
+    assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.items[0].ended.len, 0);
 }
 
 static void test_release_only_of_nodes_that_are_gone(void **state)
@@ -356,6 +473,9 @@ int main(void)
         DEPLOYS_TEST(test_renew_tells_only_what_changed),
         DEPLOYS_TEST(test_yield),
         DEPLOYS_TEST(test_status),
+        DEPLOYS_TEST(test_what_is_not_named_is_forgotten),
+        DEPLOYS_TEST(test_what_ended_is_not_claimed),
+        DEPLOYS_TEST(test_a_daemons_turn),
         DEPLOYS_TEST(test_release_only_of_nodes_that_are_gone),
         DEPLOYS_TEST(test_nodes_without_deployments_may_go),
         DEPLOYS_TEST(test_mass_loss_waits_for_an_operator),

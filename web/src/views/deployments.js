@@ -15,12 +15,13 @@ import { Mark } from "../parts/mark.js";
 import { Facts, Panel, Rows } from "../parts/panel.js";
 import { Table } from "../parts/table.js";
 
-const BAD = new Set(["unhealthy", "backoff", "crash_loop"]);
+const BAD = new Set(["unhealthy", "backoff", "crash_loop", "failed", "refused"]);
+const GOOD = new Set(["running", "finished"]);
 const copiesOf = (deployment) => deployment.copies || [];
 const restarts = (deployment) => copiesOf(deployment).reduce((sum, copy) => sum + (copy.restarts || 0), 0);
 
 function CopyMark({ copy }) {
-  const tone = BAD.has(copy.state) ? "critical" : copy.state === "running" ? "good" : "wait";
+  const tone = BAD.has(copy.state) ? "critical" : GOOD.has(copy.state) ? "good" : "wait";
   return html`<${Mark} tone=${tone} title=${copy.reason}>${copy.state.replace("_", " ")}<//>`;
 }
 
@@ -109,9 +110,11 @@ async function toggle(deployment) {
   }
 }
 
+const unenforced = (copy) => copy.limits && copy.limits !== "enforced";
+
 function Copies({ copies }) {
   if (!copies.length) return html`<p class="muted">Nobody runs it.</p>`;
-  return html`<${Rows} head=${["Node", "State", "Since", ".Restarts", "~Reason"]}>
+  return html`<${Rows} head=${["Node", "State", "Since", ".Restarts", ".Version", "~Reason"]}>
     ${copies.map(
       (copy) =>
         html`<tr>
@@ -119,7 +122,9 @@ function Copies({ copies }) {
           <td><${CopyMark} copy=${copy} /></td>
           <td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td>
           <td class="num">${count(copy.restarts)}</td>
-          <td class="wide"><${Why} text=${copy.reason} to=${href("nodes", copy.address || copy.node_id)} /></td>
+          <td class="num">${count(copy.version)}</td>
+          <td class="wide">${unenforced(copy) && html`<${Mark} tone="warning" title=${copy.limits}>limits not enforced<//> `}
+            <${Why} text=${copy.reason} to=${href("nodes", copy.address || copy.node_id)} /></td>
         </tr>`,
     )}
   <//>`;

@@ -1,6 +1,6 @@
 /* One pass, left to right. A port of "*" is let through as text for the patterns of
  * client_url_allowed; its number is -1. */
-#include "io/url.h"
+#include "base/url.h"
 
 #include <arpa/inet.h>
 #include <string.h>

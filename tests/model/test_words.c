@@ -1,10 +1,10 @@
 /* Words for a process, and what is none. */
-#include "agent/words.h"
+#include "model/words.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "unit.h"
+#include "../base/unit.h"
 
 typedef bool reader(const struct json *json, struct arena *arena, struct strs *ret_words);
 
@@ -25,9 +25,12 @@ static const struct {
     {words_env, "{\"A\":\"x=y\",\"b_1\":2,\"C\":true}", "A=x=y|b_1=2|C=true"},
     {words_env, "{\"A\":\"\"}", "A="},
     {words_env, "[\"A=1\"]", NULL},
-    {words_env, "{\"1A\":\"x\"}", NULL},
+    {words_env, "{\"1A\":\"x\",\"spring.datasource.url\":\"y\",\"MY-VAR\":\"z\"}",
+     "1A=x|spring.datasource.url=y|MY-VAR=z"},
+    {words_env, "{\"A=B\":\"x\"}", NULL},
+    {words_env, "{\"A\\u0000\":\"x\"}", NULL},
     {words_env, "{\"\":\"x\"}", NULL},
-    {words_env, "{\"A B\":\"x\"}", NULL},
+    {words_env, "{\"A B\":\"x\"}", "A B=x"},
     {words_env, "{\"A\":null}", NULL},
     {words_env, "{\"A\":[1]}", NULL},
     {words_env, "{\"A\":\"\\u0000\"}", NULL},

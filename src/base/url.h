@@ -1,6 +1,6 @@
 /* Absolute URLs, as much of them as we ever follow: no userinfo, no fragment, no spaces. */
-#ifndef IO_URL_H
-#define IO_URL_H
+#ifndef BASE_URL_H
+#define BASE_URL_H
 
 #include "base/str.h"
 

@@ -1,24 +1,19 @@
 /* Lists of words out of JSON. */
-#include "agent/words.h"
+#include "model/words.h"
 
 #include <assert.h>
 #include <string.h>
 
-static bool has_nul(struct str text)
+/* Linux passes a program no longer word than this (MAX_ARG_STRLEN, with its NUL). */
+static bool is_word(struct str text)
 {
-    return text.len > 0 && memchr(text.at, 0, text.len);
+    return text.len <= WORDS_BYTES_EACH && (text.len == 0 || !memchr(text.at, 0, text.len));
 }
 
+/* As execve sees it: `spring.datasource.url` and `MY-VAR` are names, if none a shell can use. */
 static bool is_env_name(struct str name)
 {
-    for (size_t i = 0; i < name.len; i++) {
-        char c = name.at[i];
-        bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-
-        if (!letter && !(i > 0 && c >= '0' && c <= '9'))
-            return false;
-    }
-    return name.len > 0;
+    return name.len > 0 && !memchr(name.at, '=', name.len) && !memchr(name.at, 0, name.len);
 }
 
 bool words_list(const struct json *list, struct arena *arena, struct strs *ret_words)
@@ -34,7 +29,7 @@ bool words_list(const struct json *list, struct arena *arena, struct strs *ret_w
             bool number = json_type(item) == JSON_NUM;
             struct str word = number ? json_raw(item) : json_str(item, arena);
 
-            if ((!number && json_type(item) != JSON_STR) || has_nul(word))
+            if ((!number && json_type(item) != JSON_STR) || !is_word(word))
                 return false;
             words.at[words.count++] = word;
         }
@@ -58,7 +53,7 @@ bool words_env(const struct json *obj, struct arena *arena, struct strs *ret_wor
                 json_type(key + 1) == JSON_STR ? json_str(key + 1, arena) : json_raw(key + 1);
 
             if (!is_env_name(name) || json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) ||
-                has_nul(value))
+                !is_word(value) || name.len + 1 + value.len > WORDS_BYTES_EACH)
                 return false;
             words.at[words.count++] =
                 arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(value));
@@ -86,7 +81,7 @@ bool words_command(const struct json *command, struct arena *arena, struct strs 
     if (json_type(command) == JSON_STR) {
         struct str text = json_str(command, arena);
 
-        if (text.len == 0 || has_nul(text))
+        if (text.len == 0 || !is_word(text))
             return false;
         words.at = arena_array(arena, struct str, 3);
         words.at[words.count++] = STR("/bin/sh");
