@@ -345,10 +345,32 @@ static void server_stop(struct server *server)
     free(drains);
 }
 
+/* The threads have ended, but not what was under way between them. The stores give back every call
+ * they have, and refuse more; then whatever stands in an inbox runs here, in the place of the
+ * thread it was posted to, until there is nothing. So each call and message comes to the end its
+ * owner wrote for it, which frees it, and needs no list of what to free. */
+static void run_what_is_left(struct server *server)
+{
+    int ran = 1;
+
+    deploys_stop(server->deploys);
+    store_stop(server->store);
+    while (server->workers && ran > 0) {
+        ran = 0;
+        for (int i = 0; i <= server->loop_count; i++) {
+            struct worker *worker = &server->workers[i];
+
+            ran += inbox_run(&worker->loop.inbox);
+            sched_flush(worker->sched);
+        }
+    }
+}
+
 static void server_done(struct server *server)
 {
+    run_what_is_left(server);
     deploys_close(server->deploys);
-    store_close(server->store); /* answers what is under way: into inboxes nobody reads any more */
+    store_close(server->store);
     for (int i = 0; server->workers && i <= server->loop_count; i++)
         rpc_forget(server->workers[i].hub); /* another loop's requests, which go below */
     for (int i = 0; server->workers && i <= server->loop_count; i++) {

@@ -263,12 +263,19 @@ void deploys_status(struct deploys *deploys, struct deploys_status *ret_status)
     pthread_mutex_unlock(&deploys->detail_lock);
 }
 
-void deploys_close(struct deploys *deploys)
+void deploys_stop(struct deploys *deploys)
 {
-    if (!deploys)
+    if (!deploys || deploys->stopping)
         return;
     inbox_post(&deploys->desk.inbox, &deploys->stop);
     desk_join(&deploys->desk);
-    assert(atomic_load(&deploys->in_flight) == 0);
-    free_all(deploys);
+    assert(atomic_load(&deploys->in_flight) == 0 && deploys->stopping);
+    atomic_store(&deploys->up, false);
+}
+
+void deploys_close(struct deploys *deploys)
+{
+    deploys_stop(deploys);
+    if (deploys)
+        free_all(deploys);
 }

@@ -239,7 +239,8 @@ enum err deploys_open(const struct deploys_config *config, struct deploys **ret_
 /* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN:
  * refused at once, done() is not called. */
 enum err deploys_send(struct deploys *deploys, struct deploys_op *op);
-void deploys_close(struct deploys *deploys); /* answers what is under way, then frees */
+void deploys_stop(struct deploys *deploys);  /* answers what is under way; refuses from then on */
+void deploys_close(struct deploys *deploys); /* stops it, then frees */
 
 struct deploys_status {
     bool up;

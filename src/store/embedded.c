@@ -429,14 +429,18 @@ static enum err embedded_open(const struct store_config *config, struct store **
     return ERR_OK;
 }
 
-static void embedded_close(struct store *store)
+static void embedded_stop(struct store *store)
 {
     struct embedded *self = of(store);
 
     front_stop_desk(&self->front.desk, &self->stop); /* it may still need the helper */
     front_stop_desk(&self->front.helper, &self->helper_stop);
     assert(atomic_load(&self->front.in_flight) == 0);
-    free_all(self);
+}
+
+static void embedded_free(struct store *store)
+{
+    free_all(of(store));
 }
 
 void embedded_check_always(struct store *store)
@@ -449,5 +453,6 @@ const struct store_backend embedded_backend = {
     .open = embedded_open,
     .send = embedded_send,
     .status = embedded_status,
-    .close = embedded_close,
+    .stop = embedded_stop,
+    .free = embedded_free,
 };

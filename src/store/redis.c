@@ -521,14 +521,18 @@ static void redis_listen(struct store *store, struct store_ear *ear)
         note_error(self, "no thread can be started to listen to other instances");
 }
 
-static void redis_close(struct store *store)
+static void redis_stop(struct store *store)
 {
     struct redis *self = of(store);
 
     front_stop_desk(&self->front.helper, &self->helper_stop);
     front_stop_desk(&self->front.desk, &self->stop);
     assert(atomic_load(&self->front.in_flight) == 0);
-    free_all(self);
+}
+
+static void redis_free(struct store *store)
+{
+    free_all(of(store));
 }
 
 static enum err open_tls(const struct store_config *config, struct store **ret_store,
@@ -545,7 +549,8 @@ const struct store_backend redis_backend = {
     .send = redis_send,
     .status = redis_status,
     .listen = redis_listen,
-    .close = redis_close,
+    .stop = redis_stop,
+    .free = redis_free,
 };
 const struct store_backend redis_sentinel_backend = {
     .scheme = "redis-sentinel",
@@ -553,7 +558,8 @@ const struct store_backend redis_sentinel_backend = {
     .send = redis_send,
     .status = redis_status,
     .listen = redis_listen,
-    .close = redis_close,
+    .stop = redis_stop,
+    .free = redis_free,
 };
 const struct store_backend redis_cluster_backend = {
     .scheme = "redis-cluster",
@@ -561,7 +567,8 @@ const struct store_backend redis_cluster_backend = {
     .send = redis_send,
     .status = redis_status,
     .listen = redis_listen,
-    .close = redis_close,
+    .stop = redis_stop,
+    .free = redis_free,
 };
 const struct store_backend rediss_backend = {
     .scheme = "rediss",

@@ -56,7 +56,11 @@ enum err store_send(struct store *store, struct store_op *op)
 
 struct msg *store_send_all(struct store *store, struct msg *ops)
 {
-    return store->backend->send(store, ops);
+    if (!store->stopped)
+        return store->backend->send(store, ops);
+    for (struct msg *msg = ops; msg; msg = msg->next)
+        container_of(msg, struct store_op, msg)->err = ERR_STORE_DOWN;
+    return ops;
 }
 
 void store_status(struct store *store, struct store_status *ret_status)
@@ -64,10 +68,19 @@ void store_status(struct store *store, struct store_status *ret_status)
     store->backend->status(store, ret_status);
 }
 
+void store_stop(struct store *store)
+{
+    if (!store || store->stopped)
+        return;
+    store->backend->stop(store);
+    store->stopped = true;
+}
+
 void store_close(struct store *store)
 {
+    store_stop(store);
     if (store)
-        store->backend->close(store);
+        store->backend->free(store);
 }
 
 void store_listen(struct store *store, struct store_ear *ear)

@@ -423,10 +423,12 @@ struct store_backend { /* a row per kind of store */
     struct msg *(*send)(struct store *store, struct msg *ops); /* as store_send_all */
     void (*status)(struct store *store, struct store_status *ret_status);
     void (*listen)(struct store *store, struct store_ear *ear); /* NULL: nobody shares it */
-    void (*close)(struct store *store);
+    void (*stop)(struct store *store);                          /* once, as store_stop */
+    void (*free)(struct store *store);                          /* of one that is stopped */
 };
 struct store {
     const struct store_backend *backend;
+    bool stopped;
     uint32_t name;           /* of this instance, another one after every start; 0: not shared */
     _Atomic unsigned number; /* of this instance */
     _Atomic int64_t number_until_ms; /* clock_mono_ms: until then it is surely ours alone */
@@ -447,7 +449,11 @@ void store_status(struct store *store, struct store_status *ret_status);
 /* Once, before the first TELL, and with NULL before the listener's thread ends: nothing is posted
  * to its inbox any more when that returns. */
 void store_listen(struct store *store, struct store_ear *ear);
-void store_close(struct store *store);             /* answers what is under way, then frees */
+/* Answers what is under way and ends its threads; every op after that is refused at once. When
+ * nobody sends from another thread any more. Whoever then runs what stands in the senders' inboxes
+ * has had every op come back to its owner. */
+void store_stop(struct store *store);
+void store_close(struct store *store);             /* stops it, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */
 
 /* Who we are to other instances; 0 when the store is ours alone. */

@@ -83,6 +83,10 @@ class Relay:
 
     def close(self):
         self.cut()
+        try:
+            self.listener.shutdown(socket.SHUT_RDWR)  # the accept under way would keep it open
+        except OSError:
+            pass
         self.listener.close()
         self.heal()
 

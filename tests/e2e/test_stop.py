@@ -1,0 +1,99 @@
+"""A server that is told to end while its store does not answer: every call that is under way then has an owner,
+and the sanitised build sees that each of them is freed."""
+import pathlib
+import re
+import signal
+import threading
+
+from harness import Case, Node, WsNode, eventually
+from redis import Redis
+from relay import Relay
+
+
+class HoldRelay(Relay):
+    """Between an instance and Redis. Armed, it passes nothing any more from the first call on that has this in it."""
+
+    def __init__(self, port):
+        super().__init__(port)
+        self.until = None
+
+    def passes(self, pair, data):
+        if self.until and self.until.search(data):
+            self.cut()
+        return super().passes(pair, data)
+
+
+def call_of(letter):
+    """A verb's letter, as redis_wire.c writes it among the words of a call."""
+    return re.compile(rb"\r\n" + letter.encode() + rb"\r\n")
+
+
+class CallsUnderWay(Case):
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.relay = HoldRelay(self.redis.port)
+        self.addCleanup(self.relay.close)
+        # No call is given up while the loops live.
+        self.server = self.start(store=f"redis://127.0.0.1:{self.relay.port}/0", store_call_ms=60000, store_timeout_ms=60000, loops=2)
+        self.node = Node(self.server, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
+        self.socket = WsNode(self.server, "w1", semantic_langs=["fr"], nmt_pairs=[["fr", "de"]])
+        self.job = self.ok(self.task(self.server))
+        self.ok(self.node.ack(self.job))
+        self.ok(self.task(self.server, queue_ms=60000), 202)
+
+    def asks(self, *words, **more):
+        """A request that is not answered before the end, if at all."""
+        def ask():
+            try:
+                self.server.client().call(*words, **more)
+            except OSError:
+                pass
+
+        threading.Thread(target=ask, daemon=True).start()
+
+    def threads(self):
+        found = set()
+        for path in pathlib.Path(f"/proc/{self.server.pid}/task").glob("*/comm"):
+            try:
+                found.add(path.read_text().strip())
+            except OSError:
+                pass  # it ended meanwhile
+        return found
+
+    def ends(self):
+        """With each kind of call there is under way, behind the one that is held."""
+        eventually("a call is held", lambda: not self.relay.open.is_set(), 30)
+        self.asks("POST", "/v1/dispatch/task", {"type": "dev"})
+        self.asks("POST", "/v1/dispatch/task", {"type": "dev", "queue_ms": 60000})
+        self.asks("POST", "/v1/dispatch/f2f", {"src_lang": "fr", "tgt_lang": "de"})
+        self.asks("POST", "/v1/job/done", {"job_id": self.job["job_id"], "attempt_id": 1, "node_id": "n1"})
+        self.asks("POST", "/v1/node/heartbeat", {"node_id": "n1"})
+        self.asks("POST", "/v1/node/register", {"node_id": "n2", "allowed_types": ["dev"]})
+        self.asks("GET", "/v1/breakers")
+        self.asks("GET", f"/v1/jobs/{self.job['job_id']}")
+        self.asks("POST", f"/v1/jobs/{self.job['job_id']}/cancel")
+        self.asks("PUT", "/v1/deployments/web", {"command": "true"})
+        self.socket.send("heartbeat", node_id="w1")
+        self.socket.send("done", id=7, job_id=self.job["job_id"], attempt_id=1)
+        self.asks("GET", "/healthz")
+        self.server.process.send_signal(signal.SIGTERM)
+        eventually("its loops have ended", lambda: not self.threads() & {"berth-loop-0", "berth-loop-1"}, 20)
+        self.relay.close()
+        self.assertEqual(self.server.stop(60), 0, self.server.log[-3000:])
+        self.server.check_log()
+
+    def test_the_hold_of_what_waits(self):
+        self.relay.until = call_of("H")
+        self.ends()
+
+    def test_a_renewal_that_nobody_waits_for(self):
+        self.relay.until = call_of("N")
+        self.asks("POST", "/v1/node/heartbeat", {"node_id": "n1"})
+        self.ends()
+
+    def test_a_reservation(self):
+        self.relay.until = re.compile(rb"w1")
+        self.asks("POST", "/v1/dispatch/f2f", {"src_lang": "fr", "tgt_lang": "de"})
+        self.ends()
