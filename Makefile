@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm
+.PHONY: help run build test check install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -20,6 +20,10 @@ build: ## build/berth with gcc; without npm: make build OPTIONS=-Dpage=false
 test: ## install, build with gcc and clang, run everything; closes with `N passed, N failed`
 	@tools/install-packages test
 	@tests/run $(ARGS)
+
+check: ## for people at work: the tree's rules, unit tests, some of the end-to-end cases; three minutes
+	@tools/install-packages test
+	@tests/run tree unit quick
 
 install: build ## program, units, rules, docs below DESTDIR and prefix (/usr/local)
 	@DESTDIR=$(DESTDIR) prefix=$(prefix) tools/install

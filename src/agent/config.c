@@ -5,9 +5,9 @@
 
 #include "agent/config_private.h"
 #include "agent/executor.h"
-#include "model/words.h"
 #include "base/schema_lines.h"
 #include "base/yaml.h"
+#include "model/words.h"
 
 #define AT(member)       offsetof(struct config, member)
 #define RESOURCE(member) offsetof(struct config_resources, member)

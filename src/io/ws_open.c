@@ -5,9 +5,9 @@
 #include <sys/random.h>
 
 #include "base/mem.h"
+#include "base/url.h"
 #include "io/http_private.h"
 #include "io/tls.h"
-#include "base/url.h"
 #include "io/ws_private.h"
 
 enum { WS_KEY_LEN = 24, WS_ANSWER_BYTES_MAX = 16 * 1024, WS_ANSWER_HEADERS_MAX = 64 };

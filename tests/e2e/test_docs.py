@@ -10,7 +10,7 @@ import subprocess
 import unittest
 
 from fences import KINDS, Shell, fences, messages, outside, pattern_of
-from harness import REPORTS, ROOT, SLOW, Node, berth, calm_machine, eventually, tags
+from harness import REPORTS, ROOT, SLOW, Case, Node, berth, calm_machine, eventually, tags
 from postgres import Postgres, programs
 from redis import Redis, free_port
 from sshd import Sshd, sshd_program
@@ -21,6 +21,8 @@ from test_tls import TlsCase
 RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
 PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md"]
 
+# Of the checkout, as far as pages name it.
+CHECKOUT = {"Makefile", "README.md", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tools", "web"}
 # What is not typed, because it is what runs this.
 NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
 # What is done in another way.
@@ -56,6 +58,24 @@ def command_lines(page):
             words = part.strip().removeprefix("sudo ").removeprefix("-u berth ").strip()
             if words.startswith("berth ") and "…" not in words.split()[1]:
                 yield re.split(r"\s[<>]", words)[0].rstrip(")")
+
+
+class World(Case):
+    def test_what_else_stands_in_the_checkout_is_not_in_it(self):
+        """A page typed in a checkout where `make run` left its data neither reads nor writes them."""
+        mine = ROOT / "berth-data"
+        made = not mine.exists()
+        mine.mkdir(exist_ok=True)
+        try:
+            world = Typed("test_readme")
+            world.here = self.dir
+            world.checkout()
+        finally:
+            if made:
+                mine.rmdir()
+        there = {path.name for path in self.dir.iterdir()}
+        self.assertNotIn("berth-data", there)
+        self.assertLessEqual({"README.md", "examples", "build", "Makefile"}, there)
 
 
 class Pages(unittest.TestCase):
@@ -140,10 +160,10 @@ class Typed(TlsCase):
                     "BERTH_ADDR": f"http://127.0.0.1:{self.port}"}
 
     def checkout(self, *without):
-        """The shell's directory is a checkout, as far as files go."""
-        for path in ROOT.iterdir():
-            if path.name not in without:
-                (self.here / path.name).symlink_to(path)
+        """The shell's directory is a checkout, as far as files go: what belongs to the project, and what was built of it.
+        Not what else stands there: the data of the person who tried `make run` is theirs."""
+        for name in CHECKOUT - set(without):
+            (self.here / name).symlink_to(ROOT / name)
 
     def examples(self):
         """Copies of the example settings, with this place in them."""
