@@ -21,8 +21,8 @@ from test_tls import TlsCase
 RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
 PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md"]
 
-# Of the checkout, as far as pages name it.
-CHECKOUT = {"Makefile", "README.md", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tools", "web"}
+# What is the project's in a checkout, and what was built of it.
+CHECKOUT = {"ARCHITECTURE.md", "Makefile", "PROTOCOL.md", "README.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
 # What is not typed, because it is what runs this.
 NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
 # What is done in another way.
