@@ -35,7 +35,8 @@ static bool fraction_metric(const struct claim_node *node, const struct claim_co
     return isfinite(*ret_value);
 }
 
-static const struct claim_provider by_count = {.key = "deployment_count", .evaluate = count_metric};
+static const struct claim_provider by_count = {
+    .key = "deployment_count", .evaluate = count_metric, .step = 1};
 static const struct claim_provider by_usage = {.key = "resource_usage", .evaluate = usage_metric};
 static const struct claim_provider by_fraction = {.key = "resource_fraction",
                                                   .evaluate = fraction_metric};
@@ -135,83 +136,239 @@ bool claim_mass_loss(size_t online, size_t lost)
     return lost > online;
 }
 
-/* Is `me` among the least loaded of the nodes that `selector` matches and that would claim? */
-static bool eligible_for(const struct claim_view *view, struct str selector, struct arena *arena)
+/* --- who may take a row --- */
+
+static bool failed_on(const struct deploy_row *row, struct str address)
 {
+    for (size_t i = 0; i < row->failed_count; i++)
+        if (str_eq(row->failed_on[i], address))
+            return true;
+    return false;
+}
+
+static bool matches(const struct claim_node *node, struct str selector)
+{
+    return !selector.len || selector_match(selector, node->labels);
+}
+
+bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row)
+{
+    for (size_t i = 0; i < view->node_count; i++) {
+        const struct claim_node *node = &view->nodes[i];
+
+        if (node->takes && !str_eq(node->address, view->me) && matches(node, row->selector) &&
+            !failed_on(row, node->address))
+            return true;
+    }
+    return false;
+}
+
+/* Which nodes a row may go to, by their place in the view. Those on which it failed count only when
+ * there are no others: it must run somewhere. Selectors repeat, so the last answer is kept. */
+struct takers {
+    const struct claim_view *view;
+    struct str selector; /* of the last answer; at == NULL: none */
+    bool *fit;           /* they would claim, and it matches them */
+    bool *chosen;        /* and it did not fail there, if there are such */
+    size_t count;        /* of the chosen */
+};
+
+static struct takers takers_of(const struct claim_view *view, struct arena *arena)
+{
+    return (struct takers){.view = view,
+                           .fit = arena_array(arena, bool, view->node_count + 1),
+                           .chosen = arena_array(arena, bool, view->node_count + 1)};
+}
+
+static void takers_find(struct takers *takers, const struct deploy_row *row)
+{
+    const struct claim_view *view = takers->view;
+    struct str selector = row->selector.at ? row->selector : STR("");
+    size_t fresh = 0, fit = 0;
+
+    if (!takers->selector.at || !str_eq(selector, takers->selector))
+        for (size_t i = 0; i < view->node_count; i++)
+            takers->fit[i] = view->nodes[i].takes && matches(&view->nodes[i], selector);
+    takers->selector = selector;
+    for (size_t i = 0; i < view->node_count; i++) {
+        takers->chosen[i] = takers->fit[i] && !failed_on(row, view->nodes[i].address);
+        fresh += takers->chosen[i];
+        fit += takers->fit[i];
+    }
+    for (size_t i = 0; fresh == 0 && i < view->node_count; i++)
+        takers->chosen[i] = takers->fit[i];
+    takers->count = fresh > 0 ? fresh : fit;
+}
+
+static size_t place_of_me(const struct claim_view *view)
+{
+    for (size_t i = 0; i < view->node_count; i++)
+        if (str_eq(view->nodes[i].address, view->me))
+            return i;
+    return NAMES_NONE;
+}
+
+/* --- the seed's way --- */
+
+/* Is `me` among the least loaded of the nodes a row may go to? */
+static bool am_least(const struct takers *takers, struct arena *arena)
+{
+    const struct claim_view *view = takers->view;
     struct claim_node *nodes = arena_array(arena, struct claim_node, view->node_count + 1);
     struct claim_snapshot *snapshots =
         arena_array(arena, struct claim_snapshot, view->node_count + 1);
     bool *eligible = arena_array(arena, bool, view->node_count + 1);
-    size_t count = 0, me = SIZE_MAX;
+    size_t count = 0, me = place_of_me(view), own = 0;
 
-    for (size_t i = 0; i < view->node_count; i++) {
-        const struct claim_node *node = &view->nodes[i];
-
-        if (!node->takes || (selector.len && !selector_match(selector, node->labels)))
-            continue;
-        if (str_eq(node->address, view->me))
-            me = count;
-        nodes[count++] = *node;
-    }
-    if (me == SIZE_MAX)
+    if (me == NAMES_NONE || !takers->chosen[me])
         return false;
+    for (size_t i = 0; i < view->node_count; i++)
+        if (takers->chosen[i]) {
+            own = i == me ? count : own;
+            nodes[count++] = view->nodes[i];
+        }
     claim_snapshots(view->policy, nodes, count, &view->context, snapshots);
     claim_eligible(snapshots, count, view->context.unknown_zero, eligible);
-    return eligible[me];
+    return eligible[own];
 }
 
 /* The rows whose selector this node matches. */
 static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_rows)
 {
-    const struct json *labels = NULL;
-    size_t count = 0;
+    size_t me = place_of_me(view), count = 0;
+    const struct claim_node nobody = {0}, *node = me == NAMES_NONE ? &nobody : &view->nodes[me];
 
-    for (size_t i = 0; i < view->node_count; i++)
-        if (str_eq(view->nodes[i].address, view->me))
-            labels = view->nodes[i].labels;
     for (size_t i = 0; i < view->row_count; i++)
-        if (!view->rows[i].selector.len || selector_match(view->rows[i].selector, labels))
+        if (matches(node, view->rows[i].selector))
             ret_rows[count++] = view->rows[i];
     return count;
 }
 
-/* Selectors repeat, so the last answer is kept. */
-static size_t keep_eligible(const struct claim_view *view, bool everywhere,
-                            const struct deploy_row **order, size_t count, struct arena *arena)
+/* Rows that go to the same nodes have the same answer; most have neither a selector nor failures.
+ */
+static size_t keep_eligible(const struct claim_view *view, const struct deploy_row **order,
+                            size_t count, struct arena *arena)
 {
-    struct str selector = STR("");
-    bool eligible = everywhere;
+    struct takers takers = takers_of(view, arena);
+    const struct deploy_row *before = NULL;
+    bool eligible = false;
     size_t kept = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (!str_eq(order[i]->selector, selector)) {
-            selector = order[i]->selector;
-            eligible = selector.len ? eligible_for(view, selector, arena) : everywhere;
+        if (!before || before->failed_count || order[i]->failed_count ||
+            !str_eq(order[i]->selector, before->selector)) {
+            takers_find(&takers, order[i]);
+            eligible = am_least(&takers, arena);
         }
+        before = order[i];
         if (eligible)
             order[kept++] = order[i];
     }
     return kept;
 }
 
+static bool least_of_all(const struct claim_view *view, struct arena *arena)
+{
+    struct takers takers = takers_of(view, arena);
+
+    takers_find(&takers, &(struct deploy_row){.selector = STR("")});
+    return am_least(&takers, arena);
+}
+
+/* Nothing can be claimed, whatever there is. */
+static enum claim_skip idle(const struct claim_view *view)
+{
+    return view->node_count == 0     ? CLAIM_NO_ACTIVE_NODES
+           : !view->policy->provider ? CLAIM_POLICY_DISABLED
+                                     : CLAIM_GO;
+}
+
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan)
 {
-    struct claim_plan plan = {.skip = CLAIM_GO};
+    struct claim_plan plan = {.skip = idle(view)};
 
-    if (view->node_count == 0) {
-        plan.skip = CLAIM_NO_ACTIVE_NODES;
-    } else if (!view->policy->provider) {
-        plan.skip = CLAIM_POLICY_DISABLED;
-    } else {
+    if (plan.skip == CLAIM_GO) {
         struct deploy_row *rows = arena_array(arena, struct deploy_row, view->row_count + 1);
-        size_t row_count = rows_for_me(view, rows);
-        bool everywhere = eligible_for(view, STR(""), arena);
+        size_t row_count = rows_for_me(view, rows), count;
 
         plan.order = arena_array(arena, const struct deploy_row *, row_count + 1);
-        size_t count = deploy_candidates(rows, row_count, view->lost, view->mode, plan.order);
-        plan.count = keep_eligible(view, everywhere, plan.order, count, arena);
+        count = deploy_candidates(rows, row_count, view->lost, view->mode, plan.order);
+        plan.count = keep_eligible(view, plan.order, count, arena);
         if (plan.count == 0)
-            plan.skip = count > 0 || !everywhere ? CLAIM_NOT_ELIGIBLE : CLAIM_NO_CANDIDATE;
+            plan.skip =
+                count > 0 || !least_of_all(view, arena) ? CLAIM_NOT_ELIGIBLE : CLAIM_NO_CANDIDATE;
+    }
+    assert((plan.skip == CLAIM_GO) == (plan.count > 0));
+    *ret_plan = plan;
+}
+
+/* --- a share --- */
+
+/* All that may be claimed: what lost nodes own, then what nobody owns. */
+static size_t all_candidates(const struct claim_view *view, struct arena *arena,
+                             const struct deploy_row **ret_order)
+{
+    size_t count =
+        deploy_candidates(view->rows, view->row_count, view->lost, view->mode, ret_order);
+    struct names nobody;
+
+    if (count == 0 || !ret_order[0]->address.len)
+        return count;
+    names_init(&nobody, 0, arena);
+    return count +
+           deploy_candidates(view->rows, view->row_count, &nobody, view->mode, ret_order + count);
+}
+
+static size_t least_loaded(const struct takers *takers, const struct claim_snapshot *loads)
+{
+    const struct claim_node *nodes = takers->view->nodes;
+    size_t least = NAMES_NONE;
+
+    for (size_t i = 0; i < takers->view->node_count; i++)
+        if (takers->chosen[i] && (least == NAMES_NONE || loads[i].value < loads[least].value ||
+                                  (loads[i].value == loads[least].value &&
+                                   str_cmp(nodes[i].address, nodes[least].address) < 0)))
+            least = i;
+    return least;
+}
+
+/* Each row goes to the least loaded of those it may go to, who has one more then. */
+static void deal(const struct claim_view *view, struct arena *arena, struct claim_plan *plan)
+{
+    struct takers takers = takers_of(view, arena);
+    struct claim_snapshot *loads = arena_array(arena, struct claim_snapshot, view->node_count);
+    size_t me = place_of_me(view), count = all_candidates(view, arena, plan->order);
+
+    claim_snapshots(view->policy, view->nodes, view->node_count, &view->context, loads);
+    plan->count = 0;
+    for (size_t i = 0; i < count && i < CLAIM_DEAL_MAX; i++) {
+        size_t least;
+
+        takers_find(&takers, plan->order[i]);
+        least = least_loaded(&takers, loads);
+        if (least == NAMES_NONE)
+            continue;
+        loads[least].value += view->policy->provider->step;
+        if (least == me)
+            plan->order[plan->count++] = plan->order[i];
+    }
+    plan->skip = plan->count > 0 ? CLAIM_GO : count > 0 ? CLAIM_NOT_ELIGIBLE : CLAIM_NO_CANDIDATE;
+}
+
+void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan)
+{
+    struct claim_plan plan = {.skip = idle(view)};
+    size_t takers = 0;
+
+    if (plan.skip == CLAIM_GO && view->policy->provider->step > 0) {
+        plan.order = arena_array(arena, const struct deploy_row *, view->row_count + 1);
+        deal(view, arena, &plan);
+    } else if (plan.skip == CLAIM_GO) {
+        claim_plan(view, arena, &plan);
+        for (size_t i = 0; i < view->node_count; i++)
+            takers += view->nodes[i].takes;
+        if (plan.count > 0)
+            plan.count = (plan.count + takers - 1) / takers;
     }
     assert((plan.skip == CLAIM_GO) == (plan.count > 0));
     *ret_plan = plan;

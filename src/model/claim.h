@@ -9,7 +9,7 @@
 
 enum {
     CLAIM_INTERVAL_MS = 5000,
-    CLAIM_BUDGET = 1,            /* claims in one cycle */
+    CLAIM_DEAL_MAX = 2000,       /* rows dealt in one cycle; the others have the next one */
     CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
 };
 
@@ -42,6 +42,7 @@ struct claim_provider { /* ClaimMetricProvider */
     /* False: not known. */
     bool (*evaluate)(const struct claim_node *node, const struct claim_context *context,
                      double *ret_value);
+    double step; /* what one more deployment adds to it; 0: only time will tell */
 };
 
 struct claim_policy {
@@ -63,8 +64,9 @@ void claim_snapshots(const struct claim_policy *policy, const struct claim_node 
 size_t claim_eligible(const struct claim_snapshot *snapshots, size_t count, bool unknown_zero,
                       bool *ret_eligible);
 
-/* More than half of all nodes gone at once is a broken network or a broken host, not so many broken
- * machines: nothing is claimed from them until an operator says so or they are back (ruling 10). */
+/* More than half of all nodes gone at once, without a goodbye, is a broken network or a broken
+ * host, not so many broken machines: nothing is claimed from them until an operator says so or they
+ * are back. What nobody owns is no part of this. */
 bool claim_mass_loss(size_t online, size_t lost);
 
 enum claim_skip {
@@ -96,18 +98,24 @@ struct claim_view {
     const struct names *lost; /* whose rows may be taken */
 };
 
-/* What to do in this cycle: nothing, and why; or claim these rows, in this order, until the budget
- * is used up. */
+/* What to do in this cycle: nothing, and why; or claim these rows, in this order. */
 struct claim_plan {
     enum claim_skip skip;
     const struct deploy_row **order;
     size_t count;
 };
 
-/* A row with a selector is measured against the nodes it matches: the least loaded of *those* takes
- * it. Nodes that would not claim (`takes` false) do not count, else nobody would take what they
- * leave. */
+/* The seed's way: a node that is among the least loaded may take any row, one by one until its
+ * budget is used up. A row with a selector is measured against the nodes it matches: the least
+ * loaded of *those* takes it. Nodes that would not claim (`takes` false) do not count, else nobody
+ * would take what they leave; nor do those on which it failed lately, while there are others. */
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
+/* The share of this node, all at once: where the seed's way would end if every node took its turn.
+ * All nodes that see the same deal the same, so none is in another's way. A metric that cannot be
+ * foretold gives the least loaded its part of the rows; then it must be measured again. */
+void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
+/* Is there another node that would take the row, and on which it did not fail lately? */
+bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row);
 
 /* The seed's environment variables; what is absent, empty or makes no sense is the default. */
 struct claim_env {

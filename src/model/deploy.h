@@ -7,6 +7,7 @@
 
 enum {
     DEPLOY_ID_MAX = 128,
+    DEPLOY_REASON_MAX = 256, /* of a copy, or of a node that gives one up */
     DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 
@@ -29,6 +30,8 @@ struct deploy_row {
     struct str selector;
     struct str updated_at; /* of the spec, never of the status */
     struct str created_at;
+    const struct str *failed_on; /* nodes that gave it up lately because it failed there */
+    size_t failed_count;
     void *user; /* the caller's */
 };
 

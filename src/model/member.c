@@ -48,11 +48,23 @@ bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int6
     return synced_ms != MEMBER_NEVER && now_ms - synced_ms >= rules->warmup_ms;
 }
 
+int64_t member_lost_ms(const struct member_watch *watch, const struct member_rules *rules,
+                       int64_t synced_ms)
+{
+    int64_t ready_ms, absent_ms;
+
+    assert(rules->grace_ms >= 0 && rules->warmup_ms >= 0);
+    if (synced_ms == MEMBER_NEVER || watch->absent_since_ms == MEMBER_NEVER)
+        return MEMBER_NEVER;
+    ready_ms = synced_ms + rules->warmup_ms;
+    absent_ms = watch->absent_since_ms + rules->grace_ms;
+    return ready_ms > absent_ms ? ready_ms : absent_ms;
+}
+
 bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
                  int64_t synced_ms, int64_t now_ms)
 {
-    assert(rules->grace_ms >= 0);
-    if (!member_view_ready(rules, synced_ms, now_ms) || watch->absent_since_ms == MEMBER_NEVER)
-        return false;
-    return now_ms - watch->absent_since_ms >= rules->grace_ms;
+    int64_t lost_ms = member_lost_ms(watch, rules, synced_ms);
+
+    return lost_ms != MEMBER_NEVER && now_ms >= lost_ms;
 }

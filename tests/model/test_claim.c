@@ -125,9 +125,13 @@ static void test_environment_sets_interval_and_weights(void **state)
                 config.weights.memory == 0.5);
 }
 
+typedef void claim_planner(const struct claim_view *view, struct arena *arena,
+                           struct claim_plan *ret_plan);
+
 /* One cycle: a view of nodes a, b and rows, as `me`. */
-static struct claim_plan plan(const char *me, struct claim_node *nodes, size_t node_count,
-                              struct deploy_row *rows, size_t row_count)
+static struct claim_plan plan_by(claim_planner *planner, const char *policy_name, const char *me,
+                                 struct claim_node *nodes, size_t node_count,
+                                 struct deploy_row *rows, size_t row_count)
 {
     struct names online, lost;
     int64_t counts[8];
@@ -141,15 +145,27 @@ static struct claim_plan plan(const char *me, struct claim_node *nodes, size_t n
     for (size_t i = 0; i < node_count; i++)
         nodes[i].deployments = counts[i];
     struct claim_view view = {.me = str_of(me),
-                              .policy = claim_policy_default,
+                              .policy = policy(policy_name),
                               .context = context,
                               .nodes = nodes,
                               .node_count = node_count,
                               .rows = rows,
                               .row_count = row_count,
                               .lost = &lost};
-    claim_plan(&view, &arena, &got);
+    planner(&view, &arena, &got);
     return got;
+}
+
+static struct claim_plan plan(const char *me, struct claim_node *nodes, size_t node_count,
+                              struct deploy_row *rows, size_t row_count)
+{
+    return plan_by(claim_plan, "deployment_count", me, nodes, node_count, rows, row_count);
+}
+
+static struct claim_plan share(const char *me, struct claim_node *nodes, size_t node_count,
+                               struct deploy_row *rows, size_t row_count)
+{
+    return plan_by(claim_share, "deployment_count", me, nodes, node_count, rows, row_count);
 }
 
 static struct deploy_row row(const char *id, const char *address, const char *selector)
@@ -193,6 +209,102 @@ static void test_selectors_do_not_starve(void **state)
     assert_true(str_is(a.order[0]->id, "3"));
 }
 
+/* 200 rows, three nodes of which one has 20 already: every row is dealt to exactly one, and then
+ * all have the same. */
+static void test_shares_are_disjoint_and_level(void **state)
+{
+    enum { NEW = 200, OLD = 20 };
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true},
+                                 {.address = STR("c"), .takes = true}};
+    struct deploy_row rows[NEW + OLD];
+    bool dealt[NEW + OLD] = {0};
+    size_t total = 0;
+
+    for (size_t i = 0; i < NEW + OLD; i++)
+        rows[i] = row(arena_fmt(&arena, "d%03d", (int)i).at, i < NEW ? "" : "b", "");
+    for (size_t n = 0; n < 3; n++) {
+        struct claim_plan got = share(nodes[n].address.at, nodes, 3, rows, NEW + OLD);
+
+        assert_in_range(got.count + (n == 1 ? OLD : 0), 73, 74);
+        for (size_t i = 0; i < got.count; i++) {
+            size_t place = (size_t)(got.order[i] - rows);
+
+            assert_true(place < NEW && !dealt[place]);
+            dealt[place] = true;
+        }
+        total += got.count;
+    }
+    assert_int_equal(total, NEW);
+}
+
+/* A share keeps to the selectors, and to who takes at all; what a lost node has comes first, and
+ * does not keep from taking what nobody has. */
+static void test_a_share_keeps_to_the_rules(void **state)
+{
+    const struct json *gpu = NULL;
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true},
+                                 {.address = STR("full"), .takes = false}};
+    struct deploy_row rows[] = {row("1", "", ""), row("2", "gone", "gpu=yes"), row("3", "", ""),
+                                row("4", "", "gpu=no")};
+
+    assert_int_equal(json_parse(STR("{\"gpu\":\"yes\"}"), &arena, &gpu, NULL), ERR_OK);
+    nodes[1].labels = gpu;
+    struct claim_plan b = share("b", nodes, 3, rows, 4);
+    assert_int_equal(b.count, 1);
+    assert_true(str_is(b.order[0]->id, "2"));
+    struct claim_plan a = share("a", nodes, 3, rows, 4);
+    assert_int_equal(a.count, 2); /* one of them evens it out, the other is a's by its name */
+    assert_true(str_is(a.order[0]->id, "1"));
+    assert_int_equal(share("full", nodes, 3, rows, 4).skip, CLAIM_NOT_ELIGIBLE);
+    assert_int_equal(share("a", nodes, 3, rows, 0).skip, CLAIM_NO_CANDIDATE);
+    assert_int_equal(share("a", nodes, 0, rows, 4).skip, CLAIM_NO_ACTIVE_NODES);
+}
+
+/* What cannot be foretold is not dealt: the least loaded takes its part and is measured again. */
+static void test_a_share_by_usage(void **state)
+{
+    struct claim_node nodes[] = {
+        {.address = STR("a"), .takes = true, .usage_known = true, .usage.cpu_percent = 5},
+        {.address = STR("b"), .takes = true, .usage_known = true, .usage.cpu_percent = 50},
+        {.address = STR("c"), .takes = true}};
+    struct deploy_row rows[10];
+
+    for (size_t i = 0; i < 10; i++)
+        rows[i] = row(arena_fmt(&arena, "d%d", (int)i).at, "", "");
+    assert_int_equal(plan_by(claim_share, "resource_usage", "a", nodes, 3, rows, 10).count, 4);
+    assert_int_equal(plan_by(claim_share, "resource_usage", "b", nodes, 3, rows, 10).skip,
+                     CLAIM_NOT_ELIGIBLE);
+}
+
+/* A node on which it failed takes it only when there is nobody else. */
+static void test_who_failed_it_comes_last(void **state)
+{
+    static const struct str both[] = {STR("a"), STR("b")};
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true}};
+    struct deploy_row rows[] = {row("1", "", ""), row("2", "b", "")};
+    struct claim_view view = {.me = STR("a"), .nodes = nodes, .node_count = 2};
+
+    rows[0].failed_on = both;
+    rows[0].failed_count = 1; /* on a, which has less */
+    assert_int_equal(plan("a", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
+    assert_int_equal(share("a", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
+    assert_int_equal(plan("b", nodes, 2, rows, 2).count, 1);
+    assert_int_equal(share("b", nodes, 2, rows, 2).count, 1);
+    assert_true(claim_elsewhere(&view, &rows[0]));
+    nodes[1].takes = false;
+    assert_int_equal(plan("a", nodes, 2, rows, 2).count, 1);
+    assert_int_equal(share("a", nodes, 2, rows, 2).count, 1);
+    assert_false(claim_elsewhere(&view, &rows[0]));
+    nodes[1].takes = true;
+    rows[0].failed_count = 2; /* everywhere: as if nowhere */
+    assert_int_equal(plan("a", nodes, 2, rows, 2).count, 1);
+    assert_int_equal(share("a", nodes, 2, rows, 2).count, 1);
+    assert_false(claim_elsewhere(&view, &rows[0]));
+}
+
 static void test_skips_in_their_order(void **state)
 {
     struct claim_node nodes[] = {{.address = STR("a"), .takes = true}};
@@ -231,6 +343,10 @@ int main(void)
         cmocka_unit_test(test_environment_sets_interval_and_weights),
         cmocka_unit_test(test_a_node_that_takes_nothing_does_not_block_the_others),
         cmocka_unit_test(test_selectors_do_not_starve),
+        cmocka_unit_test(test_shares_are_disjoint_and_level),
+        cmocka_unit_test(test_a_share_keeps_to_the_rules),
+        cmocka_unit_test(test_a_share_by_usage),
+        cmocka_unit_test(test_who_failed_it_comes_last),
         cmocka_unit_test(test_skips_in_their_order),
         cmocka_unit_test(test_mass_loss_is_more_than_half),
     };
