@@ -118,6 +118,7 @@ static const struct field fields[] = {
     {.name = "created_at", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "updated_at", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "copies", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "failed_on", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "state", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "ended", .type = FIELD_JSON, .offset = AT(ignored)},
     {.name = "copy_version", .type = FIELD_JSON, .offset = AT(ignored)},

@@ -65,7 +65,8 @@ static void answer_renew(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
-    assert(op->u.renew.until_ms > 0 && (op->u.renew.unchanged || op->u.renew.items));
+    assert(op->u.renew.goodbye || op->u.renew.until_ms > 0);
+    assert(op->u.renew.unchanged || op->u.renew.items);
     if (op->u.renew.lapsed)
         metric_add(METRIC_LEASES_LAPSED, 1);
     jsonw_obj(&w);
@@ -98,6 +99,7 @@ void api_deploy_renew(struct call *call)
 
     if (!call_node(call, &own->op.node))
         return;
+    json_bool(json_get(call->body, "goodbye"), &own->op.u.renew.goodbye);
     own->op.u.renew.lease_ms = settings_of(call)->deploy_lease_ms;
     own->op.u.renew.if_version = body_int(call, "if_version", DEPLOYS_ANY);
     deploy_send(own);
@@ -125,6 +127,16 @@ static void leases_write(struct jsonw *w, const struct deploys_op *op)
         jsonw_obj(w);
         jsonw_kstr(w, "address", op->u.view.leases[i].address);
         jsonw_kint(w, "left_ms", op->u.view.leases[i].left_ms);
+        jsonw_kbool(w, "goodbye", op->u.view.leases[i].goodbye);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+    jsonw_key(w, "failures");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->failure_count; i++) {
+        jsonw_obj(w);
+        jsonw_kstr(w, "id", op->failures[i].id);
+        jsonw_kstr(w, "address", op->failures[i].address);
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
@@ -279,16 +291,27 @@ static void answer_yield(struct deploy_call *own)
         refuse(own, deploys_refusal_name(op->u.claim.refusal));
         return;
     }
-    log_event(LOG_INFO, "deployment.yield", KS("deployment_id", op->id), KS("node_id", op->node));
+    log_event(LOG_INFO, "deployment.yield", KS("deployment_id", op->id), KS("node_id", op->node),
+              KI("failed", op->u.claim.failed), KS("reason", op->u.claim.reason));
     call_ok(own->call);
 }
 
 void api_deploy_yield(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_YIELD, answer_yield);
+    struct str reason = json_str(json_get(call->body, "reason"), call->arena);
 
-    if (call_node(call, &own->op.node) && read_claim(own))
-        deploy_send(own);
+    if (!call_node(call, &own->op.node) || !read_claim(own))
+        return;
+    if (reason.len > DEPLOY_REASON_MAX || !str_is_text(reason)) {
+        call_error(call, ERR_BAD_FIELD, "reason", "reason must be a text of at most %d bytes.",
+                   DEPLOY_REASON_MAX);
+        return;
+    }
+    json_bool(json_get(call->body, "failed"), &own->op.u.claim.failed);
+    own->op.u.claim.version = body_int(call, "version", 0);
+    own->op.u.claim.reason = reason;
+    deploy_send(own);
 }
 
 static void answer_lost(struct deploy_call *own)
@@ -351,7 +374,7 @@ static void answer_status(struct deploy_call *own)
     buf_free(&buf);
 }
 
-enum { STATE_MAX = 32, WORDS_MAX = 256 };
+enum { STATE_MAX = 32 };
 
 struct copy_fields {
     struct str id, state, reason, limits;
@@ -378,8 +401,8 @@ static const struct field copy_fields[] = {
     {.name = "restarts", .type = FIELD_INT, .offset = AT(restarts)},
     {.name = "pid", .type = FIELD_INT, .offset = AT(pid)},
     {.name = "since_ms", .type = FIELD_INT, .offset = AT(since_ms)},
-    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = WORDS_MAX},
-    {.name = "limits", .type = FIELD_STR, .offset = AT(limits), .max = WORDS_MAX},
+    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = DEPLOY_REASON_MAX},
+    {.name = "limits", .type = FIELD_STR, .offset = AT(limits), .max = DEPLOY_REASON_MAX},
     {.name = "healthy", .type = FIELD_JSON, .offset = AT(healthy)},
 };
 static const struct schema copy_schema = {
@@ -425,6 +448,7 @@ void api_deploy_status(struct call *call)
     }
     own->op.u.status.copies = arena_array(call->arena, struct deploys_copy, list->count + 1);
     own->op.u.status.count = list->count;
+    json_bool(json_get(call->body, "partial"), &own->op.u.status.partial);
     const struct json *item = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
         if (json_type(item) != JSON_OBJ ||

@@ -176,6 +176,16 @@ static void copy_write(struct jsonw *w, const struct deploys_copy *copy)
     jsonw_end_obj(w);
 }
 
+static void failure_write(struct jsonw *w, const struct deploys_failure *failure)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "address", failure->address);
+    jsonw_kint(w, "at_ms", failure->at_ms);
+    jsonw_kint(w, "until_ms", failure->until_ms);
+    jsonw_kstr(w, "reason", failure->reason.len ? failure->reason : STR_NONE);
+    jsonw_end_obj(w);
+}
+
 void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
                       struct arena *arena)
 {
@@ -201,6 +211,11 @@ void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const stru
         jsonw_arr(w);
         for (size_t i = 0; i < op->copy_count; i++)
             copy_write(w, &op->copies[i]);
+        jsonw_end_arr(w);
+        jsonw_key(w, "failed_on");
+        jsonw_arr(w);
+        for (size_t i = 0; i < op->failure_count; i++)
+            failure_write(w, &op->failures[i]);
         jsonw_end_arr(w);
     } else {
         jsonw_kbool(w, "changed", op->u.put.changed);

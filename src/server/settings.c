@@ -60,8 +60,9 @@ static const struct field fields[] = {
      .offset = AT(deploy_renew_ms),
      .min = 100,
      .max = HOUR_MS,
-     .preset = "5000",
-     .help = "how often a node renews it"},
+     .preset = "off",
+     .flags = FIELD_NULLABLE,
+     .help = "how often a node renews it; off = nine times in that"},
     {.name = "claim_mode",
      .type = FIELD_ENUM,
      .offset = AT(claim_mode),
@@ -509,6 +510,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
     err = conf_init(&source->conf, &settings_schema, settings, &source->arena);
     if (!err)
         err = conf_load(&source->conf, argc, argv, why);
+    if (!err && settings->deploy_renew_ms == FIELD_OFF)
+        settings->deploy_renew_ms = settings->deploy_lease_ms / 9;
     if (!err)
         err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
     if (!err)

@@ -96,6 +96,15 @@ struct deploys_lease {
     struct str address;
     int64_t left_ms; /* < 0: it ran out so long ago */
     int64_t drain_deadline_ms;
+    bool goodbye; /* the node stopped in peace; what it left runs until the lease ends */
+};
+
+/* A node gave a deployment up because it failed there: others come first until then. */
+struct deploys_failure {
+    struct str id;
+    struct str address;
+    int64_t at_ms, until_ms; /* of the database's clock */
+    struct str reason;
 };
 
 struct deploys_held { /* what an operator could not take */
@@ -180,12 +189,13 @@ struct deploys_op {
             struct deploy_row *items; /* answer; user is unused */
             size_t count;
             bool more;
-            struct deploys_lease *leases; /* answer, with the first page */
+            struct deploys_lease *leases; /* answer, with the first page, as are op->failures */
             size_t lease_count;
             int64_t approved_until_ms;
             bool unchanged;
         } view;
-        struct { /* RENEW */
+        struct {          /* RENEW */
+            bool goodbye; /* the node stops: the lease is not prolonged, and nothing else told */
             int64_t lease_ms;
             int64_t if_version;        /* DEPLOYS_ANY */
             struct deploys_row *items; /* answer: what it must run */
@@ -201,12 +211,16 @@ struct deploys_op {
             bool owner_online; /* the server sees the owner; counts for one more lease_ms */
             int64_t lease_ms;
             bool seed;                    /* leases do not count: the seed's rules */
+            bool failed;                  /* YIELD: it cannot run here; `reason` says why */
+            int64_t version;              /* YIELD: of the spec that failed */
+            struct str reason;            /* YIELD; at == NULL: none */
             enum deploys_refusal refusal; /* answer */
             bool duplicate;
         } claim;
         struct { /* STATUS */
             struct deploys_copy *copies;
             size_t count;
+            bool partial; /* the node has others as well */
         } status;
     } u;
 
@@ -215,6 +229,8 @@ struct deploys_op {
     bool found;                  /* `row` is one */
     struct deploys_copy *copies; /* GET */
     size_t copy_count;
+    struct deploys_failure *failures; /* GET, VIEW: those that still count */
+    size_t failure_count;
     int64_t version; /* of the table: +1 with every change but leases and statuses */
     int64_t news;    /* the same without claims */
     int64_t now_ms;  /* the database's clock */

@@ -9,6 +9,8 @@
 enum {
     TOGETHER_MS = 60000,  /* nodes whose leases ended so close to each other went together */
     FORGET_MS = 86400000, /* a lease nobody needs any more is kept so long */
+    FAILED_MS = 600000,   /* so long others come first, twice as long each time it fails again */
+    FAILED_DOUBLED_MAX = 7,
 };
 
 static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
@@ -49,8 +51,8 @@ static bool write_lease(struct work *work)
 #define RENEW(D)                                                                                   \
     "INSERT INTO berth_node_lease (address, until_ms, renewed_ms) VALUES ($1, " D##_NOW            \
         " + CAST($2 AS BIGINT), " D##_NOW                                                          \
-        ") ON CONFLICT (address) DO UPDATE SET until_ms ="                                         \
-        " excluded.until_ms, renewed_ms = excluded.renewed_ms RETURNING until_ms"
+        ") ON CONFLICT (address) DO UPDATE SET until_ms = excluded.until_ms,"                      \
+        " renewed_ms = excluded.renewed_ms, goodbye = 0 RETURNING until_ms"
     static const struct sql_text text = DEPLOYS_BOTH(RENEW);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
@@ -123,6 +125,22 @@ static bool read_own(struct work *work)
     return true;
 }
 
+/* It stops in peace. What it leaves may run on, so the lease stays as it is. */
+static bool say_goodbye(struct work *work)
+{
+    static const struct sql_text text = {
+        {"UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms",
+         "UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms"}};
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->node)))
+        return false;
+    op->u.renew.until_ms = rows.count > 0 ? sql_cell_int(&rows, 0, 0) : 0;
+    op->u.renew.unchanged = true;
+    return deploys_meta(work);
+}
+
 bool deploys_renew(struct work *work)
 {
     struct deploys_op *op = work->op;
@@ -130,6 +148,8 @@ bool deploys_renew(struct work *work)
     bool known;
 
     assert(op->u.renew.lease_ms > 0 && op->node.len > 0);
+    if (op->u.renew.goodbye)
+        return say_goodbye(work);
     if (!lock_lease(work, op->node, &known, &left_ms, &op->u.renew.drain_deadline_ms))
         return false;
     op->u.renew.lapsed = !known || left_ms < 0;
@@ -143,8 +163,8 @@ bool deploys_renew(struct work *work)
 static bool read_leases(struct work *work)
 {
 #define LEASES(D)                                                                                  \
-    "SELECT address, until_ms - " D##_NOW ", drain_deadline_ms FROM berth_node_lease"              \
-                                          " ORDER BY " D##_BYTES("address")
+    "SELECT address, until_ms - " D##_NOW                                                          \
+        ", drain_deadline_ms, goodbye FROM berth_node_lease ORDER BY " D##_BYTES("address")
     static const struct sql_text text = DEPLOYS_BOTH(LEASES);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
@@ -157,7 +177,8 @@ static bool read_leases(struct work *work)
         op->u.view.leases[i] =
             (struct deploys_lease){.address = sql_cell(&rows, i, 0),
                                    .left_ms = sql_cell_int(&rows, i, 1),
-                                   .drain_deadline_ms = sql_cell_int(&rows, i, 2)};
+                                   .drain_deadline_ms = sql_cell_int(&rows, i, 2),
+                                   .goodbye = sql_cell_int(&rows, i, 3) != 0};
     return true;
 }
 
@@ -206,30 +227,31 @@ static bool read_approved(struct work *work)
     return true;
 }
 
-/* Leases change without a new version, so they are told also when nothing else has changed. */
+/* Leases change without a new version, and failures are forgotten without one: both are told also
+ * when nothing else has changed. */
 bool deploys_view(struct work *work)
 {
     struct deploys_op *op = work->op;
 
     if (!deploys_meta(work) || !read_approved(work) ||
-        (!op->u.view.after.len && !read_leases(work)))
+        (!op->u.view.after.len && !(read_leases(work) && deploys_failures(work))))
         return false;
     op->u.view.unchanged = op->u.view.if_version == op->version;
     return op->u.view.unchanged || read_view(work);
 }
 
-/* May anything be claimed at all? The nodes whose lease is good against those that went: owners,
- * and with them whoever went at about the same time. A node that owned nothing and left alone is no
- * loss. */
+/* May anything of a lost node be claimed? The nodes whose lease is good against those that went:
+ * owners, and with them whoever went at about the same time. A node that said goodbye is no loss,
+ * nor one that owned nothing and left alone. */
 static bool check_mass_loss(struct work *work, bool *ret_lost)
 {
 #define LOSS(D)                                                                                    \
     "SELECT COALESCE(SUM(CASE WHEN l.until_ms >= " D##_NOW                                         \
         " THEN 1 ELSE 0 END), 0),"                                                                 \
-        " COALESCE(SUM(CASE WHEN l.until_ms < " D##_NOW                                            \
+        " COALESCE(SUM(CASE WHEN l.goodbye = 0 AND l.until_ms < " D##_NOW                          \
         " AND EXISTS (SELECT 1 FROM berth_node_lease"                                              \
         " o JOIN deployment d ON d.address = o.address WHERE o.until_ms < " D##_NOW                \
-        " AND o.until_ms >= l.until_ms - CAST($1 AS BIGINT)"                                       \
+        " AND o.goodbye = 0 AND o.until_ms >= l.until_ms - CAST($1 AS BIGINT)"                     \
         " AND o.until_ms <= l.until_ms + CAST($1 AS BIGINT)"                                       \
         " AND d.enabled AND d.type = 'deployment') THEN 1 ELSE 0 END), 0),"                        \
         " (SELECT value FROM berth_meta WHERE name = 'approved_until_ms') - " D##_NOW              \
@@ -250,14 +272,14 @@ static bool check_leases(struct work *work)
 {
     struct deploys_op *op = work->op;
     int64_t owner_ms = -1, own_ms, drain_ms;
-    bool known, mass_loss;
+    bool known, mass_loss = false;
 
     assert(!op->u.claim.seed && op->u.claim.refusal == DEPLOYS_TAKEN);
     if (op->u.claim.observed.len &&
-        !lock_lease(work, op->u.claim.observed, &known, &owner_ms, &drain_ms))
+        (!lock_lease(work, op->u.claim.observed, &known, &owner_ms, &drain_ms) ||
+         !check_mass_loss(work, &mass_loss)))
         return false;
-    if (!lock_lease(work, op->node, &known, &own_ms, &drain_ms) ||
-        !check_mass_loss(work, &mass_loss))
+    if (!lock_lease(work, op->node, &known, &own_ms, &drain_ms))
         return false;
     if (own_ms < 0)
         op->u.claim.refusal = DEPLOYS_NO_LEASE;
@@ -342,6 +364,29 @@ bool deploys_claim(struct work *work)
     return deploys_meta(work);
 }
 
+/* It failed here: for a while others come first. */
+static bool note_failure(struct work *work)
+{
+#define FAILED(D)                                                                                  \
+    "INSERT INTO berth_deployment_failure (id, address, times, at_ms, until_ms, reason)"           \
+    " VALUES ($1, $2, 1, " D##_NOW ", " D##_NOW                                                    \
+        " + CAST($3 AS BIGINT), $4) ON CONFLICT (id, address) DO UPDATE SET"                       \
+        " times = berth_deployment_failure.times + 1, at_ms = excluded.at_ms,"                     \
+        " until_ms = excluded.at_ms + CAST($3 AS BIGINT) * (1 << CAST(CASE WHEN"                   \
+        " berth_deployment_failure.times < CAST($5 AS BIGINT) THEN berth_deployment_failure.times" \
+        " ELSE CAST($5 AS BIGINT) END AS INTEGER)), reason = excluded.reason"
+    static const struct sql_text text = DEPLOYS_BOTH(FAILED);
+#define FORGIVE(D)                                                                                 \
+    "DELETE FROM berth_deployment_failure WHERE until_ms < " D##_NOW " - CAST($1 AS BIGINT)"
+    static const struct sql_text forgive = DEPLOYS_BOTH(FORGIVE);
+    const struct deploys_op *op = work->op;
+
+    return WORK_RUN(work, &text, NULL, SQL_STR(op->id), SQL_STR(op->node), SQL_INT(FAILED_MS),
+                    SQL_STR(op->u.claim.reason.at ? op->u.claim.reason : STR("")),
+                    SQL_INT(FAILED_DOUBLED_MAX)) &&
+           WORK_RUN(work, &forgive, NULL, SQL_INT(FORGET_MS));
+}
+
 bool deploys_yield(struct work *work)
 {
 #define YIELD(D)                                                                                   \
@@ -358,7 +403,13 @@ bool deploys_yield(struct work *work)
         !deploys_row_get(work, false))
         return false;
     if (rows.changed == 1)
-        return deploys_note(work, &op->row, "given up", op->node, "") && deploys_bump(work, true);
+        /* A spec that was changed since says nothing yet. */
+        return (!op->u.claim.failed || op->u.claim.version != op->row.version ||
+                note_failure(work)) &&
+               deploys_note(work, &op->row, "given up", op->node,
+                            op->u.claim.reason.at ? arena_cstr(op->arena, op->u.claim.reason)
+                                                  : "") &&
+               deploys_bump(work, true);
     op->u.claim.duplicate = claimed_before(op, STR(""));
     if (!op->u.claim.duplicate) {
         op->u.claim.refusal = DEPLOYS_CONFLICT;

@@ -183,7 +183,8 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, struct hel
     return write_copy(work, copy) && note_state(work, copy, &held->copy);
 }
 
-/* A status names all copies of its node: what it does not name is no longer there. */
+/* A status names all copies of its node, unless it is partial: what it does not name is no longer
+ * there. */
 bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
@@ -195,7 +196,7 @@ bool deploys_set_status(struct work *work)
     for (size_t i = 0; ok && i < op->u.status.count; i++)
         ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
                          &changed);
-    for (size_t i = 0; ok && (one = map_next(&held, &i));)
+    for (size_t i = 0; ok && !op->u.status.partial && (one = map_next(&held, &i));)
         if (!one->told && one->copy.state.at)
             ok = forget_copy(work, one->copy.id);
     map_free(&held);

@@ -65,6 +65,8 @@ bool deploys_row_get(struct work *work, bool lock);
  * `news`: nodes should look at once. */
 bool deploys_bump(struct work *work, bool news);
 bool deploys_meta(struct work *work); /* op->version, op->news and op->now_ms */
+/* Into op->failures: those of op->id, or (at == NULL) all. */
+bool deploys_failures(struct work *work);
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 

@@ -77,6 +77,29 @@ bool deploys_meta(struct work *work)
     return true;
 }
 
+bool deploys_failures(struct work *work)
+{
+#define FAILURES(D)                                                                                \
+    "SELECT id, address, at_ms, until_ms, reason FROM berth_deployment_failure"                    \
+    " WHERE until_ms >= " D##_NOW                                                                  \
+        " AND (CAST($1 AS TEXT) IS NULL OR id = $1) ORDER BY " D##_BYTES("id") ", address"
+    static const struct sql_text text = DEPLOYS_BOTH(FAILURES);
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id)))
+        return false;
+    op->failure_count = rows.count;
+    op->failures = arena_array(op->arena, struct deploys_failure, rows.count + 1);
+    for (size_t i = 0; i < rows.count; i++)
+        op->failures[i] = (struct deploys_failure){.id = sql_cell(&rows, i, 0),
+                                                   .address = sql_cell(&rows, i, 1),
+                                                   .at_ms = sql_cell_int(&rows, i, 2),
+                                                   .until_ms = sql_cell_int(&rows, i, 3),
+                                                   .reason = sql_cell(&rows, i, 4)};
+    return true;
+}
+
 /* What a deployment has behind it, the last DEPLOYS_HISTORY_KEPT of it. The newest entry of one
  * that was deleted stays: its generation must never be given out again. */
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,

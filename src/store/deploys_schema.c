@@ -136,9 +136,27 @@ static bool add_ended(struct sql *sql, struct arena *arena)
     return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
 }
 
+/* Number 4: a node that said goodbye is no loss, and a deployment that failed on a node is tried on
+ * others first. */
+static bool remember_nodes(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text texts[] = {
+        {{"ALTER TABLE berth_node_lease ADD COLUMN goodbye INTEGER NOT NULL DEFAULT 0",
+          "ALTER TABLE berth_node_lease ADD COLUMN goodbye BIGINT NOT NULL DEFAULT 0"}},
+        {{"CREATE TABLE IF NOT EXISTS berth_deployment_failure (id TEXT NOT NULL,"
+          " address TEXT NOT NULL, times INTEGER NOT NULL, at_ms INTEGER NOT NULL,"
+          " until_ms INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))",
+          "CREATE TABLE IF NOT EXISTS berth_deployment_failure (id TEXT NOT NULL,"
+          " address TEXT NOT NULL, times BIGINT NOT NULL, at_ms BIGINT NOT NULL,"
+          " until_ms BIGINT NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))"}},
+    };
+
+    return run_all(sql, texts, COUNT_OF(texts), arena);
+}
+
 /* A row per version; the next one stands behind the last. */
-static bool (*const migrations[])(struct sql *sql,
-                                  struct arena *arena) = {make_tables, index_address, add_ended};
+static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {
+    make_tables, index_address, add_ended, remember_nodes};
 
 static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schema)
 {

@@ -84,7 +84,7 @@ bool deploys_get(struct work *work)
         work->op->err = ERR_NOT_FOUND;
         return true;
     }
-    return read_copies(work) && deploys_meta(work);
+    return read_copies(work) && deploys_failures(work) && deploys_meta(work);
 }
 
 /* The version the caller saw must be the one there is. */
@@ -201,11 +201,20 @@ static bool replace(struct work *work)
                     SQL_INT(spec->enabled));
 }
 
+/* Somebody did something about it: it may run anywhere. */
+static bool forget_failures(struct work *work)
+{
+    static const struct sql_text text = {{"DELETE FROM berth_deployment_failure WHERE id = $1",
+                                          "DELETE FROM berth_deployment_failure WHERE id = $1"}};
+
+    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
+}
+
 /* After a change: the row as it is now, a line in its history, a new version of the table. */
 static bool changed(struct work *work, const char *what)
 {
     work->op->u.put.changed = true;
-    if (!deploys_row_get(work, false))
+    if (!deploys_row_get(work, false) || !forget_failures(work))
         return false;
     assert(work->op->found); /* it is locked */
     return deploys_note(work, &work->op->row, what, work->op->row.address, "") &&
@@ -291,7 +300,7 @@ bool deploys_delete(struct work *work)
     assert(op->found && op->row.version > 0);
     op->u.put.changed = true;
     return WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
-           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) &&
+           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && forget_failures(work) &&
            deploys_note(work, &op->row, "deleted", op->row.address, "") && deploys_bump(work, true);
 }
 

@@ -208,9 +208,12 @@ static void test_an_older_database_goes_forward(void **state)
     run_sql(url, "DROP INDEX berth_deployment_address");
     run_sql(url, "ALTER TABLE deployment DROP COLUMN ended");
     run_sql(url, "ALTER TABLE berth_deployment_status DROP COLUMN limits");
+    run_sql(url, "ALTER TABLE berth_node_lease DROP COLUMN goodbye");
+    run_sql(url, "DROP TABLE berth_deployment_failure");
     run_sql(url, "UPDATE berth_meta SET value = 1 WHERE name = 'schema'");
     deploys_rig_open(&rig, url, "/nowhere");
     assert_int_equal(deploys_rig_get(&rig, "web").err, ERR_OK);
+    deploys_rig_renew(&rig, "n1", LEASE_MS);
     deploys_rig_close(&rig);
     run_sql(url, "DROP INDEX berth_deployment_address"); /* it is there again */
 }

@@ -336,7 +336,24 @@ static void test_nodes_without_deployments_may_go(void **state)
     assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
 }
 
-/* Ruling 10: more than half of the nodes gone, nothing is claimed until an operator says so. */
+static void three_nodes(struct deploys_rig *rig)
+{
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    deploys_rig_renew(rig, "n3", LEASE_MS);
+}
+
+static void goodbye(struct deploys_rig *rig, const char *node)
+{
+    struct deploys_op op = {.verb = DEPLOYS_RENEW,
+                            .node = str_of(node),
+                            .u.renew = {.lease_ms = LEASE_MS, .goodbye = true}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+}
+
+/* More than half of the nodes gone: nothing they own is claimed until an operator says so. What
+ * nobody owns is claimed all the same. */
 static void test_mass_loss_waits_for_an_operator(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -344,21 +361,96 @@ static void test_mass_loss_waits_for_an_operator(void **state)
 
     deploys_rig_put(rig, "a", "run");
     deploys_rig_put(rig, "b", "run");
-    for (int i = 1; i <= 3; i++) {
-        char node[4];
-
-        snprintf(node, sizeof node, "n%d", i);
-        deploys_rig_renew(rig, node, LEASE_MS);
-    }
+    three_nodes(rig);
     assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
     deploys_rig_lapse(rig, "n1");
-    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "", 0).err, ERR_OK); /* one of three */
     deploys_rig_lapse(rig, "n2");
     struct deploys_op op = deploys_rig_claim(rig, "n3", "a", "n1", 1);
     assert_int_equal(op.u.claim.refusal, DEPLOYS_MASS_LOSS);
+    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "", 0).err, ERR_OK);
     assert_int_equal(deploys_rig_call(rig, &approve), ERR_OK);
     assert_true(approve.u.until.until_ms > 0);
     assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).err, ERR_OK);
+}
+
+/* Two of three stop in peace: what they have is taken over when their leases have run out, not
+ * before. One that comes back and is lost then is a loss. */
+static void test_a_goodbye_is_no_loss(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op view = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+
+    deploys_rig_put(rig, "a", "run");
+    deploys_rig_put(rig, "b", "run");
+    three_nodes(rig);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "b", "", 0).err, ERR_OK);
+    deploys_rig_renew(rig, "n1", 1000);
+    goodbye(rig, "n1");
+    goodbye(rig, "n2");
+    assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).u.claim.refusal,
+                     DEPLOYS_LEASE_ALIVE);
+    assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
+    assert_int_equal(view.u.view.lease_count, 3);
+    assert_true(view.u.view.leases[0].goodbye && !view.u.view.leases[2].goodbye);
+    deploys_rig_lapse(rig, "n1");
+    goodbye(rig, "n1");
+    deploys_rig_lapse(rig, "n2");
+    goodbye(rig, "n2");
+    assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).err, ERR_OK);
+    deploys_rig_lapse(rig, "n1");
+    deploys_rig_lapse(rig, "n2");
+    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "n2", 1).u.claim.refusal, DEPLOYS_MASS_LOSS);
+}
+
+static struct deploys_op give_up(struct deploys_rig *rig, const char *node, int64_t generation)
+{
+    struct deploys_op op = {.verb = DEPLOYS_YIELD,
+                            .id = STR("web"),
+                            .node = str_of(node),
+                            .u.claim = {.generation = generation,
+                                        .version = 1,
+                                        .failed = true,
+                                        .reason = STR("It exited with code 127.")}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+/* Where it failed is known to all, longer each time, until its spec is touched. */
+static void test_failures_are_remembered(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op, view = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+    struct deploys_op restart = {
+        .verb = DEPLOYS_RESTART, .id = STR("web"), .u.put.if_version = DEPLOYS_ANY};
+    int64_t first_ms;
+
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "web", "", 0);
+    give_up(rig, "n1", 1);
+    op = deploys_rig_get(rig, "web");
+    assert_int_equal(op.row.address.len, 0);
+    assert_int_equal(op.failure_count, 1);
+    assert_true(str_is(op.failures[0].address, "n1"));
+    assert_true(str_is(op.failures[0].reason, "It exited with code 127."));
+    first_ms = op.failures[0].until_ms - op.failures[0].at_ms;
+    assert_true(first_ms > 0);
+    assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
+    view.u.view.if_version = view.version; /* also when nothing changed */
+    assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
+    assert_true(view.u.view.unchanged && view.failure_count == 1);
+    assert_true(str_is(view.failures[0].id, "web"));
+    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 2).err, ERR_OK); /* if it must */
+    give_up(rig, "n1", 3);
+    op = deploys_rig_get(rig, "web");
+    assert_int_equal(op.failures[0].until_ms - op.failures[0].at_ms, 2 * first_ms);
+    assert_int_equal(deploys_rig_call(rig, &restart), ERR_OK);
+    assert_int_equal(deploys_rig_get(rig, "web").failure_count, 0);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 4).err, ERR_OK);
+    give_up(rig, "n1", 5); /* of the version before */
+    assert_int_equal(deploys_rig_get(rig, "web").failure_count, 0);
 }
 
 static void test_drain_deadline(void **state)
@@ -479,6 +571,8 @@ int main(void)
         DEPLOYS_TEST(test_release_only_of_nodes_that_are_gone),
         DEPLOYS_TEST(test_nodes_without_deployments_may_go),
         DEPLOYS_TEST(test_mass_loss_waits_for_an_operator),
+        DEPLOYS_TEST(test_a_goodbye_is_no_loss),
+        DEPLOYS_TEST(test_failures_are_remembered),
         DEPLOYS_TEST(test_drain_deadline),
         DEPLOYS_TEST(test_two_claimers_race),
         DEPLOYS_TEST(test_the_server_is_killed_and_comes_back),
