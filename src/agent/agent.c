@@ -249,6 +249,7 @@ static void leave(struct agent *agent)
                 runs_count(agent->runs), names.at);
     }
     buf_free(&names);
+    tenure_goodbye(agent->tenure);
     /* A second signal does not wait for the server. */
     if (!agent->link || !link_leave(agent->link))
         loop_stop(&agent->loop);

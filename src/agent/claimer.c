@@ -1,5 +1,5 @@
-/* One cycle is a chain of calls: members, table, usage (if the policy wants it), then claims until
- * the budget is used up. Each has a deadline, so a cycle always ends. */
+/* One cycle is a chain of calls: members, table, usage (if the policy wants it), then claims. Each
+ * has a deadline, so a cycle always ends. */
 #include "agent/claimer.h"
 
 #include <assert.h>
@@ -28,6 +28,7 @@ struct claimer {
     enum err failed;    /* why the last cycle did; ERR_OK: it did not */
     bool woken;         /* while a cycle was under way */
     int64_t next_ms;    /* of the next cycle, CLOCK_MONOTONIC */
+    int64_t due_ms;     /* when the next of those that are absent will be lost; 0: none */
     int64_t begun_ms;   /* of the last cycle */
     int64_t claimed_ms; /* the end of the last one that tried to claim */
     struct docket docket;
@@ -37,10 +38,14 @@ struct claimer {
     struct buf body;
     struct claim_node *nodes;
     size_t node_count;
-    struct names lost;
-    size_t released; /* of them; the seed's mode */
+    struct names lost;   /* whose rows may be taken */
+    bool mass_loss;      /* none may */
+    size_t absent_count; /* nodes that went without a goodbye */
+    size_t released;     /* of the lost; the seed's mode */
     struct claim_plan plan;
+    size_t budget; /* claims in this cycle at most */
     size_t tried, claimed, conflicts;
+    size_t owned; /* by this node, as the table has it and with what was claimed since */
     /* ever */
     int64_t cycles, claims, skips[CLAIM_SKIP_COUNT];
     enum claim_skip last;
@@ -74,11 +79,30 @@ static int64_t interval_ms(const struct claimer *claimer)
     return claimer->config.config->claim_interval_ms;
 }
 
+/* A share, instead of a budget for each interval. Not while the list is new: nodes that were
+ * started together must have had the time to come, or the first of them takes everything. */
+static bool claims_share(const struct claimer *claimer)
+{
+    return claimer->config.config->claim_budget == 0 && claimer->docket.mode != DEPLOY_SEED &&
+           member_view_ready(&(struct member_rules){.warmup_ms = interval_ms(claimer)},
+                             claimer->roster.synced_ms, claimer->loop->mono_ms);
+}
+
+/* The next share may follow at once, unless the metric must be measured again before. */
+static bool claims_at_will(const struct claimer *claimer)
+{
+    const struct claim_provider *provider = claimer->config.config->claim_policy->provider;
+
+    return provider && provider->step > 0 && claims_share(claimer);
+}
+
 static void end_cycle(struct claimer *claimer, enum claim_skip skip)
 {
     int64_t pause_ms = interval_ms(claimer), now_ms = claimer->loop->mono_ms;
 
     assert(claimer->busy);
+    if (claimer->claimed > 0 && claims_at_will(claimer))
+        pause_ms /= 10; /* there may be more */
     claimer->busy = false;
     claimer->cycles++;
     if (skip != CLAIM_CONFLICT) /* those were counted one by one */
@@ -87,11 +111,14 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
     log_event(LOG_DEBUG, "claim.cycle", KS("node_id", claimer->config.node_id),
               KC("result", claim_skip_name(skip)), KI("claimed", (int64_t)claimer->claimed),
               KI("nodes", (int64_t)claimer->node_count),
-              KI("absent", (int64_t)roster_absent(&claimer->roster)),
+              KI("absent", (int64_t)claimer->absent_count),
               KI("ms", claimer->loop->mono_ms - claimer->begun_ms));
     /* Up to a tenth more, so that nodes that began together do not stay together. */
     pause_ms += rnd_below(&claimer->rnd, (uint32_t)(pause_ms / 10 + 1));
     claimer->next_ms = now_ms + pause_ms;
+    if (claimer->due_ms && claimer->due_ms < claimer->next_ms &&
+        (claimer->tried == 0 || claims_at_will(claimer)))
+        claimer->next_ms = claimer->due_ms;
     if (claimer->tried > 0)
         claimer->claimed_ms = now_ms;
     if (claimer->claimed > 0)
@@ -138,6 +165,7 @@ static void on_claimed(struct query *query)
     if (query->err == ERR_OK) {
         claimer->claimed++;
         claimer->claims++;
+        claimer->owned++;
         json_int(json_get(query->reply, "generation"), &generation);
         log_event(LOG_INFO, "claim.claimed", KS("deployment_id", row->id),
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
@@ -155,19 +183,20 @@ static void on_claimed(struct query *query)
 static size_t room(const struct claimer *claimer)
 {
     size_t max = (size_t)claimer->config.config->deployments_max;
-    size_t have = copies_count(claimer->config.copies) + claimer->claimed;
+    size_t have = copies_count(claimer->config.copies);
 
+    if (have < claimer->owned)
+        have = claimer->owned;
     return have < max ? max - have : 0;
 }
 
 static void claim_next(struct claimer *claimer)
 {
-    const struct config *config = claimer->config.config;
     const struct deploy_row *row;
     struct jsonw w;
 
     if (claimer->tried == claimer->plan.count || room(claimer) == 0 ||
-        claimer->claimed >= (size_t)config->claim_budget || claimer->conflicts >= CONFLICTS_MAX) {
+        claimer->claimed >= claimer->budget || claimer->conflicts >= CONFLICTS_MAX) {
         end_cycle(claimer, claimer->claimed > 0 ? CLAIM_GO : CLAIM_CONFLICT);
         return;
     }
@@ -192,20 +221,53 @@ static struct member_rules rules_of(const struct claimer *claimer)
                : (struct member_rules){.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 }
 
-static void find_lost(struct claimer *claimer, const struct names *online, struct names *lost)
+/* From when on the rows of an absent owner may be taken. */
+static int64_t lost_ms(const struct claimer *claimer, struct str address)
 {
     struct member_rules rules = rules_of(claimer);
+    int64_t at_ms = roster_lost_ms(&claimer->roster, address, &rules);
+    int64_t left_ms =
+        claimer->docket.mode == DEPLOY_SEED ? -1 : docket_left_ms(&claimer->docket, address);
+    int64_t lease_ms = claimer->loop->mono_ms + left_ms + 1;
+
+    return at_ms != MEMBER_NEVER && left_ms >= 0 && lease_ms > at_ms ? lease_ms : at_ms;
+}
+
+static void find_lost(struct claimer *claimer, const struct names *online)
+{
     struct names absent;
     int64_t now_ms = claimer->loop->mono_ms;
 
     deploy_lost(claimer->docket.rows, claimer->docket.row_count, online, &claimer->cycle, &absent);
     roster_note(&claimer->roster, online, &absent, now_ms);
-    names_init(lost, absent.count, &claimer->cycle);
+    names_init(&claimer->lost, absent.count, &claimer->cycle);
+    claimer->due_ms = 0;
+    for (size_t i = 0; i < absent.count; i++) {
+        int64_t at_ms = lost_ms(claimer, absent.at[i]);
+
+        if (str_eq(absent.at[i], claimer->config.node_id) || at_ms == MEMBER_NEVER)
+            continue;
+        if (at_ms <= now_ms)
+            names_add(&claimer->lost, absent.at[i]);
+        else if (!claimer->due_ms || at_ms < claimer->due_ms)
+            claimer->due_ms = at_ms;
+    }
+}
+
+/* Most of the others are gone, and said nothing: what they own is not touched. */
+static void guard(struct claimer *claimer)
+{
+    struct names absent;
+
+    roster_absent(&claimer->roster, &claimer->cycle, &absent);
+    claimer->absent_count = 0;
     for (size_t i = 0; i < absent.count; i++)
-        if (!str_eq(absent.at[i], claimer->config.node_id) &&
-            roster_lost(&claimer->roster, absent.at[i], &rules, now_ms) &&
-            (claimer->docket.mode == DEPLOY_SEED || !docket_leased(&claimer->docket, absent.at[i])))
-            names_add(lost, absent.at[i]);
+        claimer->absent_count += !docket_goodbye(&claimer->docket, absent.at[i]);
+    claimer->mass_loss = claimer->docket.mode != DEPLOY_SEED && !claimer->docket.approved &&
+                         claimer->lost.count > 0 &&
+                         claim_mass_loss(claimer->node_count, claimer->absent_count);
+    if (claimer->mass_loss)
+        names_init(&claimer->lost, 0, &claimer->cycle);
 }
 
 /* Why this node claims nothing now, whatever there is. */
@@ -221,9 +283,6 @@ static enum claim_skip own_skip(const struct claimer *claimer)
         return CLAIM_FULL;
     if (!tenure_good(tenure))
         return CLAIM_NOT_READY;
-    if (claimer->docket.mode != DEPLOY_SEED && !claimer->docket.approved &&
-        claim_mass_loss(claimer->node_count, roster_absent(&claimer->roster)))
-        return CLAIM_MASS_LOSS;
     return CLAIM_GO;
 }
 
@@ -239,9 +298,32 @@ static void look_around(struct claimer *claimer)
         names_add(&online, claimer->nodes[i].address);
     counts = arena_array(&claimer->cycle, int64_t, claimer->node_count + 1);
     deploy_counts(claimer->docket.rows, claimer->docket.row_count, &online, counts);
-    for (size_t i = 0; i < claimer->node_count; i++)
+    claimer->owned = 0;
+    for (size_t i = 0; i < claimer->node_count; i++) {
         claimer->nodes[i].deployments = counts[i];
-    find_lost(claimer, &online, &claimer->lost);
+        if (str_eq(claimer->nodes[i].address, claimer->config.node_id))
+            claimer->owned = (size_t)counts[i];
+    }
+    find_lost(claimer, &online);
+    guard(claimer);
+}
+
+/* What keeps failing here and did not fail elsewhere goes there. Where all failed, or there is
+ * nobody else, it stays and is tried on. */
+static void leave_failing(struct claimer *claimer, const struct claim_view *view)
+{
+    int64_t failures_max = claimer->config.config->move_after_failures;
+    struct copies *copies = claimer->config.copies;
+
+    if (failures_max == 0 || view->mode == DEPLOY_SEED || !tenure_good(claimer->config.tenure))
+        return;
+    for (size_t i = 0; i < view->row_count; i++) {
+        const struct deploy_row *row = &view->rows[i];
+
+        if (str_eq(row->address, view->me) && row->type == DEPLOY_DEPLOYMENT &&
+            copies_failures(copies, row->id) >= failures_max && claim_elsewhere(view, row))
+            copies_hold(copies, row->id, COPY_FAILING);
+    }
 }
 
 static void decide(struct claimer *claimer)
@@ -262,10 +344,18 @@ static void decide(struct claimer *claimer)
     enum claim_skip skip = own_skip(claimer);
 
     assert(claimer->tried == 0 && claimer->claimed == 0);
+    leave_failing(claimer, &view);
     if (skip == CLAIM_GO) {
-        claim_plan(&view, &claimer->cycle, &claimer->plan);
+        bool share = claims_share(claimer);
+
+        (share ? claim_share : claim_plan)(&view, &claimer->cycle, &claimer->plan);
         skip = claimer->plan.skip;
+        claimer->budget = share                      ? claimer->plan.count
+                          : config->claim_budget > 0 ? (size_t)config->claim_budget
+                                                     : 1;
     }
+    if (skip != CLAIM_GO && claimer->mass_loss)
+        skip = CLAIM_MASS_LOSS;
     if (skip == CLAIM_GO)
         claim_next(claimer);
     else
@@ -442,9 +532,8 @@ void claimer_wake(struct claimer *claimer)
     if (claimer->busy)
         return;
     next_ms = now_ms + rnd_below(&claimer->rnd, WAKE_MS_MAX);
-    if (next_ms < claimer->claimed_ms + interval_ms(claimer))
-        next_ms =
-            claimer->claimed_ms + interval_ms(claimer); /* the budget is one for each interval */
+    if (!claims_at_will(claimer) && next_ms < claimer->claimed_ms + interval_ms(claimer))
+        next_ms = claimer->claimed_ms + interval_ms(claimer);
     if (next_ms < claimer->begun_ms + interval_ms(claimer) / 10)
         next_ms = claimer->begun_ms + interval_ms(claimer) / 10;
     if (next_ms < claimer->next_ms)

@@ -1,6 +1,7 @@
-/* The claim loop: every few seconds each node looks at who is online and which deployments nobody
- * runs, and if it is among the least loaded it claims one. There is no other scheduler for
- * deployments; the server only decides who was first. One loop. */
+/* The claim loop: every few seconds, and whenever something changed, each node looks at who is
+ * online and which deployments nobody runs, and claims its share of them. What keeps failing here
+ * and could run elsewhere it gives up. There is no other scheduler for deployments; the server only
+ * decides who was first. One loop. */
 #ifndef AGENT_CLAIMER_H
 #define AGENT_CLAIMER_H
 
@@ -20,7 +21,7 @@ struct claimer_config {
 struct claimer *claimer_new(struct loop *loop, const struct claimer_config *config);
 void claimer_up(struct claimer *claimer); /* the link stands */
 void claimer_down(struct claimer *claimer);
-/* Something changed: if nothing was claimed in the last interval, it looks at once. */
+/* Something changed: it looks soon. */
 void claimer_wake(struct claimer *claimer);
 void claimer_danger(struct claimer *claimer, bool danger); /* the machine's level: claim nothing */
 /* Would it claim at all, as far as this node alone can say? Others should not wait for it if not.

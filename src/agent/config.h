@@ -72,7 +72,9 @@ struct config {
     int64_t deployments_max;
     struct str claim_policy_name;
     const struct claim_policy *claim_policy;
-    int64_t claim_interval_ms, claim_budget;
+    int64_t claim_interval_ms;
+    int64_t claim_budget;        /* 0: its share */
+    int64_t move_after_failures; /* 0: never */
     struct score_weights claim_weights;
     int unknown_metric;                 /* enum config_unknown */
     const struct json *install_command; /* null: packages are not installed */

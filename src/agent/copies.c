@@ -444,6 +444,8 @@ static bool take_row(struct copy *copy, const struct row *row)
     copy->generation = row->generation;
     copy->version = row->version;
     copy->daemon = str_is(row->type, "daemon");
+    if (copy->held == COPY_FAILING)
+        copy->held = COPY_KEPT;
     if (!copy->run) { /* somebody did something about it: no need to wait */
         copy->next_ms = 0;
         copy->failures = 0;
@@ -526,22 +528,6 @@ void copies_told(struct copies *copies, const struct json *reply)
         copy->asked_version = 0;
     }
     arena_free(&arena);
-}
-
-void copies_hold(struct copies *copies, struct str id)
-{
-    for (struct copy *copy = copies->first; copy; copy = copy->next)
-        copy->held = id.at && str_eq(copy->id, id);
-}
-
-bool copies_held(const struct copies *copies, int64_t *ret_generation)
-{
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
-        if (copy->held && !copy->run) {
-            *ret_generation = copy->generation;
-            return true;
-        }
-    return false;
 }
 
 /* What passed is not prolonged: who was frozen over its deadline cannot know who runs it now. */

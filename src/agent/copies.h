@@ -57,11 +57,31 @@ void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms
 /* Stops all of them, and starts none any more. */
 void copies_end(struct copies *copies);
 
-/* A drained node gives one up: it is stopped and not started again, until another id (or none) is
- * held. copies_held: nothing of it runs any more. */
-void copies_hold(struct copies *copies, struct str id);
-bool copies_held(const struct copies *copies, int64_t *ret_generation);
-struct str copies_first_owned(const struct copies *copies); /* at == NULL: none */
+/* Why this node gives one up: it is stopped and not started again. */
+enum copy_hold {
+    COPY_KEPT,      /* it does not */
+    COPY_DRAINED,   /* the node is drained */
+    COPY_UNMATCHED, /* its selector does not match this node */
+    COPY_FAILING,   /* it cannot run here; a new spec is a new chance */
+};
+void copies_hold(struct copies *copies, struct str id, enum copy_hold hold);
+/* That reason does not hold any more, for one or (at == NULL) all. */
+void copies_keep(struct copies *copies, struct str id, enum copy_hold hold);
+
+struct copy_held {
+    struct str id;
+    int64_t generation, version;
+    enum copy_hold hold;
+    struct str reason; /* how it last ended before it was held; "" = it did not */
+};
+/* One that is held and of which nothing runs any more, so that it may be given away. */
+bool copies_next_held(const struct copies *copies, struct copy_held *ret_held);
+/* It was given away. */
+void copies_gave(struct copies *copies, struct str id);
+size_t copies_holding(const struct copies *copies, enum copy_hold hold); /* how many */
+struct str copies_first_owned(const struct copies *copies); /* not held; at == NULL: none */
+/* How often in a row it could not be run here. */
+int64_t copies_failures(const struct copies *copies, struct str id);
 
 /* What an emergency may end: the next one that has a process; NULL: from the first, and behind the
  * last. */
@@ -80,10 +100,10 @@ void copy_kill(struct copy *copy, struct str why, int64_t grace_ms);
 void copies_danger(struct copies *copies, bool danger);
 
 size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
-bool copies_has(const struct copies *copies, struct str id);
 size_t copies_alive(const struct copies *copies);
-/* An array: how each is. One whose `wants` is told asks whether it is its node's turn. */
-void copies_write(struct copies *copies, struct jsonw *w);
+/* An array: how each is, from that place on, at most `max`. The place of the next; 0: that is all.
+ * One whose `wants` is told asks whether it is its node's turn. */
+size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w);
 /* What the server answered to the last copies_write. */
 void copies_told(struct copies *copies, const struct json *reply);
 /* Output of the one that runs (or ran last), or of the one before it. See run_log(). */

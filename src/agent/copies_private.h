@@ -67,9 +67,10 @@ struct copy {
     int64_t old_version;          /* 0: none is kept */
     struct arena old_arena;
     bool wanted;
-    bool held;                  /* it must not run: the node gives it up */
-    int64_t round;              /* that named it last */
-    char wrong[COPY_WORDS_MAX]; /* why its row cannot be run; "" = it can */
+    enum copy_hold held;         /* not COPY_KEPT: it must not run */
+    char failed[COPY_WORDS_MAX]; /* how it last ended before it was held */
+    int64_t round;               /* that named it last */
+    char wrong[COPY_WORDS_MAX];  /* why its row cannot be run; "" = it can */
     enum copy_state state;
     struct run *run;                     /* NULL: none is alive */
     struct run *last;                    /* the one before it, for its output */

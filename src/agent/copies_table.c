@@ -104,15 +104,10 @@ size_t copies_count(const struct copies *copies)
     return count;
 }
 
-bool copies_has(const struct copies *copies, struct str id)
-{
-    return copies_find(copies, id) != NULL;
-}
-
 struct str copies_first_owned(const struct copies *copies)
 {
     for (const struct copy *copy = copies->first; copy; copy = copy->next)
-        if (!copy->daemon && copy->wanted)
+        if (!copy->daemon && copy->wanted && !copy->held)
             return copy->id;
     return STR_NONE;
 }
@@ -246,12 +241,89 @@ static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-void copies_write(struct copies *copies, struct jsonw *w)
+size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w)
 {
+    struct copy *copy = copies->first;
+    size_t place = 0;
+
+    for (; copy && place < from; copy = copy->next)
+        place++;
     jsonw_arr(w);
-    for (struct copy *copy = copies->first; copy; copy = copy->next)
+    for (; copy && place < from + max; copy = copy->next, place++)
         write_copy(copy, copies->loop->mono_ms, w);
     jsonw_end_arr(w);
+    return copy ? place : 0;
+}
+
+/* --- giving up --- */
+
+void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
+{
+    static const char *const words[] = {[COPY_DRAINED] = "the node is drained",
+                                        [COPY_UNMATCHED] = "its selector does not match this node",
+                                        [COPY_FAILING] = "it keeps failing here"};
+    struct copy *copy = copies_find(copies, id);
+
+    assert(hold > COPY_KEPT && hold < COUNT_OF(words));
+    if (!copy || copy->held == hold)
+        return;
+    copy->held = hold;
+    str_copy(told_reason(copy), copy->failed, sizeof copy->failed); /* the end to come is ours */
+    copy_log(copy, LOG_INFO, "copy.given_up", words[hold]);
+}
+
+void copies_keep(struct copies *copies, struct str id, enum copy_hold hold)
+{
+    for (struct copy *copy = copies->first; copy; copy = copy->next)
+        if (copy->held == hold && (!id.at || str_eq(copy->id, id)))
+            copy->held = COPY_KEPT;
+}
+
+bool copies_next_held(const struct copies *copies, struct copy_held *ret_held)
+{
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        if (copy->held && copy->wanted && !copy->run) {
+            *ret_held = (struct copy_held){.id = copy->id,
+                                           .generation = copy->generation,
+                                           .version = copy->version,
+                                           .hold = copy->held,
+                                           .reason = str_of(copy->failed)};
+            return true;
+        }
+    return false;
+}
+
+void copies_gave(struct copies *copies, struct str id)
+{
+    struct copy *copy = copies_find(copies, id);
+
+    if (copy)
+        copy->wanted = false;
+}
+
+size_t copies_holding(const struct copies *copies, enum copy_hold hold)
+{
+    size_t count = 0;
+
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        count += copy->held == hold;
+    return count;
+}
+
+int64_t copies_failures(const struct copies *copies, struct str id)
+{
+    const struct copy *copy = copies_find(copies, id);
+    int64_t failures;
+
+    if (!copy || !copy->wanted)
+        return 0;
+    if (copy->wrong[0] && !copy->run)
+        return INT64_MAX; /* trying does not help */
+    failures = copy->run || copy->state != COPY_INSTALLING
+                   ? 0
+                   : packages_failures(copies->packages, copy->spec.package_name,
+                                       copy->spec.package_version);
+    return failures > copy->failures ? failures : copy->failures;
 }
 
 enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,

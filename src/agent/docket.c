@@ -10,7 +10,7 @@ void docket_init(struct docket *docket)
 void docket_done(struct docket *docket)
 {
     arena_free(&docket->arena);
-    arena_free(&docket->leases_arena);
+    arena_free(&docket->facts_arena);
     docket_init(docket);
 }
 
@@ -64,17 +64,15 @@ static void read_rows(struct docket *docket, const struct json *given)
     docket->row_count += list->count;
 }
 
-static void take_leases(struct docket *docket, const struct json *leases)
+static const struct json *keep(struct docket *docket, const struct json *list)
 {
-    struct str text;
+    struct arena *arena = &docket->facts_arena;
+    const struct json *kept = NULL;
 
-    arena_reset(&docket->leases_arena);
-    docket->leases = NULL;
-    if (json_type(leases) != JSON_ARR)
-        return;
-    text = arena_str(&docket->leases_arena, json_raw(leases));
-    if (json_parse(text, &docket->leases_arena, &docket->leases, NULL) != ERR_OK)
-        docket->leases = NULL;
+    if (json_type(list) != JSON_ARR ||
+        json_parse(arena_str(arena, json_raw(list)), arena, &kept, NULL) != ERR_OK)
+        return NULL;
+    return kept;
 }
 
 static void take_facts(struct docket *docket, const struct json *reply)
@@ -87,7 +85,49 @@ static void take_facts(struct docket *docket, const struct json *reply)
     json_int(json_get(reply, "now_ms"), &now_ms);
     docket->approved =
         json_int(json_get(reply, "approved_until_ms"), &until_ms) && until_ms > now_ms;
-    take_leases(docket, json_get(reply, "leases"));
+    arena_reset(&docket->facts_arena);
+    docket->leases = keep(docket, json_get(reply, "leases"));
+    docket->failures = keep(docket, json_get(reply, "failures"));
+}
+
+static struct deploy_row *find_row(struct docket *docket, struct str id)
+{
+    size_t low = 0, high = docket->row_count;
+
+    while (low < high) { /* they come by id */
+        size_t middle = low + (high - low) / 2;
+        int order = str_cmp(docket->rows[middle].id, id);
+
+        if (order == 0)
+            return &docket->rows[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* The failures of a row come one behind the other. */
+static void mark_failures(struct docket *docket)
+{
+    struct arena *arena = &docket->facts_arena;
+    size_t count = docket->failures ? docket->failures->count : 0;
+    struct str *addresses = arena_array(arena, struct str, count + 1);
+    const struct json *failure = json_first(docket->failures);
+
+    for (size_t i = 0; i < docket->row_count; i++)
+        docket->rows[i].failed_count = 0;
+    for (size_t i = 0; i < count; i++, failure = json_next(failure)) {
+        struct deploy_row *row = find_row(docket, text_of(failure, "id", arena));
+
+        addresses[i] = text_of(failure, "address", arena);
+        if (!row)
+            continue;
+        if (row->failed_count == 0)
+            row->failed_on = &addresses[i];
+        row->failed_count++;
+    }
 }
 
 void docket_take(struct docket *docket, const struct json *reply, struct arena *arena,
@@ -98,27 +138,43 @@ void docket_take(struct docket *docket, const struct json *reply, struct arena *
     *ret_cursor = STR("");
     if (++docket->page == 1)
         take_facts(docket, reply);
-    if (json_type(rows) != JSON_ARR)
-        return; /* as it was */
-    read_rows(docket, rows);
-    docket->version = -1;
-    if (json_is_null(json_get(reply, "next_cursor")))
-        json_int(json_get(reply, "version"), &docket->version);
-    else
-        *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
+    if (json_type(rows) == JSON_ARR) { /* else they are as they were */
+        read_rows(docket, rows);
+        docket->version = -1;
+        if (json_is_null(json_get(reply, "next_cursor")))
+            json_int(json_get(reply, "version"), &docket->version);
+        else
+            *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
+    }
+    if (!ret_cursor->len)
+        mark_failures(docket);
 }
 
-bool docket_leased(const struct docket *docket, struct str address)
+static const struct json *find_lease(const struct docket *docket, struct str address)
 {
-    const struct json *lease = json_first(docket->leases);
+    const struct json *lease = json_first(docket->leases), *found = NULL;
     struct arena arena = {0};
+
+    for (uint32_t i = 0; !found && docket->leases && i < docket->leases->count;
+         i++, lease = json_next(lease))
+        if (str_eq(json_str(json_get(lease, "address"), &arena), address))
+            found = lease;
+    arena_free(&arena);
+    return found;
+}
+
+int64_t docket_left_ms(const struct docket *docket, struct str address)
+{
     int64_t left_ms = -1;
 
-    for (uint32_t i = 0; docket->leases && i < docket->leases->count; i++, lease = json_next(lease))
-        if (str_eq(json_str(json_get(lease, "address"), &arena), address)) {
-            json_int(json_get(lease, "left_ms"), &left_ms);
-            break;
-        }
-    arena_free(&arena);
-    return left_ms >= 0;
+    json_int(json_get(find_lease(docket, address), "left_ms"), &left_ms);
+    return left_ms;
+}
+
+bool docket_goodbye(const struct docket *docket, struct str address)
+{
+    bool goodbye = false;
+
+    json_bool(json_get(find_lease(docket, address), "goodbye"), &goodbye);
+    return goodbye;
 }

@@ -1,5 +1,5 @@
-/* The table of deployments as a claimer needs it: who owns what, and whose lease is good. Read page
- * by page, and kept while its version stays the same. */
+/* The table of deployments as a claimer needs it: who owns what, whose lease is good, and what
+ * failed where. Read page by page, and kept while its version stays the same. */
 #ifndef AGENT_DOCKET_H
 #define AGENT_DOCKET_H
 
@@ -14,18 +14,23 @@ struct docket {
     bool approved; /* an operator lets nodes claim although most of them are gone */
     size_t page;   /* how many of this reading came */
     const struct json *leases;
-    struct arena arena;        /* of the rows */
-    struct arena leases_arena; /* those change without a new version */
+    const struct json *failures;
+    struct arena arena;       /* of the rows */
+    struct arena facts_arena; /* of leases and failures: those change without a new version */
 };
 
 void docket_init(struct docket *docket);
 void docket_done(struct docket *docket);
 /* A reading begins: if_version, into an open object. */
 void docket_write(struct docket *docket, struct jsonw *w);
-/* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last. */
+/* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last, and the
+ * rows are whole. */
 void docket_take(struct docket *docket, const struct json *reply, struct arena *arena,
                  struct str *ret_cursor);
-/* Its lease is known to be good. The server has the last word; this saves the question. */
-bool docket_leased(const struct docket *docket, struct str address);
+/* How long its lease was still good when the reading came; negative: it was not, as far as this
+ * node knows. The server has the last word; this saves the question. */
+int64_t docket_left_ms(const struct docket *docket, struct str address);
+/* Did it stop in peace? */
+bool docket_goodbye(const struct docket *docket, struct str address);
 
 #endif

@@ -364,6 +364,13 @@ const char *packages_reason(const struct packages *packages, struct str name, st
     return package && package->reason[0] ? package->reason : "Its package is being installed.";
 }
 
+int64_t packages_failures(const struct packages *packages, struct str name, struct str version)
+{
+    const struct package *package = find(packages, name, version);
+
+    return package ? package->failures : 0;
+}
+
 struct run *packages_run(const struct packages *packages, struct str name, struct str version)
 {
     struct package *package = find(packages, name, version);

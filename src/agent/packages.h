@@ -38,6 +38,8 @@ const char *packages_reason(const struct packages *packages, struct str name, st
  * taken for a command. False: it is no command. */
 bool packages_words(const struct json *command, struct str name, struct str version,
                     const char *dir, struct arena *arena, struct strs *ret_words);
+/* How often in a row it could not be installed. */
+int64_t packages_failures(const struct packages *packages, struct str name, struct str version);
 /* The run of its last try, for its output; NULL: none. */
 struct run *packages_run(const struct packages *packages, struct str name, struct str version);
 

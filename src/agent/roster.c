@@ -245,20 +245,20 @@ void roster_note(struct roster *roster, const struct names *online, const struct
     }
 }
 
-bool roster_lost(const struct roster *roster, struct str address, const struct member_rules *rules,
-                 int64_t now_ms)
+int64_t roster_lost_ms(const struct roster *roster, struct str address,
+                       const struct member_rules *rules)
 {
     const struct roster_watch *own = map_get(&roster->watches, address);
 
-    return own && member_lost(&own->watch, rules, roster->synced_ms, now_ms);
+    return own ? member_lost_ms(&own->watch, rules, roster->synced_ms) : MEMBER_NEVER;
 }
 
-size_t roster_absent(const struct roster *roster)
+void roster_absent(const struct roster *roster, struct arena *arena, struct names *ret_absent)
 {
     const struct roster_watch *own;
-    size_t count = 0;
 
+    names_init(ret_absent, roster->watches.count, arena);
     for (size_t i = 0; (own = map_next(&roster->watches, &i));)
-        count += own->watch.absent_since_ms != MEMBER_NEVER;
-    return count;
+        if (own->watch.absent_since_ms != MEMBER_NEVER)
+            names_add(ret_absent, own->address);
 }

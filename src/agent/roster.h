@@ -32,9 +32,10 @@ size_t roster_nodes(const struct roster *roster, struct arena *arena,
 /* Who is online now, and who of them and of the owners is not. */
 void roster_note(struct roster *roster, const struct names *online, const struct names *owners,
                  int64_t now_ms);
-bool roster_lost(const struct roster *roster, struct str address, const struct member_rules *rules,
-                 int64_t now_ms);
-/* How many of those it watches are not online: all owners, and others that left lately. */
-size_t roster_absent(const struct roster *roster);
+/* From when on it is lost, if it does not come back; MEMBER_NEVER: it is there. */
+int64_t roster_lost_ms(const struct roster *roster, struct str address,
+                       const struct member_rules *rules);
+/* Those it watches that are not online: all owners, and others that left lately. In the arena. */
+void roster_absent(const struct roster *roster, struct arena *arena, struct names *ret_absent);
 
 #endif

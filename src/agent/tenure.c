@@ -1,5 +1,5 @@
-/* Renewing, passing on what it says, telling how the copies are, and giving them up when the node
- * is drained. The lease is judged by the database; we only count from the moment we asked. */
+/* Renewing, passing on what it says, telling how the copies are, and giving up those that must not
+ * stay. The lease is judged by the database; we only count from the moment we asked. */
 #include "agent/tenure.h"
 
 #include <assert.h>
@@ -18,6 +18,7 @@ enum {
     RENEW_MS_MIN = 50,
     CALL_MS_MIN = 500,
     STATUS_PAUSE_MS = 100, /* changes that come together are told together */
+    STATUS_COPIES = 1000,  /* told in one call; the server takes some more */
 };
 
 struct tenure {
@@ -40,10 +41,12 @@ struct tenure {
     struct query status;
     bool telling, untold;
     int64_t tell_ms;
+    size_t tell_from; /* of which copy the next call tells first */
     struct query yield;
     bool yielding;
-    char leaving[DEPLOY_ID_MAX + 1]; /* which one a drained node is giving up; "" = none */
+    char leaving[DEPLOY_ID_MAX + 1]; /* which one is being given up */
     int64_t left_ms;                 /* when the last one went */
+    struct query goodbye;
     struct rnd rnd;
     struct buf body;
     struct loop_part part;
@@ -57,13 +60,27 @@ static int64_t call_ms(const struct tenure *tenure)
 
 /* --- what a renewal says --- */
 
-/* A daemon runs on every node that its selector matches: each node judges itself. */
-static bool is_for_us(const struct tenure *tenure, const struct json *row, struct arena *arena)
+static bool matches(const struct tenure *tenure, const struct json *row, struct arena *arena)
 {
     struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), arena);
 
-    return !json_str_is(json_get(row, "type"), "daemon") || !selector.len ||
-           selector_match(selector, tenure->config->labels);
+    return !selector.len || selector_match(selector, tenure->config->labels);
+}
+
+/* Each node judges itself. A daemon that does not match is not run; a deployment is this node's
+ * until it was given up, and before that it must have stopped. */
+static void take_row(struct tenure *tenure, const struct json *row, struct arena *arena)
+{
+    bool fits = matches(tenure, row, arena);
+
+    if (json_str_is(json_get(row, "type"), "daemon")) {
+        if (fits)
+            copies_want(tenure->copies, row);
+        return;
+    }
+    copies_want(tenure->copies, row);
+    (fits ? copies_keep : copies_hold)(tenure->copies, json_str(json_get(row, "id"), arena),
+                                       COPY_UNMATCHED);
 }
 
 static void take_rows(struct tenure *tenure, const struct json *rows)
@@ -73,8 +90,7 @@ static void take_rows(struct tenure *tenure, const struct json *rows)
 
     copies_round(tenure->copies);
     for (uint32_t i = 0; i < rows->count; i++, row = json_next(row))
-        if (is_for_us(tenure, row, &arena))
-            copies_want(tenure->copies, row);
+        take_row(tenure, row, &arena);
     copies_round_over(tenure->copies);
     arena_free(&arena);
 }
@@ -163,35 +179,46 @@ static void renew(struct tenure *tenure)
 
 /* --- how the copies are --- */
 
+static void tell(struct tenure *tenure);
+
 static void on_told(struct query *query)
 {
     struct tenure *tenure = container_of(query, struct tenure, status);
     const struct json *stale = json_get(query->reply, "stale");
 
     tenure->telling = false;
-    tenure->tell_ms = tenure->loop->mono_ms + tenure->renew_ms;
+    /* What changed meanwhile is told soon. */
+    tenure->tell_ms = tenure->loop->mono_ms +
+                      (tenure->untold && !query->err ? STATUS_PAUSE_MS : tenure->renew_ms);
     if (query->err) {
         tenure->untold = true;
+        tenure->tell_from = 0;
         return;
     }
     copies_told(tenure->copies, query->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
         tenure_judge(tenure); /* we run what is not ours: what is? */
+    if (tenure->tell_from > 0 && tenure->up)
+        tell(tenure);
 }
 
 static void tell(struct tenure *tenure)
 {
     struct jsonw w = jsonw_to(&tenure->body);
+    bool partial = tenure->tell_from > 0;
 
     assert(!tenure->telling);
+    if (tenure->tell_from == 0)
+        tenure->untold = false;
     buf_clear(&tenure->body);
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", tenure->node_id);
     jsonw_key(&w, "copies");
-    copies_write(tenure->copies, &w);
+    tenure->tell_from = copies_write(tenure->copies, tenure->tell_from, STATUS_COPIES, &w);
+    if (partial || tenure->tell_from > 0)
+        jsonw_kbool(&w, "partial", true);
     jsonw_end_obj(&w);
     tenure->telling = true;
-    tenure->untold = false;
     tenure->status = (struct query){.path = "/v1/deployments/status",
                                     .body = buf_view(&tenure->body),
                                     .timeout_ms = call_ms(tenure),
@@ -208,32 +235,47 @@ void tenure_changed(struct tenure *tenure)
         tenure->tell_ms = soon_ms;
 }
 
-/* --- draining --- */
+/* --- giving up --- */
+
+static const char *const reasons[] = {
+    [COPY_DRAINED] = "The node is drained.",
+    [COPY_UNMATCHED] = "Its selector does not match the node.",
+    [COPY_FAILING] = "It keeps failing on the node.",
+};
 
 static void on_yielded(struct query *query)
 {
     struct tenure *tenure = container_of(query, struct tenure, yield);
 
     tenure->yielding = false;
-    if (query->err == ERR_OK || query->err == ERR_CONFLICT) {
-        log_event(LOG_INFO, "drain.yielded", KS("node_id", tenure->node_id),
-                  KC("deployment_id", tenure->leaving), KC("reason", err_name(query->err)));
-        tenure->leaving[0] = 0;
-        tenure->left_ms = tenure->loop->mono_ms;
-        tenure_look(tenure);
-    }
+    if (query->err != ERR_OK && query->err != ERR_CONFLICT)
+        return; /* nobody knows whether it was done: again */
+    log_event(LOG_INFO, "deployment.yielded", KS("node_id", tenure->node_id),
+              KC("deployment_id", tenure->leaving), KC("reason", err_name(query->err)));
+    tenure->left_ms = tenure->loop->mono_ms;
+    if (query->err == ERR_OK)
+        copies_gave(tenure->copies, str_of(tenure->leaving));
+    else /* it was another assignment that failed */
+        copies_keep(tenure->copies, str_of(tenure->leaving), COPY_FAILING);
+    tenure_judge(tenure); /* what is ours now? */
 }
 
-static void give_up(struct tenure *tenure, int64_t generation)
+static void yield(struct tenure *tenure, const struct copy_held *held)
 {
+    bool failed = held->hold == COPY_FAILING;
     struct jsonw w = jsonw_to(&tenure->body);
 
-    assert(tenure->leaving[0] && !tenure->yielding);
+    assert(!tenure->yielding && held->hold != COPY_KEPT);
+    str_copy(held->id, tenure->leaving, sizeof tenure->leaving);
     buf_clear(&tenure->body);
     jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", tenure->node_id);
-    jsonw_kstr(&w, "id", str_of(tenure->leaving));
-    jsonw_kint(&w, "generation", generation);
+    jsonw_kstr(&w, "id", held->id);
+    jsonw_kint(&w, "generation", held->generation);
+    jsonw_kint(&w, "version", held->version);
+    jsonw_kbool(&w, "failed", failed);
+    jsonw_kstr(&w, "reason",
+               failed && held->reason.len ? held->reason : str_of(reasons[held->hold]));
     jsonw_end_obj(&w);
     tenure->yielding = true;
     tenure->yield = (struct query){.path = "/v1/deployments/yield",
@@ -243,38 +285,37 @@ static void give_up(struct tenure *tenure, int64_t generation)
     queries_send(tenure->queries, &tenure->yield);
 }
 
+/* Stopped first: only of what nothing runs any more does anybody else hear. */
+static void give_up(struct tenure *tenure)
+{
+    struct copy_held held;
+
+    if (tenure->up && !tenure->yielding && copies_next_held(tenure->copies, &held))
+        yield(tenure, &held);
+}
+
 /* Behind the deadline there is no time to go easy on the others. */
 static bool is_overdue(const struct tenure *tenure)
 {
     return tenure->drain_deadline_ms && tenure->loop->wall_ms >= tenure->drain_deadline_ms;
 }
 
-/* One at a time, and the next when the others had a cycle to take it: stop it, and only when
- * nothing of it runs any more, give it away. */
+/* One at a time, and the next when the others had a cycle to take it. */
 static void drain(struct tenure *tenure)
 {
-    int64_t generation;
+    struct str id;
 
-    if (tenure->admin != TENURE_DRAINING || !tenure->up) {
-        copies_hold(tenure->copies, STR_NONE);
-        tenure->leaving[0] = 0;
+    if (tenure->admin != TENURE_DRAINING) {
+        copies_keep(tenure->copies, STR_NONE, COPY_DRAINED);
         return;
     }
-    if (tenure->yielding)
+    if (!tenure->up || tenure->yielding ||
+        (!is_overdue(tenure) && (copies_holding(tenure->copies, COPY_DRAINED) > 0 ||
+                                 tenure->loop->mono_ms < tenure->left_ms + tenure->renew_ms)))
         return;
-    if (!tenure->leaving[0]) {
-        struct str id = copies_first_owned(tenure->copies);
-
-        if (!id.at ||
-            (!is_overdue(tenure) && tenure->loop->mono_ms < tenure->left_ms + tenure->renew_ms))
-            return;
-        str_copy(id, tenure->leaving, sizeof tenure->leaving);
-        copies_hold(tenure->copies, id);
-    }
-    if (copies_held(tenure->copies, &generation))
-        give_up(tenure, generation);
-    else if (!copies_has(tenure->copies, str_of(tenure->leaving)))
-        tenure->leaving[0] = 0; /* somebody else took it from us meanwhile */
+    id = copies_first_owned(tenure->copies);
+    if (id.at)
+        copies_hold(tenure->copies, id, COPY_DRAINED);
 }
 
 /* --- time --- */
@@ -289,6 +330,7 @@ static void on_tick(struct loop_part *part)
     if (tenure->up && !tenure->telling && tenure->version >= 0 && now_ms >= tenure->tell_ms)
         tell(tenure);
     drain(tenure);
+    give_up(tenure);
 }
 
 void tenure_up(struct tenure *tenure)
@@ -314,6 +356,28 @@ void tenure_judge(struct tenure *tenure)
 {
     tenure->version = -1;
     tenure_look(tenure);
+}
+
+static void on_goodbye(struct query *query)
+{
+}
+
+void tenure_goodbye(struct tenure *tenure)
+{
+    struct jsonw w = jsonw_to(&tenure->body);
+
+    if (!tenure->up || tenure->goodbye.id)
+        return;
+    buf_clear(&tenure->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", tenure->node_id);
+    jsonw_kbool(&w, "goodbye", true);
+    jsonw_end_obj(&w);
+    tenure->goodbye = (struct query){.path = "/v1/deployments/renew",
+                                     .body = buf_view(&tenure->body),
+                                     .timeout_ms = call_ms(tenure),
+                                     .done = on_goodbye};
+    queries_send(tenure->queries, &tenure->goodbye);
 }
 
 static void part_gone(struct loop_part *part)

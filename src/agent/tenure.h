@@ -10,7 +10,8 @@ enum tenure_admin { TENURE_NONE, TENURE_CORDONED, TENURE_DRAINING };
 
 struct tenure;
 
-/* `labels` (of the configuration) decide which daemons are this node's. All must outlive it. */
+/* `labels` (of the configuration) decide which daemons are this node's, and which deployments it
+ * must give up. All must outlive it. */
 struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
                           const struct config *config, struct str node_id);
 void tenure_up(struct tenure *tenure); /* the link stands */
@@ -18,6 +19,7 @@ void tenure_down(struct tenure *tenure);
 void tenure_look(struct tenure *tenure);    /* something changed: renew now */
 void tenure_judge(struct tenure *tenure);   /* our labels did: what is ours must be told anew */
 void tenure_changed(struct tenure *tenure); /* the copies did: tell it soon */
+void tenure_goodbye(struct tenure *tenure); /* this agent stops in peace; nothing is awaited */
 void tenure_free(struct tenure *tenure);    /* before copies_free */
 
 bool tenure_good(const struct tenure *tenure);        /* the lease is good */

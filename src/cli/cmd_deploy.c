@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/schema.h"
 #include "cli/answer.h"
 #include "cli/list.h"
 #include "model/deploy.h"
+#include "model/selector.h"
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
@@ -109,8 +111,18 @@ static int cmd_deploy_apply(struct cli *cli)
     return code;
 }
 
+static bool any_matches(const struct json *nodes, struct str selector)
+{
+    const struct json *node = json_first(nodes);
+
+    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
+        if (selector_match(selector, json_get(node, "labels")))
+            return true;
+    return false;
+}
+
 /* Nobody has it: what each node last said of claiming. */
-static void print_why(struct cli *cli)
+static void print_why(struct cli *cli, struct str selector)
 {
     const struct json *json, *nodes, *node;
     struct str reply;
@@ -119,6 +131,10 @@ static void print_why(struct cli *cli)
         return;
     nodes = json_get(json, "nodes");
     node = json_first(nodes);
+    if (selector.len && !any_matches(nodes, selector)) {
+        fprintf(cli->out, "\nNo node matches " STR_FMT ".\n", STR_ARG(selector));
+        return;
+    }
     fprintf(cli->out, "\nNobody has claimed it. What nodes last said:\n");
     for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
         const struct json *claim = json_get(node, "claim");
@@ -132,6 +148,23 @@ static void print_why(struct cli *cli)
         fprintf(cli->out, "  there are no nodes\n");
 }
 
+/* Nodes that gave it up. */
+static void print_failures(struct cli *cli, const struct json *failures)
+{
+    const struct json *failure = json_first(failures);
+    int64_t now_ms = clock_wall_ms();
+
+    if (json_type(failures) != JSON_ARR || failures->count == 0)
+        return;
+    fprintf(cli->out, "\nFailed on, so that other nodes come first:\n");
+    for (uint32_t i = 0; i < failures->count; i++, failure = json_next(failure))
+        fprintf(cli->out, "  " STR_FMT "  " STR_FMT " ago, for " STR_FMT " more: " STR_FMT "\n",
+                STR_ARG(show_member(cli, failure, "address")),
+                STR_ARG(show_age(cli, failure, "at_ms", now_ms)),
+                STR_ARG(show_until(cli, failure, "until_ms", now_ms)),
+                STR_ARG(show_member(cli, failure, "reason")));
+}
+
 static int cmd_deploy_show(struct cli *cli)
 {
     const char *path = answer_path(cli, "/v1/deployments/", "");
@@ -142,10 +175,11 @@ static int cmd_deploy_show(struct cli *cli)
 
     if (code != CLI_OK || cli->output != CLI_TABLE || ask_get(cli, path, &json, &reply) != CLI_OK)
         return code;
+    print_failures(cli, json_get(json, "failed_on"));
     json_bool(json_get(json, "enabled"), &enabled);
     if (enabled && json_str_is(json_get(json, "type"), "deployment") &&
         json_str_is(json_get(json, "address"), ""))
-        print_why(cli);
+        print_why(cli, show_member(cli, json, "selector"));
     return CLI_OK;
 }
 

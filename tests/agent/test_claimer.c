@@ -14,7 +14,7 @@
 enum { CALLS_MAX = 64, BODY_MAX = 16384 };
 
 struct table_row {
-    char id[16], address[16];
+    char id[16], address[16], selector[16];
     int generation;
 };
 
@@ -29,6 +29,9 @@ struct world {
     int row_count, version;
     const char *online; /* comma-separated */
     const char *leased;
+    int left_ms;         /* of those leases */
+    const char *goodbye; /* whose lease has run out, but who said so */
+    const char *failures;
     const char *mode, *admin;
     const char *hanging; /* a path that is never answered */
     bool approved;
@@ -37,6 +40,7 @@ struct world {
     int lease_ms;
     int calls[4]; /* renew, view, claim, sync; see count_call */
     int claims;
+    int yields, failed_yields;
     bool usage_hangs; /* of n2 */
     struct buf reply;
     struct {
@@ -66,7 +70,7 @@ static bool on_send(struct queries *queries, struct str text)
     return true;
 }
 
-static void write_names(struct jsonw *w, const char *names, bool terminals)
+static void write_terminals(struct jsonw *w, const char *names)
 {
     struct str rest = str_of(names);
 
@@ -75,20 +79,29 @@ static void write_names(struct jsonw *w, const char *names, bool terminals)
         struct str name = str_cut(&rest, ',');
 
         jsonw_obj(w);
-        jsonw_kstr(w, terminals ? "terminal_id" : "address", name);
-        if (terminals) {
-            jsonw_kbool(w, "takes", true);
-            jsonw_key(w, "tags");
-            jsonw_obj(w);
-            jsonw_kstr(w, "node_unit", STR("true"));
-            jsonw_kstr(w, "node_unit_address", name);
-            jsonw_end_obj(w);
-        } else {
-            jsonw_kint(w, "left_ms", 1000);
-        }
+        jsonw_kstr(w, "terminal_id", name);
+        jsonw_kbool(w, "takes", true);
+        jsonw_key(w, "tags");
+        jsonw_obj(w);
+        jsonw_kstr(w, "node_unit", STR("true"));
+        jsonw_kstr(w, "node_unit_address", name);
+        jsonw_end_obj(w);
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
+}
+
+static void write_leases(struct jsonw *w, const char *names, int64_t left_ms)
+{
+    struct str rest = str_of(names);
+
+    while (rest.at && rest.len) {
+        jsonw_obj(w);
+        jsonw_kstr(w, "address", str_cut(&rest, ','));
+        jsonw_kint(w, "left_ms", left_ms);
+        jsonw_kbool(w, "goodbye", left_ms < 0);
+        jsonw_end_obj(w);
+    }
 }
 
 static void answer_renew(struct world *world, const struct json *body, struct jsonw *w)
@@ -106,7 +119,11 @@ static void answer_renew(struct world *world, const struct json *body, struct js
             jsonw_kstr(w, "id", str_of(world->rows[i].id));
             jsonw_kint(w, "generation", world->rows[i].generation);
             jsonw_kint(w, "version", 1);
-            jsonw_kraw(w, "spec", STR("{\"command\":\"serve\"}"));
+            jsonw_key(w, "spec");
+            jsonw_obj(w);
+            jsonw_kstr(w, "command", STR("serve"));
+            jsonw_kstr(w, "selector", str_of(world->rows[i].selector));
+            jsonw_end_obj(w);
             jsonw_end_obj(w);
         }
     jsonw_end_arr(w);
@@ -120,7 +137,11 @@ static void answer_view(struct world *world, const struct json *body, struct jso
     jsonw_kstr(w, "mode", str_of(world->mode));
     jsonw_kint(w, "approved_until_ms", world->approved ? 2 : 0);
     jsonw_key(w, "leases");
-    write_names(w, world->leased, false);
+    jsonw_arr(w);
+    write_leases(w, world->leased, world->left_ms);
+    write_leases(w, world->goodbye, -1);
+    jsonw_end_arr(w);
+    jsonw_kraw(w, "failures", str_of(world->failures));
     jsonw_key(w, "rows");
     jsonw_arr(w);
     for (int i = 0; i < world->row_count; i++) {
@@ -130,9 +151,33 @@ static void answer_view(struct world *world, const struct json *body, struct jso
         jsonw_kbool(w, "enabled", true);
         jsonw_kstr(w, "address", str_of(world->rows[i].address));
         jsonw_kint(w, "generation", world->rows[i].generation);
+        jsonw_kstr(w, "selector", str_of(world->rows[i].selector));
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
+}
+
+static void answer_yield(struct world *world, const struct json *body, struct jsonw *w)
+{
+    bool failed = false;
+
+    json_bool(json_get(body, "failed"), &failed);
+    for (int i = 0; i < world->row_count; i++) {
+        struct table_row *row = &world->rows[i];
+
+        if (!json_str_is(json_get(body, "id"), row->id))
+            continue;
+        assert_string_equal(row->address, "n1");
+        row->address[0] = 0;
+        row->generation++;
+        world->version++;
+        world->yields++;
+        if (failed) {
+            assert_string_equal(row->id, "d01");
+            world->failed_yields++;
+            world->failures = "[{\"id\":\"d01\",\"address\":\"n1\"}]";
+        }
+    }
 }
 
 static void answer_sync(struct world *world, const struct json *body, struct jsonw *w)
@@ -141,7 +186,7 @@ static void answer_sync(struct world *world, const struct json *body, struct jso
     jsonw_kstr(w, "source", STR("s1"));
     jsonw_kint(w, "seq", world->seq++);
     jsonw_key(w, "terminals");
-    write_names(w, world->online, true);
+    write_terminals(w, world->online);
 }
 
 static void answer_usage(struct world *world, const struct json *body, struct jsonw *w)
@@ -201,7 +246,7 @@ static const struct {
     {"/v1/deployments/lost", answer_lost},     {"/v1/deployments/renew", answer_renew},
     {"/v1/deployments/view", answer_view},     {"/v1/terminals/sync", answer_sync},
     {"/v1/terminals/usage", answer_usage},     {"/v1/deployments/status", answer_nothing},
-    {"/v1/deployments/claim", answer_nothing},
+    {"/v1/deployments/claim", answer_nothing}, {"/v1/deployments/yield", answer_yield},
 };
 
 static void answer_one(struct world *world, int number)
@@ -296,11 +341,14 @@ static int setup(void **state)
     world->admin = "none";
     world->online = "n1,n2";
     world->leased = "";
+    world->left_ms = 1000;
+    world->goodbye = "";
+    world->failures = "[]";
     world->lease_ms = 45000;
     bench_make(bench);
     bench->config.claim_policy = claim_policy_by_name(STR("deployment_count"));
     bench->config.claim_interval_ms = 5000;
-    bench->config.claim_budget = 1;
+    bench->config.move_after_failures = 3;
     bench->config.claim_weights = score_defaults;
     bench_open(bench);
     world->queries = queries_new(&bench->loop, on_send, world);
@@ -336,6 +384,7 @@ static void test_one_each_interval(void **state)
 {
     struct world *world = *state;
 
+    world->bench.config.claim_budget = 1;
     rows(world, 6, "");
     rows(world, 6, "n2");
     for (int64_t ms = 0; ms < 33000; ms += 100) {
@@ -375,10 +424,54 @@ static void test_budget(void **state)
     assert_true(skips(world, "not_eligible") > 0);
 }
 
+/* Its half at once, when the list of nodes is no longer new; the other half is n2's. */
+static void test_a_share(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 30, "");
+    pass_long(world, 1000);
+    assert_int_equal(world->claims, 1); /* n2 may be about to come */
+    pass_long(world, 5000);
+    assert_int_equal(world->claims, 15);
+    pass_long(world, 20000);
+    assert_int_equal(world->claims, 15);
+    assert_true(skips(world, "not_eligible") > 0);
+    for (int i = 0; i < world->row_count; i++)
+        if (!world->rows[i].address[0])
+            strcpy(world->rows[i].address, "n2");
+    rows(world, 3, "");
+    claimer_wake(world->claimer);
+    pass_long(world, 700);               /* an event is enough, also when it has just claimed */
+    assert_int_equal(world->claims, 17); /* n1 comes first by its name */
+    rows(world, 4, "");
+    claimer_wake(world->claimer);
+    pass_long(world, 700);
+    assert_int_equal(world->claims, 19); /* two of the five even it out, and it is first again */
+}
+
+/* With a policy whose metric must be measured again, a share is for an interval. */
+static void test_a_share_by_usage(void **state)
+{
+    struct world *world = *state;
+
+    world->bench.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
+    world->usage_hangs = true;
+    rows(world, 20, "");
+    pass_long(world, 1000);
+    assert_int_equal(world->claims, 1);
+    for (int64_t ms = 0; ms < 5600; ms += 100) {
+        claimer_wake(world->claimer);
+        pass(world, 100);
+    }
+    assert_int_equal(world->claims, 1 + 10);
+}
+
 static void test_conflicts_are_counted_and_the_next_is_tried(void **state)
 {
     struct world *world = *state;
 
+    world->bench.config.claim_budget = 1;
     rows(world, 3, "");
     world->conflicts = 2;
     pass_long(world, 1000);
@@ -392,6 +485,7 @@ static void test_lost(void **state)
 {
     struct world *world = *state;
 
+    world->bench.config.claim_budget = 1;
     rows(world, 2, "n2");
     world->online = "n1";
     world->leased = "n2";
@@ -399,9 +493,31 @@ static void test_lost(void **state)
     assert_int_equal(world->calls[2], 0); /* the lease is good */
     world->leased = "";
     world->version++;
-    pass_long(world, 6000);
+    pass_long(world, 3000);
     assert_int_equal(world->claims, 1);
     pass_long(world, 6000);
+    assert_int_equal(world->claims, 2);
+}
+
+/* It knows when the lease ends, and looks then: not an interval later. */
+static void test_lost_is_taken_at_once(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "n2");
+    pass_long(world, 40000);
+    world->online = "n1";
+    world->leased = "n2";
+    world->left_ms = 37000;
+    claimer_wake(world->claimer);
+    pass(world, 600);
+    for (int ms = 0; ms < 37000; ms += 100) {
+        world->left_ms = 37000 - ms;
+        pass(world, 100);
+    }
+    assert_int_equal(world->claims, 0);
+    world->leased = "";
+    pass_long(world, 1000);
     assert_int_equal(world->claims, 2);
 }
 
@@ -438,11 +554,116 @@ static void test_mass_loss(void **state)
     rows(world, 1, "");
     world->online = "n1";
     pass_long(world, 120000);
-    assert_int_equal(world->calls[2], 0);
+    assert_int_equal(world->claims, 1); /* what nobody owns, and nothing else */
+    assert_int_equal(owned(world, ""), 0);
     assert_true(skips(world, "mass_loss") > 0);
     world->approved = true;
     pass_long(world, 6000);
+    assert_int_equal(world->claims, 3);
+}
+
+/* Nodes that said goodbye are no loss: new deployments and theirs are claimed. */
+static void test_goodbye(void **state)
+{
+    struct world *world = *state;
+
+    world->online = "n1,n2,n3";
+    pass_long(world, 40000);
+    world->online = "n1";
+    world->goodbye = "n2,n3";
+    rows(world, 1, "");
+    claimer_wake(world->claimer);
+    pass_long(world, 1000);
     assert_int_equal(world->claims, 1);
+    rows(world, 2, "n2");
+    rows(world, 2, "n3");
+    pass_long(world, 40000);
+    assert_int_equal(world->claims, 5);
+    assert_int_equal(skips(world, "mass_loss"), 0);
+}
+
+/* --- giving up --- */
+
+static void fail_often(struct world *world, int times)
+{
+    for (int i = 0; i < times; i++) {
+        for (int64_t ms = 0; ms < 120000 && fake_run_alive() == 0; ms += 100)
+            pass(world, 100);
+        assert_int_equal(fake_run_alive(), 1);
+        fake_run_begin(fake_runs[fake_run_count - 1].key);
+        fake_run_end(fake_runs[fake_run_count - 1].key, "EXITED", 127, -1, "not found");
+    }
+}
+
+/* What cannot run here is given up when another node may try, and not taken again. */
+static void test_what_fails_goes_elsewhere(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 1, "n1");
+    rows(world, 2, "n2"); /* it has more, and gets it all the same */
+    pass_long(world, 1000);
+    fail_often(world, 2);
+    pass_long(world, 6000);
+    assert_int_equal(world->yields, 0);
+    fail_often(world, 1);
+    pass_long(world, 6000);
+    if (fake_run_alive()) /* it is stopped first */
+        fake_run_end(fake_runs[fake_run_count - 1].key, "STOPPED", -1, 15, "");
+    pass_long(world, 1000);
+    assert_int_equal(world->yields, 1);
+    assert_int_equal(world->failed_yields, 1);
+    pass_long(world, 20000);
+    assert_int_equal(world->claims, 0);
+    assert_int_equal(fake_run_alive(), 0);
+    world->online = "n1"; /* there is nobody else now */
+    pass_long(world, 10000);
+    assert_int_equal(world->claims, 1);
+}
+
+static void test_what_fails_everywhere_stays(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 1, "n1");
+    world->failures = "[{\"id\":\"d01\",\"address\":\"n2\"}]";
+    pass_long(world, 1000);
+    fail_often(world, 6);
+    pass_long(world, 10000);
+    assert_int_equal(world->yields, 0);
+    world->failures = "[]";
+    world->online = "n1";
+    fail_often(world, 2);
+    pass_long(world, 10000);
+    assert_int_equal(world->yields, 0);
+}
+
+/* A selector that no longer matches: stopped, then given up, then left alone. */
+static void test_a_changed_selector(void **state)
+{
+    struct world *world = *state;
+    struct arena arena = {0};
+
+    assert_int_equal(json_parse(STR("{\"zone\":\"a\"}"), &arena, &world->bench.config.labels, NULL),
+                     ERR_OK);
+    rows(world, 1, "n1");
+    strcpy(world->rows[0].selector, "zone=a");
+    pass_long(world, 1000);
+    fake_run_begin(fake_runs[0].key);
+    strcpy(world->rows[0].selector, "zone=b");
+    world->version++;
+    tenure_look(world->tenure);
+    pass_long(world, 1000);
+    assert_string_equal(fake_runs[0].stop, "STOPPED");
+    assert_int_equal(world->yields, 0); /* it still runs */
+    fake_run_end(fake_runs[0].key, "STOPPED", -1, 15, "");
+    pass_long(world, 1000);
+    assert_int_equal(world->yields, 1);
+    assert_int_equal(world->failed_yields, 0);
+    pass_long(world, 20000);
+    assert_int_equal(world->claims, 0);
+    assert_int_equal(fake_run_count, 1);
+    arena_free(&arena);
 }
 
 static void test_what_keeps_it_from_claiming(void **state)
@@ -566,10 +787,17 @@ int main(void)
         CLAIM_TEST(test_one_each_interval),
         CLAIM_TEST(test_an_event_wakes_it),
         CLAIM_TEST(test_budget),
+        CLAIM_TEST(test_a_share),
+        CLAIM_TEST(test_a_share_by_usage),
         CLAIM_TEST(test_conflicts_are_counted_and_the_next_is_tried),
         CLAIM_TEST(test_lost),
+        CLAIM_TEST(test_lost_is_taken_at_once),
         CLAIM_TEST(test_warm_up_after_a_new_connection),
         CLAIM_TEST(test_mass_loss),
+        CLAIM_TEST(test_goodbye),
+        CLAIM_TEST(test_what_fails_goes_elsewhere),
+        CLAIM_TEST(test_what_fails_everywhere_stays),
+        CLAIM_TEST(test_a_changed_selector),
         CLAIM_TEST(test_what_keeps_it_from_claiming),
         CLAIM_TEST(test_no_lease_no_claim),
         CLAIM_TEST(test_a_hanging_call),

@@ -51,7 +51,7 @@ static struct str told_of(struct bench *bench, const char *id, const char *name)
     struct jsonw w = jsonw_to(&text);
     const struct json *list, *item;
 
-    copies_write(bench->copies, &w);
+    assert_int_equal(copies_write(bench->copies, 0, 10, &w), 0);
     list = bench_json(bench, buf_view(&text));
     buf_free(&text);
     item = json_first(list);
@@ -208,7 +208,7 @@ static void test_what_is_not_named_stops(void **state)
     assert_int_equal(run->deadline_ms, deadline_ms); /* the lease is not prolonged for it */
     fake_run_end(run->key, "STOPPED", -1, 15, "");
     bench_tick(bench, 100);
-    assert_false(copies_has(bench->copies, STR("api")));
+    assert_int_equal(copies_count(bench->copies), 1);
     assert_false(run->there);
     bench_tick(bench, HOUR_MS);
     assert_int_equal(bench_alive("api"), 0);
@@ -520,24 +520,81 @@ static void test_health_by_http_when_nobody_answers(void **state)
 static void test_held(void **state)
 {
     struct bench *bench = *state;
-    int64_t generation = 0;
+    struct copy_held held;
 
     bench_round(bench, "[" ROW("web", 4, 1) "]");
     fence(bench, HOUR_MS);
     up(bench, "web");
     assert_str(copies_first_owned(bench->copies), "web");
-    copies_hold(bench->copies, STR("web"));
+    copies_hold(bench->copies, STR("web"), COPY_DRAINED);
+    assert_int_equal(copies_holding(bench->copies, COPY_DRAINED), 1);
+    assert_null(copies_first_owned(bench->copies).at);
     bench_tick(bench, 100);
     assert_string_equal(bench_run("web")->stop, "STOPPED");
-    assert_false(copies_held(bench->copies, &generation)); /* it still runs */
+    assert_false(copies_next_held(bench->copies, &held)); /* it still runs */
     fake_run_end(bench_run("web")->key, "STOPPED", -1, 15, "");
     bench_tick(bench, HOUR_MS);
     assert_int_equal(bench_alive("web"), 0);
-    assert_true(copies_held(bench->copies, &generation));
-    assert_int_equal(generation, 4);
-    copies_hold(bench->copies, STR_NONE); /* the operator thought better of it */
+    assert_true(copies_next_held(bench->copies, &held));
+    assert_str(held.id, "web");
+    assert_int_equal(held.generation, 4);
+    copies_keep(bench->copies, STR_NONE, COPY_DRAINED); /* the operator thought better of it */
     bench_tick(bench, 100);
     assert_int_equal(bench_alive("web"), 1);
+}
+
+/* One that fails is held until it is given away, or somebody changes it. */
+static void test_held_because_it_fails(void **state)
+{
+    struct bench *bench = *state;
+    struct copy_held held;
+
+    bench_round(bench, "[" ROW("web", 4, 1) "]");
+    fence(bench, HOUR_MS);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(copies_failures(bench->copies, STR("web")), i);
+        up(bench, "web");
+        fake_run_end(bench_run("web")->key, "EXITED", 127, -1, "no such program");
+        bench_tick(bench, HOUR_MS);
+    }
+    copies_hold(bench->copies, STR("web"), COPY_FAILING);
+    bench_tick(bench, 100);
+    if (bench_alive("web"))
+        fake_run_end(bench_run("web")->key, "STOPPED", -1, 15, "");
+    assert_true(copies_next_held(bench->copies, &held));
+    assert_int_equal(held.hold, COPY_FAILING);
+    assert_true(held.reason.len > 0);
+    bench_round(bench, "[" ROW("web", 4, 2) "]");
+    assert_int_equal(copies_holding(bench->copies, COPY_FAILING), 0);
+    assert_int_equal(copies_failures(bench->copies, STR("web")), 0);
+    copies_hold(bench->copies, STR("web"), COPY_FAILING);
+    bench_tick(bench, 100);
+    if (bench_alive("web"))
+        fake_run_end(bench_run("web")->key, "STOPPED", -1, 15, "");
+    copies_gave(bench->copies, STR("web"));
+    bench_tick(bench, 100);
+    assert_int_equal(copies_count(bench->copies), 0);
+}
+
+/* Many copies are told in pieces, each of them once. */
+static void test_told_in_pieces(void **state)
+{
+    struct bench *bench = *state;
+    struct buf text = {0};
+    size_t from = 0, pieces = 0, told_count = 0;
+
+    bench_round(bench, "[" ROW("a", 1, 1) "," ROW("b", 1, 1) "," ROW("c", 1, 1) "]");
+    do {
+        struct jsonw w = jsonw_to(&text);
+
+        buf_clear(&text);
+        from = copies_write(bench->copies, from, 2, &w);
+        told_count += bench_json(bench, buf_view(&text))->count;
+        pieces++;
+    } while (from > 0);
+    assert_int_equal(pieces, 2);
+    assert_int_equal(told_count, 3);
+    buf_free(&text);
 }
 
 #define POLICY(version, policy)                                                                    \
@@ -690,6 +747,8 @@ int main(void)
         COPY_TEST(test_health_that_passed_early_counts),
         COPY_TEST(test_health_by_http_when_nobody_answers),
         COPY_TEST(test_held),
+        COPY_TEST(test_held_because_it_fails),
+        COPY_TEST(test_told_in_pieces),
         COPY_TEST(test_restart_policies),
         COPY_TEST(test_what_is_over_stays_over),
         COPY_TEST(test_the_server_says_it_is_over),

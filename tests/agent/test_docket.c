@@ -41,7 +41,9 @@ static void test_pages(void **state)
              "\"a\",\"type\":\"deployment\",\"enabled\":true,\"address\":\"n1\",\"generation\":3,"
              "\"updated_at\":\"2\",\"created_at\":\"1\"}],\"leases\":[{\"address\":\"n1\",\"left_"
              "ms\":5},"
-             "{\"address\":\"n2\",\"left_ms\":-1}]}",
+             "{\"address\":\"n2\",\"left_ms\":-1,\"goodbye\":true}],\"failures\":[{\"id\":\"a\","
+             "\"address\":\"n2\"},{\"id\":\"a\",\"address\":\"n3\"},{\"id\":\"x\",\"address\":"
+             "\"n1\"}]}",
              &arena),
         "c1");
     assert_int_equal(docket.version, -1); /* half of a table is none */
@@ -56,9 +58,15 @@ static void test_pages(void **state)
     assert_int_equal(docket.rows[0].generation, 3);
     assert_int_equal(docket.rows[1].type, DEPLOY_DAEMON);
     assert_str(docket.rows[1].address, "");
-    assert_true(docket_leased(&docket, STR("n1")));
-    assert_false(docket_leased(&docket, STR("n2")));
-    assert_false(docket_leased(&docket, STR("n3")));
+    assert_int_equal(docket.rows[0].failed_count, 2);
+    assert_str(docket.rows[0].failed_on[0], "n2");
+    assert_str(docket.rows[0].failed_on[1], "n3");
+    assert_int_equal(docket.rows[1].failed_count, 0);
+    assert_true(docket_goodbye(&docket, STR("n2")));
+    assert_false(docket_goodbye(&docket, STR("n1")) || docket_goodbye(&docket, STR("n3")));
+    assert_int_equal(docket_left_ms(&docket, STR("n1")), 5);
+    assert_int_equal(docket_left_ms(&docket, STR("n2")), -1);
+    assert_int_equal(docket_left_ms(&docket, STR("n3")), -1);
     begin(&docket, "{\"if_version\":4}");
     take(&docket,
          "{\"version\":4,\"unchanged\":true,\"mode\":\"seed\",\"now_ms\":9,\"approved_until_ms\":"
@@ -67,7 +75,8 @@ static void test_pages(void **state)
     assert_int_equal(docket.row_count, 2);
     assert_int_equal(docket.mode, DEPLOY_SEED);
     assert_true(docket.approved);
-    assert_false(docket_leased(&docket, STR("n1"))); /* the server decides then */
+    assert_int_equal(docket.rows[0].failed_count, 0);         /* forgotten */
+    assert_int_equal(docket_left_ms(&docket, STR("n1")), -1); /* the server decides then */
     begin(&docket, "{\"if_version\":4}");
     take(&docket, "{\"version\":5,\"now_ms\":9,\"approved_until_ms\":9,\"rows\":[]}", &arena);
     assert_int_equal(docket.row_count, 0);

@@ -97,7 +97,7 @@ static void test_an_update_waits_for_its_package(void **state)
     fake_run_end(install(1)->key, "EXITED", 1, -1, "looking\nno such version\n");
     bench_tick(bench, 100);
     assert_string_equal(old->stop, "");
-    copies_write(bench->copies, &w);
+    copies_write(bench->copies, 0, 10, &w);
     buf_char(&text, 0);
     assert_non_null(strstr(text.at, "\"state\":\"updating\""));
     assert_non_null(strstr(text.at, "\"version\":1"));
