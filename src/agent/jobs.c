@@ -233,8 +233,10 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
         return;
     assert(job->note == note);
     job->note = NULL;
-    if (job->state == JOBS_ACKING)
+    if (job->state == JOBS_ACKING) {
         job->lease_ms = note->lease_ms;
+        job->timeout_grace_ms = note->stop_grace_ms;
+    }
     if (job->state == JOBS_ACKING)
         ack_settled(job, verdict);
     else if (job->state == JOBS_REPORTING)

@@ -41,11 +41,13 @@ struct agent_job {
     int64_t taken_ms;    /* clock_boot_ms(): before its ACK was sent for the first time */
     int64_t listed_ms;   /* since when heartbeats list it; 0: it was adopted */
     int64_t lease_ms;    /* as its ACK was answered; 0: it may not be tried again, so no fence */
-    bool cancelled;      /* before it began */
-    bool stopping;       /* its run was told to end */
-    bool dropped;        /* the server does not want to hear of it */
-    struct run *run;     /* NULL: none (yet) */
-    int64_t kept_bytes;  /* while KEPT: of its output on disk */
+    /* Likewise: beyond its timeout it may take so long, then it begins elsewhere; -1: no timeout */
+    int64_t timeout_grace_ms;
+    bool cancelled;     /* before it began */
+    bool stopping;      /* its run was told to end */
+    bool dropped;       /* the server does not want to hear of it */
+    struct run *run;    /* NULL: none (yet) */
+    int64_t kept_bytes; /* while KEPT: of its output on disk */
     struct outbox_note *note;
     struct str evidence;        /* JSON: why it was killed; at == NULL: it was not */
     const struct json *message; /* as it came, in `order`; until it runs */

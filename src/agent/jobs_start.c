@@ -4,6 +4,7 @@
 #include "agent/executor.h"
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
+#include "base/clock.h"
 #include "model/fence.h"
 #include "model/trace.h"
 #include "model/words.h"
@@ -183,18 +184,34 @@ static void limit(const struct jobs_order *order, const struct config *config,
     spec->user = executor->user;
 }
 
+static int64_t at_least_1(int64_t ms)
+{
+    return ms > 0 ? ms : 1; /* 0 would be none */
+}
+
+/* For the server its time began with the ACK and ends a grace behind the timeout. Of that grace a
+ * third is for an answer to the ACK that came late; what is longer is taken off the timeout. */
+static void fence_timeout(const struct agent_job *job, struct run_spec *spec)
+{
+    int64_t spare_ms = job->timeout_grace_ms / 3;
+    int64_t late_ms = clock_boot_ms() - job->taken_ms - spare_ms;
+
+    if (spec->timeout_ms > 0 && late_ms > 0)
+        spec->timeout_ms = at_least_1(spec->timeout_ms - late_ms);
+    spec->timeout_grace_ms = at_least_1(job->timeout_grace_ms - spare_ms);
+}
+
 /* A job that may be tried again ends by itself before its lease does, whatever became of the agent:
  * only then may another node begin it. Its lease began when the ACK was taken, so not before the
  * ACK was first sent. */
 static void fence(const struct agent_job *job, struct run_spec *spec)
 {
-    int64_t grace_ms;
-
     if (job->lease_ms <= 0)
         return;
-    grace_ms = fence_grace_ms(job->lease_ms);
     spec->deadline_boot_ms = fence_stop_ms(job->taken_ms, job->lease_ms);
-    spec->deadline_grace_ms = grace_ms > 0 ? grace_ms : 1;
+    spec->deadline_grace_ms = at_least_1(fence_grace_ms(job->lease_ms));
+    if (job->timeout_grace_ms >= 0)
+        fence_timeout(job, spec);
 }
 
 enum err jobs_start(struct agent_job *job, struct problem *why)

@@ -53,6 +53,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
     note->outbox = outbox;
     note->kind = kind;
     note->attempt = attempt;
+    note->stop_grace_ms = -1;
     str_copy(job_id, note->job_id, sizeof note->job_id);
     if (reason.at)
         note->reason = (struct str){.at = memcpy(at, reason.at, reason.len), .len = reason.len};
@@ -458,6 +459,7 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
     case ANSWER_OK:
         json_bool(json_get(reply, "duplicate"), &duplicate);
         json_int(json_get(reply, "lease_ms"), &note->lease_ms);
+        json_int(json_get(reply, "stop_grace_ms"), &note->stop_grace_ms);
         settle(note, duplicate ? OUTBOX_DUPLICATE : OUTBOX_ACCEPTED);
         break;
     case ANSWER_OVER:

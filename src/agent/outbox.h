@@ -27,10 +27,11 @@ struct outbox_note {
     struct outbox_note *next, *before;
     uint64_t seq; /* the message's id: never 0, no two notes share one */
     enum outbox_kind kind;
-    bool kept;        /* on disk */
-    bool sent;        /* on this connection, and not answered */
-    bool bare;        /* its result was taken off: the server would not have it */
-    int64_t lease_ms; /* of an ACK that was accepted, as the answer said; 0: it said none */
+    bool kept; /* on disk */
+    bool sent; /* on this connection, and not answered */
+    bool bare; /* its result was taken off: the server would not have it */
+    /* Of an ACK that was accepted, as the answer said; 0 and -1: it said none. */
+    int64_t lease_ms, stop_grace_ms;
     int attempt;
     char job_id[OUTBOX_JOB_MAX + 1];
     struct str reason; /* FAIL */

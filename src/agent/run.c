@@ -412,9 +412,9 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
                            "The working directory must be an absolute path.");
     if (spec->user.at && !str_is_id(spec->user, 64))
         return problem_set(why, ERR_BAD_FIELD, "user", "That is no name of a user.");
-    if (spec->timeout_ms < 0 || spec->stop_grace_ms < 0 || spec->deadline_boot_ms < 0 ||
-        spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 || spec->pids_max < 0 ||
-        spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
+    if (spec->timeout_ms < 0 || spec->timeout_grace_ms < 0 || spec->stop_grace_ms < 0 ||
+        spec->deadline_boot_ms < 0 || spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 ||
+        spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     err = check_limits(runs, spec, why);
     return err || !spec->user.at ? err : check_user(spec->user, why);

@@ -31,6 +31,7 @@ struct run_spec {
                                * at == NULL: stdin is empty and there is no such file */
     int64_t timeout_ms;       /* 0 = none; then it is stopped with reason TIMEOUT */
     int64_t stop_grace_ms;    /* between TERM and KILL */
+    int64_t timeout_grace_ms; /* and at most so much behind its timeout; 0 = no other bound */
     int64_t deadline_boot_ms; /* 0 = none; see run_deadline() */
     /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
      * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */

@@ -392,6 +392,8 @@ static void check_times(struct shim *shim)
         record(shim);
         return;
     }
+    if (shim->file.spec.timeout_grace_ms)
+        grace_ms = earlier(grace_ms, shim->file.spec.timeout_grace_ms);
     if (shim->timeout_ms && shim->now_ms >= shim->timeout_ms && !shim->stopping)
         stop(shim, STR("TIMEOUT"), shim->now_ms + grace_ms);
     check_deadline(shim);

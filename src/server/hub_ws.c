@@ -378,6 +378,15 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     registry_send(worker->sched, &call->change);
 }
 
+/* When it may begin elsewhere: by then the node must have ended it. */
+static void tell_lease(struct buf *frame, const struct settle *settle)
+{
+    buf_fmt(frame, ",\"lease_ms\":%" PRId64,
+            lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type)));
+    if (settle->head.timeout_ms > 0)
+        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, settle->op.u.settle.stop_grace_ms);
+}
+
 static void settled(struct settle *settle)
 {
     struct wscall *call = container_of(settle, struct wscall, settle);
@@ -390,8 +399,7 @@ static void settled(struct settle *settle)
         if (settle->duplicate)
             buf_str(frame, STR(",\"duplicate\":true"));
         if (settle->kind == SETTLE_ACK && settle->head.attempt < settle->head.max_attempts)
-            buf_fmt(frame, ",\"lease_ms\":%" PRId64,
-                    lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type)));
+            tell_lease(frame, settle);
         send_ok(call);
         return;
     }

@@ -1070,6 +1070,37 @@ static void test_fence_after_a_restart(void **state)
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
 }
 
+/* Over its time it must be gone before the server begins it elsewhere. */
+static void test_fence_and_timeout(void **state)
+{
+    struct bench *bench = *state;
+    const struct run_spec *spec;
+    int64_t sent_ms;
+
+    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    reply_to(bench, 0, LEASED ",\"stop_grace_ms\":15000");
+    spec = &fake_run_find("j1.1")->spec;
+    assert_int_equal(spec->timeout_ms, 2000);
+    assert_int_equal(spec->timeout_grace_ms, 10000);
+    assert_int_equal(spec->stop_grace_ms, 700); /* else it is as before */
+
+    /* The answer came later than a third of the grace. */
+    job(bench, "\"job_id\":\"j2\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    sent_ms = clock_boot_ms();
+    while (clock_boot_ms() < sent_ms + 30)
+        ;
+    reply_to(bench, 1, LEASED ",\"stop_grace_ms\":30");
+    spec = &fake_run_find("j2.1")->spec;
+    assert_true(spec->timeout_ms <= 2000 - 20 && spec->timeout_ms > 0);
+    assert_int_equal(spec->timeout_grace_ms, 20);
+
+    job(bench, "\"job_id\":\"j3\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    accept_last(bench); /* its last attempt */
+    spec = &fake_run_find("j3.1")->spec;
+    assert_int_equal(spec->timeout_ms, 2000);
+    assert_int_equal(spec->timeout_grace_ms, 0);
+}
+
 /* What has a fence and is dropped may run elsewhere already: no grace. */
 static void test_fence_and_drop(void **state)
 {
@@ -1127,6 +1158,7 @@ int main(void)
         TEST(test_fence_moves),
         TEST(test_fence_of_what_was_not_listed),
         TEST(test_fence_after_a_restart),
+        TEST(test_fence_and_timeout),
         TEST(test_fence_and_drop),
     };
 

@@ -546,6 +546,18 @@ static void test_stop_again(void **state)
     assert_int_equal(rig->ended, 1);
 }
 
+/* Over its time, a run that others wait for gets no more than it may, whatever it asked for. */
+static void test_timeout_grace(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {
+        .timeout_ms = 200, .stop_grace_ms = 3600 * 1000, .timeout_grace_ms = 100};
+    struct run *run = rig_sh(rig, "late", "trap '' TERM; while :; do sleep 60; done", &spec);
+
+    rig_await_end(rig, run);
+    assert_exit(run, "TIMEOUT", -1, SIGKILL);
+}
+
 /* Asked before its shim even exists. */
 static void test_stop_early(void **state)
 {
@@ -761,6 +773,7 @@ int main(void)
         RUN_TEST(test_no_links),
         RUN_TEST(test_stops),
         RUN_TEST(test_stop_again),
+        RUN_TEST(test_timeout_grace),
         RUN_TEST(test_stop_early),
         RUN_TEST(test_deadline),
         RUN_TEST(test_deadline_before_it_began),

@@ -52,6 +52,7 @@ static struct runfile example(void)
                  .cwd = STR("/tmp"),
                  .input = STR("bytes"),
                  .timeout_ms = 1,
+                 .timeout_grace_ms = 7,
                  .stop_grace_ms = 2,
                  .deadline_boot_ms = 3,
                  .memory_bytes_max = INT64_MAX,
@@ -88,6 +89,7 @@ static void test_spec(void **state)
     assert_null(read.spec.user.at);
     assert_non_null(read.spec.input.at);
     assert_int_equal(read.spec.timeout_ms, 1);
+    assert_int_equal(read.spec.timeout_grace_ms, 7);
     assert_int_equal(read.spec.stop_grace_ms, 2);
     assert_int_equal(read.spec.deadline_boot_ms, 3);
     assert_true(read.spec.memory_bytes_max == INT64_MAX);
