@@ -24,7 +24,7 @@
 enum {
     REASON_BYTES = 48,
     STOP_REASON_MAX = 31,
-    FENCE_STEPS = 24, /* a fence moves by at least this part of its lease */
+    FENCE_STEPS = 60, /* a fence moves by at least this part of its lease */
 };
 
 static void job_log(const struct agent_job *job, enum log_level level, const char *event,

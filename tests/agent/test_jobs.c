@@ -974,7 +974,7 @@ static void test_result_size(void **state)
 
 /* --- the fence --- */
 
-enum { LEASE_MS = 120000, STEP_MS = LEASE_MS / 24 };
+enum { LEASE_MS = 120000, STEP_MS = LEASE_MS / 60 };
 
 #define LEASED  "\"ok\":true,\"lease_ms\":120000"
 #define RENEWED "{\"ok\":true,\"running_lease_ms\":120000,\"f2f_lease_ms\":45000}"
