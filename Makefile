@@ -61,9 +61,9 @@ soak-instances: build ## JOBS (200000) on NODES (50) of three instances that are
 	@ninja -C build all
 	@BERTH_E2E_JOBS=$(JOBS) BERTH_E2E_NODES=$(NODES) tests/e2e/run -v -k Fleet.test_killed_frozen_and_said_twice
 
-witness: build ## jobs and deployments over ROUNDS (200) of partitions, frozen, stopped and killed agents: never two at once; a minute without server or store; 50 restarts; 500 cold
+witness: build ## jobs and deployments over ROUNDS (200) of partitions, frozen, stopped and killed agents: never two at once; a minute without server or store; 50 restarts; 200 and 500 placed
 	@tools/install-packages test
-	@BERTH_WITNESS_ROUNDS=$(ROUNDS) BERTH_E2E_RESTARTS=50 tests/e2e/run -v -j 1 -k over_many_rounds -k test_fence.Away -k test_restarts_of_the_agent -k 500_deployments $(ARGS)
+	@BERTH_WITNESS_ROUNDS=$(ROUNDS) BERTH_E2E_RESTARTS=50 tests/e2e/run -v -j 1 -k over_many_rounds -k test_fence.Away -k test_restarts_of_the_agent -k 200_deployments -k 500_deployments $(ARGS)
 
 outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an hour; BERTH_OUTAGES, BERTH_OUTAGE_S)
 	@BERTH_OUTAGES=$${BERTH_OUTAGES:-20} BERTH_OUTAGE_S=$${BERTH_OUTAGE_S:-60} tests/e2e/run -k test_redis_outage -j 1 -v
