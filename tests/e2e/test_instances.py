@@ -31,7 +31,7 @@ class Instances(Case):
         self.all = [self.instance(i) for i in range(self.count)]
 
     def instance(self, number, **settings):
-        return self.start(f"data{number}", store=self.redis.url, reservation_ttl_ms=3000, **settings)
+        return self.start(f"data{number}", store=self.redis.url, reservation_ttl_ms=3000, **{"store_call_ms": int(1000 * SLOW), **settings})
 
     def views(self, node_ids):
         """Does every instance show exactly these nodes?"""
@@ -83,7 +83,8 @@ class Nodes(Instances):
         # Silence is noticed by all, and said once.
         before = b.node("n1")["version"]
         eventually("lost", lambda: all(s.node("n1")["health"] == "offline" for s in self.all), 10)
-        time.sleep(1)
+        Node(a, "n2")
+        eventually("all have looked at the nodes since", lambda: all(s.get("/v1/nodes/n2").status == 200 for s in self.all), 5)
         self.assertTrue(all(s.node("n1")["health"] == "offline" for s in self.all))
         self.ok(node.heartbeat())
         eventually("back", lambda: all(s.node("n1")["health"] == "ready" for s in self.all), 3)
@@ -450,7 +451,13 @@ class Deaths(Instances):
         before = self.placed(a)["job_id"]
         a.process.send_signal(signal.SIGSTOP)
         lapsed = self.redis.say("HGETALL", "sched:{f}:instances").split("\n")
-        time.sleep(16)
+
+        def silent():
+            """It has said nothing for longer than its number is its own (15 s), by the clock of Redis."""
+            last = [int(line.split()[0]) for line in self.redis.say("HGETALL", "sched:{f}:instances").split("\n")[1::2]]
+            return max(last) - min(last) > 15500
+
+        eventually("its number has lapsed", silent, 60)
         late = self.instance("late")
         a.process.send_signal(signal.SIGCONT)
         self.ok(node.heartbeat())
@@ -474,8 +481,13 @@ class Deaths(Instances):
             self.ok(node.ack(job))
             self.ok(node.done(job))
         target.wait(30)
-        time.sleep(3) # every instance has looked at what is pending meanwhile
-        self.assertEqual(len(target.requests), 30)
+        for i in range(30, 36):  # every instance has looked at what is pending, and again
+            job = self.ok(self.task(self.all[i % 3], callback_url=target.url + f"/{i}"))
+            node.server = self.all[i % 3]
+            self.ok(node.ack(job))
+            self.ok(node.done(job))
+            target.wait(i + 1)
+        self.assertEqual(len(target.requests), 36)
 
     def test_one_probe_in_the_whole_cluster(self):
         for server in self.all:
