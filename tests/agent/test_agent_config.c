@@ -149,7 +149,7 @@ static void test_mistakes(void **state)
         {"executors: [a]\n", "", "executors must be an object"},
         {"executors:\n  dev: {command: a, cwd: b}\n", "", "absolute path"},
         {"executors:\n  dev: {command: a, env: [b]}\n", "", "env of NAME: text"},
-        {"executors:\n  dev: {command: a, env: {1B: c}}\n", "", "env of NAME: text"},
+        {"executors:\n  dev: {command: a, env: {'A=B': c}}\n", "", "env of NAME: text"},
         {"executors:\n  dev: {command: a, args: b}\n", "", "list of texts as args"},
         {"executors:\n  dev: {command: a, timeout_ms: soon}\n", "", "timeout_ms must be a time"},
         {"executors:\n  'a b': {command: a}\n", "", "must be named by task types"},
