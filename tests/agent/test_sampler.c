@@ -95,6 +95,29 @@ static void test_what_changes_is_seen(void **state)
     sampler_free(bench->sampler);
 }
 
+static void get_busy(struct bench *bench)
+{
+    machine_put(&bench->machine, "proc/stat",
+                "cpu  9000 10 500 90000 400 20 30 40 0 0\ncpu0 1 0 1 9\n");
+    if (bench->last.busy_10s_permille != USAGE_NONE)
+        bench->wanted = bench->samples + 1;
+}
+
+/* All CPUs were busy for as long as it watched; what was before the start it did not see. */
+static void test_a_busy_start_is_not_ten_busy_seconds(void **state)
+{
+    struct bench *bench = *state;
+    int64_t watched_ms;
+
+    bench->then = get_busy;
+    start(bench, "", 5, -1);
+    loop_run(&bench->loop);
+    watched_ms = bench->last.busy_ms < 10000 ? bench->last.busy_ms : 10000;
+    assert_true(watched_ms > 0);
+    assert_int_equal(bench->last.busy_10s_permille, watched_ms / 10);
+    sampler_free(bench->sampler);
+}
+
 static void name_trees(struct bench *bench)
 {
     int pids[] = {4321, 1234};
@@ -215,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_A_MACHINE(test_samples_come_to_the_loop),
         ON_A_MACHINE(test_what_changes_is_seen),
+        ON_A_MACHINE(test_a_busy_start_is_not_ten_busy_seconds),
         ON_A_MACHINE(test_named_trees_come_with_the_samples),
         ON_A_MACHINE(test_gpu_comes_with_the_samples),
         ON_A_MACHINE(test_a_gpu_that_hangs_holds_nobody_up),

@@ -94,6 +94,37 @@ class Admission(EmergencyCase):
         self.assertIn("reason=NODE_OVERLOADED", self.forced(server, agent, priority=9))
 
 
+class Small(EmergencyCase):
+    """A machine for which the formula has no slot: two cores."""
+
+    def small(self, server, **settings):
+        machine = Machine(self.dir / "host")
+        write(machine.proc / "stat", "cpu  200 0 200 180000 0 0 0 0 0 0\n" + "".join(f"cpu{i} 100 0 100 90000 0 0 0 0 0 0\n" for i in range(2)))
+        return self.sick(server, "small", machine=machine, slots_fixed="off", **settings)
+
+    def test_it_carries_one_at_a_time(self):
+        server = self.start(heartbeat_ms=1000)
+        agent = self.small(server)
+        job = self.hold(server, "task")
+        detail = self.problem(self.task(server, command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(server.node("small")["max"], 1, detail)
+        told = fields(agent.events("agent.slots")[0])
+        self.assertEqual((told["slots"], told["free"], told["level"]), ("1", "1", "normal"), told)
+        self.assertIn("cpu 1: (2.00 cores - load 0.10) / 1.20", told["reason"])
+        self.assertIn("slots_min 1: at least 1 at level normal (slots_min), 0 in use", told["reason"])
+        waits = self.ok(self.task(server, command="true", queue_ms=60000), 202)
+        (self.dir / "gate").touch()
+        for one in (job, waits):
+            self.assertEqual(self.ended(server, one)["state"], "DONE")
+
+    def test_without_the_minimum_it_says_why_there_is_none(self):
+        server = self.start(heartbeat_ms=1000)
+        agent = self.small(server, slots_min=0)
+        problem = self.problem(self.task(server, command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertIn("No node has a slot: 1 offers 0 (small: less 1 (safety_buffer))", problem["detail"])
+        self.assertIn("level=warn event=agent.slots node_id=small slots=0 ", agent.events("agent.slots")[0])
+
+
 class Killing(EmergencyCase):
     def test_the_least_important_first_and_the_protected_never(self):
         """Of a machine of files nobody knows what a job would free, so one is ended, then it is looked
