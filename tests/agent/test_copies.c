@@ -169,6 +169,50 @@ static void test_crashes(void **state)
 }
 
 /* A version is not to blame for the one before it: no pause, no word of a loop. */
+static void end_in_an_emergency(struct bench *bench)
+{
+    struct fake_run *run = up(bench, "web");
+    struct copy_alive alive;
+    struct copy *copy = copies_next(bench->copies, NULL, &alive);
+
+    assert_non_null(copy);
+    assert_str(alive.id, "web");
+    assert_false(alive.stopping);
+    copy_kill(copy, STR("Memory ran out."), 0);
+    assert_string_equal(run->stop, "EMERGENCY");
+    assert_int_equal(run->stop_grace_ms, 0);
+    fake_run_end(run->key, "EMERGENCY", -1, 9, "");
+    assert_str(told(bench, "reason"), "Memory ran out.");
+    assert_null(copies_next(bench->copies, NULL, &alive));
+}
+
+/* It would only lead into the same emergency again. */
+static void test_what_an_emergency_ended_rests(void **state)
+{
+    struct bench *bench = *state;
+
+    bench_round(bench, "[" ROW("web", 1, 1) "]");
+    fence(bench, HOUR_MS);
+    for (int64_t rest_ms = 60000; rest_ms <= 240000; rest_ms *= 2) { /* longer each time */
+        end_in_an_emergency(bench);
+        bench_tick(bench, rest_ms - 1000);
+        assert_int_equal(bench_alive("web"), 0);
+        bench_tick(bench, 2000);
+        assert_int_equal(bench_alive("web"), 1);
+    }
+    end_in_an_emergency(bench);
+    copies_danger(bench->copies, true); /* and not before the danger is over */
+    bench_tick(bench, HOUR_MS / 2);
+    assert_int_equal(bench_alive("web"), 0);
+    copies_danger(bench->copies, false);
+    bench_tick(bench, 100);
+    assert_int_equal(bench_alive("web"), 1);
+    end_in_an_emergency(bench);
+    bench_round(bench, "[" ROW("web", 1, 2) "]"); /* somebody did something about it */
+    bench_tick(bench, 100);
+    assert_int_equal(bench_alive("web"), 1);
+}
+
 static void test_a_new_version_ends_a_crash_loop(void **state)
 {
     struct bench *bench = *state;
@@ -732,6 +776,7 @@ int main(void)
         COPY_TEST(test_a_daemon_needs_no_lease),
         COPY_TEST(test_crashes),
         COPY_TEST(test_a_new_version_ends_a_crash_loop),
+        COPY_TEST(test_what_an_emergency_ended_rests),
         COPY_TEST(test_what_is_not_named_stops),
         COPY_TEST(test_a_new_version_replaces),
         COPY_TEST(test_what_cannot_be_started_replaces_nothing),
