@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm
+.PHONY: help run build test check install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -53,6 +53,10 @@ stress: build ## memory runs out in a cgroup: who is ended, and how the agent an
 vm: ## the cases that want a real Debian 12 with systemd, in a virtual machine; ARGS=--shell to look around (tests/vm/run --help)
 	@tools/install-packages test
 	@CC=gcc tools/configure build -Dtests=true && ninja -C build && tests/vm/run $(ARGS)
+
+pulse: ## how late a machine answers at worst while its memory runs out, in the virtual machine; wants a host that is idle
+	@tools/install-packages test
+	@CC=gcc tools/configure build -Dtests=true && ninja -C build && tests/vm/run --only pulse $(ARGS)
 
 JOBS ?= 200000
 NODES ?= 50

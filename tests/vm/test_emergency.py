@@ -1,17 +1,15 @@
 """Memory that runs out for real, because of a job or a deployment, with swap and without: the one that takes it is ended, the small
 ones beside it and the kernel are not bothered."""
-
 from case import Installed
 
 # A hog takes 16 MB at a time, in huge pages because small ones are slow to get where instructions are emulated, until somebody
 # ends it; three small ones wait for a file.
 HOG = """import mmap
-held = []
+held, filled = [], b"x" * (16 << 20)
 while True:
     held.append(mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     held[-1].madvise(mmap.MADV_HUGEPAGE)
-    for at in range(0, 16 << 20, 4096):
-        held[-1][at] = 1
+    held[-1].write(filled)
 """
 GATE = "/run/gate"
 SMALL = f"while [ ! -e {GATE} ]; do sleep 1; done"
