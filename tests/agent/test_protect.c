@@ -334,6 +334,65 @@ static void test_cpu_takes_three_samples(void **state)
     protect_done(&scene.protect);
 }
 
+/* Everything waits for memory although some seems to be free: the largest goes, gently. */
+static void test_pressure_ends_one(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "small", "task", 0, 100000, 2 * MIB);
+    add_task(&scene, "large", "task", 5, 100000, 6 * GIB);
+    add_task(&scene, "copy", "deployment", 5, 100000, 7 * GIB)->deployment = true;
+    scene.usage.psi_mem_full_centi = 6000;
+    sample(&scene);
+    tick(&scene);
+    assert_int_equal(scene.kills, 0);
+    tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_string_equal(scene.killed[0], "large");
+    assert_int_equal(scene.last.by, LEVEL_PRESSURE);
+    assert_true(scene.last.grace_ms > 0);
+    for (int i = 0; i < 14; i++) /* an average of ten seconds falls slowly */
+        tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    tick(&scene);
+    assert_string_equal(scene.killed[1], "copy");
+    protect_done(&scene.protect);
+}
+
+static void test_cpu_ends_who_uses_it(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "idle", "task", 0, 100000, 8 * GIB)->cpu_permille = 0;
+    add_task(&scene, "busy", "task", 5, 100000, MIB)->cpu_permille = 500;
+    add_task(&scene, "f2f", "f2f", 0, 100000, MIB)->cpu_permille = 400;
+    scene.usage.load_1m_centi = 1600;
+    for (int i = 0; i < 30; i++)
+        tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_string_equal(scene.killed[0], "busy");
+    assert_int_equal(scene.last.missing_cpu_permille, 100);
+    assert_true(scene.protect.emergency.unresolved);
+    protect_done(&scene.protect);
+}
+
+static void test_a_deployment_takes_no_slot(void **state)
+{
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    sample(&scene);
+    assert_int_equal(scene.protect.in_use, 0);
+    add_task(&scene, "copy", "deployment", 5, -500, MIB)->deployment = true; /* begun since */
+    add_task(&scene, "job", "task", 5, 1000, MIB);
+    tick(&scene);
+    assert_int_equal(scene.protect.in_use, 1);
+    assert_int_equal(scene.protect.pending, 0);
+    protect_done(&scene.protect);
+}
+
 static void test_unresolved_and_back_by_itself(void **state)
 {
     struct scene scene;
@@ -556,6 +615,9 @@ int main(void)
         cmocka_unit_test(test_memory_ramp),
         cmocka_unit_test(test_ends_as_many_as_are_missing_then_waits),
         cmocka_unit_test(test_cpu_takes_three_samples),
+        cmocka_unit_test(test_pressure_ends_one),
+        cmocka_unit_test(test_cpu_ends_who_uses_it),
+        cmocka_unit_test(test_a_deployment_takes_no_slot),
         cmocka_unit_test(test_unresolved_and_back_by_itself),
         cmocka_unit_test(test_what_is_stopping_is_not_ended_again),
         cmocka_unit_test(test_nobody_is_ended_below_critical),
