@@ -219,11 +219,11 @@ static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
     jsonw_kstr(w, "id", copy->id);
     jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->generation);
     jsonw_kint(w, "version", copy->run ? copy->run_version : copy->version);
-    if (copy->asks) {
+    /* Only an answer to this very status counts: that to one before it may have been lost. */
+    copy->asked_version = copy->asks ? copy->version : 0;
+    if (copy->asks)
         jsonw_kint(w, "wants", copy->version);
-        copy->asked_version = copy->version;
-        copy->asks = false;
-    }
+    copy->asks = false;
     jsonw_kstr(w, "state", str_of(told_state(copy)));
     write_health(copy, w);
     if (copy->run && copy->run->pid)

@@ -499,6 +499,11 @@ static void test_a_daemon_waits_for_its_turn(void **state)
     assert_string_equal(old->stop, "");
     bench_tick(bench, 1000);
     assert_str(told(bench, "wants"), "2");
+    assert_str(told(bench, "wants"), "null"); /* the answer was lost, and this does not ask */
+    answer(bench, "{\"waits\":[]}");
+    assert_string_equal(old->stop, "");
+    bench_tick(bench, 1000);
+    assert_str(told(bench, "wants"), "2");
     bench_round(bench, "[" DAEMON("web", 3) "]"); /* the answer is to what was asked */
     answer(bench, "{\"waits\":[]}");
     assert_string_equal(old->stop, "");
