@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse
+.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -24,6 +24,9 @@ test: ## install, build with gcc and clang, run everything; closes with `N passe
 check: ## for people at work: the tree's rules, unit tests, some of the end-to-end cases; three minutes
 	@tools/install-packages test
 	@tests/run tree unit quick
+
+fresh: ## as on a Debian 12 that was just installed (root): clone, make run, the tour, Ctrl-C, make test
+	@tests/fresh $(ARGS)
 
 install: build ## program, units, rules, docs below DESTDIR and prefix (/usr/local)
 	@DESTDIR=$(DESTDIR) prefix=$(prefix) tools/install

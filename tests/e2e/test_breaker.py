@@ -3,7 +3,7 @@ import pathlib
 import time
 
 import test_agent
-from harness import Case, Node, eventually, in_parallel, tags
+from harness import SLOW, Case, Node, eventually, in_parallel, tags
 
 
 class Breaker(Case):
@@ -371,7 +371,7 @@ class Reset(Breaker):
 
 class Queue(Breaker):
     def test_waiting_tasks_go_when_the_pause_is_over(self):
-        server = self.start(breaker_cooldown_ms=1500)
+        server = self.start(breaker_cooldown_ms=int(6000 * SLOW))
         node = self.node(server, max_concurrent_jobs=4)
         self.beside(server)
         self.fails(server, node)
