@@ -421,14 +421,14 @@ static enum err open_runs(struct agent *agent, struct problem *why)
                           &agent->runs, why);
 }
 
-static enum err open_jobs(struct agent *agent, struct problem *why)
+static void open_jobs(struct agent *agent)
 {
     struct jobs_config config = {.config = agent->config,
                                  .node_id = agent->node_id,
                                  .data_dir = agent->dir,
                                  .runs = agent->runs};
 
-    return jobs_new(&agent->loop, &config, &jobs_handler, agent, &agent->jobs, why);
+    agent->jobs = jobs_new(&agent->loop, &config, &jobs_handler, agent);
 }
 
 static enum err open_copies(struct agent *agent, struct problem *why)
@@ -501,10 +501,10 @@ static enum err agent_init(struct agent *agent, struct problem *why)
         return err;
     protect_init(&agent->protect, &rules, machine_kill, agent);
     err = open_runs(agent, why);
-    if (!err)
-        err = open_jobs(agent, why);
-    if (!err)
+    if (!err) {
+        open_jobs(agent);
         err = open_copies(agent, why);
+    }
     if (!err) {
         runs_adopt(agent->runs, on_found);
         err = machine_watch(agent, why);

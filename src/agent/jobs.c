@@ -80,14 +80,14 @@ static void report(struct agent_job *job, const char *reason, struct str result)
     bool done = !reason[0];
 
     assert(job->state == JOBS_RUNNING || job->state == JOBS_KEPT);
-    assert(!job->dropped);
+    assert(!job->dropped && job->run);
     jobs_set_state(job, JOBS_REPORTING);
     job_log(job, LOG_INFO, done ? "job.done" : "job.failed", done ? "ok" : reason);
     if (job->note)
         outbox_drop(job->note);
     job->note = outbox_put(job->jobs->outbox, done ? OUTBOX_DONE : OUTBOX_FAIL, str_of(job->job_id),
                            job->attempt, done ? STR_NONE : str_of(reason), result,
-                           job->command && job->run, true, job);
+                           job->command && !job->run->unstarted, job);
 }
 
 static void report_run(struct agent_job *job)
@@ -102,20 +102,24 @@ static void report_run(struct agent_job *job)
     buf_free(&result);
 }
 
-/* It ended without ever having been a run. */
+/* It ended before it could be started: the record is all there is of its run. */
 static void report_unrun(struct agent_job *job, const char *reason, const char *detail)
 {
-    struct buf result = {0};
-    struct jsonw w = jsonw_to(&result);
+    struct run_exit exit = {.exit_code = -1, .signal = -1, .ended_ms = job->jobs->loop->wall_ms};
+    struct buf meta = {0};
 
     assert(!job->run);
-    jsonw_obj(&w);
-    jsonw_knull(&w, "exit_code");
-    jsonw_kstr(&w, "detail", str_of(detail));
-    jsonw_end_obj(&w);
+    str_copy(str_of(reason), exit.reason, sizeof exit.reason);
+    snprintf(exit.detail, sizeof exit.detail, "%s", detail);
+    jobs_meta_write(job, &meta);
+    job->run = runs_record(job->jobs->runs,
+                           &(struct run_spec){.handler = &jobs_run_handler,
+                                              .key = str_of(job->key),
+                                              .meta = buf_view(&meta)},
+                           job, &exit);
+    buf_free(&meta);
     job->jobs->handler->over(job);
-    report(job, reason, buf_view(&result));
-    buf_free(&result);
+    report_run(job);
 }
 
 static void on_started(struct run *run)
@@ -216,12 +220,12 @@ static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
 {
     struct jobs *jobs = job->jobs;
 
-    assert(!job->run || job->run->state == RUN_ENDED);
+    assert(job->run && job->run->state == RUN_ENDED);
     if (verdict == OUTBOX_REFUSED)
         job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
     jobs_set_state(job, JOBS_KEPT);
-    if (!job->run)
-        jobs_leave(job);
+    if (job->run->unstarted) /* there is no output to read */
+        job_forget(job);
     trim_kept(jobs);
 }
 
@@ -261,7 +265,7 @@ static void refuse(struct jobs *jobs, const struct jobs_order *order, const char
               KI("attempt_id", order->attempt), KS("type", order->type), KC("reason", reason),
               KS("detail", detail));
     outbox_put(jobs->outbox, OUTBOX_FAIL, order->job_id, (int)order->attempt, str_of(reason),
-               STR_NONE, false, false, NULL);
+               STR_NONE, false, NULL);
 }
 
 static void take(struct jobs *jobs, const struct jobs_order *order, const char *key,
@@ -288,7 +292,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     jobs_enter(job);
     jobs->handler->began(job);
     job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order->job_id, job->attempt, STR_NONE,
-                           STR_NONE, false, false, job);
+                           STR_NONE, false, job);
 }
 
 /* The same attempt again: said once more is what is known of it. */
@@ -297,7 +301,7 @@ static void again(struct agent_job *job)
     job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
     if (job->state == JOBS_RUNNING && !job->note)
         job->note = outbox_put(job->jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
-                               STR_NONE, STR_NONE, false, false, job);
+                               STR_NONE, STR_NONE, false, job);
     else if (job->state == JOBS_KEPT)
         report_run(job);
 }
@@ -396,7 +400,7 @@ void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 {
     assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
     if (!job->evidence.at && !job->stopping)
-        job->evidence = arena_str(&job->arena, evidence);
+        jobs_evidence_keep(job, evidence);
     job->stopping = true;
     run_stop(job->run, REASON_EMERGENCY, grace_ms);
 }
@@ -430,14 +434,14 @@ void jobs_down(struct jobs *jobs)
 
 /* --- what was left --- */
 
-/* Ended while nobody looked: its outcome may be in the outbox already. */
+/* Ended, and perhaps told: an earlier version wrote that down elsewhere too. */
 static void adopt_ended(struct agent_job *job)
 {
     struct outbox_note *note = NULL;
 
     assert(job->run->state == RUN_ENDED && !job->note);
     while ((note = outbox_next(job->jobs->outbox, note)))
-        if (note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0)
+        if (note->old && note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0)
             break;
     if (job->dropped) {
         job_forget(job);
@@ -468,6 +472,7 @@ void jobs_adopt(struct jobs *jobs, struct run *run)
     run->handler = &jobs_run_handler;
     run->user = job;
     job->run = run;
+    jobs_evidence_find(job);
     job->since_ms = jobs->loop->mono_ms - (age_ms > 0 ? age_ms : 0);
     jobs_enter(job);
     if (run->state == RUN_ENDED) {
@@ -481,25 +486,11 @@ void jobs_adopt(struct jobs *jobs, struct run *run)
         drop(job);
 }
 
-static enum err open_all(struct jobs *jobs, const struct jobs_config *config, struct problem *why)
-{
-    struct buf path = {0};
-    enum err err;
-
-    /* behind the lock that runs_new took */
-    buf_fmt(&path, "%s/outbox", config->data_dir);
-    buf_char(&path, 0);
-    err = outbox_new(jobs->loop, path.at, &outbox_handler, jobs, &jobs->outbox, why);
-    buf_free(&path);
-    return err;
-}
-
-enum err jobs_new(struct loop *loop, const struct jobs_config *config,
-                  const struct jobs_handler *handler, void *user, struct jobs **ret_jobs,
-                  struct problem *why)
+struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
+                      const struct jobs_handler *handler, void *user)
 {
     struct jobs *jobs = mem_new(struct jobs);
-    enum err err;
+    struct buf path = {0};
 
     assert(handler->send && handler->refuses && handler->began && handler->over);
     jobs->loop = loop;
@@ -508,13 +499,12 @@ enum err jobs_new(struct loop *loop, const struct jobs_config *config,
     jobs->user = user;
     jobs->node_id = config->node_id;
     jobs->runs = config->runs;
-    err = open_all(jobs, config, why);
-    if (err) {
-        jobs_free(jobs);
-        return err;
-    }
-    *ret_jobs = jobs;
-    return ERR_OK;
+    jobs->outbox = outbox_new(loop, &outbox_handler, jobs);
+    buf_fmt(&path, "%s/outbox", config->data_dir);
+    buf_char(&path, 0);
+    outbox_take_old(jobs->outbox, path.at);
+    buf_free(&path);
+    return jobs;
 }
 
 void jobs_free(struct jobs *jobs)

@@ -72,11 +72,9 @@ struct jobs_config {
     struct runs *runs;    /* outlives it */
 };
 
-/* Opens the outbox. Nothing is sent before jobs_up. `config` and what it points to must outlive it.
- */
-enum err jobs_new(struct loop *loop, const struct jobs_config *config,
-                  const struct jobs_handler *handler, void *user, struct jobs **ret_jobs,
-                  struct problem *why);
+/* Nothing is sent before jobs_up. `config` and what it points to must outlive it. */
+struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
+                      const struct jobs_handler *handler, void *user);
 void *jobs_user(const struct jobs *jobs);
 /* A run that an earlier agent left is taken up again: its job goes on, or its outcome is told. */
 void jobs_adopt(struct jobs *jobs, struct run *run);

@@ -59,6 +59,9 @@ bool jobs_meta_read(struct str meta, struct agent_job *job);
 void jobs_reason(const struct run_exit *exit, char *to, size_t size);
 /* The result: figures, last output, and what the job itself left in its result file. */
 void jobs_result_write(const struct agent_job *job, struct buf *out);
+/* Why it was killed stays with the run, for who tells of its end. */
+void jobs_evidence_keep(struct agent_job *job, struct str evidence);
+void jobs_evidence_find(struct agent_job *job);
 /* A file in the run's directory says that its outcome is settled, so that the next agent need not
  * tell it again. Made when this one goes orderly; without it the server hears it twice and says so.
  */

@@ -1,22 +1,16 @@
-/* Notes to the server and their answers. On disk each kept note is a line of JSON, and a second one
- * says that it is settled; see outbox_file.h for how they get there. */
+/* Notes to the server and their answers. */
 #include "agent/outbox.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "agent/outbox_file.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
-
-enum {
-    TIDY_MS = 1000,          /* settled notes leave the disk with the next batch, or after this */
-    COMPACT_BYTES = 1 << 20, /* a file smaller than this is left alone */
-    COMPACT_TIMES = 4,       /* and one that is not this many times larger than it must be */
-};
 
 struct outbox {
     struct loop *loop;
@@ -28,14 +22,13 @@ struct outbox {
     size_t count, in_flight;
     bool up;
     bool freeing;
-    int parts;    /* while freeing: handles and batches that are not over yet */
-    bool failing; /* the disk; said once */
-    int pauses;   /* in a row */
+    int pauses; /* in a row */
     bool paused;
     struct rnd rnd;
-    uv_timer_t pause, tidy;
-    struct outbox_file file;
-    struct buf text; /* of the message or line being made */
+    uv_timer_t pause;
+    char *old_path;   /* of a file of earlier versions; NULL: there is none */
+    size_t old_count; /* notes of it that are not answered yet */
+    struct buf text;  /* of the message being made */
 };
 
 static const char *const words[OUTBOX_KINDS] = {
@@ -60,7 +53,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
     at += reason.len + 1;
     if (result.at) {
         note->result = (struct str){.at = memcpy(at, result.at, result.len), .len = result.len};
-        /* It becomes part of a line. Such a byte can only stand between two tokens. */
+        /* Others may make it part of a line. Such a byte can only stand between two tokens. */
         for (size_t i = 0; i < result.len; i++)
             if (at[i] == '\n' || at[i] == '\r')
                 at[i] = ' ';
@@ -102,7 +95,6 @@ static void unlink_note(struct outbox_note *note)
     idmap_del(&outbox->by_seq, note->seq);
 }
 
-/* The fields of a message, the same on the wire and on disk. */
 static void write_note(struct jsonw *w, const struct outbox_note *note)
 {
     jsonw_kstr(w, "msg", str_of(words[note->kind]));
@@ -118,132 +110,30 @@ static void write_note(struct jsonw *w, const struct outbox_note *note)
         jsonw_kraw(w, "result", note->result);
 }
 
-static void add_line(struct buf *to, const struct outbox_note *note)
-{
-    struct jsonw w = jsonw_to(to);
-
-    jsonw_obj(&w);
-    jsonw_kint(&w, "seq", (int64_t)note->seq);
-    write_note(&w, note);
-    jsonw_end_obj(&w);
-    buf_char(to, '\n');
-}
-
-/* --- the disk --- */
-
-static void tidy(uv_timer_t *timer);
-
-static void tidy_later(struct outbox *outbox)
-{
-    if (!outbox->freeing && !uv_is_active((uv_handle_t *)&outbox->tidy))
-        uv_timer_start(&outbox->tidy, tidy, TIDY_MS, 0);
-}
-
-static void rewrite(struct outbox *outbox)
-{
-    assert(!outbox->file.busy && !outbox->freeing);
-    buf_clear(&outbox->text);
-    for (struct outbox_note *note = outbox->first; note; note = note->next)
-        if (note->kept)
-            add_line(&outbox->text, note);
-    outbox_file_rewrite(&outbox->file, outbox->loop, buf_view(&outbox->text));
-}
-
-static int64_t live_bytes(const struct outbox *outbox)
-{
-    int64_t bytes = 0;
-
-    for (const struct outbox_note *note = outbox->first; note; note = note->next)
-        if (note->kept)
-            bytes += (int64_t)(note->reason.len + note->result.len) + OUTBOX_JOB_MAX;
-    return bytes;
-}
-
-static void flush(struct outbox *outbox)
-{
-    struct outbox_file *file = &outbox->file;
-
-    if (file->busy)
-        return;
-    if (file->dirty ||
-        (file->size > COMPACT_BYTES && file->size > COMPACT_TIMES * live_bytes(outbox)))
-        rewrite(outbox);
-    else
-        outbox_file_flush(file, outbox->loop);
-}
-
-static void tidy(uv_timer_t *timer)
-{
-    struct outbox *outbox = timer->data;
-
-    loop_enter(outbox->loop);
-    flush(outbox);
-}
-
 static void outbox_delete(struct outbox *outbox)
 {
     struct outbox_note *note;
 
-    assert(outbox->freeing && !outbox->file.busy);
-    outbox_file_close(&outbox->file);
+    assert(outbox->freeing);
     while ((note = outbox->first)) {
         unlink_note(note);
         free(note);
     }
     idmap_free(&outbox->by_seq);
     buf_free(&outbox->text);
+    free(outbox->old_path);
     free(outbox);
-}
-
-static void part_over(struct outbox *outbox)
-{
-    assert(outbox->freeing && outbox->parts > 0);
-    if (--outbox->parts == 0)
-        outbox_delete(outbox);
 }
 
 static void timer_closed(uv_handle_t *timer)
 {
-    part_over(timer->data);
+    outbox_delete(timer->data);
 }
 
-static void written(struct outbox_file *file)
-{
-    struct outbox *outbox = container_of(file, struct outbox, file);
+/* --- what an earlier version left --- */
 
-    if (file->error && !outbox->failing)
-        log_event(LOG_ERROR, "outbox.failed", KC("path", file->path),
-                  KC("reason", strerror(file->error)));
-    else if (!file->error && outbox->failing)
-        log_event(LOG_INFO, "outbox.recovered", KC("path", file->path));
-    outbox->failing = file->error != 0;
-    if (outbox->freeing)
-        part_over(outbox);
-    else if (file->error)
-        tidy_later(outbox);
-    else if (file->pending.len > 0)
-        flush(outbox);
-}
-
-static void record(struct outbox_note *note)
-{
-    struct outbox *outbox = note->outbox;
-
-    assert(note->kept && note->kind != OUTBOX_ACK); /* an ACK of another life means nothing */
-    add_line(&outbox->file.pending, note);
-    flush(outbox);
-}
-
-static void record_end(struct outbox_note *note)
-{
-    struct buf *pending = &note->outbox->file.pending;
-
-    buf_fmt(pending, "{\"end\":%llu}\n", (unsigned long long)note->seq);
-    tidy_later(note->outbox);
-}
-
-/* --- reading it back --- */
-
+/* It kept outcomes in a file of its own: a line of JSON for each, and a second one when it was
+ * settled. */
 static void read_line(struct outbox *outbox, struct str line, size_t *bad)
 {
     struct arena arena = {0};
@@ -273,7 +163,7 @@ static void read_line(struct outbox *outbox, struct str line, size_t *bad)
             note = note_new(outbox, kind, id, (int)attempt,
                             reason ? json_str(reason, &arena) : STR_NONE,
                             result ? json_raw(result) : STR_NONE);
-            note->kept = true;
+            note->old = true;
             json_bool(json_get(root, "command"), &note->command);
             link_note(outbox, note, (uint64_t)seq);
         }
@@ -281,17 +171,34 @@ static void read_line(struct outbox *outbox, struct str line, size_t *bad)
     arena_free(&arena);
 }
 
-static void read_back(struct outbox *outbox, struct str text)
+static void old_settled(struct outbox *outbox)
 {
-    size_t bad = 0;
+    assert(outbox->old_count > 0);
+    if (--outbox->old_count == 0)
+        unlink(outbox->old_path);
+}
 
-    while (text.len > 0)
-        read_line(outbox, str_cut(&text, '\n'), &bad);
-    if (bad > 0)
-        log_event(LOG_WARN, "outbox.damaged", KC("path", outbox->file.path),
-                  KI("lines", (int64_t)bad));
-    if (outbox->count > 0)
-        log_event(LOG_INFO, "outbox.found", KI("notes", (int64_t)outbox->count));
+void outbox_take_old(struct outbox *outbox, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t size = 0, bad = 0;
+    ssize_t len;
+
+    assert(!outbox->first && !outbox->old_path);
+    /* A line that was cut short was not on disk when the process died: it never counted. */
+    while (file && (len = getline(&line, &size, file)) > 0 && line[len - 1] == '\n')
+        read_line(outbox, (struct str){.at = line, .len = (size_t)len - 1}, &bad);
+    if (file) {
+        fclose(file);
+        outbox->old_count = outbox->count;
+        outbox->old_path = strdup(path);
+        log_event(bad ? LOG_WARN : LOG_INFO, "outbox.found", KC("path", path),
+                  KI("notes", (int64_t)outbox->count), KI("bad_lines", (int64_t)bad));
+        if (outbox->count == 0)
+            unlink(path);
+    }
+    free(line);
 }
 
 /* --- sending --- */
@@ -351,17 +258,14 @@ static void pause_all(struct outbox *outbox)
 
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
                                int attempt, struct str reason, struct str result, bool command,
-                               bool keep, void *user)
+                               void *user)
 {
     struct outbox_note *note = note_new(outbox, kind, job_id, attempt, reason, result);
 
     assert(str_is_id(job_id, OUTBOX_JOB_MAX) && kind < OUTBOX_KINDS && !outbox->freeing);
     note->user = user;
     note->command = command;
-    note->kept = keep;
     link_note(outbox, note, outbox->last_seq + 1);
-    if (keep)
-        record(note);
     pump(outbox);
     return note;
 }
@@ -369,8 +273,8 @@ struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, str
 void outbox_drop(struct outbox_note *note)
 {
     unlink_note(note);
-    if (note->kept)
-        record_end(note);
+    if (note->old)
+        old_settled(note->outbox);
     free(note);
 }
 
@@ -416,8 +320,8 @@ static void settle(struct outbox_note *note, enum outbox_verdict verdict)
 
     assert(note->sent && outbox->up);
     unlink_note(note);
-    if (note->kept)
-        record_end(note);
+    if (note->old)
+        old_settled(outbox);
     outbox->pauses = 0;
     outbox->handler->settled(note, verdict);
     free(note);
@@ -479,31 +383,18 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
 
 /* --- life --- */
 
-enum err outbox_new(struct loop *loop, const char *path, const struct outbox_handler *handler,
-                    void *user, struct outbox **ret_outbox, struct problem *why)
+struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handler, void *user)
 {
     struct outbox *outbox = mem_new(struct outbox);
-    struct buf text = {0};
-    enum err err = outbox_file_open(&outbox->file, path, OUTBOX_FILE_MAX, &text, why);
 
     assert(handler->send && handler->settled);
-    if (err) {
-        buf_free(&text);
-        free(outbox);
-        return err;
-    }
     outbox->loop = loop;
     outbox->handler = handler;
     outbox->user = user;
-    outbox->file.written = written;
     rnd_seed_os(&outbox->rnd);
     uv_timer_init(&loop->uv, &outbox->pause);
-    uv_timer_init(&loop->uv, &outbox->tidy);
-    outbox->pause.data = outbox->tidy.data = outbox;
-    read_back(outbox, buf_view(&text));
-    buf_free(&text);
-    *ret_outbox = outbox;
-    return ERR_OK;
+    outbox->pause.data = outbox;
+    return outbox;
 }
 
 void *outbox_user(const struct outbox *outbox)
@@ -527,7 +418,5 @@ void outbox_free(struct outbox *outbox)
         return;
     outbox->freeing = true;
     outbox->up = false;
-    outbox->parts = 2 + outbox->file.busy;
     uv_close((uv_handle_t *)&outbox->pause, timer_closed);
-    uv_close((uv_handle_t *)&outbox->tidy, timer_closed);
 }

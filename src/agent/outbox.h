@@ -1,7 +1,7 @@
-/* What the server must be told about jobs, kept until it has answered: ACKs and refusals in memory,
- * outcomes on disk as well, so that they survive this process. A note goes out again after every
- * reconnect and after every answer that means "not now", in the order they were put in. All calls
- * on the loop's thread. */
+/* What the server must be told about jobs, until it has answered. Only in memory: an outcome is on
+ * disk as the record of its run, and is told from there by the next agent. A note goes out again
+ * after every reconnect and after every answer that means "not now", in the order they were put in.
+ * All calls on the loop's thread. */
 #ifndef AGENT_OUTBOX_H
 #define AGENT_OUTBOX_H
 
@@ -14,10 +14,9 @@ struct outbox;
 enum outbox_kind { OUTBOX_ACK, OUTBOX_DONE, OUTBOX_FAIL, OUTBOX_KINDS };
 
 enum {
-    OUTBOX_JOB_MAX = 64,         /* bytes of a job's id */
-    OUTBOX_WINDOW = 256,         /* notes sent and not answered yet */
-    OUTBOX_FILE_MAX = 256 << 20, /* a file larger than this is not one of ours */
-    OUTBOX_PAUSE_MIN_MS = 200,   /* after "not now", doubling, with full jitter */
+    OUTBOX_JOB_MAX = 64,       /* bytes of a job's id */
+    OUTBOX_WINDOW = 256,       /* notes sent and not answered yet */
+    OUTBOX_PAUSE_MIN_MS = 200, /* after "not now", doubling, with full jitter */
     OUTBOX_PAUSE_MAX_MS = 5000,
 };
 
@@ -27,7 +26,7 @@ struct outbox_note {
     struct outbox_note *next, *before;
     uint64_t seq; /* the message's id: never 0, no two notes share one */
     enum outbox_kind kind;
-    bool kept; /* on disk */
+    bool old;  /* of the file that earlier versions kept */
     bool sent; /* on this connection, and not answered */
     bool bare; /* its result was taken off: the server would not have it */
     /* Of an ACK that was accepted, as the answer said; 0 and -1: it said none. */
@@ -53,23 +52,24 @@ struct outbox_handler {
     void (*settled)(struct outbox_note *note, enum outbox_verdict verdict);
 };
 
-/* Reads what `path` holds from before; see outbox_next. */
-enum err outbox_new(struct loop *loop, const char *path, const struct outbox_handler *handler,
-                    void *user, struct outbox **ret_outbox, struct problem *why);
+struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handler, void *user);
+/* What an earlier version wrote down and had not been told yet is put in, first; the file goes when
+ * all of it was answered. Nothing there: nothing happens. */
+void outbox_take_old(struct outbox *outbox, const char *path);
 void *outbox_user(const struct outbox *outbox);
 /* In order; NULL: from the first, and behind the last. */
 struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note);
 size_t outbox_count(const struct outbox *outbox);
-/* Strings are copied. `keep`: on disk too. Sent at once when the link stands. */
+/* Strings are copied. Sent at once when the link stands. */
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
                                int attempt, struct str reason, struct str result, bool command,
-                               bool keep, void *user);
+                               void *user);
 void outbox_drop(struct outbox_note *note); /* without a word to anybody */
 void outbox_up(struct outbox *outbox);      /* the link stands: everything goes out */
 void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
 /* A `reply` of the server. False: it is not about a note. */
 bool outbox_reply(struct outbox *outbox, const struct json *reply);
-/* Writes what is not on disk yet. Before loop_done; its memory goes there. */
+/* Before loop_done; its memory goes there. */
 void outbox_free(struct outbox *outbox);
 
 #endif

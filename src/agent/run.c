@@ -420,6 +420,29 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
     return err || !spec->user.at ? err : check_user(spec->user, why);
 }
 
+/* Made and locked. */
+static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
+                             struct problem *why)
+{
+    char name[RUN_KEY_MAX + 1];
+    int dir_fd = -1;
+
+    str_copy(key, name, sizeof name);
+    if (is_removed(runs->dir_fd) && take_dir(runs, runs->dir, why))
+        return ERR_IO;
+    if (mkdirat(runs->dir_fd, name, 0700) == 0 && (dir_fd = run_open_dir(runs, key)) >= 0 &&
+        flock(dir_fd, LOCK_EX | LOCK_NB) == 0) {
+        *ret_dir_fd = dir_fd;
+        return ERR_OK;
+    }
+    problem_set(why, ERR_IO, "", "The run's directory cannot be made: %s.", strerror(errno));
+    if (dir_fd >= 0) {
+        run_trash(runs, key);
+        close(dir_fd);
+    }
+    return ERR_IO;
+}
+
 /* The run's directory with all the shim needs, locked. */
 static enum err write_run(struct runs *runs, struct run_private *priv, const struct run_spec *spec,
                           int *ret_dir_fd, struct problem *why)
@@ -435,13 +458,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     int dir_fd = -1;
     enum err err = ERR_OK;
 
-    if (is_removed(runs->dir_fd))
-        err = take_dir(runs, runs->dir, why);
-    if (!err &&
-        (mkdirat(runs->dir_fd, arena_cstr(&arena, spec->key), 0700) != 0 ||
-         (dir_fd = run_open_dir(runs, spec->key)) < 0 || flock(dir_fd, LOCK_EX | LOCK_NB) != 0))
-        err = problem_set(why, ERR_IO, "", "The run's directory cannot be made: %s.",
-                          strerror(errno));
+    err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)
         err = runfile_reserve_exit(dir_fd, spec->key, spec->meta, why);
     if (!err)
@@ -509,6 +526,26 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     }
     *ret_run = &priv->run;
     return ERR_OK;
+}
+
+struct run *runs_record(struct runs *runs, const struct run_spec *spec, void *user,
+                        const struct run_exit *exit)
+{
+    struct run_private *priv = run_new(runs, spec->key, spec->meta);
+    int dir_fd;
+
+    assert(!runs->freed && exit->reason[0] && !exit->tail.at);
+    priv->run.user = user;
+    priv->run.handler = spec->handler;
+    priv->run.unstarted = true;
+    priv->run.exit = *exit;
+    priv->run.state = RUN_ENDED;
+    runs->alive--;
+    if (!make_run_dir(runs, spec->key, &dir_fd, NULL)) {
+        runfile_leave_exit(dir_fd, exit, spec->key, spec->meta);
+        close(dir_fd);
+    }
+    return &priv->run;
 }
 
 /* --- one run, as others see it --- */

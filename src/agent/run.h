@@ -68,6 +68,7 @@ struct run {
     int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
     int pid;              /* of its main process; 0: not known (yet) */
     bool adopted;         /* found when the agent started */
+    bool unstarted;       /* no shim ever had it: see runs_record() */
     struct run_exit exit; /* when ENDED */
     const struct run_handler *handler; /* who is told; of a run that is found, set by `found` */
     void *user;                        /* that one's, to set and read */
@@ -101,6 +102,10 @@ void runs_adopt(struct runs *runs, void (*found)(struct run *run));
  * run as START_FAILED without a `started`. Never calls the handler itself. */
 enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
                     struct run **ret_run, struct problem *why);
+/* A run that ended before it could be started, as `exit` says: the next agent finds it like any
+ * other that ended, if the disk has room for it. Of the spec only handler, key and meta count. */
+struct run *runs_record(struct runs *runs, const struct run_spec *spec, void *user,
+                        const struct run_exit *exit);
 /* TERM to the whole tree, KILL after grace_ms (-1: the run's own). Idempotent; a later call may
  * only shorten it, and the first reason stays. reason lands in exit.reason ("STOPPED", "CANCELLED",
  * "EMERGENCY"): an id of at most 31 characters. A shim that does not react is killed itself. */

@@ -120,7 +120,8 @@ static bool read_run(struct runs *runs, struct str name, int dir_fd, struct run_
         priv = run_new(runs, name, file.spec.meta);
         run_take_file(priv, &file);
     } else if (runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK && str_eq(key, name))
-        priv = run_new(runs, name, meta); /* only its record survived a power failure */
+        /* It never began, or only its record survived a power failure. */
+        (priv = run_new(runs, name, meta))->run.unstarted = true;
     arena_free(&arena);
     *ret_priv = priv;
     return priv != NULL;

@@ -316,12 +316,10 @@ static int put_durable(int dir_fd, struct str text)
     return error;
 }
 
-enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
-                          struct problem *why)
+static void compose_exit(const struct run_exit *exit, struct str key, struct str meta,
+                         struct buf *text)
 {
-    struct buf text = {0};
-    struct jsonw w = jsonw_to(&text);
-    int error;
+    struct jsonw w = jsonw_to(text);
 
     assert(exit->reason[0] && exit->tail.len <= RUN_TAIL_BYTES);
     assert(exit->output_dropped <= exit->output_bytes);
@@ -335,11 +333,29 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
     put_ints(&w, exit, exit_ints, COUNT_OF(exit_ints));
     jsonw_kstr(&w, "tail", exit->tail.at ? exit->tail : STR(""));
     jsonw_end_obj(&w);
+}
+
+enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
+                          struct problem *why)
+{
+    struct buf text = {0};
+    int error;
+
+    compose_exit(exit, key, meta, &text);
     error = put_durable(dir_fd, buf_view(&text));
     buf_free(&text);
     if (error == 0)
         return ERR_OK;
     return problem_set(why, ERR_IO, "", "The exit record cannot be written: %s.", strerror(error));
+}
+
+void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta)
+{
+    struct buf text = {0};
+
+    compose_exit(exit, key, meta, &text);
+    put_file(dir_fd, RUNFILE_EXIT, buf_view(&text), NULL);
+    buf_free(&text);
 }
 
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,

@@ -51,6 +51,8 @@ enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struc
  * did not survive a power failure. */
 enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
                           struct problem *why);
+/* Of a run that never began: as well as it goes, and without waiting for the disk. */
+void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta);
 /* ERR_NOT_FOUND: there is none, only half of one, or only its room. */
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);

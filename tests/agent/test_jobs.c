@@ -94,8 +94,7 @@ static void bench_open(struct bench *bench)
     snprintf(path, sizeof path, "%s/runs", bench->dir);
     assert_int_equal(runs_new(&bench->loop, path, "shim", NULL, bench, &bench->runs, &why), ERR_OK);
     config.runs = bench->runs;
-    if (jobs_new(&bench->loop, &config, &handler, bench, &bench->jobs, &why) != ERR_OK)
-        fail_msg("%s", why.detail);
+    bench->jobs = jobs_new(&bench->loop, &config, &handler, bench);
     runs_adopt(bench->runs, on_found);
     jobs_up(bench->jobs);
 }
@@ -707,7 +706,7 @@ static void test_cancel_before_it_began(void **state)
     assert_int_equal(bench->said, 1);
     accept_last(bench);
     assert_said(bench, 2, "fail", "j1", "CANCELLED");
-    assert_int_equal(fake_run_count, 0);
+    assert_true(fake_run_find("j1.1")->run.unstarted);
     assert_int_equal(bench->slots, 0);
 }
 
@@ -795,7 +794,7 @@ static void test_restart_after_the_end(void **state)
     assert_running(bench, "[]");
 }
 
-/* Its outcome is in the outbox and in its record: told once. */
+/* Its outcome was not answered: it is told again, from its record. */
 static void test_restart_while_reporting(void **state)
 {
     struct bench *bench = *state;
@@ -814,6 +813,40 @@ static void test_restart_while_reporting(void **state)
     bench->config.runs_kept = 0;
     bench_restart(bench);
     assert_false(fake_run_find("j1.1")->there);
+}
+
+/* What could not even be started is told by the next agent as well. */
+static void test_restart_after_a_failed_start(void **state)
+{
+    struct bench *bench = *state;
+    const struct json *result;
+
+    fake_run_fail = "The disk is full.";
+    dev_job(bench, "j1");
+    accept_last(bench);
+    bench_restart(bench);
+    result = assert_said(bench, 1, "fail", "j1", "START_FAILED");
+    assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
+    assert_int_equal(bench->slots, 0);
+    assert_running(bench, LIST("j1"));
+    accept_last(bench);
+    assert_running(bench, "[]");
+    assert_false(fake_run_find("j1.1")->there);
+}
+
+/* Why it was killed is known to the next agent. */
+static void test_restart_after_a_kill(void **state)
+{
+    struct bench *bench = *state;
+    const struct json *result;
+
+    run_job(bench, "j1");
+    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
+    bench_restart(bench);
+    fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
+    bench_restart(bench);
+    result = assert_said(bench, 1, "fail", "j1", "EMERGENCY");
+    assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
 }
 
 /* Killed after the answer: told again, once. */
@@ -1150,6 +1183,8 @@ int main(void)
         TEST(test_restart_after_the_end),
         TEST(test_restart_while_reporting),
         TEST(test_restart_after_the_answer),
+        TEST(test_restart_after_a_failed_start),
+        TEST(test_restart_after_a_kill),
         TEST(test_restart_with_orphan),
         TEST(test_strange_runs),
         TEST(test_output),

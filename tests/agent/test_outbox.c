@@ -1,12 +1,9 @@
-/* Notes stay until they are answered, in order, across connections and restarts. */
+/* Notes stay until they are answered, in order, across connections. */
 #include "agent/outbox.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "unit.h"
@@ -60,12 +57,10 @@ static const struct outbox_handler handler = {.send = on_send, .settled = on_set
 
 static void desk_open(struct desk *desk)
 {
-    struct problem why;
-
     assert_int_equal(loop_init(&desk->loop, 0), ERR_OK);
     desk->sent = desk->settled = 0;
-    if (outbox_new(&desk->loop, desk->path, &handler, desk, &desk->outbox, &why) != ERR_OK)
-        fail_msg("%s", why.detail);
+    desk->outbox = outbox_new(&desk->loop, &handler, desk);
+    outbox_take_old(desk->outbox, desk->path);
 }
 
 static void desk_close(struct desk *desk)
@@ -105,10 +100,9 @@ static int teardown(void **state)
 
 static struct outbox_note *put(struct desk *desk, enum outbox_kind kind, const char *job)
 {
-    return outbox_put(desk->outbox, kind, str_of(job), 1,
-                      kind == OUTBOX_FAIL ? STR("EXIT_3") : STR_NONE,
-                      kind == OUTBOX_ACK ? STR_NONE : STR("{\"exit_code\":3}"), kind == OUTBOX_FAIL,
-                      kind != OUTBOX_ACK, desk);
+    return outbox_put(
+        desk->outbox, kind, str_of(job), 1, kind == OUTBOX_FAIL ? STR("EXIT_3") : STR_NONE,
+        kind == OUTBOX_ACK ? STR_NONE : STR("{\"exit_code\":3}"), kind == OUTBOX_FAIL, desk);
 }
 
 static bool reply(struct desk *desk, uint64_t id, const char *rest)
@@ -123,13 +117,6 @@ static bool reply(struct desk *desk, uint64_t id, const char *rest)
     taken = outbox_reply(desk->outbox, root);
     arena_free(&arena);
     return taken;
-}
-
-static int64_t file_size(const struct desk *desk)
-{
-    struct stat st;
-
-    return stat(desk->path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
 static void test_messages(void **state)
@@ -296,48 +283,53 @@ static void test_result_refused(void **state)
     assert_int_equal(desk->verdict, OUTBOX_REFUSED);
 }
 
-/* --- across restarts --- */
+/* --- what an earlier version left --- */
 
-static void test_restart(void **state)
+#define OLD(seq, job)                                                                              \
+    "{\"seq\":" seq ",\"msg\":\"done\",\"job_id\":\"" job                                          \
+    "\",\"attempt_id\":1,\"status\":\"ok\",\"result\":{\"a\":1}}\n"
+
+static void old_file(struct desk *desk, const char *text)
+{
+    FILE *file;
+
+    desk_close(desk);
+    file = fopen(desk->path, "w");
+    fputs(text, file);
+    fclose(file);
+    desk_open(desk);
+}
+
+/* It is told, first and in order, and the file stays until all of it was answered. */
+static void test_old_file(void **state)
 {
     struct desk *desk = *state;
     struct outbox_note *note;
 
+    old_file(desk, OLD("3", "one") OLD("4", "two") "{\"end\":3}\n" OLD("5", "three"));
+    note = put(desk, OUTBOX_FAIL, "new");
+    assert_int_equal(outbox_count(desk->outbox), 3);
+    assert_true(note->seq > 5); /* no number twice */
     outbox_up(desk->outbox);
-    put(desk, OUTBOX_ACK, "ack");
-    put(desk, OUTBOX_DONE, "one");
-    note = put(desk, OUTBOX_FAIL, "two");
-    outbox_put(desk->outbox, OUTBOX_DONE, STR("three"), 7, STR_NONE, STR("{\"a\":\n[1,\r\n2]}"),
-               false, true, NULL);
-    assert_true(reply(desk, note->seq, "\"ok\":true"));
-    desk_close(desk);
+    assert_int_equal(desk->sent, 3);
+    assert_int_equal(desk->ids[0], 4);
+    assert_int_equal(desk->ids[1], 5);
+    assert_true(reply(desk, 4, "\"ok\":true"));
+    assert_string_equal(desk->job, "two");
+    assert_int_equal(access(desk->path, F_OK), 0);
+    desk_close(desk); /* and the next one begins with the same */
     desk_open(desk);
     assert_int_equal(outbox_count(desk->outbox), 2);
-    note = outbox_next(desk->outbox, NULL);
-    assert_string_equal(note->job_id, "one");
-    assert_int_equal(note->kind, OUTBOX_DONE);
-    assert_null(note->user);
-    note = outbox_next(desk->outbox, note);
-    assert_string_equal(note->job_id, "three");
-    assert_int_equal(note->attempt, 7);
-    assert_null(outbox_next(desk->outbox, note));
     outbox_up(desk->outbox);
-    assert_int_equal(desk->sent, 2);
-    assert_has(buf_view(&desk->last), "\"result\":{\"a\": [1,  2]}");
-    /* A new one does not take the number of an old one. */
-    assert_true(put(desk, OUTBOX_ACK, "new")->seq > note->seq);
-    for (int i = 0; i < 3; i++)
-        assert_true(reply(desk, desk->ids[i], "\"ok\":true"));
-    desk_close(desk);
-    desk_open(desk);
-    assert_int_equal(outbox_count(desk->outbox), 0);
+    assert_has(buf_view(&desk->last), "\"result\":{\"a\":1}");
+    assert_true(reply(desk, 4, "\"ok\":true,\"duplicate\":true"));
+    assert_true(reply(desk, 5, "\"status\":409"));
+    assert_int_equal(access(desk->path, F_OK), -1);
 }
 
 /* What kill -9 leaves: whole lines count, half a line never did. */
-static void test_torn_file(void **state)
+static void test_torn_old_file(void **state)
 {
-    static const char line[] =
-        "{\"seq\":4,\"msg\":\"done\",\"job_id\":\"j4\",\"attempt_id\":1,\"status\":\"ok\"}\n";
     static const char *const tails[] = {"",
                                         "{\"seq\":5,\"msg\":\"done\",\"job_id\":\"j5\",\"at",
                                         "{\"end\":4}",
@@ -349,101 +341,27 @@ static void test_torn_file(void **state)
                                         "{\"seq\":9,\"msg\":\"ack\",\"job_id\":\"j4\","
                                         "\"attempt_id\":1}\n"};
     struct desk *desk = *state;
+    char text[512];
 
     for (size_t i = 0; i < COUNT_OF(tails); i++) {
-        FILE *file;
-
-        desk_close(desk);
-        file = fopen(desk->path, "w");
-        fprintf(file, "%s%s", line, tails[i]);
-        fclose(file);
-        desk_open(desk);
+        snprintf(text, sizeof text, "%s%s", OLD("4", "j4"), tails[i]);
+        old_file(desk, text);
         if (outbox_count(desk->outbox) != 1)
             fail_msg("row %zu: %zu notes", i, outbox_count(desk->outbox));
-        put(desk, OUTBOX_DONE, "more");
-        desk_close(desk);
-        desk_open(desk);
-        if (outbox_count(desk->outbox) != 2)
-            fail_msg("row %zu: %zu notes after one more", i, outbox_count(desk->outbox));
     }
-}
-
-/* Notes that are settled leave the disk, and the file does not grow for ever. */
-static void test_compaction(void **state)
-{
-    struct desk *desk = *state;
-    struct buf large = {0};
-    struct outbox_note *kept;
-
-    for (int i = 0; i < 50000; i++)
-        buf_str(&large, i ? STR(",1") : STR("[1"));
-    buf_char(&large, ']');
-    outbox_up(desk->outbox);
-    kept = put(desk, OUTBOX_DONE, "kept");
-    for (int i = 0; i < 40; i++) {
-        struct outbox_note *note = outbox_put(desk->outbox, OUTBOX_DONE, STR("j1"), 1, STR_NONE,
-                                              buf_view(&large), false, true, desk);
-
-        assert_true(reply(desk, note->seq, "\"ok\":true"));
-    }
-    await(&desk->loop, file_size(desk) > 1 << 20);
-    put(desk, OUTBOX_DONE, "last");
-    await(&desk->loop, file_size(desk) < 10000);
-    assert_string_equal(kept->job_id, "kept");
-    desk_close(desk);
-    desk_open(desk);
-    assert_int_equal(outbox_count(desk->outbox), 2);
-    buf_free(&large);
-}
-
-/* A full disk stops nobody from being told; when there is room again all that lives is written. */
-static void test_disk_full(void **state)
-{
-    struct desk *desk = *state;
-    struct rlimit limit, none = {0, 0};
-    struct outbox_note *note;
-
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &limit);
-    none.rlim_max = limit.rlim_max;
-    outbox_up(desk->outbox);
-    setrlimit(RLIMIT_FSIZE, &none);
-    put(desk, OUTBOX_DONE, "one");
-    note = put(desk, OUTBOX_DONE, "two");
-    assert_int_equal(desk->sent, 2);
-    /* Long enough for the write to have failed: its answer is what turns the loop. */
-    for (int i = 0; i < 10; i++)
-        uv_run(&desk->loop.uv, UV_RUN_ONCE);
-    assert_true(reply(desk, note->seq, "\"ok\":true"));
-    assert_int_equal(file_size(desk), 0);
-    setrlimit(RLIMIT_FSIZE, &limit);
-    await(&desk->loop, file_size(desk) > 0);
-    desk_close(desk);
-    desk_open(desk);
-    assert_int_equal(outbox_count(desk->outbox), 1);
-    assert_string_equal(outbox_next(desk->outbox, NULL)->job_id, "one");
-}
-
-static void test_cannot_open(void **state)
-{
-    struct desk *desk = *state;
-    struct outbox *other;
-    struct problem why;
-
-    assert_int_equal(outbox_new(&desk->loop, "/nonexistent/outbox", &handler, NULL, &other, &why),
-                     ERR_IO);
-    assert_has(str_of(why.detail), "/nonexistent/outbox");
+    old_file(desk, OLD("4", "j4") "{\"end\":4}\n"); /* nothing is left to tell */
+    assert_int_equal(outbox_count(desk->outbox), 0);
+    assert_int_equal(access(desk->path, F_OK), -1);
 }
 
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_messages),       TEST(test_answers),    TEST(test_strange_replies),
-        TEST(test_not_now),        TEST(test_reconnect),  TEST(test_cut_while_sending),
-        TEST(test_window),         TEST(test_restart),    TEST(test_torn_file),
-        TEST(test_result_refused), TEST(test_compaction), TEST(test_disk_full),
-        TEST(test_cannot_open),
+        TEST(test_messages),       TEST(test_answers),   TEST(test_strange_replies),
+        TEST(test_not_now),        TEST(test_reconnect), TEST(test_cut_while_sending),
+        TEST(test_window),         TEST(test_old_file),  TEST(test_torn_old_file),
+        TEST(test_result_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,6 +273,30 @@ static void test_no_program_for_shims(void **state)
     loop_done(&rig->loop);
 }
 
+/* A run that never was is found again as one that ended. */
+static void test_recorded(void **state)
+{
+    struct rig *rig = *state;
+    struct run_exit exit = {
+        .exit_code = -1, .signal = -1, .reason = "START_FAILED", .detail = "No.", .ended_ms = 7};
+    struct run_spec spec = {.handler = &rig_handler, .key = STR("never.1"), .meta = STR("mine")};
+    struct run *run;
+
+    rig_open(rig);
+    run = runs_record(rig->runs, &spec, rig, &exit);
+    assert_true(run->unstarted && run->state == RUN_ENDED && runs_count(rig->runs) == 0);
+    rig_close(rig);
+    rig_open(rig);
+    rig_adopt(rig);
+    run = runs_find(rig->runs, STR("never.1"));
+    assert_non_null(run);
+    assert_true(run->unstarted && run->state == RUN_ENDED && str_is(run->meta, "mine"));
+    assert_exit(run, "START_FAILED", -1, -1);
+    assert_string_equal(run->exit.detail, "No.");
+    run_forget(run);
+    assert_int_equal(access(rig_path(rig, "never.1"), F_OK), -1);
+}
+
 /* --- shims that die --- */
 
 static void check_lost(struct rig *rig, const char *key)
@@ -590,6 +614,7 @@ int main(void)
         ADOPT_TEST(test_shim_killed),
         ADOPT_TEST(test_shim_killed_without_cgroups),
         ADOPT_TEST(test_orphan_in_disguise),
+        ADOPT_TEST(test_recorded),
         ADOPT_TEST(test_both_killed),
         ADOPT_TEST(test_shim_stuck),
         ADOPT_TEST(test_shim_busy),
