@@ -18,3 +18,6 @@ class Compiled(Case):
 
     def test_run(self):
         self.compiled("run")
+
+    def test_spawner(self):
+        self.compiled("spawner")
