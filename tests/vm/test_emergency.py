@@ -59,8 +59,8 @@ class HogCase(Installed):
     def over(self, hog):
         """Why it ended, once it did."""
         if hog:
-            return self.ended(hog, 300)["reason"]
-        return self.eventually("the deployment ends", lambda: self.copy().get("state") == "backoff" and self.copy().get("reason"), 300)
+            return self.ended(hog, 600)["reason"]
+        return self.eventually("the deployment ends", lambda: self.copy().get("state") == "backoff" and self.copy().get("reason"), 600)
 
     def one_is_ended(self, kind, swap):
         if swap:
