@@ -16,6 +16,12 @@ struct usage_files {
 __attribute__((format(printf, 2, 3))) struct str usage_file(struct usage_files *files,
                                                             const char *fmt, ...);
 struct str usage_word(struct str *rest); /* the next word of a line; empty at the end */
+/* "NAME: 123 kB", a line each: what the rows name. */
+struct usage_row {
+    const char *name; /* with its colon */
+    int64_t *to_kib;  /* left alone when it is not there */
+};
+void usage_kib(struct str text, const struct usage_row *rows, size_t count);
 bool usage_centi(struct str decimal, int64_t *ret_centi); /* "12.345" -> 1234 */
 /* Less than this share (percent x 100) is free. */
 bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi);

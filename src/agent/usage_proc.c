@@ -125,29 +125,30 @@ static void read_load(struct usage_files *files, struct usage_proc *proc)
         proc->load_1m_centi = centi;
 }
 
+void usage_kib(struct str text, const struct usage_row *rows, size_t count)
+{
+    while (text.len) {
+        struct str line = str_cut(&text, '\n');
+        struct str name = usage_word(&line);
+        int64_t kib;
+
+        for (size_t i = 0; i < count; i++)
+            if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
+                *rows[i].to_kib = kib;
+    }
+}
+
 static void read_memory(struct usage_files *files, struct usage_proc *proc)
 {
     int64_t swap_free_kib = USAGE_NONE;
-    const struct {
-        const char *name;
-        int64_t *to;
-    } rows[] = {
+    const struct usage_row rows[] = {
         {"MemTotal:", &proc->mem_total_kib},
         {"MemAvailable:", &proc->mem_free_kib},
         {"SwapTotal:", &proc->swap_total_kib},
         {"SwapFree:", &swap_free_kib},
     };
-    struct str rest = usage_file(files, "/proc/meminfo");
 
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        struct str name = usage_word(&line);
-        int64_t kib;
-
-        for (size_t i = 0; i < COUNT_OF(rows); i++)
-            if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
-                *rows[i].to = kib;
-    }
+    usage_kib(usage_file(files, "/proc/meminfo"), rows, COUNT_OF(rows));
     if (proc->swap_total_kib != USAGE_NONE && swap_free_kib != USAGE_NONE &&
         swap_free_kib <= proc->swap_total_kib)
         proc->swap_used_kib = proc->swap_total_kib - swap_free_kib;

@@ -297,26 +297,14 @@ static void add_memory(struct usage_trees *trees, struct usage_files *files,
                        const struct proc *proc)
 {
     int64_t own_kib = proc->rss_kib, shared_kib = 0, swap_kib = 0;
-    const struct {
-        const char *name;
-        int64_t *to;
-    } rows[] = {
+    const struct usage_row rows[] = {
         {"RssAnon:", &own_kib},
         {"RssShmem:", &shared_kib},
         {"VmSwap:", &swap_kib},
     };
-    struct str rest = usage_file(files, "/proc/%d/status", proc->pid);
     struct usage_tree *tree = &trees->trees[proc->owner];
 
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        struct str name = usage_word(&line);
-        int64_t kib;
-
-        for (size_t i = 0; i < COUNT_OF(rows); i++)
-            if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
-                *rows[i].to = kib;
-    }
+    usage_kib(usage_file(files, "/proc/%d/status", proc->pid), rows, COUNT_OF(rows));
     tree->memory_kib += proc->rss_kib;
     tree->freed_kib += own_kib + swap_kib;
     tree->swap_kib += swap_kib;
