@@ -348,7 +348,8 @@ static void server_stop(struct server *server)
 /* The threads have ended, but not what was under way between them. The stores give back every call
  * they have, and refuse more; then whatever stands in an inbox runs here, in the place of the
  * thread it was posted to, until there is nothing. So each call and message comes to the end its
- * owner wrote for it, which frees it, and needs no list of what to free. */
+ * owner wrote for it, which frees it, and needs no list of what to free. The keeper's turns go on
+ * as well: a change of a node waits for the snapshot that has it. */
 static void run_what_is_left(struct server *server)
 {
     int ran = 1;
@@ -357,6 +358,8 @@ static void run_what_is_left(struct server *server)
     store_stop(server->store);
     while (server->workers && ran > 0) {
         ran = 0;
+        if (server->sched.keeper)
+            keeper_turn(server->sched.keeper);
         for (int i = 0; i <= server->loop_count; i++) {
             struct worker *worker = &server->workers[i];
 

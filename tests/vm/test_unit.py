@@ -6,7 +6,7 @@ from case import Case
 class Compiled(Case):
     def compiled(self, name):
         """In a service with a delegated group of its own."""
-        done = self.vm.run("systemd-run --quiet --wait --collect --pipe --property Delegate=yes --setenv CMOCKA_MESSAGE_OUTPUT=TAP "
+        done = self.vm.run("systemd-run --quiet --wait --collect --pipe --property Delegate=yes --setenv CMOCKA_MESSAGE_OUTPUT=TAP --setenv HOME=/root "
                            f"--setenv BERTH_TEST_GROUPS=1 /mnt/unit/test_{name}", limit_s=600)
         text = done.out + done.err
         self.assertEqual(done.code, 0, text)
