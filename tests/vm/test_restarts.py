@@ -73,5 +73,6 @@ class Restarts(Installed):
         self.sh("systemctl start berth-agent")
         self.connected()
         for job in self.jobs:
-            self.assertEqual(self.ended(job)["reason"], "STOPPED")
+            # systemd tells shims and jobs at once: some jobs have gone before their shim ends them.
+            self.assertIn(self.ended(job)["reason"], ("STOPPED", "SIGNAL_TERM"))
         self.assertEqual(self.ended(self.submit("true"))["state"], "DONE")
