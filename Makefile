@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse
+.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse vm-restarts
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -60,6 +60,9 @@ vm: ## the cases that want a real Debian 12 with systemd, in a virtual machine; 
 pulse: ## how late a machine answers at worst while its memory runs out, in the virtual machine; wants a host that is idle
 	@tools/install-packages test
 	@CC=gcc tools/configure build -Dtests=true && ninja -C build && tests/vm/run --only pulse $(ARGS)
+
+vm-restarts: ## 20 restarts, kills and upgrades under 10 jobs and 10 deployments, in the virtual machine
+	@$(MAKE) --no-print-directory vm ARGS="-k test_twenty"
 
 JOBS ?= 200000
 NODES ?= 50

@@ -1,4 +1,4 @@
-"""berth as its package installs it: users, units, settings, limits. What restarts leave alone: test_restarts.py."""
+"""berth as its package installs it: users, units, settings, limits, and a reboot. What restarts leave alone: test_restarts.py."""
 from case import Installed
 
 
@@ -27,3 +27,22 @@ class Units(Installed):
             "cat /sys/fs/cgroup$(cut -d: -f3 /proc/$(cat /tmp/spinner.pid)/cgroup)/cpu.stat 2>/dev/null || echo nr_throttled 0"))
         for name in ("greedy", "bomb", "spinner"):
             self.vm.http("DELETE", f"/v1/deployments/{name}")
+
+    def test_reboot(self):
+        """Deployments run again; what jobs ended with is known, also of one whose end nobody could be told of."""
+        self.sh("rm -f /var/tmp/end /var/tmp/always /var/tmp/untold")
+        self.deploy("always", command="echo >> /var/tmp/always; exec sleep infinity")
+        told = self.submit("exit 3", max_attempts=1)
+        self.ended(told)
+        untold = self.submit("echo > /var/tmp/untold; until [ -e /var/tmp/end ]; do sleep 1; done; exit 5", max_attempts=1)
+        self.eventually("both run", lambda: self.vm.run("test -s /var/tmp/untold").code == 0 and self.copy_of("always").get("state") == "running")
+        self.sh("systemctl stop berth-server && touch /var/tmp/end")
+        self.eventually("the job is over", lambda: self.vm.run("grep -rlsa 'var/tmp/untol[d]' /proc/[0-9]*/cmdline").code != 0)
+        self.vm.reboot()
+        self.connected()
+        self.assertEqual(self.ended(told)["reason"], "EXIT_3")
+        self.assertEqual(self.ended(untold)["reason"], "EXIT_5")
+        self.eventually("the deployment runs again", lambda: self.copy_of("always").get("state") == "running" and
+                        self.sh("wc -l < /var/tmp/always").strip() == "2")
+        self.assertEqual(self.vm.run("pgrep --count --uid berth-agent --exact sleep").out.strip(), "1")
+        self.vm.http("DELETE", "/v1/deployments/always")

@@ -1,0 +1,17 @@
+"""The README's five minutes, typed by people who have just logged in: without a unit, nobody has delegated anything to them."""
+from case import Case
+
+
+class Tour(Case):
+    def tour(self, user):
+        typed = self.run_as(user, "python3 /mnt/tour.py /mnt/checkout", limit_s=600)
+        self.assertGreater(typed.count(" typed\n"), 5)
+        # Nothing of it stays, and the group of the session is what a session's group is.
+        self.eventually("all of it has ended", lambda: self.vm.run("pgrep --full 'berth (dev|shim|agent)'").code == 1)
+        self.assertEqual(self.run_as(user, "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cgroup.type"), "domain\n")
+
+    def test_as_root(self):
+        self.tour("root")
+
+    def test_as_a_user(self):
+        self.tour("someone")

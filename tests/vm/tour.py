@@ -1,0 +1,60 @@
+"""Types the README's blocks, as a newcomer would, in a checkout that has been built: runs in the machine, as whoever is logged in.
+
+    python3 tour.py CHECKOUT
+
+`make run` is `berth dev` there; building is not what is tried. fences.py tells what a block's language means."""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+import urllib.request
+
+checkout = pathlib.Path(sys.argv[1])
+os.environ["BERTH_BIN"] = str(checkout / "build" / "berth")
+sys.path.insert(0, str(checkout / "tests" / "e2e"))
+from fences import Shell, fences, pattern_of  # noqa: E402  (it asks for BERTH_BIN)
+from harness import calm_machine  # noqa: E402
+
+
+def agent_is_there():
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen("http://127.0.0.1:7420/v1/nodes") as answer:
+            if any(node["reached_by"] == "websocket" for node in json.load(answer)["nodes"]):
+                return
+        time.sleep(0.5)
+
+
+def typed(shell, found):
+    known = {}
+    for at, fence in enumerate(found):
+        if fence.kind != "sh":
+            continue
+        if "berth job submit" in fence.text:
+            agent_is_there()
+        text = "\n".join(line for line in fence.text.splitlines() if not line.startswith("make test"))
+        printed, failed = shell.run(text, known)
+        expected = found[at + 1] if at + 1 < len(found) else None
+        if expected is not None and expected.kind == "text" and expected.follows:
+            match = pattern_of(expected.text, known).fullmatch(printed)
+            if not match:
+                sys.exit(f"{fence}\n{text}\nexpected:\n{expected.text}\ngot:\n{printed}\n\n{shell.log()[-4000:]}")
+            known.update(match.groupdict())
+        elif failed:
+            sys.exit(f"{fence}\n{text}\nprinted:\n{printed}\n{failed}\n\n{shell.log()[-4000:]}")
+        print(f"{fence} typed", flush=True)
+
+
+with tempfile.TemporaryDirectory() as place:
+    place = pathlib.Path(place)
+    shutil.copytree(checkout, place / "here")
+    # Every command keeps an emulated machine busy: what is measured is another, calm one.
+    shell = Shell(place, {"BERTH_HOST_ROOT": calm_machine(place)}, {"make run": "berth dev"})
+    try:
+        typed(shell, fences(checkout / "README.md"))
+        shell.close()
+    finally:
+        shell.kill()
