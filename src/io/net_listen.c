@@ -150,19 +150,18 @@ static void refuse(struct net_private *p)
 
 /* libuv keeps a spare descriptor: when there are no more it closes that, accepts and drops what
  * waits, and opens it again. If another thread was quicker to take it, libuv would ask us for ever,
- * so our oldest connection makes room. */
+ * so our youngest connection makes room: who came last has the least to lose. */
 static void out_of_descriptors(struct net_listener *listener)
 {
     struct net_private *p;
-    struct net_private *oldest = NULL;
 
     LIST_FOREACH(p, &listener->net->conns, link)
     {
-        if (!uv_is_closing((uv_handle_t *)&p->tcp))
-            oldest = p;
+        if (uv_is_closing((uv_handle_t *)&p->tcp))
+            continue;
+        net_conn_fail(&p->conn, "out of file descriptors");
+        return;
     }
-    if (oldest)
-        net_conn_fail(&oldest->conn, "out of file descriptors");
 }
 
 static void on_connection(uv_stream_t *server, int status)
