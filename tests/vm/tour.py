@@ -1,8 +1,9 @@
 """Types the README's blocks, as a newcomer would, in a checkout that has been built: runs in the machine, as whoever is logged in.
 
-    python3 tour.py CHECKOUT
+    python3 tour.py CHECKOUT               in a copy of it; `make run` is `berth dev` there
+    python3 tour.py --running CHECKOUT     in the checkout itself, where somebody has said `make run`
 
-`make run` is `berth dev` there; building is not what is tried. fences.py tells what a block's language means."""
+fences.py tells what a block's language means."""
 import contextlib
 import json
 import os
@@ -13,7 +14,9 @@ import tempfile
 import time
 import urllib.request
 
-checkout = pathlib.Path(sys.argv[1])
+checkout = pathlib.Path(sys.argv[-1]).resolve()
+running = "--running" in sys.argv
+elsewhere = ("make test", "make run") if running else ("make test",)
 os.environ["BERTH_BIN"] = str(checkout / "build" / "berth")
 sys.path.insert(0, str(checkout / "tests" / "e2e"))
 from fences import Shell, fences, pattern_of  # noqa: E402  (it asks for BERTH_BIN)
@@ -35,7 +38,7 @@ def typed(shell, found):
             continue
         if "berth job submit" in fence.text:
             agent_is_there()
-        text = "\n".join(line for line in fence.text.splitlines() if not line.startswith("make test"))
+        text = "\n".join(line for line in fence.text.splitlines() if not line.startswith(elsewhere))
         printed, failed = shell.run(text, known)
         expected = found[at + 1] if at + 1 < len(found) else None
         if expected is not None and expected.kind == "text" and expected.follows:
@@ -50,7 +53,10 @@ def typed(shell, found):
 
 with tempfile.TemporaryDirectory() as place:
     place = pathlib.Path(place)
-    shutil.copytree(checkout, place / "here")
+    if running:
+        (place / "here").symlink_to(checkout)
+    else:
+        shutil.copytree(checkout, place / "here")
     # Every command keeps an emulated machine busy: what is measured is another, calm one.
     shell = Shell(place, {"BERTH_HOST_ROOT": calm_machine(place)}, {"make run": "berth dev"})
     try:
