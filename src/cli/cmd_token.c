@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/file.h"
 #include "cli/answer.h"
 #include "cli/list.h"
-#include "io/digest.h"
 #include "model/node.h"
 #include "model/token.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "io/digest.h"
+#include "base/digest.h"
 #include "io/http.h"
 #include "model/token.h"
 

@@ -1,5 +1,5 @@
 /* Digests, by OpenSSL. */
-#include "io/digest.h"
+#include "base/digest.h"
 
 #include <assert.h>
 #include <openssl/crypto.h>

@@ -1,6 +1,6 @@
-/* SHA-256, for tokens: they are kept as digests only. */
-#ifndef IO_DIGEST_H
-#define IO_DIGEST_H
+/* SHA-256: of tokens only that is kept, and what nobody may make collide is named by it. */
+#ifndef BASE_DIGEST_H
+#define BASE_DIGEST_H
 
 #include "base/str.h"
 
