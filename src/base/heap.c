@@ -1,6 +1,7 @@
 /* The usual array heap; each node knows its position, so any of them can move or leave. */
 #include "base/heap.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -74,6 +75,35 @@ void heap_del(struct heap *heap, struct heap_node *node)
 struct heap_node *heap_top(const struct heap *heap)
 {
     return heap->count ? heap->nodes[0] : NULL;
+}
+
+/* A node comes after its parent. So the next one is always among the children of those already
+ * found, and a second heap of these finds it. */
+size_t heap_first(const struct heap *heap, size_t max, struct heap_node **ret_nodes)
+{
+    size_t count = max < heap->count ? max : heap->count;
+    struct seen {
+        struct heap_node node; /* a copy of the one at `at` */
+        size_t at;
+    } *seen = mem_array(struct seen, 2 * count + 1);
+    struct heap next = {0};
+    size_t seen_count = 0;
+
+    for (size_t found = 0, at = 0, end = 1; found < count; found++) {
+        for (; at < end && at < heap->count; at++, seen_count++) {
+            seen[seen_count] = (struct seen){
+                .at = at, .node = {.key = heap->nodes[at]->key, .tie = heap->nodes[at]->tie}};
+            heap_add(&next, &seen[seen_count].node);
+        }
+        at = container_of(heap_top(&next), struct seen, node)->at;
+        heap_del(&next, heap_top(&next));
+        ret_nodes[found] = heap->nodes[at];
+        at = 2 * at + 1;
+        end = at + 2;
+    }
+    heap_free(&next);
+    free(seen);
+    return count;
 }
 
 void heap_free(struct heap *heap)

@@ -22,6 +22,9 @@ void heap_add(struct heap *heap, struct heap_node *node); /* node->key and tie a
 void heap_move(struct heap *heap, struct heap_node *node, int64_t key); /* adds it if needed */
 void heap_del(struct heap *heap, struct heap_node *node); /* not in it: nothing happens */
 struct heap_node *heap_top(const struct heap *heap);      /* NULL when empty */
+/* The first `max` in order, which stay where they are; looks at twice as many at most. Returns how
+ * many there are. */
+size_t heap_first(const struct heap *heap, size_t max, struct heap_node **ret_nodes);
 void heap_free(struct heap *heap);
 
 #endif

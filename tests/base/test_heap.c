@@ -71,6 +71,35 @@ static void test_comes_out_in_order(void **state)
     heap_free(&heap);
 }
 
+/* Any number of the first ones, told without taking them out. */
+static void test_first_in_order(void **state)
+{
+    struct heap heap = {0};
+    struct heap_node *first[NODES + 1];
+    struct rnd rnd;
+
+    rnd_seed(&rnd, 5);
+    assert_int_equal(heap_first(&heap, NODES, first), 0);
+    for (int i = 0; i < NODES; i++) {
+        nodes[i] = (struct heap_node){.key = (int64_t)rnd_below(&rnd, 20), .tie = (uint64_t)i};
+        heap_add(&heap, &nodes[i]);
+    }
+    for (size_t max = 0; max <= NODES + 1; max++) {
+        size_t count = heap_first(&heap, max, first);
+
+        assert_int_equal(count, max < NODES ? max : NODES);
+        assert_int_equal(heap.count, NODES);
+        for (size_t i = 0; i < count; i++) {
+            assert_ptr_equal(heap.nodes[first[i]->at - 1], first[i]);
+            assert_true(i == 0 || first[i - 1]->key < first[i]->key ||
+                        (first[i - 1]->key == first[i]->key && first[i - 1]->tie < first[i]->tie));
+        }
+        if (count)
+            assert_ptr_equal(first[0], heap_top(&heap));
+    }
+    heap_free(&heap);
+}
+
 static void test_deleting_an_outsider_does_nothing(void **state)
 {
     struct heap heap = {0};
@@ -90,6 +119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_top_is_the_smallest),
         cmocka_unit_test(test_comes_out_in_order),
+        cmocka_unit_test(test_first_in_order),
         cmocka_unit_test(test_deleting_an_outsider_does_nothing),
     };
 
