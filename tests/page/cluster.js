@@ -71,6 +71,11 @@ async function drainAsksFirst({ rig, page }) {
   assert.equal(await admin(), null);
 }
 
+async function figuresOfANode({ page }) {
+  await page.click('.card[data-node="us"] h3 a');
+  for (const label of ["CPU", "Memory", "Disk"]) await page.waitForSelector(`.bar [aria-label="${label}"][aria-valuenow]`);
+}
+
 async function logsAreFollowed({ rig, page }) {
   const job = await rig.task({
     /* coloured, and in the middle of the order that ends it the output stops for a while */
@@ -182,6 +187,7 @@ export const clusterCases = [
   ["a task submitted on the page is done without a reload", submitOnPage],
   ["a job's state moves in the list", stateMovesInTheList],
   ["drain asks first", drainAsksFirst],
+  ["a node's processor, memory and disk", figuresOfANode],
   ["logs are followed", logsAreFollowed],
   ["an agent that was killed is grey, with the reason", lostAgentIsGrey],
   ["a failure leads to its reason", failureLeadsToItsReason],

@@ -56,13 +56,18 @@ export function levelText(level) {
   return LEVELS[level] || null;
 }
 
+/* What a level that is not normal is about. */
+export function whatTripped(server) {
+  return server.tripped === "disk" ? "too little free disk" : `too much ${server.tripped || "load"}`;
+}
+
 /* Why a server takes no work right now: {text, bad}, bad where somebody should look; null when it does. */
 export function whyNoRoom(server) {
   if (!server.online) return { text: server.offline_reason || "offline", bad: true };
   if (server.admin === "draining") return { text: "draining, what runs may end" };
   if (server.admin === "cordoned") return { text: "cordoned" };
   if (server.level === "danger" || server.level === "critical")
-    return { text: `too much ${server.tripped || "load"}`, bad: true };
+    return { text: whatTripped(server), bad: true };
   if (server.health !== "ready") return { text: `health is ${server.health}`, bad: true };
   if (server.slots_available > 0) return null;
   if (server.slots_in_use >= server.slots_max && server.slots_max > 0) return { text: "all slots in use" };

@@ -29,9 +29,12 @@ export function cpuOf(server) {
   return server.cpu_load != null && server.cpu_cores ? (100 * server.cpu_load) / server.cpu_cores : null;
 }
 
+function usedOf(total, free) {
+  return total == null || free == null ? null : (100 * (total - free)) / total;
+}
+
 export function memoryOf(server) {
-  if (server.mem_total_gb == null || server.mem_free_gb == null) return null;
-  return (100 * (server.mem_total_gb - server.mem_free_gb)) / server.mem_total_gb;
+  return usedOf(server.mem_total_gb, server.mem_free_gb);
 }
 
 export function CpuBar({ server }) {
@@ -44,6 +47,13 @@ export function MemoryBar({ server }) {
   const value = memoryOf(server);
   return html`<${Bar} label="Memory" value=${value} tone=${toneOf("memory", value)} text=${percent(value)}
     note=${value != null && `${gigabytes(server.mem_total_gb - server.mem_free_gb)} of ${gigabytes(server.mem_total_gb)}`} />`;
+}
+
+/* Where the agent keeps runs and packages. How much of a large disk counts is the agent's rule, so the level is its word. */
+export function DiskBar({ server }) {
+  const value = usedOf(server.disk_total_gb, server.disk_free_gb);
+  return html`<${Bar} label="Disk" value=${value} tone=${server.tripped === "disk" ? server.level : "good"} text=${percent(value)}
+    note=${value != null && `${gigabytes(server.disk_free_gb)} free of ${gigabytes(server.disk_total_gb)}`} />`;
 }
 
 function slotTone(server) {

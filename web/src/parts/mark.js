@@ -1,4 +1,5 @@
 /* Small marks that say how something is: a dot and a word. */
+import { whatTripped } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 
 const JOB = {
@@ -25,7 +26,7 @@ export function ServerMark({ server }) {
   if (!server.online) return html`<${Mark} tone="off" title=${server.offline_reason}>offline<//>`;
   if (server.admin) return html`<${Mark} tone="held">${server.admin}<//>`;
   if (server.level && server.level !== "normal")
-    return html`<${Mark} tone=${server.level} title=${server.tripped ? `too much ${server.tripped}` : ""}>${server.level}<//>`;
+    return html`<${Mark} tone=${server.level} title=${server.tripped ? whatTripped(server) : ""}>${server.level}<//>`;
   if (server.health !== "ready") return html`<${Mark} tone="held">${server.health}<//>`;
   return html`<${Mark} tone="good">ready<//>`;
 }

@@ -7,7 +7,7 @@ import { html } from "../lib/html.js";
 import { known, slowPoll, statePoll } from "../lib/known.js";
 import { useReading } from "../lib/reading.js";
 import { href } from "../lib/router.js";
-import { Bar, CpuBar, MemoryBar, Slots, toneOf } from "../parts/bar.js";
+import { Bar, CpuBar, DiskBar, MemoryBar, Slots, toneOf } from "../parts/bar.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { TaskLink } from "../parts/link.js";
 import { JobMark, Mark, ServerMark } from "../parts/mark.js";
@@ -148,6 +148,7 @@ function Figures({ server }) {
     <${CpuBar} server=${server} />
     <${MemoryBar} server=${server} />
     ${swap > 0 && html`<${Bar} label="Swap" value=${swap} tone=${toneOf("swap", swap)} text=${percent(swap)} />`}
+    ${server.disk_total_gb != null && html`<${DiskBar} server=${server} />`}
     ${gpu != null && html`<${Bar} label="GPU" value=${gpu} tone="good" text=${percent(gpu)} />`}
   `;
 }
