@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -61,6 +62,20 @@ def eventually(what, check, seconds=10):
             raise AssertionError(f"in {seconds * SLOW:g} s it never happened: {what}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+def freeze(process):
+    """SIGSTOP. Its threads stop when each of them next gets a processor, which is waited for."""
+
+    def stands():
+        try:
+            return all(stat.read_text().rsplit(")", 1)[1].split()[0] in "TZ" for stat in
+                       pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat"))
+        except OSError:  # a thread that has just ended
+            return False
+
+    process.send_signal(signal.SIGSTOP)
+    eventually("it is frozen", stands)
 
 
 def percentile(values, share):
@@ -309,6 +324,22 @@ def berth(*args, env=None, seconds=30, cwd=None):
 
 EN_ZH = {"health": "ready", "semantic_langs": ["en", "zh"], "nmt_pairs": [["en", "zh"], ["zh", "en"]],
          "tts_langs": ["en", "zh"], "max_concurrent_jobs": 2}
+
+
+class Clock:
+    """The wall clock of the programs that are started with its `env`, set while they run."""
+
+    def __init__(self, directory, seconds=0):
+        handle, self.path = tempfile.mkstemp(prefix="clock-", dir=directory)
+        os.close(handle)
+        self.set(seconds)
+        shim = pathlib.Path(BINARY).parent / "tests" / "setclock.so"
+        self.env = {"LD_PRELOAD": str(shim), "SETCLOCK_FILE": self.path}
+
+    def set(self, seconds, slept=0):
+        """So far from the machine's; and it slept so long, by a clock that goes on meanwhile."""
+        with open(self.path, "r+b", buffering=0) as file:
+            file.write(struct.pack("=qq", int(seconds * 1000), int(slept * 1000)))
 
 
 class Node:

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 
-from harness import clean_env, eventually, live
+from harness import clean_env, eventually, freeze, live
 
 
 def free_port():
@@ -21,7 +21,8 @@ def free_port():
 class Redis:
     """One redis-server process."""
 
-    def __init__(self, directory, *options):
+    def __init__(self, directory, *options, env=None):
+        self.env = env or {}
         self.dir = pathlib.Path(directory)
         self.dir.mkdir(parents=True, exist_ok=True)
         self.options = options
@@ -32,7 +33,7 @@ class Redis:
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
              "--save", "", "--dir", str(self.dir), *self.options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_env())
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(clean_env(), **self.env))
         live.add(self.process)
         eventually("redis answers", lambda: self.says("PING") == "PONG")
 
@@ -53,7 +54,7 @@ class Redis:
             return ""
 
     def pause(self):
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def go_on(self):
         self.process.send_signal(signal.SIGCONT)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from harness import BINARY, SLOW, Case, clean_env, eventually, live, tags
+from harness import BINARY, SLOW, Case, clean_env, eventually, freeze, live, tags
 
 # What a job waits for: the gate is a file that the test makes.
 GATE = 'while [ ! -e "{gate}" ]; do sleep 0.05; done'
@@ -47,7 +47,7 @@ class Machine:
 class Agent:
     """A `berth agent`. Flags are settings: slots_fixed=2; `config` is the text of its file."""
 
-    def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, prefix=(), **settings):
+    def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, prefix=(), env=None, **settings):
         self.node_id = node_id
         self.dir = case.dir / (data_dir or f"agent-{node_id}")
         self.machine = machine or Machine(tempfile.mkdtemp(prefix="host-", dir=case.dir))
@@ -65,7 +65,7 @@ class Agent:
         handle, name = tempfile.mkstemp(prefix=f"log-{node_id}-", dir=case.dir)
         self.log_path = pathlib.Path(name)
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *prefix, *command], stdin=subprocess.DEVNULL,
-                                        stdout=handle, stderr=handle, env=clean_env())
+                                        stdout=handle, stderr=handle, env=dict(clean_env(), **(env or {})))
         os.close(handle)
         live.add(self.process)
 
@@ -611,7 +611,7 @@ class Dying(AgentCase):
         job = self.run_task(server, f"echo $$ >> {pids}; {GATE.format(gate=gate)}", max_attempts=3)
         eventually("it runs", lambda: self.lines("pids"))
         frozen = agents.pop(server.job(job["job_id"])["node_id"])
-        frozen.process.send_signal(signal.SIGSTOP)
+        freeze(frozen.process)
         try:
             eventually("it runs on the other one", lambda: len(self.lines("pids")) == 2, 30)
         finally:

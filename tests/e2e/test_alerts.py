@@ -1,14 +1,13 @@
 """Every alert that is shipped fires when what it is about really happens: a real Prometheus scrapes, and
 the fault is caused. That they wait for minutes first is told by promtool (test_prometheus.py)."""
 import functools
-import pathlib
 import re
 import signal
 import unittest
 
 import postgres
 from fences import tables
-from harness import BINARY, ROOT, Node, eventually, tags
+from harness import ROOT, Clock, Node, eventually, freeze, tags
 from prometheus import ALERTS, HERE, NAMES, Prometheus
 from redis import Redis
 from relay import SlowRelay
@@ -78,7 +77,7 @@ class OneServer(AlertCase):
         self.fires("BerthReserveSuccessLow", lambda: [self.dispatch(server) for _ in range(20)])
         self.assertEqual(self.prometheus.errors(), [])
         self.assertIsNotNone(self.prometheus.value("sum(scrape_samples_scraped) > 50"))
-        server.process.send_signal(signal.SIGSTOP)
+        freeze(server.process)
         self.fires("BerthDown")
         server.process.send_signal(signal.SIGCONT)
 
@@ -95,7 +94,7 @@ class OneServer(AlertCase):
         self.watch(server)
         quiet = Node(server, "quiet")
         self.ok(quiet.ack(self.placed(server)))  # and nothing more is heard of it
-        frozen.process.send_signal(signal.SIGSTOP)
+        freeze(frozen.process)
         self.fires("BerthLeasesLost")
         self.fires("BerthNodesOffline")
         eventually("its lease is over", lambda: server.node("frozen")["health"] == "offline", 20)
@@ -105,8 +104,7 @@ class OneServer(AlertCase):
     @provokes("BerthQueueOld")
     def test_a_job_that_waits_and_waits(self):
         """It was queued ten minutes ago, by a server whose clock was so far behind; then that died."""
-        shim = pathlib.Path(BINARY).parent / "tests" / "pastclock.so"
-        server = self.start(env={"LD_PRELOAD": str(shim), "PASTCLOCK_S": "600"})
+        server = self.start(env=Clock(self.dir, -600).env)
         Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=0)
         job = self.ok(self.task(server, queue_ms=3600000), 202)
         server.kill()

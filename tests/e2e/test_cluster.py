@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from harness import SLOW, Node, eventually
+from harness import SLOW, Node, eventually, freeze
 from test_agent import GATE, AgentCase, Machine, write
 
 ROUTES = """
@@ -84,7 +84,7 @@ class ClusterCase(AgentCase):
     def power_off(self, agent):
         """As if the machine had lost its power: the agent, the shims and the jobs are gone at once."""
         below = descendants(agent.process.pid)
-        agent.process.send_signal(signal.SIGSTOP) # nothing is told by whoever is killed later
+        freeze(agent.process) # nothing is told by whoever is killed later
         for pid in below:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import time
 
-from harness import Case, Node, berth, calm_machine, eventually, tags
+from harness import Case, Node, berth, calm_machine, eventually, freeze, tags
 from test_agent import AgentCase, Agent
 
 
@@ -65,7 +65,7 @@ class Notify(AgentCase):
         manager = self.manager()
         server = self.start(env={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "200000"})
         manager.wait("WATCHDOG=1", 2)
-        server.process.send_signal(signal.SIGSTOP)
+        freeze(server.process)
         manager.heard()
         before = len(manager.lines)
         other = self.manager("other")  # one that is well has spoken often meanwhile

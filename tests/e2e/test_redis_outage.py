@@ -9,7 +9,7 @@ import time
 
 import wsclient
 from fleet import Diary
-from harness import SLOW, Case, Listener, Node, WsNode, eventually, in_parallel, tags
+from harness import SLOW, Case, Clock, Listener, Node, WsNode, eventually, freeze, in_parallel, tags
 from redis import Redis
 from test_agent import AgentCase
 
@@ -295,7 +295,7 @@ class Refused(Case):
 
     def test_answered_with_the_first_job_before_that_could_be_ended(self):
         first = self.refuse()
-        self.a.process.send_signal(signal.SIGSTOP)  # before it can end what it refused
+        freeze(self.a.process)  # before it can end what it refused
         try:
             self.redis.go_on()
             self.assertEqual(self.accepted(self.b)["job_id"], first)
@@ -374,7 +374,7 @@ class Keys(Case):
     def test_asked_again_before_it_is_put_again(self):
         """Then the second is the job, and the first is forgotten."""
         job = self.ask(self.a)
-        self.a.process.send_signal(signal.SIGSTOP)
+        freeze(self.a.process)
         try:
             self.redis.say("FLUSHALL")
             eventually("the node is known again", lambda: self.beat(self.b) and self.b.get("/v1/nodes/n1").status == 200)

@@ -7,7 +7,7 @@ import subprocess
 import tarfile
 import time
 
-from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually, tags
+from harness import BINARY, SLOW, Case, Node, berth, clean_env, eventually, freeze, tags
 from redis import Redis
 from test_agent import Agent, AgentCase
 
@@ -272,7 +272,7 @@ class LivesOnRedis(Lives):
         for _ in range(2):
             self.run_once(self.ok(self.task(far)), "done")
         self.sums(servers, [2, 2, 0, 0, 2, 0])
-        near.process.send_signal(signal.SIGSTOP)  # it made the ends true, so it has counted them
+        freeze(near.process)  # it made the ends true, so it has counted them
         try:
             report = self.ok(far.get("/v1/report"))
             self.assertEqual((report["scope"], report["total"]["jobs"]), ("what 2 of 3 instances saw, by whole hours", 0))
