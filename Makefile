@@ -89,4 +89,4 @@ format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
 
 clean: ## remove the build directories
-	rm -rf build build-clang build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz

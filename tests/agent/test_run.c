@@ -691,7 +691,10 @@ static void test_left_behind(void **state)
 static void test_pipe_held_open(void **state)
 {
     struct rig *rig = *state;
-    struct run *run = rig_sh(rig, "held", "echo $$ > ../pid; echo said; read x < ../go", NULL);
+    struct run *run = rig_sh(
+        rig, "held",
+        "echo $$ > ../pid; echo said; until [ -p ../go ]; do sleep 0.01; done; read x < ../go",
+        NULL);
     char path[64];
     int held, fifo;
 

@@ -157,7 +157,8 @@ static void test_killed(void **state)
 {
     struct bench *bench = *state;
     struct rig *rig = &bench->rig;
-    struct run *before = rig_sh(rig, "before.1", "read x < ../go; exit 4", NULL);
+    struct run *before = rig_sh(
+        rig, "before.1", "until [ -p ../go ]; do sleep 0.01; done; read x < ../go; exit 4", NULL);
     struct run *while_away;
     int fifo;
 
@@ -225,7 +226,8 @@ static void test_agent_goes(void **state)
 {
     struct bench *bench = *state;
     struct rig *rig = &bench->rig;
-    struct run *run = rig_sh(rig, "stays.1", "read x < ../go; exit 7", NULL);
+    struct run *run = rig_sh(
+        rig, "stays.1", "until [ -p ../go ]; do sleep 0.01; done; read x < ../go; exit 7", NULL);
     int fifo;
 
     assert_int_equal(mkfifo(rig_path(rig, "stays.1/go"), 0600), 0);

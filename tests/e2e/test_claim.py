@@ -133,6 +133,8 @@ class Sharing(ClaimCase):
     def share(self, budget=0, **settings):
         server = self.serve(**settings)
         a, b = self.node(server, "a", claim_budget=budget), self.node(server, "b", claim_budget=budget)
+        for node in (a, b):
+            eventually("it knows of both", lambda: any("nodes=2 " in line for line in node.events("claim.cycle")))
         for i in range(21):
             self.deploy(server, f"d{i:02}")
         first = self.all_run(server, 21, 60)
@@ -165,7 +167,7 @@ class Sharing(ClaimCase):
     def test_two_nodes_share_and_one_dies(self):
         self.share()
 
-    @tags("load")
+    @tags("load", "long")
     def test_the_same_one_by_one(self):
         self.share(budget=1)
 
@@ -375,7 +377,7 @@ class Fencing(ClaimCase):
             own = [generation for key, generation in keys if key == name]
             self.assertEqual(own, sorted(own))
 
-    @tags("load")
+    @tags("load", "long")
     def test_no_two_copies_over_10_rounds(self):
         self.rounds(10)
 

@@ -280,6 +280,7 @@ class Losing(ClusterCase):
     def test_dev_waits_while_us_is_away(self):
         server, agents = self.cluster(heartbeat_stale_ms=3000)
         self.power_off(agents["us"])
+        eventually("the server has noticed", lambda: "event=node.disconnected node_id=us" in server.log)
         job = self.ok(self.task(server, type="dev", command="echo $BERTH_NODE_ID", queue_ms=120000), 202)
         eventually("us is offline", lambda: not self.card(server, "us")["online"])
         later = self.ok(self.task(server, type="dev", command="echo $BERTH_NODE_ID", queue_ms=120000), 202)

@@ -1,5 +1,6 @@
 """The agent's disk: what jobs leave on it, and what happens when it is full. The small disk is a real file
 system that only the agent and what it starts can see."""
+import contextlib
 import os
 import pathlib
 import shutil
@@ -13,11 +14,10 @@ NO_DISK_LEVEL = "resources: {disk_warning_pct: 0, disk_danger_pct: 0}\n"
 def size_of(directory):
     """Bytes on disk of all below it."""
     total = 0
-    for path in pathlib.Path(directory).rglob("*"):
-        try:
-            total += path.lstat().st_blocks * 512
-        except OSError:
-            pass  # it went meanwhile
+    for place, directories, files in os.walk(directory):  # which passes over what goes meanwhile
+        for name in directories + files:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
     return total
 
 

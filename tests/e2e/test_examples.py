@@ -5,7 +5,7 @@ import re
 import subprocess
 import threading
 
-from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually
+from harness import BINARY, ROOT, SLOW, Node, berth, calm_machine, clean_env, eventually, tags
 from redis import Redis
 from test_agent import AgentCase
 
@@ -86,8 +86,9 @@ class Examples(AgentCase):
         worker.start()
         return lambda: (over.set(), worker.join())
 
+    @tags("long")
     def test_commands_that_ask_a_server(self):
-        server = self.start()
+        server = self.start(reservation_ttl_ms=5000)  # some jobs go to nobody
         self.env["BERTH_ADDR"] = f"127.0.0.1:{server.port}"
         self.agent(server, "us", allowed_types="task,dev", config="executors: {dev: {command: 'false'}}")
         self.agent(server, "measured", allowed_types="nothing", host_root="/")

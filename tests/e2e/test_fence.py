@@ -333,6 +333,7 @@ class Fence(FenceCase):
         self.ok(server.post(f"/v1/jobs/{job}/cancel", {}))
 
 
+@tags("long")
 class Away(FenceCase):
     """The server, or the store behind it, is away: with `make witness` for a minute, as the leases people have
     allow, else for a third of a short one."""

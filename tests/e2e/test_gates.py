@@ -71,7 +71,7 @@ class Gates(Case):
         self.addCleanup(self.redis.kill)
 
     def instance(self, name, **more):
-        return self.start(name, store=self.redis.url, retention_ms=RETENTION_MS, **more)
+        return self.start(name, store=self.redis.url, store_call_ms=80, retention_ms=RETENTION_MS, **more)
 
     def clients(self, server):
         """Connections to all of its loops, already made."""

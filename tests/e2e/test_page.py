@@ -116,7 +116,7 @@ class PageCase(Case):
         return path
 
 
-@unittest.skipUnless(os.environ.get("BERTH_E2E_PAGE") == "no", "for a program without its page, which the stage clang builds")
+@unittest.skipUnless(os.environ.get("BERTH_E2E_PAGE") == "no", "for a program without its page, which the stage e2e-tsan builds")
 class WithoutPage(Case):
     def test_it_says_so_and_works(self):
         server = self.start()

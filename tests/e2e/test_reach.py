@@ -251,7 +251,7 @@ class WebSocketNode(Case):
         node.send("done", job_id=job["job_id"], attempt_id=7, status="ok")
         reply = node.expect("reply")
         self.assertEqual((reply["status"], reply["error"], reply["attempt_id"]), (409, "STALE_ATTEMPT", 1))
-        self.assertEqual(list(node.waiting), [])
+        self.assertEqual([message for message in node.waiting if message["msg"] == "reply"], [])
         self.assertSlots(server, "w1", 0, 1)
         node.close()
 

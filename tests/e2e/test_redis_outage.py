@@ -139,7 +139,7 @@ class Outage(Case):
         super().setUp()
         self.redis = Redis(self.dir / "redis", "--appendonly", "yes", "--appendfsync", "always")
         self.addCleanup(self.redis.kill)
-        self.server = self.start(store=self.redis.url)
+        self.server = self.start(store=self.redis.url, store_call_ms=80)
         self.fleet = Fleet(self.server, self.count, self.slots)
         self.fleet.start()
         self.addCleanup(self.fleet.over.set)
@@ -253,7 +253,7 @@ class Refused(Case):
         super().setUp()
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
-        self.a, self.b = (self.start(name, store=self.redis.url, reservation_ttl_ms=500) for name in ("a", "b"))
+        self.a, self.b = (self.start(name, store=self.redis.url, store_call_ms=80, reservation_ttl_ms=500) for name in ("a", "b"))
         self.held = Listener(answers=(500,), gate=threading.Event())
         self.addCleanup(self.held.close)
         Node(self.a, "deaf", endpoint=self.held.url, allowed_types=["dev"])
@@ -322,7 +322,7 @@ class Keys(Case):
         super().setUp()
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
-        self.a, self.b = (self.start(name, store=self.redis.url, heartbeat_ms=1000) for name in ("a", "b"))
+        self.a, self.b = (self.start(name, store=self.redis.url, store_call_ms=80, heartbeat_ms=1000) for name in ("a", "b"))
         self.node = Node(self.a, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         eventually("both know it", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
         self.ok(self.task(self.a))
@@ -330,8 +330,9 @@ class Keys(Case):
         self.ok(self.node.ack(self.first))
 
     def ask(self, server):
-        """Accepted, as soon as the server knows the node again."""
+        """Accepted, as soon as the server knows the node again, which tells of itself as nodes do."""
         def there():
+            self.beat()
             answer = self.task(server, queue_ms=60000, headers={"Idempotency-Key": "order-17"})
             self.assertIn(answer.status, (202, 422), str(answer))
             return answer if answer.status == 202 else None
@@ -397,7 +398,7 @@ class RealAgents(AgentCase):
         super().setUp()
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
-        self.all = [self.start(f"data{i}", store=self.redis.url, heartbeat_ms=1000, heartbeat_stale_ms=3000) for i in range(2)]
+        self.all = [self.start(f"data{i}", store=self.redis.url, store_call_ms=80, heartbeat_ms=1000, heartbeat_stale_ms=3000) for i in range(2)]
         for i in range(3):
             urls = [f"http://127.0.0.1:{server.port}" for server in self.all[i % 2:] + self.all[:i % 2]]
             self.agent(",".join(urls), f"a{i}", slots_fixed=self.slots)

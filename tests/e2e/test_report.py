@@ -35,6 +35,7 @@ class Report(Case):
         self.ok(node.ack(job))
         self.ok(node.fail(job, reason="EMERGENCY"))
         self.dispatch(server, src="xx")
+        eventually("its refusal is counted", lambda: self.report(server)["refused"])
         return node
 
     def test_a_server_and_its_types(self):

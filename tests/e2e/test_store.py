@@ -129,7 +129,7 @@ class BadDisk(Case):
         early = self.ok(self.task(server))
         yield
         accepted, times = self.use_up(server)
-        self.assertEqual(server.get("/readyz").status, 503, "not ready while it cannot write")
+        eventually("not ready while it cannot write", lambda: self.task(server).status == 503 and server.get("/readyz").status == 503)
         self.assertEqual(server.get("/healthz").status, 200, "reads go on")
         self.assertEqual(server.get("/v1/nodes/n1").status, 200, "reads go on")
         self.assertEqual(server.job(early["job_id"])["state"], "DISPATCHED")
