@@ -279,6 +279,13 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
     return 0;
 }
 
+/* When processors are busy at all, little may be missing; but who uses less than a quarter of one,
+ * a tenth of this, did not make them so. */
+static int64_t some_processors_ppm(const struct usage *usage)
+{
+    return usage->cores_milli > 0 ? (int64_t)PPM * 2500 / usage->cores_milli : 0;
+}
+
 static void face_emergency(struct protect *protect, int64_t now_ms,
                            const struct level_figures *figures, const struct protect_task *tasks,
                            size_t count)
@@ -296,6 +303,8 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
     if (sample.level == LEVEL_CRITICAL) {
         sample.missing = missing_of(protect, sample.by, figures, 0);
         sample.wanted = missing_of(protect, sample.by, figures, protect->rules.level.margin_centi);
+        if (sample.by == LEVEL_CPU && sample.wanted < some_processors_ppm(&protect->usage))
+            sample.wanted = some_processors_ppm(&protect->usage);
     }
     list_tasks(protect, now_ms, tasks, count);
     some = kill_step(&protect->emergency, &protect->rules.kill, &sample, protect->doomed, count,

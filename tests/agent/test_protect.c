@@ -366,6 +366,7 @@ static void test_cpu_ends_who_uses_it(void **state)
 
     scene_init(&scene, NULL);
     add_task(&scene, "idle", "task", 0, 100000, 8 * GIB)->cpu_permille = 0;
+    add_task(&scene, "starts", "task", 0, 100000, MIB)->cpu_permille = 20;
     add_task(&scene, "busy", "task", 5, 100000, MIB)->cpu_permille = 500;
     add_task(&scene, "f2f", "f2f", 0, 100000, MIB)->cpu_permille = 400;
     scene.usage.load_1m_centi = 1600;

@@ -1,0 +1,26 @@
+"""Processors that are all busy for real, because of jobs, with swap turned on: of those that compute the least important one is ended, and
+nobody who computes nothing."""
+from case import Installed
+
+SPIN = "for i in 1 2; do while :; do :; done & done; wait"
+
+
+class Processors(Installed):
+    settings = {"agent": "allow_commands: true\nslots_fixed: 32\n", "server": Installed.settings["server"]}
+
+    def test_all_are_busy(self):
+        self.sh("swapon /dev/vdc; rm -f /run/gate; mkfifo -m 666 /run/gate")
+        idle = [self.submit("read line < /run/gate || true", type="research", priority=1, max_attempts=1) for _ in range(3)]
+        busy = [self.submit(SPIN, priority=priority, max_attempts=1) for priority in (3, 5)]
+        lesser, greater = busy
+        self.assertEqual(self.ended(lesser, 600)["reason"], "EMERGENCY")
+        kills = [line for line in self.sh("journalctl --no-pager --quiet --output cat --boot --unit berth-agent").splitlines()
+                 if "event=emergency.kill " in line and "by=cpu" in line]
+        self.assertEqual(len(kills), 1, kills)
+        self.assertIn(lesser, kills[0])
+        self.assertEqual([self.job(job)["state"] for job in (greater, *idle)], ["ACKED"] * 4)
+        self.vm.http("POST", f"/v1/jobs/{greater}/cancel", {})
+        self.sh("echo > /run/gate; swapoff -a")
+        for job in idle:
+            self.assertEqual(self.ended(job)["state"], "DONE")
+        self.eventually("it takes work again", lambda: [node["level"] for node in self.nodes()] == ["normal"], 300)
