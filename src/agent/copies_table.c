@@ -319,6 +319,8 @@ int64_t copies_failures(const struct copies *copies, struct str id)
         return 0;
     if (copy->wrong[0] && !copy->run)
         return INT64_MAX; /* trying does not help */
+    if (copy_changed(copy))
+        return 0; /* what failed was another version */
     failures = copy->run || copy->state != COPY_INSTALLING
                    ? 0
                    : packages_failures(copies->packages, copy->spec.package_name,

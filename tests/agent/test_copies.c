@@ -226,7 +226,10 @@ static void test_a_new_version_ends_a_crash_loop(void **state)
             fake_run_end(up(bench, "web")->key, "EXITED", 1, -1, "");
     }
     assert_str(told(bench, "state"), "crash_loop");
+    assert_int_equal(copies_failures(bench->copies, STR("web")), 5);
     bench_round(bench, "[" ROW("web", 1, 2) "]");
+    assert_int_equal(copies_failures(bench->copies, STR("web")),
+                     0);                                      /* the old one's process lives */
     fake_run_end(bench_run("web")->key, "EXITED", 1, -1, ""); /* before it was stopped */
     bench_tick(bench, 0);
     up(bench, "web");
