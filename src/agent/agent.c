@@ -613,6 +613,8 @@ int agent_main(int argc, char **argv)
         code = fail(&why);
     } else {
         agent->settings = agent->source->config;
+        if (agent->config->sleeps_with_server)
+            clock_leases_sleep();
         log_setup((enum log_level)agent->config->log_level,
                   (enum log_format)agent->config->log_format, STDERR_FILENO);
         code = agent_open_log(agent->config, &why) ? fail(&why) : run(agent);

@@ -289,6 +289,11 @@ static const struct field fields[] = {
      .preset = "false",
      .flags = FIELD_LIVE,
      .help = "what runs ends with the agent, instead of going on without it"},
+    {.name = "sleeps_with_server",
+     .type = FIELD_BOOL,
+     .offset = AT(sleeps_with_server),
+     .preset = "false",
+     .help = "server, store and database are on this machine: while it sleeps no lease runs"},
 
     {.name = "deployments_max",
      .type = FIELD_INT,

@@ -69,6 +69,7 @@ struct config {
     int64_t log_bytes_max;
     int64_t runs_kept, runs_kept_bytes, runs_kept_ms;
     bool stop_runs;
+    bool sleeps_with_server; /* see clock_leases_sleep() */
     int64_t deployments_max;
     struct str claim_policy_name;
     const struct claim_policy *claim_policy;

@@ -250,7 +250,7 @@ static bool may_start(const struct copy *copy)
     return copy->wanted && copy->known && !copy->wrong[0] && !copy->held && !copies->ending &&
            copy_over(copy) == COPY_NOT_OVER && copies->loop->mono_ms >= copy->next_ms &&
            !(copies->danger && copy->killed_why[0]) &&
-           (copy->daemon || clock_boot_ms() < copies->fence_ms);
+           (copy->daemon || clock_lease_ms() < copies->fence_ms);
 }
 
 /* Is all there that the version that is wanted now needs? */
@@ -369,7 +369,7 @@ static void on_tick(struct loop_part *part)
     struct copies *copies = container_of(part, struct copies, part);
 
     look_at_all(copies);
-    packages_trim(copies->packages, copies->told && clock_boot_ms() < copies->fence_ms);
+    packages_trim(copies->packages, copies->told && clock_lease_ms() < copies->fence_ms);
 }
 
 /* --- what it is told --- */
@@ -536,7 +536,7 @@ static void fence_one(struct copy *copy)
     int64_t deadline_ms = run_deadline_ms(copy->run);
 
     assert(copy->wanted && !copy->daemon);
-    if (deadline_ms && clock_boot_ms() >= deadline_ms)
+    if (deadline_ms && clock_lease_ms() >= deadline_ms)
         copy_stop(copy, REASON_FENCED, 0);
     else
         run_deadline(copy->run, copy->copies->fence_ms);

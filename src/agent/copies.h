@@ -50,9 +50,9 @@ void copies_round(struct copies *copies);
 void copies_want(struct copies *copies, const struct json *row);
 void copies_round_over(struct copies *copies);
 
-/* The node's lease was renewed: what a round named may run until this moment (clock_boot_ms()), and
- * has so long for a gentle stop behind it. Nothing starts before the first, and no deadline that
- * has passed is ever prolonged: by then another node may run it. */
+/* The node's lease was renewed: what a round named may run until this moment (clock_lease_ms()),
+ * and has so long for a gentle stop behind it. Nothing starts before the first, and no deadline
+ * that has passed is ever prolonged: by then another node may run it. */
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
 /* Stops all of them, and starts none any more. */
 void copies_end(struct copies *copies);

@@ -27,7 +27,7 @@ struct copies {
     bool told;   /* a whole round came */
     bool ending; /* all are stopped and none is started */
     int64_t round;
-    int64_t fence_ms, fence_grace_ms; /* clock_boot_ms(); 0: no lease yet */
+    int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */
     bool danger;                      /* the machine is in danger */
     int64_t number;                   /* of the next run, beside the time */
     struct rnd rnd;

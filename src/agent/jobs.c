@@ -166,7 +166,7 @@ static void move_fence(struct agent_job *job, int64_t sent_boot_ms, int64_t leas
 {
     int64_t old_ms = run_deadline_ms(job->run), new_ms = fence_stop_ms(sent_boot_ms, lease_ms);
 
-    if (clock_boot_ms() < old_ms && new_ms - old_ms >= lease_ms / FENCE_STEPS)
+    if (clock_lease_ms() < old_ms && new_ms - old_ms >= lease_ms / FENCE_STEPS)
         run_deadline(job->run, new_ms);
 }
 
@@ -193,7 +193,7 @@ static void start(struct agent_job *job)
 
     assert(job->state == JOBS_ACKING && job->message && !job->run);
     jobs_set_state(job, JOBS_RUNNING);
-    job->listed_ms = clock_boot_ms();
+    job->listed_ms = clock_lease_ms();
     if (job->cancelled) {
         report_unrun(job, REASON_CANCELLED, "It was cancelled before it began.");
         return;
@@ -281,7 +281,7 @@ static void take(struct jobs *jobs, const struct jobs_order *order, const char *
     job->command = !json_is_null(order->command);
     job->received_ms = jobs->loop->wall_ms;
     job->since_ms = jobs->loop->mono_ms;
-    job->taken_ms = clock_boot_ms();
+    job->taken_ms = clock_lease_ms();
     job->type = arena_str(&job->arena, order->type);
     if (order->title.at)
         job->title = arena_str(&job->arena, order->title);

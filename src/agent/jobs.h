@@ -38,7 +38,7 @@ struct agent_job {
     bool command;        /* it came with its own, and needs no executor */
     int64_t received_ms; /* wall */
     int64_t since_ms;    /* CLOCK_MONOTONIC: since when it takes a slot */
-    int64_t taken_ms;    /* clock_boot_ms(): before its ACK was sent for the first time */
+    int64_t taken_ms;    /* clock_lease_ms(): before its ACK was sent for the first time */
     int64_t listed_ms;   /* since when heartbeats list it; 0: it was adopted */
     int64_t lease_ms;    /* as its ACK was answered; 0: it may not be tried again, so no fence */
     /* Likewise: beyond its timeout it may take so long, then it begins elsewhere; -1: no timeout */
@@ -90,7 +90,7 @@ void jobs_job(struct jobs *jobs, const struct json *body);
 void jobs_cancel(struct jobs *jobs, const struct json *body);
 void jobs_drop(struct jobs *jobs, const struct json *body);
 void jobs_reply(struct jobs *jobs, const struct json *body);
-/* The server took a heartbeat that was sent at that moment (clock_boot_ms()). If it says so, it
+/* The server took a heartbeat that was sent at that moment (clock_lease_ms()). If it says so, it
  * renewed the leases of what was listed there, and their fences move. */
 void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *reply);
 /* `running_jobs`: what this node still owes the server. */

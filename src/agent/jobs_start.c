@@ -194,7 +194,7 @@ static int64_t at_least_1(int64_t ms)
 static void fence_timeout(const struct agent_job *job, struct run_spec *spec)
 {
     int64_t spare_ms = job->timeout_grace_ms / 3;
-    int64_t late_ms = clock_boot_ms() - job->taken_ms - spare_ms;
+    int64_t late_ms = clock_lease_ms() - job->taken_ms - spare_ms;
 
     if (spec->timeout_ms > 0 && late_ms > 0)
         spec->timeout_ms = at_least_1(spec->timeout_ms - late_ms);

@@ -37,7 +37,7 @@ struct link {
     size_t url;
     int64_t heartbeat_ms;
     int64_t beats;               /* hellos and heartbeats sent, ever; the last had id -beats */
-    int64_t sent_ms[BEATS_OPEN]; /* when, clock_boot_ms(); by -id */
+    int64_t sent_ms[BEATS_OPEN]; /* when, clock_lease_ms(); by -id */
     char refusal[SENTENCE_MAX];  /* what the server said to hello; "" = nothing */
     struct rnd rnd;
     uv_timer_t redial, beat, welcome;
@@ -64,7 +64,7 @@ static void send_facts(struct link *link, const char *msg)
     link->handler->describe(link, &w);
     jsonw_end_obj(&w);
     /* Before it can have arrived anywhere, and behind what it lists. */
-    link->sent_ms[link->beats % BEATS_OPEN] = clock_boot_ms();
+    link->sent_ms[link->beats % BEATS_OPEN] = clock_lease_ms();
     ws_send(link->ws, buf_view(&link->text));
 }
 

@@ -31,7 +31,7 @@ struct link_handler {
     void (*down)(struct link *link); /* once for each `up`, unless it was left */
     void (*left)(
         struct link *link); /* after link_leave: goodbye was said and heard, or not heard */
-    /* The server took a hello or heartbeat that left at sent_boot_ms (clock_boot_ms()). */
+    /* The server took a hello or heartbeat that left at sent_boot_ms (clock_lease_ms()). */
     void (*answered)(struct link *link, int64_t sent_boot_ms, const struct json *body);
     /* Every message but `welcome` and the replies to hello and heartbeats. `body` lives until this
      * returns. */

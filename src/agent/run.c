@@ -458,6 +458,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     int dir_fd = -1;
     enum err err = ERR_OK;
 
+    file.spec.deadline_sleeps = clock_lease_id() == CLOCK_MONOTONIC;
     err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)
         err = runfile_reserve_exit(dir_fd, spec->key, spec->meta, why);

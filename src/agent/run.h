@@ -33,6 +33,7 @@ struct run_spec {
     int64_t stop_grace_ms;    /* between TERM and KILL */
     int64_t timeout_grace_ms; /* and at most so much behind its timeout; 0 = no other bound */
     int64_t deadline_boot_ms; /* 0 = none; see run_deadline() */
+    int64_t deadline_sleeps;  /* 1: it is on CLOCK_MONOTONIC instead, see clock_lease_ms() */
     /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
      * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */
     int64_t deadline_grace_ms;
@@ -111,7 +112,7 @@ struct run *runs_record(struct runs *runs, const struct run_spec *spec, void *us
  * "EMERGENCY"): an id of at most 31 characters. A shim that does not react is killed itself. */
 void run_stop(struct run *run, const char *reason, int64_t grace_ms);
 /* The shim itself stops the tree when this moment passes, also if the agent is dead or frozen
- * (clock_boot_ms(); 0 = no deadline), and starts nothing behind it. Used by leases. */
+ * (clock_lease_ms(); 0 = no deadline), and starts nothing behind it. Used by leases. */
 void run_deadline(struct run *run, int64_t boot_ms);
 int64_t run_deadline_ms(const struct run *run); /* 0: none */
 /* Its outcome is settled: the directory goes, `run` too. Only when ENDED; allowed in `ended`. */

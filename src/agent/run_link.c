@@ -270,7 +270,7 @@ static int64_t due_ms(const struct run_private *priv)
     if (priv->deadline_ms) { /* on another clock */
         int64_t most_ms = priv->deadline_grace_ms ? priv->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
 
-        due = earlier(due, priv->deadline_ms - clock_boot_ms() + clock_mono_ms() +
+        due = earlier(due, priv->deadline_ms - clock_lease_ms() + clock_mono_ms() +
                                (priv->grace_ms < most_ms ? priv->grace_ms : most_ms));
     }
     return due;

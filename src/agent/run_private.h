@@ -82,7 +82,7 @@ struct run_private {
     unsigned todo; /* enum run_todo bits to be told to the shim */
     char stop_reason[32];
     int64_t stop_kill_ms; /* CLOCK_MONOTONIC; 0: not asked to stop */
-    int64_t deadline_ms;  /* CLOCK_BOOTTIME; 0: none */
+    int64_t deadline_ms;  /* clock_lease_ms(); 0: none */
     int64_t timeout_ms, grace_ms, deadline_grace_ms;
     int64_t created_mono_ms; /* 0: adopted */
     int64_t sought_tick;     /* the last tick that looked for its shim */

@@ -27,9 +27,10 @@ struct int_field {
 #name, offsetof(struct run_spec, name)                                                     \
     }
 static const struct int_field spec_ints[] = {
-    SPEC_INT(timeout_ms),       SPEC_INT(timeout_grace_ms),  SPEC_INT(stop_grace_ms),
-    SPEC_INT(deadline_boot_ms), SPEC_INT(deadline_grace_ms), SPEC_INT(memory_bytes_max),
-    SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),  SPEC_INT(log_bytes_max),
+    SPEC_INT(timeout_ms),       SPEC_INT(timeout_grace_ms), SPEC_INT(stop_grace_ms),
+    SPEC_INT(deadline_boot_ms), SPEC_INT(deadline_sleeps),  SPEC_INT(deadline_grace_ms),
+    SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),
+    SPEC_INT(log_bytes_max),
 };
 
 #define EXIT_INT(name)                                                                             \

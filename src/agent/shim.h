@@ -4,7 +4,7 @@
  *
  * Agent and shim talk in packets of plain words, and an unknown word is no error, because either
  * may be of a newer version than the other:
- *   to the shim    stop REASON KILL_AT · deadline AT · ping    (CLOCK_MONOTONIC; BOOTTIME ms)
+ *   to the shim    stop REASON KILL_AT · deadline AT · ping    (CLOCK_MONOTONIC; clock_lease_ms())
  *   to the agent   hello PID START · started WALL_MS PID · stopping · pong · ended · failed
  * SENTENCE */
 #ifndef AGENT_SHIM_H

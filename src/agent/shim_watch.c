@@ -50,7 +50,7 @@ struct shim {
     int64_t now_ms;                     /* CLOCK_MONOTONIC, fresh after each poll */
     int64_t started_ms;                 /* wall */
     int64_t timeout_ms;                 /* a moment on CLOCK_MONOTONIC; 0: none */
-    int64_t deadline_ms;                /* on CLOCK_BOOTTIME; 0: none, or it passed */
+    int64_t deadline_ms;                /* clock_lease_ms(); 0: none, or it passed */
     bool stopping;                      /* TERM was sent */
     char reason[32];                    /* why; "" when the main process ended by itself */
     int64_t kill_ms;                    /* when stopping: from then on KILL, */
@@ -289,7 +289,7 @@ static bool deadline_passed(struct shim *shim)
 {
     int64_t now_ms, written_ms;
 
-    if (!shim->deadline_ms || (now_ms = clock_boot_ms()) < shim->deadline_ms)
+    if (!shim->deadline_ms || (now_ms = clock_lease_ms()) < shim->deadline_ms)
         return false;
     if (!runfile_get_deadline(shim->dir_fd, &written_ms) ||
         (written_ms != 0 && written_ms <= now_ms))
@@ -303,7 +303,7 @@ static int64_t deadline_left_ms(const struct shim *shim)
 {
     const struct run_spec *spec = &shim->file.spec;
     int64_t grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
-    int64_t left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_boot_ms();
+    int64_t left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_lease_ms();
 
     return left_ms > 0 ? left_ms : 0;
 }
@@ -479,12 +479,16 @@ static enum err prepare(struct shim *shim, struct problem *why)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "berth-shim");
     shim->signal_fd = open_signals();
-    shim->alarm_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (shim->signal_fd < 0 || shim->alarm_fd < 0 || fchdir(shim->dir_fd) != 0)
+    if (shim->signal_fd < 0 || fchdir(shim->dir_fd) != 0)
         return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
     err = runfile_get(shim->dir_fd, &shim->arena, &shim->file, why);
     if (err)
         return err;
+    if (spec->deadline_sleeps)
+        clock_leases_sleep();
+    shim->alarm_fd = timerfd_create(clock_lease_id(), TFD_CLOEXEC | TFD_NONBLOCK);
+    if (shim->alarm_fd < 0)
+        return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
     shim->listen_fd = listen_here();
     if (shim->listen_fd < 0)
         return problem_set(why, ERR_IO, "", "The shim cannot listen: %s.", strerror(errno));

@@ -29,13 +29,13 @@ struct tenure {
     struct str node_id;
     int64_t lease_ms, renew_ms;
     int64_t version;       /* of the table we know; -1: none */
-    int64_t good_until_ms; /* clock_boot_ms() */
+    int64_t good_until_ms; /* clock_lease_ms() */
     enum tenure_admin admin;
     int64_t drain_deadline_ms; /* wall; 0: none */
     bool up;
     bool again;      /* something changed while a renewal was under way */
     int64_t next_ms; /* of the next renewal, CLOCK_MONOTONIC */
-    int64_t sent_ms; /* clock_boot_ms() when the one under way left */
+    int64_t sent_ms; /* clock_lease_ms() when the one under way left */
     struct query renew;
     bool renewing;
     struct query status;
@@ -153,7 +153,7 @@ static void on_renewed(struct query *query)
         log_event(
             LOG_WARN, "lease.not_renewed", KS("node_id", tenure->node_id),
             KC("reason", err_name(query->err)),
-            KI("left_ms", tenure->good_until_ms ? tenure->good_until_ms - clock_boot_ms() : 0));
+            KI("left_ms", tenure->good_until_ms ? tenure->good_until_ms - clock_lease_ms() : 0));
     tenure->refused = query->err != ERR_OK;
 }
 
@@ -173,7 +173,7 @@ static void renew(struct tenure *tenure)
                                    .body = buf_view(&tenure->body),
                                    .timeout_ms = call_ms(tenure),
                                    .done = on_renewed};
-    tenure->sent_ms = clock_boot_ms(); /* before it can have arrived anywhere */
+    tenure->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
     queries_send(tenure->queries, &tenure->renew);
 }
 
@@ -415,7 +415,7 @@ void tenure_free(struct tenure *tenure)
 
 bool tenure_good(const struct tenure *tenure)
 {
-    return tenure->good_until_ms > clock_boot_ms();
+    return tenure->good_until_ms > clock_lease_ms();
 }
 
 int64_t tenure_lease_ms(const struct tenure *tenure)

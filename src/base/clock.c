@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/types.h>
-#include <time.h>
 
 static int64_t read_us(clockid_t id)
 {
@@ -30,9 +29,33 @@ int64_t clock_mono_us(void)
     return read_us(CLOCK_MONOTONIC);
 }
 
-int64_t clock_boot_ms(void)
+static clockid_t lease_clock = CLOCK_BOOTTIME;
+
+int64_t clock_lease_ms(void)
 {
-    return read_us(CLOCK_BOOTTIME) / 1000;
+    return read_us(lease_clock) / 1000;
+}
+
+void clock_leases_sleep(void)
+{
+    lease_clock = CLOCK_MONOTONIC;
+}
+
+clockid_t clock_lease_id(void)
+{
+    return lease_clock;
+}
+
+/* Again until nothing came between the two: a pause there would look like a clock that was set. */
+int64_t clock_wall_ahead_ms(void)
+{
+    int64_t before_us, wall_ms;
+
+    do {
+        before_us = clock_mono_us();
+        wall_ms = clock_wall_ms();
+    } while (clock_mono_us() - before_us > 1000);
+    return wall_ms - before_us / 1000;
 }
 
 /* `count` decimal digits of `value`; returns what stands behind them. */

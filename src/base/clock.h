@@ -4,11 +4,20 @@
 #define BASE_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 int64_t clock_wall_ms(void); /* since 1970, for records that people read */
 int64_t clock_mono_ms(void); /* for intervals; never jumps */
 int64_t clock_mono_us(void);
-int64_t clock_boot_ms(void); /* likewise, but the time a machine slept counts: for leases */
+/* For leases: likewise, but the time a machine slept counts, unless who judges them sleeps as well.
+ */
+int64_t clock_lease_ms(void);
+void clock_leases_sleep(void); /* once, before anybody asks: they do */
+clockid_t clock_lease_id(void);
+
+/* How far clock_wall_ms() is ahead of clock_mono_ms(): changes only when somebody sets the clock,
+ * or the machine slept. */
+int64_t clock_wall_ahead_ms(void);
 
 enum { CLOCK_ISO_BYTES = 25 }; /* with the NUL */
 /* "2026-11-15T19:33:00.123Z"; years 1970 to 9999. Takes no lock, unlike gmtime_r. */

@@ -99,6 +99,7 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
                           "4",
                           "--allow-commands",
                           "--stop-runs",
+                          "--sleeps-with-server",
                           NULL,
                           NULL,
                           NULL};

@@ -42,7 +42,7 @@ int main(int argc, char **argv)
                                 .argc = COUNT_OF(words),
                                 .stop_grace_ms = 200,
                                 .deadline_boot_ms =
-                                    deadline_ms ? clock_boot_ms() + deadline_ms : 0};
+                                    deadline_ms ? clock_lease_ms() + deadline_ms : 0};
         struct run *run;
 
         awaited++;

@@ -41,7 +41,7 @@ static int teardown(void **state)
 
 static void fence(struct bench *bench, int64_t ms)
 {
-    copies_fence(bench->copies, clock_boot_ms() + ms, 2000);
+    copies_fence(bench->copies, clock_lease_ms() + ms, 2000);
 }
 
 /* What is told of a copy. */
@@ -97,7 +97,7 @@ static void test_starts_with_a_lease_only(void **state)
     bench_tick(bench, HOUR_MS);
     assert_null(bench_run("web"));
     assert_str(told(bench, "state"), "stopped");
-    copies_fence(bench->copies, clock_boot_ms() - 1, 2000); /* an answer that came too late */
+    copies_fence(bench->copies, clock_lease_ms() - 1, 2000); /* an answer that came too late */
     assert_null(bench_run("web"));
     fence(bench, HOUR_MS);
     run = bench_run("web");
@@ -110,7 +110,7 @@ static void test_starts_with_a_lease_only(void **state)
     assert_int_equal(run->spec.memory_bytes_max, 64 << 20);
     assert_int_equal(run->spec.pids_max, 5);
     assert_int_equal(run->spec.cpu_permille_max, 500);
-    assert_true(run->spec.deadline_boot_ms > clock_boot_ms());
+    assert_true(run->spec.deadline_boot_ms > clock_lease_ms());
     assert_str(told(bench, "state"), "starting");
     up(bench, "web");
     assert_str(told(bench, "state"), "running");
@@ -322,7 +322,7 @@ static void test_a_new_generation_ends_the_old_at_once(void **state)
     fence(bench, 2 * HOUR_MS);
     for (int i = 0; i < 2; i++) {
         assert_string_equal(old[i]->stop, "REPLACED");
-        assert_true(old[i]->deadline_ms < clock_boot_ms() + HOUR_MS + 1); /* and not prolonged */
+        assert_true(old[i]->deadline_ms < clock_lease_ms() + HOUR_MS + 1); /* and not prolonged */
         fake_run_end(old[i]->key, "REPLACED", -1, 15, "");
     }
     bench_tick(bench, 100);
@@ -340,11 +340,11 @@ static void test_a_deadline_that_passed_is_not_prolonged(void **state)
     bench_round(bench, "[" ROW("web", 1, 1) "]");
     fence(bench, HOUR_MS);
     run = up(bench, "web");
-    run->deadline_ms = clock_boot_ms() - 1;
+    run->deadline_ms = clock_lease_ms() - 1;
     fence(bench, HOUR_MS);
     assert_string_equal(run->stop, "FENCED");
     assert_int_equal(run->stop_grace_ms, 0);
-    assert_true(run->deadline_ms < clock_boot_ms());
+    assert_true(run->deadline_ms < clock_lease_ms());
     fake_run_end(run->key, "FENCED", -1, 9, "");
     bench_tick(bench, 100); /* it is still ours: no crash, so no pause */
     assert_int_equal(bench_alive("web"), 1);
@@ -385,7 +385,7 @@ static void test_an_agents_restart_touches_nothing(void **state)
     }
     assert_int_equal(fake_run_count, 2);
     assert_string_equal(run->stop, "");
-    assert_true(run->deadline_ms > clock_boot_ms() + HOUR_MS);
+    assert_true(run->deadline_ms > clock_lease_ms() + HOUR_MS);
     bench_close(bench);
     bench_open(bench);
     bench_round(bench, "[]"); /* it moved while we were away */

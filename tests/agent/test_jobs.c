@@ -1021,12 +1021,12 @@ static void renewed(struct bench *bench, int64_t sent_ms)
 static void test_fence_begins(void **state)
 {
     struct bench *bench = *state;
-    int64_t before_ms = clock_boot_ms(), sent_ms;
+    int64_t before_ms = clock_lease_ms(), sent_ms;
     struct fake_run *fake;
 
     dev_job(bench, "j1");
-    sent_ms = clock_boot_ms();
-    while (clock_boot_ms() < sent_ms + 5) /* the answer takes its time */
+    sent_ms = clock_lease_ms();
+    while (clock_lease_ms() < sent_ms + 5) /* the answer takes its time */
         ;
     reply_to(bench, 0, LEASED);
     fake = fake_run_find("j1.1");
@@ -1037,7 +1037,7 @@ static void test_fence_begins(void **state)
     dev_job(bench, "j2");
     accept_last(bench); /* without a lease: nobody else would begin it */
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
-    renewed(bench, clock_boot_ms() + STEP_MS);
+    renewed(bench, clock_lease_ms() + STEP_MS);
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
 }
 
@@ -1062,8 +1062,8 @@ static void test_fence_moves(void **state)
     renewed(bench, sent_ms - 3 * STEP_MS); /* an answer that was late: never back */
     assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
     /* One that has passed stays: the run is being ended, whatever the server says now. */
-    fake->deadline_ms = old_ms = clock_boot_ms();
-    renewed(bench, clock_boot_ms());
+    fake->deadline_ms = old_ms = clock_lease_ms();
+    renewed(bench, clock_lease_ms());
     assert_int_equal(fake->deadline_ms, old_ms);
 }
 
@@ -1075,15 +1075,15 @@ static void test_fence_of_what_was_not_listed(void **state)
     int64_t sent_ms, old_ms;
 
     dev_job(bench, "j1");
-    sent_ms = clock_boot_ms();
-    while (clock_boot_ms() == sent_ms)
+    sent_ms = clock_lease_ms();
+    while (clock_lease_ms() == sent_ms)
         ;
     reply_to(bench, 0, LEASED);
     fake = fake_run_find("j1.1");
-    fake->deadline_ms = old_ms = clock_boot_ms() + 1000;
+    fake->deadline_ms = old_ms = clock_lease_ms() + 1000;
     renewed(bench, sent_ms);
     assert_int_equal(fake->deadline_ms, old_ms);
-    renewed(bench, clock_boot_ms());
+    renewed(bench, clock_lease_ms());
     assert_true(fake->deadline_ms > old_ms);
 }
 
@@ -1097,7 +1097,7 @@ static void test_fence_after_a_restart(void **state)
     reply_to(bench, 0, "\"ok\":true,\"lease_ms\":45000");
     run_job(bench, "j2");
     bench_restart(bench);
-    sent_ms = clock_boot_ms() + 5000;
+    sent_ms = clock_lease_ms() + 5000;
     renewed(bench, sent_ms);
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, sent_ms + 30000);
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
@@ -1119,8 +1119,8 @@ static void test_fence_and_timeout(void **state)
 
     /* The answer came later than a third of the grace. */
     job(bench, "\"job_id\":\"j2\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
-    sent_ms = clock_boot_ms();
-    while (clock_boot_ms() < sent_ms + 30)
+    sent_ms = clock_lease_ms();
+    while (clock_lease_ms() < sent_ms + 30)
         ;
     reply_to(bench, 1, LEASED ",\"stop_grace_ms\":30");
     spec = &fake_run_find("j2.1")->spec;
@@ -1148,7 +1148,7 @@ static void test_fence_and_drop(void **state)
     assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, 0);
     assert_int_equal(fake_run_find("j2.1")->stop_grace_ms, -1);
     old_ms = fake_run_find("j1.1")->deadline_ms;
-    renewed(bench, clock_boot_ms() + STEP_MS); /* the answer behind the drop */
+    renewed(bench, clock_lease_ms() + STEP_MS); /* the answer behind the drop */
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, old_ms);
 }
 

@@ -574,7 +574,7 @@ static void test_stop_early(void **state)
 static void test_deadline(void **state)
 {
     struct rig *rig = *state;
-    int64_t now_ms = clock_boot_ms();
+    int64_t now_ms = clock_lease_ms();
     struct run_spec spec = {.deadline_boot_ms = now_ms + 3600 * 1000};
     struct run *early = rig_sh(rig, "d.early", "exec sleep 60", &spec);
     struct run *later = rig_sh(rig, "d.later", "exec sleep 60", NULL);
@@ -614,7 +614,7 @@ static void test_deadline_of_a_frozen_tree(void **state)
     struct run *run =
         rig_sh(rig, "d.frozen",
                "trap 'echo goodbye; exit 0' TERM; echo up; while :; do sleep 0.01; done", &spec);
-    int64_t deadline_ms = clock_boot_ms() + 100, offset, total = 0;
+    int64_t deadline_ms = clock_lease_ms() + 100, offset, total = 0;
     struct buf text = {0};
     int shim;
 
@@ -624,7 +624,7 @@ static void test_deadline_of_a_frozen_tree(void **state)
     run_tree_signal(shim, SIGSTOP);
     kill(shim, SIGSTOP);
     run_deadline(run, deadline_ms);
-    rig_await(rig, clock_boot_ms() > deadline_ms + 50);
+    rig_await(rig, clock_lease_ms() > deadline_ms + 50);
     run_tree_signal(shim, SIGCONT);
     kill(shim, SIGCONT);
     rig_await_end(rig, run);

@@ -240,7 +240,7 @@ static void test_adopted_obeys(void **state)
     a = runs_find(rig->runs, STR("a.1"));
     b = runs_find(rig->runs, STR("b.1"));
     run_stop(a, "CANCELLED", -1);
-    run_deadline(b, clock_boot_ms());
+    run_deadline(b, clock_lease_ms());
     rig_await_end(rig, a);
     rig_await_end(rig, b);
     assert_exit(a, "CANCELLED", -1, SIGTERM);
