@@ -494,6 +494,8 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     if (!err)
         err = identity_dir(agent->config->data_dir, arena, &agent->dir, why);
     if (!err)
+        err = identity_format(agent->dir, arena, why);
+    if (!err)
         err = identity_id(agent->dir, agent->config->node_id, arena, &agent->node_id, why);
     if (!err)
         err = open_link(agent, why);

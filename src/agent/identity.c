@@ -1,4 +1,4 @@
-/* The data directory and the node id in it. */
+/* The data directory, and who lives in it. */
 #include "agent/identity.h"
 
 #include <errno.h>
@@ -10,7 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ID_FILE "node_id"
+#include "agent/runfile.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#define ID_FILE       "node_id"
+#define FORMAT_FILE   "format"
+#define INSTANCE_FILE "instance"
+
+enum { FORMAT_KNOWN = 1, INSTANCE_DIGITS = 32, LINE_BYTES_MAX = 256 };
 
 /* Every directory on the way; one that is there already is fine. */
 static int make_path(char *path)
@@ -57,10 +65,11 @@ struct str identity_from_host(struct str host, struct arena *arena)
     return str_is_id(str_of(id), IDENTITY_MAX) ? str_of(id) : STR("node");
 }
 
-static struct str read_id(int dir_fd, struct arena *arena)
+/* The first line of a file. */
+static struct str read_line(int dir_fd, const char *name, struct arena *arena)
 {
-    char text[IDENTITY_MAX + 2];
-    int fd = openat(dir_fd, ID_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    char text[LINE_BYTES_MAX];
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
 
     if (fd >= 0)
@@ -72,28 +81,54 @@ static struct str read_id(int dir_fd, struct arena *arena)
 }
 
 /* Whole or not at all, and still there after a power failure. */
-static int write_id(int dir_fd, struct str id)
+static int write_line(int dir_fd, const char *name, struct str text)
 {
-    int fd = openat(dir_fd, ID_FILE ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    static const char new[] = "line.new";
+    int fd = openat(dir_fd, new, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     int error = 0;
 
     if (fd < 0)
         return errno;
-    if (dprintf(fd, STR_FMT "\n", STR_ARG(id)) < 0 || fsync(fd) != 0)
+    if (dprintf(fd, STR_FMT "\n", STR_ARG(text)) < 0 || fsync(fd) != 0)
         error = errno;
     close(fd);
-    if (!error && renameat(dir_fd, ID_FILE ".new", dir_fd, ID_FILE) != 0)
+    if (!error && renameat(dir_fd, new, dir_fd, name) != 0)
         error = errno;
     if (!error && fsync(dir_fd) != 0)
         error = errno;
     return error;
 }
 
+enum err identity_format(const char *dir, struct arena *arena, struct problem *why)
+{
+    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct str kept = dir_fd < 0 ? STR_NONE : read_line(dir_fd, FORMAT_FILE, arena);
+    int error = dir_fd < 0 ? errno : 0;
+    int64_t format = FORMAT_KNOWN;
+
+    if (!error && !kept.at)
+        error = write_line(dir_fd, FORMAT_FILE, arena_fmt(arena, "%d", FORMAT_KNOWN));
+    if (dir_fd >= 0)
+        close(dir_fd);
+    if (error)
+        return problem_set(why, ERR_IO, "data_dir", "Cannot write %s/" FORMAT_FILE ": %s.", dir,
+                           strerror(error));
+    if (kept.at && (!str_int(kept, &format) || format < 1))
+        return problem_set(why, ERR_BAD_CONFIG, "data_dir",
+                           "%s/" FORMAT_FILE " does not hold a number.", dir);
+    if (format > FORMAT_KNOWN)
+        return problem_set(why, ERR_BAD_CONFIG, "data_dir",
+                           "%s was written by a newer berth: its files have format %d, this one "
+                           "knows up to %d. Use that release, or another data_dir.",
+                           dir, (int)format, FORMAT_KNOWN);
+    return ERR_OK;
+}
+
 enum err identity_id(const char *dir, struct str given, struct arena *arena, struct str *ret_id,
                      struct problem *why)
 {
     int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct str kept = dir_fd < 0 ? STR_NONE : read_id(dir_fd, arena);
+    struct str kept = dir_fd < 0 ? STR_NONE : read_line(dir_fd, ID_FILE, arena);
     struct str id = given.at ? given : kept;
     char host[HOST_NAME_MAX + 1] = "";
     int error = dir_fd < 0 ? errno : 0;
@@ -115,7 +150,7 @@ enum err identity_id(const char *dir, struct str given, struct arena *arena, str
         id = identity_from_host(str_of(host), arena);
     }
     if (!error && !kept.at)
-        error = write_id(dir_fd, id);
+        error = write_line(dir_fd, ID_FILE, id);
     if (dir_fd >= 0)
         close(dir_fd);
     if (error)

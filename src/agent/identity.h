@@ -11,6 +11,10 @@ enum { IDENTITY_MAX = 128 };
  */
 enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret_dir,
                       struct problem *why);
+/* What stands in there, run by run, has a format, a number kept in the file `format`. A directory
+ * of a format that is not known here is refused: what an older agent does not understand it would
+ * throw away. One without the file, from before there were numbers, has the first. */
+enum err identity_format(const char *dir, struct arena *arena, struct problem *why);
 /* The id: `given`, or what the directory keeps, or at first the host's name. One that differs from
  * what is kept is an error: the runs in there belong to the other node. Kept from now on. */
 enum err identity_id(const char *dir, struct str given, struct arena *arena, struct str *ret_id,

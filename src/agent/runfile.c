@@ -14,7 +14,12 @@
 
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
 
-enum { FILE_BYTES_MAX = 16 << 20, READ_STEP = 16384, NEW_FILE = O_WRONLY | O_CREAT | O_TRUNC };
+enum {
+    FILE_BYTES_MAX = 16 << 20,
+    READ_STEP = 16384,
+    NEW_FILE = O_WRONLY | O_CREAT | O_TRUNC,
+    FORMAT_KNOWN = 1,
+};
 
 /* Integers of the spec and of the exit record: where they stand and what they are called. */
 struct int_field {
@@ -168,6 +173,7 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
 
     assert(spec->key.len > 0 && spec->argc > 0 && file->mark.len > 0);
     jsonw_obj(&w);
+    jsonw_kint(&w, "format", FORMAT_KNOWN);
     jsonw_kstr(&w, "key", spec->key);
     jsonw_kstr(&w, "meta", spec->meta);
     put_list(&w, "argv", spec->argv, spec->argc);
@@ -248,6 +254,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     const struct json *root;
     struct str text;
     bool input = false;
+    int64_t format = FORMAT_KNOWN; /* without a number it is from before there were any */
     enum err err = get_file(dir_fd, RUNFILE_SPEC, arena, &text);
 
     if (err)
@@ -255,6 +262,12 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     err = json_parse(text, arena, &root, why);
     if (err)
         return err;
+    if (json_get(root, "format") &&
+        (!json_int(json_get(root, "format"), &format) || format < 1 || format > FORMAT_KNOWN))
+        return problem_set(why, ERR_BAD_REQUEST, "",
+                           "The spec of the run was written by a newer berth: it has format %d, "
+                           "this one knows up to %d. Restart berth-spawner.",
+                           (int)format, FORMAT_KNOWN);
     spec->key = get_str(root, "key", arena);
     spec->meta = get_str(root, "meta", arena);
     spec->cwd = get_str(root, "cwd", arena);

@@ -7,6 +7,8 @@
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
  *   result    what the job left in work/.result.json, by the shim when it ended
  *   exit      how it ended, by the shim, durable before anybody is told
+ * Spec and exit have a format, a number in the spec: a shim of another release than its agent reads
+ * no spec it does not know, and writes an exit its agent knows.
  * The directory itself is flock'ed by the shim for as long as it lives (the agent takes the lock
  * and hands the descriptor over), so whether there is a shim is never a matter of process numbers.
  */

@@ -241,6 +241,13 @@ static void test_identity(void **state)
     assert_int_equal(identity_dir(arena_fmt(&arena, "%s/deep/er", dir), &arena, &path, &why), 0);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0711);
+    assert_int_equal(identity_format(path, &arena, &why), ERR_OK);
+    assert_int_equal(identity_format(path, &arena, &why), ERR_OK); /* as last time */
+    file_with("deep/er/format", "2\n");
+    assert_int_equal(identity_format(path, &arena, &why), ERR_BAD_CONFIG);
+    assert_has(str_of(why.detail), "its files have format 2, this one knows up to 1");
+    file_with("deep/er/format", "none\n");
+    assert_int_equal(identity_format(path, &arena, &why), ERR_BAD_CONFIG);
     assert_int_equal(identity_id(path, STR("n1"), &arena, &id, &why), ERR_OK);
     assert_str(id, "n1");
     assert_int_equal(identity_id(path, STR_NONE, &arena, &id, &why), ERR_OK); /* as last time */

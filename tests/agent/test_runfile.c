@@ -124,6 +124,26 @@ static void test_half_a_spec(void **state)
     assert_int_not_equal(runfile_put(site->dir_fd, &wrote, NULL), ERR_OK);
 }
 
+/* A spec of another release says so. */
+static void test_a_spec_of_a_later_format(void **state)
+{
+    static const char first[] = "{\"format\":1,";
+    struct site *site = *state;
+    struct runfile wrote = example(), read;
+    struct problem why = {0};
+    int fd;
+
+    assert_int_equal(runfile_put(site->dir_fd, &wrote, NULL), ERR_OK);
+    fd = openat(site->dir_fd, RUNFILE_SPEC, O_RDWR | O_CLOEXEC);
+    for (const char *with = "2"; with; with = *with == '2' ? "1" : NULL) {
+        assert_int_equal(pwrite(fd, with, 1, sizeof first - 3), 1);
+        assert_int_equal(runfile_get(site->dir_fd, &site->arena, &read, &why),
+                         *with == '2' ? ERR_BAD_REQUEST : ERR_OK);
+    }
+    close(fd);
+    assert_non_null(strstr(why.detail, "it has format 2, this one knows up to 1"));
+}
+
 static void test_exit(void **state)
 {
     struct site *site = *state;
@@ -186,10 +206,8 @@ int main(void)
 {
 #define FILE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(test_spec),
-        FILE_TEST(test_half_a_spec),
-        FILE_TEST(test_exit),
-        FILE_TEST(test_deadline),
+        FILE_TEST(test_spec), FILE_TEST(test_half_a_spec), FILE_TEST(test_a_spec_of_a_later_format),
+        FILE_TEST(test_exit), FILE_TEST(test_deadline),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
