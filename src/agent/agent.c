@@ -443,10 +443,11 @@ static enum err open_copies(struct agent *agent, struct problem *why)
     if (err)
         return err;
     agent->queries = queries_new(&agent->loop, queries_text, agent);
-    agent->tenure =
-        tenure_new(&agent->loop, agent->queries, agent->copies, agent->config, agent->node_id);
+    agent->tenure = tenure_new(&agent->loop, agent->queries, agent->copies, agent->config,
+                               agent->node_id, agent->instance);
     agent->claimer = claimer_new(&agent->loop, &(struct claimer_config){.config = agent->config,
                                                                         .node_id = agent->node_id,
+                                                                        .instance = agent->instance,
                                                                         .queries = agent->queries,
                                                                         .copies = agent->copies,
                                                                         .tenure = agent->tenure});
@@ -497,6 +498,8 @@ static enum err agent_init(struct agent *agent, struct problem *why)
         err = identity_format(agent->dir, arena, why);
     if (!err)
         err = identity_id(agent->dir, agent->config->node_id, arena, &agent->node_id, why);
+    if (!err)
+        err = identity_instance(agent->dir, arena, &agent->instance, why);
     if (!err)
         err = open_link(agent, why);
     if (err)

@@ -26,7 +26,7 @@ struct agent {
     struct config settings; /* of the newest source, at an address that stays */
     const struct config *config;
     const char *dir; /* absolute */
-    struct str node_id;
+    struct str node_id, instance;
     struct access access;
     struct link_config link_config;
     struct link *link; /* NULL until the machine was measured once */

@@ -173,7 +173,7 @@ static void on_claimed(struct query *query)
     } else if (query->err == ERR_CONFLICT) {
         count_refusal(claimer, query->reply, row);
     } else {
-        claimer->docket.version = -1; /* nobody knows whether it was done */
+        docket_forget(&claimer->docket); /* nobody knows whether it was done */
         give_up(claimer, query->path, query->err);
         return;
     }
@@ -203,6 +203,7 @@ static void claim_next(struct claimer *claimer)
     row = claimer->plan.order[claimer->tried++];
     w = new_body(claimer);
     jsonw_kstr(&w, "id", row->id);
+    jsonw_kstr(&w, "instance", claimer->config.instance);
     jsonw_kstr(&w, "observed", row->address);
     jsonw_kint(&w, "generation", row->generation);
     jsonw_end_obj(&w);
@@ -429,7 +430,7 @@ static void release_next(struct claimer *claimer)
     struct jsonw w;
 
     if (claimer->released == claimer->lost.count) {
-        claimer->docket.version = -1;
+        docket_forget(&claimer->docket);
         ask_view(claimer, STR_NONE);
         return;
     }
@@ -458,7 +459,7 @@ static void on_view(struct query *query)
     struct str cursor;
 
     if (query->err) {
-        claimer->docket.version = -1;
+        docket_forget(&claimer->docket);
         give_up(claimer, query->path, query->err);
         return;
     }
@@ -543,7 +544,7 @@ void claimer_wake(struct claimer *claimer)
 void claimer_up(struct claimer *claimer)
 {
     claimer->up = true;
-    claimer->docket.version = -1;
+    docket_forget(&claimer->docket);
     roster_forget(&claimer->roster);
     claimer->next_ms = claimer->loop->mono_ms;
 }

@@ -12,7 +12,7 @@ struct claimer;
 /* All must outlive it. */
 struct claimer_config {
     const struct config *config;
-    struct str node_id;
+    struct str node_id, instance;
     struct queries *queries;
     struct copies *copies;
     struct tenure *tenure;

@@ -2,23 +2,35 @@
 
 #include <assert.h>
 
+#include "base/map.h"
+
 void docket_init(struct docket *docket)
 {
-    *docket = (struct docket){.version = -1};
+    *docket = (struct docket){.version = -1, .facts = -1};
+}
+
+void docket_forget(struct docket *docket)
+{
+    docket->version = docket->facts = -1;
 }
 
 void docket_done(struct docket *docket)
 {
     arena_free(&docket->arena);
     arena_free(&docket->facts_arena);
+    arena_free(&docket->marks_arena);
     docket_init(docket);
 }
 
 void docket_write(struct docket *docket, struct jsonw *w)
 {
     docket->page = 0;
-    if (docket->version >= 0)
+    if (docket->version >= 0) {
         jsonw_kint(w, "if_version", docket->version);
+        jsonw_kbool(w, "delta", true);
+    }
+    if (docket->facts >= 0)
+        jsonw_kint(w, "if_facts", docket->facts);
 }
 
 static struct str text_of(const struct json *row, const char *name, struct arena *arena)
@@ -40,20 +52,27 @@ static void read_row(const struct json *row, struct arena *arena, struct deploy_
     json_int(json_get(row, "generation"), &to->generation);
 }
 
+static const struct json *own_list(const struct json *given, struct arena *arena)
+{
+    const struct json *list;
+    enum err err = json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL);
+
+    assert(!err); /* it was read before */
+    return list;
+}
+
 static void read_rows(struct docket *docket, const struct json *given)
 {
     struct arena *arena = &docket->arena;
     struct deploy_row *rows;
     const struct json *list, *row;
-    enum err err;
 
     if (docket->page == 1) {
         arena_reset(arena);
         docket->row_count = 0;
         docket->rows = NULL;
     }
-    err = json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL);
-    assert(!err); /* it was read before */
+    list = own_list(given, arena);
     rows = arena_array(arena, struct deploy_row, docket->row_count + list->count + 1);
     for (size_t i = 0; i < docket->row_count; i++)
         rows[i] = docket->rows[i];
@@ -62,6 +81,56 @@ static void read_rows(struct docket *docket, const struct json *given)
         read_row(row, arena, &rows[docket->row_count + i]);
     docket->rows = rows;
     docket->row_count += list->count;
+}
+
+static struct deploy_row copy_row(const struct deploy_row *row, struct arena *arena)
+{
+    struct deploy_row copy = *row;
+
+    copy.id = arena_str(arena, row->id);
+    copy.address = arena_str(arena, row->address);
+    copy.selector = arena_str(arena, row->selector);
+    copy.updated_at = arena_str(arena, row->updated_at);
+    copy.created_at = arena_str(arena, row->created_at);
+    return copy;
+}
+
+/* Rows that changed or came, and the names of those that are gone: into the ones we have. What is
+ * gone and came again is in both. */
+static void merge_rows(struct docket *docket, const struct json *given, const struct json *gone)
+{
+    struct docket old = *docket;
+    const struct json *row, *name = json_first(gone);
+    size_t at = 0, gone_count = json_type(gone) == JSON_ARR ? gone->count : 0;
+    struct map dropped = {0};
+    struct arena arena = {0};
+
+    docket->arena = (struct arena){0};
+    docket->row_count = 0;
+    row = json_first(own_list(given, &docket->arena)); /* its texts live as long as the rows */
+    docket->rows = arena_array(&docket->arena, struct deploy_row, old.row_count + given->count + 1);
+    for (size_t i = 0; i < gone_count; i++, name = json_next(name))
+        map_put(&dropped, json_str(name, &arena), &arena);
+    for (uint32_t i = 0; i <= given->count; i++, row = i < given->count ? json_next(row) : NULL) {
+        struct deploy_row one;
+        int order = -1;
+
+        if (i < given->count)
+            read_row(row, &docket->arena, &one);
+        while (at < old.row_count &&
+               (i == given->count || (order = str_cmp(old.rows[at].id, one.id)) < 0)) {
+            if (!map_get(&dropped, old.rows[at].id))
+                docket->rows[docket->row_count++] = copy_row(&old.rows[at], &docket->arena);
+            at++;
+        }
+        if (i == given->count)
+            break;
+        at += at < old.row_count && order == 0;
+        docket->rows[docket->row_count++] = one;
+    }
+    map_free(&dropped);
+    arena_free(&arena);
+    arena_free(&old.arena);
 }
 
 static const struct json *keep(struct docket *docket, const struct json *list)
@@ -77,14 +146,19 @@ static const struct json *keep(struct docket *docket, const struct json *list)
 
 static void take_facts(struct docket *docket, const struct json *reply)
 {
-    int64_t now_ms = 0, until_ms = 0;
+    int64_t facts = -1, until_ms = 0;
 
     docket->mode = json_str_is(json_get(reply, "mode"), deploy_mode_name(DEPLOY_SEED))
                        ? DEPLOY_SEED
                        : DEPLOY_HARDENED;
-    json_int(json_get(reply, "now_ms"), &now_ms);
+    json_int(json_get(reply, "now_ms"), &docket->now_ms);
     docket->approved =
-        json_int(json_get(reply, "approved_until_ms"), &until_ms) && until_ms > now_ms;
+        json_int(json_get(reply, "approved_until_ms"), &until_ms) && until_ms > docket->now_ms;
+    json_int(json_get(reply, "facts"), &facts);
+    if (facts >= 0 && facts == docket->facts)
+        return; /* as they were */
+    docket->facts = facts;
+    docket->facts_ms = docket->now_ms;
     arena_reset(&docket->facts_arena);
     docket->leases = keep(docket, json_get(reply, "leases"));
     docket->failures = keep(docket, json_get(reply, "failures"));
@@ -111,11 +185,13 @@ static struct deploy_row *find_row(struct docket *docket, struct str id)
 /* The failures of a row come one behind the other. */
 static void mark_failures(struct docket *docket)
 {
-    struct arena *arena = &docket->facts_arena;
+    struct arena *arena = &docket->marks_arena;
     size_t count = docket->failures ? docket->failures->count : 0;
-    struct str *addresses = arena_array(arena, struct str, count + 1);
+    struct str *addresses;
     const struct json *failure = json_first(docket->failures);
 
+    arena_reset(arena);
+    addresses = arena_array(arena, struct str, count + 1);
     for (size_t i = 0; i < docket->row_count; i++)
         docket->rows[i].failed_count = 0;
     for (size_t i = 0; i < count; i++, failure = json_next(failure)) {
@@ -134,15 +210,25 @@ void docket_take(struct docket *docket, const struct json *reply, struct arena *
                  struct str *ret_cursor)
 {
     const struct json *rows = json_get(reply, "rows");
+    bool delta = false;
 
     *ret_cursor = STR("");
+    json_bool(json_get(reply, "delta"), &delta);
     if (++docket->page == 1)
         take_facts(docket, reply);
     if (json_type(rows) == JSON_ARR) { /* else they are as they were */
-        read_rows(docket, rows);
+        if (delta)
+            merge_rows(docket, rows, json_get(reply, "gone"));
+        else
+            read_rows(docket, rows);
+        int64_t version = -1;
+
+        json_int(json_get(reply, "version"), &version);
+        if (docket->page == 1 || version < docket->oldest_page)
+            docket->oldest_page = version;
         docket->version = -1;
         if (json_is_null(json_get(reply, "next_cursor")))
-            json_int(json_get(reply, "version"), &docket->version);
+            docket->version = docket->oldest_page; /* what changed since is told with the next */
         else
             *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
     }
@@ -167,7 +253,8 @@ int64_t docket_left_ms(const struct docket *docket, struct str address)
 {
     int64_t left_ms = -1;
 
-    json_int(json_get(find_lease(docket, address), "left_ms"), &left_ms);
+    if (json_int(json_get(find_lease(docket, address), "left_ms"), &left_ms))
+        left_ms -= docket->now_ms - docket->facts_ms;
     return left_ms;
 }
 

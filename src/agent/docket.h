@@ -11,17 +11,23 @@ struct docket {
     struct deploy_row *rows;
     size_t row_count;
     enum deploy_mode mode;
-    bool approved; /* an operator lets nodes claim although most of them are gone */
-    size_t page;   /* how many of this reading came */
+    bool approved;       /* an operator lets nodes claim although most of them are gone */
+    size_t page;         /* how many of this reading came, */
+    int64_t oldest_page; /* and the oldest version among them */
+    int64_t facts;       /* the number of leases and failures; -1: the server has none for them */
+    int64_t facts_ms, now_ms; /* the database's clock when they came, and now */
     const struct json *leases;
     const struct json *failures;
     struct arena arena;       /* of the rows */
+    struct arena marks_arena; /* which rows failed where */
     struct arena facts_arena; /* of leases and failures: those change without a new version */
 };
 
 void docket_init(struct docket *docket);
 void docket_done(struct docket *docket);
-/* A reading begins: if_version, into an open object. */
+/* What is known may be wrong: all of it is read again. */
+void docket_forget(struct docket *docket);
+/* A reading begins: if_version and if_facts, into an open object. */
 void docket_write(struct docket *docket, struct jsonw *w);
 /* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last, and the
  * rows are whole. */

@@ -159,3 +159,46 @@ enum err identity_id(const char *dir, struct str given, struct arena *arena, str
     *ret_id = id;
     return ERR_OK;
 }
+
+/* Where a kept instance counts: a copy of the directory is another place. */
+static struct str place_of(int dir_fd, struct arena *arena)
+{
+    struct stat stat;
+
+    if (fstat(dir_fd, &stat) != 0)
+        return STR_NONE;
+    return arena_fmt(arena, STR_FMT " %llu:%llu ", STR_ARG(runfile_boot_id(arena)),
+                     (unsigned long long)stat.st_dev, (unsigned long long)stat.st_ino);
+}
+
+enum err identity_instance(const char *dir, struct arena *arena, struct str *ret_instance,
+                           struct problem *why)
+{
+    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct str place = dir_fd < 0 ? STR_NONE : place_of(dir_fd, arena);
+    struct str kept = dir_fd < 0 ? STR_NONE : read_line(dir_fd, INSTANCE_FILE, arena);
+    int error = place.at ? 0 : errno;
+    struct rnd rnd;
+
+    if (place.at && kept.at && str_starts(kept, place) && kept.len == place.len + INSTANCE_DIGITS) {
+        *ret_instance = (struct str){.at = kept.at + place.len, .len = INSTANCE_DIGITS};
+    } else if (place.at) {
+        rnd_seed_os(&rnd);
+        *ret_instance = arena_fmt(arena, "%016llx%016llx", (unsigned long long)rnd_next(&rnd),
+                                  (unsigned long long)rnd_next(&rnd));
+        error =
+            write_line(dir_fd, INSTANCE_FILE,
+                       arena_fmt(arena, STR_FMT STR_FMT, STR_ARG(place), STR_ARG(*ret_instance)));
+    }
+    if (dir_fd >= 0)
+        close(dir_fd);
+    if (error == ENOSPC || error == EDQUOT || error == EROFS) {
+        /* Then it is another one after the next start, which waits for the end of a lease. */
+        log_event(LOG_WARN, "agent.instance_not_kept", KC("reason", strerror(error)));
+        error = 0;
+    }
+    if (error)
+        return problem_set(why, ERR_IO, "data_dir", "Cannot write %s/" INSTANCE_FILE ": %s.", dir,
+                           strerror(error));
+    return ERR_OK;
+}

@@ -19,6 +19,11 @@ enum err identity_format(const char *dir, struct arena *arena, struct problem *w
  * what is kept is an error: the runs in there belong to the other node. Kept from now on. */
 enum err identity_id(const char *dir, struct str given, struct arena *arena, struct str *ret_id,
                      struct problem *why);
+/* Which agent this is among those that call themselves by the same id: 32 hex digits. The same for
+ * every agent that finds the runs of the one before it, that is on this directory and under this
+ * kernel; another one after a reboot, and in any copy of the directory or the machine. */
+enum err identity_instance(const char *dir, struct arena *arena, struct str *ret_instance,
+                           struct problem *why);
 /* A host's name as an id: what may not stand in one becomes '-'. "node" if nothing is left. */
 struct str identity_from_host(struct str host, struct arena *arena);
 

@@ -26,12 +26,12 @@ struct tenure {
     struct queries *queries;
     struct copies *copies;
     const struct config *config;
-    struct str node_id;
+    struct str node_id, instance;
     int64_t lease_ms, renew_ms;
     int64_t version;       /* of the table we know; -1: none */
     int64_t good_until_ms; /* clock_lease_ms() */
     enum tenure_admin admin;
-    int64_t drain_deadline_ms; /* wall; 0: none */
+    int64_t drain_deadline_ms; /* CLOCK_MONOTONIC; 0: none */
     bool up;
     bool again;      /* something changed while a renewal was under way */
     int64_t next_ms; /* of the next renewal, CLOCK_MONOTONIC */
@@ -56,6 +56,18 @@ struct tenure {
 static int64_t call_ms(const struct tenure *tenure)
 {
     return tenure->renew_ms > CALL_MS_MIN ? tenure->renew_ms : CALL_MS_MIN;
+}
+
+/* Every call says who speaks. */
+static struct jsonw new_body(struct tenure *tenure)
+{
+    struct jsonw w = jsonw_to(&tenure->body);
+
+    buf_clear(&tenure->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", tenure->node_id);
+    jsonw_kstr(&w, "instance", tenure->instance);
+    return w;
 }
 
 /* --- what a renewal says --- */
@@ -115,6 +127,17 @@ static void take_times(struct tenure *tenure, const struct json *reply)
     tenure->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
 }
 
+/* By the database's clock; ours may be another one. */
+static void take_deadline(struct tenure *tenure, const struct json *reply)
+{
+    int64_t now_ms, deadline_ms;
+
+    tenure->drain_deadline_ms = 0;
+    if (json_int(json_get(reply, "now_ms"), &now_ms) &&
+        json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
+        tenure->drain_deadline_ms = tenure->loop->mono_ms + deadline_ms - now_ms;
+}
+
 static void renewed(struct tenure *tenure, const struct json *reply)
 {
     const struct json *rows = json_get(reply, "deployments");
@@ -123,8 +146,7 @@ static void renewed(struct tenure *tenure, const struct json *reply)
     assert(tenure->sent_ms > 0 && !tenure->renewing);
     take_times(tenure, reply);
     take_admin(tenure, json_get(reply, "admin"));
-    tenure->drain_deadline_ms = 0;
-    json_int(json_get(reply, "drain_deadline_ms"), &tenure->drain_deadline_ms);
+    take_deadline(tenure, reply);
     if (json_type(rows) == JSON_ARR) {
         json_int(json_get(reply, "version"), &tenure->version);
         take_rows(tenure, rows);
@@ -149,6 +171,11 @@ static void on_renewed(struct query *query)
     tenure->again = false;
     if (query->err == ERR_OK)
         renewed(tenure, query->reply);
+    else if (!tenure->refused && json_str_is(json_get(query->reply, "reason"), "other_instance"))
+        log_event(LOG_ERROR, "lease.other_instance", KS("node_id", tenure->node_id),
+                  KC("reason",
+                     "another agent with this node_id has the lease, or had it on another "
+                     "data_dir or before a reboot"));
     else if (!tenure->refused && query->err != ERR_CLOSED)
         log_event(
             LOG_WARN, "lease.not_renewed", KS("node_id", tenure->node_id),
@@ -159,14 +186,13 @@ static void on_renewed(struct query *query)
 
 static void renew(struct tenure *tenure)
 {
-    struct jsonw w = jsonw_to(&tenure->body);
+    struct jsonw w = new_body(tenure);
 
     assert(!tenure->renewing);
-    buf_clear(&tenure->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", tenure->node_id);
     if (tenure->version >= 0)
         jsonw_kint(&w, "if_version", tenure->version);
+    if (tenure_good(tenure))
+        jsonw_kbool(&w, "held", true);
     jsonw_end_obj(&w);
     tenure->renewing = true;
     tenure->renew = (struct query){.path = "/v1/deployments/renew",
@@ -204,15 +230,12 @@ static void on_told(struct query *query)
 
 static void tell(struct tenure *tenure)
 {
-    struct jsonw w = jsonw_to(&tenure->body);
+    struct jsonw w = new_body(tenure);
     bool partial = tenure->tell_from > 0;
 
     assert(!tenure->telling);
     if (tenure->tell_from == 0)
         tenure->untold = false;
-    buf_clear(&tenure->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", tenure->node_id);
     jsonw_key(&w, "copies");
     tenure->tell_from = copies_write(tenure->copies, tenure->tell_from, STATUS_COPIES, &w);
     if (partial || tenure->tell_from > 0)
@@ -263,13 +286,10 @@ static void on_yielded(struct query *query)
 static void yield(struct tenure *tenure, const struct copy_held *held)
 {
     bool failed = held->hold == COPY_FAILING;
-    struct jsonw w = jsonw_to(&tenure->body);
+    struct jsonw w = new_body(tenure);
 
     assert(!tenure->yielding && held->hold != COPY_KEPT);
     str_copy(held->id, tenure->leaving, sizeof tenure->leaving);
-    buf_clear(&tenure->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", tenure->node_id);
     jsonw_kstr(&w, "id", held->id);
     jsonw_kint(&w, "generation", held->generation);
     jsonw_kint(&w, "version", held->version);
@@ -297,7 +317,7 @@ static void give_up(struct tenure *tenure)
 /* Behind the deadline there is no time to go easy on the others. */
 static bool is_overdue(const struct tenure *tenure)
 {
-    return tenure->drain_deadline_ms && tenure->loop->wall_ms >= tenure->drain_deadline_ms;
+    return tenure->drain_deadline_ms && tenure->loop->mono_ms >= tenure->drain_deadline_ms;
 }
 
 /* One at a time, and the next when the others had a cycle to take it. */
@@ -364,13 +384,11 @@ static void on_goodbye(struct query *query)
 
 void tenure_goodbye(struct tenure *tenure)
 {
-    struct jsonw w = jsonw_to(&tenure->body);
+    struct jsonw w;
 
     if (!tenure->up || tenure->goodbye.id)
         return;
-    buf_clear(&tenure->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", tenure->node_id);
+    w = new_body(tenure);
     jsonw_kbool(&w, "goodbye", true);
     jsonw_end_obj(&w);
     tenure->goodbye = (struct query){.path = "/v1/deployments/renew",
@@ -386,7 +404,7 @@ static void part_gone(struct loop_part *part)
 }
 
 struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
-                          const struct config *config, struct str node_id)
+                          const struct config *config, struct str node_id, struct str instance)
 {
     struct tenure *tenure = mem_new(struct tenure);
 
@@ -395,6 +413,7 @@ struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct cop
     tenure->copies = copies;
     tenure->config = config;
     tenure->node_id = node_id;
+    tenure->instance = instance;
     tenure->lease_ms = LEASE_MS;
     tenure->renew_ms = RENEW_MS;
     tenure->version = -1;

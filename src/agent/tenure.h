@@ -10,10 +10,11 @@ enum tenure_admin { TENURE_NONE, TENURE_CORDONED, TENURE_DRAINING };
 
 struct tenure;
 
-/* `labels` (of the configuration) decide which daemons are this node's, and which deployments it
+/* `instance` tells this agent from others of the same name: the lease is the first one's.
+ * `labels` (of the configuration) decide which daemons are this node's, and which deployments it
  * must give up. All must outlive it. */
 struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
-                          const struct config *config, struct str node_id);
+                          const struct config *config, struct str node_id, struct str instance);
 void tenure_up(struct tenure *tenure); /* the link stands */
 void tenure_down(struct tenure *tenure);
 void tenure_look(struct tenure *tenure);    /* something changed: renew now */

@@ -7,7 +7,8 @@
 
 enum {
     DEPLOY_ID_MAX = 128,
-    DEPLOY_REASON_MAX = 256, /* of a copy, or of a node that gives one up */
+    DEPLOY_INSTANCE_MAX = 64, /* of an agent */
+    DEPLOY_REASON_MAX = 256,  /* of a copy, or of a node that gives one up */
     DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 

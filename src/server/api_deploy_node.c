@@ -28,6 +28,19 @@ static void kms(struct jsonw *w, const char *name, int64_t at_ms) /* 0: none */
         jsonw_knull(w, name);
 }
 
+/* Which of the agents that call themselves by the node's name it is. */
+static bool read_instance(struct call *call, struct str *ret_instance)
+{
+    const struct json *given = json_get(call->body, "instance");
+
+    *ret_instance = json_str(given, call->arena);
+    if (json_is_null(given) || str_is_id(*ret_instance, DEPLOY_INSTANCE_MAX))
+        return true;
+    call_error(call, ERR_BAD_FIELD, "instance", "instance must be a name of at most %d characters.",
+               DEPLOY_INSTANCE_MAX);
+    return false;
+}
+
 static enum node_admin admin_of(const struct call *call, struct str node_id)
 {
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
@@ -56,6 +69,45 @@ static void common_write(struct jsonw *w, const struct deploy_call *own)
                str_of(deploy_mode_name((enum deploy_mode)settings_of(own->call)->claim_mode)));
 }
 
+static const char *sentence_of(const char *reason)
+{
+    static const struct {
+        const char *reason, *sentence;
+    } rows[] = {
+        {"claim_conflict", "The deployment is not (or no longer) as you saw it."},
+        {"lease_alive", "The lease of its node has not run out."},
+        {"owner_online", "Its node is connected and will renew its lease."},
+        {"no_lease", "Your own lease has run out: renew it first."},
+        {"mass_loss", "More than half of all nodes are gone: an operator must approve."},
+        {"draining", "You are cordoned or draining."},
+        {"was_daemon", "It was a daemon, and nodes may still run it as one."},
+        {"other_instance", "Another agent with this node_id has the lease of the node."},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(rows[i].reason, reason) == 0)
+            return rows[i].sentence;
+    return reason;
+}
+
+/* 409 with the reason and what there is now. */
+static void refuse(struct deploy_call *own, const char *reason)
+{
+    const struct deploys_op *op = &own->op;
+    struct problem why;
+    struct buf buf = {0};
+
+    problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
+    struct jsonw w = call_problem_begin(own->call, &buf, &why);
+    jsonw_kstr(&w, "reason", str_of(reason));
+    jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
+    if (op->found)
+        jsonw_kint(&w, "generation", op->row.generation);
+    if (op->refusal == DEPLOYS_OTHER_INSTANCE)
+        jsonw_kint(&w, "left_ms", op->left_ms);
+    call_problem_end(own->call, &buf, &w, &why);
+}
+
 static void answer_renew(struct deploy_call *own)
 {
     static const char *const words[] = {[NODE_ADMIN_NONE] = "none",
@@ -65,6 +117,10 @@ static void answer_renew(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    if (op->err) {
+        refuse(own, deploys_refusal_name(op->refusal));
+        return;
+    }
     assert(op->u.renew.goodbye || op->u.renew.until_ms > 0);
     assert(op->u.renew.unchanged || op->u.renew.items);
     if (op->u.renew.lapsed)
@@ -97,9 +153,10 @@ void api_deploy_renew(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_RENEW, answer_renew);
 
-    if (!call_node(call, &own->op.node))
+    if (!call_node(call, &own->op.node) || !read_instance(call, &own->op.instance))
         return;
     json_bool(json_get(call->body, "goodbye"), &own->op.u.renew.goodbye);
+    json_bool(json_get(call->body, "held"), &own->op.u.renew.held);
     own->op.u.renew.lease_ms = settings_of(call)->deploy_lease_ms;
     own->op.u.renew.if_version = body_int(call, "if_version", DEPLOYS_ANY);
     deploy_send(own);
@@ -119,14 +176,17 @@ static void row_write(struct jsonw *w, const struct deploy_row *row)
     jsonw_end_obj(w);
 }
 
-static void leases_write(struct jsonw *w, const struct deploys_op *op)
+static void facts_write(struct jsonw *w, const struct deploys_op *op)
 {
+    jsonw_kint(w, "facts", op->u.view.facts);
+    if (op->u.view.same_facts)
+        return;
     jsonw_key(w, "leases");
     jsonw_arr(w);
     for (size_t i = 0; i < op->u.view.lease_count; i++) {
         jsonw_obj(w);
         jsonw_kstr(w, "address", op->u.view.leases[i].address);
-        jsonw_kint(w, "left_ms", op->u.view.leases[i].left_ms);
+        jsonw_kint(w, "left_ms", op->u.view.leases[i].until_ms - op->now_ms);
         jsonw_kbool(w, "goodbye", op->u.view.leases[i].goodbye);
         jsonw_end_obj(w);
     }
@@ -139,6 +199,16 @@ static void leases_write(struct jsonw *w, const struct deploys_op *op)
         jsonw_kstr(w, "address", op->failures[i].address);
         jsonw_end_obj(w);
     }
+    jsonw_end_arr(w);
+}
+
+static void delta_write(struct jsonw *w, const struct deploys_op *op)
+{
+    jsonw_kbool(w, "delta", true);
+    jsonw_key(w, "gone");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.view.gone_count; i++)
+        jsonw_str(w, op->u.view.gone[i]);
     jsonw_end_arr(w);
 }
 
@@ -158,8 +228,11 @@ static void answer_view(struct deploy_call *own)
         for (size_t i = 0; i < op->u.view.count; i++)
             row_write(&w, &op->u.view.items[i]);
         jsonw_end_arr(&w);
+        if (op->u.view.delta)
+            delta_write(&w, op);
     }
-    leases_write(&w, op);
+    if (!op->u.view.after.len)
+        facts_write(&w, op);
     jsonw_kstr(&w, "next_cursor",
                op->u.view.more ? op->u.view.items[op->u.view.count - 1].id : STR_NONE);
     jsonw_end_obj(&w);
@@ -174,55 +247,23 @@ void api_deploy_view(struct call *call)
     if (!call_node(call, &own->op.node))
         return;
     own->op.u.view.if_version = body_int(call, "if_version", DEPLOYS_ANY);
+    own->op.u.view.if_facts = body_int(call, "if_facts", DEPLOYS_ANY);
+    json_bool(json_get(call->body, "delta"), &own->op.u.view.delta);
+    own->op.u.view.within_ms = settings_of(call)->deploy_lease_ms / 2;
     own->op.u.view.after = json_str(json_get(call->body, "cursor"), call->arena);
     deploy_send(own);
-}
-
-static const char *sentence_of(const char *reason)
-{
-    static const struct {
-        const char *reason, *sentence;
-    } rows[] = {
-        {"claim_conflict", "The deployment is not (or no longer) as you saw it."},
-        {"lease_alive", "The lease of its node has not run out."},
-        {"owner_online", "Its node is connected and will renew its lease."},
-        {"no_lease", "Your own lease has run out: renew it first."},
-        {"mass_loss", "More than half of all nodes are gone: an operator must approve."},
-        {"draining", "You are cordoned or draining."},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (strcmp(rows[i].reason, reason) == 0)
-            return rows[i].sentence;
-    return reason;
-}
-
-/* 409 with the reason and what there is now. */
-static void refuse(struct deploy_call *own, const char *reason)
-{
-    const struct deploys_op *op = &own->op;
-    struct problem why;
-    struct buf buf = {0};
-
-    problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
-    struct jsonw w = call_problem_begin(own->call, &buf, &why);
-    jsonw_kstr(&w, "reason", str_of(reason));
-    jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
-    if (op->found)
-        jsonw_kint(&w, "generation", op->row.generation);
-    call_problem_end(own->call, &buf, &w, &why);
 }
 
 static void answer_claim(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    const char *result = op->err                 ? deploys_refusal_name(op->u.claim.refusal)
+    const char *result = op->err                 ? deploys_refusal_name(op->refusal)
                          : op->u.claim.duplicate ? "duplicate"
                                                  : "claimed";
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
-    assert(op->err ? op->u.claim.refusal != DEPLOYS_TAKEN : op->found);
+    assert(op->err ? op->refusal != DEPLOYS_TAKEN : op->found);
     metric_add_label(METRIC_CLAIMS, result, 1);
     log_event(op->err ? LOG_DEBUG : LOG_INFO, "deployment.claim", KS("deployment_id", op->id),
               KS("node_id", op->node), KS("from", op->u.claim.observed), KC("result", result),
@@ -241,13 +282,15 @@ static void answer_claim(struct deploy_call *own)
     buf_free(&buf);
 }
 
-/* id, generation and (for a claim) observed. */
+/* instance, id, generation and (for a claim) observed. */
 static bool read_claim(struct deploy_call *own)
 {
     struct call *call = own->call;
     struct deploys_op *op = &own->op;
     struct str observed = json_str(json_get(call->body, "observed"), call->arena);
 
+    if (!read_instance(call, &op->instance))
+        return false;
     op->id = json_str(json_get(call->body, "id"), call->arena);
     if (!str_is_id(op->id, DEPLOY_ID_MAX)) {
         call_error(call, ERR_BAD_FIELD, "id", "id is required: a deployment.");
@@ -288,7 +331,7 @@ static void answer_yield(struct deploy_call *own)
     const struct deploys_op *op = &own->op;
 
     if (op->err) {
-        refuse(own, deploys_refusal_name(op->u.claim.refusal));
+        refuse(own, deploys_refusal_name(op->refusal));
         return;
     }
     log_event(LOG_INFO, "deployment.yield", KS("deployment_id", op->id), KS("node_id", op->node),
@@ -351,6 +394,10 @@ static void answer_status(struct deploy_call *own)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
+    if (op->err) {
+        refuse(own, deploys_refusal_name(op->refusal));
+        return;
+    }
     jsonw_obj(&w);
     jsonw_key(&w, "stale");
     jsonw_arr(&w);
@@ -439,7 +486,7 @@ void api_deploy_status(struct call *call)
     const struct json *list = json_get(call->body, "copies");
     struct problem why;
 
-    if (!call_node(call, &own->op.node))
+    if (!call_node(call, &own->op.node) || !read_instance(call, &own->op.instance))
         return;
     if (json_type(list) != JSON_ARR || list->count > DEPLOYS_COPIES_MAX) {
         call_error(call, ERR_BAD_FIELD, "copies", "copies must be a list of at most %d.",

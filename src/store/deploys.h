@@ -1,5 +1,5 @@
 /* Deployments in the database: their specs, who owns them, the nodes' leases, what nodes say of
- * their copies, and what happened. One SQL thread does everything; an op answers once through
+ * their copies, and what happened. One SQL thread writes, another reads; an op answers once through
  * op->done on the thread that sent it, like an op of the store.
  *
  * An owner changes only by a conditional update whose predicate holds every invariant (type,
@@ -59,6 +59,8 @@ struct deploys_row {
     struct str created_at, updated_at;
     /* "finished" or "failed": this version ran to its end and is not started again; "" = it is. */
     struct str ended;
+    /* It was a daemon: until then (of the database's clock) some node may still run it as one. */
+    int64_t free_from_ms;
     struct str state; /* LIST: of its owner's copy, as it last told; at == NULL: nothing was told */
     int64_t copy_version; /* LIST: likewise */
 };
@@ -94,9 +96,8 @@ struct deploys_event {
 
 struct deploys_lease {
     struct str address;
-    int64_t left_ms; /* < 0: it ran out so long ago */
-    int64_t drain_deadline_ms;
-    bool goodbye; /* the node stopped in peace; what it left runs until the lease ends */
+    int64_t until_ms; /* of the database's clock */
+    bool goodbye;     /* the node stopped in peace; what it left runs until the lease ends */
 };
 
 /* A node gave a deployment up because it failed there: others come first until then. */
@@ -113,7 +114,7 @@ struct deploys_held { /* what an operator could not take */
     int64_t left_ms;
 };
 
-/* Why a claim or a yield changed nothing. */
+/* Why a node's call changed nothing. */
 enum deploys_refusal {
     DEPLOYS_TAKEN,
     DEPLOYS_CONFLICT,
@@ -121,6 +122,8 @@ enum deploys_refusal {
     DEPLOYS_OWNER_ONLINE, /* its lease ran out just now, but it is connected: it will renew */
     DEPLOYS_NO_LEASE,
     DEPLOYS_MASS_LOSS,
+    DEPLOYS_WAS_DAEMON,     /* nodes may still run it as one */
+    DEPLOYS_OTHER_INSTANCE, /* the node's lease is another agent's */
     DEPLOYS_REFUSAL_COUNT
 };
 const char *deploys_refusal_name(enum deploys_refusal refusal); /* "claim_conflict" */
@@ -145,6 +148,9 @@ struct deploys_op {
     enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
     struct str id;         /* GET, ENABLE, RESTART, DELETE, HISTORY, CLAIM, YIELD */
     struct str node;       /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
+    /* RENEW, CLAIM, YIELD, STATUS: which agent speaks for the node; at == NULL: not told, and the
+     * node's name must do. Two agents with one name are two: the lease is the first one's. */
+    struct str instance;
 
     union {
         struct { /* LIST; texts at == NULL: any */
@@ -185,17 +191,25 @@ struct deploys_op {
         } until;
         struct {                /* VIEW */
             int64_t if_version; /* DEPLOYS_ANY */
+            int64_t if_facts;   /* DEPLOYS_ANY; leases and failures of another number only */
+            int64_t within_ms;  /* of leases: those that end in this time; and goodbyes */
+            bool delta; /* what changed since if_version will do; answer: that is what it is */
             struct str after;
             struct deploy_row *items; /* answer; user is unused */
             size_t count;
             bool more;
-            struct deploys_lease *leases; /* answer, with the first page, as are op->failures */
+            struct str *gone; /* answer, of a delta: what there was then and is no more */
+            size_t gone_count;
+            int64_t facts;   /* answer, with the first page: the number of leases and failures */
+            bool same_facts; /* they are not told again */
+            struct deploys_lease *leases; /* as are op->failures */
             size_t lease_count;
             int64_t approved_until_ms;
             bool unchanged;
         } view;
         struct {          /* RENEW */
             bool goodbye; /* the node stops: the lease is not prolonged, and nothing else told */
+            bool held;    /* by the agent's own clock its lease never ran out */
             int64_t lease_ms;
             int64_t if_version;        /* DEPLOYS_ANY */
             struct deploys_row *items; /* answer: what it must run */
@@ -210,12 +224,11 @@ struct deploys_op {
             int64_t generation;
             bool owner_online; /* the server sees the owner; counts for one more lease_ms */
             int64_t lease_ms;
-            bool seed;                    /* leases do not count: the seed's rules */
-            bool failed;                  /* YIELD: it cannot run here; `reason` says why */
-            int64_t version;              /* YIELD: of the spec that failed */
-            struct str reason;            /* YIELD; at == NULL: none */
-            enum deploys_refusal refusal; /* answer */
-            bool duplicate;
+            bool seed;         /* leases do not count: the seed's rules */
+            bool failed;       /* YIELD: it cannot run here; `reason` says why */
+            int64_t version;   /* YIELD: of the spec that failed */
+            struct str reason; /* YIELD; at == NULL: none */
+            bool duplicate;    /* answer */
         } claim;
         struct { /* STATUS */
             struct deploys_copy *copies;
@@ -225,6 +238,8 @@ struct deploys_op {
     } u;
 
     /* answers */
+    enum deploys_refusal refusal; /* RENEW, CLAIM, YIELD, STATUS: why it is ERR_CONFLICT */
+    int64_t left_ms;              /* OTHER_INSTANCE: of its lease */
     struct deploys_row row;      /* GET, PUT, ENABLE, RESTART, CLAIM, YIELD; the one there is now */
     bool found;                  /* `row` is one */
     struct deploys_copy *copies; /* GET */
@@ -241,7 +256,7 @@ struct deploys_config {
     const char *data_dir;
     int64_t timeout_ms;
     int64_t in_flight_max;
-    int64_t (*now_ms)(void); /* SQLite's clock; NULL: clock_wall_ms */
+    int64_t (*now_ms)(void); /* a test's clock for SQLite; NULL: the machine's */
     /* There is something nodes should look at, by whoever's doing; on the SQL thread. May be NULL.
      */
     void (*changed)(void *user, int64_t news);

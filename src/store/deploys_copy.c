@@ -18,12 +18,13 @@ struct held {
 static bool read_held(struct work *work, struct map *held)
 {
 /* clang-format off */
-#define HELD(D)                                                                                    \
+#define HELD_BY(D)                                                                                 \
     "SELECT " D##_TEXT("d.id") ", d.type, d.generation, d.spec_version, d.ended,"                  \
     " s.generation, s.version, s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason,"       \
     " s.limits FROM deployment d LEFT JOIN berth_deployment_status s"                              \
-    " ON s.id = " D##_TEXT("d.id") " AND s.address = $1"                                           \
-    " WHERE d.type = 'daemon' OR (d.type = 'deployment' AND d.address = $1)"
+    " ON s.id = " D##_TEXT("d.id") " AND s.address = $1 WHERE d.type = "
+#define HELD(D)                                                                                    \
+    HELD_BY(D) "'daemon' UNION ALL " HELD_BY(D) "'deployment' AND d.address = $1"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(HELD);
     struct sql_rows rows;
@@ -73,7 +74,8 @@ static bool write_copy(struct work *work, const struct deploys_copy *copy)
         " limits = excluded.limits, updated_ms = excluded.updated_ms"
     static const struct sql_text text = DEPLOYS_BOTH(COPY);
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
+    return work_begin(work) &&
+           WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
                     SQL_INT(copy->generation), SQL_INT(copy->version), SQL_STR(copy->state),
                     SQL_INT(copy->restarts), SQL_INT(copy->pid), SQL_INT(copy->since_ms),
                     SQL_STR(copy->healthy), SQL_STR(copy->reason), SQL_STR(copy->limits));
@@ -85,7 +87,21 @@ static bool forget_copy(struct work *work, struct str id)
         {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
          "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
+    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
+}
+
+/* A node still has a copy of what was a daemon: nobody claims it before that node's lease has
+ * ended, unless it tells that it is gone. */
+static bool wait_for_copy(struct work *work, struct str id)
+{
+#define WAIT(D)                                                                                    \
+    "UPDATE deployment SET free_from_ms = (SELECT until_ms FROM berth_node_lease WHERE address = " \
+    "$2) WHERE " D##_ID                                                                            \
+        " = $1 AND type = 'deployment' AND address = '' AND free_from_ms >= " D##_NOW              \
+        " AND free_from_ms < (SELECT until_ms FROM berth_node_lease WHERE address = $2)"
+    static const struct sql_text text = DEPLOYS_BOTH(WAIT);
+
+    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
 }
 
 /* A state worth a line in the history: it will not get well by itself, or is over. */
@@ -110,13 +126,13 @@ static bool note_state(struct work *work, const struct deploys_copy *copy,
 static bool end_version(struct work *work, const struct deploys_copy *copy, bool *changed)
 {
 #define END(D)                                                                                     \
-    "UPDATE deployment SET ended = $2 WHERE " D##_TEXT(                                            \
-        "id") " = $1 AND spec_version = $3 AND generation = $4 AND type = 'deployment'"
+    "UPDATE deployment SET ended = $2 WHERE " D##_ID                                               \
+        " = $1 AND spec_version = $3 AND generation = $4 AND type = 'deployment'"
     static const struct sql_text text = DEPLOYS_BOTH(END);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(copy->state),
-                  SQL_INT(copy->version), SQL_INT(copy->generation)))
+    if (!work_begin(work) || !WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(copy->state),
+                                       SQL_INT(copy->version), SQL_INT(copy->generation)))
         return false;
     *changed = *changed || rows.changed > 0;
     return true;
@@ -171,7 +187,7 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, struct hel
            copy->limits.at);
     copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
     if (copy->stale)
-        return forget_copy(work, copy->id);
+        return forget_copy(work, copy->id) && wait_for_copy(work, copy->id);
     held->told = true;
     if (copy->wants && held->daemon && !look_for_turn(work, copy))
         return false;
@@ -190,9 +206,14 @@ bool deploys_set_status(struct work *work)
     struct deploys_op *op = work->op;
     struct map held = {0};
     struct held *one;
-    bool changed = false, ok = read_held(work, &held);
+    bool changed = false, ok;
 
     assert(op->u.status.count <= DEPLOYS_COPIES_MAX);
+    if (!deploys_check_instance(work))
+        return false;
+    if (op->err)
+        return true;
+    ok = read_held(work, &held);
     for (size_t i = 0; ok && i < op->u.status.count; i++)
         ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
                          &changed);
@@ -208,15 +229,15 @@ bool deploys_set_status(struct work *work)
 static bool release_one(struct work *work, struct str id)
 {
 #define HOLDER(D)                                                                                  \
-    "SELECT l.address, l.until_ms - " D##_NOW                                                      \
-        " FROM berth_node_lease l WHERE l.address = (SELECT"                                       \
-        " address FROM deployment WHERE " D##_TEXT("id") " = $1)" D##_LOCK
+    "SELECT l.address, l.until_ms - " D##_NOW " FROM berth_node_lease l WHERE l.address = (SELECT" \
+                                              " address FROM deployment WHERE " D##_ID             \
+        " = $1)" D##_LOCK
     static const struct sql_text holder = DEPLOYS_BOTH(HOLDER);
 #define RELEASE(D)                                                                                 \
-    "UPDATE deployment SET address = '', generation = generation + 1 WHERE " D##_TEXT(             \
-        "id") " = $1 AND type = 'deployment' AND address <> '' AND NOT EXISTS (SELECT 1 FROM"      \
-              " berth_node_lease l WHERE l.address = deployment.address AND l.until_ms "           \
-              ">= " D##_NOW ")"
+    "UPDATE deployment SET address = '', generation = generation + 1 WHERE " D##_ID                \
+        " = $1 AND type = 'deployment' AND address <> '' AND NOT EXISTS (SELECT 1 FROM"            \
+        " berth_node_lease l WHERE l.address = deployment.address AND l.until_ms "                 \
+        ">= " D##_NOW ")"
     static const struct sql_text release = DEPLOYS_BOTH(RELEASE);
     struct deploys_op *op = work->op;
     struct sql_rows rows, changed;
@@ -242,7 +263,7 @@ static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *r
 {
 #define OF_NODE(D)                                                                                 \
     "SELECT " D##_TEXT("id") " FROM deployment WHERE address = $1 AND type = 'deployment'"         \
-                             " ORDER BY " D##_BYTES("id")
+                             " ORDER BY " D##_ID
     static const struct sql_text text = DEPLOYS_BOTH(OF_NODE);
     struct sql_rows rows;
 

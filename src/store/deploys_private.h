@@ -1,9 +1,12 @@
 /* Between the files of deploys:
- *   deploys.c         the thread, its desk, the connection and the clock
+ *   deploys.c         the threads, their desks and connections
  *   deploys_schema.c  tables and migrations
+ *   deploys_clock.c   SQLite's clock, when somebody sets it
  *   deploys_row.c     rows out of cells, and what every change writes
  *   deploys_spec.c    what operators do
- *   deploys_claim.c   what nodes do */
+ *   deploys_claim.c   what nodes do
+ *   deploys_view.c    what claimers see
+ *   deploys_copy.c    what nodes tell of their copies */
 #ifndef STORE_DEPLOYS_PRIVATE_H
 #define STORE_DEPLOYS_PRIVATE_H
 
@@ -11,8 +14,12 @@
 #include "store/sql.h"
 
 /* The two dialects' words. Both end up as constants: no statement is put together at run time. */
-#define LITE_NOW        "now_ms()"
-#define PG_NOW          "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)"
+#define LITE_NOW "now_ms()"
+#define PG_NOW   "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)"
+/* The same when the statement began: a search by it can use an index, but does not see how long a
+ * lock was waited for. */
+#define LITE_BEGUN      LITE_NOW
+#define PG_BEGUN        "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
 #define LITE_TIME       "now_text()"
 #define PG_TIME         "clock_timestamp()"
 #define LITE_TEXT(col)  col
@@ -21,6 +28,8 @@
 #define PG_WHEN(col)    "to_char(" col ", 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 #define LITE_BYTES(col) col
 #define PG_BYTES(col)   "CAST(" col " AS TEXT) COLLATE \"C\""
+#define LITE_ID         "id"
+#define PG_ID           PG_BYTES("id")
 #define LITE_LOCK       ""
 #define PG_LOCK         " FOR UPDATE"
 
@@ -36,15 +45,53 @@
 #define DEPLOYS_COLUMNS(D)                                                                         \
     D##_TEXT("id") ", type, package_name, package_version, command, "                              \
     D##_TEXT("args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled,"          \
-    " address, generation, spec_version, ended, "                                                  \
+    " address, generation, spec_version, ended, free_from_ms, "                                                \
     D##_WHEN("created_at") ", " D##_WHEN("updated_at")
 /* clang-format on */
-enum { DEPLOYS_COLUMN_COUNT = 16 };
+enum { DEPLOYS_COLUMN_COUNT = 17 };
+
+/* What claimers want to know beside the rows, as it was not long ago: whose lease ends soon, who
+ * said goodbye, and what failed where. It changes without a new version of the table. */
+struct deploys_facts {
+    struct arena arena;
+    struct deploys_lease *leases;
+    size_t lease_count;
+    struct deploys_failure *failures;
+    size_t failure_count;
+    int64_t within_ms; /* leases that end in this time */
+    int64_t number;    /* the same facts have the same number, whoever reads them */
+    int64_t read_mono_ms;
+};
+
+/* The table as claimers see it, as it was not long ago. */
+struct deploys_seen {
+    struct deploy_row row;
+    int64_t changed; /* the version in which it was found to be so */
+};
+
+struct deploys_gone;
+struct deploys_table {
+    struct arena arena;
+    struct deploys_seen *rows; /* by id */
+    size_t count;
+    bool whole;
+    int64_t version;           /* 0: there is nothing yet */
+    int64_t since;             /* from this version on it is known what changed */
+    struct deploys_gone *gone; /* what was deleted since then */
+    size_t gone_count;
+    struct arena gone_arena;
+    int64_t read_mono_ms, took_ms;
+};
+void deploys_table_done(struct deploys_table *table);
 
 /* One op on its way through the database. False from any of these: the database failed. */
 struct work {
     struct sql *sql;
     struct deploys_op *op;
+    struct deploys_facts *facts; /* VIEW */
+    struct deploys_table *table; /* VIEW */
+    bool facts_old;              /* VIEW: they must be read again */
+    int64_t approved_until_ms;   /* from deploys_meta() */
 };
 
 typedef bool deploys_verb(struct work *work);
@@ -58,19 +105,40 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
     work_run((work), (text), (const struct sql_param[]){__VA_ARGS__},                              \
              sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param), (rows))
 
+/* From here on it is a transaction, if it is not one already; whoever called the verb ends it. */
+bool work_begin(struct work *work);
+
 void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row);
 /* The row op->id into op->row, locked until the end of the transaction; op->found. */
 bool deploys_row_get(struct work *work, bool lock);
 /* +1 to the table's version, told in op->version. Once in a transaction that changed something;
  * `news`: nodes should look at once. */
 bool deploys_bump(struct work *work, bool news);
-bool deploys_meta(struct work *work); /* op->version, op->news and op->now_ms */
-/* Into op->failures: those of op->id, or (at == NULL) all. */
-bool deploys_failures(struct work *work);
+/* op->version, op->news, op->now_ms and work->approved_until_ms. */
+bool deploys_meta(struct work *work);
+/* Those of `id` that still count, or (at == NULL) all. */
+bool deploys_failures(struct work *work, struct str id, struct arena *arena,
+                      struct deploys_failure **ret_failures, size_t *ret_count);
+/* A renewal as it nearly always is; *ret_done is false when it takes more than that. */
+bool deploys_renew_good(struct work *work, bool *ret_done);
+/* Is it the agent that has the node's lease? If not, op->err is set. */
+bool deploys_check_instance(struct work *work);
+/* Clears a piece of what nodes left that are gone for good. */
+bool deploys_forget(struct work *work, bool *ret_more);
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 
-/* Makes the tables or adds what is missing. *ret_newer: a newer berth was here. */
-bool deploys_migrate(struct sql *sql, bool *ret_newer);
+/* The format of the tables, as it was found. */
+struct deploys_schema {
+    int64_t version; /* 0: there are none yet */
+    int64_t oldest;  /* the first version whose program may use them; 0: not told */
+    int64_t known;   /* this program's */
+};
+
+/* Makes the tables or adds what is missing; those of a newer berth are left alone. */
+bool deploys_migrate(struct sql *sql, struct deploys_schema *ret_schema);
+bool deploys_schema_is_ours(const struct deploys_schema *schema); /* may we use them? */
+/* Before anything that judges a lease. */
+bool deploys_follow_clock(struct sql *sql);
 
 #endif

@@ -10,6 +10,11 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
     return sql_run(work->sql, text, params, count, work->op->arena, ret_rows);
 }
 
+bool work_begin(struct work *work)
+{
+    return work->sql->in_transaction || sql_begin(work->sql);
+}
+
 void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row)
 {
     assert(rows->columns >= DEPLOYS_COLUMN_COUNT);
@@ -28,14 +33,15 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
         .generation = sql_cell_int(rows, at, 11),
         .version = sql_cell_int(rows, at, 12),
         .ended = sql_cell(rows, at, 13),
-        .created_at = sql_cell(rows, at, 14),
-        .updated_at = sql_cell(rows, at, 15),
+        .free_from_ms = sql_cell_int(rows, at, 14),
+        .created_at = sql_cell(rows, at, 15),
+        .updated_at = sql_cell(rows, at, 16),
     };
 }
 
 bool deploys_row_get(struct work *work, bool lock)
 {
-#define GET(D)  "SELECT " DEPLOYS_COLUMNS(D) " FROM deployment WHERE " D##_TEXT("id") " = $1"
+#define GET(D)  "SELECT " DEPLOYS_COLUMNS(D) " FROM deployment WHERE " D##_ID " = $1"
 #define TAKE(D) GET(D) D##_LOCK
     static const struct sql_text texts[] = {DEPLOYS_BOTH(GET), DEPLOYS_BOTH(TAKE)};
     struct sql_rows rows;
@@ -62,8 +68,9 @@ bool deploys_bump(struct work *work, bool news)
 bool deploys_meta(struct work *work)
 {
 #define META(D)                                                                                    \
-    "SELECT v.value, n.value, " D##_NOW " FROM berth_meta v, berth_meta n"                         \
-                                        " WHERE v.name = 'version' AND n.name = 'news'"
+    "SELECT v.value, n.value, a.value, " D##_NOW                                                   \
+        " FROM berth_meta v, berth_meta n, berth_meta a WHERE v.name = 'version'"                  \
+        " AND n.name = 'news' AND a.name = 'approved_until_ms'"
     static const struct sql_text meta = DEPLOYS_BOTH(META);
     struct sql_rows rows;
 
@@ -72,31 +79,34 @@ bool deploys_meta(struct work *work)
     assert(rows.count == 1);
     work->op->version = sql_cell_int(&rows, 0, 0);
     work->op->news = sql_cell_int(&rows, 0, 1);
-    work->op->now_ms = sql_cell_int(&rows, 0, 2);
+    work->approved_until_ms = sql_cell_int(&rows, 0, 2);
+    work->op->now_ms = sql_cell_int(&rows, 0, 3);
     assert(work->op->version > 0 && work->op->now_ms > 0);
     return true;
 }
 
-bool deploys_failures(struct work *work)
+bool deploys_failures(struct work *work, struct str id, struct arena *arena,
+                      struct deploys_failure **ret_failures, size_t *ret_count)
 {
 #define FAILURES(D)                                                                                \
     "SELECT id, address, at_ms, until_ms, reason FROM berth_deployment_failure"                    \
-    " WHERE until_ms >= " D##_NOW                                                                  \
-        " AND (CAST($1 AS TEXT) IS NULL OR id = $1) ORDER BY " D##_BYTES("id") ", address"
-    static const struct sql_text text = DEPLOYS_BOTH(FAILURES);
-    struct deploys_op *op = work->op;
+    " WHERE until_ms >= " D##_BEGUN
+#define ALL_FAILURES(D) FAILURES(D) " ORDER BY " D##_BYTES("id") ", " D##_BYTES("address")
+#define ITS_FAILURES(D) FAILURES(D) " AND id = $1 ORDER BY " D##_BYTES("address")
+    static const struct sql_text all = DEPLOYS_BOTH(ALL_FAILURES), its = DEPLOYS_BOTH(ITS_FAILURES);
+    struct sql_param param = SQL_STR(id);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id)))
+    if (!sql_run(work->sql, id.at ? &its : &all, &param, id.at ? 1 : 0, arena, &rows))
         return false;
-    op->failure_count = rows.count;
-    op->failures = arena_array(op->arena, struct deploys_failure, rows.count + 1);
+    *ret_count = rows.count;
+    *ret_failures = arena_array(arena, struct deploys_failure, rows.count + 1);
     for (size_t i = 0; i < rows.count; i++)
-        op->failures[i] = (struct deploys_failure){.id = sql_cell(&rows, i, 0),
-                                                   .address = sql_cell(&rows, i, 1),
-                                                   .at_ms = sql_cell_int(&rows, i, 2),
-                                                   .until_ms = sql_cell_int(&rows, i, 3),
-                                                   .reason = sql_cell(&rows, i, 4)};
+        (*ret_failures)[i] = (struct deploys_failure){.id = sql_cell(&rows, i, 0),
+                                                      .address = sql_cell(&rows, i, 1),
+                                                      .at_ms = sql_cell_int(&rows, i, 2),
+                                                      .until_ms = sql_cell_int(&rows, i, 3),
+                                                      .reason = sql_cell(&rows, i, 4)};
     return true;
 }
 

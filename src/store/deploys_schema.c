@@ -7,8 +7,8 @@
 
 #include "store/deploys_private.h"
 
-/* Ours. berth_meta: `schema`; `version` of the table; `news`, the same without mere claims, which
- * nobody else need look at; `approved_until_ms`. */
+/* Ours. berth_meta: `schema`, and `schema_oldest`, see migrations; `version` of the table; `news`,
+ * the same without mere claims, which nobody else need look at; `approved_until_ms`. */
 static const struct sql_text tables[] = {
     {{"CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY NOT NULL)",
       "CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY)"}},
@@ -72,6 +72,7 @@ static const struct {
     COLUMN("generation", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
     COLUMN("spec_version", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
     COLUMN("ended", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("free_from_ms", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
 #undef COLUMN
 };
 
@@ -154,41 +155,80 @@ static bool remember_nodes(struct sql *sql, struct arena *arena)
     return run_all(sql, texts, COUNT_OF(texts), arena);
 }
 
-/* A row per version; the next one stands behind the last. */
-static bool (*const migrations[])(struct sql *sql, struct arena *arena) = {
-    make_tables, index_address, add_ended, remember_nodes};
+/* Number 5: a lease is one agent's, and is found by its end; what a node runs is found without
+ * looking at what others run. */
+static bool add_instances(struct sql *sql, struct arena *arena)
+{
+#define INDEX(name, on) "CREATE INDEX IF NOT EXISTS " name " ON " on
+#define SAME(text)                                                                                 \
+    {                                                                                              \
+        {                                                                                          \
+            text, text                                                                             \
+        }                                                                                          \
+    }
+    static const struct sql_text texts[] = {
+        {{"ALTER TABLE berth_node_lease ADD COLUMN instance TEXT NOT NULL DEFAULT ''",
+          "ALTER TABLE berth_node_lease ADD COLUMN IF NOT EXISTS instance TEXT NOT NULL"
+          " DEFAULT ''"}},
+        SAME(INDEX("berth_node_lease_until", "berth_node_lease (until_ms)")),
+        SAME(INDEX("berth_node_lease_goodbye", "berth_node_lease (address) WHERE goodbye = 1")),
+        SAME(INDEX("berth_deployment_daemon", "deployment (id) WHERE type = 'daemon'")),
+        SAME(INDEX("berth_deployment_status_address", "berth_deployment_status (address)")),
+        SAME(INDEX("berth_deployment_failure_until", "berth_deployment_failure (until_ms)")),
+        /* Whatever type the column has, and whatever order the database is in. */
+        {{"SELECT 1",
+          INDEX("berth_deployment_id", "deployment ((CAST(id AS TEXT)) COLLATE \"C\")")}},
+    };
 
-static bool read_schema(struct sql *sql, struct arena *arena, int64_t *ret_schema)
+    return add_columns(sql, arena) && run_all(sql, texts, COUNT_OF(texts), arena);
+}
+
+/* A row per version; the next one stands behind the last. `oldest` is the first version whose
+ * program may go on after that: instances are replaced one by one, and one can go back a release. A
+ * table or a column more is nothing to one that names what it wants. */
+static const struct {
+    bool (*run)(struct sql *sql, struct arena *arena);
+    int64_t oldest;
+} migrations[] = {
+    {make_tables, 1}, {index_address, 2}, {add_ended, 3}, {remember_nodes, 4}, {add_instances, 4}};
+
+static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
 {
     static const struct sql_text rows[] = {
-        {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
-          " ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING",
-          "INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('version', 1),"
-          " ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING"}},
+        {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
+          " ('version', 1), ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING",
+          "INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
+          " ('version', 1), ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING"}},
     };
-    static const struct sql_text read = {{"SELECT value FROM berth_meta WHERE name = 'schema'",
-                                          "SELECT value FROM berth_meta WHERE name = 'schema'"}};
+    static const struct sql_text read = {
+        {"SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name",
+         "SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name"}};
     struct sql_rows found;
 
     if (!run_all(sql, rows, COUNT_OF(rows), arena) || !sql_run(sql, &read, NULL, 0, arena, &found))
         return false;
-    assert(found.count == 1);
-    *ret_schema = sql_cell_int(&found, 0, 0);
+    assert(found.count == 2);
+    ret_schema->version = sql_cell_int(&found, 0, 0);
+    ret_schema->oldest = sql_cell_int(&found, 1, 0);
+    ret_schema->known = COUNT_OF(migrations);
     return true;
 }
 
 static bool write_schema(struct sql *sql, struct arena *arena)
 {
     static const struct sql_text write = {
-        {"UPDATE berth_meta SET value = $1 WHERE name = 'schema'",
-         "UPDATE berth_meta SET value = $1 WHERE name = 'schema'"}};
-    struct sql_param number = SQL_INT(COUNT_OF(migrations));
+        {"UPDATE berth_meta SET value = CASE name WHEN 'schema' THEN $1 ELSE $2 END"
+         " WHERE name IN ('schema', 'schema_oldest')",
+         "UPDATE berth_meta SET value = CASE name WHEN 'schema' THEN $1::bigint ELSE $2::bigint END"
+         " WHERE name IN ('schema', 'schema_oldest')"}};
+    struct sql_param numbers[] = {SQL_INT(COUNT_OF(migrations)),
+                                  SQL_INT(migrations[COUNT_OF(migrations) - 1].oldest)};
 
-    return sql_run(sql, &write, &number, 1, arena, NULL);
+    return sql_run(sql, &write, numbers, COUNT_OF(numbers), arena, NULL);
 }
 
 /* Several instances may start at once: one migrates, the others wait for it and find it done. */
-static bool migrate(struct sql *sql, struct arena *arena, bool *ret_newer)
+static bool migrate(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
 {
     static const struct sql_text one_at_a_time = {
         {"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}};
@@ -196,22 +236,26 @@ static bool migrate(struct sql *sql, struct arena *arena, bool *ret_newer)
         {"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
          " value INTEGER NOT NULL)",
          "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}};
-    int64_t schema;
 
     if (!sql_run(sql, &one_at_a_time, NULL, 0, arena, NULL) ||
-        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !read_schema(sql, arena, &schema))
+        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !read_schema(sql, arena, ret_schema))
         return false;
-    *ret_newer = schema > (int64_t)COUNT_OF(migrations);
-    for (int64_t i = schema; i < (int64_t)COUNT_OF(migrations); i++)
-        if (!migrations[i](sql, arena))
+    for (int64_t i = ret_schema->version; i < ret_schema->known; i++)
+        if (!migrations[i].run(sql, arena))
             return false;
-    return *ret_newer || schema == (int64_t)COUNT_OF(migrations) || write_schema(sql, arena);
+    return ret_schema->version >= ret_schema->known || write_schema(sql, arena);
 }
 
-bool deploys_migrate(struct sql *sql, bool *ret_newer)
+bool deploys_schema_is_ours(const struct deploys_schema *schema)
+{
+    return schema->version <= schema->known ||
+           (schema->oldest > 0 && schema->oldest <= schema->known);
+}
+
+bool deploys_migrate(struct sql *sql, struct deploys_schema *ret_schema)
 {
     struct arena arena = {0};
-    bool ok = sql_begin(sql) && migrate(sql, &arena, ret_newer) && sql_commit(sql);
+    bool ok = sql_begin(sql) && migrate(sql, &arena, ret_schema) && sql_commit(sql);
 
     if (!ok)
         sql_rollback(sql);

@@ -7,6 +7,9 @@
 
 enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 
+/* In the history of what was deleted: copies of it may run on any node. */
+#define WAS_DAEMON "daemon"
+
 bool deploys_list(struct work *work)
 {
 /* clang-format off */
@@ -15,12 +18,12 @@ bool deploys_list(struct work *work)
     " AND s.address = deployment.address)"
 #define LIST(D)                                                                                    \
     "SELECT " DEPLOYS_COLUMNS(D) ", " COPY_OF_OWNER(D, "state") ", " COPY_OF_OWNER(D, "version")   \
-    " FROM deployment WHERE " D##_BYTES("id") " > $1"                                              \
+    " FROM deployment WHERE " D##_ID " > $1"                                                       \
     " AND (CAST($2 AS TEXT) IS NULL OR type = $2)"                                                 \
     " AND (CAST($3 AS TEXT) IS NULL OR address = $3)"                                              \
     " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                                         \
     " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                          \
-    " ORDER BY " D##_BYTES("id") " LIMIT CAST($6 AS BIGINT)"
+    " ORDER BY " D##_ID " LIMIT CAST($6 AS BIGINT)"
     /* clang-format on */
     static const struct sql_text list = DEPLOYS_BOTH(LIST);
     struct deploys_op *op = work->op;
@@ -84,7 +87,10 @@ bool deploys_get(struct work *work)
         work->op->err = ERR_NOT_FOUND;
         return true;
     }
-    return read_copies(work) && deploys_failures(work) && deploys_meta(work);
+    return read_copies(work) &&
+           deploys_failures(work, work->op->id, work->op->arena, &work->op->failures,
+                            &work->op->failure_count) &&
+           deploys_meta(work);
 }
 
 /* The version the caller saw must be the one there is. */
@@ -144,6 +150,10 @@ static bool same_spec(const struct deploys_spec *a, const struct deploys_spec *b
            same_text(a->env, b->env, arena) && same_text(a->options, b->options, arena);
 }
 
+/* Until then somebody may still run what was a daemon: every node could, and each has stopped it
+ * when its lease ends, unless it is told in time. */
+#define LAST_LEASE "COALESCE((SELECT MAX(until_ms) FROM berth_node_lease), 0)"
+
 /* One that is made again after it was deleted goes on counting: its generations and versions must
  * not come twice. It also stays with the node that had it, as long as that one's lease is good:
  * nobody else could know whether the old copy has stopped. */
@@ -151,18 +161,20 @@ static bool insert(struct work *work)
 {
 #define LAST(D)                                                                                    \
     "SELECT h.generation, h.version, CASE WHEN h.what = 'deleted' AND l.until_ms >= " D##_NOW      \
-        " THEN h.address ELSE '' END FROM berth_deployment_history h"                              \
+        " THEN h.address ELSE '' END, CASE WHEN h.what = 'deleted' AND h.detail = '" WAS_DAEMON    \
+        "' THEN " LAST_LEASE " ELSE 0 END FROM berth_deployment_history h"                         \
         " LEFT JOIN berth_node_lease l ON l.address = h.address"                                   \
         " WHERE h.id = $1 ORDER BY h.seq DESC LIMIT 1"
     static const struct sql_text last = DEPLOYS_BOTH(LAST);
 #define INSERT(D)                                                                                  \
     "INSERT INTO deployment (id, type, package_name, package_version, command, args, env, "        \
-    "selector, options, enabled, address, generation, spec_version, created_at, updated_at)"       \
-    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, " D##_TIME ", " D##_TIME ")"
+    "selector, options, enabled, address, generation, spec_version, free_from_ms, created_at, "    \
+    "updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, " D##_TIME   \
+        ", " D##_TIME ")"
     static const struct sql_text text = DEPLOYS_BOTH(INSERT);
     const struct deploys_spec *spec = work->op->u.put.spec;
     struct sql_rows rows;
-    int64_t generation = 0, version = 1;
+    int64_t generation = 0, version = 1, free_from_ms = 0;
     struct str address = STR("");
 
     if (!WORK_RUN(work, &last, &rows, SQL_STR(spec->id)))
@@ -170,27 +182,34 @@ static bool insert(struct work *work)
     if (rows.count > 0) {
         generation = sql_cell_int(&rows, 0, 0) + 1;
         version = sql_cell_int(&rows, 0, 1) + 1;
-        if (spec->type == DEPLOY_DEPLOYMENT)
+        if (spec->type == DEPLOY_DEPLOYMENT) {
             address = sql_cell(&rows, 0, 2);
+            free_from_ms = sql_cell_int(&rows, 0, 3);
+        }
     }
     assert(!work->op->found && generation >= 0 && version > 0 && address.at);
     work->op->u.put.created = true;
-    return WORK_RUN(
-        work, &text, NULL, SQL_STR(spec->id), SQL_STR(str_of(deploy_type_name(spec->type))),
-        SQL_STR(spec->package_name), SQL_STR(spec->package_version), SQL_STR(spec->command),
-        SQL_STR(spec->args), SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
-        SQL_INT(spec->enabled), SQL_STR(address), SQL_INT(generation), SQL_INT(version));
+    return WORK_RUN(work, &text, NULL, SQL_STR(spec->id),
+                    SQL_STR(str_of(deploy_type_name(spec->type))), SQL_STR(spec->package_name),
+                    SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
+                    SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
+                    SQL_INT(spec->enabled), SQL_STR(address), SQL_INT(generation), SQL_INT(version),
+                    SQL_INT(free_from_ms));
 }
 
 /* One that becomes a daemon, or stops being one, has no owner. */
 static bool replace(struct work *work)
 {
+/* clang-format off */
 #define REPLACE(D)                                                                                 \
     "UPDATE deployment SET address = CASE WHEN type = $2 THEN address ELSE '' END,"                \
-    " generation = CASE WHEN type = $2 THEN generation ELSE generation + 1 END, type = $2,"        \
+    " generation = CASE WHEN type = $2 THEN generation ELSE generation + 1 END,"                   \
+    " free_from_ms = CASE WHEN type = $2 THEN free_from_ms WHEN type = 'daemon' THEN " LAST_LEASE  \
+    " ELSE 0 END, type = $2,"                                                                      \
     " package_name = $3, package_version = $4, command = $5, args = $6, env = $7, selector = $8,"  \
-    " options = $9, enabled = $10, ended = '', spec_version = spec_version + 1, updated_at "       \
-    "= " D##_TIME " WHERE " D##_TEXT("id") " = $1"
+    " options = $9, enabled = $10, ended = '', spec_version = spec_version + 1, updated_at = "     \
+    D##_TIME " WHERE " D##_ID " = $1"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(REPLACE);
     const struct deploys_spec *spec = work->op->u.put.spec;
 
@@ -258,7 +277,7 @@ static bool touch(struct work *work, bool enabled, const char *what)
 {
 #define TOUCH(D)                                                                                   \
     "UPDATE deployment SET enabled = $2, ended = '', spec_version = spec_version + 1,"             \
-    " updated_at = " D##_TIME " WHERE " D##_TEXT("id") " = $1"
+    " updated_at = " D##_TIME " WHERE " D##_ID " = $1"
     static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
 
     return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
@@ -288,20 +307,24 @@ bool deploys_restart(struct work *work)
 
 bool deploys_delete(struct work *work)
 {
-#define DELETE(D) "DELETE FROM deployment WHERE " D##_TEXT("id") " = $1"
+#define DELETE(D) "DELETE FROM deployment WHERE " D##_ID " = $1"
     static const struct sql_text row = DEPLOYS_BOTH(DELETE);
     static const struct sql_text copies = {{"DELETE FROM berth_deployment_status WHERE id = $1",
                                             "DELETE FROM berth_deployment_status WHERE id = $1"}};
     struct deploys_op *op = work->op;
-    bool ok;
+    bool ok, daemon;
 
     if (!find_existing(work, &ok))
         return ok;
     assert(op->found && op->row.version > 0);
+    if (!deploys_meta(work))
+        return false;
+    daemon = op->row.spec.type == DEPLOY_DAEMON || op->row.free_from_ms >= op->now_ms;
     op->u.put.changed = true;
     return WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
            WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && forget_failures(work) &&
-           deploys_note(work, &op->row, "deleted", op->row.address, "") && deploys_bump(work, true);
+           deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
+           deploys_bump(work, true);
 }
 
 bool deploys_history(struct work *work)

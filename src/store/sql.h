@@ -9,9 +9,14 @@
 
 enum sql_dialect { SQL_LITE, SQL_PG, SQL_DIALECTS };
 
-enum { SQL_PARAMS_MAX = 24, SQL_DETAIL_MAX = 200 };
+enum {
+    SQL_PARAMS_MAX = 24,
+    SQL_DETAIL_MAX = 200,
+    SQL_PREPARED_MAX = 160, /* there are not so many texts */
+};
 
-/* The same statement for both; parameters are $1, $2, ... */
+/* The same statement for both; parameters are $1, $2, ... The texts are constants: each is read and
+ * planned once for a connection, and known by its address from then on. */
 struct sql_text {
     const char *of[SQL_DIALECTS];
 };
@@ -40,7 +45,7 @@ struct sql_config {
     const char *url; /* "sqlite:PATH", "postgresql://...", "postgres://..." */
     const char *data_dir;
     int64_t timeout_ms;      /* of one statement, and of connecting */
-    int64_t (*now_ms)(void); /* SQLite's clock; PostgreSQL has its own */
+    int64_t (*now_ms)(void); /* a test's clock for SQLite; PostgreSQL has its own */
 };
 
 struct sql;
@@ -58,6 +63,8 @@ struct sql {
     const struct sql_driver *driver;
     bool connected;
     bool in_transaction;
+    bool on_wall_clock;          /* of this machine, see deploys_follow_clock: its time is */
+    int64_t ahead_ms;            /* clock_mono_ms() and this; 0: not known yet */
     char detail[SQL_DETAIL_MAX]; /* of the last failure; never a password */
 };
 

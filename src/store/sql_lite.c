@@ -18,10 +18,15 @@ enum { PATH_BYTES_MAX = 4096 };
 struct lite {
     struct sql sql;
     sqlite3 *db;
+    struct {
+        const char *text;
+        sqlite3_stmt *stmt;
+    } prepared[SQL_PREPARED_MAX];
+    size_t prepared_count;
     char path[PATH_BYTES_MAX];
     char *data_dir; /* to be made, where the file is our own choice; NULL: it is not */
     int64_t timeout_ms;
-    int64_t (*now_ms)(void);
+    int64_t (*test_clock)(void); /* NULL: sql.ahead_ms tells the time */
 };
 
 static struct lite *of(struct sql *sql)
@@ -42,17 +47,25 @@ static struct sql *lite_make(const struct sql_config *config)
     if (!*path)
         lite->data_dir = strdup(config->data_dir);
     lite->timeout_ms = config->timeout_ms;
-    lite->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
+    lite->test_clock = config->now_ms;
+    lite->sql.on_wall_clock = !config->now_ms;
     return &lite->sql;
 }
 
 /* now_ms() and now_text() in statements: the one clock that judges leases. */
+static int64_t lite_now(const struct lite *lite)
+{
+    return lite->test_clock     ? lite->test_clock()
+           : lite->sql.ahead_ms ? clock_mono_ms() + lite->sql.ahead_ms
+                                : clock_wall_ms(); /* while its tables are made */
+}
+
 static void now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
 {
     const struct lite *lite = sqlite3_user_data(context);
 
     (void)argc, (void)argv;
-    sqlite3_result_int64(context, lite->now_ms());
+    sqlite3_result_int64(context, lite_now(lite));
 }
 
 static void now_text(sqlite3_context *context, int argc, sqlite3_value **argv)
@@ -61,7 +74,7 @@ static void now_text(sqlite3_context *context, int argc, sqlite3_value **argv)
     char text[CLOCK_ISO_BYTES];
 
     (void)argc, (void)argv;
-    clock_iso(lite->now_ms(), text);
+    clock_iso(lite_now(lite), text);
     sqlite3_result_text(context, text, -1, SQLITE_TRANSIENT);
 }
 
@@ -94,8 +107,27 @@ static void lite_disconnect(struct sql *sql)
 {
     struct lite *lite = of(sql);
 
+    for (size_t i = 0; i < lite->prepared_count; i++)
+        sqlite3_finalize(lite->prepared[i].stmt);
+    lite->prepared_count = 0;
     sqlite3_close_v2(lite->db);
     lite->db = NULL;
+}
+
+/* Read once, kept until we disconnect. NULL: it is no statement. */
+static sqlite3_stmt *prepare(struct lite *lite, const char *text)
+{
+    sqlite3_stmt *stmt;
+
+    for (size_t i = 0; i < lite->prepared_count; i++)
+        if (lite->prepared[i].text == text)
+            return lite->prepared[i].stmt;
+    assert(lite->prepared_count < SQL_PREPARED_MAX);
+    if (sqlite3_prepare_v3(lite->db, text, -1, SQLITE_PREPARE_PERSISTENT, &stmt, NULL) != SQLITE_OK)
+        return NULL;
+    lite->prepared[lite->prepared_count].text = text;
+    lite->prepared[lite->prepared_count++].stmt = stmt;
+    return stmt;
 }
 
 static void bind(sqlite3_stmt *stmt, const struct sql_param *params, size_t count)
@@ -149,7 +181,8 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
     int code;
 
     assert(lite->db);
-    if (sqlite3_prepare_v2(lite->db, text, -1, &stmt, NULL) != SQLITE_OK)
+    stmt = prepare(lite, text);
+    if (!stmt)
         return failed(lite, "prepare a statement");
     bind(stmt, params, count);
     ret_rows->columns = (size_t)sqlite3_column_count(stmt);
@@ -159,7 +192,8 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
         failed(lite, "run a statement");
     assert(ret_rows->count <= room);
     ret_rows->changed = sqlite3_changes64(lite->db);
-    sqlite3_finalize(stmt);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
     return code == SQLITE_DONE;
 }
 

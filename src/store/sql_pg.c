@@ -20,6 +20,8 @@ struct pg {
     PGconn *conn;
     char *url;
     int64_t timeout_ms;
+    const char *prepared[SQL_PREPARED_MAX]; /* the place is the name */
+    size_t prepared_count;
 };
 
 static struct pg *of(struct sql *sql)
@@ -122,6 +124,7 @@ static void pg_disconnect(struct sql *sql)
     if (pg->conn)
         PQfinish(pg->conn);
     pg->conn = NULL;
+    pg->prepared_count = 0;
 }
 
 static void copy_result(const PGresult *result, struct arena *arena, struct sql_rows *rows)
@@ -177,13 +180,34 @@ static bool read_results(struct pg *pg, int64_t until_ms, struct arena *arena,
     }
 }
 
+/* Over there it is read once, and planned once it has been run a few times. */
+static bool prepare(struct pg *pg, const char *text, int64_t until_ms, struct arena *arena,
+                    char name[NUMBER_BYTES])
+{
+    struct sql_rows none;
+    size_t at = 0;
+
+    while (at < pg->prepared_count && pg->prepared[at] != text)
+        at++;
+    snprintf(name, NUMBER_BYTES, "berth%zu", at);
+    if (at < pg->prepared_count)
+        return true;
+    assert(at < SQL_PREPARED_MAX);
+    if (!PQsendPrepare(pg->conn, name, text, 0, NULL))
+        return failed(pg, "send to the database");
+    if (!flush_all(pg, until_ms) || !read_results(pg, until_ms, arena, &none))
+        return false;
+    pg->prepared[pg->prepared_count++] = text;
+    return true;
+}
+
 static bool pg_run(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
                    struct arena *arena, struct sql_rows *ret_rows)
 {
     struct pg *pg = of(sql);
     int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
     const char *values[SQL_PARAMS_MAX] = {0};
-    char numbers[SQL_PARAMS_MAX][NUMBER_BYTES];
+    char numbers[SQL_PARAMS_MAX][NUMBER_BYTES], name[NUMBER_BYTES];
 
     assert(pg->conn);
     for (size_t i = 0; i < count; i++) {
@@ -194,11 +218,9 @@ static bool pg_run(struct sql *sql, const char *text, const struct sql_param *pa
             values[i] = arena_cstr(arena, params[i].text);
         }
     }
-    /* Without parameters the text may hold several statements: migrations do. */
-    int sent = count > 0
-                   ? PQsendQueryParams(pg->conn, text, (int)count, NULL, values, NULL, NULL, 0)
-                   : PQsendQuery(pg->conn, text);
-    if (!sent)
+    if (!prepare(pg, text, until_ms, arena, name))
+        return false;
+    if (!PQsendQueryPrepared(pg->conn, name, (int)count, values, NULL, NULL, 0))
         return failed(pg, "send to the database");
     return flush_all(pg, until_ms) && read_results(pg, until_ms, arena, ret_rows);
 }

@@ -352,8 +352,8 @@ static int setup(void **state)
     bench->config.claim_weights = score_defaults;
     bench_open(bench);
     world->queries = queries_new(&bench->loop, on_send, world);
-    world->tenure =
-        tenure_new(&bench->loop, world->queries, bench->copies, &bench->config, STR("n1"));
+    world->tenure = tenure_new(&bench->loop, world->queries, bench->copies, &bench->config,
+                               STR("n1"), STR("i1"));
     world->claimer = claimer_new(&bench->loop, &(struct claimer_config){.config = &bench->config,
                                                                         .node_id = STR("n1"),
                                                                         .queries = world->queries,

@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -420,6 +421,38 @@ class Fencing(ClaimCase):
         begun = time.monotonic()
         eventually("its copies end", lambda: not self.living(), 10)
         self.assertLess(time.monotonic() - begun, self.lease_ms * SLOW / 1000)
+
+
+    def once_each(self):
+        """No generation was ever started twice."""
+        starts = [(start.id, start.generation) for start in self.starts()]
+        self.assertEqual(len(starts), len(set(starts)), starts)
+
+    def test_two_agents_of_one_name(self):
+        """The image of a machine was copied: whoever has the lease keeps it, and the other has to wait until it ended."""
+        self.cluster(1, 2)
+        copy = self.dir / "copy"
+        copy.mkdir()
+        for path in self.nodes["a"].dir.iterdir():
+            if path.is_file():
+                shutil.copy(path, copy)
+        other = self.node(self.wires["a"].url, "a", data_dir="copy")
+        eventually("it is refused", lambda: self.once_each() or other.events("lease.other_instance"), 30)
+        self.once_each()
+        self.nodes["a"].kill()
+        eventually("the other has them", lambda: len([s for s in self.living() if int(s.generation) > 1]) == 2, 60)
+        self.all_run(self.server, 2, 60)
+        self.once_each()
+
+    def test_an_agent_with_another_data_dir(self):
+        """It knows nothing of what the one before it left running."""
+        self.cluster(1, 2)
+        self.nodes["a"].kill()
+        self.assertEqual(len(self.living()), 2)
+        self.node(self.wires["a"].url, "a", data_dir="elsewhere")
+        eventually("they run again", lambda: {int(start.generation) for start in self.living()} == {2}, 60)
+        self.all_run(self.server, 2, 60)
+        self.once_each()
 
 
 class Living(ClaimCase):

@@ -45,7 +45,9 @@ class DeployCase(Case):
         return {row["id"]: (row["address"], row["generation"]) for row in rows}
 
     def run_out(self, server, node):
-        """Waits until the lease of a node has run out."""
+        """The node says goodbye; waits until its lease has run out."""
+        self.ok(server.post(f"{NODE}/renew", {"node_id": node, "goodbye": True}))
+
         def gone():
             leases = self.ok(server.post(f"{NODE}/view", {"node_id": "watcher"}))["leases"]
             return any(lease["address"] == node and lease["left_ms"] < 0 for lease in leases)

@@ -49,10 +49,11 @@ enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op)
     return op->err;
 }
 
-struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command)
+struct deploys_op deploys_rig_put_as(struct deploys_rig *rig, enum deploy_type type, const char *id,
+                                     const char *command)
 {
     struct deploys_spec spec = {.id = str_of(id),
-                                .type = DEPLOY_DEPLOYMENT,
+                                .type = type,
                                 .package_name = STR("pkg"),
                                 .package_version = STR("1"),
                                 .command = str_of(command),
@@ -66,6 +67,11 @@ struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const
 
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     return op;
+}
+
+struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command)
+{
+    return deploys_rig_put_as(rig, DEPLOY_DEPLOYMENT, id, command);
 }
 
 struct deploys_op deploys_rig_get(struct deploys_rig *rig, const char *id)
@@ -98,14 +104,25 @@ struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, c
     return op;
 }
 
-static int64_t left_ms(struct deploys_rig *rig, const char *node)
+/* All leases, as they are now: of another time nothing is kept. */
+struct deploys_op deploys_rig_view(struct deploys_rig *rig)
 {
-    struct deploys_op op = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+    static int64_t within_ms = 1000000000;
+    struct deploys_op op = {
+        .verb = DEPLOYS_VIEW,
+        .u.view = {.if_version = DEPLOYS_ANY, .if_facts = DEPLOYS_ANY, .within_ms = within_ms++}};
 
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+static int64_t left_ms(struct deploys_rig *rig, const char *node)
+{
+    struct deploys_op op = deploys_rig_view(rig);
+
     for (size_t i = 0; i < op.u.view.lease_count; i++)
         if (str_is(op.u.view.leases[i].address, node))
-            return op.u.view.leases[i].left_ms;
+            return op.u.view.leases[i].until_ms - op.now_ms;
     return INT64_MIN;
 }
 

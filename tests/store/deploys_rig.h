@@ -19,11 +19,14 @@ void deploys_rig_close(struct deploys_rig *rig);
 enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op);
 
 /* A plain deployment; `change` may alter it first. */
+struct deploys_op deploys_rig_put_as(struct deploys_rig *rig, enum deploy_type type, const char *id,
+                                     const char *command);
 struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command);
 struct deploys_op deploys_rig_get(struct deploys_rig *rig, const char *id);
 struct deploys_op deploys_rig_renew(struct deploys_rig *rig, const char *node, int64_t lease_ms);
 struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, const char *id,
                                     const char *observed, int64_t generation);
+struct deploys_op deploys_rig_view(struct deploys_rig *rig); /* with all leases */
 /* A lease of this node that has run out. */
 void deploys_rig_lapse(struct deploys_rig *rig, const char *node);
 

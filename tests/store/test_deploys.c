@@ -205,6 +205,10 @@ static void test_an_older_database_goes_forward(void **state)
     deploys_rig_open(&rig, url, "/nowhere");
     deploys_rig_put(&rig, "web", "run");
     deploys_rig_close(&rig);
+    run_sql(url, "DROP INDEX berth_node_lease_goodbye");
+    run_sql(url, "DROP INDEX berth_node_lease_until");
+    run_sql(url, "ALTER TABLE berth_node_lease DROP COLUMN instance");
+    run_sql(url, "ALTER TABLE deployment DROP COLUMN free_from_ms");
     run_sql(url, "DROP INDEX berth_deployment_address");
     run_sql(url, "ALTER TABLE deployment DROP COLUMN ended");
     run_sql(url, "ALTER TABLE berth_deployment_status DROP COLUMN limits");
@@ -216,6 +220,7 @@ static void test_an_older_database_goes_forward(void **state)
     deploys_rig_renew(&rig, "n1", LEASE_MS);
     deploys_rig_close(&rig);
     run_sql(url, "DROP INDEX berth_deployment_address"); /* it is there again */
+    run_sql(url, "DROP INDEX berth_node_lease_until");
 }
 
 static void test_a_newer_database_is_left_alone(void **state)
@@ -229,9 +234,82 @@ static void test_a_newer_database_is_left_alone(void **state)
     (void)state;
     deploys_rig_open(&rig, url, "/nowhere");
     deploys_rig_close(&rig);
-    run_sql(url, "UPDATE berth_meta SET value = 999 WHERE name = 'schema'");
+    run_sql(url, "UPDATE berth_meta SET value = 999 WHERE name IN ('schema', 'schema_oldest')");
     assert_int_equal(deploys_open(&config, &none, &why), ERR_IO);
     assert_non_null(strstr(why.detail, "newer"));
+    assert_non_null(strstr(why.detail, "999"));
+}
+
+/* A later release added to every table, and says that this one may go on with them. */
+static void test_back_from_a_newer_release(void **state)
+{
+    static const char *const tables[] = {
+        "deployment",       "berth_deployment_status",  "berth_deployment_history",
+        "berth_node_lease", "berth_deployment_failure", "berth_meta"};
+    const char *url = fresh_url();
+    struct deploys_rig rig;
+    char sql[128];
+
+    (void)state;
+    deploys_rig_open(&rig, url, "/nowhere");
+    deploys_rig_put(&rig, "web", "run");
+    deploys_rig_close(&rig);
+    for (size_t i = 0; i < COUNT_OF(tables); i++) {
+        snprintf(sql, sizeof sql, "ALTER TABLE %s ADD COLUMN more INTEGER", tables[i]);
+        run_sql(url, sql);
+    }
+    run_sql(url, "UPDATE berth_meta SET value = 999 WHERE name = 'schema'");
+    deploys_rig_open(&rig, url, "/nowhere");
+    assert_int_equal(deploys_rig_get(&rig, "web").err, ERR_OK);
+    deploys_rig_put(&rig, "db", "run");
+    deploys_rig_renew(&rig, "n1", LEASE_MS);
+    deploys_rig_close(&rig);
+}
+
+static struct deploys_op view_since(struct deploys_rig *rig, int64_t version)
+{
+    struct deploys_op op = {
+        .verb = DEPLOYS_VIEW,
+        .u.view = {.if_version = version, .if_facts = DEPLOYS_ANY, .delta = true}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+/* Who knows an earlier version is told what changed since, by an instance that has seen it; by
+ * another everything. */
+static void test_view_of_what_changed(void **state)
+{
+    struct deploys_rig *rig = *state, other;
+    struct deploys_op del = {
+        .verb = DEPLOYS_DELETE, .id = STR("a"), .u.put.if_version = DEPLOYS_ANY};
+    struct deploys_op first, op;
+
+    deploys_rig_put(rig, "a", "run");
+    deploys_rig_put(rig, "b", "run");
+    deploys_rig_put(rig, "c", "run");
+    first = view_since(rig, DEPLOYS_ANY);
+    assert_true(!first.u.view.delta && first.u.view.count == 3 && !first.u.view.unchanged);
+    op = view_since(rig, first.version);
+    assert_true(!op.u.view.delta && op.u.view.unchanged);
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "b", "", 0).err, ERR_OK);
+    assert_int_equal(deploys_rig_call(rig, &del), ERR_OK);
+    deploys_rig_put(rig, "d", "run");
+    op = view_since(rig, first.version);
+    assert_true(op.u.view.delta && op.u.view.count == 2 && op.u.view.gone_count == 1);
+    assert_true(str_is(op.u.view.items[0].id, "b") && str_is(op.u.view.items[0].address, "n1"));
+    assert_true(str_is(op.u.view.items[1].id, "d") && str_is(op.u.view.gone[0], "a"));
+    deploys_rig_open(&other, rig->url, "/nowhere"); /* it has seen nothing of that */
+    op = view_since(&other, first.version);
+    assert_true(!op.u.view.delta && op.u.view.count == 3 && op.u.view.gone_count == 0);
+    deploys_rig_put(rig, "a", "run"); /* by one instance, seen by the other */
+    op = view_since(&other, op.version);
+    assert_true(op.u.view.delta && op.u.view.count == 1 && op.u.view.gone_count == 0);
+    op = view_since(rig, first.version); /* gone, and there again */
+    assert_true(op.u.view.delta && op.u.view.count == 3 && op.u.view.gone_count == 1);
+    assert_true(str_is(op.u.view.items[0].id, "a"));
+    deploys_rig_close(&other);
 }
 
 int main(void)
@@ -243,9 +321,11 @@ int main(void)
         DEPLOYS_TEST(test_list_pages_and_filters),
         DEPLOYS_TEST(test_deleted_and_made_again),
         DEPLOYS_TEST(test_history),
+        DEPLOYS_TEST(test_view_of_what_changed),
         cmocka_unit_test(test_an_existing_table_of_the_seed),
         cmocka_unit_test(test_an_older_database_goes_forward),
         cmocka_unit_test(test_a_newer_database_is_left_alone),
+        cmocka_unit_test(test_back_from_a_newer_release),
     };
 
     return deploys_main("deploys", tests, COUNT_OF(tests));

@@ -17,11 +17,11 @@ static void test_claim_and_what_stands_against_it(void **state)
     deploys_rig_put(rig, "web", "run");
     op = deploys_rig_claim(rig, "n1", "web", "", 0);
     assert_int_equal(op.err, ERR_CONFLICT);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_NO_LEASE);
+    assert_int_equal(op.refusal, DEPLOYS_NO_LEASE);
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_renew(rig, "n2", LEASE_MS);
     op = deploys_rig_claim(rig, "n1", "web", "", 7);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT); /* not that generation */
+    assert_int_equal(op.refusal, DEPLOYS_CONFLICT); /* not that generation */
     op = deploys_rig_claim(rig, "n1", "web", "", 0);
     assert_int_equal(op.err, ERR_OK);
     assert_int_equal(op.row.generation, 1);
@@ -29,12 +29,12 @@ static void test_claim_and_what_stands_against_it(void **state)
     op = deploys_rig_claim(rig, "n1", "web", "", 0); /* the answer was lost */
     assert_true(op.err == ERR_OK && op.u.claim.duplicate);
     op = deploys_rig_claim(rig, "n2", "web", "", 0);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT);
+    assert_int_equal(op.refusal, DEPLOYS_CONFLICT);
     assert_true(op.found && str_is(op.row.address, "n1"));
     op = deploys_rig_claim(rig, "n2", "web", "n1", 1);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_LEASE_ALIVE);
+    assert_int_equal(op.refusal, DEPLOYS_LEASE_ALIVE);
     op = deploys_rig_claim(rig, "n2", "nope", "", 0);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_CONFLICT);
+    assert_int_equal(op.refusal, DEPLOYS_CONFLICT);
     assert_false(op.found);
     assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
 }
@@ -102,8 +102,7 @@ static void test_a_late_renewal_is_a_new_assignment(void **state)
     assert_true(back.u.renew.lapsed);
     assert_int_equal(back.u.renew.count, 1);
     assert_int_equal(back.u.renew.items[0].generation, 2);
-    assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).u.claim.refusal,
-                     DEPLOYS_LEASE_ALIVE);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).refusal, DEPLOYS_LEASE_ALIVE);
     assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
 }
 
@@ -366,7 +365,7 @@ static void test_mass_loss_waits_for_an_operator(void **state)
     deploys_rig_lapse(rig, "n1");
     deploys_rig_lapse(rig, "n2");
     struct deploys_op op = deploys_rig_claim(rig, "n3", "a", "n1", 1);
-    assert_int_equal(op.u.claim.refusal, DEPLOYS_MASS_LOSS);
+    assert_int_equal(op.refusal, DEPLOYS_MASS_LOSS);
     assert_int_equal(deploys_rig_claim(rig, "n3", "b", "", 0).err, ERR_OK);
     assert_int_equal(deploys_rig_call(rig, &approve), ERR_OK);
     assert_true(approve.u.until.until_ms > 0);
@@ -378,7 +377,7 @@ static void test_mass_loss_waits_for_an_operator(void **state)
 static void test_a_goodbye_is_no_loss(void **state)
 {
     struct deploys_rig *rig = *state;
-    struct deploys_op view = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+    struct deploys_op view;
 
     deploys_rig_put(rig, "a", "run");
     deploys_rig_put(rig, "b", "run");
@@ -388,9 +387,8 @@ static void test_a_goodbye_is_no_loss(void **state)
     deploys_rig_renew(rig, "n1", 1000);
     goodbye(rig, "n1");
     goodbye(rig, "n2");
-    assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).u.claim.refusal,
-                     DEPLOYS_LEASE_ALIVE);
-    assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
+    assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).refusal, DEPLOYS_LEASE_ALIVE);
+    view = deploys_rig_view(rig);
     assert_int_equal(view.u.view.lease_count, 3);
     assert_true(view.u.view.leases[0].goodbye && !view.u.view.leases[2].goodbye);
     deploys_rig_lapse(rig, "n1");
@@ -400,7 +398,7 @@ static void test_a_goodbye_is_no_loss(void **state)
     assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).err, ERR_OK);
     deploys_rig_lapse(rig, "n1");
     deploys_rig_lapse(rig, "n2");
-    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "n2", 1).u.claim.refusal, DEPLOYS_MASS_LOSS);
+    assert_int_equal(deploys_rig_claim(rig, "n3", "b", "n2", 2).refusal, DEPLOYS_MASS_LOSS);
 }
 
 static struct deploys_op give_up(struct deploys_rig *rig, const char *node, int64_t generation)
@@ -421,7 +419,8 @@ static struct deploys_op give_up(struct deploys_rig *rig, const char *node, int6
 static void test_failures_are_remembered(void **state)
 {
     struct deploys_rig *rig = *state;
-    struct deploys_op op, view = {.verb = DEPLOYS_VIEW, .u.view.if_version = DEPLOYS_ANY};
+    struct deploys_op op, view = {.verb = DEPLOYS_VIEW,
+                                  .u.view = {.if_version = DEPLOYS_ANY, .if_facts = DEPLOYS_ANY}};
     struct deploys_op restart = {
         .verb = DEPLOYS_RESTART, .id = STR("web"), .u.put.if_version = DEPLOYS_ANY};
     int64_t first_ms;
@@ -467,13 +466,191 @@ static void test_drain_deadline(void **state)
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.drain_deadline_ms, 0);
 }
 
-/* R000-12/14: two claimers on two connections, the same rows: each row is won exactly once. */
+/* One of two that come at the same time. */
 struct racer {
     struct deploys_rig rig;
     const char *node;
     int won;
 };
 
+static struct deploys_op renew_as(struct deploys_rig *rig, const char *instance, int64_t lease_ms,
+                                  bool held)
+{
+    struct deploys_op op = {
+        .verb = DEPLOYS_RENEW,
+        .node = STR("n1"),
+        .instance = str_of(instance),
+        .u.renew = {.lease_ms = lease_ms, .if_version = DEPLOYS_ANY, .held = held}};
+
+    deploys_rig_call(rig, &op);
+    return op;
+}
+
+/* Two agents of one name: the lease is the first one's until it has run out, and then everything is
+ * assigned anew. The second can neither renew, nor claim, nor tell anything, nor say goodbye. */
+static void test_two_agents_of_one_name(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op, claim = {.verb = DEPLOYS_CLAIM,
+                                   .id = STR("b"),
+                                   .node = STR("n1"),
+                                   .instance = STR("second"),
+                                   .u.claim.observed = STR("")};
+    struct deploys_op yield = {.verb = DEPLOYS_YIELD,
+                               .id = STR("a"),
+                               .node = STR("n1"),
+                               .instance = STR("second"),
+                               .u.claim.generation = 1};
+    struct deploys_op status = {
+        .verb = DEPLOYS_STATUS, .node = STR("n1"), .instance = STR("second")};
+    struct deploys_op goodbye_of = {.verb = DEPLOYS_RENEW,
+                                    .node = STR("n1"),
+                                    .instance = STR("second"),
+                                    .u.renew = {.lease_ms = LEASE_MS, .goodbye = true}};
+
+    deploys_rig_put(rig, "a", "run");
+    deploys_rig_put(rig, "b", "run");
+    assert_int_equal(renew_as(rig, "first", LEASE_MS, false).err, ERR_OK);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
+    op = renew_as(rig, "second", LEASE_MS, false);
+    assert_int_equal(op.err, ERR_CONFLICT);
+    assert_int_equal(op.refusal, DEPLOYS_OTHER_INSTANCE);
+    assert_true(op.left_ms > 0 && op.left_ms <= LEASE_MS);
+    assert_int_equal(deploys_rig_call(rig, &claim), ERR_CONFLICT);
+    assert_int_equal(claim.refusal, DEPLOYS_OTHER_INSTANCE);
+    assert_int_equal(deploys_rig_call(rig, &yield), ERR_CONFLICT);
+    assert_int_equal(deploys_rig_call(rig, &status), ERR_CONFLICT);
+    assert_int_equal(deploys_rig_call(rig, &goodbye_of), ERR_CONFLICT);
+    op = renew_as(rig, "first", 1, false);
+    assert_true(op.err == ERR_OK && !op.u.renew.lapsed && op.u.renew.items[0].generation == 1);
+    do {
+        op = renew_as(rig, "second", LEASE_MS, true);
+    } while (op.err == ERR_CONFLICT);
+    assert_true(op.err == ERR_OK && op.u.renew.lapsed && op.u.renew.items[0].generation == 2);
+    assert_int_equal(renew_as(rig, "first", LEASE_MS, true).refusal, DEPLOYS_OTHER_INSTANCE);
+}
+
+/* An agent of the release before does not say who it is: it is taken for the right one, as it was
+ * then, and the next that does say so has the lease. */
+static void test_an_agent_that_does_not_say_who_it_is(void **state)
+{
+    struct deploys_rig *rig = *state;
+
+    deploys_rig_put(rig, "a", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    deploys_rig_claim(rig, "n1", "a", "", 0);
+    struct deploys_op op = renew_as(rig, "first", LEASE_MS, false);
+    assert_true(op.err == ERR_OK && !op.u.renew.lapsed && op.u.renew.items[0].generation == 1);
+    assert_int_equal(renew_as(rig, "second", LEASE_MS, false).err, ERR_CONFLICT);
+    assert_false(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.lapsed);
+    assert_int_equal(renew_as(rig, "second", LEASE_MS, false).err, ERR_CONFLICT);
+}
+
+/* Two that never were there come at once. */
+static void *come(void *arg)
+{
+    struct racer *racer = arg;
+
+    racer->won = renew_as(&racer->rig, racer->node, LEASE_MS, false).err == ERR_OK;
+    return NULL;
+}
+
+static void test_two_agents_come_at_once(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct racer racers[2] = {{.node = "first"}, {.node = "second"}};
+    pthread_t threads[2];
+
+    for (int i = 0; i < 2; i++)
+        deploys_rig_open(&racers[i].rig, rig->url, "/nowhere");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, come, &racers[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(racers[0].won + racers[1].won, 1);
+    for (int i = 0; i < 2; i++)
+        deploys_rig_close(&racers[i].rig);
+}
+
+/* The database's clock is put forward by an hour: all leases have run out. Who knows by its own
+ * clock that it never was without one keeps what it runs, in the same generation; who does not know
+ * gets it anew; and what somebody took meanwhile is gone. */
+static void test_the_clock_is_put_forward(void **state)
+{
+    static const char *const forward = "UPDATE berth_node_lease SET until_ms = until_ms - 3600000";
+    struct deploys_rig *rig = *state;
+    struct deploys_op op;
+
+    deploys_rig_put(rig, "a", "run");
+    renew_as(rig, "first", LEASE_MS, false);
+    deploys_rig_claim(rig, "n1", "a", "", 0);
+    run_sql(rig->url, forward);
+    op = renew_as(rig, "first", LEASE_MS, true);
+    assert_true(op.err == ERR_OK && !op.u.renew.lapsed && op.u.renew.items[0].generation == 1);
+    run_sql(rig->url, forward);
+    op = renew_as(rig, "first", LEASE_MS, false);
+    assert_true(op.u.renew.lapsed && op.u.renew.items[0].generation == 2);
+    run_sql(rig->url, forward);
+    deploys_rig_renew(rig, "n2", LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "a", "n1", 2).err, ERR_OK);
+    op = renew_as(rig, "first", LEASE_MS, true);
+    assert_true(op.err == ERR_OK && op.u.renew.count == 0);
+}
+
+static void put_as(struct deploys_rig *rig, enum deploy_type type)
+{
+    deploys_rig_put_as(rig, type, "each", "run");
+}
+
+static void delete_each(struct deploys_rig *rig)
+{
+    struct deploys_op op = {
+        .verb = DEPLOYS_DELETE, .id = STR("each"), .u.put.if_version = DEPLOYS_ANY};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+}
+
+static struct deploys_op claim_each(struct deploys_rig *rig)
+{
+    return deploys_rig_claim(rig, "n3", "each", "", deploys_rig_get(rig, "each").row.generation);
+}
+
+/* A daemon that becomes a deployment runs on other nodes until those hear of it, and they may not
+ * hear of it before their leases end. */
+static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_copy copy = {.id = STR("each"),
+                                .state = STR("stopping"),
+                                .healthy = STR("null"),
+                                .reason = STR(""),
+                                .limits = STR("")};
+    struct deploys_op status = {
+        .verb = DEPLOYS_STATUS, .node = STR("n1"), .u.status = {.copies = &copy, .count = 1}};
+
+    put_as(rig, DEPLOY_DAEMON);
+    three_nodes(rig);
+    put_as(rig, DEPLOY_DEPLOYMENT);
+    assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
+    delete_each(rig); /* nor is it forgotten in this way */
+    put_as(rig, DEPLOY_DEPLOYMENT);
+    assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
+    delete_each(rig);
+    put_as(rig, DEPLOY_DAEMON);
+    delete_each(rig);
+    put_as(rig, DEPLOY_DEPLOYMENT);
+    assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
+    /* The time is nearly over, and a node says that it is still at it. */
+    run_sql(rig->url, "UPDATE deployment SET free_from_ms = free_from_ms - 30000");
+    int64_t before_ms = deploys_rig_get(rig, "each").row.free_from_ms;
+    assert_int_equal(deploys_rig_call(rig, &status), ERR_OK);
+    assert_true(copy.stale);
+    assert_true(deploys_rig_get(rig, "each").row.free_from_ms > before_ms);
+    run_sql(rig->url, "UPDATE deployment SET free_from_ms = 1");
+    assert_int_equal(claim_each(rig).err, ERR_OK);
+}
+
+/* R000-12/14: two claimers on two connections, the same rows: each row is won exactly once. */
 enum { RACE_ROWS = 60 };
 
 static void *race(void *arg)
@@ -485,7 +662,7 @@ static void *race(void *arg)
 
         snprintf(id, sizeof id, "d%02d", i);
         struct deploys_op op = deploys_rig_claim(&racer->rig, racer->node, id, "", 0);
-        assert_true(op.err == ERR_OK || op.u.claim.refusal == DEPLOYS_CONFLICT);
+        assert_true(op.err == ERR_OK || op.refusal == DEPLOYS_CONFLICT);
         racer->won += op.err == ERR_OK;
     }
     return NULL;
@@ -531,6 +708,9 @@ static void test_the_server_is_killed_and_comes_back(void **state)
 {
     struct deploys_rig *rig = *state;
     struct deploys_op op = {.verb = DEPLOYS_GET, .id = STR("web")};
+    struct deploys_op renew = {.verb = DEPLOYS_RENEW,
+                               .node = STR("n1"),
+                               .u.renew = {.lease_ms = LEASE_MS, .if_version = DEPLOYS_ANY}};
     int64_t end_ms;
 
     if (!on_pg)
@@ -542,9 +722,7 @@ static void test_the_server_is_killed_and_comes_back(void **state)
     end_ms = clock_mono_ms() + 10000;
     while (deploys_rig_call(rig, &op) != ERR_STORE_DOWN)
         assert_true(clock_mono_ms() < end_ms);
-    int64_t before_ms = clock_mono_ms();
     assert_int_equal(deploys_rig_call(rig, &op), ERR_STORE_DOWN);
-    assert_true(clock_mono_ms() - before_ms < 1000);
     pg_server_start(&pg);
     end_ms = clock_mono_ms() + 20000;
     while (deploys_rig_call(rig, &op) != ERR_OK) {
@@ -552,7 +730,11 @@ static void test_the_server_is_killed_and_comes_back(void **state)
         poll(NULL, 0, 20);
     }
     assert_true(str_is(op.row.address, "n1") && op.row.generation == 1);
-    assert_false(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.lapsed);
+    while (deploys_rig_call(rig, &renew) != ERR_OK) { /* another connection */
+        assert_true(clock_mono_ms() < end_ms);
+        poll(NULL, 0, 20);
+    }
+    assert_false(renew.u.renew.lapsed);
 }
 
 int main(void)
@@ -574,6 +756,11 @@ int main(void)
         DEPLOYS_TEST(test_a_goodbye_is_no_loss),
         DEPLOYS_TEST(test_failures_are_remembered),
         DEPLOYS_TEST(test_drain_deadline),
+        DEPLOYS_TEST(test_two_agents_of_one_name),
+        DEPLOYS_TEST(test_an_agent_that_does_not_say_who_it_is),
+        DEPLOYS_TEST(test_two_agents_come_at_once),
+        DEPLOYS_TEST(test_the_clock_is_put_forward),
+        DEPLOYS_TEST(test_what_was_a_daemon_is_not_claimed_at_once),
         DEPLOYS_TEST(test_two_claimers_race),
         DEPLOYS_TEST(test_the_server_is_killed_and_comes_back),
     };

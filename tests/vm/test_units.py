@@ -1,5 +1,5 @@
 """berth as its package installs it: users, units, settings, limits, and a reboot. What restarts leave alone: test_restarts.py."""
-from case import Installed
+from case import AGENT, SERVER, Installed
 
 
 class Units(Installed):
@@ -28,6 +28,11 @@ class Units(Installed):
         for name in ("greedy", "bomb", "spinner"):
             self.vm.http("DELETE", f"/v1/deployments/{name}")
 
+
+class Reboots(Installed):
+    """What is back after a reboot is another agent to the server: it waits until the lease of the one before has ended."""
+    settings = {"agent": AGENT, "server": SERVER.replace("deploy_lease_ms: 15m", "deploy_lease_ms: 1m")}
+
     def test_reboot(self):
         """Deployments run again; what jobs ended with is known, also of one whose end nobody could be told of."""
         self.sh("rm -f /var/tmp/end /var/tmp/always /var/tmp/untold")
@@ -43,6 +48,6 @@ class Units(Installed):
         self.assertEqual(self.ended(told)["reason"], "EXIT_3")
         self.assertEqual(self.ended(untold)["reason"], "EXIT_5")
         self.eventually("the deployment runs again", lambda: self.copy_of("always").get("state") == "running" and
-                        self.sh("wc -l < /var/tmp/always").strip() == "2")
+                        self.sh("wc -l < /var/tmp/always").strip() == "2", 300)
         self.assertEqual(self.vm.run("pgrep --count --uid berth-agent --exact sleep").out.strip(), "1")
         self.vm.http("DELETE", "/v1/deployments/always")

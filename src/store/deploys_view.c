@@ -1,0 +1,341 @@
+/* What claimers see: the table, whose lease ends soon, what failed where. Thousands of nodes ask
+ * every few seconds and get nearly always the same answer, so the reading thread keeps both: the
+ * database is asked once for all of them, and who knows an earlier version is told what changed. */
+#include <assert.h>
+
+#include "base/clock.h"
+#include "store/deploys_private.h"
+
+enum {
+    FACTS_MS = 1000,  /* so old may they be */
+    TABLE_MS = 5000,  /* and the rows: somebody may have changed them without a new version */
+    PACE = 4,         /* reading the table takes at most a part in so many of the thread's time */
+    GONE_MAX = 10000, /* deletions that are remembered */
+};
+
+/* --- facts --- */
+
+/* One that is not among them has run out, or will not for a while: the claim will tell. */
+static bool read_leases(struct work *work, struct deploys_facts *facts)
+{
+/* clang-format off */
+#define LEASES(D)                                                                                  \
+    "SELECT address, until_ms, goodbye FROM berth_node_lease WHERE until_ms >= " D##_BEGUN         \
+    " AND until_ms < " D##_BEGUN " + CAST($1 AS BIGINT) AND goodbye = 0 UNION ALL"                 \
+    " SELECT address, until_ms, goodbye FROM berth_node_lease WHERE goodbye = 1 ORDER BY 1"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(LEASES);
+    struct sql_param within = SQL_INT(facts->within_ms);
+    struct sql_rows rows;
+
+    if (!sql_run(work->sql, &text, &within, 1, &facts->arena, &rows))
+        return false;
+    facts->lease_count = rows.count;
+    facts->leases = arena_array(&facts->arena, struct deploys_lease, rows.count + 1);
+    for (size_t i = 0; i < rows.count; i++)
+        facts->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
+                                                  .until_ms = sql_cell_int(&rows, i, 1),
+                                                  .goodbye = sql_cell_int(&rows, i, 2) != 0};
+    return true;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
+{
+    const unsigned char *at = bytes;
+
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ at[i]) * 0x100000001b3;
+    return hash;
+}
+
+static int64_t number_facts(const struct deploys_facts *facts)
+{
+    uint64_t hash = 0xcbf29ce484222325;
+
+    for (size_t i = 0; i < facts->lease_count; i++) {
+        const struct deploys_lease *lease = &facts->leases[i];
+
+        hash = hash_bytes(hash, lease->address.at, lease->address.len + 1);
+        hash = hash_bytes(hash, &lease->until_ms, sizeof lease->until_ms);
+        hash = hash_bytes(hash, &lease->goodbye, sizeof lease->goodbye);
+    }
+    for (size_t i = 0; i < facts->failure_count; i++) {
+        hash = hash_bytes(hash, facts->failures[i].id.at, facts->failures[i].id.len + 1);
+        hash = hash_bytes(hash, facts->failures[i].address.at, facts->failures[i].address.len + 1);
+    }
+    return (int64_t)(hash >> 16); /* every reader of JSON can hold that */
+}
+
+/* All nodes ask every few seconds: the database is asked once. */
+static bool read_facts(struct work *work)
+{
+    struct deploys_facts *facts = work->facts;
+    int64_t within_ms = work->op->u.view.within_ms, now_ms = clock_mono_ms();
+
+    if (!work->facts_old && facts->read_mono_ms && facts->within_ms == within_ms &&
+        now_ms < facts->read_mono_ms + FACTS_MS)
+        return true;
+    facts->read_mono_ms = 0;
+    facts->within_ms = within_ms;
+    arena_reset(&facts->arena);
+    if (!read_leases(work, facts) ||
+        !deploys_failures(work, STR_NONE, &facts->arena, &facts->failures, &facts->failure_count))
+        return false;
+    facts->number = number_facts(facts);
+    facts->read_mono_ms = now_ms;
+    return true;
+}
+
+static void tell_facts(struct work *work)
+{
+    const struct deploys_facts *facts = work->facts;
+    struct deploys_op *op = work->op;
+
+    op->u.view.facts = facts->number;
+    op->u.view.same_facts = op->u.view.if_facts == facts->number;
+    if (op->u.view.same_facts)
+        return;
+    op->u.view.lease_count = facts->lease_count;
+    op->u.view.leases = arena_array(op->arena, struct deploys_lease, facts->lease_count + 1);
+    for (size_t i = 0; i < facts->lease_count; i++) {
+        op->u.view.leases[i] = facts->leases[i];
+        op->u.view.leases[i].address = arena_str(op->arena, facts->leases[i].address);
+    }
+    op->failure_count = facts->failure_count;
+    op->failures = arena_array(op->arena, struct deploys_failure, facts->failure_count + 1);
+    for (size_t i = 0; i < facts->failure_count; i++) {
+        op->failures[i] = facts->failures[i];
+        op->failures[i].id = arena_str(op->arena, facts->failures[i].id);
+        op->failures[i].address = arena_str(op->arena, facts->failures[i].address);
+        op->failures[i].reason = arena_str(op->arena, facts->failures[i].reason);
+    }
+}
+
+/* --- the table --- */
+
+struct deploys_gone {
+    struct str id;
+    int64_t at; /* the version that does not have it */
+};
+
+void deploys_table_done(struct deploys_table *table)
+{
+    arena_free(&table->arena);
+    arena_free(&table->gone_arena);
+    *table = (struct deploys_table){0};
+}
+
+static bool read_page(struct work *work, struct deploys_table *table, size_t *room)
+{
+/* One that ran to its end is as good as disabled: nobody counts it, nobody claims it. */
+/* clang-format off */
+#define VIEW(D)                                                                                    \
+    "SELECT " D##_TEXT("id") ", type, enabled AND ended = '', address, generation, selector, "     \
+    D##_WHEN("created_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE "                   \
+    D##_ID " > $1 ORDER BY " D##_ID " LIMIT CAST($2 AS BIGINT)"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(VIEW);
+    struct sql_param params[] = {
+        SQL_STR(table->count ? table->rows[table->count - 1].row.id : STR("")),
+        SQL_INT(DEPLOYS_PAGE_MAX)};
+    struct sql_rows rows;
+
+    if (!sql_run(work->sql, &text, params, COUNT_OF(params), &table->arena, &rows))
+        return false;
+    if (*room < table->count + rows.count) {
+        size_t old = *room * sizeof *table->rows;
+
+        *room = 2 * (table->count + rows.count);
+        table->rows =
+            old ? arena_resize(&table->arena, table->rows, old, *room * sizeof *table->rows)
+                : arena_array(&table->arena, struct deploys_seen, *room);
+    }
+    for (size_t i = 0; i < rows.count; i++)
+        table->rows[table->count++].row =
+            (struct deploy_row){.id = sql_cell(&rows, i, 0),
+                                .type = deploy_type_by_name(sql_cell(&rows, i, 1)),
+                                .enabled = sql_cell_bool(&rows, i, 2),
+                                .address = sql_cell(&rows, i, 3),
+                                .generation = sql_cell_int(&rows, i, 4),
+                                .selector = sql_cell(&rows, i, 5),
+                                .created_at = sql_cell(&rows, i, 6),
+                                .updated_at = sql_cell(&rows, i, 7)};
+    table->whole = rows.count < DEPLOYS_PAGE_MAX;
+    return true;
+}
+
+static bool same_row(const struct deploy_row *a, const struct deploy_row *b)
+{
+    return a->type == b->type && a->enabled == b->enabled && a->generation == b->generation &&
+           str_eq(a->address, b->address) && str_eq(a->selector, b->selector) &&
+           str_eq(a->created_at, b->created_at) && str_eq(a->updated_at, b->updated_at);
+}
+
+static void note_gone(struct deploys_table *table, struct str id, int64_t at)
+{
+    if (table->gone_count == GONE_MAX) { /* who knows less than this reads everything */
+        arena_reset(&table->gone_arena);
+        table->gone_count = 0;
+        table->gone = NULL;
+        table->since = at;
+    }
+    if (!table->gone)
+        table->gone = arena_array(&table->gone_arena, struct deploys_gone, GONE_MAX);
+    table->gone[table->gone_count++] =
+        (struct deploys_gone){.id = arena_str(&table->gone_arena, id), .at = at};
+}
+
+/* Each row has the version in which it was found to be as it is. Both are in the order of ids. */
+static void compare(struct deploys_table *table, const struct deploys_table *old, int64_t version)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < table->count; i++) {
+        struct deploys_seen *seen = &table->rows[i];
+        int order = -1;
+
+        while (at < old->count && (order = str_cmp(old->rows[at].row.id, seen->row.id)) < 0)
+            note_gone(table, old->rows[at++].row.id, version);
+        seen->changed = version;
+        if (at < old->count && order == 0) {
+            if (same_row(&seen->row, &old->rows[at].row))
+                seen->changed = old->rows[at].changed;
+            at++;
+        }
+    }
+    while (at < old->count)
+        note_gone(table, old->rows[at++].row.id, version);
+}
+
+/* The rows are those of version `version`, or later ones: what was changed while they were read has
+ * the version there is behind that. */
+static bool read_table(struct work *work, int64_t version)
+{
+    struct deploys_table *table = work->table, fresh = {0};
+    int64_t begun_ms = clock_mono_ms();
+    size_t room = 0;
+
+    do {
+        if (!read_page(work, &fresh, &room)) {
+            arena_free(&fresh.arena);
+            return false;
+        }
+    } while (!fresh.whole);
+    if (!deploys_meta(work)) {
+        arena_free(&fresh.arena);
+        return false;
+    }
+    fresh.gone = table->gone;
+    fresh.gone_count = table->gone_count;
+    fresh.gone_arena = table->gone_arena;
+    fresh.since = table->version ? table->since : work->op->version;
+    /* Who has the version that is known already is told what was changed without a new one. */
+    compare(&fresh, table, work->op->version + (work->op->version == table->version));
+    fresh.version = version;
+    fresh.read_mono_ms = clock_mono_ms();
+    fresh.took_ms = fresh.read_mono_ms - begun_ms;
+    arena_free(&table->arena);
+    *table = fresh;
+    return true;
+}
+
+/* op->version becomes that of the rows: the table's, or of not long ago if there are many. */
+static bool keep_table(struct work *work)
+{
+    struct deploys_table *table = work->table;
+    struct deploys_op *op = work->op;
+    int64_t age_ms = clock_mono_ms() - table->read_mono_ms;
+    int64_t pause_ms = table->count > DEPLOYS_PAGE_MAX ? PACE * table->took_ms : 0;
+
+    if (op->u.view.if_version == op->version)
+        return true; /* it will not be told of any row */
+    if ((!table->version || age_ms >= TABLE_MS ||
+         (table->version != op->version && age_ms >= pause_ms)) &&
+        !read_table(work, op->version))
+        return false;
+    op->version = table->version;
+    return true;
+}
+
+static void tell_row(struct deploys_op *op, const struct deploy_row *row)
+{
+    struct deploy_row *to = &op->u.view.items[op->u.view.count++];
+
+    *to = *row;
+    to->id = arena_str(op->arena, row->id);
+    to->address = arena_str(op->arena, row->address);
+    to->selector = arena_str(op->arena, row->selector);
+    to->created_at = arena_str(op->arena, row->created_at);
+    to->updated_at = arena_str(op->arena, row->updated_at);
+}
+
+/* What changed since the version the claimer has. False: too much, or nobody knows. */
+static bool tell_changes(struct work *work)
+{
+    const struct deploys_table *table = work->table;
+    struct deploys_op *op = work->op;
+    int64_t since = op->u.view.if_version;
+    size_t changed = 0, gone = 0;
+
+    /* A version that is not there yet is that of a database which was put back. */
+    if (!op->u.view.delta || since < table->since || since > table->version)
+        return false;
+    for (size_t i = 0; i < table->count; i++)
+        changed += table->rows[i].changed > since;
+    for (size_t i = 0; i < table->gone_count; i++)
+        gone += table->gone[i].at > since;
+    if (changed + gone > DEPLOYS_PAGE_MAX)
+        return false;
+    op->u.view.items = arena_array(op->arena, struct deploy_row, changed + 1);
+    op->u.view.gone = arena_array(op->arena, struct str, gone + 1);
+    for (size_t i = 0; i < table->count; i++)
+        if (table->rows[i].changed > since)
+            tell_row(op, &table->rows[i].row);
+    for (size_t i = 0; i < table->gone_count; i++)
+        if (table->gone[i].at > since)
+            op->u.view.gone[op->u.view.gone_count++] = arena_str(op->arena, table->gone[i].id);
+    return true;
+}
+
+static void tell_page(struct work *work)
+{
+    const struct deploys_table *table = work->table;
+    struct deploys_op *op = work->op;
+    struct str after = op->u.view.after.at ? op->u.view.after : STR("");
+    size_t low = 0, high = table->count, left;
+
+    while (low < high) { /* the first behind it */
+        size_t middle = low + (high - low) / 2;
+
+        if (str_cmp(table->rows[middle].row.id, after) > 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    left = table->count - low;
+    op->u.view.delta = false;
+    op->u.view.more = left > DEPLOYS_PAGE_MAX;
+    op->u.view.items = arena_array(op->arena, struct deploy_row, DEPLOYS_PAGE_MAX + 1);
+    for (size_t i = 0; i < left && i < DEPLOYS_PAGE_MAX; i++)
+        tell_row(op, &table->rows[low + i].row);
+}
+
+/* Leases end without a new version, and failures are forgotten without one: both have a number of
+ * their own. */
+bool deploys_view(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    bool first = op->u.view.after.len == 0;
+
+    if (!deploys_meta(work) || !keep_table(work) || (first && !read_facts(work)))
+        return false;
+    if (first)
+        tell_facts(work);
+    op->u.view.approved_until_ms = work->approved_until_ms;
+    op->u.view.unchanged = op->u.view.if_version == op->version;
+    if (op->u.view.unchanged)
+        op->u.view.delta = false;
+    else if (!first || !tell_changes(work))
+        tell_page(work);
+    return true;
+}
