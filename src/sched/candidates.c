@@ -174,11 +174,11 @@ bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *me
 /* Is there a member that could do it and where no attempt ended before? */
 static bool has_other(const struct dispatch *dispatch, const struct snap_pool *pool)
 {
-    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
     unsigned wants = candidates_wants(&dispatch->spec);
 
     for (uint32_t i = 0; i < pool->counts[wants]; i++) {
-        const struct snap_node *member = &nodes[pool->members[wants][i]];
+        const struct snap_node *member = snapshot_numbered(snapshot, pool->members[wants][i]);
 
         if (!has_failed(dispatch, member->node->id) && candidates_fits(dispatch, member))
             return true;
@@ -279,14 +279,15 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
 static void scan_members(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                          bool again_ok, bool with_room, const struct policy_rules *rules)
 {
-    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
     uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
 
     assert(keep <= SCHED_SAMPLE_MAX);
     for (uint32_t i = 0; i < count; i++) {
         struct policy_candidate candidate;
 
-        if (!may_take(dispatch, &nodes[members[i]], rules, again_ok, &candidate))
+        if (!may_take(dispatch, snapshot_numbered(snapshot, members[i]), rules, again_ok,
+                      &candidate))
             continue;
         if (with_room && candidate.load >= candidate.max - candidate.spare) {
             leave_out(dispatch, &candidate, WHY_FULL);
@@ -342,7 +343,7 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
                              bool again_ok, const struct policy_rules *rules)
 {
     const struct sched_config *config = &dispatch->loop->sched->config;
-    const struct snap_node *nodes = dispatch->loop->snapshot->nodes;
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
     uint32_t picks[SCHED_SAMPLE_MAX];
     assert(config->sample_k > 0 && config->sample_k <= SCHED_SAMPLE_MAX);
     size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
@@ -350,7 +351,7 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     if (!config->candidate_shuffle)
         qsort(picks, picked, sizeof *picks, by_number);
     for (size_t i = 0; i < picked; i++)
-        if (may_take(dispatch, &nodes[members[picks[i]]], rules, again_ok,
+        if (may_take(dispatch, snapshot_numbered(snapshot, members[picks[i]]), rules, again_ok,
                      &dispatch->list[dispatch->count]))
             dispatch->count++;
 }

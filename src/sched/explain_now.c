@@ -89,10 +89,11 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
 {
     struct dispatch *dispatch = survey->dispatch;
     const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct snap_node *node;
     struct node *only = NULL;
+    struct snap_at at = {0};
 
-    for (size_t i = 0; i < snapshot->count; i++) {
-        const struct snap_node *node = &snapshot->nodes[i];
+    for (size_t i = 0; (node = snapshot_next(snapshot, &at)); i++) {
         struct policy_candidate candidate;
         unsigned why = judge(survey, node, is_member_of(dispatch, pool, node), &candidate);
 

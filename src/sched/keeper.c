@@ -181,7 +181,7 @@ static void publish(struct keeper *keeper)
 
     assert(keeper->unconfirmed == 0 && !keeper->before);
     keeper->before = keeper->current;
-    keeper->current = members_publish(keeper->members, keeper->before);
+    keeper->current = members_publish(keeper->members);
     assert(!keeper->members->dirty && !keeper->aboard);
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
@@ -471,10 +471,13 @@ static void sample(struct keeper *keeper, int64_t now_ms)
     int64_t mono_ms = clock_mono_ms();
     int64_t past_ms = mono_ms - keeper->sampled_ms;
     struct tally *tally = hours_at(&keeper->hours, now_ms);
+    const struct snap_node *member;
+    struct snap_at at = {0};
 
     keeper->sampled_ms = mono_ms;
-    for (size_t i = 0; tally && past_ms <= 3 * SAMPLE_EVERY_MS && i < keeper->current->count; i++)
-        tally_note_machine(tally, keeper->current->nodes[i].node, past_ms);
+    while (tally && past_ms <= 3 * SAMPLE_EVERY_MS &&
+           (member = snapshot_next(keeper->current, &at)))
+        tally_note_machine(tally, member->node, past_ms);
     hours_tidy(&keeper->hours, now_ms);
 }
 
@@ -483,9 +486,10 @@ static void scan(struct keeper *keeper)
     int64_t now_ms = *loop_of(keeper)->wall_ms;
     struct census census = {0};
     const struct snapshot *snapshot = keeper->current;
+    const struct snap_node *member;
 
-    for (size_t i = 0; snapshot && i < snapshot->count; i++) {
-        struct node *node = snapshot->nodes[i].node;
+    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
+        struct node *node = member->node;
 
         scan_node(keeper, node, now_ms);
         forget_old_jobs(node, now_ms);

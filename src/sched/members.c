@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "sched/blackboard.h"
 
 /* Longer than any poll, push or call may last. */
@@ -17,11 +18,7 @@ struct members *members_new(const struct pool_pair *config_pairs, size_t count)
     struct members *members = calloc(1, sizeof *members);
 
     assert(members);
-    members->config_pairs = calloc(count ? count : 1, sizeof *config_pairs);
-    assert(members->config_pairs);
-    if (count)
-        memcpy(members->config_pairs, config_pairs, count * sizeof *config_pairs);
-    members->config_pair_count = count;
+    members_books_init(members, config_pairs, count);
     return members;
 }
 
@@ -32,6 +29,7 @@ void members_free(struct members *members)
 
     if (!members)
         return;
+    members_books_free(members);
     for (size_t i = 0; (member = map_next(&members->by_id, &i));) {
         facts_unref(member->facts);
         free(member);
@@ -45,7 +43,7 @@ void members_free(struct members *members)
     }
     map_free(&members->by_id);
     map_free(&members->nodes);
-    free(members->config_pairs);
+    free(members->changed);
     free(members);
 }
 
@@ -101,7 +99,8 @@ static struct node *take_retired(struct members *members)
     if (map_get(&members->by_id, node->id))
         return NULL; /* it came back */
     if (members->now_ms - node->retired_ms < MEMBERS_RETIRED_MS || atomic_load(&node->link) ||
-        atomic_load(&node->pending)) {
+        atomic_load(&node->pending) || node->unpublished || node->offered ||
+        atomic_load(&node->freed)) {
         int64_t retired_ms = node->retired_ms;
 
         retire(members, node);
@@ -157,6 +156,21 @@ struct node *members_node(struct members *members, struct str id)
     return node;
 }
 
+/* The next snapshot is to tell. */
+static void note_changed(struct members *members, struct node *node)
+{
+    members->dirty = true;
+    if (node->unpublished)
+        return;
+    node->unpublished = true;
+    if (members->changed_count == members->changed_cap) {
+        members->changed_cap = members->changed_cap ? members->changed_cap * 2 : 64;
+        members->changed =
+            mem_resize(members->changed, members->changed_cap * sizeof *members->changed);
+    }
+    members->changed[members->changed_count++] = node;
+}
+
 struct node *members_put(struct members *members, struct str id, struct facts *facts)
 {
     struct node *node = members_node(members, id);
@@ -171,7 +185,7 @@ struct node *members_put(struct members *members, struct str id, struct facts *f
     }
     facts_unref(member->facts);
     member->facts = facts;
-    members->dirty = true;
+    note_changed(members, node);
     return node;
 }
 
@@ -183,9 +197,9 @@ bool members_del(struct members *members, struct str id)
         return false;
     clear_live(member->node);
     retire(members, member->node);
+    note_changed(members, member->node);
     facts_unref(member->facts);
     free(member);
-    members->dirty = true;
     return true;
 }
 

@@ -2,6 +2,8 @@
  */
 #include "sched/snapshot.h"
 
+#include "base/mem.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +40,43 @@ void facts_unref(struct facts *facts)
     free(facts);
 }
 
+static const struct node *node_of(const struct str *item)
+{
+    return item ? container_of(item, struct node, id) : NULL;
+}
+
+static const struct snap_pool *pool_of(const struct str *item)
+{
+    return item ? container_of(item, struct snap_pool, id) : NULL;
+}
+
 const struct snap_node *snapshot_node(const struct snapshot *snapshot, struct str id)
 {
-    return snapshot ? map_get(&snapshot->by_id, id) : NULL;
+    const struct node *node = snapshot ? node_of(snap_list_find(snapshot->by_id, id)) : NULL;
+
+    return node ? snapshot_numbered(snapshot, node->number) : NULL;
+}
+
+const struct snap_node *snapshot_next(const struct snapshot *snapshot, struct snap_at *at)
+{
+    const struct node *node = snapshot ? node_of(snap_list_next(snapshot->by_id, at)) : NULL;
+
+    return node ? snapshot_numbered(snapshot, node->number) : NULL;
+}
+
+const struct snap_pool *snapshot_next_pool(const struct snapshot *snapshot, struct snap_at *at)
+{
+    return snapshot ? pool_of(snap_list_next(snapshot->by_pool, at)) : NULL;
+}
+
+struct snap_at snapshot_after(const struct snapshot *snapshot, struct str id)
+{
+    return snapshot && id.at ? snap_list_after(snapshot->by_id, id) : (struct snap_at){0};
+}
+
+struct snap_at snapshot_after_pool(const struct snapshot *snapshot, struct str id)
+{
+    return snapshot && id.at ? snap_list_after(snapshot->by_pool, id) : (struct snap_at){0};
 }
 
 static const struct snap_pool *pool_by_id(const struct snapshot *snapshot, struct str src,
@@ -51,7 +87,7 @@ static const struct snap_pool *pool_by_id(const struct snapshot *snapshot, struc
     if (!snapshot || src.len + tgt.len + 2 > sizeof id)
         return NULL;
     pool_id(src, tgt, id);
-    return map_get(&snapshot->by_pool, str_of(id));
+    return pool_of(snap_list_find(snapshot->by_pool, str_of(id)));
 }
 
 const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
@@ -78,230 +114,549 @@ bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool 
     return pool_member(&node->facts->pool, pool->src, pool->tgt, wants);
 }
 
-void snapshot_free(struct snapshot *snapshot)
+/* --- nodes by number --- */
+
+static void chunk_unref(struct snap_chunk *chunk)
 {
-    if (!snapshot)
+    if (--chunk->refs > 0)
         return;
-    for (size_t i = 0; i < snapshot->count; i++)
-        facts_unref(snapshot->nodes[i].facts);
-    map_free(&snapshot->by_id);
-    map_free(&snapshot->by_pool);
-    arena_free(&snapshot->arena);
-    free(snapshot);
+    for (size_t i = 0; i < SNAP_CHUNK; i++)
+        facts_unref(chunk->nodes[i].facts);
+    free(chunk);
 }
 
-static int by_node_id(const void *a, const void *b)
+static void table_unref(struct snap_table *table)
 {
-    const struct snap_node *left = a, *right = b;
-
-    return str_cmp(left->node->id, right->node->id);
+    if (!table || --table->refs > 0)
+        return;
+    for (size_t i = 0; i < table->chunk_count; i++)
+        chunk_unref(table->chunks[i]);
+    free(table);
 }
 
-static int by_pool_id(const void *a, const void *b)
+/* The same chunks, and empty ones up to a number. */
+static struct snap_table *table_copy(const struct snap_table *table, size_t numbers)
 {
-    const struct snap_pool *left = a, *right = b;
+    size_t had = table ? table->chunk_count : 0, wanted = (numbers + SNAP_CHUNK - 1) / SNAP_CHUNK;
+    size_t count = had > wanted ? had : wanted;
+    struct snap_table *made = mem_alloc(sizeof *made + count * sizeof *made->chunks);
 
-    return str_cmp(left->id, right->id);
+    *made = (struct snap_table){.refs = 1, .chunk_count = count};
+    for (size_t i = 0; i < count; i++) {
+        made->chunks[i] = i < had ? table->chunks[i] : mem_new(struct snap_chunk);
+        made->chunks[i]->refs++;
+    }
+    return made;
 }
 
-static void copy_nodes(struct snapshot *snapshot, const struct members *members)
+/* In a chunk that only this table has. Takes over the reference to `facts`. */
+static void table_set(struct members *members, struct snap_table *table, struct node *node,
+                      struct facts *facts)
 {
-    const struct member *member;
+    struct snap_chunk **chunk = &table->chunks[node->number / SNAP_CHUNK];
+    struct snap_node *place;
 
-    snapshot->nodes = arena_array(&snapshot->arena, struct snap_node, members->by_id.count + 1);
-    for (size_t i = 0; (member = map_next(&members->by_id, &i));)
-        snapshot->nodes[snapshot->count++] =
-            (struct snap_node){.node = member->node, .facts = facts_ref(member->facts)};
-    qsort(snapshot->nodes, snapshot->count, sizeof *snapshot->nodes, by_node_id);
-    for (size_t i = 0; i < snapshot->count; i++)
-        map_put(&snapshot->by_id, snapshot->nodes[i].node->id, &snapshot->nodes[i]);
+    if ((*chunk)->refs > 1) {
+        struct snap_chunk *own = mem_alloc(sizeof *own);
+
+        *own = **chunk;
+        own->refs = 1;
+        for (size_t i = 0; i < SNAP_CHUNK; i++)
+            if (own->nodes[i].facts)
+                facts_ref(own->nodes[i].facts);
+        (*chunk)->refs--;
+        *chunk = own;
+        members->copied += SNAP_CHUNK;
+    }
+    place = &(*chunk)->nodes[node->number % SNAP_CHUNK];
+    facts_unref(place->facts);
+    *place = (struct snap_node){.node = facts ? node : NULL, .facts = facts};
 }
 
-/* The pools being gathered: found by id while members are counted. */
-struct gather {
-    struct snapshot *snapshot;
-    struct map seen; /* pool id -> struct snap_pool * (in the arena, unsorted) */
-    struct snap_pool **pools;
-    size_t count, cap;
-    struct pool_pair *pairs; /* scratch of declared() */
-    size_t pair_cap;
+static struct snap_node table_get(const struct snap_table *table, uint32_t number)
+{
+    return table && number / SNAP_CHUNK < table->chunk_count
+               ? table->chunks[number / SNAP_CHUNK]->nodes[number % SNAP_CHUNK]
+               : (struct snap_node){0};
+}
+
+/* --- pools --- */
+
+static void pool_hold(const struct str *item)
+{
+    ((struct snap_pool *)pool_of(item))->refs++;
+}
+
+static void pool_drop(const struct str *item)
+{
+    struct snap_pool *pool = (struct snap_pool *)pool_of(item);
+
+    if (--pool->refs == 0)
+        free(pool);
+}
+
+static const struct snap_kind pool_kind = {.hold = pool_hold, .drop = pool_drop};
+
+/* What of `wants` a node fulfils from now on, as a bit for each combination; 0: it is no member. */
+struct pool_edit {
+    uint32_t number;
+    uint32_t bits;
+    size_t turn; /* of two about one node the later one holds */
 };
 
-static struct snap_pool *gather_pool(struct gather *gather, struct str src, struct str tgt)
+/* A pool as the keeper knows it: there as long as somebody declares it, or the configuration does.
+ */
+struct pool_book {
+    struct snap_pool *pool; /* of the last snapshot; NULL: not there yet */
+    struct str id, src, tgt;
+    struct snap_pool *old; /* while a snapshot is made: what `pool` was */
+    size_t declared;
+    bool touched; /* is among those with edits, or without a pool */
+    struct pool_book *next_touched;
+    struct pool_edit *edits;
+    size_t edit_count, edit_cap;
+    char text[];
+};
+
+/* A snapshot being made. */
+struct edition {
+    struct members *members;
+    struct pool_book *touched;
+    struct snap_edit *pools;
+    size_t pool_count, pool_cap;
+    int64_t version;
+};
+
+static struct str put_text(char **to, struct str text)
+{
+    struct str put = {.at = *to, .len = text.len};
+
+    memcpy(*to, text.at, text.len);
+    (*to)[text.len] = '\0';
+    *to += text.len + 1;
+    return put;
+}
+
+static struct pool_book *find_book(struct members *members, struct str src, struct str tgt)
 {
     char id[POOL_ID_MAX];
+    struct pool_book *book;
+    char *text;
 
-    pool_id(src, tgt, id);
-    struct snap_pool *pool = map_get(&gather->seen, str_of(id));
-    if (pool)
-        return pool;
     assert(src.len > 0 && tgt.len > 0);
-    pool = arena_new(&gather->snapshot->arena, struct snap_pool);
-    pool->id = arena_str(&gather->snapshot->arena, str_of(id));
-    pool->src = arena_str(&gather->snapshot->arena, src);
-    pool->tgt = arena_str(&gather->snapshot->arena, tgt);
-    map_put(&gather->seen, pool->id, pool);
-    if (gather->count == gather->cap) {
-        gather->cap = gather->cap ? gather->cap * 2 : 64;
-        gather->pools = realloc(gather->pools, gather->cap * sizeof *gather->pools);
-        assert(gather->pools);
-    }
-    gather->pools[gather->count++] = pool;
-    return pool;
+    pool_id(src, tgt, id);
+    book = map_get(&members->books, str_of(id));
+    if (book)
+        return book;
+    book = mem_zeroed(1, sizeof *book + strlen(id) + src.len + tgt.len + 3);
+    text = book->text;
+    book->id = put_text(&text, str_of(id));
+    book->src = put_text(&text, src);
+    book->tgt = put_text(&text, tgt);
+    map_put(&members->books, book->id, book);
+    return book;
+}
+
+static void book_free(struct pool_book *book)
+{
+    if (book->pool)
+        pool_drop(&book->pool->id);
+    free(book->edits);
+    free(book);
+}
+
+void members_books_init(struct members *members, const struct pool_pair *config_pairs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        find_book(members, config_pairs[i].src, config_pairs[i].tgt)->declared++;
+}
+
+void members_books_free(struct members *members)
+{
+    struct pool_book *book;
+
+    table_unref(members->table);
+    snap_list_unref(members->id_list);
+    snap_list_unref(members->pool_list);
+    for (size_t i = 0; (book = map_next(&members->books, &i));)
+        book_free(book);
+    map_free(&members->books);
+    idmap_free(&members->any_pairs);
+    idmap_free(&members->any_types);
+    free(members->pairs);
+}
+
+static void touch(struct edition *edition, struct pool_book *book)
+{
+    if (book->touched)
+        return;
+    book->touched = true;
+    book->next_touched = edition->touched;
+    edition->touched = book;
 }
 
 /* The pairs a node names and can serve, each once; good until the next call. A node may name
  * thousands: nothing here may cost their square. */
-static size_t declared(struct gather *gather, const struct pool_facts *facts)
+static size_t declared(struct members *members, const struct pool_facts *facts)
 {
-    if (facts->nmt_count > gather->pair_cap) {
-        gather->pair_cap = facts->nmt_count;
-        gather->pairs = realloc(gather->pairs, gather->pair_cap * sizeof *gather->pairs);
-        assert(gather->pairs);
+    if (facts->nmt_count > members->pair_cap) {
+        members->pair_cap = facts->nmt_count;
+        members->pairs = mem_resize(members->pairs, members->pair_cap * sizeof *members->pairs);
     }
-    return pool_pairs(facts, NULL, 0, 0, gather->pairs, gather->pair_cap);
+    return pool_pairs(facts, NULL, 0, 0, members->pairs, members->pair_cap);
 }
 
-/* Every pool somebody declares, or the configuration lists. `any` nodes join these afterwards. */
-static void gather_names(struct gather *gather, const struct members *members)
+/* Every pool somebody declares is there. `any` nodes join these afterwards. */
+static void declare(struct edition *edition, const struct pool_facts *facts, bool more)
 {
-    const struct snapshot *snapshot = gather->snapshot;
+    struct members *members = edition->members;
+    size_t count = declared(members, facts);
 
-    for (size_t i = 0; i < members->config_pair_count; i++)
-        gather_pool(gather, members->config_pairs[i].src, members->config_pairs[i].tgt);
-    for (size_t i = 0; i < snapshot->count; i++) {
-        const struct pool_facts *facts = &snapshot->nodes[i].facts->pool;
-        size_t count = declared(gather, facts);
+    for (size_t i = 0; i < count + facts->type_count; i++) {
+        struct pool_book *book =
+            i < count ? find_book(members, members->pairs[i].src, members->pairs[i].tgt)
+                      : find_book(members, TYPE_POOL, facts->types[i - count]);
 
-        for (size_t p = 0; p < count; p++)
-            gather_pool(gather, gather->pairs[p].src, gather->pairs[p].tgt);
-        for (size_t t = 0; t < facts->type_count; t++)
-            gather_pool(gather, TYPE_POOL, facts->types[t]);
+        assert(more || book->declared > 0);
+        book->declared += more ? 1 : (size_t)-1;
+        touch(edition, book);
     }
 }
 
-/* What of `wants` a member of the pool fulfils, as a bit for each combination. */
-static unsigned fulfils(const struct snap_pool *pool, const struct pool_facts *facts)
+/* What of `wants` a member of the pool fulfils. */
+static unsigned fulfils(const struct pool_book *book, const struct pool_facts *facts)
 {
     unsigned bits = 0;
 
-    if (str_eq(pool->src, TYPE_POOL))
-        return pool_type_member(facts, pool->tgt) ? (1u << POOL_WANTS) - 1 : 0;
+    if (str_eq(book->src, TYPE_POOL))
+        return pool_type_member(facts, book->tgt) ? (1u << POOL_WANTS) - 1 : 0;
     for (unsigned wants = 0; wants < POOL_WANTS; wants++)
-        if (pool_member(facts, pool->src, pool->tgt, wants))
+        if (pool_member(facts, book->src, book->tgt, wants))
             bits |= 1u << wants;
     return bits;
 }
 
-static void join(struct snap_pool *pool, uint32_t index, unsigned bits)
+static void edit(struct edition *edition, struct pool_book *book, uint32_t number, unsigned bits)
 {
-    for (unsigned wants = 0; wants < POOL_WANTS; wants++)
-        if (bits & (1u << wants)) {
-            assert(!pool->counts[wants] || !pool->members[wants] ||
-                   pool->members[wants][pool->counts[wants] - 1] < index); /* once, in order */
-            if (pool->members[wants])
-                pool->members[wants][pool->counts[wants]] = index;
-            pool->counts[wants]++;
-        }
+    touch(edition, book);
+    if (book->edit_count == book->edit_cap) {
+        book->edit_cap = book->edit_cap ? book->edit_cap * 2 : 8;
+        book->edits = mem_resize(book->edits, book->edit_cap * sizeof *book->edits);
+    }
+    book->edits[book->edit_count] =
+        (struct pool_edit){.number = number, .bits = bits, .turn = book->edit_count};
+    book->edit_count++;
 }
 
-/* A node joins the pools it names; one that takes any pair or any type looks at all of them. */
-static void join_pools(struct gather *gather, uint32_t index)
+/* A node joins, or leaves, the pools it names; one that takes any pair or any type is in all. */
+static void join_pools(struct edition *edition, uint32_t number, const struct pool_facts *facts,
+                       bool joins)
 {
-    const struct pool_facts *facts = &gather->snapshot->nodes[index].facts->pool;
+    struct members *members = edition->members;
     bool any_type = pool_type_member(facts, TYPE_ANY);
+    struct pool_book *book;
 
-    for (size_t i = 0; (facts->nmt_any || any_type) && i < gather->count; i++) {
-        struct snap_pool *pool = gather->pools[i];
-        bool task = str_eq(pool->src, TYPE_POOL);
-
-        if (task ? any_type : facts->nmt_any)
-            join(pool, index, fulfils(pool, facts));
-    }
+    for (size_t i = 0; (facts->nmt_any || any_type) && (book = map_next(&members->books, &i));)
+        if (str_eq(book->src, TYPE_POOL) ? any_type : facts->nmt_any)
+            edit(edition, book, number, joins ? fulfils(book, facts) : 0);
     if (!facts->nmt_any) {
         struct pool_facts named = *facts;
-        size_t count = declared(gather, facts);
+        size_t count = declared(members, facts);
 
         named.nmt_any = true; /* it names the pair: that need not be looked up again */
-        for (size_t p = 0; p < count; p++) {
-            struct snap_pool *pool =
-                gather_pool(gather, gather->pairs[p].src, gather->pairs[p].tgt);
-
-            join(pool, index, fulfils(pool, &named));
+        for (size_t i = 0; i < count; i++) {
+            book = find_book(members, members->pairs[i].src, members->pairs[i].tgt);
+            edit(edition, book, number, joins ? fulfils(book, &named) : 0);
         }
     }
-    for (size_t t = 0; !any_type && t < facts->type_count; t++) {
-        struct snap_pool *pool = gather_pool(gather, TYPE_POOL, facts->types[t]);
-
-        join(pool, index, fulfils(pool, facts));
+    for (size_t i = 0; !any_type && i < facts->type_count; i++) {
+        book = find_book(members, TYPE_POOL, facts->types[i]);
+        edit(edition, book, number, joins ? fulfils(book, facts) : 0);
     }
 }
 
-/* Two passes over the nodes: the first counts, so that the arrays fit exactly. */
-static void fill_pools(struct gather *gather)
+/* A pool that was not there: who takes anything is in it. */
+static void join_any(struct edition *edition, struct pool_book *book)
 {
-    struct snapshot *snapshot = gather->snapshot;
+    struct members *members = edition->members;
+    const struct member *member;
+    const struct idmap *any =
+        str_eq(book->src, TYPE_POOL) ? &members->any_types : &members->any_pairs;
 
-    for (uint32_t i = 0; i < snapshot->count; i++)
-        join_pools(gather, i);
-    for (size_t p = 0; p < gather->count; p++)
-        for (unsigned wants = 0; wants < POOL_WANTS; wants++) {
-            struct snap_pool *pool = gather->pools[p];
-
-            pool->members[wants] = arena_array(&snapshot->arena, uint32_t, pool->counts[wants] + 1);
-            pool->counts[wants] = 0;
-        }
-    for (uint32_t i = 0; i < snapshot->count; i++)
-        join_pools(gather, i);
+    for (size_t i = 0; (member = idmap_next(any, &i));)
+        edit(edition, book, member->node->number, fulfils(book, &member->facts->pool));
 }
 
-static bool same_members(const struct snap_pool *a, const struct snapshot *in_a,
-                         const struct snap_pool *b, const struct snapshot *in_b)
+static void note_any(struct idmap *any, struct member *member, uint32_t number, bool is_any)
 {
-    for (unsigned wants = 0; wants < POOL_WANTS; wants++) {
-        if (a->counts[wants] != b->counts[wants])
+    if (is_any)
+        idmap_put(any, number, member);
+    else
+        idmap_del(any, number);
+}
+
+/* Which pools there are has to be known before anybody joins all of them. */
+static void change_pools(struct edition *edition)
+{
+    struct members *members = edition->members;
+
+    for (size_t i = 0; i < members->changed_count; i++) {
+        const struct node *node = members->changed[i];
+        struct member *member = map_get(&members->by_id, node->id);
+        struct snap_node before = table_get(members->table, node->number);
+        const struct pool_facts *facts = member ? &member->facts->pool : NULL;
+
+        if (facts)
+            declare(edition, facts, true);
+        if (before.facts)
+            declare(edition, &before.facts->pool, false);
+        note_any(&members->any_pairs, member, node->number, facts && facts->nmt_any);
+        note_any(&members->any_types, member, node->number,
+                 facts && pool_type_member(facts, TYPE_ANY));
+    }
+    for (size_t i = 0; i < members->changed_count; i++) {
+        const struct node *node = members->changed[i];
+        const struct member *member = map_get(&members->by_id, node->id);
+        struct snap_node before = table_get(members->table, node->number);
+
+        if (before.facts)
+            join_pools(edition, node->number, &before.facts->pool, false);
+        if (member)
+            join_pools(edition, node->number, &member->facts->pool, true);
+    }
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const struct pool_edit *left = a, *right = b;
+
+    if (left->number != right->number)
+        return left->number < right->number ? -1 : 1;
+    return (left->turn > right->turn) - (left->turn < right->turn);
+}
+
+static bool is_member(const struct snap_pool *pool, unsigned wants, uint32_t number)
+{
+    uint32_t low = 0, high = pool ? pool->counts[wants] : 0;
+
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+
+        if (pool->members[wants][middle] == number)
+            return true;
+        if (pool->members[wants][middle] < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+/* In order, one for each node, and only those that change something. */
+static void tidy_edits(struct pool_book *book)
+{
+    size_t kept = 0;
+
+    if (book->edit_count)
+        qsort(book->edits, book->edit_count, sizeof *book->edits, by_number);
+    for (size_t i = 0; i < book->edit_count; i++) {
+        unsigned bits = 0;
+
+        if (i + 1 < book->edit_count && book->edits[i + 1].number == book->edits[i].number)
+            continue;
+        for (unsigned wants = 0; wants < POOL_WANTS; wants++)
+            bits |= (unsigned)is_member(book->pool, wants, book->edits[i].number) << wants;
+        if (bits != book->edits[i].bits)
+            book->edits[kept++] = book->edits[i];
+    }
+    book->edit_count = kept;
+}
+
+/* Members of the old pool with the edits made. */
+static uint32_t merge(const struct pool_book *book, unsigned wants, uint32_t *to)
+{
+    const struct snap_pool *old = book->pool;
+    uint32_t count = 0, at = 0, end = old ? old->counts[wants] : 0;
+
+    for (size_t i = 0; i < book->edit_count; i++) {
+        const struct pool_edit *edit = &book->edits[i];
+
+        while (at < end && old->members[wants][at] < edit->number)
+            to[count++] = old->members[wants][at++];
+        if (at < end && old->members[wants][at] == edit->number)
+            at++;
+        if (edit->bits >> wants & 1)
+            to[count++] = edit->number;
+    }
+    while (at < end)
+        to[count++] = old->members[wants][at++];
+    return count;
+}
+
+/* Whoever fulfils nothing, or this as well: the list is that of all members. */
+static bool is_all(const struct pool_book *book, unsigned wants)
+{
+    if (book->pool && book->pool->members[wants] != book->pool->members[0])
+        return false;
+    for (size_t i = 0; i < book->edit_count; i++)
+        if ((book->edits[i].bits >> wants & 1) != (book->edits[i].bits & 1))
             return false;
-        for (uint32_t i = 0; i < a->counts[wants]; i++)
-            if (in_a->nodes[a->members[wants][i]].node != in_b->nodes[b->members[wants][i]].node)
-                return false;
-    }
     return true;
 }
 
-static void finish_pools(struct gather *gather, const struct snapshot *before)
+static struct snap_pool *pool_make(struct edition *edition, const struct pool_book *book)
 {
-    struct snapshot *snapshot = gather->snapshot;
+    size_t text = book->id.len + book->src.len + book->tgt.len + 3, most = 0;
+    struct snap_pool *pool;
+    uint32_t *to;
+    char *name;
 
-    snapshot->pools = arena_array(&snapshot->arena, struct snap_pool, gather->count + 1);
-    snapshot->pool_count = gather->count;
-    for (size_t i = 0; i < gather->count; i++)
-        snapshot->pools[i] = *gather->pools[i];
-    qsort(snapshot->pools, snapshot->pool_count, sizeof *snapshot->pools, by_pool_id);
-    for (size_t i = 0; i < snapshot->pool_count; i++) {
-        struct snap_pool *pool = &snapshot->pools[i];
-        const struct snap_pool *old = before ? map_get(&before->by_pool, pool->id) : NULL;
-
-        pool->version =
-            old && same_members(pool, snapshot, old, before) ? old->version : snapshot->version;
-        map_put(&snapshot->by_pool, pool->id, pool);
+    for (unsigned wants = 0; wants < POOL_WANTS; wants++)
+        most += (book->pool ? book->pool->counts[wants] : 0) + book->edit_count;
+    pool = mem_alloc(sizeof *pool + most * sizeof *to + text);
+    *pool = (struct snap_pool){.version = edition->version, .refs = 1};
+    to = (uint32_t *)(pool + 1);
+    name = (char *)(to + most);
+    pool->id = put_text(&name, book->id);
+    pool->src = put_text(&name, book->src);
+    pool->tgt = put_text(&name, book->tgt);
+    for (unsigned wants = 0; wants < POOL_WANTS; wants++) {
+        if (wants && is_all(book, wants)) {
+            pool->members[wants] = pool->members[0];
+            pool->counts[wants] = pool->counts[0];
+            continue;
+        }
+        pool->members[wants] = to;
+        pool->counts[wants] = merge(book, wants, to);
+        edition->members->copied += pool->counts[wants];
+        to += pool->counts[wants];
     }
+    return pool;
 }
 
-struct snapshot *members_publish(struct members *members, const struct snapshot *before)
+static void list_pool(struct edition *edition, const struct snap_pool *pool, bool gone)
 {
-    struct snapshot *snapshot = calloc(1, sizeof *snapshot);
-    struct gather gather = {.snapshot = snapshot};
+    if (edition->pool_count == edition->pool_cap) {
+        edition->pool_cap = edition->pool_cap ? edition->pool_cap * 2 : 16;
+        edition->pools = mem_resize(edition->pools, edition->pool_cap * sizeof *edition->pools);
+    }
+    edition->pools[edition->pool_count++] = (struct snap_edit){.item = &pool->id, .gone = gone};
+}
 
-    assert(snapshot);
-    snapshot->version = ++members->version;
+/* Makes a new pool if there is to be another one. The old one is returned: its name is still read.
+ */
+static struct snap_pool *settle_pool(struct edition *edition, struct pool_book *book)
+{
+    struct snap_pool *old = book->pool;
+
+    if (!book->declared) {
+        if (old)
+            list_pool(edition, old, true);
+        book->pool = NULL;
+        return old;
+    }
+    if (!old)
+        join_any(edition, book);
+    tidy_edits(book);
+    if (old && !book->edit_count)
+        return NULL;
+    book->pool = pool_make(edition, book);
+    list_pool(edition, book->pool, false);
+    return old;
+}
+
+static void settle_pools(struct edition *edition)
+{
+    struct members *members = edition->members;
+    struct pool_book *book;
+    struct snap_list *list;
+
+    if (!members->pool_list) /* the first: those of the configuration are new */
+        for (size_t i = 0; (book = map_next(&members->books, &i));)
+            touch(edition, book);
+    for (book = edition->touched; book; book = book->next_touched)
+        book->old = settle_pool(edition, book);
+    if (edition->pool_count || !members->pool_list) {
+        list = snap_list_edit(members->pool_list, &pool_kind, edition->pools, edition->pool_count,
+                              &members->copied);
+        snap_list_unref(members->pool_list);
+        members->pool_list = list;
+    }
+    for (struct pool_book *next; (book = edition->touched); edition->touched = next) {
+        next = book->next_touched;
+        if (book->old)
+            pool_drop(&book->old->id);
+        book->old = NULL;
+        book->touched = false;
+        free(book->edits);
+        book->edits = NULL;
+        book->edit_count = book->edit_cap = 0;
+        if (!book->declared) {
+            map_del(&members->books, book->id);
+            book_free(book);
+        }
+    }
+    free(edition->pools);
+}
+
+static void settle_nodes(struct members *members)
+{
+    struct snap_table *table = table_copy(members->table, members->nodes.count);
+    struct snap_edit *edits = mem_array(struct snap_edit, members->changed_count + 1);
+    size_t edit_count = 0;
+
+    members->copied += table->chunk_count;
+    for (size_t i = 0; i < members->changed_count; i++) {
+        struct node *node = members->changed[i];
+        const struct member *member = map_get(&members->by_id, node->id);
+        bool was = table_get(members->table, node->number).facts != NULL;
+
+        if (member || was)
+            table_set(members, table, node, member ? facts_ref(member->facts) : NULL);
+        if (was != (member != NULL))
+            edits[edit_count++] = (struct snap_edit){.item = &node->id, .gone = was};
+        node->unpublished = false;
+    }
+    members->changed_count = 0;
+    table_unref(members->table);
+    members->table = table;
+    if (edit_count || !members->id_list) {
+        struct snap_list *list =
+            snap_list_edit(members->id_list, NULL, edits, edit_count, &members->copied);
+
+        snap_list_unref(members->id_list);
+        members->id_list = list;
+    }
+    free(edits);
+}
+
+struct snapshot *members_publish(struct members *members)
+{
+    struct snapshot *snapshot = mem_new(struct snapshot);
+    struct edition edition = {.members = members, .version = ++members->version};
+
     members->dirty = false;
-    copy_nodes(snapshot, members);
-    gather_names(&gather, members);
-    fill_pools(&gather);
-    finish_pools(&gather, before);
-    map_free(&gather.seen);
-    free(gather.pools);
-    free(gather.pairs);
+    members->copied = 0;
+    change_pools(&edition);
+    settle_pools(&edition);
+    settle_nodes(members);
+    members->table->refs++;
+    *snapshot = (struct snapshot){.version = members->version,
+                                  .count = members->id_list->count,
+                                  .pool_count = members->pool_list->count,
+                                  .table = members->table,
+                                  .by_id = snap_list_ref(members->id_list),
+                                  .by_pool = snap_list_ref(members->pool_list)};
     assert(snapshot->count == members->by_id.count);
     return snapshot;
+}
+
+void snapshot_free(struct snapshot *snapshot)
+{
+    if (!snapshot)
+        return;
+    table_unref(snapshot->table);
+    snap_list_unref(snapshot->by_id);
+    snap_list_unref(snapshot->by_pool);
+    free(snapshot);
 }

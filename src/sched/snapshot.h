@@ -1,7 +1,8 @@
 /* Membership as dispatch sees it: who is there, what they can do, which pools they are in. A
- * snapshot never changes; a change makes a new version. What moves with every heartbeat or reserve
- * (load, health, time) stands in node structs whose address never changes, as relaxed atomics:
- * advisory, the store decides.
+ * snapshot never changes; a change makes a new version, which shares with the one before all that
+ * did not change: what is made anew is a chunk of nodes and the pools that were joined or left.
+ * What moves with every heartbeat or reserve (load, health, time) stands in node structs whose
+ * address never changes, as relaxed atomics: advisory, the store decides.
  *
  * One writer (the keeper) owns `struct members` and publishes; each loop reads its own pointer. */
 #ifndef SCHED_SNAPSHOT_H
@@ -12,6 +13,7 @@
 #include "base/map.h"
 #include "model/lease.h"
 #include "model/pool.h"
+#include "sched/snap_list.h"
 
 enum {
     NODE_RING = 100, /* the last jobs health_score looks at */
@@ -48,11 +50,16 @@ struct node {
     _Atomic uint32_t holder;
     _Atomic uint64_t link_order;
     _Atomic uint32_t ring_at;
-    struct node_watch watch;   /* the keeper's alone */
+    _Atomic bool freed;      /* it stands in the keeper's list of those that may have room again, */
+    struct node *next_freed; /* before this one */
+    struct node_watch watch; /* the keeper's alone */
     struct node *next_retired; /* in members->first_retired */
     int64_t retired_ms;
     bool in_retired;
-    uint64_t change_order; /* and: of the last change of it that became true in the store */
+    bool unpublished;          /* and: in members->changed */
+    bool offered;              /* and: it stands in the queue's list of nodes that may have room, */
+    struct node *next_offered; /* before this one */
+    uint64_t change_order;     /* and: of the last change of it that became true in the store */
     int64_t version, registered_ms; /* and: of its record, as last known */
     int64_t told_ms;    /* and: heartbeat_ms as last told to, or heard from, other instances */
     uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
@@ -84,30 +91,67 @@ struct facts *facts_ref(struct facts *facts);
 void facts_unref(struct facts *facts); /* NULL is fine */
 
 struct snap_node {
-    struct node *node;
+    struct node *node; /* NULL: nobody has this number */
     struct facts *facts;
 };
 
+enum { SNAP_CHUNK = 128 };
+
+/* Nodes by their numbers, in chunks that versions share. */
+struct snap_chunk {
+    int refs; /* the tables that have it; the keeper's, as all of these */
+    struct snap_node nodes[SNAP_CHUNK];
+};
+
+struct snap_table {
+    int refs;
+    size_t chunk_count;
+    struct snap_chunk *chunks[];
+};
+
+/* Never changes; shared by the versions in which its members are the same. */
 struct snap_pool {
     struct str id;       /* "en:zh", "type:dev" */
     struct str src, tgt; /* of a task pool: "type", NAME */
-    /* Members by what a request wants beyond the pool (POOL_WANT_*): indices into nodes. */
-    uint32_t *members[POOL_WANTS];
+    /* Members by what a request wants beyond the pool (POOL_WANT_*): their numbers, in order. */
+    const uint32_t *members[POOL_WANTS];
     uint32_t counts[POOL_WANTS];
     int64_t version; /* of the snapshot in which its members last changed */
+    int refs;
 };
 
 struct snapshot {
     int64_t version;
-    struct snap_node *nodes; /* sorted by id */
     size_t count;
-    struct snap_pool *pools; /* sorted by id */
     size_t pool_count;
-    struct map by_id;   /* -> struct snap_node * */
-    struct map by_pool; /* -> struct snap_pool * */
-    struct arena arena; /* all arrays and pool names */
+    struct snap_table *table;
+    struct snap_list *by_id;   /* of struct node */
+    struct snap_list *by_pool; /* of struct snap_pool */
 };
 
+static inline const struct snap_node *snapshot_numbered(const struct snapshot *snapshot,
+                                                        uint32_t number)
+{
+    return &snapshot->table->chunks[number / SNAP_CHUNK]->nodes[number % SNAP_CHUNK];
+}
+
+/* That node as this version has it; NULL: it has not. */
+static inline const struct snap_node *snapshot_of(const struct snapshot *snapshot,
+                                                  const struct node *node)
+{
+    bool there = node->number / SNAP_CHUNK < snapshot->table->chunk_count;
+    const struct snap_node *member = there ? snapshot_numbered(snapshot, node->number) : NULL;
+
+    return member && member->node == node ? member : NULL;
+}
+
+/* `for (struct snap_at at = {0}; (node = snapshot_next(snapshot, &at));)` in the order of their
+ * ids; the same for pools. No snapshot has none. */
+const struct snap_node *snapshot_next(const struct snapshot *snapshot, struct snap_at *at);
+const struct snap_pool *snapshot_next_pool(const struct snapshot *snapshot, struct snap_at *at);
+/* A walk that begins with the first one behind a name; at == NULL: with the first of all. */
+struct snap_at snapshot_after(const struct snapshot *snapshot, struct str id);
+struct snap_at snapshot_after_pool(const struct snapshot *snapshot, struct str id);
 const struct snap_node *snapshot_node(const struct snapshot *snapshot, struct str id);
 const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
                                       struct str tgt);
@@ -128,10 +172,19 @@ struct members {
     struct map nodes;                          /* also of members that left */
     int64_t now_ms;                            /* the keeper's, as of its last tick */
     struct node *first_retired, *last_retired; /* members that left, oldest first */
-    struct pool_pair *config_pairs; /* `pools:` of the configuration, for nodes with nmt `any` */
-    size_t config_pair_count;
-    int64_t version; /* of the last snapshot published */
+    int64_t version;                           /* of the last snapshot published */
     bool dirty;
+
+    struct node **changed; /* put or deleted since then, each once */
+    size_t changed_count, changed_cap;
+    /* Of the last snapshot, held by us too. */
+    struct snap_table *table;
+    struct snap_list *id_list, *pool_list;
+    struct map books;                  /* pool id -> struct pool_book *, see snapshot.c */
+    struct idmap any_pairs, any_types; /* number -> struct member *: in all such pools */
+    struct pool_pair *pairs;           /* scratch */
+    size_t pair_cap;
+    size_t copied; /* nodes, members and places of lists written for the last snapshot */
 };
 
 struct members *members_new(const struct pool_pair *config_pairs, size_t count);
@@ -143,8 +196,11 @@ struct node *members_put(struct members *members, struct str id, struct facts *f
 bool members_del(struct members *members, struct str id);
 struct facts *members_facts(const struct members *members, struct str id); /* NULL: not a member */
 size_t members_count(const struct members *members);
-/* A new version with everything put since the last; the old ones stay as they are. `before` (may be
- * NULL) is the last one, to tell which pools changed. */
-struct snapshot *members_publish(struct members *members, const struct snapshot *before);
+/* A new version with everything put since the last; the old ones stay as they are. */
+struct snapshot *members_publish(struct members *members);
+/* Between members.c and snapshot.c. */
+void members_books_init(struct members *members, const struct pool_pair *config_pairs,
+                        size_t count); /* `pools:`, for nodes with nmt `any` */
+void members_books_free(struct members *members);
 
 #endif

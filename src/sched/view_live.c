@@ -169,13 +169,14 @@ void view_live_tick(struct view_live *live)
     const struct snapshot *snapshot = loop_of(live)->snapshot;
     int64_t now_ms = *loop_of(live)->wall_ms;
     struct telling *telling = NULL;
+    const struct snap_node *member;
     size_t begun = 0;
 
     if (!own_name(live) || !snapshot || llabs(live->next_tell_ms - now_ms) < TELL_EVERY_MS)
         return;
     live->next_tell_ms = now_ms;
-    for (size_t i = 0; i < snapshot->count; i++) {
-        struct node *node = snapshot->nodes[i].node;
+    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
+        struct node *node = member->node;
         int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
 
         if (beat_ms <= node->told_ms)

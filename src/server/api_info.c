@@ -15,8 +15,9 @@ static uint32_t count_ready(const struct snapshot *snapshot, const struct snap_p
 
     assert(pool->counts[0] <= snapshot->count);
     for (uint32_t i = 0; i < pool->counts[0]; i++)
-        ready += atomic_load_explicit(&snapshot->nodes[pool->members[0][i]].node->health,
-                                      memory_order_relaxed) == NODE_READY;
+        ready +=
+            atomic_load_explicit(&snapshot_numbered(snapshot, pool->members[0][i])->node->health,
+                                 memory_order_relaxed) == NODE_READY;
     return ready;
 }
 
@@ -38,19 +39,15 @@ void api_pools(struct call *call)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     int64_t limit = LIST_DEFAULT, shown = 0;
-    size_t i = 0;
+    struct snap_at at = snapshot_after_pool(snapshot, cursor);
+    const struct snap_pool *pool, *last = NULL;
 
     if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
         return;
-    while (snapshot && cursor.at && i < snapshot->pool_count &&
-           str_cmp(snapshot->pools[i].id, cursor) <= 0)
-        i++;
     jsonw_obj(&w);
     jsonw_key(&w, "pools");
     jsonw_arr(&w);
-    for (; snapshot && i < snapshot->pool_count && shown < limit; i++, shown++) {
-        const struct snap_pool *pool = &snapshot->pools[i];
-
+    for (; shown < limit && (pool = snapshot_next_pool(snapshot, &at)); shown++, last = pool) {
         jsonw_obj(&w);
         jsonw_kstr(&w, "pool_id", pool->id);
         jsonw_kstr(&w, "src", pool->src);
@@ -61,8 +58,8 @@ void api_pools(struct call *call)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    bool more = snapshot && i > 0 && i < snapshot->pool_count;
-    jsonw_kstr(&w, "next_cursor", more ? snapshot->pools[i - 1].id : STR_NONE);
+    bool more = shown == limit && snapshot_next_pool(snapshot, &at);
+    jsonw_kstr(&w, "next_cursor", more ? last->id : STR_NONE);
     write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);

@@ -61,10 +61,11 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
 {
     size_t count = snapshot ? snapshot->count : 0;
     size_t shown = (int64_t)count < most ? count : (size_t)most;
+    struct snap_at at = {0}, again = {0};
 
     metrics_head(text, "berth_node_slots", "gauge", "Slots of a node: max, reserved, running");
     for (size_t i = 0; i < shown; i++) {
-        const struct node *node = snapshot->nodes[i].node;
+        const struct node *node = snapshot_next(snapshot, &at)->node;
         struct counts counts = counts_of(node);
 
         put_node(text, "berth_node_slots", node->id, "max", atomic_load(&node->max));
@@ -74,10 +75,11 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
     metrics_head(text, "berth_node_level", "gauge",
                  "Load of a node's machine: 0 normal, 1 warning, 2 danger, 3 critical");
     for (size_t i = 0; i < shown; i++) {
-        int32_t level = atomic_load(&snapshot->nodes[i].node->level);
+        const struct node *node = snapshot_next(snapshot, &again)->node;
+        int32_t level = atomic_load(&node->level);
 
         if (level >= 0) /* a node without an agent has none */
-            put_node(text, "berth_node_level", snapshot->nodes[i].node->id, NULL, level);
+            put_node(text, "berth_node_level", node->id, NULL, level);
     }
     metrics_head(text, "berth_nodes_unlisted", "gauge",
                  "Nodes without series of their own, see metrics_nodes_max");

@@ -176,22 +176,6 @@ void api_node_show(struct call *call)
     sched_send(call->worker->sched, &own->op);
 }
 
-/* The first node behind the cursor. */
-static size_t first_after(const struct snapshot *snapshot, struct str cursor)
-{
-    size_t low = 0, high = snapshot ? snapshot->count : 0;
-
-    while (cursor.at && low < high) {
-        size_t middle = (low + high) / 2;
-
-        if (str_cmp(snapshot->nodes[middle].node->id, cursor) <= 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 void api_node_list(struct call *call)
 {
     const struct snapshot *snapshot = call->worker->sched->snapshot;
@@ -201,7 +185,8 @@ void api_node_list(struct call *call)
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     int64_t limit = LIST_DEFAULT, shown = 0;
-    size_t i = first_after(snapshot, cursor);
+    struct snap_at at = snapshot_after(snapshot, cursor);
+    const struct snap_node *node, *last = NULL;
 
     if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
         return;
@@ -218,21 +203,21 @@ void api_node_list(struct call *call)
     jsonw_obj(&w);
     jsonw_key(&w, "nodes");
     jsonw_arr(&w);
-    for (; snapshot && i < snapshot->count && shown < limit; i++) {
-        enum node_health now = (enum node_health)atomic_load(&snapshot->nodes[i].node->health);
+    for (; shown < limit && (node = snapshot_next(snapshot, &at)); last = node) {
+        enum node_health now = (enum node_health)atomic_load(&node->node->health);
 
         if (health.at && now != node_health_by_name(health))
             continue;
-        if (!selector_match(selector, snapshot->nodes[i].facts->label_values))
+        if (!selector_match(selector, node->facts->label_values))
             continue;
         jsonw_obj(&w);
-        node_write(&w, &snapshot->nodes[i], call->worker->sched);
+        node_write(&w, node, call->worker->sched);
         jsonw_end_obj(&w);
         shown++;
     }
     jsonw_end_arr(&w);
-    bool more = snapshot && shown > 0 && i < snapshot->count;
-    jsonw_kstr(&w, "next_cursor", more ? snapshot->nodes[i - 1].node->id : STR_NONE);
+    bool more = shown == limit && snapshot_next(snapshot, &at);
+    jsonw_kstr(&w, "next_cursor", more ? last->node->id : STR_NONE);
     write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);

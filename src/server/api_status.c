@@ -210,8 +210,9 @@ static void tasks_listed(struct store_op *op)
     jsonw_obj(&w);
     jsonw_key(&w, "servers");
     jsonw_obj(&w);
+    struct snap_at at = {0};
     for (size_t i = 0; i < count; i++) {
-        cards[i] = card_of(&snapshot->nodes[i], config, call->worker->loop.wall_ms, call->arena);
+        cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->loop.wall_ms, call->arena);
         servers[i] = cards[i].fleet;
         if (!own->node_id.at || str_eq(own->node_id, servers[i].id))
             write_card(&w, &cards[i], map_get(&by_node, servers[i].id), own->brief, call->arena);

@@ -271,10 +271,12 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
 
 static const struct snap_node *by_hash(const struct snapshot *snapshot, uint64_t hash)
 {
-    for (size_t i = 0; snapshot && i < snapshot->count; i++)
-        if (snapshot->nodes[i].node->hash == hash)
-            return &snapshot->nodes[i];
-    return NULL;
+    const struct snap_node *node;
+    struct snap_at at = {0};
+
+    while ((node = snapshot_next(snapshot, &at)) && node->node->hash != hash)
+        ;
+    return node;
 }
 
 static void set_node(struct scene *scene, const struct explain_node *node)
@@ -311,8 +313,10 @@ static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
     const struct snap_pool *pool = str_is(scene->src, "type")
                                        ? snapshot_type_pool(snapshot, scene->tgt)
                                        : snapshot_pool(snapshot, scene->src, scene->tgt);
-    for (size_t i = 0; i < snapshot->count && shown < scene->style->limit; i++) {
-        scene->member = &snapshot->nodes[i];
+    const struct snap_node *node;
+    for (struct snap_at at = {0};
+         shown < scene->style->limit && (node = snapshot_next(snapshot, &at));) {
+        scene->member = node;
         if (stands_in(explain, scene->member->node->hash))
             continue;
         bool member = snapshot_is_member(snapshot, pool, scene->member, scene->wants);

@@ -220,14 +220,15 @@ void terminals_tick(struct terminals *terminals)
     struct worker *keeper = server_keeper(terminals->server);
     const struct snapshot *snapshot = keeper->sched->snapshot;
     const struct settings *settings = atomic_load(&terminals->server->settings);
+    const struct snap_node *member;
 
     if (!snapshot || keeper->loop.mono_ms < terminals->next_scan_ms)
         return;
     terminals->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
     terminals->scan++;
-    for (size_t i = 0; i < snapshot->count; i++)
-        if (is_present(snapshot->nodes[i].node, keeper->loop.wall_ms, settings->sched.view_drop_ms))
-            look_at(terminals, &snapshot->nodes[i]);
+    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));)
+        if (is_present(member->node, keeper->loop.wall_ms, settings->sched.view_drop_ms))
+            look_at(terminals, member);
     drop_gone(terminals);
 }
 

@@ -396,13 +396,15 @@ static void change_some(struct sched_loop *loop, int number, struct arena *arena
 /* Everything of a snapshot is touched, so that a freed one is noticed. */
 static size_t read_all(const struct snapshot *snapshot)
 {
+    const struct snap_node *node;
+    const struct snap_pool *pool;
     size_t sum = 0;
 
-    for (size_t i = 0; snapshot && i < snapshot->count; i++)
-        sum += snapshot->nodes[i].facts->json.len + (size_t)counts_load(snapshot->nodes[i].node);
-    for (size_t i = 0; snapshot && i < snapshot->pool_count; i++)
-        for (uint32_t m = 0; m < snapshot->pools[i].counts[0]; m++)
-            sum += snapshot->nodes[snapshot->pools[i].members[0][m]].node->id.len;
+    for (struct snap_at at = {0}; (node = snapshot_next(snapshot, &at));)
+        sum += node->facts->json.len + (size_t)counts_load(node->node);
+    for (struct snap_at at = {0}; (pool = snapshot_next_pool(snapshot, &at));)
+        for (uint32_t m = 0; m < pool->counts[0]; m++)
+            sum += snapshot_numbered(snapshot, pool->members[0][m])->node->id.len;
     return sum;
 }
 

@@ -65,7 +65,7 @@ static bool publish(struct world *world)
         return true;
     if (world->version_count == VERSIONS_MAX)
         return false;
-    world->versions[world->version_count] = members_publish(world->members, newest(world));
+    world->versions[world->version_count] = members_publish(world->members);
     world->version_count++;
     return true;
 }
