@@ -56,13 +56,15 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
     return ERR_OK;
 }
 
-void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms)
+void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms,
+                     const int64_t *mono_ms)
 {
     struct sched_loop *loop = &sched->loops[index];
 
     assert(index >= 0 && index <= sched->loop_count);
-    *loop = (struct sched_loop){.sched = sched, .inbox = inbox, .wall_ms = wall_ms, .index = index};
-    assert(inbox && wall_ms);
+    *loop = (struct sched_loop){
+        .sched = sched, .inbox = inbox, .wall_ms = wall_ms, .mono_ms = mono_ms, .index = index};
+    assert(inbox && wall_ms && mono_ms);
     rnd_seed_os(&loop->rnd);
     loop->book = explain_book_new((size_t)sched->config.explain_bytes);
     loop->tally = tally_new();

@@ -47,7 +47,8 @@ struct settle_note;
 struct sched_loop {
     struct sched *sched;
     struct inbox *inbox;
-    const int64_t *wall_ms; /* the loop's clock */
+    const int64_t *wall_ms; /* the loop's clocks: what people read, */
+    const int64_t *mono_ms; /* and what intervals are measured with */
     int index;              /* the keeper's is sched->loop_count */
     const struct snapshot *snapshot;
     struct rnd rnd;
@@ -93,8 +94,9 @@ struct sched {
     _Atomic int64_t shut_told_ms[SCHED_LANES];
     _Atomic bool ready; /* the nodes are loaded */
     _Atomic int64_t
-        recovering_until_ms;  /* monotonic: the store was emptied or moved a moment ago */
-    _Atomic int64_t fresh_us; /* monotonic: the keeper last heard the truth from the store */
+        recovering_until_ms;   /* monotonic: the store was emptied or moved a moment ago */
+    _Atomic int64_t fresh_us;  /* monotonic: the keeper last heard the truth from the store */
+    _Atomic int64_t paused_ms; /* how long this process was not running, as the keeper noticed */
 };
 
 /* How a job came to its node, or did not. */
@@ -124,12 +126,27 @@ struct settle_note {
 
 enum err sched_init(struct sched *sched, const struct sched_config *config, struct store *store,
                     int loop_count, const struct sched_hooks *hooks, struct problem *why);
-void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms);
+void sched_loop_init(struct sched *sched, int index, struct inbox *inbox, const int64_t *wall_ms,
+                     const int64_t *mono_ms);
 void sched_done(struct sched *sched);
 
 static inline struct sched_loop *sched_keeper_loop(struct sched *sched)
 {
     return &sched->loops[sched->loop_count];
+}
+
+/* Time during which this process was awake: what silence and waiting are measured with. A step of
+ * the wall clock, a machine that slept and a process that was stopped do not move it. Moments of it
+ * mean nothing to others: between processes and to people go ages, or sched_wall_ms(). */
+static inline int64_t sched_awake_ms(const struct sched_loop *loop)
+{
+    return *loop->mono_ms - atomic_load_explicit(&loop->sched->paused_ms, memory_order_relaxed);
+}
+
+/* When was, or will be, that moment of awake time? */
+static inline int64_t sched_wall_ms(const struct sched_loop *loop, int64_t awake_ms)
+{
+    return *loop->wall_ms - (sched_awake_ms(loop) - awake_ms);
 }
 
 /* A job begins or ends to wait. Entering answers how many of its type waited before. */

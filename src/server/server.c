@@ -180,7 +180,8 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
     worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];
-    sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms);
+    sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms,
+                    &worker->loop.mono_ms);
     struct hello *hello = calloc(1, sizeof *hello);
     assert(hello);
     *hello = (struct hello){.msg = {.run = name_thread}, .worker = worker};

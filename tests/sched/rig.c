@@ -193,7 +193,7 @@ struct rig *rig_new(void)
     rig->keep = STORE_VERB_COUNT;
     rig->held = -1;
     rnd_seed(&rig->rnd, 1);
-    rig->wall_ms = RIG_START_MS;
+    rig->wall_ms = rig->mono_ms = RIG_START_MS;
     rig->config = (struct sched_config){.sample_k = 20,
                                         .explain_bytes = 256 * 1024,
                                         .reservation_ttl_ms = 5000,
@@ -235,7 +235,7 @@ void rig_open(struct rig *rig)
         sched_init(&rig->sched, &rig->config, &rig->turnstile, RIG_LOOPS, &hooks, &why), ERR_OK);
     for (int i = 0; i <= RIG_LOOPS; i++) {
         atomic_store(&rig->inboxes[i].head, NULL);
-        sched_loop_init(&rig->sched, i, &rig->inboxes[i], &rig->wall_ms);
+        sched_loop_init(&rig->sched, i, &rig->inboxes[i], &rig->wall_ms, &rig->mono_ms);
         rnd_seed(&rig->sched.loops[i].rnd, (uint64_t)i + 1);
     }
     keeper_start(rig->sched.keeper);
@@ -347,6 +347,7 @@ void rig_quiet(struct rig *rig)
 void rig_tick(struct rig *rig, int64_t ms)
 {
     rig->wall_ms += ms;
+    rig->mono_ms += ms;
     atomic_store(&store_clock_ms, rig->wall_ms);
     keeper_tick(rig->sched.keeper);
     rig_quiet(rig);

@@ -53,8 +53,8 @@ struct rig {
     struct store *store;
     struct sched sched;
     struct inbox inboxes[RIG_LOOPS + 1];
-    struct desk desk; /* where the store's answers arrive */
-    int64_t wall_ms;
+    struct desk desk;         /* where the store's answers arrive */
+    int64_t wall_ms, mono_ms; /* a test that sets the clock moves the first alone */
     char dir[64];
     struct arena arena; /* lives as long as the rig */
     struct sched_config config;

@@ -474,7 +474,7 @@ static void many_editions_while_loops_read(void **state)
                      ERR_OK);
     for (int i = 0; i <= THREAD_LOOPS; i++) {
         desk_init(&crowd->desks[i]);
-        sched_loop_init(&crowd->sched, i, &crowd->desks[i].inbox, &crowd->wall_ms);
+        sched_loop_init(&crowd->sched, i, &crowd->desks[i].inbox, &crowd->wall_ms, &crowd->wall_ms);
     }
     for (int i = 0; i < THREAD_LOOPS; i++)
         pthread_create(&crowd->threads[i], NULL, run_loop, &crowd->sched.loops[i]);

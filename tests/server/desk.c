@@ -26,7 +26,8 @@ struct server *desk_new(struct settings *settings)
         worker->loop.index = i;
         worker->loop.wall_ms = worker->loop.mono_ms = DESK_START_MS;
         worker->sched = &server->sched.loops[i];
-        sched_loop_init(&server->sched, i, &worker->loop.inbox, &worker->loop.wall_ms);
+        sched_loop_init(&server->sched, i, &worker->loop.inbox, &worker->loop.wall_ms,
+                        &worker->loop.mono_ms);
         worker->hub = hub_new(worker);
         worker->waiters = waiters_new(worker);
     }
