@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages compare format clean soak-instances vm pulse vm-restarts
+.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -77,6 +77,12 @@ witness: build ## jobs and deployments over ROUNDS (200) of partitions, frozen, 
 
 outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an hour; BERTH_OUTAGES, BERTH_OUTAGE_S)
 	@BERTH_OUTAGES=$${BERTH_OUTAGES:-20} BERTH_OUTAGE_S=$${BERTH_OUTAGE_S:-60} tests/e2e/run -k test_redis_outage -j 1 -v
+
+MANY ?= 100000
+many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait
+	@tools/install-packages test
+	@CC=gcc tools/configure build -Dtests=true && ninja -C build
+	@BERTH_E2E_MANY=$(MANY) tests/e2e/run -v -j 1 -k test_many.
 
 OPS ?= 10000000
 compare: build ## the embedded store and the one in Redis given OPS (10000000) equal random calls, one by one and in crowds

@@ -45,7 +45,7 @@ async function call(method, path, body, headers, tries = 10) {
     }
     const json = await answer.json();
     if (answer.ok) return json;
-    if (![429, 503].includes(answer.status) || !left) throw new Refused(json);
+    if (![429, 503, 504].includes(answer.status) || !left) throw new Refused(json);
     await pause(1000 * Number(answer.headers.get("Retry-After") ?? 1));
   }
 }

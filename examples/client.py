@@ -42,7 +42,7 @@ def call(method, path, body=None, headers=None, tries=10):
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             problem = json.load(error)
-            if error.code not in (429, 503) or not left:
+            if error.code not in (429, 503, 504) or not left:
                 raise Refused(problem) from None
             time.sleep(float(error.headers.get("Retry-After", 1)))
         except OSError:

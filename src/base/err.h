@@ -35,10 +35,14 @@
         "The preferred node has no room")                                                          \
     ROW(ERR_ALL_FULL, "ALL_CANDIDATES_FULL_OR_FAILED", 503, 5, "No candidate took the work")       \
     ROW(ERR_STORE_DOWN, "SCHEDULER_DEPENDENCY_DOWN", 503, 5, "The store cannot be reached")        \
+    ROW(ERR_STORE_FULL, "STORE_FULL", 503, 5,                                                      \
+        "The store takes no new work: Redis is near its maxmemory")                                \
     ROW(ERR_BUSY, "SCHEDULER_BUSY", 503, 5, "Too much is in flight")                               \
     ROW(ERR_NO_DATABASE, "DEPLOYMENTS_NEED_SHARED_DATABASE", 503, 5,                               \
         "Deployments need a shared database")                                                      \
     ROW(ERR_TIMEOUT, "TIMEOUT", 504, 6, "No answer came in time")                                  \
+    ROW(ERR_UNKNOWN, "OUTCOME_UNKNOWN", 504, 6,                                                    \
+        "The store did not answer: it may have happened or not")                                   \
     ROW(ERR_HTTP_VERSION, "HTTP_VERSION_NOT_SUPPORTED", 505, 2, "Only HTTP/1.x is spoken")         \
     /* Inside the program; a client never sees these names. */                                     \
     ROW(ERR_TOO_LATE, "SCHEDULER_DEPENDENCY_DOWN", 503, 5, "The call reached the store too late")  \

@@ -66,6 +66,9 @@ static void read_some(struct dispatch *dispatch, const struct json *list, bool r
         int64_t attempt = 0;
 
         json_int(json_get(entry, "attempt_id"), &attempt);
+        /* Reserved there, but nobody heard so: it was never asked. */
+        if (json_str_is(json_get(entry, "reason"), err_name(ERR_UNKNOWN)))
+            continue;
         if (refused != refusals || !node.len)
             continue;
         if (refused && attempt == dispatch->attempt && !is_past(dispatch, entry))
@@ -104,6 +107,11 @@ const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
                      : snapshot_type_pool(snapshot, spec->type);
 }
 
+static int32_t spare_of(const struct spec *spec, const struct snap_node *member)
+{
+    return spec->interactive ? 0 : member->facts->reserved_slots;
+}
+
 static struct policy_candidate look_at(const struct dispatch *dispatch,
                                        const struct snap_node *member)
 {
@@ -111,7 +119,7 @@ static struct policy_candidate look_at(const struct dispatch *dispatch,
 
     return (struct policy_candidate){
         .node = node,
-        .spare = dispatch->spec.interactive ? 0 : member->facts->reserved_slots,
+        .spare = spare_of(&dispatch->spec, member),
         .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
@@ -134,10 +142,10 @@ static bool is_routed(const struct sched *sched)
 }
 
 /* Its place in the type's order of servers. */
-static bool on_route(const struct dispatch *dispatch, const struct snap_node *member,
-                     struct policy_candidate *candidate)
+static bool on_route(const struct sched *sched, const struct spec *spec,
+                     const struct snap_node *member, struct policy_candidate *candidate)
 {
-    const struct routing *routing = &dispatch->loop->sched->config.routing;
+    const struct routing *routing = &sched->config.routing;
     int64_t priority = member->facts->priority;
     struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
     struct routing_server server = {.id = member->node->id,
@@ -147,9 +155,8 @@ static bool on_route(const struct dispatch *dispatch, const struct snap_node *me
                                     .slots = 1,
                                     .online = true};
 
-    assert(!dispatch->spec.f2f && priority >= 0 && priority < RANK_STEP);
-    candidate->rank =
-        is_routed(dispatch->loop->sched) ? routing_rank(routing, dispatch->spec.type, &server) : 0;
+    assert(!spec->f2f && priority >= 0 && priority < RANK_STEP);
+    candidate->rank = is_routed(sched) ? routing_rank(routing, spec->type, &server) : 0;
     if (candidate->rank == ROUTING_REFUSED)
         return false;
     /* Within one place of a route, or without routes, the server's own priority decides. */
@@ -157,18 +164,33 @@ static bool on_route(const struct dispatch *dispatch, const struct snap_node *me
     return true;
 }
 
-static bool has_labels(const struct dispatch *dispatch, const struct snap_node *member)
+static bool has_labels(const struct spec *spec, const struct snap_node *member)
 {
-    return !dispatch->spec.requires.at ||
-           selector_match(dispatch->spec.requires, member->facts->label_values);
+    return !spec->requires.at || selector_match(spec->requires, member->facts->label_values);
+}
+
+static bool fits(const struct sched *sched, const struct spec *spec, const struct snap_node *member)
+{
+    struct policy_candidate unused;
+
+    return has_labels(spec, member) && (spec->f2f || on_route(sched, spec, member, &unused));
 }
 
 bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member)
 {
-    struct policy_candidate unused;
+    return fits(dispatch->loop->sched, &dispatch->spec, member);
+}
 
-    return has_labels(dispatch, member) &&
-           (dispatch->spec.f2f || on_route(dispatch, member, &unused));
+bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
+                         const struct snap_node *member)
+{
+    const struct pool_facts *facts = &member->facts->pool;
+    int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
+
+    return counts_load(member->node) < max - spare_of(spec, member) &&
+           (spec->f2f ? pool_member(facts, spec->src, spec->tgt, candidates_wants(spec))
+                      : pool_type_member(facts, spec->type)) &&
+           fits(loop->sched, spec, member);
 }
 
 /* Is there a member that could do it and where no attempt ended before? */
@@ -214,9 +236,10 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     if (has_refused(dispatch, member->node->id) ||
         (!again_ok && has_failed(dispatch, member->node->id)))
         return WHY_TRIED;
-    if (!has_labels(dispatch, member))
+    if (!has_labels(&dispatch->spec, member))
         return WHY_REQUIRES;
-    if (!dispatch->spec.f2f && !on_route(dispatch, member, ret_candidate))
+    if (!dispatch->spec.f2f &&
+        !on_route(dispatch->loop->sched, &dispatch->spec, member, ret_candidate))
         return WHY_ROUTE;
     int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
     if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
@@ -266,6 +289,7 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
                      const struct policy_rules *rules, bool again_ok,
                      struct policy_candidate *ret_candidate)
 {
+    dispatch->loop->looked++;
     if (member->node == dispatch->preferred)
         return false; /* it had its turn */
     enum dispatch_why why = candidates_judge(dispatch, member, rules, again_ok, ret_candidate);
@@ -356,6 +380,18 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
             dispatch->count++;
 }
 
+/* The one that was offered. */
+static void choose_it(struct dispatch *dispatch, const struct snap_pool *pool, bool again_ok,
+                      const struct policy_rules *rules)
+{
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct snap_node *member = snapshot_of(snapshot, dispatch->only);
+
+    if (member && snapshot_is_member(snapshot, pool, member, candidates_wants(&dispatch->spec)) &&
+        may_take(dispatch, member, rules, again_ok, &dispatch->list[0]))
+        dispatch->count = 1;
+}
+
 bool candidates_again_ok(const struct dispatch *dispatch)
 {
     if (dispatch->again || !dispatch->failed_count)
@@ -405,8 +441,10 @@ void candidates_choose(struct dispatch *dispatch)
     uint32_t count = pool->counts[wants];
     bool again_ok = candidates_again_ok(dispatch);
     /* Few nodes may fit a selector: a sample could miss them all. */
-    if (dispatch->scan || dispatch->spec.requires.at ||
-        (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
+    if (dispatch->only)
+        choose_it(dispatch, pool, again_ok, &rules);
+    else if (dispatch->scan || dispatch->spec.requires.at ||
+             (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
         choose_by_scan(dispatch, members, count, again_ok, &rules);
     else
         choose_by_sample(dispatch, members, count, again_ok, &rules);

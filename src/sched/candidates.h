@@ -9,6 +9,9 @@ unsigned candidates_wants(const struct spec *spec);                       /* of 
 const struct snap_pool *candidates_pool(const struct dispatch *dispatch); /* NULL: there is none */
 /* Its labels and its place on the type's route are what the job asks for. */
 bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member);
+/* This node can do such work, and has a slot for it as far as is known. */
+bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
+                         const struct snap_node *member);
 /* Some member fits: it makes sense to wait for one. */
 bool candidates_some_fit(const struct dispatch *dispatch);
 

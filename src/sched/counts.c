@@ -36,6 +36,14 @@ void counts_take(struct node *node, const struct lease_node *counts, uint64_t or
     atomic_store_explicit(&node->epoch, counts->epoch, memory_order_relaxed);
 }
 
+void counts_take_of(const struct snapshot *snapshot, struct str node_id, const struct store_op *op)
+{
+    const struct snap_node *member = snapshot_node(snapshot, node_id);
+
+    if (member)
+        counts_take(member->node, &op->counts, op->order, false);
+}
+
 void counts_full(struct node *node)
 {
     uint64_t old = atomic_load_explicit(&node->counts, memory_order_relaxed);

@@ -5,6 +5,7 @@
 #define SCHED_COUNTS_H
 
 #include "sched/snapshot.h"
+#include "store/store.h"
 
 enum { COUNTS_BITS = 20, COUNTS_ORDER_BITS = 24 };
 
@@ -33,6 +34,8 @@ static inline int32_t counts_load(const struct node *node)
 /* Takes over an answer's counters unless newer ones are known; the first ones of a node (`first`)
  * in any case. All counters are read once a second, so 24 bits always tell which is newer. */
 void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool first);
+/* The same of a node that may not be there any more. */
+void counts_take_of(const struct snapshot *snapshot, struct str node_id, const struct store_op *op);
 /* The store said FULL: show it as full until it tells more. */
 void counts_full(struct node *node);
 

@@ -13,6 +13,7 @@
 #include "sched/counts.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
+#include "sched/settle.h"
 #include "sched/tally_note.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
@@ -167,10 +168,12 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
     case ERR_STORE_DOWN:
     case ERR_TOO_LATE:
         return problem_set(&dispatch->why, ERR_STORE_DOWN, "",
-                           dispatch->exists
-                               ? "The store went away while the job was being placed; it is ended "
-                                 "as soon as the store is back, unless it was asked for again."
-                               : "The store cannot take the job now; nothing was started.");
+                           "The store cannot take the job now; nothing was started.");
+    case ERR_UNKNOWN:
+        return problem_set(&dispatch->why, err, "",
+                           "The store did not answer: the job may have been accepted. It is ended "
+                           "as soon as the store answers, unless it is asked for again with its "
+                           "Idempotency-Key; job_id tells what became of it.");
     case ERR_IDEMPOTENCY:
         return problem_set(&dispatch->why, err, "Idempotency-Key",
                            "This Idempotency-Key was used with another body.");
@@ -230,7 +233,7 @@ static void tell_shut(struct dispatch *dispatch)
     struct sched *sched = dispatch->loop->sched;
     const struct snap_pool *pool = candidates_pool(dispatch);
     struct str id = dispatch->spec.f2f && pool ? pool->id : dispatch->spec.type;
-    _Atomic int64_t *told_ms = &sched->shut_told_ms[str_hash(id) % SCHED_LANES];
+    _Atomic int64_t *told_ms = &sched->shut_told_ms[str_hash(id) % SCHED_SHUT];
     int64_t now_ms = *dispatch->loop->wall_ms;
     int64_t last_ms = atomic_load_explicit(told_ms, memory_order_relaxed);
 
@@ -256,9 +259,25 @@ static void log_preferred(const struct dispatch *dispatch)
               KI("strict", dispatch->spec.options.strict), KC("reason", reason));
 }
 
+/* Breakers are judged by the whole pool: who may let a probe through depends on all others. */
+static bool look_at_all(struct dispatch *dispatch)
+{
+    if (!dispatch->only || !dispatch->whys[WHY_BREAKER] ||
+        dispatch->outcome.phase == OUTCOME_PREFERRED)
+        return false;
+    dispatch->only = NULL;
+    candidates_start_over(dispatch);
+    candidates_choose(dispatch);
+    return dispatch->count > 0;
+}
+
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
+    if (look_at_all(dispatch)) {
+        reserve_next(dispatch);
+        return;
+    }
     if (ask_the_last(dispatch)) {
         reserve_next(dispatch);
         return;
@@ -326,14 +345,16 @@ static void give_up(struct dispatch *dispatch, enum err err)
     sched_send(dispatch->loop, op);
 }
 
-/* The store did not take a call about a job it has. One that stands in the queue is tried again;
- * of any other the client now hears that nothing was started, so the keeper sees to it that nothing
- * is. */
+/* The store did not take a call, or did not answer it. A job that stands in the queue is tried
+ * again. Of any other that the store has, or may have, the keeper sees to it that it ends; but that
+ * may come to nothing should this process die, so its client is told that it may run. */
 static void store_failed(struct dispatch *dispatch, enum err err)
 {
-    if (dispatch->exists && !dispatch->queued)
+    if (!dispatch->queued && (dispatch->exists || err == ERR_UNKNOWN)) {
         keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
                        err_name(err));
+        err = ERR_UNKNOWN;
+    }
     finish(dispatch, dispatch_refuse(dispatch, err));
 }
 
@@ -352,8 +373,10 @@ static void gave_up(struct store_op *op)
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
     assert(dispatch->exists && !dispatch->ended);
-    if (!op->err)
+    if (!op->err && job_state_final(op->head.state))
         note_failed(dispatch, &op->head);
+    else if (!op->err)
+        settle_applied(dispatch->loop, op); /* somebody else was told of it: it goes on */
     else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
         store_failed(dispatch, op->err);
         return;
@@ -487,6 +510,34 @@ static void send_job(struct dispatch *dispatch)
     dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send);
 }
 
+static bool more_candidates(const struct dispatch *dispatch)
+{
+    return dispatch->next < dispatch->count ||
+           (dispatch->outcome.phase == OUTCOME_PREFERRED && !dispatch->spec.options.strict) ||
+           dispatch->spec.queue_ms > 0;
+}
+
+/* Gives the reservation back: on this node, or wherever it is. */
+static void release(struct dispatch *dispatch, struct str node, const char *reason,
+                    store_done *done)
+{
+    struct store_op *op = &dispatch->op;
+
+    *op = (struct store_op){.verb = STORE_FINISH,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = done,
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt,
+                            .node = node,
+                            .arena = dispatch->arena};
+    op->u.settle.outcome = STORE_SEND_FAILED;
+    op->u.settle.reason = str_of(reason);
+    op->u.settle.candidates_left = !node.at || more_candidates(dispatch);
+    op->u.settle.owner = store_number(dispatch->loop->sched->store);
+    op->u.settle.hold_ms = SCHED_HOLD_MS;
+    sched_send(dispatch->loop, op);
+}
+
 static void reserved(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
@@ -506,6 +557,8 @@ static void reserved(struct store_op *op)
         return;
     }
     if (op->err) {
+        if (op->err == ERR_UNKNOWN)
+            dispatch->unsettled = err_name(ERR_UNKNOWN);
         store_failed(dispatch, op->err);
         return;
     }
@@ -526,13 +579,6 @@ static void reserved(struct store_op *op)
     if (op->u.put.probe)
         note_probe(dispatch);
     send_job(dispatch);
-}
-
-static bool more_candidates(const struct dispatch *dispatch)
-{
-    return dispatch->next < dispatch->count ||
-           (dispatch->outcome.phase == OUTCOME_PREFERRED && !dispatch->spec.options.strict) ||
-           dispatch->spec.queue_ms > 0;
 }
 
 static void log_dispatched(const struct dispatch *dispatch)
@@ -566,20 +612,7 @@ static void sent(struct send_op *send)
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
               KI("attempt_id", dispatch->attempt), KC("reason", send->reason),
               TRACE_KV(dispatch->spec.traceparent));
-    struct store_op *op = &dispatch->op;
-    *op = (struct store_op){.verb = STORE_FINISH,
-                            .reply_to = dispatch->loop->inbox,
-                            .done = released,
-                            .job = dispatch->job,
-                            .attempt = dispatch->attempt,
-                            .node = dispatch->node->id,
-                            .arena = dispatch->arena};
-    op->u.settle.outcome = STORE_SEND_FAILED;
-    op->u.settle.reason = str_of(send->reason);
-    op->u.settle.candidates_left = more_candidates(dispatch);
-    op->u.settle.owner = store_number(dispatch->loop->sched->store);
-    op->u.settle.hold_ms = SCHED_HOLD_MS;
-    sched_send(dispatch->loop, op);
+    release(dispatch, dispatch->node->id, send->reason, released);
 }
 
 /* The reservation was given back; or it ran out first, and the job went on. */
@@ -592,6 +625,7 @@ static void released(struct store_op *op)
         return;
     }
     if (op->err) {
+        dispatch->unsettled = dispatch->send.reason;
         store_failed(dispatch, op->err);
         return;
     }
@@ -605,21 +639,12 @@ static void released(struct store_op *op)
     reserve_next(dispatch);
 }
 
-void dispatch_start(struct dispatch *dispatch)
+/* Chooses, and asks the first. */
+static void begin(struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
     const struct snapshot *snapshot = dispatch->loop->snapshot;
 
-    assert(dispatch->job && dispatch->done && dispatch->spec.json.at);
-    assert(dispatch->attempt > 0 && dispatch->attempt <= dispatch->max_attempts);
-    assert(dispatch->exists || !dispatch->queued);
-    dispatch->begun_us = clock_mono_us();
-    if (!snapshot) {
-        finish(dispatch, problem_set(&dispatch->why, ERR_STORE_DOWN, "",
-                                     "The server is starting: its nodes are not loaded yet."));
-        return;
-    }
-    sched_count_cache(dispatch->loop->sched, dispatch->begun_us);
     candidates_read_history(dispatch);
     const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(spec);
@@ -642,4 +667,64 @@ void dispatch_start(struct dispatch *dispatch)
     else
         candidates_choose(dispatch);
     reserve_next(dispatch);
+}
+
+static bool is_waiting(const struct store_head *head)
+{
+    return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
+}
+
+/* Where the attempt that ended last was. */
+static struct str last_node(const struct dispatch *dispatch, struct str history)
+{
+    const struct json *list, *entry;
+
+    if (json_parse(history, dispatch->arena, &list, NULL) || json_type(list) != JSON_ARR)
+        return STR_NONE;
+    entry = json_first(list);
+    for (uint32_t i = 1; i < list->count; i++)
+        entry = json_next(entry);
+    return json_str(json_get(entry, "node_id"), dispatch->arena);
+}
+
+/* What an earlier try may have left reserved has been given back, or there was nothing. */
+static void is_settled(struct store_op *op)
+{
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+    bool given_back = !op->err && !op->u.settle.duplicate;
+
+    if (op->err && op->err != ERR_STALE) {
+        store_failed(dispatch, op->err);
+        return;
+    }
+    dispatch->unsettled = NULL;
+    if (!given_back && !is_waiting(&op->head)) {
+        went_on(dispatch, &op->head);
+        return;
+    }
+    if (given_back) {
+        counts_take_of(dispatch->loop->snapshot, last_node(dispatch, op->record.history), op);
+        dispatch->record = op->record;
+        dispatch->history = op->record.history;
+        tally_note_end(dispatch->loop, op, false);
+    }
+    begin(dispatch);
+}
+
+void dispatch_start(struct dispatch *dispatch)
+{
+    assert(dispatch->job && dispatch->done && dispatch->spec.json.at);
+    assert(dispatch->attempt > 0 && dispatch->attempt <= dispatch->max_attempts);
+    assert(dispatch->exists || !dispatch->queued);
+    dispatch->begun_us = clock_mono_us();
+    if (!dispatch->loop->snapshot) {
+        finish(dispatch, problem_set(&dispatch->why, ERR_STORE_DOWN, "",
+                                     "The server is starting: its nodes are not loaded yet."));
+        return;
+    }
+    sched_count_cache(dispatch->loop->sched, dispatch->begun_us);
+    if (dispatch->unsettled)
+        release(dispatch, STR_NONE, dispatch->unsettled, is_settled);
+    else
+        begin(dispatch);
 }

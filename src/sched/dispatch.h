@@ -48,9 +48,13 @@ struct dispatch {
     uint64_t job;
     int attempt;
     int max_attempts;
-    bool exists;        /* the store knows the job already */
-    bool scan;          /* look at every member with room instead of a sample */
-    bool queued;        /* it stands in the queue: whatever is answered, it may go on waiting */
+    bool exists;             /* the store knows the job already */
+    bool scan;               /* look at every member with room instead of a sample */
+    const struct node *only; /* it was offered: no other is looked at, unless breakers decide */
+    bool queued; /* it stands in the queue: whatever is answered, it may go on waiting */
+    /* In and out: a try before this one, which the store did not answer, may have left a node
+     * reserved. It is given back first, for this reason (a literal); NULL: nothing is left. */
+    const char *unsettled;
     bool quiet;         /* of its tries that fail this one need not be kept for explain */
     struct str history; /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);

@@ -237,7 +237,7 @@ void explain_note(struct dispatch *dispatch)
                                 .wants = (uint8_t)candidates_wants(&dispatch->spec),
                                 .f2f = dispatch->spec.f2f,
                                 .waits = dispatch->err && dispatch->spec.queue_ms > 0 &&
-                                         dispatch->err != ERR_STORE_DOWN && !dispatch->ended};
+                                         !store_is_away(dispatch->err) && !dispatch->ended};
     if (!explain->version) { /* refused before anybody was looked at */
         explain->version = dispatch->loop->snapshot->version;
         explain->nodes = (uint32_t)dispatch->loop->snapshot->count;

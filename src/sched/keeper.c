@@ -53,16 +53,17 @@ struct keeper {
     struct sweep *sweep;
     struct msg kick;
     _Atomic bool kicked;
+    _Atomic(struct node *) freed; /* nodes that may have room again, by node->next_freed */
     struct view *view;
     int64_t next_sweep_ms, next_scan_ms, next_compare_ms;
     bool deaf;          /* as the store last said */
     int64_t sampled_ms; /* monotonic: when the machines were last looked at */
     struct hours hours;
-    bool kick_wanted;
     enum store_mode store_mode; /* as last logged */
     char generation[24];        /* of the store, as last seen */
     unsigned moves;             /* likewise */
     int64_t repairs;            /* likewise */
+    bool store_full;            /* likewise */
 };
 
 /* A job that goes on, posted by any thread. */
@@ -71,8 +72,7 @@ struct onward {
     struct keeper *keeper;
     struct arena arena;
     struct store_record record; /* spec.at == NULL: forget the job */
-    bool counted;
-    const char *abandon; /* the reason to end it; NULL: it goes on */
+    const char *abandon;        /* the reason to end it; NULL: it goes on */
 };
 
 /* A change the keeper itself makes (a lost or forgotten node). */
@@ -152,7 +152,7 @@ static void all_confirmed(struct keeper *keeper)
         log_event(LOG_INFO, "nodes.loaded", KI("nodes", (int64_t)keeper->current->count));
         keeper->sched->hooks->loaded(keeper->sched);
     }
-    keeper->kick_wanted = true;
+    queue_want_kick(keeper->queue);
 }
 
 static void confirmed(struct msg *msg)
@@ -180,6 +180,8 @@ static void publish(struct keeper *keeper)
     struct sched *sched = keeper->sched;
 
     assert(keeper->unconfirmed == 0 && !keeper->before);
+    for (size_t i = 0; i < keeper->members->changed_count; i++)
+        queue_room(keeper->queue, keeper->members->changed[i]);
     keeper->before = keeper->current;
     keeper->current = members_publish(keeper->members);
     assert(!keeper->members->dirty && !keeper->aboard);
@@ -273,6 +275,8 @@ static void apply(struct msg *msg)
             members_del(keeper->members, change->node_id);
         else
             take_figures(members_node(keeper->members, change->node_id), change);
+        if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
+            queue_room(keeper->queue, members_node(keeper->members, change->node_id));
         keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
     }
     keeper->members->dirty = true;
@@ -291,10 +295,7 @@ void keeper_turn(struct keeper *keeper)
 {
     if (keeper->members->dirty && keeper->unconfirmed == 0)
         publish(keeper);
-    if (keeper->kick_wanted) {
-        keeper->kick_wanted = false;
-        queue_kick(keeper->queue);
-    }
+    queue_turn(keeper->queue);
 }
 
 static void kicked(struct msg *msg)
@@ -303,13 +304,32 @@ static void kicked(struct msg *msg)
 
     assert(atomic_load(&keeper->kicked));
     atomic_store(&keeper->kicked, false);
-    keeper->kick_wanted = true;
+    for (struct node *node = atomic_exchange(&keeper->freed, NULL), *next; node; node = next) {
+        next = node->next_freed;
+        atomic_store(&node->freed, false);
+        queue_room(keeper->queue, node);
+    }
+    queue_want_kick(keeper->queue);
 }
 
 void keeper_kick(struct keeper *keeper)
 {
     if (!atomic_exchange(&keeper->kicked, true))
         inbox_post(loop_of(keeper)->inbox, &keeper->kick);
+}
+
+void keeper_freed(struct keeper *keeper, struct node *node)
+{
+    if (atomic_load_explicit(&keeper->sched->queue_depth, memory_order_relaxed) <= 0)
+        return;
+    if (!atomic_exchange(&node->freed, true)) {
+        struct node *first = atomic_load(&keeper->freed);
+
+        do
+            node->next_freed = first;
+        while (!atomic_compare_exchange_weak(&keeper->freed, &first, node));
+    }
+    keeper_kick(keeper);
 }
 
 static void go_on(struct msg *msg)
@@ -319,10 +339,9 @@ static void go_on(struct msg *msg)
     if (onward->abandon)
         queue_abandon(onward->keeper->queue, &onward->record, onward->abandon);
     else if (onward->record.spec.at)
-        queue_continue(onward->keeper->queue, &onward->record, onward->counted);
+        queue_continue(onward->keeper->queue, &onward->record);
     else
-        queue_forget(onward->keeper->queue, onward->record.head.id);
-    onward->keeper->kick_wanted = true;
+        queue_forget(onward->keeper->queue, onward->record.head.id, 0);
     arena_free(&onward->arena);
     free(onward);
 }
@@ -337,17 +356,18 @@ static struct onward *onward_new(struct keeper *keeper)
     return onward;
 }
 
-void keeper_continue(struct keeper *keeper, const struct store_record *record, bool counted)
+void keeper_continue(struct keeper *keeper, const struct store_record *record)
 {
     struct onward *onward = onward_new(keeper);
 
     assert(record->spec.at);
+    if (record->head.lane) /* or the next request would not know, and overtake it */
+        atomic_fetch_add(&keeper->sched->queue_depth, 1);
     onward->record.head = record->head;
     onward->record.spec = arena_str(&onward->arena, record->spec);
     onward->record.history = arena_str(&onward->arena, record->history);
     onward->record.idem = record->idem.at ? arena_str(&onward->arena, record->idem) : STR_NONE;
     onward->record.fingerprint = record->fingerprint;
-    onward->counted = counted;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 
@@ -369,6 +389,17 @@ void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec, const 
     onward->record.spec = arena_str(&onward->arena, spec);
     onward->abandon = reason;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
+}
+
+void keeper_heard(struct keeper *keeper, const struct store_word *word)
+{
+    if (word->kind == STORE_WORD_LANE) {
+        queue_hear(keeper->queue, word->text);
+        return;
+    }
+    if (word->kind == STORE_WORD_GAP)
+        queue_look(keeper->queue);
+    view_heard(keeper->view, word);
 }
 
 static void own_change_done(struct change *change)
@@ -504,6 +535,11 @@ static void scan(struct keeper *keeper)
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
+const struct queue *keeper_queue(const struct keeper *keeper)
+{
+    return keeper->queue;
+}
+
 struct view *keeper_view(struct keeper *keeper)
 {
     return keeper->view;
@@ -546,6 +582,20 @@ static void watch_repairs(struct keeper *keeper, const struct store_status *stat
     keeper->repairs = status->repairs;
 }
 
+/* Redis is near its maxmemory: what is there goes on, nothing new comes in. */
+static void watch_room(struct keeper *keeper, const struct store_status *status)
+{
+    if (status->full == keeper->store_full)
+        return;
+    keeper->store_full = status->full;
+    if (status->full)
+        log_event(LOG_ERROR, "store.full",
+                  KC("detail", "Redis is near its maxmemory: no new work is taken, and finished "
+                               "jobs go before their time"));
+    else
+        log_event(LOG_INFO, "store.room", KC("detail", "new work is taken again"));
+}
+
 /* A store that takes no writes, and one that does again, is told once. */
 static void watch_store(struct keeper *keeper)
 {
@@ -555,6 +605,7 @@ static void watch_store(struct keeper *keeper)
     watch_generation(keeper, &status);
     watch_moves(keeper, &status);
     watch_repairs(keeper, &status);
+    watch_room(keeper, &status);
     keeper->deaf = status.deaf;
     if (status.mode == keeper->store_mode)
         return;
@@ -575,8 +626,9 @@ void keeper_start(struct keeper *keeper)
 
 void keeper_tick(struct keeper *keeper)
 {
-    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    int64_t now_ms;
 
+    now_ms = sched_awake_ms(loop_of(keeper));
     watch_store(keeper);
     keeper->members->now_ms = now_ms;
     if (!keeper->current) {

@@ -9,6 +9,7 @@
 
 struct keeper;
 struct hours;
+struct queue;
 
 /* Takes over `arena`, in which `pairs` stand. */
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
@@ -21,15 +22,22 @@ void keeper_turn(struct keeper *keeper);
 void keeper_tick(struct keeper *keeper);
 struct hours *keeper_hours(struct keeper *keeper); /* what became of work, hour by hour */
 struct view *keeper_view(struct keeper *keeper);
+const struct queue *keeper_queue(const struct keeper *keeper);
 
 /* Any thread. */
 void keeper_apply(struct keeper *keeper,
                   struct change *change); /* true in the store: make it live */
-void keeper_kick(struct keeper *keeper);  /* capacity may have become free: look at the queue */
-/* A job goes on: to another node (SELECTING), to its next attempt (RETRYING) or into the queue
- * (NEW). Copies what it needs of the record. counted: see queue_continue. */
-void keeper_continue(struct keeper *keeper, const struct store_record *record, bool counted);
-void keeper_forget(struct keeper *keeper, uint64_t job); /* cancelled: it need not wait any more */
+void keeper_kick(struct keeper *keeper);  /* look at the queue */
+/* A slot of it became free, or something else about it changed for the better. Cheap when nobody
+ * waits. */
+void keeper_freed(struct keeper *keeper, struct node *node);
+/* A job goes on: to another node (SELECTING), to its next attempt (RETRYING); or it was put into a
+ * lane, and then counts as waiting at once. Copies what it needs of the record. */
+void keeper_continue(struct keeper *keeper, const struct store_record *record);
+/* It does not wait any more. What the keeper would find out by itself; but it must not be put again
+ * should the store lose it, and counts. */
+void keeper_forget(struct keeper *keeper, uint64_t job);
+void keeper_heard(struct keeper *keeper, const struct store_word *word); /* its own thread */
 /* Its client was refused although the store may have the job: it must end, as soon as the store
  * takes the word for it. `reason` is a literal. */
 void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec, const char *reason);

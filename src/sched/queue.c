@@ -1,280 +1,194 @@
-/* The queue and the jobs that go on. Level-triggered: freed capacity, a new snapshot and the tick
- * all lead to queue_kick, which looks at what is true now. */
-#include "sched/queue_private.h"
+/* Lanes, their windows, the jobs in hand. Level-triggered: freed capacity, a new snapshot, news of
+ * a lane and the tick all lead to a kick, which looks at what is true now.
+ *
+ * What is known of a lane may be old: a job that another instance took is found out when it is
+ * reserved (ERR_STALE), one that another put is told by a word of the store, or seen at the next
+ * look at all lanes. Nothing is decided by counts: too many of them cost a look, too few are made
+ * good by the next one.
+ *
+ * A lane whose best job found no room is blocked. It is not tried again before something may have
+ * changed for it: a node that may have room is offered to the best blocked lane it fits, and a few
+ * lanes in every tick look at all their nodes, the one that waited longest for that first. */
+#include "sched/queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "sched/dispatch.h"
+#include "base/heap.h"
+#include "base/mem.h"
+#include "sched/candidates.h"
+#include "sched/counts.h"
+#include "sched/replay.h"
 #include "sched/settle.h"
+#include "sched/spec.h"
+#include "store/chain.h"
 
 enum {
+    WINDOW = STORE_LANE_TOLD, /* jobs of a lane that are known, and how far a kick looks past its
+                                 first */
+    READS_MAX = 16,           /* windows being read at once */
+    LANES_PAGE = 1024,
+    LOOK_EVERY_MS = 1000, /* at all lanes */
+    HAND_BATCH = 256,     /* in one tick */
+    LOOK_LANES = 2,       /* blocked ones that look at all their nodes, in one tick; */
+    LOOK_LANE_MS = 1000,  /* each no more often than that */
+    OFFER_FIRST = 4,      /* a node that takes any type is offered to lanes of so many, */
+    OFFER_TYPES = 1024,   /* then of so many, */
+    OFFER_LANES = 16,     /* and to so many of one type; to others when they look by themselves */
     MISSING_MS =
         2000, /* by then the keeper knows whether the store lost it, and has put it again */
+    LOOK_AGAIN_MS = 500, /* for a job to be abandoned that the store does not know yet */
     EXPLAIN_EVERY_MS = 10000,
-    ASIDE_MAX = 64, /* jobs of one lane passed over in a kick: each costs a look at its pool */
     STORE_AWAY_MS =
         5000, /* a job that may not wait still outlives a store that is away for so long */
 };
 
-/* One try to place a waiting job. */
-struct
-try {
+/* The blocked lanes of one type. */
+struct group {
+    struct str type;
+    struct heap blocked;   /* of lane.head */
+    struct heap_node head; /* in queue->groups, by the best of them */
+    size_t lanes;          /* that know it, blocked or not */
+};
+
+struct lane {
+    struct queue *queue;
+    uint64_t number;
+    struct arena arena;
+    struct spec spec;      /* of one of its jobs: who may take it may take all; */
+    struct group *group;   /* NULL: none was read yet */
+    int64_t count;         /* of jobs that wait there, as far as is known */
+    size_t jobs;           /* in the window, also those under way to a node */
+    size_t busy;           /* the latter */
+    struct chain window;   /* of waiting.in_lane */
+    struct heap order;     /* those of them that can be tried, the best first */
+    struct heap_node head; /* by its best job, */
+    struct heap *heap;     /* in this one: queue->heads, group->blocked; NULL: nothing to do */
+    struct heap_node look; /* in queue->looks while it is blocked */
+    bool stale;            /* its first jobs are to be read, whatever is known */
+    bool reading;
+    bool rereading;    /* and who is known to be the first may not be it */
+    size_t read_max;   /* jobs, the next time */
+    bool dry;          /* the last read brought nothing to try: another one would not either */
+    bool blocked;      /* its best job found no room, or nothing of it could be read; */
+    int64_t block_key; /* of this priority: a higher one may be let in elsewhere */
+    uint64_t misfit;   /* the last offer it did not take */
+    int aside;         /* in this kick: so many were passed over */
+    unsigned round;    /* of looks at all lanes: it was there, or came since it began */
+    struct lane *next_gone;
+};
+
+/* A job of a window, or in hand. */
+struct waiting {
+    struct queue *queue;
+    struct lane *lane; /* NULL: in hand */
+    struct chain in_lane;
+    struct arena arena;     /* the record */
+    struct heap_node order; /* in its lane; -priority, then id */
+    struct heap_node again; /* in hand: in queue->later, when it is tried again */
+    struct heap_node age;   /* in queue->ages: since when it waits, sched_awake_ms */
+    uint64_t job;
+    struct spec spec;
+    struct str idem; /* its Idempotency-Key; at == NULL: none */
+    uint64_t fingerprint;
+    struct buf history;
+    int attempt; /* the one to start */
+    int max_attempts;
+    int64_t until_ms;          /* the end of its time to wait, store time */
+    int64_t give_up_ms;        /* in hand: the same, sched_awake_ms; of one that may not wait see
+                                  STORE_AWAY_MS */
+    uint64_t offers;           /* there were when it was last tried */
+    uint64_t came;             /* see queue->comings */
+    uint64_t read;             /* the last read that had it */
+    bool unread;               /* of a window: only its place there is known, and its name */
+    bool busy;                 /* a call or a dispatch is under way */
+    bool gone;                 /* forgotten meanwhile: goes when it is not busy any more */
+    int64_t missing_ms;        /* monotonic: since when the store does not know it; 0: it does */
+    int64_t explained_ms;      /* sched_awake_ms: a try that failed was last kept for explain */
+    const char *unsettled;     /* see struct dispatch */
+    const char *abandon;       /* it shall end, with this reason; NULL: it waits */
+    int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
+    struct waiting *successor; /* newer news of the same job, that came while it was busy */
+    struct waiting *next_aside;
+};
+
+struct queue {
+    struct sched *sched;
+    struct replay *replay;
+    struct idmap jobs;  /* -> struct waiting * */
+    struct idmap lanes; /* -> struct lane * */
+    struct heap heads;  /* of lanes with something to try or to read */
+    struct heap groups; /* with blocked lanes */
+    struct map types;   /* -> struct group * */
+    struct heap looks;  /* of blocked lanes, by when they look at all nodes: sched_awake_ms */
+    struct node *first_offered, *last_offered;
+    uint64_t offers;     /* so far, the first of those in the list included */
+    uint64_t lane_looks; /* likewise */
+    struct heap later;   /* in hand, and not busy */
+    struct heap ages;
+    uint64_t comings; /* +1 with each job that came into a window otherwise than by a read */
+    uint64_t reads;   /* begun so far, */
+    int reading;      /* and under way */
+    struct store_op look_op;
+    struct arena look_arena;
+    uint64_t look_after; /* cursor */
+    bool looking;        /* a call is under way */
+    bool look_more;      /* the round goes on */
+    unsigned round;
+    int64_t next_look_ms; /* sched_awake_ms */
+    bool kick_wanted;
+    bool kicking;
+    struct waiting *aside; /* passed over in this kick */
+};
+
+/* One try to place a job. */
+struct placing {
     struct waiting *waiting;
+    struct node *offered; /* it alone; NULL: any */
     struct arena arena;
     struct dispatch dispatch;
 };
 
-struct end {
+/* One call about a job in hand. */
+struct call {
     struct waiting *waiting;
     struct arena arena;
-    struct settle settle;
+    struct store_op op;
 };
+
+struct read {
+    struct lane *lane;
+    uint64_t number;
+    uint64_t comings; /* when it was sent */
+    struct arena arena;
+    struct store_op op;
+};
+
+static struct sched_loop *loop_of(const struct queue *queue)
+{
+    return sched_keeper_loop(queue->sched);
+}
 
 struct queue *queue_new(struct sched *sched)
 {
-    struct queue *queue = calloc(1, sizeof *queue);
+    struct queue *queue = mem_new(struct queue);
 
-    assert(queue);
     queue->sched = sched;
+    queue->replay = replay_new(sched);
+    queue->offers = 1;
     return queue;
 }
 
-static void lane_leave(struct queue *queue, struct lane *lane)
+static void add_depth(struct queue *queue, int64_t count)
 {
-    assert(lane->jobs > 0);
-    if (--lane->jobs > 0)
-        return;
-    map_del(&queue->lanes, lane->key);
-    heap_free(&lane->order);
-    free((void *)lane->key.at);
-    free(lane);
+    atomic_fetch_add(&queue->sched->queue_depth, count);
 }
 
-/* Takes it out of the instance's counts and of its lane. */
-static void waiting_free(struct waiting *waiting)
-{
-    struct queue *queue = waiting->queue;
-
-    if (waiting->successor)
-        waiting_free(waiting->successor);
-    sched_queue_leave(queue->sched, waiting->spec.type);
-    lane_leave(queue, waiting->lane);
-    buf_free(&waiting->history);
-    arena_free(&waiting->arena);
-    free(waiting);
-}
-
-void queue_free(struct queue *queue)
-{
-    struct waiting *waiting;
-
-    if (!queue)
-        return;
-    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));)
-        waiting_free(waiting);
-    assert(queue->lanes.count == 0);
-    idmap_free(&queue->jobs);
-    map_free(&queue->lanes);
-    heap_free(&queue->deadlines);
-    free(queue);
-}
-
-static struct lane *lane_join(struct queue *queue, const struct spec *spec, struct arena *arena)
-{
-    struct str key =
-        spec->f2f ? arena_fmt(arena, STR_FMT ":" STR_FMT, STR_ARG(spec->src), STR_ARG(spec->tgt))
-                  : arena_fmt(arena, "type:" STR_FMT "|" STR_FMT "|%d", STR_ARG(spec->type),
-                              STR_ARG(spec->requires), spec->interactive);
-    struct lane *lane = map_get(&queue->lanes, key);
-
-    if (!lane) {
-        lane = calloc(1, sizeof *lane);
-        char *text = malloc(key.len + 1);
-        assert(lane && text);
-        memcpy(text, key.at, key.len);
-        lane->key = (struct str){.at = text, .len = key.len};
-        map_put(&queue->lanes, lane->key, lane);
-    }
-    lane->jobs++;
-    return lane;
-}
-
-static void leave_heaps(struct waiting *waiting)
-{
-    assert(waiting->lane && waiting->lane->jobs > 0);
-    heap_del(&waiting->lane->order, &waiting->order);
-    heap_del(&waiting->queue->deadlines, &waiting->deadline);
-}
-
-static void begin(struct waiting *waiting);
-
-static void drop(struct waiting *waiting)
-{
-    struct queue *queue = waiting->queue;
-    struct waiting *successor = waiting->gone || waiting->abandon ? NULL : waiting->successor;
-
-    assert(idmap_get(&queue->jobs, waiting->job) == waiting);
-    leave_heaps(waiting);
-    idmap_del(&queue->jobs, waiting->job);
-    if (successor)
-        waiting->successor = NULL;
-    waiting_free(waiting);
-    if (successor)
-        begin(successor);
-}
-
-static void time_out(struct waiting *waiting);
-
-/* Not busy any more: what came meanwhile counts, else it waits on. */
-static void wait_on(struct waiting *waiting)
-{
-    assert(!waiting->order.at && !waiting->deadline.at);
-    waiting->busy = false;
-    if (waiting->gone || (waiting->successor && !waiting->abandon)) {
-        drop(waiting);
-        return;
-    }
-    heap_add(&waiting->queue->deadlines, &waiting->deadline);
-    if (!waiting->abandon) /* never to be placed */
-        heap_add(&waiting->lane->order, &waiting->order);
-}
-
-static void ended(struct settle *settle)
-{
-    struct end *end = container_of(settle, struct end, settle);
-    struct waiting *waiting = end->waiting;
-    bool retry = settle->err == ERR_STORE_DOWN || settle->err == ERR_BUSY;
-
-    assert(waiting->busy && waiting->job == settle->job);
-    arena_free(&end->arena);
-    free(end);
-    if (retry) {
-        wait_on(waiting); /* the next tick tries again */
-        return;
-    }
-    drop(waiting);
-}
-
-static void time_out(struct waiting *waiting)
-{
-    struct end *end = calloc(1, sizeof *end);
-
-    assert(end);
-    leave_heaps(waiting);
-    if (waiting->abandon)
-        waiting->deadline.key = 0; /* should the store be away: with every tick */
-    waiting->busy = true;
-    end->waiting = waiting;
-    end->settle =
-        (struct settle){.loop = sched_keeper_loop(waiting->queue->sched),
-                        .arena = &end->arena,
-                        .kind = waiting->abandon ? SETTLE_ABANDON : SETTLE_QUEUE_TIMEOUT,
-                        .job = waiting->job,
-                        .reason = str_of(waiting->abandon ? waiting->abandon : "QUEUE_TIMEOUT"),
-                        .done = ended};
-    settle_start(&end->settle);
-}
-
-/* What kept it from a node is its own (where it was before, whom it prefers): others of its lane
- * may find room where it did not. */
-static bool is_particular(const struct waiting *waiting, const struct dispatch *dispatch)
-{
-    return dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
-}
-
-/* It found no room. In a kick either its lane is blocked, or it alone is passed over. */
-static void no_room(struct waiting *waiting, bool particular)
-{
-    struct queue *queue = waiting->queue;
-
-    if (queue->kicking && particular && waiting->lane->aside++ < ASIDE_MAX) {
-        waiting->next = queue->aside;
-        queue->aside = waiting; /* still busy: the kick's end lets it wait on */
-        return;
-    }
-    waiting->lane->blocked = true;
-    wait_on(waiting);
-}
-
-/* The store does not know it: it may have been lost a moment ago. */
-static bool is_missing(struct waiting *waiting, enum err err)
-{
-    int64_t now_ms = clock_mono_ms();
-
-    if (err != ERR_NOT_FOUND)
-        waiting->missing_ms = 0;
-    else if (!waiting->missing_ms)
-        waiting->missing_ms = now_ms;
-    return err == ERR_NOT_FOUND && now_ms - waiting->missing_ms < MISSING_MS;
-}
-
-/* Placed, or waits on, or has ended in the dispatch itself. */
-static void tried(struct dispatch *dispatch)
-{
-    struct try *try = container_of(dispatch, struct try, dispatch);
-    struct waiting *waiting = try->waiting;
-    enum err err = dispatch->err;
-    bool away = is_missing(waiting, err) || err == ERR_STORE_DOWN || err == ERR_BUSY;
-    bool waits = away || (err && waiting->spec.queue_ms > 0 && err != ERR_NOT_FOUND &&
-                          !job_state_final(dispatch->head.state));
-    bool particular = is_particular(waiting, dispatch);
-
-    assert(waiting->busy && waiting->job == dispatch->job);
-    if (waits && dispatch->record.history.at) {
-        buf_clear(&waiting->history);
-        buf_str(&waiting->history, dispatch->record.history);
-    }
-    arena_free(&try->arena);
-    free(try);
-    if (waiting->abandon)
-        time_out(waiting); /* asked for meanwhile */
-    else if (waits)
-        no_room(waiting, particular && !away);
-    else
-        drop(waiting);
-}
-
-/* It is tried ten times a second: what keeps it waiting is written down now and then. */
-static bool explained_lately(struct waiting *waiting)
-{
-    int64_t now_ms = *sched_keeper_loop(waiting->queue->sched)->wall_ms;
-    int64_t apart_ms = now_ms - waiting->explained_ms;
-
-    if (apart_ms >= 0 && apart_ms < EXPLAIN_EVERY_MS)
-        return true;
-    waiting->explained_ms = now_ms;
-    return false;
-}
-
-static void place(struct waiting *waiting)
-{
-    struct try *try = calloc(1, sizeof *try);
-    struct queue *queue = waiting->queue;
-
-    assert(try && !waiting->busy);
-    leave_heaps(waiting);
-    waiting->busy = true;
-    try->waiting = waiting;
-    try->dispatch = (struct dispatch){.loop = sched_keeper_loop(queue->sched),
-                                      .arena = &try->arena,
-                                      .spec = waiting->spec,
-                                      .job = waiting->job,
-                                      .attempt = waiting->attempt,
-                                      .max_attempts = waiting->max_attempts,
-                                      .exists = true,
-                                      .scan = true,
-                                      .queued = true,
-                                      .quiet = explained_lately(waiting),
-                                      .history = buf_view(&waiting->history),
-                                      .done = tried};
-    dispatch_start(&try->dispatch);
-}
+/* --- jobs --- */
 
 /* A job waits from its creation, one that is tried again from the end of the attempt before: being
- * refused in between gives it no more time. */
+ * refused in between gives it no more time. Store time. */
 static int64_t waits_since(const struct store_record *record, int attempt)
 {
     const struct json *list = NULL;
@@ -301,9 +215,9 @@ static int64_t waits_since(const struct store_record *record, int attempt)
 static struct waiting *waiting_new(struct queue *queue, const struct store_record *record)
 {
     const struct store_head *head = &record->head;
-    struct waiting *waiting = calloc(1, sizeof *waiting);
+    struct waiting *waiting = mem_new(struct waiting);
 
-    assert(waiting && head->id);
+    assert(head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
     if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
         arena_free(&waiting->arena);
@@ -311,52 +225,1129 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
         return NULL;
     }
     waiting->queue = queue;
-    waiting->put = queue->puts;
+    chain_init(&waiting->in_lane);
     waiting->job = head->id;
-    waiting->state = head->state;
     waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
     waiting->max_attempts = head->max_attempts;
     waiting->idem = record->idem.at ? arena_str(&waiting->arena, record->idem) : STR_NONE;
     waiting->fingerprint = record->fingerprint;
     buf_str(&waiting->history, record->history);
-    waiting->lane = lane_join(queue, &waiting->spec, &waiting->arena);
+    int64_t since_ms = waits_since(record, waiting->attempt);
+    int64_t awake_ms = sched_from_store_ms(loop_of(queue), since_ms);
+    waiting->until_ms = head->lane ? head->due_ms : since_ms + waiting->spec.queue_ms;
+    /* What is left of it is counted while we are awake: a pause of ours, or of the store, that
+     * comes now takes nothing from it. */
+    waiting->give_up_ms =
+        head->lane ? sched_from_store_ms(loop_of(queue), head->due_ms)
+                   : awake_ms + (waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS);
     waiting->order = (struct heap_node){.key = -waiting->spec.priority, .tie = head->id};
-    int64_t may_wait_ms = waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS;
-    waiting->since_ms = waits_since(record, waiting->attempt);
-    waiting->deadline = (struct heap_node){.key = waiting->since_ms + may_wait_ms, .tie = head->id};
+    waiting->again = (struct heap_node){.tie = head->id};
+    waiting->age = (struct heap_node){.key = awake_ms, .tie = head->id};
     return waiting;
+}
+
+/* Of one that stands nowhere. */
+static void waiting_free(struct waiting *waiting)
+{
+    assert(!waiting->lane && !waiting->order.at && !waiting->again.at && !waiting->age.at);
+    if (waiting->successor)
+        waiting_free(waiting->successor);
+    buf_free(&waiting->history);
+    arena_free(&waiting->arena);
+    free(waiting);
+}
+
+/* --- lanes and windows --- */
+
+static bool is_before(const struct heap_node *a, const struct heap_node *b)
+{
+    return a->key != b->key ? a->key < b->key : a->tie < b->tie;
+}
+
+static struct lane *lane_of(struct queue *queue, uint64_t number)
+{
+    struct lane *lane = idmap_get(&queue->lanes, number);
+
+    assert(number);
+    if (lane)
+        return lane;
+    lane = mem_new(struct lane);
+    lane->queue = queue;
+    lane->number = number;
+    lane->round = queue->round;
+    lane->read_max = WINDOW;
+    chain_init(&lane->window);
+    idmap_put(&queue->lanes, number, lane);
+    return lane;
+}
+
+static void set_count(struct lane *lane, int64_t count)
+{
+    assert(count >= 0);
+    add_depth(lane->queue, count - lane->count);
+    lane->count = count;
+}
+
+static bool has_more(const struct lane *lane)
+{
+    return lane->count > (int64_t)lane->jobs;
+}
+
+static void group_changed(struct queue *queue, struct group *group)
+{
+    const struct heap_node *top = heap_top(&group->blocked);
+
+    heap_del(&queue->groups, &group->head);
+    if (!top)
+        return;
+    group->head.key = top->key;
+    group->head.tie = top->tie;
+    heap_add(&queue->groups, &group->head);
+}
+
+static void lane_stand(struct lane *lane, struct heap *heap)
+{
+    struct heap *before = lane->heap;
+
+    if (before)
+        heap_del(before, &lane->head);
+    lane->heap = heap;
+    if (heap) {
+        const struct heap_node *top = heap_top(&lane->order);
+
+        lane->head.key = top ? top->key : lane->head.key;
+        lane->head.tie = top ? top->tie : lane->head.tie;
+        heap_add(heap, &lane->head);
+    }
+    if (lane->group && (before == &lane->group->blocked || heap == &lane->group->blocked))
+        group_changed(lane->queue, lane->group);
+}
+
+static void lane_block(struct lane *lane, int64_t key)
+{
+    struct queue *queue = lane->queue;
+
+    lane->blocked = true;
+    lane->block_key = key;
+    heap_del(&queue->looks, &lane->look);
+    lane->look = (struct heap_node){.key = sched_awake_ms(loop_of(queue)) + LOOK_LANE_MS,
+                                    .tie = lane->number};
+    heap_add(&queue->looks, &lane->look);
+}
+
+static void lane_unblock(struct lane *lane)
+{
+    lane->blocked = lane->dry = false;
+    heap_del(&lane->queue->looks, &lane->look);
+}
+
+static void group_leave(struct queue *queue, struct group *group)
+{
+    assert(group->lanes > 0);
+    if (--group->lanes > 0)
+        return;
+    map_del(&queue->types, group->type);
+    heap_free(&group->blocked);
+    free((void *)group->type.at);
+    free(group);
+}
+
+static void lane_free(struct lane *lane)
+{
+    struct queue *queue = lane->queue;
+
+    assert(!lane->heap && !lane->jobs);
+    lane_unblock(lane);
+    set_count(lane, 0);
+    if (lane->group)
+        group_leave(queue, lane->group);
+    idmap_del(&queue->lanes, lane->number);
+    heap_free(&lane->order);
+    arena_free(&lane->arena);
+    free(lane);
+}
+
+/* A job of it was read. */
+static void lane_meet(struct lane *lane, const struct waiting *waiting)
+{
+    struct queue *queue = lane->queue;
+
+    if (lane->group ||
+        spec_stored(arena_str(&lane->arena, waiting->spec.json), &lane->arena, &lane->spec, NULL))
+        return;
+    struct group *group = map_get(&queue->types, lane->spec.type);
+    if (!group) {
+        char *text = mem_alloc(lane->spec.type.len + 1);
+
+        group = mem_new(struct group);
+        memcpy(text, lane->spec.type.at, lane->spec.type.len);
+        group->type = (struct str){.at = text, .len = lane->spec.type.len};
+        group->head.tie = lane->number;
+        map_put(&queue->types, group->type, group);
+    }
+    group->lanes++;
+    lane->group = group;
+}
+
+/* More of it is read before the window is empty. */
+static bool wants_read(const struct lane *lane)
+{
+    size_t known = lane->order.count + (size_t)lane->aside;
+
+    return !lane->reading && !lane->dry &&
+           (lane->stale ||
+            (has_more(lane) && lane->aside < WINDOW && (!known || known < lane->read_max / 2)));
+}
+
+/* After every change: where it stands among the others; or it is not there any more, since what
+ * clients may name has no end. */
+static void lane_changed(struct lane *lane)
+{
+    bool top = lane->order.count > 0;
+    bool needs_read = !top && (lane->reading || wants_read(lane));
+
+    if (needs_read && !lane->reading)
+        lane->queue->kick_wanted = true;
+    if (!top && !needs_read)
+        lane_stand(lane, NULL);
+    else if (needs_read || !lane->blocked)
+        lane_stand(lane, &lane->queue->heads);
+    else
+        lane_stand(lane, lane->group ? &lane->group->blocked : NULL);
+    if (!lane->reading && !lane->jobs && lane->count <= 0 && !lane->stale)
+        lane_free(lane);
+}
+
+static void window_add(struct lane *lane, struct waiting *waiting)
+{
+    assert(!waiting->lane && !waiting->busy);
+    waiting->lane = lane;
+    waiting->came = ++lane->queue->comings;
+    chain_add_last(&lane->window, &waiting->in_lane);
+    lane->jobs++;
+    heap_add(&lane->order, &waiting->order);
+    if (!waiting->unread)
+        lane_meet(lane, waiting);
+    if (lane->blocked && waiting->order.key < lane->block_key)
+        lane_unblock(lane);
+}
+
+/* The lane's count stays: perhaps it is still there. */
+static void window_del(struct waiting *waiting)
+{
+    struct lane *lane = waiting->lane;
+
+    heap_del(&lane->order, &waiting->order);
+    chain_del(&waiting->in_lane);
+    assert(lane->jobs > 0);
+    lane->jobs--;
+    if (waiting->busy)
+        lane->busy--;
+    waiting->lane = NULL;
+}
+
+static void known_add(struct waiting *waiting)
+{
+    struct queue *queue = waiting->queue;
+
+    assert(!idmap_get(&queue->jobs, waiting->job));
+    idmap_put(&queue->jobs, waiting->job, waiting);
+    heap_add(&queue->ages, &waiting->age);
+}
+
+static void known_del(struct waiting *waiting)
+{
+    heap_del(&waiting->queue->ages, &waiting->age);
+    idmap_del(&waiting->queue->jobs, waiting->job);
+}
+
+/* Out of sight: it stands in its lane, behind the window, or is gone from there as well. */
+static void evict(struct waiting *waiting)
+{
+    assert(!waiting->busy && waiting->lane);
+    window_del(waiting);
+    known_del(waiting);
+    waiting_free(waiting);
+}
+
+static struct waiting *last_of(const struct lane *lane)
+{
+    const struct heap_node *last = NULL;
+
+    for (size_t i = 0; i < lane->order.count; i++)
+        if (!last || is_before(last, lane->order.nodes[i]))
+            last = lane->order.nodes[i];
+    return last ? container_of(last, struct waiting, order) : NULL;
+}
+
+/* Into the window, unless others that are not known stand before it. */
+static bool belongs(const struct lane *lane, const struct heap_node *order)
+{
+    const struct waiting *last = last_of(lane);
+
+    return lane->reading || lane->stale || lane->count - 1 <= (int64_t)lane->jobs ||
+           (last && is_before(order, &last->order));
+}
+
+static void shorten(struct lane *lane)
+{
+    while (lane->order.count > WINDOW)
+        evict(last_of(lane));
+}
+
+/* A job that another call put into its lane. It has its place in the depth already. */
+static void arrive(struct queue *queue, const struct store_record *record)
+{
+    const struct store_head *head = &record->head;
+    struct heap_node order = {.key = -head->priority, .tie = head->id};
+    struct lane *lane = lane_of(queue, head->lane);
+    struct waiting *waiting = NULL;
+
+    struct waiting *known = idmap_get(&queue->jobs, head->id);
+
+    lane->round = queue->round;   /* a look that is under way may not have seen it */
+    if (known && known->unread) { /* heard of before we were answered: it is counted */
+        evict(known);
+        set_count(lane, lane->count > 0 ? lane->count - 1 : 0);
+        known = NULL;
+    }
+    if (known) {
+        add_depth(queue, -1);
+        lane_changed(lane);
+        return;
+    }
+    replay_add(queue->replay, record);
+    lane->count++;
+    if (belongs(lane, &order))
+        waiting = waiting_new(queue, record);
+    if (waiting) {
+        known_add(waiting);
+        window_add(lane, waiting);
+        shorten(lane);
+    }
+    lane_changed(lane);
+    queue->kick_wanted = true;
+}
+
+/* --- reading windows --- */
+
+/* What was read of one job. False: it is not for the window. */
+static bool take_record(struct lane *lane, const struct store_record *record, uint64_t number)
+{
+    struct queue *queue = lane->queue;
+    struct waiting *known = idmap_get(&queue->jobs, record->head.id);
+    struct waiting *waiting;
+
+    if (known && known->lane != lane)
+        return false; /* in hand: what becomes of it is decided there */
+    int attempt =
+        record->head.state == JOB_RETRYING ? record->head.attempt + 1 : record->head.attempt;
+    if (known && !known->busy && (known->unread || known->attempt != attempt)) {
+        evict(known); /* it was not known, or on a node since */
+        known = NULL;
+    }
+    if (known) {
+        known->read = number;
+        return true;
+    }
+    waiting = waiting_new(queue, record);
+    if (!waiting)
+        return false; /* we did not write that: its time to wait ends it */
+    waiting->read = number;
+    known_add(waiting);
+    window_add(lane, waiting);
+    return true;
+}
+
+/* The window becomes what was read, but for those that are under way, and those that came since. */
+static void take_window(struct lane *lane, const struct read *read)
+{
+    const struct store_op *op = &read->op;
+    size_t count = op->u.lane.count;
+    bool more = op->u.lane.waiting > (int64_t)count;
+    struct heap_node last = {0};
+    int64_t total = op->u.lane.waiting;
+    struct chain *next;
+
+    if (count) {
+        const struct store_head *head = &op->u.lane.items[count - 1].head;
+
+        last = (struct heap_node){.key = -head->priority, .tie = head->id};
+    }
+    for (size_t i = 0; i < count; i++)
+        total -= !take_record(lane, &op->u.lane.items[i], read->number);
+    for (struct chain *link = lane->window.next; link != &lane->window; link = next) {
+        struct waiting *waiting = container_of(link, struct waiting, in_lane);
+        bool since = waiting->came > read->comings;
+
+        next = link->next;
+        if (waiting->read == read->number)
+            continue;
+        /* One under way may have left the lane before it was read: it leaves the count later. */
+        total += since || waiting->busy;
+        if (!waiting->busy && (!since || (more && is_before(&last, &waiting->order))))
+            evict(waiting);
+    }
+    set_count(lane, total > 0 ? total : 0); /* its number and its jobs may be of two moments */
+}
+
+static void window_read(struct store_op *op)
+{
+    struct read *read = container_of(op, struct read, op);
+    struct lane *lane = read->lane;
+    struct queue *queue = lane->queue;
+
+    assert(lane->reading && queue->reading > 0);
+    lane->reading = lane->rereading = false;
+    queue->reading--;
+    if (op->err) {
+        lane->stale = true;
+        lane->read_max = lane->read_max > 1 ? lane->read_max / 2 : 1; /* perhaps it was too much */
+    } else {
+        take_window(lane, read);
+        lane->read_max = WINDOW;
+    }
+    /* The store is away, or what stands there is under way already: not in a circle. */
+    lane_unblock(lane);
+    if (op->err || !lane->order.count) {
+        lane_block(lane, INT64_MAX);
+        lane->dry = true;
+    }
+    queue->kick_wanted |= !lane->blocked;
+    arena_free(&read->arena);
+    free(read);
+    lane_changed(lane);
+}
+
+static void read_window(struct lane *lane)
+{
+    struct queue *queue = lane->queue;
+    struct read *read = mem_new(struct read);
+
+    assert(!lane->reading);
+    read->lane = lane;
+    read->number = ++queue->reads;
+    read->comings = queue->comings;
+    read->op = (struct store_op){.verb = STORE_LANE,
+                                 .reply_to = loop_of(queue)->inbox,
+                                 .done = window_read,
+                                 .arena = &read->arena};
+    read->op.u.lane.lane = lane->number;
+    read->op.u.lane.max = lane->read_max;
+    lane->reading = true;
+    lane->rereading = lane->stale;
+    lane->stale = false; /* what is heard from now on the answer may lack */
+    queue->reading++;
+    lane_changed(lane);
+    sched_send(loop_of(queue), &read->op);
+}
+
+/* --- which lanes there are --- */
+
+/* One that somebody else put there. */
+static void hear_of(struct lane *lane, int priority, uint64_t job)
+{
+    struct queue *queue = lane->queue;
+    struct heap_node order = {.key = -(int64_t)priority, .tie = job};
+    struct waiting *waiting;
+
+    if (idmap_get(&queue->jobs, job) || !belongs(lane, &order))
+        return;
+    waiting = mem_new(struct waiting);
+    waiting->queue = queue;
+    waiting->unread = true;
+    waiting->job = job;
+    waiting->order = order;
+    waiting->again = (struct heap_node){.tie = job};
+    waiting->age = (struct heap_node){.key = sched_awake_ms(loop_of(queue)), .tie = job};
+    chain_init(&waiting->in_lane);
+    known_add(waiting);
+    window_add(lane, waiting);
+    shorten(lane);
+    queue->kick_wanted = true;
+}
+
+static void take_lane(struct queue *queue, const struct store_lane *item)
+{
+    struct lane *lane = lane_of(queue, item->lane);
+    int64_t count = item->count + (int64_t)lane->busy; /* perhaps they have left it already */
+
+    lane->round = queue->round;
+    hear_of(lane, item->priority, item->first);
+    set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
+    /* Some that are not known stand among the first, or some that are known have left it. */
+    if (!lane->reading &&
+        ((has_more(lane) && lane->order.count < WINDOW) || count < (int64_t)lane->jobs)) {
+        lane->stale = true;
+        queue->kick_wanted = true;
+    }
+    lane_changed(lane);
+}
+
+/* Lanes that the round did not find are empty. */
+static void end_round(struct queue *queue)
+{
+    struct lane *lane, *gone = NULL, *next_lane;
+    struct chain *next;
+
+    for (size_t i = 0; (lane = idmap_next(&queue->lanes, &i));)
+        if (lane->round != queue->round && !lane->reading) {
+            lane->next_gone = gone;
+            gone = lane;
+        }
+    for (lane = gone; lane; lane = next_lane) {
+        next_lane = lane->next_gone;
+        for (struct chain *link = lane->window.next; link != &lane->window; link = next) {
+            struct waiting *waiting = container_of(link, struct waiting, in_lane);
+
+            next = link->next;
+            if (!waiting->busy)
+                evict(waiting);
+        }
+        lane->stale = false;
+        set_count(lane, (int64_t)lane->busy);
+        lane_changed(lane);
+    }
+}
+
+static void looked(struct store_op *op)
+{
+    struct queue *queue = container_of(op, struct queue, look_op);
+
+    assert(queue->looking);
+    queue->looking = false;
+    if (op->err) {
+        queue->look_more = false;
+        queue->next_look_ms = 0; /* with the next tick */
+        arena_reset(&queue->look_arena);
+        return;
+    }
+    for (size_t i = 0; i < op->u.lanes.count; i++)
+        take_lane(queue, &op->u.lanes.items[i]);
+    queue->look_more = op->u.lanes.more && op->u.lanes.count > 0;
+    if (queue->look_more)
+        queue->look_after = op->u.lanes.items[op->u.lanes.count - 1].lane;
+    else
+        end_round(queue);
+    arena_reset(&queue->look_arena);
+}
+
+/* A page with a tick, so that very many lanes cost no more in one. */
+static void look_at_lanes(struct queue *queue, int64_t now_ms)
+{
+    if (queue->looking || (!queue->look_more && now_ms < queue->next_look_ms))
+        return;
+    if (!queue->look_more) {
+        queue->round++;
+        queue->look_after = 0;
+        queue->next_look_ms = now_ms + LOOK_EVERY_MS;
+    }
+    queue->look_op = (struct store_op){.verb = STORE_LANES,
+                                       .reply_to = loop_of(queue)->inbox,
+                                       .done = looked,
+                                       .arena = &queue->look_arena};
+    queue->look_op.u.lanes.after = queue->look_after;
+    queue->look_op.u.lanes.max = LANES_PAGE;
+    queue->looking = true;
+    sched_send(loop_of(queue), &queue->look_op);
+}
+
+void queue_look(struct queue *queue)
+{
+    queue->next_look_ms = 0;
+}
+
+static bool cut_hex(struct str *rest, uint64_t *ret_value)
+{
+    struct str digits = str_cut(rest, ' ');
+    char text[17], *end;
+
+    if (!digits.len || !str_copy(digits, text, sizeof text))
+        return false;
+    *ret_value = strtoull(text, &end, 16);
+    return *end == 0;
+}
+
+void queue_hear(struct queue *queue, struct str text)
+{
+    uint64_t number, priority, job;
+    struct lane *lane;
+
+    if (!cut_hex(&text, &number) || !cut_hex(&text, &priority) || !cut_hex(&text, &job) ||
+        !number || !job || priority > 9 || idmap_get(&queue->jobs, job))
+        return;
+    lane = lane_of(queue, number);
+    lane->round = queue->round;
+    set_count(lane, lane->count + 1);
+    hear_of(lane, (int)priority, job);
+    lane_changed(lane);
+}
+
+/* --- in hand --- */
+
+static void begin(struct waiting *waiting);
+static void place(struct waiting *waiting);
+
+/* It does not wait any more, here or at all; what came of it meanwhile is taken up. */
+static void drop(struct waiting *waiting)
+{
+    struct queue *queue = waiting->queue;
+    struct lane *lane = waiting->lane;
+    struct waiting *successor = waiting->gone || waiting->abandon ? NULL : waiting->successor;
+
+    if (lane) {
+        window_del(waiting);
+        if (lane->count > 0)
+            set_count(lane, lane->count - 1);
+        lane_changed(lane);
+    } else {
+        heap_del(&queue->later, &waiting->again);
+        add_depth(queue, -1);
+    }
+    known_del(waiting);
+    if (successor) {
+        waiting->successor = NULL;
+        successor->unsettled = waiting->unsettled;
+    }
+    waiting_free(waiting);
+    if (successor)
+        begin(successor);
+}
+
+static void take_in_hand(struct waiting *waiting)
+{
+    struct lane *lane = waiting->lane;
+
+    if (!lane)
+        return;
+    window_del(waiting);
+    if (lane->count > 0)
+        set_count(lane, lane->count - 1);
+    lane_changed(lane);
+    add_depth(waiting->queue, 1);
 }
 
 static void begin(struct waiting *waiting)
 {
-    assert(!idmap_get(&waiting->queue->jobs, waiting->job) && !waiting->busy);
-    idmap_put(&waiting->queue->jobs, waiting->job, waiting);
-    if (waiting->state == JOB_NEW)
-        wait_on(waiting);
-    else
-        place(waiting);
+    known_add(waiting);
+    add_depth(waiting->queue, 1);
+    place(waiting);
 }
 
-void queue_continue(struct queue *queue, const struct store_record *record, bool counted)
+static bool is_superseded(const struct waiting *waiting)
+{
+    return waiting->gone || (waiting->successor && !waiting->abandon);
+}
+
+/* Not before the next tick. */
+static void try_later(struct waiting *waiting, int64_t after_ms)
+{
+    assert(!waiting->lane && !waiting->busy);
+    if (is_superseded(waiting)) {
+        drop(waiting);
+        return;
+    }
+    waiting->again.key = sched_awake_ms(loop_of(waiting->queue)) + after_ms;
+    heap_add(&waiting->queue->later, &waiting->again);
+}
+
+static struct call *call_new(struct waiting *waiting, enum store_verb verb, store_done *done)
+{
+    struct call *call = mem_new(struct call);
+
+    assert(!waiting->busy && !waiting->lane);
+    waiting->busy = true;
+    call->waiting = waiting;
+    call->op = (struct store_op){.verb = verb,
+                                 .reply_to = loop_of(waiting->queue)->inbox,
+                                 .done = done,
+                                 .job = waiting->job,
+                                 .attempt = waiting->attempt,
+                                 .arena = &call->arena};
+    return call;
+}
+
+static void call_free(struct call *call)
+{
+    assert(call->waiting->busy);
+    call->waiting->busy = false;
+    arena_free(&call->arena);
+    free(call);
+}
+
+/* The store does not know it: it may have been lost a moment ago. */
+static bool is_missing(struct waiting *waiting, enum err err)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    if (err != ERR_NOT_FOUND)
+        waiting->missing_ms = 0;
+    else if (!waiting->missing_ms)
+        waiting->missing_ms = now_ms;
+    return err == ERR_NOT_FOUND && now_ms - waiting->missing_ms < MISSING_MS;
+}
+
+static void ended(struct store_op *op)
+{
+    struct call *call = container_of(op, struct call, op);
+    struct waiting *waiting = call->waiting;
+    /* Not there may mean not yet there: the call that would make it may still be on its way. */
+    bool early =
+        waiting->abandon && op->err == ERR_NOT_FOUND && clock_mono_ms() < waiting->abandon_until_ms;
+    bool away = store_is_away(op->err);
+
+    if (!op->err && !op->u.settle.duplicate)
+        settle_applied(loop_of(waiting->queue), op);
+    call_free(call);
+    if (early || away)
+        try_later(waiting, early ? LOOK_AGAIN_MS : 1);
+    else
+        drop(waiting);
+}
+
+/* What was asked for with `abandon`; or it may not wait, and the store was away for too long. */
+static void end(struct waiting *waiting)
+{
+    struct call *call = call_new(waiting, STORE_FINISH, ended);
+
+    if (waiting->abandon)
+        call->op.attempt = 0; /* whatever became of it */
+    call->op.not_after_ms = sched_not_after(loop_of(waiting->queue));
+    call->op.u.settle.outcome = waiting->abandon ? STORE_ABANDON : STORE_NO_CANDIDATE;
+    call->op.u.settle.reason = str_of(waiting->abandon ? waiting->abandon : "QUEUE_TIMEOUT");
+    call->op.u.settle.owner = store_number(waiting->queue->sched->store);
+    call->op.u.settle.hold_ms = SCHED_HOLD_MS;
+    sched_send(loop_of(waiting->queue), &call->op);
+}
+
+/* From hand into its lane. */
+static void enter_lane(struct waiting *waiting)
+{
+    struct queue *queue = waiting->queue;
+    struct lane *lane = lane_of(queue, spec_lane(&waiting->spec));
+
+    lane->round = queue->round;
+    add_depth(queue, -1);
+    set_count(lane, lane->count + 1);
+    if (belongs(lane, &waiting->order)) {
+        window_add(lane, waiting);
+        shorten(lane);
+    } else {
+        known_del(waiting);
+        waiting_free(waiting);
+    }
+    lane_changed(lane);
+    queue->kick_wanted = true;
+}
+
+static void waits(struct store_op *op)
+{
+    struct call *call = container_of(op, struct call, op);
+    struct waiting *waiting = call->waiting;
+    enum err err = op->err;
+
+    call_free(call);
+    if (waiting->abandon)
+        end(waiting); /* asked for meanwhile */
+    else if (is_missing(waiting, err) || store_is_away(err))
+        try_later(waiting, 1);
+    else if (err || is_superseded(waiting))
+        drop(waiting);
+    else
+        enter_lane(waiting);
+}
+
+/* It was accepted once: how many wait there already does not matter. If its time to wait is over
+ * the sweep ends it. */
+static void wait_in_lane(struct waiting *waiting)
+{
+    struct call *call = call_new(waiting, STORE_WAIT, waits);
+
+    call->op.u.wait.lane = spec_lane(&waiting->spec);
+    call->op.u.wait.priority = (int)waiting->spec.priority;
+    int64_t left_ms = waiting->give_up_ms - sched_awake_ms(loop_of(waiting->queue));
+
+    call->op.u.wait.wait_ms = left_ms > 0 ? left_ms : 0;
+    sched_send(loop_of(waiting->queue), &call->op);
+}
+
+static void try_in_hand(struct queue *queue, int64_t now_ms)
+{
+    struct heap_node *top;
+
+    for (int i = 0; i < HAND_BATCH && (top = heap_top(&queue->later)) && top->key <= now_ms; i++) {
+        struct waiting *waiting = container_of(top, struct waiting, again);
+
+        heap_del(&queue->later, top);
+        if (waiting->abandon)
+            end(waiting);
+        else if (waiting->unsettled || now_ms < waiting->give_up_ms)
+            place(waiting); /* what was reserved for it comes back first, in any case */
+        else if (waiting->spec.queue_ms > 0)
+            wait_in_lane(waiting);
+        else
+            end(waiting);
+    }
+}
+
+/* --- offers --- */
+
+void queue_room(struct queue *queue, struct node *node)
+{
+    if (node->offered || !queue->lanes.count)
+        return;
+    node->offered = true;
+    node->next_offered = NULL;
+    if (queue->last_offered)
+        queue->last_offered->next_offered = node;
+    else
+        queue->first_offered = node;
+    queue->last_offered = node;
+    queue->kick_wanted = true;
+}
+
+static void offer_next(struct queue *queue)
+{
+    struct node *node = queue->first_offered;
+
+    queue->first_offered = node->next_offered;
+    if (!queue->first_offered)
+        queue->last_offered = NULL;
+    node->offered = false;
+    queue->offers++;
+}
+
+static struct lane *lane_at(struct heap_node *head)
+{
+    return head ? container_of(head, struct lane, head) : NULL;
+}
+
+static struct lane *better(struct lane *a, struct lane *b)
+{
+    return !a || (b && is_before(&b->head, &a->head)) ? b : a;
+}
+
+static bool has_room(const struct node *node)
+{
+    return counts_load(node) < atomic_load_explicit(&node->max, memory_order_relaxed);
+}
+
+/* The best lane of a type that has something for this node. */
+static struct lane *fit_of_group(struct queue *queue, const struct group *group,
+                                 const struct snap_node *member)
+{
+    struct heap_node *first[OFFER_LANES];
+    size_t count = group ? heap_first(&group->blocked, OFFER_LANES, first) : 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct lane *lane = lane_at(first[i]);
+
+        queue->lane_looks++;
+        if (lane->misfit != queue->offers &&
+            candidates_has_room(loop_of(queue), &lane->spec, member))
+            return lane;
+    }
+    return NULL;
+}
+
+/* The same for a node that takes any type. Nearly always one of the first few fits. */
+static struct lane *fit_of_any(struct queue *queue, const struct snap_node *member)
+{
+    struct heap_node *groups[OFFER_TYPES];
+    struct lane *best = NULL;
+
+    for (size_t max = OFFER_FIRST, i = 0;; max = OFFER_TYPES) {
+        size_t count = heap_first(&queue->groups, max, groups);
+
+        for (; i < count && (!best || is_before(groups[i], &best->head)); i++)
+            best = better(best,
+                          fit_of_group(queue, container_of(groups[i], struct group, head), member));
+        if (best || count < max || max == OFFER_TYPES)
+            return best;
+    }
+}
+
+static struct lane *fit_of(struct queue *queue, const struct snap_node *member)
+{
+    const struct pool_facts *facts = &member->facts->pool;
+    struct lane *best = NULL;
+
+    if (pool_type_member(facts, STR("*")))
+        return fit_of_any(queue, member);
+    for (size_t i = 0; i < facts->type_count; i++)
+        best = better(best, fit_of_group(queue, map_get(&queue->types, facts->types[i]), member));
+    return best;
+}
+
+/* The best blocked lane for the first node of the list that fits any. */
+static struct lane *offered_to(struct queue *queue)
+{
+    while (queue->first_offered) {
+        const struct snap_node *member =
+            snapshot_of(loop_of(queue)->snapshot, queue->first_offered);
+        struct lane *lane = member && has_room(member->node) ? fit_of(queue, member) : NULL;
+
+        if (lane)
+            return lane;
+        offer_next(queue);
+    }
+    return NULL;
+}
+
+/* --- placing --- */
+
+/* What kept it from a node is its own (where it was before, whom it prefers): others of its lane
+ * may find room where it did not. */
+static bool is_particular(const struct waiting *waiting, const struct dispatch *dispatch)
+{
+    return dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
+}
+
+/* It stands in its lane as before. In a kick either the lane is blocked, or it alone is passed
+ * over. */
+static void stays(struct waiting *waiting, bool particular, const struct node *only)
+{
+    struct queue *queue = waiting->queue;
+    struct lane *lane = waiting->lane;
+
+    if (is_superseded(waiting)) {
+        drop(waiting);
+        return;
+    }
+    if (particular && !queue->kicking) {
+        heap_add(&lane->order, &waiting->order);
+        if (!lane->blocked) /* nothing is known of others */
+            lane_block(lane, INT64_MAX);
+    } else if (particular && lane->aside < WINDOW) {
+        lane->aside++;
+        waiting->next_aside = queue->aside;
+        queue->aside = waiting;
+        if (only) /* others may find room there */
+            lane->block_key = INT64_MAX;
+    } else {
+        heap_add(&lane->order, &waiting->order);
+        if (only)
+            lane->misfit = waiting->offers;
+        else if (waiting->offers == queue->offers)
+            lane_block(lane, waiting->order.key);
+        else
+            queue->kick_wanted = true; /* some came to have room since it looked */
+    }
+    lane_changed(lane);
+}
+
+/* Somebody else had it since, and it stands there again in another attempt. */
+static bool stands_again(const struct waiting *waiting, const struct dispatch *dispatch)
+{
+    return waiting->lane && !dispatch->err && dispatch->head.lane == waiting->lane->number;
+}
+
+static void tried(struct dispatch *dispatch)
+{
+    struct placing *placing = container_of(dispatch, struct placing, dispatch);
+    struct waiting *waiting = placing->waiting;
+    enum err err = dispatch->err;
+    bool missing = is_missing(waiting, err) && !waiting->lane;
+    bool away = missing || store_is_away(err);
+    bool over = !err || dispatch->ended || job_state_final(dispatch->head.state) ||
+                (!away && (err == ERR_NOT_FOUND || !waiting->spec.queue_ms));
+    bool held = dispatch->record.head.id; /* it was reserved, and given back: in no lane */
+    bool particular = is_particular(waiting, dispatch);
+    bool is_placed = !err && dispatch->node;
+
+    assert(waiting->busy && waiting->job == dispatch->job);
+    waiting->busy = false;
+    if (waiting->lane) {
+        waiting->lane->busy--;
+        waiting->lane->stale |= stands_again(waiting, dispatch);
+    }
+    waiting->unsettled = dispatch->unsettled;
+    if (held) {
+        buf_clear(&waiting->history);
+        buf_str(&waiting->history, dispatch->record.history);
+    }
+    struct node *offered = placing->offered;
+    arena_free(&placing->arena);
+    free(placing);
+    if (over && !is_placed) { /* others of its lane may want what it was tried for */
+        waiting->queue->kick_wanted = true;
+        if (offered)
+            queue_room(waiting->queue, offered);
+    }
+    if (over && err != ERR_NOT_FOUND) /* that may be what it is kept for */
+        replay_forget(waiting->queue->replay, waiting->job);
+    if (waiting->abandon) { /* asked for meanwhile */
+        take_in_hand(waiting);
+        end(waiting);
+    } else if (over) {
+        drop(waiting);
+    } else if (waiting->lane && !held && !waiting->unsettled) {
+        stays(waiting, particular && !away, offered);
+    } else {
+        take_in_hand(waiting);
+        if (away || is_superseded(waiting))
+            try_later(waiting, 1);
+        else
+            wait_in_lane(waiting);
+    }
+}
+
+/* It is tried ten times a second: what keeps it waiting is written down now and then. */
+static bool explained_lately(struct waiting *waiting)
+{
+    int64_t now_ms = sched_awake_ms(loop_of(waiting->queue));
+
+    if (waiting->explained_ms && now_ms - waiting->explained_ms < EXPLAIN_EVERY_MS)
+        return true;
+    waiting->explained_ms = now_ms;
+    return false;
+}
+
+/* On any node, or on this one alone. */
+static void place_on(struct waiting *waiting, struct node *only)
+{
+    struct placing *placing = mem_new(struct placing);
+    struct queue *queue = waiting->queue;
+    struct lane *lane = waiting->lane;
+
+    assert(!waiting->busy && !waiting->again.at);
+    waiting->busy = true;
+    waiting->offers = queue->offers;
+    if (lane) {
+        heap_del(&lane->order, &waiting->order);
+        lane->busy++;
+        lane_changed(lane);
+    }
+    placing->waiting = waiting;
+    placing->offered = only;
+    placing->dispatch = (struct dispatch){.loop = loop_of(queue),
+                                          .arena = &placing->arena,
+                                          .spec = waiting->spec,
+                                          .job = waiting->job,
+                                          .attempt = waiting->attempt,
+                                          .max_attempts = waiting->max_attempts,
+                                          .exists = true,
+                                          .scan = true,
+                                          .only = only,
+                                          .queued = true,
+                                          .unsettled = waiting->unsettled,
+                                          .quiet = only || explained_lately(waiting),
+                                          .history = buf_view(&waiting->history),
+                                          .done = tried};
+    dispatch_start(&placing->dispatch);
+}
+
+static void place(struct waiting *waiting)
+{
+    place_on(waiting, NULL);
+}
+
+/* One job is tried, or one window read; false: there is nothing to do now. */
+static bool step(struct queue *queue)
+{
+    struct lane *open = lane_at(heap_top(&queue->heads));
+    struct lane *lane = better(open, offered_to(queue));
+    const struct heap_node *top = lane ? heap_top(&lane->order) : NULL;
+    struct waiting *waiting = top ? container_of(top, struct waiting, order) : NULL;
+
+    if (!lane)
+        return false;
+    queue->lane_looks++;
+    if ((wants_read(lane) || (waiting && waiting->unread && !lane->reading && !lane->dry)) &&
+        queue->reading < READS_MAX)
+        read_window(lane);
+    if (waiting && !waiting->unread && (lane->dry || !(lane->stale || lane->rereading)))
+        place_on(waiting, lane == open ? NULL : queue->first_offered);
+    else if (lane != open && lane->dry)
+        lane->misfit = queue->offers; /* not now */
+    else
+        return false; /* nobody overtakes what is being read; the answer kicks again */
+    return true;
+}
+
+static void kick(struct queue *queue)
+{
+    struct waiting *waiting;
+
+    assert(!queue->aside && !queue->kicking);
+    queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
+    while (step(queue))
+        ;
+    queue->kicking = false;
+    while ((waiting = queue->aside)) {
+        queue->aside = waiting->next_aside;
+        waiting->lane->aside = 0;
+        heap_add(&waiting->lane->order, &waiting->order);
+        if (!waiting->lane->blocked) /* nothing is known of others */
+            lane_block(waiting->lane, INT64_MAX);
+        lane_changed(waiting->lane);
+    }
+}
+
+void queue_want_kick(struct queue *queue)
+{
+    queue->kick_wanted = true;
+}
+
+void queue_turn(struct queue *queue)
+{
+    if (!queue->kick_wanted)
+        return;
+    queue->kick_wanted = false;
+    kick(queue);
+}
+
+static void look_for_room(struct queue *queue, int64_t now_ms)
+{
+    struct heap_node *top;
+
+    for (int i = 0; i < LOOK_LANES && (top = heap_top(&queue->looks)) && top->key <= now_ms; i++) {
+        struct lane *lane = container_of(top, struct lane, look);
+
+        lane_unblock(lane);
+        lane_changed(lane);
+    }
+}
+
+void queue_tick(struct queue *queue, int64_t now_ms)
+{
+    look_at_lanes(queue, now_ms);
+    try_in_hand(queue, now_ms);
+    replay_tick(queue->replay);
+    look_for_room(queue, now_ms);
+    queue->kick_wanted = true;
+}
+
+/* --- what others tell --- */
+
+/* To be tried at once. Of a job that is under way the newest record counts afterwards. */
+static void carry_on(struct queue *queue, const struct store_record *record)
 {
     struct waiting *known = idmap_get(&queue->jobs, record->head.id);
     struct waiting *waiting = waiting_new(queue, record);
 
-    assert(!known || known->job == record->head.id);
-    assert(waiting || !counted);
     if (!waiting)
         return;
-    if (!counted)
-        sched_queue_enter(queue->sched, waiting->spec.type);
-    if (!known && !job_state_final(record->head.state)) {
-        begin(waiting);
-    } else if (known && known->busy && !known->abandon && !job_state_final(record->head.state)) {
+    if (known && known->busy && !known->abandon) {
         if (known->successor)
             waiting_free(known->successor);
         known->successor = waiting;
-    } else {
+    } else if (known && (known->abandon || (!known->lane && known->attempt >= waiting->attempt))) {
         waiting_free(waiting);
+    } else {
+        if (known)
+            drop(known);
+        begin(waiting);
     }
+}
+
+void queue_continue(struct queue *queue, const struct store_record *record)
+{
+    assert(record->head.id && record->spec.at && !job_state_final(record->head.state));
+    if (record->head.lane)
+        arrive(queue, record);
+    else
+        carry_on(queue, record);
 }
 
 void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason)
@@ -367,85 +1358,115 @@ void queue_abandon(struct queue *queue, const struct store_record *record, const
     if (!waiting) {
         waiting = waiting_new(queue, record);
         assert(waiting); /* it was read from a request a moment ago */
-        sched_queue_enter(queue->sched, waiting->spec.type);
-        idmap_put(&queue->jobs, waiting->job, waiting);
+        idmap_put(&queue->jobs, waiting->job, waiting); /* it waits for nothing: no age */
+        add_depth(queue, 1);
     }
     waiting->abandon = reason;
-    if (!waiting->busy)
-        time_out(waiting);
-}
-
-/* The best head among the lanes that are not blocked: priority, then age. */
-static struct waiting *best_head(struct queue *queue)
-{
-    struct lane *lane;
-    struct heap_node *best = NULL;
-
-    for (size_t i = 0; (lane = map_next(&queue->lanes, &i));) {
-        struct heap_node *top = lane->blocked ? NULL : heap_top(&lane->order);
-
-        if (top &&
-            (!best || top->key < best->key || (top->key == best->key && top->tie < best->tie)))
-            best = top;
-    }
-    return best ? container_of(best, struct waiting, order) : NULL;
-}
-
-void queue_kick(struct queue *queue)
-{
-    struct waiting *waiting;
-    struct lane *lane;
-
-    if (queue->kicking || !queue->jobs.count)
+    /* A call that left a moment ago is taken until its time is over by the store's clock, which we
+     * know but for the time a call takes. */
+    waiting->abandon_until_ms = clock_mono_ms() + 2 * queue->sched->config.store_timeout_ms;
+    if (waiting->busy)
         return;
-    assert(!queue->aside);
-    queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
-    for (size_t i = 0; (lane = map_next(&queue->lanes, &i));) {
-        lane->blocked = false;
-        lane->aside = 0;
-    }
-    while ((waiting = best_head(queue)))
-        place(waiting);
-    queue->kicking = false;
-    while ((waiting = queue->aside)) {
-        queue->aside = waiting->next;
-        wait_on(waiting);
-    }
+    take_in_hand(waiting);
+    heap_del(&queue->later, &waiting->again);
+    end(waiting);
 }
 
-void queue_tick(struct queue *queue, int64_t now_ms)
-{
-    struct heap_node *top;
-
-    while ((top = heap_top(&queue->deadlines)) && top->key <= now_ms)
-        time_out(container_of(top, struct waiting, deadline));
-    queue_hold(queue, now_ms);
-    queue_kick(queue);
-}
-
-void queue_forget(struct queue *queue, uint64_t job)
+void queue_forget(struct queue *queue, uint64_t job, uint64_t number)
 {
     struct waiting *waiting = idmap_get(&queue->jobs, job);
+    struct lane *lane = number ? idmap_get(&queue->lanes, number) : NULL;
 
-    if (!waiting)
-        return;
-    waiting->gone = true;
-    if (!waiting->busy)
+    replay_forget(queue->replay, job);
+    if (waiting && waiting->busy) {
+        waiting->gone = true;
+    } else if (waiting) {
         drop(waiting);
+    } else if (lane && has_more(lane)) {
+        set_count(lane, lane->count - 1);
+        lane_changed(lane);
+    }
+}
+
+void queue_put_again(struct queue *queue)
+{
+    const struct waiting *waiting;
+
+    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));) {
+        struct store_record record = {.head = {.id = waiting->job,
+                                               .max_attempts = waiting->max_attempts,
+                                               .due_ms = waiting->until_ms},
+                                      .spec = waiting->spec.json,
+                                      .idem = waiting->idem,
+                                      .fingerprint = waiting->fingerprint};
+
+        if (!waiting->spec.queue_ms)
+            record.head.due_ms += STORE_AWAY_MS;
+        if (!waiting->lane && !waiting->abandon)
+            replay_add(queue->replay, &record);
+    }
+    replay_begin(queue->replay);
+    queue_look(queue);
 }
 
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms)
 {
-    const struct waiting *waiting;
-    int64_t oldest_ms = now_ms;
+    const struct heap_node *top = heap_top(&queue->ages);
 
-    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));)
-        if (waiting->since_ms < oldest_ms)
-            oldest_ms = waiting->since_ms;
-    return now_ms - oldest_ms;
+    return top && top->key < now_ms ? now_ms - top->key : 0;
 }
 
-bool queue_holds(const struct queue *queue, uint64_t job)
+uint64_t queue_lane_looks(const struct queue *queue)
 {
-    return idmap_get(&queue->jobs, job) != NULL;
+    return queue->lane_looks;
+}
+
+bool queue_in_hand(const struct queue *queue, uint64_t job)
+{
+    const struct waiting *waiting = idmap_get(&queue->jobs, job);
+
+    return waiting && !waiting->lane;
+}
+
+bool queue_is_unsettled(const struct queue *queue, uint64_t job)
+{
+    const struct waiting *waiting = idmap_get(&queue->jobs, job);
+
+    return waiting && waiting->unsettled;
+}
+
+void queue_free(struct queue *queue)
+{
+    struct waiting *waiting;
+    struct lane *lane;
+    struct group *group;
+
+    if (!queue)
+        return;
+    for (size_t i = 0; (lane = idmap_next(&queue->lanes, &i));) {
+        heap_free(&lane->order);
+        arena_free(&lane->arena);
+        free(lane);
+    }
+    for (size_t i = 0; (group = map_next(&queue->types, &i));) {
+        heap_free(&group->blocked);
+        free((void *)group->type.at);
+        free(group);
+    }
+    for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));) {
+        waiting->lane = NULL;
+        waiting->order.at = waiting->again.at = waiting->age.at = 0;
+        waiting_free(waiting);
+    }
+    idmap_free(&queue->jobs);
+    idmap_free(&queue->lanes);
+    map_free(&queue->types);
+    heap_free(&queue->heads);
+    heap_free(&queue->groups);
+    heap_free(&queue->looks);
+    heap_free(&queue->later);
+    heap_free(&queue->ages);
+    arena_free(&queue->look_arena);
+    replay_free(queue->replay);
+    free(queue);
 }

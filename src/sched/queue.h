@@ -1,6 +1,10 @@
-/* Jobs that wait in this instance, in memory, on the keeper's thread. Their durable record is held
- * by this instance (STORE_HOLD); when it dies another adopts them. One queue per pool and selector:
- * higher priority first, oldest first within it; a pool without room holds up no other. */
+/* The queue as this instance knows it. It is the store's: nobody owns a job that waits in a lane,
+ * and any instance may place it. Here is known which lanes there are and, of each, a window: its
+ * first jobs, which are placed in order. Higher priority first, oldest first within it, over all
+ * instances; a lane without room holds up no other.
+ *
+ * A job whose attempt ended is in hand of the instance that settled it: it is tried at once, then
+ * waits in its lane if it may. The keeper's thread. */
 #ifndef SCHED_QUEUE_H
 #define SCHED_QUEUE_H
 
@@ -10,18 +14,27 @@ struct queue;
 
 struct queue *queue_new(struct sched *sched);
 void queue_free(struct queue *queue);
-/* A record that is NEW (waits), SELECTING or RETRYING (tried at once, then waits if it may).
- * Copies. counted: whoever put it into the store has called sched_queue_enter() already. */
-void queue_continue(struct queue *queue, const struct store_record *record, bool counted);
+/* A record that stands in a lane (keeper_continue has counted it), or one that is to be tried at
+ * once. Copies. */
+void queue_continue(struct queue *queue, const struct store_record *record);
 /* Ends it: at once, or when the store takes it. */
 void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason);
-void queue_kick(struct queue *queue);                 /* place what can be placed */
-void queue_tick(struct queue *queue, int64_t now_ms); /* time-outs, holds */
-/* The store may have lost what waits here: it is put there again, which changes nothing for what it
- * has. */
+void queue_want_kick(struct queue *queue); /* place what can be placed, at the end of this turn */
+void queue_room(struct queue *queue, struct node *node); /* it may have room, or take other work */
+void queue_turn(struct queue *queue);
+void queue_tick(struct queue *queue, int64_t now_ms); /* sched_awake_ms */
+/* "LANE PRIORITY JOB", a STORE_WORD_LANE: it came there, among the first. */
+void queue_hear(struct queue *queue, struct str text);
+void queue_look(struct queue *queue); /* perhaps such a word was missed: look at all lanes soon */
+/* The store may have lost what was put there last: it is put again, see replay.h. */
 void queue_put_again(struct queue *queue);
-void queue_forget(struct queue *queue, uint64_t job);
-int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms); /* 0: nobody waits */
-bool queue_holds(const struct queue *queue, uint64_t job);
+/* It does not wait any more. lane: where it did; 0: unknown. */
+void queue_forget(struct queue *queue, uint64_t job, uint64_t lane);
+/* Of those it knows: the first ones of each lane, and those in hand. 0: nobody waits. */
+int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms);
+uint64_t queue_lane_looks(const struct queue *queue); /* how much was done so far */
+bool queue_in_hand(const struct queue *queue, uint64_t job);
+/* May it have been reserved without our knowing? The queue takes that back itself. */
+bool queue_is_unsettled(const struct queue *queue, uint64_t job);
 
 #endif

@@ -113,7 +113,7 @@ static void take_max(struct change *change)
     int32_t before = atomic_exchange(&node->max, change->op.counts.max);
 
     if (change->op.counts.max > before)
-        keeper_kick(change->from->sched->keeper);
+        keeper_freed(change->from->sched->keeper, node);
     change->done(change);
 }
 
@@ -200,6 +200,8 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
     if (!known)
         return BEAT_UNKNOWN;
     struct node *node = known->node;
+    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
+    bool away = atomic_load_explicit(&node->left_ms, memory_order_relaxed) != 0;
     assert(str_eq(node->id, report->node_id) && report->level < (int)LEVEL_COUNT);
     atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
     clear_left(node);
@@ -210,6 +212,8 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
     if (load->mem_pm >= 0)
         atomic_store_explicit(&node->mem_pm, load->mem_pm, memory_order_relaxed);
     registry_take_live(node, report);
+    if (away || (report->level >= 0 && report->level < level))
+        keeper_freed(loop->sched->keeper, node);
     /* One we held for lost or degraded is taken back by the store before it gets work again. */
     enum node_health own = (enum node_health)atomic_load_explicit(&node->own, memory_order_relaxed);
     enum node_admin admin =

@@ -126,26 +126,15 @@ void sched_count_cache(const struct sched *sched, int64_t now_us)
     metric_add_label(METRIC_CACHE, age_ms <= SCHED_L2_MS ? "l2,hit" : "l2,miss", 1);
 }
 
+int64_t sched_from_store_ms(const struct sched_loop *loop, int64_t store_ms)
+{
+    return store_mono_ms(loop->sched->store, store_ms) -
+           atomic_load_explicit(&loop->sched->paused_ms, memory_order_relaxed);
+}
+
 int64_t sched_not_after(const struct sched_loop *loop)
 {
-    return *loop->wall_ms + loop->sched->config.store_timeout_ms;
-}
-
-int32_t sched_queue_enter(struct sched *sched, struct str type)
-{
-    atomic_fetch_add(&sched->queue_depth, 1);
-    return atomic_fetch_add(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
-}
-
-void sched_queue_leave(struct sched *sched, struct str type)
-{
-    int64_t before = atomic_fetch_sub(&sched->queue_depth, 1);
-
-    assert(before > 0);
-    (void)before;
-    int32_t waited = atomic_fetch_sub(&sched->lanes[str_hash(type) % SCHED_LANES], 1);
-    assert(waited > 0);
-    (void)waited;
+    return *loop->mono_ms + loop->sched->config.store_timeout_ms;
 }
 
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed)

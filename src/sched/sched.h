@@ -24,7 +24,7 @@ struct sched_config {
     struct lease_terms leases; /* how long a running job is its node's after each renewal */
     int64_t stop_grace_ms;
     int64_t store_timeout_ms;
-    int64_t queue_max; /* waiting jobs per pool */
+    int64_t queue_max; /* jobs that wait in one lane, see spec_lane() */
     int64_t nodes_max;
     int64_t latency_target_ms; /* of health_score */
     struct str policy;
@@ -35,7 +35,7 @@ struct sched_config {
 };
 
 enum { SCHED_L1_MS = 5000, SCHED_L2_MS = 30000 }; /* how long a snapshot is fresh, and usable */
-enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_LANES = 1024 };
+enum { SCHED_HOLD_MS = 15000, SCHED_TRIED_MAX = 64, SCHED_SAMPLE_MAX = 32, SCHED_SHUT = 1024 };
 
 struct sched;
 struct explain_book;
@@ -53,6 +53,7 @@ struct sched_loop {
     const struct snapshot *snapshot;
     struct rnd rnd;
     struct store_op *out_first, *out_last; /* of this turn, not sent yet */
+    uint64_t looked;                       /* at members of pools, so far */
     struct explain_book *book;             /* how its dispatches came to their ends */
     struct tally *tally;                   /* what became of work, */
     _Atomic(struct tally *) tallied;       /* and what of it lies there for the keeper to take */
@@ -86,12 +87,12 @@ struct sched {
     int loop_count;
     const struct sched_hooks *hooks;
     struct keeper *keeper;
-    _Atomic int64_t queue_depth; /* jobs that wait in this instance */
-    /* And by type, so that a request can be refused (queue_max) without asking the keeper. Types
-     * that share a place share its bound. */
-    _Atomic int32_t lanes[SCHED_LANES];
-    /* When it was last told that breakers keep a whole pool shut; pools that share a place too. */
-    _Atomic int64_t shut_told_ms[SCHED_LANES];
+    /* Jobs that wait in the store, whoever put them, as far as the keeper knows (it looks every
+     * second, and hears of most sooner), and those it has in hand. */
+    _Atomic int64_t queue_depth;
+    /* When it was last told that breakers keep a whole pool shut; pools that share a place are told
+     * of together. */
+    _Atomic int64_t shut_told_ms[SCHED_SHUT];
     _Atomic bool ready; /* the nodes are loaded */
     _Atomic int64_t
         recovering_until_ms;   /* monotonic: the store was emptied or moved a moment ago */
@@ -149,9 +150,8 @@ static inline int64_t sched_wall_ms(const struct sched_loop *loop, int64_t awake
     return *loop->wall_ms - (sched_awake_ms(loop) - awake_ms);
 }
 
-/* A job begins or ends to wait. Entering answers how many of its type waited before. */
-int32_t sched_queue_enter(struct sched *sched, struct str type);
-void sched_queue_leave(struct sched *sched, struct str type);
+/* And that moment of the store's time in awake time? The one way in which the two may meet. */
+int64_t sched_from_store_ms(const struct sched_loop *loop, int64_t store_ms);
 
 /* Sends a store call at the end of this loop's turn, so that all of a turn travel as one batch.
  * done() is called once in any case; a store that refuses at once answers ERR_BUSY or

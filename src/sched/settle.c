@@ -9,16 +9,14 @@
 #include "sched/counts.h"
 #include "sched/keeper.h"
 #include "sched/registry.h"
+#include "sched/replay.h"
 #include "sched/spec.h"
 #include "sched/tally_note.h"
 
 static void settled(struct store_op *op);
 
-static const enum store_outcome outcomes[] = {[SETTLE_DONE] = STORE_DONE,
-                                              [SETTLE_FAIL] = STORE_FAIL,
-                                              [SETTLE_CANCEL] = STORE_CANCEL,
-                                              [SETTLE_QUEUE_TIMEOUT] = STORE_QUEUE_TIMEOUT,
-                                              [SETTLE_ABANDON] = STORE_ABANDON};
+static const enum store_outcome outcomes[] = {
+    [SETTLE_DONE] = STORE_DONE, [SETTLE_FAIL] = STORE_FAIL, [SETTLE_CANCEL] = STORE_CANCEL};
 
 /* A node whose operator ended the job says CANCELLED: then the job is, whatever attempts are left.
  */
@@ -56,6 +54,7 @@ void settle_start(struct settle *settle)
                                : is_given_up(settle) ? STORE_CANCEL
                                                      : outcomes[settle->kind];
         op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
+        op->u.settle.want_record = settle->kind == SETTLE_FAIL; /* see goes_unheld() */
     }
     sched_send(settle->loop, op);
 }
@@ -91,6 +90,23 @@ static bool fail_after(struct settle *settle)
     return true;
 }
 
+/* Said again: the first time nobody was answered, so perhaps nobody has the job that goes on since.
+ * If somebody does, that one is asked in vain. */
+static bool goes_unheld(const struct settle *settle)
+{
+    const struct store_head *head = &settle->op.head;
+
+    return !settle->err && settle->duplicate && settle->kind == SETTLE_FAIL &&
+           (head->state == JOB_RETRYING || head->state == JOB_SELECTING) &&
+           head->owner == store_number(settle->loop->sched->store);
+}
+
+static void carry_on(struct settle *settle)
+{
+    counts_take_of(settle->loop->snapshot, settle->node, &settle->op); /* it has room again */
+    keeper_continue(settle->loop->sched->keeper, &settle->op.record);
+}
+
 static void settled(struct store_op *op)
 {
     struct settle *settle = container_of(op, struct settle, op);
@@ -103,6 +119,8 @@ static void settled(struct store_op *op)
     settle->duplicate = op->u.settle.duplicate;
     if (!op->err && !settle->duplicate)
         settle_applied(settle->loop, op);
+    else if (goes_unheld(settle))
+        carry_on(settle);
     else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
         char id[JOB_ID_TEXT + 1];
 
@@ -210,12 +228,25 @@ static bool ended_now(const struct store_op *op)
     return job_state_final(op->head.state) && !stopped;
 }
 
+/* It waited, and has begun: should the store lose it now, it must not be put there again. Only what
+ * was put a moment ago would be. */
+static bool ends_replay(const struct sched_loop *loop, const struct store_op *op)
+{
+    const struct store_head *head = &op->head;
+
+    return op->verb == STORE_COMMIT && store_name(loop->sched->store) &&
+           head->dispatched_ms > head->created_ms &&
+           head->updated_ms - head->created_ms < REPLAY_KEEP_MS;
+}
+
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
     struct keeper *keeper = loop->sched->keeper;
     struct settle_note note = {.head = head, .event = event_of(head)};
+    struct str node = op->node.at ? op->node : str_of(head->node);
     bool ended = ended_now(op);
+    bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
 
     assert(!op->err);
     note_node(loop, op);
@@ -231,14 +262,16 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     if (head->state == JOB_RETRYING)
         metric_add(METRIC_RETRIES, 1);
     if (head->state == JOB_RETRYING || head->state == JOB_SELECTING)
-        keeper_continue(keeper, &op->record, false);
-    if (op->verb == STORE_FINISH && op->u.settle.ended_lease)
-        loop->sched->hooks->freed(loop, op->node.at ? op->node : str_of(head->node), &op->counts,
-                                  op->order);
+        keeper_continue(keeper, &op->record);
+    if (freed && node.len)
+        loop->sched->hooks->freed(loop, node, &op->counts, op->order);
+    if (ends_replay(loop, op))
+        keeper_forget(keeper, head->id);
     if (atomic_load_explicit(&loop->sched->queue_depth, memory_order_relaxed) == 0)
         return;
-    if (op->verb == STORE_FINISH && op->u.settle.ended_lease)
-        keeper_kick(keeper);
+    const struct snap_node *member = freed ? snapshot_node(loop->snapshot, node) : NULL;
+    if (member)
+        keeper_freed(keeper, member->node);
     if (op->verb == STORE_FINISH && op->u.settle.outcome == STORE_CANCEL)
         keeper_forget(keeper, head->id);
 }

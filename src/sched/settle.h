@@ -5,14 +5,7 @@
 
 #include "sched/sched.h"
 
-enum settle_kind {
-    SETTLE_ACK,
-    SETTLE_DONE,
-    SETTLE_FAIL,
-    SETTLE_CANCEL,
-    SETTLE_QUEUE_TIMEOUT,
-    SETTLE_ABANDON
-};
+enum settle_kind { SETTLE_ACK, SETTLE_DONE, SETTLE_FAIL, SETTLE_CANCEL };
 
 struct settle {
     /* the caller's */

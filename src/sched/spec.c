@@ -4,8 +4,10 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/digest.h"
 #include "model/pool.h"
 #include "model/selector.h"
 #include "model/trace.h"
@@ -274,6 +276,27 @@ enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
     ret_spec->retried_from = arena_str(arena, str_of(id));
     write_spec(ret_spec, arena);
     return ERR_OK;
+}
+
+uint64_t spec_lane(const struct spec *spec)
+{
+    enum { DIGITS = 16 };
+    struct buf text = {0};
+    char digest[DIGEST_HEX + 1];
+    uint64_t lane;
+
+    /* No language and no type has a space in it, and what may have one stands last. */
+    if (spec->f2f)
+        buf_fmt(&text, "f2f " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->src), STR_ARG(spec->tgt),
+                spec->options.require_tts, spec->options.require_asr);
+    else
+        buf_fmt(&text, "task " STR_FMT " %d " STR_FMT, STR_ARG(spec->type), spec->interactive,
+                STR_ARG(spec->requires));
+    digest_sha256_hex(buf_view(&text), digest);
+    buf_free(&text);
+    digest[DIGITS] = 0;
+    lane = strtoull(digest, NULL, 16);
+    return lane ? lane : 1;
 }
 
 struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,

@@ -3,7 +3,7 @@
 #define SCHED_SPEC_H
 
 #include "base/schema.h"
-#include "model/job.h"
+#include "store/store.h"
 
 struct spec_options {
     bool require_tts;
@@ -45,6 +45,9 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
 /* The same work again under a new id, for an operator's retry. */
 enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
                     struct spec *ret_spec, struct problem *why);
+/* The number of the lane in which it waits, never 0: everything that decides who may take it. The
+ * same in every instance and after every restart, and nobody can make other work share it. */
+uint64_t spec_lane(const struct spec *spec);
 /* The message to the node, in the arena; leaves out what is not its business (callback_url). */
 struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,
                         struct arena *arena);

@@ -1,5 +1,6 @@
-/* The sweep: one DUE call, then one FINISH or ADOPT for each thing found, then again while there is
- * more. A lease renewed meanwhile is left alone by the store. */
+/* The sweep: one DUE call, then one FINISH for each thing found (a look, if it is a job that nobody
+ * has in hand any more), then again while there is more. A lease renewed meanwhile, and a job that
+ * went on, are left alone by the store. */
 #include "sched/sweep.h"
 
 #include <assert.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "base/metrics.h"
+#include "sched/counts.h"
 #include "sched/settle.h"
 
 enum { SWEEP_BATCH = 256 };
@@ -16,6 +18,7 @@ struct sweep_item {
     struct arena arena;
     struct sweep *sweep;
     char node[NODE_ID_MAX + 1]; /* whose lease it was */
+    uint64_t lane;              /* in which it waited; 0: in none */
 };
 
 struct sweep {
@@ -45,6 +48,11 @@ void sweep_free(struct sweep *sweep)
     for (size_t i = 0; i < SWEEP_BATCH; i++)
         arena_free(&sweep->items[i].arena);
     free(sweep);
+}
+
+static bool waits(enum job_state state)
+{
+    return state == JOB_NEW || state == JOB_SELECTING || state == JOB_RETRYING;
 }
 
 static void looked(struct store_op *op);
@@ -80,25 +88,43 @@ static void expired(struct store_op *op)
 
     assert(item->sweep->busy && op->verb == STORE_FINISH);
     if (!op->err && !op->u.settle.duplicate) { /* another instance was first */
+        bool unsent = op->head.state == JOB_SELECTING;
         bool unacked = str_is(str_of(op->head.reason), "ACK_TIMEOUT");
 
-        metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);
-        metric_add_label(METRIC_LEASE_EXPIRED, unacked ? "reserved" : "running", 1);
+        if (!unsent)
+            metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);
+        metric_add_label(METRIC_LEASE_EXPIRED, unacked || unsent ? "reserved" : "running", 1);
+        counts_take_of(sched_keeper_loop(sched)->snapshot, str_of(item->node), op);
         settle_applied(sched_keeper_loop(sched), op);
-        if (item->node[0])
+        if (item->node[0] && !unsent) /* nor is it sent there again only to be stopped */
             sched->hooks->stop(sched_keeper_loop(sched), str_of(item->node), op->job, op->attempt,
                                op->head.reason);
     }
     item_over(item);
 }
 
-static void adopted(struct store_op *op)
+/* It waited long enough. */
+static void timed_out(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
 
-    assert(item->sweep->busy && op->verb == STORE_ADOPT);
-    if (!op->err)
-        queue_continue(item->sweep->queue, &op->record, false);
+    assert(item->sweep->busy && op->verb == STORE_FINISH);
+    if (!op->err && !op->u.settle.duplicate) { /* another instance was first */
+        settle_applied(sched_keeper_loop(item->sweep->sched), op);
+        queue_forget(item->sweep->queue, op->job, item->lane);
+    }
+    item_over(item);
+}
+
+/* Whoever had it in hand did nothing with it for too long, or is gone. Others may find it too: they
+ * all ask the store for the same attempt. */
+static void found(struct store_op *op)
+{
+    struct sweep_item *item = container_of(op, struct sweep_item, op);
+
+    assert(item->sweep->busy && op->verb == STORE_JOB_GET);
+    if (!op->err && waits(op->head.state) && !op->head.lane)
+        queue_continue(item->sweep->queue, &op->record);
     item_over(item);
 }
 
@@ -106,29 +132,35 @@ static void take(struct sweep *sweep, size_t i)
 {
     const struct store_due *due = &sweep->due[i];
     struct sweep_item *item = &sweep->items[i];
-    bool waits =
-        due->lease == LEASE_NONE &&
-        (due->state == JOB_NEW || due->state == JOB_SELECTING || due->state == JOB_RETRYING);
+    bool held = due->lease == LEASE_NONE && waits(due->state) && !due->lane;
 
     assert(i < SWEEP_BATCH && due->id);
     item->sweep = sweep;
+    item->lane = due->lane;
     memcpy(item->node, due->node, sizeof item->node);
-    item->op = (struct store_op){.verb = waits ? STORE_ADOPT : STORE_FINISH,
+    item->op = (struct store_op){.verb = held ? STORE_JOB_GET : STORE_FINISH,
                                  .reply_to = sched_keeper_loop(sweep->sched)->inbox,
-                                 .done = waits ? adopted : expired,
+                                 .done = held        ? found
+                                         : due->lane ? timed_out
+                                                     : expired,
                                  .job = due->id,
                                  .attempt = due->attempt,
                                  .arena = &item->arena};
-    if (waits) {
-        item->op.u.hold.owner = store_number(sweep->sched->store);
-        item->op.u.hold.hold_ms = SCHED_HOLD_MS;
-    } else {
-        item->op.u.settle.outcome = STORE_EXPIRE;
+    if (!held) {
+        item->op.u.settle.outcome = due->lane ? STORE_QUEUE_TIMEOUT : STORE_EXPIRE;
+        item->op.u.settle.reason = due->lane ? STR("QUEUE_TIMEOUT") : STR_NONE;
         item->op.u.settle.owner = store_number(sweep->sched->store);
         item->op.u.settle.hold_ms = SCHED_HOLD_MS;
     }
     sweep->open++;
     sched_send(sched_keeper_loop(sweep->sched), &item->op);
+}
+
+/* What this instance has in hand it carries on with by itself. */
+static bool is_ours(const struct sweep *sweep, const struct store_due *due)
+{
+    return queue_is_unsettled(sweep->queue, due->id) ||
+           (due->lease == LEASE_NONE && waits(due->state) && queue_in_hand(sweep->queue, due->id));
 }
 
 static void looked(struct store_op *op)
@@ -142,7 +174,9 @@ static void looked(struct store_op *op)
         return;
     }
     for (size_t i = 0; i < op->u.due.count; i++)
-        take(sweep, i);
+        if (!is_ours(sweep, &sweep->due[i]))
+            take(sweep, i);
+    sweep->busy = sweep->open > 0;
 }
 
 void sweep_tick(struct sweep *sweep)

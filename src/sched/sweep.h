@@ -1,6 +1,6 @@
-/* The sweep: moves on what ran out. Leases whose ACK or renewal did not come, and waiting jobs
- * whose instance died. Any instance may do it; the store lets each take effect once. Keeper's
- * thread. */
+/* The sweep: moves on what ran out. Leases whose ACK or renewal did not come, jobs that waited long
+ * enough, and those in hand of an instance that died. Any instance may do it; the store lets each
+ * take effect once. Keeper's thread. */
 #ifndef SCHED_SWEEP_H
 #define SCHED_SWEEP_H
 

@@ -135,6 +135,7 @@ static const struct schema reset_schema = {
 static void was_reset(struct store_op *op)
 {
     struct call *call = container_of(op, struct breaker_call, op)->call;
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, op->node);
 
     assert(op->verb == STORE_BREAKER_RESET && op->node.at);
     if (op->err) {
@@ -143,7 +144,8 @@ static void was_reset(struct store_op *op)
     }
     metric_add_label(METRIC_BREAKER_EVENTS, "reset", 1);
     log_event(LOG_INFO, "breaker.reset", KS("node_id", op->node), KS("type", op->u.breaker.type));
-    keeper_kick(call->worker->server->sched.keeper); /* what waits may go there again */
+    if (known) /* what waits may go there again */
+        keeper_freed(call->worker->server->sched.keeper, known->node);
     call_ok(call);
 }
 

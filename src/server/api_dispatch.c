@@ -69,45 +69,155 @@ static void submit_over(struct submit *submit, enum err err)
     submit->done(submit);
 }
 
-static void waits(struct submit *submit, const struct store_record *record)
+static bool is_waiting(const struct store_head *head)
 {
-    struct sched *sched = submit->dispatch->loop->sched;
-    struct settle_note note = {.head = &submit->dispatch->head, .event = "queued"};
+    return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
+}
 
-    assert(record->head.id == submit->dispatch->job && !job_state_final(record->head.state));
-    keeper_continue(sched->keeper, record, true);
-    sched->hooks->noted(submit->dispatch->loop, &note);
+/* It stands in its lane now. */
+static void waits(struct submit *submit, struct store_record *record)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct sched *sched = dispatch->loop->sched;
+    struct settle_note note = {.head = &dispatch->head, .event = "queued"};
+
+    assert(record->head.id == dispatch->job && record->head.lane);
+    record->spec = dispatch->spec.json;
+    record->idem = dispatch->idem;
+    record->fingerprint = dispatch->fingerprint;
+    keeper_continue(sched->keeper, record);
+    sched->hooks->noted(dispatch->loop, &note);
     submit->queued = true;
     submit_over(submit, ERR_OK);
+}
+
+/* The store did not take it. If it may have all the same, the keeper ends it; but the client is
+ * told that it may run, because this process may die before that. */
+static void submit_failed(struct submit *submit, enum err err)
+{
+    struct dispatch *dispatch = submit->dispatch;
+
+    if (store_is_away(err) && (dispatch->exists || err == ERR_UNKNOWN)) {
+        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
+                       err_name(err));
+        err = ERR_UNKNOWN;
+    }
+    err = dispatch_refuse(dispatch, err);
+    submit->why = dispatch->why;
+    submit_over(submit, err);
+}
+
+static enum err queue_full(struct submit *submit)
+{
+    return problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                       "%lld jobs that ask for the same wait already (queue_max).",
+                       (long long)submit->dispatch->loop->sched->config.queue_max);
+}
+
+static void abandoned(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+
+    if (store_is_away(op->err)) {
+        submit_failed(submit, op->err);
+        return;
+    }
+    if (!op->err)
+        settle_applied(submit->dispatch->loop, op);
+    submit_over(submit, queue_full(submit));
+}
+
+/* A send failed, and it may not wait: it has ended before its client is refused. */
+static void abandon(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_op *op = &submit->op;
+
+    assert(dispatch->exists);
+    *op = (struct store_op){.verb = STORE_FINISH,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = abandoned,
+                            .job = dispatch->job,
+                            .arena = dispatch->arena};
+    op->u.settle.outcome = STORE_ABANDON;
+    op->u.settle.reason = str_of(err_name(ERR_QUEUE_FULL));
+    sched_send(dispatch->loop, op);
 }
 
 static void put(struct store_op *op)
 {
     struct submit *submit = container_of(op, struct submit, op);
     struct dispatch *dispatch = submit->dispatch;
-    struct store_record record = {.head = op->head,
-                                  .spec = dispatch->spec.json,
-                                  .idem = dispatch->idem,
-                                  .fingerprint = dispatch->fingerprint};
+    struct store_record record = {.head = op->head};
 
     dispatch->head = op->head;
-    if (!op->err && !op->u.put.duplicate) {
+    if (op->err == ERR_QUEUE_FULL) {
+        submit_over(submit, queue_full(submit));
+    } else if (op->err) {
+        submit_failed(submit, op->err);
+    } else if (op->u.put.duplicate) {
+        dispatch->duplicate = true;
+        submit->queued = op->head.state == JOB_NEW;
+        submit_over(submit, ERR_OK);
+    } else {
         waits(submit, &record);
-        return;
     }
-    sched_queue_leave(dispatch->loop->sched, dispatch->spec.type);
-    if (op->err) {
-        enum err err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
-
-        submit_over(submit, problem_set(&submit->why, err, "", "%s.", err_title(err)));
-        return;
-    }
-    dispatch->duplicate = true;
-    submit->queued = op->head.state == JOB_NEW;
-    submit_over(submit, ERR_OK);
 }
 
-/* Makes it durable as a waiting job, if the queue has room. */
+/* It went on without us, as it may while it is being sent: what it is now is the answer. */
+static void went_on(struct submit *submit, const struct store_head *head)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    bool failed = head->state == JOB_FAILED;
+
+    dispatch->head = *head;
+    if (failed)
+        dispatch_refuse(dispatch, ERR_ALL_FULL);
+    submit->why = dispatch->why;
+    submit->queued = !failed && is_waiting(head);
+    submit_over(submit, failed ? ERR_ALL_FULL : ERR_OK);
+}
+
+static void waited(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_record record = {.head = op->head, .history = dispatch->record.history};
+
+    if (op->err == ERR_QUEUE_FULL) {
+        abandon(submit);
+    } else if (op->err == ERR_STALE) {
+        went_on(submit, &op->head);
+    } else if (op->err) {
+        submit_failed(submit, op->err);
+    } else {
+        dispatch->head = op->head;
+        waits(submit, &record);
+    }
+}
+
+/* Its send failed, so the store has it already. */
+static void wait_in_lane(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_op *op = &submit->op;
+
+    assert(dispatch->record.head.id == dispatch->job);
+    *op = (struct store_op){.verb = STORE_WAIT,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = waited,
+                            .not_after_ms = sched_not_after(dispatch->loop),
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt,
+                            .arena = dispatch->arena};
+    op->u.wait.lane = spec_lane(&dispatch->spec);
+    op->u.wait.priority = (int)dispatch->spec.priority;
+    op->u.wait.wait_ms = dispatch->spec.queue_ms;
+    op->u.wait.lane_max = dispatch->loop->sched->config.queue_max;
+    sched_send(dispatch->loop, op);
+}
+
+/* Makes it durable as a waiting job, if its lane has room. */
 static void enqueue(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -115,21 +225,8 @@ static void enqueue(struct submit *submit)
     struct store_op *op = &submit->op;
 
     assert(dispatch->spec.queue_ms > 0 && !submit->queued);
-    if (sched_queue_enter(sched, dispatch->spec.type) >= sched->config.queue_max) {
-        sched_queue_leave(sched, dispatch->spec.type);
-        if (dispatch->exists) /* a send failed: refused now, it must not run later */
-            keeper_abandon(sched->keeper, dispatch->job, dispatch->spec.json,
-                           err_name(ERR_QUEUE_FULL));
-        submit_over(submit, problem_set(&submit->why, ERR_QUEUE_FULL, "",
-                                        "%lld jobs of this type wait already (queue_max).",
-                                        (long long)sched->config.queue_max));
-        return;
-    }
-    if (dispatch->exists) { /* it is in the store already */
-        struct store_record record = dispatch->record;
-
-        record.spec = dispatch->spec.json;
-        waits(submit, &record);
+    if (dispatch->exists) {
+        wait_in_lane(submit);
         return;
     }
     *op = (struct store_op){.verb = STORE_PUT,
@@ -147,7 +244,10 @@ static void enqueue(struct submit *submit)
     op->u.put.timeout_ms = dispatch->spec.timeout_ms;
     op->u.put.callback = dispatch->spec.callback_url.at != NULL;
     op->u.put.owner = store_number(sched->store);
-    op->u.put.hold_ms = SCHED_HOLD_MS;
+    op->u.put.lane = spec_lane(&dispatch->spec);
+    op->u.put.priority = (int)dispatch->spec.priority;
+    op->u.put.wait_ms = dispatch->spec.queue_ms;
+    op->u.put.lane_max = sched->config.queue_max;
     sched_send(dispatch->loop, op);
 }
 
@@ -165,9 +265,7 @@ static void dispatched(struct dispatch *dispatch)
     submit->why = dispatch->why;
     /* It may have gone on without us: then it has been on a node, or waits for one. What a key
      * answers with is as it was the first time. */
-    submit->queued = !dispatch->err &&
-                     (dispatch->head.state == JOB_NEW || dispatch->head.state == JOB_SELECTING ||
-                      dispatch->head.state == JOB_RETRYING);
+    submit->queued = !dispatch->err && is_waiting(&dispatch->head);
     submit_over(submit, dispatch->err);
 }
 
@@ -187,7 +285,8 @@ void submit_start(struct submit *submit)
                                         "begin anew; nothing was started."));
         return;
     }
-    /* Who may wait does not overtake those who wait already: the queue decides who is next. */
+    /* Who may wait does not overtake those who wait already, for whatever and wherever they were
+     * put: the queue decides who is next. */
     if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
         enqueue(submit);
     else
@@ -234,7 +333,8 @@ static void refusal_write(struct jsonw *w, const struct submit *submit)
 
     if (shows_whys(err))
         whys_write(w, submit->dispatch);
-    if (!shows_whys(err) && err != ERR_NO_CAPABLE_NODE && err != ERR_PREFERRED_NOT_CAPABLE)
+    if (!shows_whys(err) && err != ERR_NO_CAPABLE_NODE && err != ERR_PREFERRED_NOT_CAPABLE &&
+        err != ERR_UNKNOWN)
         return;
     job_id_text(submit->dispatch->job, id);
     jsonw_kstr(w, "job_id", str_of(id));

@@ -85,7 +85,7 @@ static void marked(struct store_op *op)
     struct delivery *delivery = container_of(op, struct delivery, op);
 
     assert(delivery->busy && op->job == delivery->job);
-    if (op->err == ERR_STORE_DOWN || op->err == ERR_TOO_LATE || op->err == ERR_BUSY) {
+    if (store_is_away(op->err)) {
         delivery->busy = false; /* it is delivered once more: at least once */
         delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms + LOOK_EVERY_MS;
         return;

@@ -62,7 +62,8 @@ struct parcel *peers_parcel(struct peers *peers, uint32_t to)
 static void delivered(struct store_op *op)
 {
     struct parcel *parcel = container_of(op, struct parcel, op);
-    bool ok = !op->err && op->u.tell.heard > 0;
+    /* Whether it was told is unknown: then they wait for their answers, as for any that was. */
+    bool ok = op->err == ERR_UNKNOWN || (!op->err && op->u.tell.heard > 0);
 
     assert(parcel->seqs.len % sizeof(uint64_t) == 0);
     for (size_t at = 0; !ok && at < parcel->seqs.len; at += sizeof(uint64_t)) {
@@ -332,7 +333,7 @@ static void hear_room(struct peers *peers, struct str rest)
     if (!known || values[0] >= NODE_HEALTH_COUNT || !lease_counts_ok(&counts))
         return;
     counts_take(known->node, &counts, (uint64_t)values[5], false);
-    keeper_kick(peers->keeper->server->sched.keeper);
+    keeper_freed(peers->keeper->server->sched.keeper, known->node);
 }
 
 /* "seen\nNODE ..." */
@@ -371,11 +372,10 @@ static void hear_frame(struct peers *peers, struct str frame)
 static void hear(struct store_ear *ear, const struct store_word *word)
 {
     struct peers *peers = container_of(ear, struct peers, ear);
-    struct view *view = keeper_view(peers->keeper->server->sched.keeper);
     struct str rest = word->text, frame;
 
     if (word->kind != STORE_WORD_TOLD)
-        view_heard(view, word);
+        keeper_heard(peers->keeper->server->sched.keeper, word);
     else
         while (frame_next(&rest, &frame))
             hear_frame(peers, frame);

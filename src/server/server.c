@@ -247,6 +247,7 @@ static enum err open_store(struct server *server, struct problem *why)
         .breaker_threshold = settings->breaker_threshold,
         .breaker_cooldown_ms = settings->breaker_cooldown_ms,
         .timeout_ms = settings->store_call_ms,
+        .format = (int)settings->store_format,
     };
     enum err err = store_open(&config, &server->store, why);
     struct store_status status = {0};

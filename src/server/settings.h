@@ -30,6 +30,7 @@ struct settings {
     int64_t retention_jobs_max;
     int64_t store_in_flight_max;
     int64_t store_call_ms;
+    int64_t store_format;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;
     int64_t push_timeout_ms;

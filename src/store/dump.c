@@ -4,6 +4,8 @@
 #include "store/store.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum err store_dump(const char *url, const char *data_dir, size_t max, struct jsonw *w,
@@ -57,6 +59,13 @@ void dump_job(struct jsonw *w, const struct store_head *head)
     jsonw_kstr(w, "type", head->type[0] ? str_of(head->type) : STR_NONE);
     jsonw_kstr(w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(w, "owner", head->owner);
+    if (head->lane) {
+        char lane[17];
+
+        snprintf(lane, sizeof lane, "%016" PRIx64, head->lane);
+        jsonw_kstr(w, "lane", str_of(lane));
+        jsonw_kint(w, "priority", head->priority);
+    }
     jsonw_kint(w, "created_ms", head->created_ms);
     jsonw_kint(w, "updated_ms", head->updated_ms);
     jsonw_kint(w, "due_ms", head->due_ms);

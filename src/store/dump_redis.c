@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DUMP_MS = 30000, PAGE = 500 };
+enum { DUMP_MS = 30000 /* for each answer */, PAGE = 500 };
 
 struct dump {
     struct redis_link link;
     struct arena arena;
     struct jsonw *w;
     size_t max;
-    size_t left_out; /* jobs and sessions there was no room for, at least */
-    int64_t deadline_ms;
+    size_t left_out;   /* jobs and sessions there was no room for, at least */
+    int64_t offset_ms; /* of the store's time before its steady clock */
 };
 
 static void write_nodes(struct dump *dump, const struct store_op *op)
@@ -33,10 +33,25 @@ static bool dump_nodes(struct dump *dump)
 {
     struct store_op op = {.verb = STORE_NODES, .arena = &dump->arena};
 
-    if (!redis_read_run(&dump->link, &op, dump->deadline_ms))
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
     write_nodes(dump, &op);
     return true;
+}
+
+static bool read_offset(struct dump *dump)
+{
+    struct redis_read read = {.link = &dump->link, .timeout_ms = DUMP_MS};
+    redisReply *reply = redis_link_ask(&dump->link, redis_read_due_ms(&read), "HMGET",
+                                       REDIS_KEY "meta", "state", "format", NULL);
+    struct wire_state state;
+    bool ok = reply && redis_read_state(&read, reply, &state);
+
+    if (ok)
+        dump->offset_ms = state.offset_ms;
+    if (reply)
+        freeReplyObject(reply);
+    return ok;
 }
 
 /* Newest first. The leases among them are what dump_job leaves out. */
@@ -50,7 +65,7 @@ static bool dump_jobs(struct dump *dump)
     do {
         op.u.list.max = dump->max - count < PAGE ? dump->max - count : PAGE;
         op.u.list.before = before;
-        if (!redis_read_run(&dump->link, &op, dump->deadline_ms))
+        if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
             return false;
         for (size_t i = 0; i < op.u.list.count; i++)
             heads[count++] = op.u.list.items[i].head;
@@ -76,7 +91,7 @@ static void write_session(struct dump *dump, struct str key)
     struct store_op op = {.verb = STORE_SESSION_GET, .arena = &dump->arena};
 
     op.u.session.key = key;
-    if (!redis_read_run(&dump->link, &op, dump->deadline_ms) || op.err)
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms) || op.err)
         return;
     jsonw_obj(dump->w);
     jsonw_kstr(dump->w, "session_id", key);
@@ -96,8 +111,8 @@ static bool dump_sessions(struct dump *dump)
     jsonw_key(dump->w, "sessions");
     jsonw_arr(dump->w);
     do {
-        redisReply *reply = redis_link_ask(&dump->link, dump->deadline_ms, "SCAN", cursor, "MATCH",
-                                           REDIS_KEY "s:*", "COUNT", "1000", NULL);
+        redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "SCAN", cursor,
+                                           "MATCH", REDIS_KEY "s:*", "COUNT", "1000", NULL);
         bool page = reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
                     reply->element[1]->type == REDIS_REPLY_ARRAY &&
                     str_copy(redis_text(reply->element[0]), cursor, sizeof cursor);
@@ -143,8 +158,8 @@ static void write_breaker(struct dump *dump, struct str key, struct str text)
 /* Few by their nature: BREAKERS_MAX of lua/breaker.lua at most. */
 static bool dump_breakers(struct dump *dump)
 {
-    redisReply *reply =
-        redis_link_ask(&dump->link, dump->deadline_ms, "HGETALL", REDIS_KEY "breakers", NULL);
+    redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL",
+                                       REDIS_KEY "breakers", NULL);
 
     if (!reply || reply->type != REDIS_REPLY_ARRAY) {
         if (reply)
@@ -164,7 +179,7 @@ static bool dump_instances(struct dump *dump)
 {
     struct store_op op = {.verb = STORE_PEERS, .arena = &dump->arena};
 
-    if (!redis_read_run(&dump->link, &op, dump->deadline_ms))
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
     jsonw_key(dump->w, "instances");
     jsonw_arr(dump->w);
@@ -184,7 +199,7 @@ static bool dump_instances(struct dump *dump)
 enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why)
 {
     struct redis_target target;
-    struct dump dump = {.w = w, .max = max, .deadline_ms = clock_mono_ms() + DUMP_MS};
+    struct dump dump = {.w = w, .max = max};
     enum err err = redis_url_parse(url, &target, why);
     bool ok;
 
@@ -192,8 +207,9 @@ enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem
         return err;
     redis_link_init(&dump.link, &target);
     jsonw_obj(w);
-    ok = redis_link_open(&dump.link, dump.deadline_ms) && dump_nodes(&dump) && dump_jobs(&dump) &&
-         dump_sessions(&dump) && dump_breakers(&dump) && dump_instances(&dump);
+    ok = redis_link_open(&dump.link, clock_mono_ms() + DUMP_MS) && read_offset(&dump) &&
+         dump_nodes(&dump) && dump_jobs(&dump) && dump_sessions(&dump) && dump_breakers(&dump) &&
+         dump_instances(&dump);
     if (ok) {
         jsonw_kbool(w, "more", dump.left_out > 0);
         jsonw_end_obj(w);

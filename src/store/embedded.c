@@ -2,7 +2,7 @@
  * which writes through to the journal, commits once (one fsync for all), then answers. What queued
  * up meanwhile is the next batch; there is no timer. The helper thread reads and makes checkpoints.
  *
- * A commit that fails answers its whole batch ERR_STORE_DOWN; memory is thrown away and both
+ * A commit that fails answers its whole batch, see journal_commit(); memory is thrown away and both
  * connections are closed; then memory is built anew by the same code that starts up. Until that
  * works every new op is refused at the door. */
 #include "store/embedded.h"
@@ -29,6 +29,7 @@ enum {
     REVIVE_MIN_MS = 100,
     REVIVE_MAX_MS = 1000,
     FAILURES_LOCAL_ONLY = 10,
+    CLOCK_SET_MS = 1000, /* the wall clock went so far from ours: somebody set it */
     /* Pages of 4 KiB. The helper copies each time the WAL grew by so many; at the bound the store
      * thread copies the small rest itself between two batches, after which the WAL starts over. */
     WAL_COPY_PAGES = 2048,
@@ -41,7 +42,7 @@ struct embedded {
     struct store store;
     struct storefile file;
     struct front front;
-    int64_t (*now_ms)(void);
+    int64_t (*test_clock)(void); /* NULL: see store_now() */
     struct lease_terms terms;
     int64_t retention_ms;
     int64_t retention_jobs_max;
@@ -82,6 +83,39 @@ struct embedded {
 static struct embedded *of(struct store *store)
 {
     return container_of(store, struct embedded, store);
+}
+
+/* The wall clock's time, but as even as the monotonic clock: it does not follow a clock that is set
+ * before the leases do. */
+static int64_t store_now(const struct embedded *self)
+{
+    return self->test_clock ? self->test_clock()
+                            : clock_mono_ms() +
+                                  atomic_load_explicit(&self->store.ahead_ms, memory_order_relaxed);
+}
+
+static bool take_late(const struct embedded *self, struct store_op *op)
+{
+    int64_t now_ms = self->test_clock ? self->test_clock() : clock_mono_ms();
+
+    if (!op->not_after_ms || now_ms <= op->not_after_ms)
+        return false;
+    op->err = ERR_TOO_LATE;
+    op->head.id = 0;
+    return true;
+}
+
+/* How far somebody has set the wall clock, or how long the machine slept; 0: neither. From now on
+ * the store's time is that of the wall again. */
+static int64_t take_clock_step(struct embedded *self)
+{
+    int64_t ahead_ms = atomic_load_explicit(&self->store.ahead_ms, memory_order_relaxed);
+    int64_t step_ms = self->test_clock ? 0 : clock_wall_ahead_ms() - ahead_ms;
+
+    if (step_ms >= -CLOCK_SET_MS && step_ms <= CLOCK_SET_MS)
+        return 0;
+    atomic_store_explicit(&self->store.ahead_ms, ahead_ms + step_ms, memory_order_relaxed);
+    return step_ms;
 }
 
 static struct msg *embedded_send(struct store *store, struct msg *ops)
@@ -141,7 +175,7 @@ static void go_down(struct embedded *self)
 static bool bring_up(struct embedded *self)
 {
     struct ledger_config config = {.journal = &self->journal,
-                                   .now_ms = self->now_ms(),
+                                   .now_ms = store_now(self),
                                    .terms = self->terms,
                                    .retention_ms = self->retention_ms,
                                    .breaker = self->breaker};
@@ -187,21 +221,26 @@ static void revive(struct embedded *self)
 
 static void run_batch(struct embedded *self, struct msg *batch)
 {
-    int64_t now_ms = self->now_ms();
+    int64_t step_ms = take_clock_step(self);
+    int64_t now_ms = store_now(self);
 
+    if (step_ms)
+        ledger_clock_set(&self->ledger, step_ms);
     ledger_begin(&self->ledger, now_ms);
     for (struct msg *msg = batch; msg; msg = msg->next) {
         struct store_op *op = container_of(msg, struct store_op, msg);
 
         op->order = ++self->order;
-        ledger_apply(&self->ledger, op, now_ms);
+        if (!take_late(self, op))
+            ledger_apply(&self->ledger, op, now_ms);
     }
     if (self->journal.writing)
         purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
                    PURGE_BATCH_ROWS + 2 * self->journal.added);
-    if (!journal_commit(&self->journal)) {
+    enum err err = journal_commit(&self->journal);
+    if (err) {
         go_down(self); /* first, so that nobody sends more */
-        front_answer(&self->front, batch, true);
+        front_answer(&self->front, batch, err);
         throw_away(self);
         return;
     }
@@ -209,7 +248,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
         ledger_check(&self->ledger);
     front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
-    front_answer(&self->front, batch, false);
+    front_answer(&self->front, batch, ERR_OK);
 }
 
 static void audit(struct embedded *self, int64_t mono_ms)
@@ -224,12 +263,13 @@ static void audit(struct embedded *self, int64_t mono_ms)
 /* Rows that are too old go also when nothing else is written. */
 static void purge(struct embedded *self, int64_t mono_ms)
 {
-    bool more = purge_step(&self->purge, &self->journal, self->ledger.active_count, self->now_ms(),
+    int64_t now_ms = store_now(self);
+    bool more = purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
                            PURGE_IDLE_ROWS);
 
     self->purge_ms = mono_ms + (more ? PURGE_IDLE_MS : IDLE_MS);
-    ledger_tidy(&self->ledger, self->now_ms());
-    if (journal_commit(&self->journal))
+    ledger_tidy(&self->ledger, now_ms);
+    if (!journal_commit(&self->journal))
         return;
     go_down(self);
     throw_away(self);
@@ -270,7 +310,7 @@ static void *store_thread(void *arg)
         desk_wait(&self->front.desk, time_to_wait(self));
         batch = front_take(&self->front.desk, &own);
         if (!front_is_up(&self->front))
-            front_answer(&self->front, batch, true);
+            front_answer(&self->front, batch, ERR_STORE_DOWN);
         else if (batch)
             run_batch(self, batch);
         front_run_own(own);
@@ -320,10 +360,11 @@ static void *helper_thread(void *arg)
 
             next = ops->next;
             ops->next = NULL;
-            reader_run(&self->reader, op, self->now_ms());
+            if (!take_late(self, op))
+                reader_run(&self->reader, op);
             if (op->err == ERR_STORE_DOWN && front_is_up(&self->front))
                 note_fault(self, &self->reader.fault);
-            front_answer(&self->front, ops, op->err == ERR_STORE_DOWN);
+            front_answer(&self->front, ops, op->err == ERR_STORE_DOWN ? ERR_STORE_DOWN : ERR_OK);
         }
         front_run_own(own);
     }
@@ -378,7 +419,9 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->store.backend = &embedded_backend;
     self->store.number = config->instance;
     self->store.number_until_ms = INT64_MAX;
-    self->now_ms = config->now_ms ? config->now_ms : clock_wall_ms;
+    self->test_clock = config->now_ms;
+    if (!self->test_clock)
+        self->store.ahead_ms = clock_wall_ahead_ms();
     self->terms = config->terms.task_ms > 0 ? config->terms : lease_terms_default;
     self->retention_ms = config->retention_ms;
     self->retention_jobs_max = config->retention_jobs_max;

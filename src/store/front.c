@@ -16,6 +16,7 @@ void front_init(struct front *front, bool (*is_read)(enum store_verb verb), int6
     assert(is_read);
     desk_init(&front->desk);
     desk_init(&front->helper);
+    desk_init(&front->lists);
     front->is_read = is_read;
     front->in_flight_max = in_flight_max > 0 ? in_flight_max : IN_FLIGHT_DEFAULT;
     front->since_ms = clock_wall_ms();
@@ -49,7 +50,7 @@ static enum err admit(struct front *front, struct store_op *op, bool reads)
 
 struct msg *front_send(struct front *front, struct msg *ops)
 {
-    struct mail mail[2] = {0}; /* for the store thread, for the reader */
+    struct mail own = {0}, reads_mail = {0}, lists_mail = {0};
     struct msg *refused = NULL;
     struct msg **last = &refused;
 
@@ -65,11 +66,15 @@ struct msg *front_send(struct front *front, struct msg *ops)
             continue;
         }
         ops->run = answered;
-        mail_add(&mail[reads], ops);
+        mail_add(!reads                                       ? &own
+                 : front->is_long && front->is_long(op->verb) ? &lists_mail
+                                                              : &reads_mail,
+                 ops);
     }
     *last = NULL;
-    inbox_post_all(&front->desk.inbox, &mail[false]);
-    inbox_post_all(&front->helper.inbox, &mail[true]);
+    inbox_post_all(&front->desk.inbox, &own);
+    inbox_post_all(&front->helper.inbox, &reads_mail);
+    inbox_post_all(&front->lists.inbox, &lists_mail);
     return refused;
 }
 
@@ -105,9 +110,30 @@ static void count(_Atomic int64_t *value, int64_t n)
     atomic_fetch_add_explicit(value, n, memory_order_relaxed);
 }
 
+/* What only looks has done nothing in any case. */
+static bool only_looks(enum store_verb verb)
+{
+    switch (verb) {
+    case STORE_LANES:
+    case STORE_LANE:
+    case STORE_DUE:
+    case STORE_NODES:
+    case STORE_COUNTS:
+    case STORE_JOB_GET:
+    case STORE_JOB_LIST:
+    case STORE_SESSION_GET:
+    case STORE_CALLBACKS:
+    case STORE_BREAKERS:
+    case STORE_PEERS:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* They came as the senders' lists, so they leave as lists: a loop that is awake would otherwise
  * take the first few, and be woken for the rest once more. */
-static int64_t post(struct msg *batch, bool down)
+static int64_t post(struct msg *batch, enum err fate)
 {
     struct inbox *to = NULL;
     struct mail mail = {0};
@@ -117,8 +143,8 @@ static int64_t post(struct msg *batch, bool down)
         struct store_op *op = container_of(batch, struct store_op, msg);
 
         next = batch->next;
-        if (down) {
-            op->err = ERR_STORE_DOWN;
+        if (fate) {
+            op->err = only_looks(op->verb) ? ERR_STORE_DOWN : fate;
             op->head = (struct store_head){0};
             op->record = (struct store_record){0};
         }
@@ -135,7 +161,7 @@ static int64_t post(struct msg *batch, bool down)
     return refused;
 }
 
-void front_answer(struct front *front, struct msg *batch, bool down)
+void front_answer(struct front *front, struct msg *batch, enum err fate)
 {
     int64_t total = 0;
     int64_t refused;
@@ -144,11 +170,15 @@ void front_answer(struct front *front, struct msg *batch, bool down)
         total++;
     atomic_fetch_sub_explicit(&front->in_flight, total, memory_order_relaxed);
     count(&front->calls, total);
-    refused = post(batch, down);
+    refused = post(batch, fate);
     if (total > refused)
         metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
     if (refused)
-        metric_add_label(METRIC_STORE_CALLS, down ? "down" : "refused", refused);
+        metric_add_label(METRIC_STORE_CALLS,
+                         fate == ERR_UNKNOWN ? "unknown"
+                         : fate              ? "down"
+                                             : "refused",
+                         refused);
 }
 
 void front_set_mode(struct front *front, enum store_mode mode)

@@ -1,6 +1,6 @@
 /* The counter of a store: where ops come in and answers go out, the same for every backend. Senders
- * post to the store thread's desk, or to the reader's for what only reads; how well the store is
- * can be seen from any thread. */
+ * post to the store thread's desk, or to a reader's for what only reads; how well the store is can
+ * be seen from any thread. */
 #ifndef STORE_FRONT_H
 #define STORE_FRONT_H
 
@@ -10,7 +10,9 @@
 struct front {
     struct desk desk;   /* the store thread's */
     struct desk helper; /* the reader's */
+    struct desk lists;  /* of another reader, for reads that take long */
     bool (*is_read)(enum store_verb verb);
+    bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
     int64_t in_flight_max;
 
@@ -30,13 +32,14 @@ void front_init(struct front *front, bool (*is_read)(enum store_verb verb), int6
 /* As store_send_all: any thread. */
 struct msg *front_send(struct front *front, struct msg *ops);
 
-/* The store's own two threads. */
+/* The store's own threads. */
 
 /* What came in: the ops in their order, and apart from them the store's own messages. */
 struct msg *front_take(struct desk *desk, struct msg **ret_own);
 void front_run_own(struct msg *own);
-/* Posts every op of a batch to its sender. `down`: whatever they hold, they failed. */
-void front_answer(struct front *front, struct msg *batch, bool down);
+/* Posts every op of a batch to its sender. With an error they failed, whatever they hold:
+ * ERR_STORE_DOWN when nothing of it was done, ERR_UNKNOWN when that cannot be said. */
+void front_answer(struct front *front, struct msg *batch, enum err fate);
 void front_set_mode(struct front *front, enum store_mode mode);
 void front_set_up(struct front *front, bool up);
 bool front_is_up(const struct front *front);

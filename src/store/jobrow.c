@@ -45,6 +45,8 @@ bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_r
     head->timeout_ms = sqlite3_column_int64(stmt, at++);
     *ret_run_until_ms = sqlite3_column_int64(stmt, at++);
     str_copy(jobrow_text(stmt, at++), head->type, sizeof head->type);
+    head->lane = (uint64_t)sqlite3_column_int64(stmt, at++);
+    head->priority = sqlite3_column_int(stmt, at++);
     return head->id != 0 && at == JOBROW_AFTER_HEAD;
 }
 

@@ -13,15 +13,16 @@ enum { SPEC_INLINE_MAX = 2048 }; /* longer ones have a row of their own, written
 static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_BEGIN] = "BEGIN IMMEDIATE",
     [SQL_COMMIT] = "COMMIT",
-    [SQL_JOB_ADD] = "INSERT INTO job(" JOBROW_HEAD ", fingerprint, idem, first_node, spec) "
-                    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [SQL_JOB_ADD] = "INSERT INTO job(" JOBROW_WRITTEN ", fingerprint, idem, first_node, spec) "
+                    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [SQL_JOB_STEP] = "UPDATE job SET state = ?2, lease = ?3, attempt = ?4, epoch = ?5, node = ?6,"
                      " reason = ?7, updated_ms = ?8, dispatched_ms = ?9, acked_ms = ?10,"
-                     " due_ms = ?11, run_until_ms = ?12 WHERE id = ?1",
+                     " due_ms = ?11, run_until_ms = ?12, owner = ?13, lane = ?14, priority = ?15"
+                     " WHERE id = ?1",
     [SQL_JOB_END] = "UPDATE job SET state = ?2, lease = ?3, attempt = ?4, epoch = ?5, node = ?6,"
                     " reason = ?7, updated_ms = ?8, dispatched_ms = ?9, acked_ms = ?10,"
-                    " due_ms = ?11, run_until_ms = ?12, ended_ms = ?13, attempts = ?14,"
-                    " result = ?15 WHERE id = ?1",
+                    " due_ms = ?11, run_until_ms = ?12, owner = ?13, lane = ?14, priority = ?15,"
+                    " ended_ms = ?16, attempts = ?17, result = ?18 WHERE id = ?1",
     [SQL_JOB_CALLBACK] = "UPDATE job SET callback = ?2, updated_ms = ?3 WHERE id = ?1",
     [SQL_JOB_FIRST_NODE] = "UPDATE job SET first_node = ?2 WHERE id = ?1",
     [SQL_JOB_ANSWERED] = "UPDATE job SET answered = 1 WHERE id = ?1",
@@ -36,13 +37,15 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_JOB_OLDEST] = "SELECT id, state, lease, callback, created_ms, updated_ms, spec IS NULL"
                        " FROM job WHERE id > ?1 ORDER BY id LIMIT 1",
     [SQL_JOB_NEWEST] = "SELECT coalesce(max(id), 0) FROM job",
-    [SQL_BULK_ADD] = "INSERT INTO bulk VALUES(?1, ?2)",
+    [SQL_BULK_ADD] = "INSERT INTO bulk(id, spec) VALUES(?1, ?2)",
     [SQL_BULK_DEL] = "DELETE FROM bulk WHERE id = ?1",
-    [SQL_NODE_PUT] = "INSERT OR REPLACE INTO node VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [SQL_NODE_PUT] = "INSERT OR REPLACE INTO node(id, own, health, max, epoch, admin, admin_reason,"
+                     " registered_ms, version, facts) VALUES(?,?,?,?,?,?,?,?,?,?)",
     [SQL_NODE_DEL] = "DELETE FROM node WHERE id = ?1",
     [SQL_NODE_ALL] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
                      " version, facts FROM node",
-    [SQL_BREAKER_PUT] = "INSERT OR REPLACE INTO breaker VALUES(?,?,?,?,?,?)",
+    [SQL_BREAKER_PUT] = "INSERT OR REPLACE INTO breaker(node, type, state, failures, opened_ms,"
+                        " probe_job) VALUES(?,?,?,?,?,?)",
     [SQL_BREAKER_DEL] = "DELETE FROM breaker WHERE node = ?1 AND type = ?2",
     [SQL_BREAKER_ALL] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
     [SQL_SESSION_PUT] = "INSERT OR REPLACE INTO session(id, preferred_pool, lang_pair, version,"
@@ -52,8 +55,8 @@ static const char *const texts[JOURNAL_SQL_COUNT] = {
     [SQL_SESSION_OLDEST] = "SELECT seq, updated_ms FROM session ORDER BY seq LIMIT 1",
     [SQL_SESSION_DEL] = "DELETE FROM session WHERE seq = ?1",
     [SQL_META_GET] = "SELECT floor, row_count, max_id,"
-                     " (SELECT coalesce(max(seq), 0) FROM session) FROM meta",
-    [SQL_META_PUT] = "UPDATE meta SET floor = ?1, row_count = ?2, max_id = ?3",
+                     " (SELECT coalesce(max(seq), 0) FROM session), wait_shift_ms FROM meta",
+    [SQL_META_PUT] = "UPDATE meta SET floor = ?1, row_count = ?2, max_id = ?3, wait_shift_ms = ?4",
     [SQL_COUNT_SINCE] = "SELECT count(*) FROM job WHERE id > ?1",
 };
 
@@ -155,15 +158,27 @@ bool journal_probe(struct journal *journal)
                           &journal->fault);
 }
 
-bool journal_commit(struct journal *journal)
+/* Its last frame makes a transaction true. One that could not be written is not there, after a
+ * crash either; but one that was written and not synced may be found there. */
+static enum err fate_of(const struct fault *fault, bool committing)
 {
+    bool unwritten = fault->code == SQLITE_IOERR_WRITE || (fault->code & 0xff) == SQLITE_FULL;
+
+    return committing && !unwritten ? ERR_UNKNOWN : ERR_STORE_DOWN;
+}
+
+enum err journal_commit(struct journal *journal)
+{
+    bool committing;
+
     if (journal->writing && !journal_failed(journal))
         journal_meta_due(journal);
-    if (journal->writing && !journal_failed(journal))
+    committing = journal->writing && !journal_failed(journal);
+    if (committing)
         journal_run(journal, journal->sql[SQL_COMMIT], "commit");
     journal->writing = false;
     journal->added = 0;
-    return !journal_failed(journal);
+    return journal_failed(journal) ? fate_of(&journal->fault, committing) : ERR_OK;
 }
 
 /* Borrowed text: it lives at least until the statement was run. */
@@ -180,7 +195,13 @@ static void bind_cstr(sqlite3_stmt *stmt, int at, const char *text)
     journal_bind(stmt, at, *text ? str_of(text) : STR_NONE);
 }
 
-static void bind_head(sqlite3_stmt *stmt, const struct entry *entry)
+/* As the row tells it, see journal.wait_shift_ms. */
+static int64_t written_due_ms(const struct journal *journal, const struct store_head *head)
+{
+    return head->lane ? head->due_ms - journal->wait_shift_ms : head->due_ms;
+}
+
+static void bind_head(const struct journal *journal, sqlite3_stmt *stmt, const struct entry *entry)
 {
     const struct store_head *head = &entry->head;
     int at = 1;
@@ -200,10 +221,12 @@ static void bind_head(sqlite3_stmt *stmt, const struct entry *entry)
     sqlite3_bind_int64(stmt, at++, head->dispatched_ms);
     sqlite3_bind_int64(stmt, at++, head->acked_ms);
     sqlite3_bind_int64(stmt, at++, head->ended_ms);
-    sqlite3_bind_int64(stmt, at++, head->due_ms);
+    sqlite3_bind_int64(stmt, at++, written_due_ms(journal, head));
     sqlite3_bind_int64(stmt, at++, head->timeout_ms);
     sqlite3_bind_int64(stmt, at++, entry->run_until_ms);
     bind_cstr(stmt, at++, head->type);
+    sqlite3_bind_int64(stmt, at++, (int64_t)head->lane);
+    sqlite3_bind_int(stmt, at++, head->priority);
     assert(at == JOBROW_AFTER_HEAD + 1);
 }
 
@@ -216,7 +239,7 @@ void journal_job_add(struct journal *journal, const struct entry *entry, const s
 
     if (!stmt)
         return;
-    bind_head(stmt, entry);
+    bind_head(journal, stmt, entry);
     if (op->u.put.idem.at)
         sqlite3_bind_int64(stmt, at++, (int64_t)op->u.put.fingerprint);
     else
@@ -234,7 +257,7 @@ void journal_job_add(struct journal *journal, const struct entry *entry, const s
     journal_meta_added(journal, entry->head.id);
 }
 
-static void bind_step(sqlite3_stmt *stmt, const struct entry *entry)
+static void bind_step(const struct journal *journal, sqlite3_stmt *stmt, const struct entry *entry)
 {
     const struct store_head *head = &entry->head;
 
@@ -248,8 +271,11 @@ static void bind_step(sqlite3_stmt *stmt, const struct entry *entry)
     sqlite3_bind_int64(stmt, 8, head->updated_ms);
     sqlite3_bind_int64(stmt, 9, head->dispatched_ms);
     sqlite3_bind_int64(stmt, 10, head->acked_ms);
-    sqlite3_bind_int64(stmt, 11, head->due_ms);
+    sqlite3_bind_int64(stmt, 11, written_due_ms(journal, head));
     sqlite3_bind_int64(stmt, 12, entry->run_until_ms);
+    sqlite3_bind_int64(stmt, 13, head->owner);
+    sqlite3_bind_int64(stmt, 14, (int64_t)head->lane);
+    sqlite3_bind_int(stmt, 15, head->priority);
 }
 
 void journal_job_step(struct journal *journal, const struct entry *entry)
@@ -258,7 +284,7 @@ void journal_job_step(struct journal *journal, const struct entry *entry)
 
     if (!stmt)
         return;
-    bind_step(stmt, entry);
+    bind_step(journal, stmt, entry);
     journal_run(journal, stmt, "write a job");
 }
 
@@ -268,10 +294,10 @@ void journal_job_end(struct journal *journal, const struct entry *entry, struct 
 
     if (!stmt)
         return;
-    bind_step(stmt, entry);
-    sqlite3_bind_int64(stmt, 13, entry->head.ended_ms);
-    journal_bind(stmt, 14, entry->attempts.len ? buf_view(&entry->attempts) : STR_NONE);
-    journal_bind(stmt, 15, result);
+    bind_step(journal, stmt, entry);
+    sqlite3_bind_int64(stmt, 16, entry->head.ended_ms);
+    journal_bind(stmt, 17, entry->attempts.len ? buf_view(&entry->attempts) : STR_NONE);
+    journal_bind(stmt, 18, result);
     journal_run(journal, stmt, "write a job");
 }
 

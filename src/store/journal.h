@@ -62,6 +62,9 @@ struct journal {
     int64_t added;         /* rows in this batch */
     int64_t added_unsaved; /* since the meta row was written */
     int64_t session_max;   /* the newest seq */
+    /* Of a job in a lane the row tells the end of its time to wait less this: a pause, or a clock
+     * that was set, moves all of them with one write. */
+    int64_t wait_shift_ms;
 };
 
 struct journal_key { /* what an Idempotency-Key led to */
@@ -81,7 +84,7 @@ struct journal_old { /* a row as retention sees it */
 bool journal_open(struct journal *journal, const struct storefile *file);
 void journal_close(struct journal *journal);
 /* True: everything since the last one is on disk (also when there was nothing). */
-bool journal_commit(struct journal *journal);
+enum err journal_commit(struct journal *journal);
 /* Writes and syncs something that changes nothing. */
 bool journal_probe(struct journal *journal);
 bool journal_failed(const struct journal *journal);
@@ -133,6 +136,8 @@ bool journal_session_find(struct journal *journal, struct journal_session *sessi
 bool journal_session_oldest(struct journal *journal, int64_t *ret_seq, int64_t *ret_updated_ms);
 void journal_session_del(struct journal *journal, int64_t seq);
 
+/* Every end of a time to wait is so much later. */
+void journal_shift_waits(struct journal *journal, int64_t ms);
 /* The smallest id of an active job, found by the audit. Written when it is worth a row. */
 void journal_floor(struct journal *journal, uint64_t floor);
 /* Copies what is left of the WAL into the main file, without waiting for anybody: with nobody

@@ -238,6 +238,7 @@ void journal_meta_load(struct journal *journal)
     journal->row_count = sqlite3_column_int64(stmt, 1);
     journal->max_id = (uint64_t)sqlite3_column_int64(stmt, 2);
     journal->session_max = sqlite3_column_int64(stmt, 3);
+    journal->wait_shift_ms = sqlite3_column_int64(stmt, 4);
     sqlite3_reset(stmt);
 
     stmt = journal->sql[SQL_COUNT_SINCE];
@@ -264,6 +265,7 @@ static void save(struct journal *journal)
     sqlite3_bind_int64(stmt, 1, (int64_t)journal->floor);
     sqlite3_bind_int64(stmt, 2, journal->row_count);
     sqlite3_bind_int64(stmt, 3, (int64_t)journal->max_id);
+    sqlite3_bind_int64(stmt, 4, journal->wait_shift_ms);
     journal_run(journal, stmt, "write the meta row");
     journal->added_unsaved = 0;
 }
@@ -284,6 +286,12 @@ void journal_meta_due(struct journal *journal)
 {
     if (journal->added_unsaved >= META_EVERY)
         save(journal);
+}
+
+void journal_shift_waits(struct journal *journal, int64_t ms)
+{
+    journal->wait_shift_ms += ms;
+    save(journal);
 }
 
 void journal_floor(struct journal *journal, uint64_t floor)

@@ -1,5 +1,6 @@
 /* The ledger's maps, lists and heap, and how it is built from the file. The verbs are in
- * ledger_reserve.c, ledger_settle.c, ledger_due.c, ledger_node.c and ledger_breaker.c. */
+ * ledger_reserve.c, ledger_settle.c, ledger_lane.c, ledger_due.c, ledger_node.c and
+ * ledger_breaker.c. */
 #include "store/ledger.h"
 
 #include "base/mem.h"
@@ -18,6 +19,9 @@ static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_RENEW] = ledger_renew,
     [STORE_HOLD] = ledger_hold,
     [STORE_ADOPT] = ledger_adopt,
+    [STORE_WAIT] = ledger_wait,
+    [STORE_LANES] = ledger_lanes,
+    [STORE_LANE] = ledger_lane,
     [STORE_DUE] = ledger_due,
     [STORE_NODE_PUT] = ledger_node_put,
     [STORE_NODE_DROP] = ledger_node_drop,
@@ -33,10 +37,7 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     assert(op->verb < STORE_VERB_COUNT && verbs[op->verb]);
     op->err = ERR_OK;
     op->head.id = 0;
-    if (op->not_after_ms && now_ms > op->not_after_ms)
-        op->err = ERR_TOO_LATE;
-    else
-        verbs[op->verb](ledger, op, now_ms);
+    verbs[op->verb](ledger, op, now_ms);
 }
 
 /* Nodes. */
@@ -108,7 +109,7 @@ struct entry *ledger_add(struct ledger *ledger, uint64_t id)
 
 static void entry_free(struct ledger *ledger, struct entry *entry)
 {
-    assert(!entry->probe);
+    assert(!entry->probe && !entry->in_lane.at);
     idmap_del(&ledger->jobs, entry->head.id);
     heap_del(&ledger->due, &entry->due);
     chain_del(&entry->in_list);
@@ -292,12 +293,14 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
 }
 
 /* A lease counts again as its row says. Time the store was away does not count: a running one gets
- * a full term, and even past its time-out a grace in which its node can still report. */
+ * a full term, and even past its time-out a grace in which its node can still report; so does a
+ * reserved one. Where the clock stood when they were made does not matter. */
 static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_ms)
 {
     struct str node = str_of(entry->head.node);
     struct holder *holder = map_get(&ledger->nodes, node);
     int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
+    int64_t reserved_ms = entry->head.due_ms - entry->head.dispatched_ms;
 
     if (!holder) { /* dropped meanwhile: it stays until its last lease ended */
         holder = ledger_holder_add(ledger, node);
@@ -307,11 +310,13 @@ static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_m
         entry->run_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
     if (entry->run_until_ms && until > entry->run_until_ms)
         until = entry->run_until_ms;
+    if (entry->head.lease == LEASE_RESERVED && until - now_ms > reserved_ms)
+        until = now_ms + reserved_ms;
     entry->lease = (struct lease){
         .kind = entry->head.lease,
         .epoch = entry->head.epoch,
         .job = entry->head.id,
-        .until_ms = entry->head.lease == LEASE_RUNNING ? until : entry->head.due_ms,
+        .until_ms = until,
     };
     if (entry->lease.epoch == holder->counts.epoch)
         ++*(entry->lease.kind == LEASE_RUNNING ? &holder->counts.running
@@ -327,6 +332,8 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         struct entry *entry = ledger_add(ledger, row.head.id);
 
         entry->head = row.head;
+        entry->head.lane = 0;
+        entry->head.priority = 0;
         entry->run_until_ms = row.run_until_ms;
         entry->keyed = row.keyed;
         entry->answered = row.answered;
@@ -334,8 +341,10 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         row.attempts = (struct buf){0};
         if (entry->head.lease != LEASE_NONE)
             load_lease(ledger, entry, now_ms);
+        else if (row.head.lane && ledger_waiting(entry)) /* until the same moment as before */
+            ledger_enter_lane(ledger, entry, row.head.lane, row.head.priority);
         else
-            entry->head.due_ms = now_ms; /* nobody holds what waits: the sweep adopts it */
+            entry->head.due_ms = now_ms; /* nobody holds it any more: the sweep takes it up */
         ledger_place(ledger, entry);
     }
     buf_free(&row.attempts);
@@ -349,6 +358,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     *ledger = (struct ledger){
         .journal = config->journal,
         .now_ms = config->now_ms,
+        .since_ms = config->now_ms,
         .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
@@ -387,6 +397,7 @@ void ledger_free(struct ledger *ledger)
         buf_free(&holder->facts);
         free(holder);
     }
+    lanes_free(&ledger->lanes);
     idmap_free(&ledger->jobs);
     map_free(&ledger->nodes);
     heap_free(&ledger->due);

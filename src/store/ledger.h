@@ -11,6 +11,7 @@
 #include "base/slab.h"
 #include "store/breakers.h"
 #include "store/chain.h"
+#include "store/lanes.h"
 #include "store/sessions.h"
 #include "store/store.h"
 
@@ -21,6 +22,7 @@ enum {
     LEDGER_RECENT_MAX = 4096, /* finished jobs kept, for messages that come twice */
     LEDGER_AWAY_MS = 5000, /* not called for so long: the process was frozen or the machine slept */
     LEDGER_AWAY_GRACE_MS = 15000,
+    LEDGER_BACK_MS = 1000, /* of the clock: smaller steps back are left alone */
 };
 
 /* A node, and the leases that count on it. */
@@ -39,7 +41,8 @@ struct holder {
 };
 
 /* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
- * what ran out and waits for the sweep, or among the finished ones. */
+ * what ran out and waits for the sweep, or among the finished ones. Beside that it may stand in a
+ * lane: head.lane says so. */
 struct entry {
     struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
     struct lease lease;
@@ -49,6 +52,7 @@ struct entry {
     struct holder *holder;   /* NULL: it has no lease */
     struct gate *probe;      /* the breaker its lease is the probe of; NULL: none */
     struct heap_node due;
+    struct heap_node in_lane;
     struct chain in_list;
     struct chain in_holder;
     struct buf attempts; /* JSON array of ended attempts; empty: none yet */
@@ -62,6 +66,7 @@ struct ledger {
     struct slab entries;
     struct map nodes;
     struct heap due;
+    struct lanes lanes;  /* of entry.in_lane */
     struct chain lapsed; /* oldest first */
     struct chain recent; /* oldest first */
     size_t recent_count;
@@ -69,6 +74,9 @@ struct ledger {
     size_t unwritten_count;
     uint64_t evicted_max; /* a larger id that is not in memory is new */
     int64_t now_ms;       /* store time of the last batch */
+    int64_t since_ms;     /* and of the first one after a start or a pause */
+    /* A running lease that had not run out by the one lasts until the other. */
+    int64_t grace_from_ms, grace_until_ms;
     struct lease_terms terms;
     int64_t retention_ms; /* for sessions: when to refresh one that does not change */
     struct sessions sessions;
@@ -88,6 +96,8 @@ struct ledger_config {
 bool ledger_load(struct ledger *ledger, const struct ledger_config *config);
 void ledger_free(struct ledger *ledger);
 
+/* The clock behind `now_ms` was set by so much: every term keeps the length it has left. */
+void ledger_clock_set(struct ledger *ledger, int64_t step_ms);
 /* Once per batch, before its ops: what the passing of time alone changes. */
 void ledger_begin(struct ledger *ledger, int64_t now_ms);
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
@@ -103,8 +113,9 @@ void ledger_check(const struct ledger *ledger);
 /* For the verbs (ledger_*.c) only. */
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_hold,
-    ledger_adopt, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes, ledger_counts,
-    ledger_callback_done, ledger_breakers, ledger_breaker_reset;
+    ledger_adopt, ledger_wait, ledger_lanes, ledger_lane, ledger_due, ledger_node_put,
+    ledger_node_drop, ledger_nodes, ledger_counts, ledger_callback_done, ledger_breakers,
+    ledger_breaker_reset;
 
 struct entry *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct entry *ledger_add(struct ledger *ledger, uint64_t id);
@@ -115,6 +126,12 @@ void ledger_bind(struct entry *entry, struct holder *holder);
 void ledger_unbind(struct ledger *ledger, struct entry *entry);
 /* Puts it where its state and lease say it belongs. */
 void ledger_place(struct ledger *ledger, struct entry *entry);
+/* It waits in this lane, and in no other; whoever calls sets until when, and places it. */
+void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority);
+void ledger_leave_lane(struct ledger *ledger, struct entry *entry); /* in none: nothing happens */
+bool ledger_lane_is_full(const struct ledger *ledger, uint64_t number, int64_t lane_max);
+/* Is this the attempt that may start now? */
+bool ledger_may_start(const struct entry *entry, int attempt);
 /* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */
 size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
 void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms);
@@ -122,8 +139,10 @@ void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms
  * the same commit, or a restart would give the slot to both. */
 void ledger_write_lapsed(struct ledger *ledger);
 void ledger_settled(struct ledger *ledger, struct entry *entry); /* its row is being written */
-bool ledger_waiting(const struct entry *entry);                  /* NEW, SELECTING, RETRYING */
-bool ledger_over(const struct entry *entry); /* nothing will happen to it any more */
+/* How long a running lease lasts that would until then. */
+int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms);
+bool ledger_waiting(const struct entry *entry); /* NEW, SELECTING, RETRYING */
+bool ledger_over(const struct entry *entry);    /* nothing will happen to it any more */
 /* Its lease is of an epoch that is over: it counts nowhere and is due for the sweep, but until its
  * time its node may still tell how it ended. */
 bool ledger_orphaned(const struct entry *entry);

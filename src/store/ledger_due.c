@@ -1,54 +1,79 @@
 /* What time does: RENEW, HOLD, ADOPT and DUE, and a store that was not called for a while. */
 #include "store/ledger.h"
 
+#include "store/journal.h"
+
 #include <assert.h>
 
-enum { BACK_MS = 1000 }; /* smaller steps back are left alone */
+/* Every term keeps the length it has left; that of jobs in lanes also after a restart. */
+static void shift(struct ledger *ledger, int64_t step_ms)
+{
+    struct entry *entry;
 
-/* Frozen, asleep, or the clock was set forward: nobody could renew meanwhile. Leases that had not
- * run out by then get a grace, in this step, before anything is cleared (ruling 25). */
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
+        if (entry->holder && entry->lease.until_ms != LEASE_FOREVER)
+            entry->lease.until_ms += step_ms;
+        if (entry->head.due_ms && entry->head.due_ms != LEASE_FOREVER)
+            entry->head.due_ms += step_ms;
+        if (entry->run_until_ms && entry->run_until_ms != LEASE_FOREVER)
+            entry->run_until_ms += step_ms;
+        if (entry->due.at)
+            ledger_place(ledger, entry);
+    }
+    if (ledger->lanes.job_count > 0)
+        journal_shift_waits(ledger->journal, step_ms);
+    ledger->now_ms += step_ms;
+    ledger->grace_from_ms += step_ms;
+    ledger->grace_until_ms += step_ms;
+}
+
+/* Else slots would be blocked for as long as the clock was set back, and all leases run out when it
+ * was set forward. */
+void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
+{
+    shift(ledger, step_ms);
+    if (ledger->since_ms > ledger->now_ms)
+        ledger->since_ms = ledger->now_ms;
+}
+
+int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
+{
+    return until_ms > ledger->grace_from_ms && until_ms < ledger->grace_until_ms
+               ? ledger->grace_until_ms
+               : until_ms;
+}
+
+/* Frozen: nobody could be called meanwhile, so that was nobody's time. What runs and had not run
+ * out gets a grace, too (ruling 25), in this step, before anything is cleared. As long as a grace
+ * goes on, what it keeps goes on with the next. */
 static void prolong(struct ledger *ledger, int64_t now_ms)
 {
     struct entry *entry;
 
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
-        int64_t until = entry->lease.until_ms > now_ms ? entry->lease.until_ms : now_ms;
-
-        if (entry->lease.kind != LEASE_RUNNING || entry->lease.until_ms <= ledger->now_ms)
-            continue;
-        lease_renew(&entry->lease, ledger_later(until, LEDGER_AWAY_GRACE_MS));
-        if (entry->run_until_ms && entry->run_until_ms < entry->lease.until_ms)
-            entry->run_until_ms = entry->lease.until_ms;
-        ledger_place(ledger, entry);
-    }
-}
-
-/* The clock was set back: every term keeps the length it has left, or slots would be blocked for as
- * long as the step was. */
-static void shift(struct ledger *ledger, int64_t back_ms)
-{
-    struct entry *entry;
-
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
-        if (!entry->due.at && !ledger_orphaned(entry))
-            continue;
-        if (entry->holder && entry->lease.until_ms != LEASE_FOREVER)
-            entry->lease.until_ms -= back_ms;
-        entry->head.due_ms -= back_ms;
-        if (entry->run_until_ms)
-            entry->run_until_ms -= back_ms;
-        ledger_place(ledger, entry);
-    }
+    shift(ledger, now_ms - ledger->now_ms);
+    if (now_ms >= ledger->grace_until_ms)
+        ledger->grace_from_ms = now_ms;
+    /* After a small step back of the clock the grace before may last longer. */
+    if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
+        ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
+        if (lease_renew(&entry->lease, ledger_graced(ledger, entry->lease.until_ms))) {
+            entry->head.due_ms = entry->lease.until_ms;
+            if (entry->due.at)
+                ledger_place(ledger, entry);
+        }
 }
 
 void ledger_begin(struct ledger *ledger, int64_t now_ms)
 {
     int64_t away_ms = now_ms - ledger->now_ms;
 
-    if (away_ms > LEDGER_AWAY_MS)
+    if (away_ms > LEDGER_AWAY_MS) {
         prolong(ledger, now_ms);
-    else if (away_ms < -BACK_MS)
-        shift(ledger, -away_ms);
+        ledger->since_ms = now_ms;
+    } else if (away_ms < -LEDGER_BACK_MS) {
+        ledger_clock_set(ledger, away_ms);
+    }
     ledger->now_ms = now_ms;
 }
 
@@ -65,7 +90,7 @@ static bool renew_one(struct ledger *ledger, const struct holder *holder, struct
     until = ledger_later(now_ms, lease_term_ms(terms, str_of(entry->head.type)));
     if (entry->run_until_ms && until > entry->run_until_ms)
         until = entry->run_until_ms;
-    if (!lease_renew(&entry->lease, until))
+    if (!lease_renew(&entry->lease, ledger_graced(ledger, until)))
         return false;
     ledger_place(ledger, entry);
     return true;
@@ -102,7 +127,8 @@ void ledger_hold(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     for (size_t i = 0; i < op->u.hold.count; i++) {
         struct entry *entry = idmap_get(&ledger->jobs, op->u.hold.ids[i]);
 
-        if (!entry || !ledger_waiting(entry) || entry->head.owner != op->u.hold.owner)
+        if (!entry || !ledger_waiting(entry) || entry->head.lane ||
+            entry->head.owner != op->u.hold.owner)
             continue; /* it went on, or somebody adopted it */
         if (entry->head.due_ms < until)
             entry->head.due_ms = until;
@@ -119,7 +145,7 @@ void ledger_adopt(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         return;
     }
     /* One's own hold may be taken again: that is a replay. */
-    if (ledger_waiting(entry) &&
+    if (ledger_waiting(entry) && !entry->head.lane &&
         (entry->head.due_ms <= now_ms || entry->head.owner == op->u.hold.owner)) {
         entry->head.owner = op->u.hold.owner;
         entry->head.due_ms = ledger_later(now_ms, op->u.hold.hold_ms);
@@ -145,7 +171,8 @@ void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         *due = (struct store_due){.id = entry->head.id,
                                   .attempt = entry->head.attempt,
                                   .state = entry->head.state,
-                                  .lease = entry->holder ? entry->head.lease : entry->ran_out};
+                                  .lease = entry->holder ? entry->head.lease : entry->ran_out,
+                                  .lane = entry->head.lane};
         str_copy(str_of(entry->head.node), due->node, sizeof due->node);
     }
     op->u.due.count = count;

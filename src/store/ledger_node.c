@@ -222,6 +222,14 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
     assert(entry->ran_out == LEASE_NONE || (!entry->holder && !entry->due.at));
     assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
     assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);
+    assert((entry->head.lane != 0) == (entry->in_lane.at != 0));
+    assert(!entry->head.lane || ledger_waiting(entry));
+    if (entry->head.lane) {
+        const struct lane *lane = lanes_find(&ledger->lanes, entry->head.lane);
+
+        assert(lane && lane->jobs.nodes[entry->in_lane.at - 1] == &entry->in_lane);
+        assert(entry->in_lane.key == -entry->head.priority && entry->in_lane.tie == entry->head.id);
+    }
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
     assert(!entry->probe || (entry->holder && entry->probe->probe == entry));
     assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
@@ -232,6 +240,7 @@ void ledger_check(const struct ledger *ledger)
     size_t active = 0;
     size_t unwritten = 0;
     size_t total = 0;
+    size_t in_lanes = 0;
     struct holder *holder;
     struct entry *entry;
 
@@ -246,10 +255,13 @@ void ledger_check(const struct ledger *ledger)
         check_entry(ledger, entry);
         active += !ledger_over(entry);
         unwritten += entry->unwritten;
+        in_lanes += entry->head.lane != 0;
     }
     assert(unwritten == ledger->unwritten_count);
     assert(active == ledger->active_count);
     assert(total == active + ledger->recent_count);
     assert(ledger->recent_count <= LEDGER_RECENT_MAX);
+    assert(in_lanes == ledger->lanes.job_count);
+    lanes_check(&ledger->lanes);
     breakers_check(&ledger->breakers);
 }

@@ -26,6 +26,8 @@ static void as_first_answered(struct store_head *head, const char *first_node)
     head->lease = LEASE_NONE;
     head->due_ms = 0;
     head->ended_ms = 0;
+    head->lane = 0;
+    head->priority = 0;
     head->reason[0] = '\0';
     str_copy(str_of(first_node), head->node, sizeof head->node);
 }
@@ -113,16 +115,22 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (!may_create(op))
         return;
+    if (op->u.put.lane && ledger_lane_is_full(ledger, op->u.put.lane, op->u.put.lane_max)) {
+        op->err = ERR_QUEUE_FULL;
+        return;
+    }
     entry = create(ledger, op, now_ms);
-    entry->head.due_ms = ledger_later(now_ms, op->u.put.hold_ms);
+    entry->head.due_ms =
+        ledger_later(now_ms, op->u.put.lane ? op->u.put.wait_ms : op->u.put.hold_ms);
+    if (op->u.put.lane)
+        ledger_enter_lane(ledger, entry, op->u.put.lane, op->u.put.priority);
     ledger_place(ledger, entry);
     journal_job_add(ledger->journal, entry, op);
     note_session(ledger, op, now_ms);
     ledger_answer(op, entry);
 }
 
-/* Is this the attempt that may start now? */
-static bool may_start(const struct entry *entry, int attempt)
+bool ledger_may_start(const struct entry *entry, int attempt)
 {
     struct job_facts facts = ledger_facts(entry);
     struct job_step step;
@@ -195,11 +203,12 @@ static struct holder *first_fit(struct ledger *ledger, struct store_op *op, stru
 /* Reserved and, as far as the record goes, sent: DISPATCHED is the intent, with node and deadline,
  * written before anything leaves (F03). */
 static void start(struct ledger *ledger, struct entry *entry, struct holder *holder,
-                  const struct lease *lease, int64_t now_ms)
+                  const struct lease *lease, unsigned owner, int64_t now_ms)
 {
     struct store_head *head = &entry->head;
     struct job_step step;
 
+    ledger_leave_lane(ledger, entry);
     if (head->state != JOB_SELECTING)
         walk(head, JOB_EV_SELECT);
     step = walk(head, JOB_EV_RESERVED);
@@ -207,6 +216,7 @@ static void start(struct ledger *ledger, struct entry *entry, struct holder *hol
     walk(head, JOB_EV_SENT);
     str_copy(holder->id, head->node, sizeof head->node);
     head->reason[0] = '\0';
+    head->owner = owner;
     head->epoch = lease->epoch;
     head->lease = lease->kind;
     head->dispatched_ms = now_ms;
@@ -227,7 +237,7 @@ static bool may_reserve(const struct entry *entry, struct store_op *op)
         answer_replay(op, entry);
         return false;
     }
-    if (may_start(entry, op->attempt))
+    if (ledger_may_start(entry, op->attempt))
         return true;
     ledger_answer(op, entry);
     op->err = ERR_STALE;
@@ -267,7 +277,7 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry = create(ledger, op, now_ms);
         entry->keyed = op->u.put.idem.at != NULL;
     }
-    start(ledger, entry, holder, &lease, now_ms);
+    start(ledger, entry, holder, &lease, op->u.put.owner, now_ms);
     ledger_write_lapsed(ledger);
     if (created)
         journal_job_add(ledger->journal, entry, op);

@@ -3,6 +3,7 @@
 #include "store/ledger.h"
 
 #include "store/attempts.h"
+#include "store/ending.h"
 #include "store/journal.h"
 
 #include <assert.h>
@@ -24,6 +25,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     int64_t until, run_until = 0;
     struct job_facts facts;
     struct job_step step;
+    bool is_last;
 
     op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
@@ -42,8 +44,10 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     until = ledger_later(now_ms, lease_term_ms(&op->u.settle.terms, str_of(entry->head.type)));
     if (run_until && until > run_until)
         until = run_until;
+    until = ledger_graced(ledger, until);
+    is_last = !op->u.settle.send_id || op->u.settle.send_id == entry->head.dispatched_ms;
     /* An orphan is not asked: the rule would end it here if it ran out, behind our back. */
-    if (step.accepted && entry->holder && !ledger_orphaned(entry) &&
+    if (is_last && step.accepted && entry->holder && !ledger_orphaned(entry) &&
         lease_commit(&entry->holder->counts, &entry->lease, op->job, now_ms, until)) {
         assert(step.effect == JOB_EFFECT_COMMIT);
         entry->head.state = step.state;
@@ -53,8 +57,8 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->run_until_ms = run_until;
         ledger_place(ledger, entry);
         journal_job_step(ledger->journal, entry);
-    } else if (entry->head.state == JOB_ACKED && alive(entry, now_ms) && !ledger_orphaned(entry) &&
-               from_here(entry, op)) {
+    } else if (is_last && entry->head.state == JOB_ACKED && alive(entry, now_ms) &&
+               !ledger_orphaned(entry) && from_here(entry, op)) {
         op->u.settle.duplicate = true; /* a node that is told so may start: not without a slot */
     } else {
         op->err = ERR_STALE;
@@ -64,23 +68,6 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     ledger_answer(op, entry);
 }
 
-/* What each outcome is to the job machine, and the reason it leaves when none is given. */
-static const struct ending {
-    enum job_event event;
-    const char *reason;
-    bool of_attempt; /* about an attempt that must still be alive; else about the job as a whole */
-} endings[STORE_OUTCOME_COUNT] = {
-    [STORE_DONE] = {JOB_EV_DONE, "", true},
-    [STORE_FAIL] = {JOB_EV_FAIL, "FAILED", true},
-    [STORE_REFUSED] = {JOB_EV_REFUSED, "NODE_REFUSED", true},
-    [STORE_SEND_FAILED] = {JOB_EV_SEND_FAILED, "SEND_FAILED", true},
-    [STORE_EXPIRE] = {JOB_EV_ACK_TIMEOUT, "ACK_TIMEOUT", true}, /* or RUN_TIMEOUT: verdict_of() */
-    [STORE_CANCEL] = {JOB_EV_CANCEL, "CANCELLED", false},
-    [STORE_QUEUE_TIMEOUT] = {JOB_EV_QUEUE_TIMEOUT, "QUEUE_TIMEOUT", false},
-    [STORE_NO_CANDIDATE] = {JOB_EV_NO_CANDIDATE, "NO_CANDIDATE", false},
-    [STORE_ABANDON] = {JOB_EV_CANCEL, "ABANDONED", false},
-};
-
 /* What FINISH is about to do to a job. */
 struct verdict {
     enum job_event event;
@@ -88,12 +75,34 @@ struct verdict {
     bool of_attempt;
     bool
         in_time; /* the lease is as the outcome needs it: run out for EXPIRE, alive for a message */
+    bool unsent; /* nobody can say that the node was ever told: the attempt is not used up */
     bool frees_key; /* should it end the job: who asked for that was, or is, answered with an error
                      */
 };
 
-static struct verdict verdict_of(const struct entry *entry, const struct store_op *op,
-                                 int64_t now_ms)
+/* Whatever its owner had reserved. */
+static bool takes_back(const struct store_op *op)
+{
+    return op->u.settle.outcome == STORE_SEND_FAILED && !op->node.at;
+}
+
+/* A reservation without an ACK may never have been sent: who made it says so and gives it up, or
+ * was not there all the time since. Then the last attempt is not lost with it; of any other the
+ * next one is begun. */
+static bool is_unsent(const struct ledger *ledger, const struct entry *entry,
+                      const struct store_op *op)
+{
+    if (entry->head.state != JOB_DISPATCHED)
+        return false;
+    if (op->u.settle.outcome == STORE_ABANDON)
+        return entry->answered && op->u.settle.owner == entry->head.owner;
+    return op->u.settle.outcome == STORE_EXPIRE &&
+           entry->head.attempt >= entry->head.max_attempts &&
+           entry->head.dispatched_ms < ledger->since_ms;
+}
+
+static struct verdict verdict_of(const struct ledger *ledger, const struct entry *entry,
+                                 const struct store_op *op, int64_t now_ms)
 {
     const struct ending *ending = &endings[op->u.settle.outcome];
     bool running = entry->head.state == JOB_ACKED || entry->lease.kind == LEASE_RUNNING ||
@@ -112,13 +121,23 @@ static struct verdict verdict_of(const struct entry *entry, const struct store_o
         verdict.reason = str_of(ending->reason);
         if (running) {
             verdict.event = JOB_EV_RUN_TIMEOUT;
-            verdict.reason = timed_out ? STR("RUN_TIMEOUT") : STR("NODE_LOST");
+            verdict.reason = timed_out ? STR(ENDING_RUN_TIMEOUT) : STR(ENDING_NODE_LOST);
         }
     }
     if (op->u.settle.outcome == STORE_SEND_FAILED) /* a dispatch that never left */
         verdict.frees_key = entry->keyed && entry->head.attempt == 1;
-    if (!verdict.of_attempt)
+    /* Who takes back what it was never told of may come when that has run out. */
+    if (!verdict.of_attempt || takes_back(op))
         verdict.in_time = true;
+    /* By now it may have been reserved, and be held since, or wait anew. */
+    if (op->u.settle.outcome == STORE_QUEUE_TIMEOUT)
+        verdict.in_time = entry->head.lane != 0 && entry->head.due_ms <= now_ms;
+    if (is_unsent(ledger, entry, op)) {
+        verdict.event = JOB_EV_SEND_FAILED;
+        verdict.reason = str_of(err_name(ERR_UNKNOWN));
+        verdict.unsent = true;
+        verdict.frees_key = false;
+    }
     if (verdict.reason.len > STORE_REASON_MAX)
         verdict.reason.len = STORE_REASON_MAX;
     return verdict;
@@ -133,9 +152,11 @@ static struct job_step ask(const struct entry *entry, const struct store_op *op,
     struct job_input in = {.event = verdict->event,
                            .attempt = op->attempt,
                            .node = op->node,
-                           .candidates_left = op->u.settle.candidates_left};
+                           .candidates_left = op->u.settle.candidates_left || verdict->unsent};
     struct job_step step;
 
+    if (takes_back(op) && op->u.settle.owner != entry->head.owner)
+        return (struct job_step){.accepted = false};
     if (verdict->event == JOB_EV_SEND_FAILED && facts.state == JOB_DISPATCHED)
         facts.state = JOB_RESERVED;
     if (verdict->of_attempt)
@@ -240,6 +261,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct entry *entry
     struct str result = STR_NONE;
 
     assert(!job_state_final(head->state));
+    ledger_leave_lane(ledger, entry);
     if (step->effect != JOB_EFFECT_NONE || ran_out)
         end_attempt(ledger, op, entry, verdict, step->effect, now_ms);
     head->state = step->state;
@@ -308,13 +330,13 @@ static void answer_counts(const struct ledger *ledger, struct store_op *op, stru
 }
 
 /* Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
- */
+ * In a lane it is found. */
 static bool goes_on(struct ledger *ledger, const struct store_op *op, struct entry *entry,
                     int64_t now_ms)
 {
     if (op->u.settle.outcome != STORE_ABANDON || !entry->answered)
         return false;
-    if (ledger_waiting(entry)) {
+    if (ledger_waiting(entry) && !entry->head.lane) {
         entry->head.due_ms = now_ms;
         ledger_place(ledger, entry);
     }
@@ -338,9 +360,9 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     memcpy(node, entry->head.node, sizeof node);
     ledger_lapse_one(ledger, entry, now_ms);
-    verdict = verdict_of(entry, op, now_ms);
+    verdict = verdict_of(ledger, entry, op, now_ms);
     step = ask(entry, op, &verdict);
-    if (step.accepted && goes_on(ledger, op, entry, now_ms))
+    if (step.accepted && !verdict.unsent && goes_on(ledger, op, entry, now_ms))
         op->err = ERR_STALE;
     else if (step.accepted && verdict.in_time)
         take(ledger, op, entry, &verdict, &step, now_ms);

@@ -73,15 +73,11 @@ static bool ready(struct reader *reader)
     return true;
 }
 
-void reader_run(struct reader *reader, struct store_op *op, int64_t now_ms)
+void reader_run(struct reader *reader, struct store_op *op)
 {
     op->err = ERR_OK;
     op->head.id = 0;
     assert(op->arena);
-    if (op->not_after_ms && now_ms > op->not_after_ms) {
-        op->err = ERR_TOO_LATE;
-        return;
-    }
     if (ready(reader) && verbs[op->verb](reader, op))
         return;
     op->err = ERR_STORE_DOWN;

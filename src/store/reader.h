@@ -26,7 +26,7 @@ struct reader {
 bool reader_answers(enum store_verb verb); /* else it is for the ledger */
 void reader_init(struct reader *reader, const struct storefile *file);
 void reader_close(struct reader *reader, bool after_fault);
-void reader_run(struct reader *reader, struct store_op *op, int64_t now_ms);
+void reader_run(struct reader *reader, struct store_op *op);
 /* Copies as much of the WAL as nobody needs any more; how many pages it has and how many of them
  * were copied. */
 bool reader_checkpoint(struct reader *reader, int *ret_pages, int *ret_copied);

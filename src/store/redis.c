@@ -1,10 +1,11 @@
 /* `redis:`, `redis-sentinel:`, `redis-cluster:` - the store thread takes its whole inbox, sends it
  * as calls of one function (at most WIRE_OPS_MAX ops each), and answers. What queued up meanwhile
- * is the next batch; there is no timer. The helper thread reads over a connection of its own.
+ * is the next batch; there is no timer. Two readers have a thread and a connection each: one for
+ * what takes a single call, one for lists.
  *
- * A call that fails or comes too slowly answers its batch ERR_STORE_DOWN, and what is queued behind
- * it; then every new op is refused at the door until a call works again. Nothing is decided here.
- */
+ * A call that fails answers its batch: ERR_UNKNOWN when it had left and may have been run,
+ * ERR_STORE_DOWN when it had not. What is queued behind it is answered ERR_STORE_DOWN, and every
+ * new op is refused at the door until a call works again. Nothing is decided here. */
 #include "store/redis.h"
 
 #include "base/mem.h"
@@ -25,27 +26,38 @@
 enum {
     IDLE_MS = 1000,
     TIDY_MS = 1000,
+    TIDY_SOON_MS = 20,     /* likewise, while there is much to purge or to rewrite */
     OPEN_MS = 3000,        /* the first connection may take so long */
     REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
     REVIVE_MIN_MS = 50,
     REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
-    LISTS_PATIENCE = 10, /* a list takes many calls: so many times the time of one */
     /* A number is used so long after the call that renewed it was sent; the library gives it to
      * nobody else for half as long again. */
-    NUMBER_MS = 10000,
+    NUMBER_MS = WIRE_INSTANCE_MS * 2 / 3,
+};
+
+struct reader {
+    struct redis *redis;
+    struct desk *desk; /* of the front */
+    struct redis_link link;
+    bool stopping;
+    struct msg stop;
 };
 
 struct redis {
     struct store store;
     struct store_config config; /* url, data_dir and version are not kept */
     char version[STORE_VERSION_MAX + 1];
+    int format; /* the newest we would write */
     struct redis_target target;
     struct front front;
 
     /* Any thread. */
     struct textbox detail;
-    _Atomic bool untold;    /* see redis_session.h */
-    _Atomic unsigned moves; /* likewise */
+    _Atomic bool untold;       /* see redis_session.h */
+    _Atomic unsigned moves;    /* likewise */
+    _Atomic int64_t offset_ms; /* likewise */
+    _Atomic bool full;
 
     /* The store thread's. */
     struct redis_session session;
@@ -53,20 +65,18 @@ struct redis {
     int64_t revive_ms; /* clock_mono_ms: when to try again */
     int64_t pause_ms;
     int64_t tidy_ms;
+    int64_t purge_ms; /* not before tidy_ms unless there is more to purge */
     bool arrived;
     bool stopping;
     struct problem *why; /* of the opening; then NULL */
     enum err opened;
     sem_t is_open;
 
-    /* The helper's. */
-    struct redis_link read_link;
-    bool helper_stopping;
-
+    struct reader single; /* its own thread's, each */
+    struct reader lists;
     struct redis_ears ears; /* its own thread's; it has the generation, for all to see */
 
     struct msg stop;
-    struct msg helper_stop;
 };
 
 static struct redis *of(struct store *store)
@@ -97,6 +107,7 @@ static void redis_status(struct store *store, struct store_status *ret_status)
         ret_status->warning = "Redis does not tell its maxmemory-policy (CONFIG GET): make sure "
                               "that it is noeviction";
     ret_status->moves = atomic_load_explicit(&self->moves, memory_order_relaxed);
+    ret_status->full = atomic_load_explicit(&self->full, memory_order_relaxed);
     ret_status->deaf = atomic_load_explicit(&self->ears.deaf, memory_order_relaxed);
     textbox_get(&self->ears.generation, generation);
     str_copy(str_of(generation), ret_status->generation, sizeof ret_status->generation);
@@ -135,7 +146,8 @@ static void take_news(struct redis *self)
     if (session->lost > 0)
         metric_add(METRIC_LOST_LEASES, session->lost);
     textbox_put(&self->ears.generation, session->generation);
-    atomic_store_explicit(&self->ears.offset_ms, session->store_ms - session->mono_ms,
+    atomic_store_explicit(&self->offset_ms, session->offset_ms, memory_order_relaxed);
+    atomic_store_explicit(&self->store.ahead_ms, session->store_ms - session->mono_ms,
                           memory_order_relaxed);
     atomic_store_explicit(&self->ears.master, redis_addr_mark(&session->link.at),
                           memory_order_relaxed);
@@ -155,21 +167,35 @@ static void take_number(struct redis *self, const redisReply *answer, int64_t se
     atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS, memory_order_relaxed);
 }
 
-/* One call of our own; its ops answer nothing that matters but our number and `repairs`. */
+/* What a tidying call found: counts it put right, whether there is more to rewrite, more to purge,
+ * and how near to its maxmemory Redis is. */
+static void take_tidied(struct redis *self, const redisReply *answer)
+{
+    int64_t soon_ms = clock_mono_ms() + TIDY_SOON_MS;
+
+    if (answer->type != REDIS_REPLY_ARRAY || answer->elements != 7)
+        return;
+    if (answer->element[3]->integer > 0)
+        front_count_repairs(&self->front, answer->element[3]->integer);
+    if (answer->element[4]->integer > 0)
+        self->tidy_ms = soon_ms;
+    self->purge_ms = answer->element[5]->integer > 0 ? soon_ms : INT64_MAX;
+    atomic_store_explicit(&self->full, answer->element[6]->integer == WIRE_FULL,
+                          memory_order_relaxed);
+}
+
+/* One call of our own; its ops answer nothing that matters but our number and what was tidied. */
 static bool call_own(struct redis *self, int64_t deadline_ms)
 {
     int64_t sent_ms = clock_mono_ms();
     redisReply *reply = redis_session_call(&self->session, deadline_ms);
-    const redisReply *last;
 
     if (!reply)
         return false;
     take_news(self);
     take_number(self, reply->element[WIRE_ANSWERS], sent_ms);
-    last = reply->element[reply->elements - 1];
-    if (reply->elements > WIRE_ANSWERS + 1 && last->type == REDIS_REPLY_ARRAY &&
-        last->elements == 4 && last->element[3]->integer > 0)
-        front_count_repairs(&self->front, last->element[3]->integer);
+    if (reply->elements > WIRE_ANSWERS + 1)
+        take_tidied(self, reply->element[reply->elements - 1]);
     freeReplyObject(reply);
     return true;
 }
@@ -179,9 +205,9 @@ static void begin_own(struct redis *self)
 {
     redis_session_begin(&self->session, &self->config);
     if (self->arrived)
-        wire_stay(&self->session.wire, self->version);
+        wire_stay(&self->session.wire, self->version, self->format);
     else
-        wire_arrive(&self->session.wire, self->version, &self->config.terms);
+        wire_arrive(&self->session.wire, self->version, self->format, &self->config.terms);
 }
 
 /* A call that changes something must work before we are well again, and we need a number. */
@@ -254,6 +280,8 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
         op->order = ++order;
         if (!wire_answer(op, reply, &at))
             return redis_link_fail(&self->session.link, "an answer cannot be read", NULL);
+        if (op->err == ERR_STORE_FULL)
+            self->purge_ms = 0; /* there may be something that can go */
     }
     return true;
 }
@@ -264,6 +292,7 @@ static bool run_batch(struct redis *self, struct msg *batch)
     int64_t began_ms = clock_mono_ms();
     redisReply *reply = redis_session_call(&self->session, began_ms + self->session.timeout_ms);
     bool ok = reply && read_answers(self, batch, reply);
+    bool may_have_run = reply || self->session.unknown;
 
     if (reply)
         freeReplyObject(reply);
@@ -273,27 +302,30 @@ static bool run_batch(struct redis *self, struct msg *batch)
     } else {
         go_down(self, began_ms); /* first, so that nobody sends more */
     }
-    front_answer(&self->front, batch, !ok);
+    front_answer(&self->front, batch, ok ? ERR_OK : may_have_run ? ERR_UNKNOWN : ERR_STORE_DOWN);
     return ok;
 }
 
 static void tidy(struct redis *self)
 {
     int64_t began_ms = clock_mono_ms();
+    bool whole = began_ms >= self->tidy_ms;
 
-    if (began_ms < self->tidy_ms)
+    if (!whole && began_ms < self->purge_ms)
         return;
-    self->tidy_ms = began_ms + TIDY_MS;
+    if (whole)
+        self->tidy_ms = began_ms + TIDY_MS;
+    self->purge_ms = INT64_MAX;
     begin_own(self);
-    wire_tidy(&self->session.wire, self->config.retention_jobs_max);
+    wire_tidy(&self->session.wire, whole, self->config.retention_jobs_max);
     if (!call_own(self, began_ms + self->session.timeout_ms))
         go_down(self, began_ms);
 }
 
 static int64_t time_to_wait(const struct redis *self)
 {
-    int64_t left_ms =
-        (front_is_up(&self->front) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
+    int64_t tidy_ms = self->tidy_ms < self->purge_ms ? self->tidy_ms : self->purge_ms;
+    int64_t left_ms = (front_is_up(&self->front) ? tidy_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -358,7 +390,7 @@ static void *store_thread(void *arg)
             run_batch(self, batch);
             batch = rest;
         }
-        front_answer(&self->front, batch, true);
+        front_answer(&self->front, batch, ERR_STORE_DOWN);
         if (front_is_up(&self->front))
             tidy(self);
         else if (!self->stopping)
@@ -373,20 +405,21 @@ static void stop_store(struct msg *msg)
     container_of(msg, struct redis, stop)->stopping = true;
 }
 
-/* The helper thread. */
+/* The readers. */
 
 static bool is_too_late(const struct redis *self, const struct store_op *op)
 {
-    int64_t now_ms = self->config.now_ms ? self->config.now_ms() : clock_wall_ms();
+    int64_t now_ms = self->config.now_ms ? self->config.now_ms() : clock_mono_ms();
 
     return op->not_after_ms && now_ms > op->not_after_ms;
 }
 
-static bool read_one(struct redis *self, struct store_op *op)
+static bool read_one(struct reader *reader, struct store_op *op)
 {
-    bool one_call = op->verb == STORE_JOB_GET || op->verb == STORE_SESSION_GET;
-    int64_t timeout_ms = self->session.timeout_ms * (one_call ? 1 : LISTS_PATIENCE);
+    struct redis *self = reader->redis;
+    int64_t timeout_ms = self->session.timeout_ms;
     int64_t deadline_ms = clock_mono_ms() + timeout_ms;
+    int64_t offset_ms = atomic_load_explicit(&self->offset_ms, memory_order_relaxed);
 
     if (is_too_late(self, op)) {
         op->err = ERR_TOO_LATE;
@@ -394,47 +427,55 @@ static bool read_one(struct redis *self, struct store_op *op)
         return true;
     }
     /* A connection of before Redis went away is only found out to be dead when it is used. */
-    bool known = self->read_link.context != NULL;
-    if (redis_read_run(&self->read_link, op, deadline_ms))
+    bool known = reader->link.context != NULL;
+    if (redis_read_run(&reader->link, op, timeout_ms, offset_ms))
         return true;
-    redis_link_close(&self->read_link);
-    if (known && clock_mono_ms() < deadline_ms && redis_read_run(&self->read_link, op, deadline_ms))
+    redis_link_close(&reader->link);
+    if (known && clock_mono_ms() < deadline_ms &&
+        redis_read_run(&reader->link, op, timeout_ms, offset_ms))
         return true;
-    redis_link_close(&self->read_link);
-    note_error(self, self->read_link.why);
+    redis_link_close(&reader->link);
+    note_error(self, reader->link.why);
     return false;
 }
 
-static void *helper_thread(void *arg)
+static void *reader_thread(void *arg)
 {
-    struct redis *self = arg;
+    struct reader *reader = arg;
+    struct front *front = &reader->redis->front;
 
     metrics_thread();
-    while (!self->helper_stopping || atomic_load(&self->front.helper.inbox.head)) {
+    while (!reader->stopping || atomic_load(&reader->desk->inbox.head)) {
         struct msg *own;
         struct msg *ops;
         bool ok = true;
 
-        desk_wait(&self->front.helper, IDLE_MS);
-        ops = front_take(&self->front.helper, &own);
+        desk_wait(reader->desk, IDLE_MS);
+        ops = front_take(reader->desk, &own);
         front_run_own(own);
         for (struct msg *next; ops && ok; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
             next = ops->next;
             ops->next = NULL;
-            ok = front_is_up(&self->front) && read_one(self, op);
-            front_answer(&self->front, ops, !ok);
+            ok = front_is_up(front) && read_one(reader, op);
+            front_answer(front, ops, ok ? ERR_OK : ERR_STORE_DOWN);
         }
-        front_answer(&self->front, ops,
-                     true); /* what stood behind one that failed need not wait as long */
+        /* What stood behind one that failed need not wait as long. */
+        front_answer(front, ops, ERR_STORE_DOWN);
     }
     return NULL;
 }
 
-static void stop_helper(struct msg *msg)
+static void stop_reader(struct msg *msg)
 {
-    container_of(msg, struct redis, helper_stop)->helper_stopping = true;
+    container_of(msg, struct reader, stop)->stopping = true;
+}
+
+static void reader_init(struct reader *reader, struct redis *self, struct desk *desk)
+{
+    *reader = (struct reader){.redis = self, .desk = desk, .stop.run = stop_reader};
+    redis_link_init(&reader->link, &self->target);
 }
 
 /* Opening and closing. */
@@ -442,7 +483,8 @@ static void stop_helper(struct msg *msg)
 static void free_all(struct redis *self)
 {
     redis_session_free(&self->session);
-    redis_link_close(&self->read_link);
+    redis_link_close(&self->single.link);
+    redis_link_close(&self->lists.link);
     redis_ears_stop(&self->ears);
     sem_destroy(&self->is_open);
     explicit_bzero(&self->target, sizeof self->target);
@@ -461,16 +503,28 @@ static struct redis *redis_new(const struct store_config *config, const struct r
         self->config.terms = lease_terms_default;
     self->target = *target;
     redis_session_init(&self->session, &self->target, config);
-    redis_link_init(&self->read_link, &self->target);
-    redis_ears_init(&self->ears, &self->target, self->session.instance);
+    reader_init(&self->single, self, &self->front.helper);
+    reader_init(&self->lists, self, &self->front.lists);
+    redis_ears_init(&self->ears, &self->target, self->session.instance, &self->store);
     self->store.name = self->session.name;
     str_copy(str_of(config->version ? config->version : "unknown"), self->version,
              sizeof self->version);
+    self->format = config->format ? config->format : FORMAT_NEWEST;
     front_init(&self->front, redis_read_answers, config->in_flight_max);
+    self->front.is_long = redis_read_is_long;
     sem_init(&self->is_open, 0, 0);
     self->stop.run = stop_store;
-    self->helper_stop.run = stop_helper;
     return self;
+}
+
+static bool start_readers(struct redis *self)
+{
+    if (!desk_start(&self->front.helper, "berth-reader", reader_thread, &self->single))
+        return false;
+    if (desk_start(&self->front.lists, "berth-lists", reader_thread, &self->lists))
+        return true;
+    front_stop_desk(&self->front.helper, &self->single.stop);
+    return false;
 }
 
 static enum err redis_open(const struct store_config *config, struct store **ret_store,
@@ -482,9 +536,14 @@ static enum err redis_open(const struct store_config *config, struct store **ret
         [REDIS_CLUSTER] = &redis_cluster_backend,
     };
     struct redis_target target;
-    enum err err = redis_url_parse(config->url, &target, why);
     struct redis *self;
+    enum err err;
 
+    if (config->format && (config->format < FORMAT_OLDEST || config->format > FORMAT_NEWEST))
+        return problem_set(why, ERR_BAD_CONFIG, "store_format",
+                           "This berth writes no format %d into Redis, but %d to %d.",
+                           config->format, FORMAT_OLDEST, FORMAT_NEWEST);
+    err = redis_url_parse(config->url, &target, why);
     if (err)
         return err;
     self = redis_new(config, &target, backends[target.kind]);
@@ -497,7 +556,7 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     while (sem_wait(&self->is_open))
         ;
     err = self->opened;
-    if (!err && !desk_start(&self->front.helper, "berth-reader", helper_thread, self)) {
+    if (!err && !start_readers(self)) {
         inbox_post(&self->front.desk.inbox, &self->stop);
         err = problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
@@ -525,7 +584,8 @@ static void redis_stop(struct store *store)
 {
     struct redis *self = of(store);
 
-    front_stop_desk(&self->front.helper, &self->helper_stop);
+    front_stop_desk(&self->front.helper, &self->single.stop);
+    front_stop_desk(&self->front.lists, &self->lists.stop);
     front_stop_desk(&self->front.desk, &self->stop);
     assert(atomic_load(&self->front.in_flight) == 0);
 }

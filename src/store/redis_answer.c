@@ -7,14 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The errors of lua/reserve.lua. */
-static const enum err errors[] = {
-    ERR_OK,          ERR_NOT_FOUND, ERR_STALE,     ERR_ALL_FULL,
-    ERR_IDEMPOTENCY, ERR_TOO_LATE,  ERR_BAD_FIELD, ERR_CONFLICT,
-};
-
-/* Of lua/unit.lua. */
-enum { COUNTS_BYTES = 17, TOLD_DONE = 2, TIME_BYTES = 6, ANSWER_MARK = 64 };
+#define ERROR(name) ERR_##name,
+static const enum err errors[WIRE_ERROR_COUNT] = {WIRE_ERRORS(ERROR)};
 
 /* Whole numbers, little end first, as struct.pack writes them. */
 struct bytes {
@@ -38,13 +32,6 @@ static uint64_t take(struct bytes *from, size_t width)
     return value;
 }
 
-static int64_t take_time(struct bytes *from)
-{
-    int64_t value = (int64_t)(take(from, TIME_BYTES) << 16) >> 16; /* with its sign */
-
-    return value >= WIRE_FOREVER ? LEASE_FOREVER : value;
-}
-
 static int take_small(struct bytes *from, int limit)
 {
     int value = (int)take(from, 1);
@@ -54,62 +41,62 @@ static int take_small(struct bytes *from, int limit)
     return value < limit ? value : 0;
 }
 
-static void take_text(struct bytes *from, char *to, size_t size)
-{
-    const unsigned char *end = memchr(from->at, '\0', from->left);
-    size_t len = end ? (size_t)(end - from->at) : 0;
-
-    if (!end || !str_copy((struct str){(const char *)from->at, len}, to, size)) {
-        from->short_of = true;
-        return;
-    }
-    from->at += len + 1;
-    from->left -= len + 1;
-}
-
 static struct bytes bytes_of(struct str text)
 {
     return (struct bytes){.at = (const unsigned char *)text.at, .left = text.len};
 }
 
-/* lua/unit.lua says what stands where. */
-bool wire_job_read(struct str packed, struct store_head *ret_head, struct wire_job *ret_job)
+static int64_t time_of(int64_t value)
 {
-    struct bytes from = bytes_of(packed);
-    struct store_head head = {.id = ret_head->id};
-    int told;
+    return value >= WIRE_FOREVER ? LEASE_FOREVER : value;
+}
 
-    if (!packed.at)
+/* A number that becomes an index: out of range it is 0, and *ok false. */
+static int small(int64_t value, int limit, bool *ok)
+{
+    if (value >= 0 && value < limit)
+        return (int)value;
+    *ok = false;
+    return 0;
+}
+
+bool wire_job_read(struct str packed, int64_t offset_ms, struct store_head *ret_head,
+                   struct wire_job *ret_job)
+{
+    struct store_head head = {.id = ret_head->id};
+    struct record record;
+    const int64_t *numbers = record.numbers;
+    bool ok = true;
+
+    if (!record_read(&record_job, packed, NULL, &record))
         return false;
-    head.state = (enum job_state)take_small(&from, JOB_STATE_COUNT);
-    head.lease = (enum lease_kind)take_small(&from, LEASE_RUNNING + 1);
-    head.attempt = take_small(&from, JOB_ATTEMPTS_MAX + 1);
-    take(&from, 3); /* what ran out, probe, place: the library's own */
-    told = take_small(&from, TOLD_DONE + 1);
-    head.callback = take_small(&from, CALLBACK_GIVEN_UP + 1);
-    take(&from, 1); /* has a time-out */
-    head.due_ms = take_time(&from);
-    head.updated_ms = take_time(&from);
-    head.ended_ms = take_time(&from);
-    head.acked_ms = take_time(&from);
-    take_time(&from); /* run_until */
-    take_time(&from); /* where on the wheel */
-    head.created_ms = take_time(&from);
-    head.dispatched_ms = take_time(&from);
-    head.epoch = (uint32_t)take(&from, 4);
-    head.timeout_ms = take_time(&from);
-    head.owner = (unsigned)take(&from, 4);
-    head.max_attempts = take_small(&from, JOB_ATTEMPTS_MAX + 1);
-    take(&from, 2); /* keyed, result outside */
-    take_text(&from, head.node, sizeof head.node);
-    take_text(&from, head.type, sizeof head.type);
-    take_text(&from, head.reason, sizeof head.reason);
-    if (from.short_of)
+    head.state = (enum job_state)small(numbers[RECORD_JOB_state], JOB_STATE_COUNT, &ok);
+    head.lease = (enum lease_kind)small(numbers[RECORD_JOB_lease], LEASE_RUNNING + 1, &ok);
+    head.attempt = small(numbers[RECORD_JOB_attempt], JOB_ATTEMPTS_MAX + 1, &ok);
+    head.callback = small(numbers[RECORD_JOB_callback], CALLBACK_GIVEN_UP + 1, &ok);
+    head.max_attempts = small(numbers[RECORD_JOB_max], JOB_ATTEMPTS_MAX + 1, &ok);
+    head.due_ms = time_of(numbers[RECORD_JOB_due]);
+    if (head.due_ms && head.due_ms != LEASE_FOREVER)
+        head.due_ms += offset_ms;
+    head.updated_ms = time_of(numbers[RECORD_JOB_updated]);
+    head.ended_ms = time_of(numbers[RECORD_JOB_ended]);
+    head.acked_ms = time_of(numbers[RECORD_JOB_acked]);
+    head.created_ms = time_of(numbers[RECORD_JOB_created]);
+    head.dispatched_ms = time_of(numbers[RECORD_JOB_dispatched]);
+    head.timeout_ms = time_of(numbers[RECORD_JOB_timeout]);
+    head.epoch = (uint32_t)numbers[RECORD_JOB_epoch];
+    head.owner = (unsigned)numbers[RECORD_JOB_owner];
+    head.lane = (uint64_t)numbers[RECORD_JOB_lane];
+    head.priority = (int)numbers[RECORD_JOB_priority];
+    if (!str_copy(record.texts[RECORD_JOB_node], head.node, sizeof head.node) ||
+        !str_copy(record.texts[RECORD_JOB_type], head.type, sizeof head.type) ||
+        !str_copy(record.texts[RECORD_JOB_reason], head.reason, sizeof head.reason) || !ok)
         return false;
     *ret_head = head;
     *ret_job = (struct wire_job){
-        .result = from.left ? (struct str){(const char *)from.at, from.left} : STR_NONE,
-        .done_once = told == TOLD_DONE,
+        .result = record.rest.len ? record.rest : STR_NONE,
+        .done_once = numbers[RECORD_JOB_told] == RECORD_TOLD_DONE,
+        .has_key = numbers[RECORD_JOB_has_key],
     };
     return true;
 }
@@ -125,63 +112,76 @@ struct str wire_history(const struct store_head *head, struct arena *arena)
     return text;
 }
 
-struct wire_state wire_state_read(struct str state)
+bool wire_state_read(struct str state, struct wire_state *ret_state)
 {
-    struct bytes from = bytes_of(state);
-    struct wire_state read = {0};
+    struct record record;
 
-    read.now_ms = (int64_t)take(&from, 8);
-    read.order = take(&from, 8);
-    take(&from, 8); /* of the sweep */
-    read.version = (int64_t)take(&from, 8);
-    return read;
+    if (!record_read(&record_state, state, NULL, &record))
+        return false;
+    *ret_state = (struct wire_state){
+        .now_ms = record.numbers[RECORD_STATE_now],
+        .order = (uint64_t)record.numbers[RECORD_STATE_order],
+        .version = record.numbers[RECORD_STATE_version],
+        .offset_ms = record.numbers[RECORD_STATE_offset],
+    };
+    return true;
 }
 
-static void take_counts(struct bytes *from, struct lease_node *counts)
+static bool counts_of(const struct record *record, struct lease_node *ret_counts)
 {
-    counts->health = (enum node_health)take_small(from, NODE_HEALTH_COUNT);
-    counts->reserved = (int32_t)take(from, 4);
-    counts->running = (int32_t)take(from, 4);
-    counts->max = (int32_t)take(from, 4);
-    counts->epoch = (uint32_t)take(from, 4);
+    bool ok = true;
+    struct lease_node counts = {
+        .health =
+            (enum node_health)small(record->numbers[RECORD_NODE_health], NODE_HEALTH_COUNT, &ok),
+        .reserved = (int32_t)record->numbers[RECORD_NODE_reserved],
+        .running = (int32_t)record->numbers[RECORD_NODE_running],
+        .max = (int32_t)record->numbers[RECORD_NODE_max],
+        .epoch = (uint32_t)record->numbers[RECORD_NODE_epoch],
+    };
+
+    if (ok)
+        *ret_counts = counts;
+    return ok;
 }
 
 bool wire_node_read(struct str packed, struct wire_node *ret_node)
 {
-    struct bytes from = bytes_of(packed);
     struct wire_node node = {0};
+    struct record record;
+    bool ok = true;
 
-    if (!packed.at)
+    if (!record_read(&record_node, packed, NULL, &record) || !counts_of(&record, &node.counts))
         return false;
-    take_counts(&from, &node.counts);
-    node.own = (enum node_health)take_small(&from, NODE_HEALTH_COUNT);
-    node.admin = (enum node_admin)take_small(&from, NODE_ADMIN_DRAINING + 1);
-    node.known = take_small(&from, 2);
-    node.registered_ms = (int64_t)take(&from, 8);
-    node.version = (int64_t)take(&from, 8);
-    if (!from.short_of)
+    node.own = (enum node_health)small(record.numbers[RECORD_NODE_own], NODE_HEALTH_COUNT, &ok);
+    node.admin =
+        (enum node_admin)small(record.numbers[RECORD_NODE_admin], NODE_ADMIN_DRAINING + 1, &ok);
+    node.known = record.numbers[RECORD_NODE_known];
+    node.registered_ms = record.numbers[RECORD_NODE_registered];
+    node.version = record.numbers[RECORD_NODE_version];
+    if (ok)
         *ret_node = node;
-    return !from.short_of;
+    return ok;
 }
 
-static bool read_counts(struct str packed, struct lease_node *ret_counts)
+/* The beginning of a node's record; *ret_rest is what stands behind it. */
+static bool read_counts(struct str packed, struct lease_node *ret_counts, struct str *ret_rest)
 {
-    struct bytes from = bytes_of(packed);
-    struct lease_node counts = {0};
+    struct record record;
 
-    take_counts(&from, &counts);
-    if (!from.short_of)
-        *ret_counts = counts;
-    return !from.short_of;
+    if (!record_read(&record_node, packed, "facts", &record) || !counts_of(&record, ret_counts))
+        return false;
+    *ret_rest = record.rest;
+    return true;
 }
 
 /* A record goes with the id of its job before it. */
-static bool read_job(struct str text, struct store_head *ret_head, struct wire_job *ret_job)
+static bool read_job(struct str text, int64_t offset_ms, struct store_head *ret_head,
+                     struct wire_job *ret_job)
 {
     if (text.len <= JOB_ID_TEXT || !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &ret_head->id))
         return false;
-    return wire_job_read((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT}, ret_head,
-                         ret_job);
+    return wire_job_read((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT}, offset_ms,
+                         ret_head, ret_job);
 }
 
 static const redisReply *part(const redisReply *answer, size_t at)
@@ -198,23 +198,18 @@ static int64_t number(const redisReply *answer, size_t at)
 
 /* What the verbs that come with every job begin with is one text: small numbers, counters if there
  * are any, and the head. */
-static bool read_rest(struct store_op *op, struct bytes *from, struct wire_job *ret_job)
+static bool read_rest(struct store_op *op, struct bytes *from, int64_t offset_ms,
+                      struct wire_job *ret_job)
 {
-    struct str rest;
+    bool has_counts = take(from, 1) == '1';
+    struct str rest = {(const char *)from->at, from->left};
 
-    if (take(from, 1) == '1') {
-        if (from->left < COUNTS_BYTES ||
-            !read_counts((struct str){(const char *)from->at, COUNTS_BYTES}, &op->counts))
-            return false;
-        take(from, 8);
-        take(from, 8);
-        take(from, 1);
-    }
-    rest = (struct str){(const char *)from->at, from->left};
-    return !from->short_of && (rest.len == 0 || read_job(rest, &op->head, ret_job));
+    if (from->short_of || (has_counts && !read_counts(rest, &op->counts, &rest)))
+        return false;
+    return rest.len == 0 || read_job(rest, offset_ms, &op->head, ret_job);
 }
 
-static bool read_put(struct store_op *op, struct bytes *from)
+static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
 {
     struct wire_job job;
     size_t tried;
@@ -227,7 +222,7 @@ static bool read_put(struct store_op *op, struct bytes *from)
     op->u.put.chosen = (int)take(from, 1) - 1;
     tried = (size_t)take(from, 1);
     if (op->verb != STORE_RESERVE)
-        return read_rest(op, from, &job);
+        return read_rest(op, from, offset_ms, &job);
     if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
         return false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
@@ -239,7 +234,7 @@ static bool read_put(struct store_op *op, struct bytes *from)
         if (i < tried)
             op->u.put.candidates[i].why = (enum lease_reason)why;
     }
-    return read_rest(op, from, &job);
+    return read_rest(op, from, offset_ms, &job);
 }
 
 static struct str kept(struct arena *arena, struct str text)
@@ -272,7 +267,7 @@ static void read_record(struct store_op *op, const redisReply *answer)
     read_key(&op->record, redis_text(part(answer, 4)), op->arena);
 }
 
-static bool read_settle(struct store_op *op, struct bytes *from)
+static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_ms)
 {
     bool duplicate = take(from, 1);
     uint64_t ended = take(from, 1); /* 1: a lease; 2: that of a job that was cancelled before */
@@ -287,21 +282,22 @@ static bool read_settle(struct store_op *op, struct bytes *from)
     }
     if (op->verb == STORE_FINISH)
         op->record = (struct store_record){0};
-    return read_rest(op, from, &job);
+    return read_rest(op, from, offset_ms, &job);
 }
 
 /* `list`: the answer, if it goes on behind its text. */
-static bool read_packed(struct store_op *op, struct str text, const redisReply *list)
+static bool read_packed(struct store_op *op, struct str text, const redisReply *list,
+                        int64_t offset_ms)
 {
     struct bytes from = bytes_of(text);
-    uint64_t code = take(&from, 1) - ANSWER_MARK;
+    uint64_t code = take(&from, 1) - WIRE_ANSWER_MARK;
     bool put = op->verb == STORE_PUT || op->verb == STORE_RESERVE;
 
     op->head.id = 0;
     if (from.short_of || code >= COUNT_OF(errors))
         return false;
     op->err = errors[code];
-    if (!(put ? read_put(op, &from) : read_settle(op, &from)))
+    if (!(put ? read_put(op, &from, offset_ms) : read_settle(op, &from, offset_ms)))
         return false;
     read_record(op, list);
     return true;
@@ -326,20 +322,19 @@ static bool read_due(struct store_op *op, const redisReply *answer)
     for (size_t i = 3; i < answer->elements && count < op->u.due.max; i++) {
         struct str text = redis_text(answer->element[i]);
         struct store_due *due = &op->u.due.items[count++];
-        const unsigned char *small;
+        struct bytes from;
 
         *due = (struct store_due){0};
-        if (text.len < JOB_ID_TEXT + 3 ||
-            !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &due->id))
+        if (text.len < JOB_ID_TEXT || !job_id_parse((struct str){text.at, JOB_ID_TEXT}, &due->id))
             return false;
-        small = (const unsigned char *)text.at + JOB_ID_TEXT;
-        if (small[1] >= JOB_STATE_COUNT || small[2] > LEASE_RUNNING)
+        from = bytes_of((struct str){text.at + JOB_ID_TEXT, text.len - JOB_ID_TEXT});
+        due->attempt = (int)take(&from, 1);
+        due->state = (enum job_state)take_small(&from, JOB_STATE_COUNT);
+        due->lease = (enum lease_kind)take_small(&from, LEASE_RUNNING + 1);
+        due->lane = take(&from, WIRE_LANE);
+        if (from.short_of)
             return false;
-        due->attempt = small[0];
-        due->state = (enum job_state)small[1];
-        due->lease = (enum lease_kind)small[2];
-        str_copy((struct str){text.at + JOB_ID_TEXT + 3, text.len - JOB_ID_TEXT - 3}, due->node,
-                 sizeof due->node);
+        str_copy((struct str){(const char *)from.at, from.left}, due->node, sizeof due->node);
     }
     op->u.due.count = count;
     return true;
@@ -430,7 +425,7 @@ int64_t wire_more(const redisReply *answer)
 }
 
 /* What a step of lua/columns.lua answers: all went as it nearly always does. */
-static bool read_fast(struct store_op *op, struct str counts, struct str packed)
+static bool read_fast(struct store_op *op, struct str counts, struct str packed, int64_t offset_ms)
 {
     struct wire_job job;
 
@@ -451,16 +446,17 @@ static bool read_fast(struct store_op *op, struct str counts, struct str packed)
         if (op->verb == STORE_FINISH)
             op->record = (struct store_record){0};
     }
-    return read_counts(counts, &op->counts) && wire_job_read(packed, &op->head, &job);
+    return read_counts(counts, &op->counts, &counts) &&
+           wire_job_read(packed, offset_ms, &op->head, &job);
 }
 
-/* The counters of a node, which begin with a small number, and not the answer of a verb. */
+/* The counters of a node, which begin with their format, and not the answer of a verb. */
 static bool is_counts(struct str text)
 {
-    return text.len == COUNTS_BYTES && (unsigned char)text.at[0] < ANSWER_MARK;
+    return text.len && (unsigned char)text.at[0] < WIRE_ANSWER_MARK;
 }
 
-static bool read_list(struct store_op *op, const redisReply *answer)
+static bool read_list(struct store_op *op, const redisReply *answer, int64_t offset_ms)
 {
     struct wire_job job;
     int64_t code = number(answer, 0);
@@ -471,8 +467,8 @@ static bool read_list(struct store_op *op, const redisReply *answer)
         return false;
     op->err = errors[code];
     op->head.id = 0;
-    if ((head.at && !read_job(head, &op->head, &job)) ||
-        (counts.at && !read_counts(counts, &op->counts)))
+    if ((head.at && !read_job(head, offset_ms, &op->head, &job)) ||
+        (counts.at && !read_counts(counts, &op->counts, &counts)))
         return false;
     if (op->err == ERR_TOO_LATE || !readers[op->verb])
         return true;
@@ -482,6 +478,7 @@ static bool read_list(struct store_op *op, const redisReply *answer)
 bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
 {
     const redisReply *answer = part(reply, (*at)++);
+    int64_t offset_ms = number(reply, WIRE_ANSWERS - 1);
 
     if (!answer)
         return false;
@@ -489,12 +486,13 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
         if (!is_packed(op->verb))
             return false;
         if (!is_counts(redis_text(answer)))
-            return read_packed(op, redis_text(answer), NULL);
-        return read_fast(op, redis_text(answer), redis_text(part(reply, (*at)++)));
+            return read_packed(op, redis_text(answer), NULL, offset_ms);
+        return read_fast(op, redis_text(answer), redis_text(part(reply, (*at)++)), offset_ms);
     }
     if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
         return false;
     if (answer->element[0]->type == REDIS_REPLY_STRING)
-        return is_packed(op->verb) && read_packed(op, redis_text(answer->element[0]), answer);
-    return read_list(op, answer);
+        return is_packed(op->verb) &&
+               read_packed(op, redis_text(answer->element[0]), answer, offset_ms);
+    return read_list(op, answer, offset_ms);
 }

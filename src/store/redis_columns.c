@@ -1,5 +1,4 @@
-/* Writes them. Numbers inside of texts are packed as struct.unpack of Lua reads them: little end
- * first, nothing between. */
+/* Writes them. */
 #include "store/redis_columns.h"
 
 #include "base/json.h"
@@ -10,21 +9,9 @@
 
 enum { CODES, FIRSTS, KINDS, IDS, NODES, TERMS }; /* in the order they are sent */
 
-/* A code, see lua/columns.lua: the verb, and what is true of the row. */
-enum {
-    CODE_PUT = 1,
-    CODE_RESERVE = 2,
-    CODE_COMMIT = 3,
-    CODE_FINISH = 4,
-    CODE_FAST = 8,          /* nothing about it is out of the ordinary */
-    CODE_OTHER_BUCKET = 16, /* than the row before */
-    CODE_MORE_TEXT = 32,    /* a session, a result */
-    CODE_FRESH = 64,        /* its job cannot be there yet */
-};
-
 enum { SCRATCH_MAX = 768 }; /* a reserve with three more long names */
 
-static_assert(SCRATCH_MAX > 64 + STORE_CANDIDATES_MAX * (NODE_ID_MAX + 8) + POOL_LANG_MAX,
+static_assert(SCRATCH_MAX > 96 + STORE_CANDIDATES_MAX * (NODE_ID_MAX + 8) + POOL_LANG_MAX,
               "every text fits");
 
 struct scratch {
@@ -37,14 +24,23 @@ static void put_begin(struct scratch *to)
     to->len = 0;
 }
 
-static void put_number(struct scratch *to, int64_t value, size_t width)
+static void put_numbers(struct scratch *to, const char *format, const int64_t *values, size_t count)
 {
-    uint64_t bits = (uint64_t)wire_bounded(value);
+    for (const char *at = format + 1; *at; at++) {
+        size_t width = *at == 'B' ? 1 : (size_t)(*++at - '0');
+        uint64_t bits = (uint64_t)wire_bounded(*values++);
 
-    assert(to->len + width <= SCRATCH_MAX);
-    for (size_t i = 0; i < width; i++, bits >>= 8)
-        to->at[to->len++] = (char)bits;
+        assert(count > 0 && to->len + width <= SCRATCH_MAX);
+        count--;
+        for (size_t i = 0; i < width; i++, bits >>= 8)
+            to->at[to->len++] = (char)bits;
+    }
+    assert(count == 0);
 }
+
+#define PUT(to, format, ...)                                                                       \
+    put_numbers(to, format, (const int64_t[]){__VA_ARGS__},                                        \
+                sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static void put_bytes(struct scratch *to, struct str text)
 {
@@ -58,7 +54,7 @@ static void put_bytes(struct scratch *to, struct str text)
 static void put_name(struct scratch *to, struct str name)
 {
     assert(name.len <= UINT8_MAX);
-    put_number(to, (int64_t)name.len, 1);
+    PUT(to, "<B", (int64_t)name.len);
     put_bytes(to, name);
 }
 
@@ -112,10 +108,10 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
     char id[JOB_ID_TEXT + 1];
 
     job_id_text(op->job, id);
-    if (memcmp(columns->bucket, id, COLUMN_BUCKET) != 0)
-        code |= CODE_OTHER_BUCKET;
-    memcpy(columns->bucket, id, COLUMN_BUCKET);
-    if ((code & CODE_FAST) && not_after_ms &&
+    if (memcmp(columns->bucket, id, RECORD_BUCKET) != 0)
+        code |= COLUMN_OTHER_BUCKET;
+    memcpy(columns->bucket, id, RECORD_BUCKET);
+    if ((code & COLUMN_FAST) && not_after_ms &&
         (!columns->early_ms || not_after_ms < columns->early_ms))
         columns->early_ms = not_after_ms;
     add_byte(&columns->of[CODES], code);
@@ -138,28 +134,21 @@ static bool put_is_plain(const struct store_op *op, size_t count)
            op->u.put.candidates[0].spare <= UINT8_MAX;
 }
 
-/* How long it is reserved, what of it is seen in the first bytes of a record, and what the record
- * has from its time-out to its node, and after that. */
+/* What many jobs have in common. */
 static void put_term(struct scratch *to, const struct store_op *op)
 {
     put_begin(to);
-    put_number(to, op->u.put.ttl_ms, 8);
-    put_number(to, op->u.put.callback, 1);
-    put_number(to, op->u.put.timeout_ms > 0, 1);
-    put_number(to, op->u.put.timeout_ms, 6);
-    put_number(to, op->u.put.owner, 4);
-    put_number(to, op->u.put.max_attempts, 1);
-    put_number(to, 0, 2); /* no Idempotency-Key, no result outside */
+    PUT(to, COLUMN_PUT_TERM, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
+        op->u.put.owner, op->u.put.max_attempts);
     put_bytes(to, op->u.put.type);
 }
 
 /* A first one is among the nodes of the rows. */
 static void put_candidates(struct scratch *to, const struct store_op *op, size_t count)
 {
-    put_number(to, count ? op->u.put.candidates[0].spare : 0, 4);
-    put_number(to, (int64_t)count, 1);
+    PUT(to, COLUMN_COUNT_REST, count ? op->u.put.candidates[0].spare : 0, (int64_t)count);
     for (size_t i = 1; i < count; i++) {
-        put_number(to, op->u.put.candidates[i].spare, 4);
+        PUT(to, COLUMN_NODE_REST, op->u.put.candidates[i].spare);
         put_name(to, node_name(op->u.put.candidates[i].node));
     }
 }
@@ -169,8 +158,18 @@ static void put_rest(struct scratch *to, const struct store_op *op, size_t count
                      int64_t not_after_ms)
 {
     put_begin(to);
-    put_number(to, not_after_ms, 8);
+    PUT(to, COLUMN_BOUND, not_after_ms);
     put_candidates(to, op, count);
+}
+
+/* The lane has more digits than the library's numbers. */
+static void put_lane(struct scratch *to, const struct store_op *op)
+{
+    char lane[WIRE_LANE];
+
+    wire_lane(op->u.put.lane, lane);
+    put_bytes(to, (struct str){lane, sizeof lane});
+    PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, op->u.put.lane_max);
 }
 
 static void put_rest_long(struct scratch *to, const struct store_op *op, size_t count,
@@ -181,19 +180,13 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
     if (type.len > POOL_LANG_MAX)
         type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
     put_begin(to);
-    put_number(to, op->u.put.last, 1);
-    put_number(to, op->u.put.spec.at != NULL, 1);
-    put_number(to, op->u.put.idem.at != NULL, 1);
-    put_number(to, op->attempt, 4);
-    put_number(to, op->u.put.hold_ms, 8);
-    put_number(to, op->u.put.ttl_ms, 8);
-    put_number(to, op->u.put.callback, 1);
-    put_number(to, op->u.put.timeout_ms, 8);
-    put_number(to, op->u.put.owner, 4);
-    put_number(to, op->u.put.max_attempts, 4);
-    put_number(to, not_after_ms, 8);
+    PUT(to, COLUMN_PUT_REST, op->u.put.last, op->u.put.spec.at != NULL, op->u.put.idem.at != NULL,
+        op->attempt, op->u.put.hold_ms, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
+        op->u.put.owner, op->u.put.max_attempts, not_after_ms);
     put_name(to, type);
     put_candidates(to, op, count);
+    if (op->verb == STORE_PUT)
+        put_lane(to, op);
 }
 
 static struct column_texts put_texts(const struct store_op *op, struct arena *arena)
@@ -221,7 +214,8 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
     bool reserve = op->verb == STORE_RESERVE;
     size_t count = reserve ? op->u.put.candidate_count : 0;
     struct str node = count ? op->u.put.candidates[0].node : STR("");
-    int code = (reserve ? CODE_RESERVE : CODE_PUT) | (op->u.put.session.at ? CODE_MORE_TEXT : 0);
+    int code =
+        (reserve ? COLUMN_RESERVE : COLUMN_PUT) | (op->u.put.session.at ? COLUMN_MORE_TEXT : 0);
     int kind = 0;
     struct scratch text;
 
@@ -232,7 +226,7 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
     }
     if (kind) {
         put_rest(&text, op, count, not_after_ms);
-        code |= CODE_FAST | (op->u.put.fresh ? CODE_FRESH : 0);
+        code |= COLUMN_FAST | (op->u.put.fresh ? COLUMN_FRESH : 0);
         add_row(columns, code, op, node, not_after_ms, op->u.put.candidates[0].spare, kind);
     } else {
         put_rest_long(&text, op, count, not_after_ms);
@@ -253,37 +247,48 @@ static bool is_plain(const struct store_op *op)
 static void put_bound(struct scratch *to, int64_t not_after_ms)
 {
     put_begin(to);
-    put_number(to, not_after_ms, 8);
+    PUT(to, COLUMN_BOUND, not_after_ms);
+}
+
+/* As a record has it. */
+static struct column_texts commit_texts(const struct store_op *op, struct arena *arena)
+{
+    struct column_texts texts = {.count = 0};
+    struct scratch packed;
+
+    if (!op->u.settle.send_id)
+        return texts;
+    put_begin(&packed);
+    PUT(&packed, COLUMN_SEND, op->u.settle.send_id);
+    texts.items[texts.count++] = arena_str(arena, (struct str){packed.at, packed.len});
+    return texts;
 }
 
 static struct column_texts add_commit(struct columns *columns, const struct store_op *op,
                                       int64_t not_after_ms, struct arena *arena)
 {
+    int more = op->u.settle.send_id ? COLUMN_MORE_TEXT : 0;
     int kind = 0;
     struct scratch text;
 
     if (is_plain(op)) {
         put_begin(&text);
-        put_number(&text, op->u.settle.terms.task_ms, 8);
-        put_number(&text, op->u.settle.terms.f2f_ms, 8);
-        put_number(&text, op->u.settle.stop_grace_ms, 8);
+        PUT(&text, COLUMN_COMMIT_TERM, op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms,
+            op->u.settle.stop_grace_ms);
         kind = term_kind(columns, &text);
     }
     if (kind) {
         put_bound(&text, not_after_ms);
-        add_row(columns, CODE_COMMIT | CODE_FAST, op, op->node, not_after_ms, op->attempt, kind);
+        add_row(columns, COLUMN_COMMIT | COLUMN_FAST | more, op, op->node, not_after_ms,
+                op->attempt, kind);
     } else {
         put_begin(&text);
-        put_number(&text, op->node.at != NULL, 1);
-        put_number(&text, op->attempt, 4);
-        put_number(&text, not_after_ms, 8);
-        put_number(&text, op->u.settle.terms.task_ms, 8);
-        put_number(&text, op->u.settle.terms.f2f_ms, 8);
-        put_number(&text, op->u.settle.stop_grace_ms, 8);
-        add_row(columns, CODE_COMMIT, op, op->node, not_after_ms, 0, 0);
+        PUT(&text, COLUMN_COMMIT_REST, op->node.at != NULL, op->attempt, not_after_ms,
+            op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms, op->u.settle.stop_grace_ms);
+        add_row(columns, COLUMN_COMMIT | more, op, op->node, not_after_ms, 0, 0);
     }
     add_rest(columns, &text);
-    return (struct column_texts){.count = 0};
+    return commit_texts(op, arena);
 }
 
 static void finish_rest(struct scratch *to, const struct store_op *op, struct str reason,
@@ -295,16 +300,9 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
                    (fail && breaker_blames(reason.len ? reason : STR("FAILED"))));
 
     put_begin(to);
-    put_number(to, op->node.at != NULL, 1);
-    put_number(to, op->attempt, 4);
-    put_number(to, not_after_ms, 8);
-    put_number(to, op->u.settle.outcome, 1);
-    put_number(to, reason.len > 0, 1);
-    put_number(to, op->u.settle.candidates_left, 1);
-    put_number(to, op->u.settle.want_record, 1);
-    put_number(to, speaks, 1);
-    put_number(to, op->u.settle.owner, 4);
-    put_number(to, op->u.settle.hold_ms, 8);
+    PUT(to, COLUMN_FINISH_REST, op->node.at != NULL, op->attempt, not_after_ms,
+        op->u.settle.outcome, reason.len > 0, op->u.settle.candidates_left,
+        op->u.settle.want_record, speaks, op->u.settle.owner, op->u.settle.hold_ms);
 }
 
 /* The reason also as JSON: the library writes the list of attempts, but knows no escapes. */
@@ -340,7 +338,8 @@ static struct column_texts add_finish(struct columns *columns, const struct stor
     if (done)
         reason.len = 0; /* the end of a good run has none */
     add_row(columns,
-            CODE_FINISH | (plain ? CODE_FAST : 0) | (op->u.settle.result.at ? CODE_MORE_TEXT : 0),
+            COLUMN_FINISH | (plain ? COLUMN_FAST : 0) |
+                (op->u.settle.result.at ? COLUMN_MORE_TEXT : 0),
             op, op->node, not_after_ms, plain ? op->attempt : 0, 0);
     if (plain)
         put_bound(&text, not_after_ms);

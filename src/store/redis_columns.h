@@ -5,9 +5,44 @@
 #ifndef STORE_REDIS_COLUMNS_H
 #define STORE_REDIS_COLUMNS_H
 
+#include "store/record.h"
 #include "store/store.h"
 
-enum { COLUMN_COUNT = 6, COLUMN_TEXTS_MAX = 6, COLUMN_BUCKET = 6, COLUMN_TERMS_MAX = 255 };
+enum { COLUMN_COUNT = 6, COLUMN_TEXTS_MAX = 6, COLUMN_TERMS_MAX = 255 };
+
+/* A code: the verb, and what is true of the row. */
+enum {
+    COLUMN_PUT = 1,
+    COLUMN_RESERVE = 2,
+    COLUMN_COMMIT = 3,
+    COLUMN_FINISH = 4,
+    COLUMN_FAST = 8,          /* nothing about it is out of the ordinary */
+    COLUMN_OTHER_BUCKET = 16, /* than the row before */
+    COLUMN_MORE_TEXT = 32,    /* a session, a send, a result */
+    COLUMN_FRESH = 64,        /* its job cannot be there yet */
+};
+
+/* How numbers that belong together are packed, in the words of Lua's struct, which takes them
+ * apart: B is a byte, a letter with a digit a number of so many, little end first and nothing
+ * between. */
+#define COLUMN_PUT_TERM                                                                            \
+    "<i8Bi8I4B" /* how long it is reserved, callback, time-out, owner, attempts */
+#define COLUMN_COMMIT_TERM                                                                         \
+    "<i8i8i8"              /* its lease, that of a face-to-face job, the grace of a stop */
+#define COLUMN_BOUND "<i8" /* not after */
+#define COLUMN_SEND  "<i6" /* the send_id an ACK names */
+/* Rests: of a put whether it is the last candidate, has a spec, a key; attempt, hold, the term. */
+#define COLUMN_PUT_REST "<BBBi4i8i8Bi8I4i4i8"
+#define COLUMN_COUNT_REST                                                                          \
+    "<i4B"                     /* slots that stay free on the first candidate, how many there are */
+#define COLUMN_NODE_REST "<i4" /* likewise, of a further one, whose name follows */
+/* Of a PUT: priority, how long it waits, how many may stand in its lane. The lane is before it,
+ * eight bytes. */
+#define COLUMN_WAIT_REST   "<Bi8i8"
+#define COLUMN_COMMIT_REST "<Bi4i8i8i8i8"
+/* From a node, attempt, not after, outcome, has a reason, candidates are left, the record is
+ * wanted, it speaks of its executor, owner, hold. */
+#define COLUMN_FINISH_REST "<Bi4i8BBBBBI4i8"
 
 struct columns {
     struct buf of[COLUMN_COUNT];
@@ -18,7 +53,7 @@ struct columns {
     size_t rows;  /* those that are here */
     /* The first time after which one of those that may be fast may not begin; 0: there is none. */
     int64_t early_ms;
-    char bucket[COLUMN_BUCKET]; /* of the last row: the first characters of its job's id */
+    char bucket[RECORD_BUCKET]; /* of the last row: the first characters of its job's id */
 };
 
 /* What goes along with a row as it is, in this order. */

@@ -1,15 +1,18 @@
-/* Subscribed: to changes of nodes, to what is for all instances, and to what is for us. */
+/* Subscribed: to changes of nodes, to new first jobs of lanes, to what is for all instances, and to
+ * what is for us. */
 #include "store/redis_ears.h"
 
 #include "base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define EARS_NODES REDIS_KEY "ev"
+#define EARS_LANES REDIS_KEY "first"
 #define EARS_ALL   REDIS_KEY "all"
 
 enum {
@@ -22,9 +25,9 @@ enum {
 };
 
 void redis_ears_init(struct redis_ears *ears, const struct redis_target *target,
-                     const char *instance)
+                     const char *instance, const struct store *store)
 {
-    *ears = (struct redis_ears){.deaf = true};
+    *ears = (struct redis_ears){.deaf = true, .store = store};
     redis_link_init(&ears->link, target);
     snprintf(ears->inbox, sizeof ears->inbox, REDIS_KEY "i:%s", instance);
 }
@@ -72,8 +75,31 @@ static void hear_nodes(struct redis_ears *ears, struct str text)
     if (!is_ours(ears, &text) || !str_int(str_cut(&text, ' '), &word.seq) ||
         !str_int(str_cut(&text, ' '), &then_ms))
         return;
-    word.age_ms = clock_mono_ms() + atomic_load(&ears->offset_ms) - then_ms;
+    word.age_ms = clock_mono_ms() - store_mono_ms(ears->store, then_ms);
     word.text = text;
+    post(ears, &word);
+}
+
+/* "INSTANCE LANE PRIORITY JOB", as lua/lane.lua writes it: the job by its name. Whoever put it
+ * there was answered. */
+static void hear_lane(struct redis_ears *ears, struct str text)
+{
+    struct store_word word = {.kind = STORE_WORD_LANE};
+    struct str lane, priority;
+    uint64_t job;
+    char own[STORE_NAME_TEXT + 1];
+    char digits[64];
+
+    snprintf(own, sizeof own, "%08x", (unsigned)ears->store->name);
+    if (!is_ours(ears, &text) || str_is(str_cut(&text, ' '), own))
+        return;
+    lane = str_cut(&text, ' ');
+    priority = str_cut(&text, ' ');
+    if (lane.len != 16 || priority.len != 1 || !job_id_parse(text, &job))
+        return;
+    snprintf(digits, sizeof digits, STR_FMT " " STR_FMT " %" PRIx64, STR_ARG(lane),
+             STR_ARG(priority), job);
+    word.text = str_of(digits);
     post(ears, &word);
 }
 
@@ -91,6 +117,8 @@ static void take(struct redis_ears *ears, const redisReply *reply)
         return;
     if (str_is(channel, EARS_NODES))
         hear_nodes(ears, text);
+    else if (str_is(channel, EARS_LANES))
+        hear_lane(ears, text);
     else if (!str_is(channel, EARS_ALL) || is_ours(ears, &text))
         post(ears, &(struct store_word){.kind = STORE_WORD_TOLD, .text = text});
 }
@@ -111,7 +139,7 @@ static bool say(struct redis_ears *ears, int count, const char **words)
 /* Not before the server has confirmed it: what is said from then on is heard. */
 static bool subscribe(struct redis_ears *ears)
 {
-    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_ALL, ears->inbox};
+    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES, EARS_ALL, ears->inbox};
     int64_t deadline_ms = clock_mono_ms() + EARS_OPEN_MS;
 
     if (!redis_link_open(&ears->link, deadline_ms) || !say(ears, COUNT_OF(words), words))

@@ -11,6 +11,7 @@
 struct redis_ears {
     struct redis_link link;
     struct desk desk; /* only its thread */
+    const struct store *store;
     struct store_ear *ear;
     char inbox[64]; /* the channel of what is for us alone */
     bool started;
@@ -18,13 +19,12 @@ struct redis_ears {
 
     /* Written by the store thread, read here. */
     struct textbox generation;
-    _Atomic uint64_t master;   /* a hash of where the store is now; 0: not known */
-    _Atomic int64_t offset_ms; /* the store's time minus clock_mono_ms */
+    _Atomic uint64_t master; /* a hash of where the store is now; 0: not known */
     _Atomic bool stopping;
 };
 
 void redis_ears_init(struct redis_ears *ears, const struct redis_target *target,
-                     const char *instance);
+                     const char *instance, const struct store *store);
 /* False: no thread to be had. `ear` hears from now on. */
 bool redis_ears_start(struct redis_ears *ears, struct store_ear *ear);
 /* Nothing is heard when this returns, a tenth of a second later at most. */

@@ -45,21 +45,19 @@ struct str redis_text(const redisReply *reply)
     return (struct str){.at = reply->str, .len = (size_t)reply->len};
 }
 
-/* False: the time is over, or poll itself failed. */
+/* False: the time is over, or poll itself failed. What is there already is taken, however late we
+ * look: it may be we who were stopped. */
 static bool wait_for(int fd, short events, int64_t deadline_ms)
 {
     struct pollfd poll_fd = {.fd = fd, .events = events};
 
     for (;;) {
         int64_t left_ms = deadline_ms - clock_mono_ms();
-        int got;
+        int got = poll(&poll_fd, 1, left_ms < 0 ? 0 : left_ms < 60000 ? (int)left_ms : 60000);
 
-        if (left_ms <= 0)
-            return false;
-        got = poll(&poll_fd, 1, left_ms < 60000 ? (int)left_ms : 60000);
         if (got > 0)
             return true;
-        if (got < 0 && errno != EINTR)
+        if (left_ms <= 0 || (got < 0 && errno != EINTR))
             return false;
     }
 }
@@ -129,6 +127,7 @@ redisReply *redis_exchange(struct redis_link *link, redisContext *context,
     if (redisAppendCommandArgv(context, args->count, args->texts, args->lens) != REDIS_OK ||
         !flush(link, context, deadline_ms))
         return NULL;
+    link->left = true;
     return redis_receive(link, context, deadline_ms);
 }
 
@@ -232,6 +231,15 @@ bool redis_link_open(struct redis_link *link, int64_t deadline_ms)
     return redis_connect(link, &to, deadline_ms);
 }
 
+/* Nothing was asked, so whatever is there to be read is its end: found out before a command leaves
+ * in vain. */
+static bool has_ended(const redisContext *context)
+{
+    struct pollfd poll_fd = {.fd = context->fd, .events = POLLIN};
+
+    return poll(&poll_fd, 1, 0) > 0;
+}
+
 redisReply *redis_link_call(struct redis_link *link, const struct redis_args *args,
                             int64_t deadline_ms)
 {
@@ -240,7 +248,11 @@ redisReply *redis_link_call(struct redis_link *link, const struct redis_args *ar
 
     assert(args->count > 0);
     for (enum redis_turn turn = REDIS_AGAIN; turn == REDIS_AGAIN;) {
-        if (!redis_link_open(link, deadline_ms)) {
+        if (link->context && has_ended(link->context))
+            redis_link_close(link);
+        bool is_open = redis_link_open(link, deadline_ms);
+        link->left = false; /* what was said to find the server is not the command */
+        if (!is_open) {
             /* Whoever was moved here is found again, as long as there is time; each look asks all
              * servers, who may have enough to do. */
             if (clock_mono_ms() + pause_ms >= deadline_ms || link->target->kind == REDIS_SINGLE)
@@ -287,4 +299,72 @@ redisReply *redis_link_ask(struct redis_link *link, int64_t deadline_ms, ...)
     }
     va_end(list);
     return redis_link_call(link, &args, deadline_ms);
+}
+
+static void free_replies(redisReply **replies, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        freeReplyObject(replies[i]);
+}
+
+/* One after the other, as often as it takes to find the server. */
+static bool call_each(struct redis_link *link, const struct redis_args *args, size_t count,
+                      int64_t timeout_ms, redisReply **ret_replies)
+{
+    for (size_t i = 0; i < count; i++) {
+        ret_replies[i] = redis_link_call(link, &args[i], clock_mono_ms() + timeout_ms);
+        if (!ret_replies[i]) {
+            free_replies(ret_replies, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool exchange_all(struct redis_link *link, const struct redis_args *args, size_t count,
+                         int64_t timeout_ms, redisReply **ret_replies)
+{
+    int64_t deadline_ms = clock_mono_ms() + timeout_ms;
+
+    for (size_t i = 0; i < count; i++)
+        if (redisAppendCommandArgv(link->context, args[i].count, args[i].texts, args[i].lens) !=
+            REDIS_OK)
+            return redis_link_fail(link, "cannot send", link->context->errstr);
+    if (!flush(link, link->context, deadline_ms))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        ret_replies[i] = redis_receive(link, link->context, deadline_ms);
+        if (!ret_replies[i]) {
+            free_replies(ret_replies, i);
+            return false;
+        }
+        deadline_ms = clock_mono_ms() + timeout_ms;
+    }
+    return true;
+}
+
+bool redis_link_call_all(struct redis_link *link, const struct redis_args *args, size_t count,
+                         int64_t timeout_ms, redisReply **ret_replies)
+{
+    size_t first = link->context && !has_ended(link->context) ? 0 : 1; /* that one connects */
+    bool is_open;
+
+    assert(count > 0 && !*link->bound);
+    if (!call_each(link, args, first, timeout_ms, ret_replies))
+        return false;
+    is_open = link->context != NULL;
+    if (is_open &&
+        !exchange_all(link, args + first, count - first, timeout_ms, ret_replies + first)) {
+        free_replies(ret_replies, first);
+        redis_link_close(link);
+        return false;
+    }
+    for (size_t i = first; i < count; i++)
+        if (!is_open || ret_replies[i]->type == REDIS_REPLY_ERROR) {
+            /* It moved, or does not answer now. All again in their order: what is to be read first
+             * must not be younger than the rest. */
+            free_replies(ret_replies, is_open ? count : first);
+            return call_each(link, args, count, timeout_ms, ret_replies);
+        }
+    return true;
 }

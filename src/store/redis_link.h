@@ -22,6 +22,9 @@ struct redis_link {
      * address. `bound`: only this one is called, "" is any. */
     char master[REDIS_MASTER_MAX + 1];
     char bound[REDIS_MASTER_MAX + 1];
+    /* The command of the last call that came to nothing had left as a whole: whether it was run is
+     * unknown. A part of a command is not run. */
+    bool left;
     struct rnd rnd;
     char why[REDIS_WHY_MAX + 1]; /* the last failure, a part of a sentence */
 };
@@ -37,14 +40,19 @@ void redis_link_close(struct redis_link *link);
 /* Connects, logs in, selects the database and makes sure it is a master. True if it is so already.
  */
 bool redis_link_open(struct redis_link *link, int64_t deadline_ms);
-/* One command. NULL: nothing came in time or the connection is gone; then it is closed and it is
- * unknown whether the command was run; or it would have been another server's than the one that is
- * bound, and was not sent. The reply may be an error; the caller frees it. */
+/* One command. NULL: nothing came in time or the connection is gone, and is closed then; or it
+ * would have been another server's than the one that is bound, and was not sent. `left` tells
+ * whether the command may have been run all the same. The reply may be an error; the caller frees
+ * it. */
 redisReply *redis_link_call(struct redis_link *link, const struct redis_args *args,
                             int64_t deadline_ms);
 /* The same with the words of the command, up to a NULL. */
 redisReply *redis_link_ask(struct redis_link *link, int64_t deadline_ms, ...)
     __attribute__((sentinel));
+/* Several commands that only read, in one round trip. Each answer may take `timeout_ms` from the
+ * one before it. False: not all came, and none is there. */
+bool redis_link_call_all(struct redis_link *link, const struct redis_args *args, size_t count,
+                         int64_t timeout_ms, redisReply **ret_replies);
 bool redis_is_error(const redisReply *reply, const char *begins); /* NULL: any error */
 struct str redis_text(const redisReply *reply); /* STR_NONE for nil and what is no text */
 

@@ -76,6 +76,8 @@ bool wire_peer_read(struct str name, struct str text, int64_t now_ms, struct sto
     if (number <= 0 || number >= STORE_NUMBERS)
         return false;
     peer.number = (unsigned)number;
+    next_number(&text, 0); /* the oldest format it reads, */
+    next_number(&text, 0); /* the newest it would write */
     if (text.len > STORE_VERSION_MAX)
         text.len = STORE_VERSION_MAX;
     str_copy(text, peer.version, sizeof peer.version);
@@ -86,16 +88,23 @@ bool wire_peer_read(struct str name, struct str text, int64_t now_ms, struct sto
 bool redis_read_peers(struct redis_read *read)
 {
     struct store_op *op = read->op;
+    const char *words[] = {"HGETALL", REDIS_KEY "instances"};
+    const struct redis_args args[] = {{.count = 4, .texts = redis_state_words},
+                                      {.count = 2, .texts = words}};
     struct wire_state state;
+    redisReply *replies[2];
     redisReply *reply;
+    bool ok;
 
-    if (!redis_read_state(read, &state))
+    if (!redis_link_call_all(read->link, args, 2, read->timeout_ms, replies))
         return false;
-    reply = redis_read_checked(
-        read, redis_link_ask(read->link, read->deadline_ms, "HGETALL", REDIS_KEY "instances", NULL),
-        REDIS_REPLY_ARRAY, "read the instances");
-    if (!reply)
+    ok = redis_read_state(read, replies[0], &state);
+    freeReplyObject(replies[0]);
+    reply = redis_read_checked(read, replies[1], REDIS_REPLY_ARRAY, "read the instances");
+    if (!ok || !reply) {
+        freeReplyObject(reply);
         return false;
+    }
     op->u.peers.items = arena_array(op->arena, struct store_peer, reply->elements / 2 + 1);
     op->u.peers.count = 0;
     for (size_t i = 0; i + 1 < reply->elements; i += 2)

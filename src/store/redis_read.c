@@ -1,32 +1,41 @@
-/* JOB_GET, JOB_LIST, CALLBACKS, SESSION_GET, NODES and COUNTS. */
+/* JOB_GET, JOB_LIST, CALLBACKS, LANES, LANE, SESSION_GET, NODES and COUNTS. */
 #include "store/redis_read.h"
 
 #include "base/json.h"
+#include "store/format.h"
 #include "store/redis_wire.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    BUCKET_LEN = 6,  /* as lua/unit.lua has it */
-    WINDOW_LEN = 8,  /* likewise */
-    PAGE = 64,       /* jobs of one HMGET */
-    SCAN_MAX = 4096, /* jobs one list looks at */
-    STEPS_MAX = 256, /* and calls it makes */
-    FIELDS = 4,      /* of a job: head, spec, attempts, result */
+    PAGE = 64,        /* jobs that are read at once */
+    SPANS_MAX = 32,   /* and lists */
+    SCAN_MAX = 4096,  /* jobs one list looks at */
+    STEPS_MAX = 256,  /* in so many steps */
+    LONG_ENOUGH = 10, /* so many times the time of one call, and it tells what it has */
+    FIELDS = 4,       /* of a job: head, spec, attempts, result */
+    LANES_MAX = 64,   /* that are asked for at once */
+    LANE_TEXT = 16,   /* digits of a lane's number */
 };
 
-#define MEMBERS "64" /* of a bucket's list, at a time */
+#define MEMBERS "64" /* of a list, at a time */
 
 typedef bool read_verb(struct redis_read *read); /* false: the store failed */
-static read_verb job_get, job_list, callbacks, session_get;
+static read_verb job_get, job_list, callbacks, lanes, lane, session_get;
 
 static read_verb *const verbs[STORE_VERB_COUNT] = {
-    [STORE_JOB_GET] = job_get,        [STORE_JOB_LIST] = job_list,
-    [STORE_CALLBACKS] = callbacks,    [STORE_SESSION_GET] = session_get,
-    [STORE_NODES] = redis_read_nodes, [STORE_COUNTS] = redis_read_nodes,
+    [STORE_JOB_GET] = job_get,
+    [STORE_JOB_LIST] = job_list,
+    [STORE_CALLBACKS] = callbacks,
+    [STORE_SESSION_GET] = session_get,
+    [STORE_LANES] = lanes,
+    [STORE_LANE] = lane,
+    [STORE_NODES] = redis_read_nodes,
+    [STORE_COUNTS] = redis_read_nodes,
     [STORE_PEERS] = redis_read_peers,
 };
 
@@ -36,9 +45,22 @@ bool redis_read_answers(enum store_verb verb)
     return verbs[verb] != NULL;
 }
 
-bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t deadline_ms)
+bool redis_read_is_long(enum store_verb verb)
 {
-    struct redis_read read = {.link = link, .op = op, .deadline_ms = deadline_ms};
+    return verb == STORE_NODES || verb == STORE_COUNTS || verb == STORE_JOB_LIST ||
+           verb == STORE_CALLBACKS;
+}
+
+int64_t redis_read_due_ms(const struct redis_read *read)
+{
+    return clock_mono_ms() + read->timeout_ms;
+}
+
+bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
+                    int64_t offset_ms)
+{
+    struct redis_read read = {
+        .link = link, .op = op, .timeout_ms = timeout_ms, .offset_ms = offset_ms};
     bool ok;
 
     assert(op->arena);
@@ -63,29 +85,105 @@ redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int t
 
 redisReply *redis_read_list(struct redis_read *read, struct redis_args args, const char *what)
 {
-    return redis_read_checked(read, redis_link_call(read->link, &args, read->deadline_ms),
+    return redis_read_checked(read, redis_link_call(read->link, &args, redis_read_due_ms(read)),
                               REDIS_REPLY_ARRAY, what);
 }
 
-static const char *bucket_key(struct redis_read *read, const char *kind, const char *id)
+/* The store thread stops as soon as it sees such a format; a read may be the first to. */
+bool redis_read_known(struct redis_read *read, struct str record)
 {
-    return arena_fmt(&read->arena, REDIS_KEY "%s:%.*s", kind, BUCKET_LEN, id).at;
+    int format = record.len ? (unsigned char)record.at[0] : 0;
+    char text[48];
+
+    if (!record.at || record_is_known(record))
+        return true;
+    snprintf(text, sizeof text, "%d %d %d", format, format, format);
+    format_explain(str_of(text), read->link->why, sizeof read->link->why);
+    return false;
 }
 
-/* The fields of some jobs of one bucket, FIELDS each. */
-static redisReply *get_jobs(struct redis_read *read, const char *const *ids, size_t count)
+/* Many at once. False: there are no replies. */
+static bool read_lists(struct redis_read *read, const struct redis_args *args, size_t count,
+                       const char *what, redisReply **ret_replies)
+{
+    bool ok = true;
+
+    if (!redis_link_call_all(read->link, args, count, read->timeout_ms, ret_replies))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        ret_replies[i] = redis_read_checked(read, ret_replies[i], REDIS_REPLY_ARRAY, what);
+        ok = ok && ret_replies[i];
+    }
+    for (size_t i = 0; !ok && i < count; i++)
+        if (ret_replies[i])
+            freeReplyObject(ret_replies[i]);
+    return ok;
+}
+
+static const char *key_of(struct redis_read *read, const char *kind, int len, const char *id)
+{
+    return arena_fmt(&read->arena, REDIS_KEY "%s:%.*s", kind, len, id).at;
+}
+
+/* Some jobs: one reply for those that follow each other and share a bucket. */
+struct page {
+    redisReply *replies[PAGE];
+    size_t reply_count;
+    redisReply *const *fields[PAGE]; /* of each job, FIELDS */
+};
+
+static void page_free(struct page *page)
+{
+    for (size_t i = 0; i < page->reply_count; i++)
+        freeReplyObject(page->replies[i]);
+    page->reply_count = 0;
+}
+
+static struct redis_args ask_jobs(struct redis_read *read, const char *const *ids, size_t count)
 {
     static const char *const tails[FIELDS] = {"", ":s", ":h", ":r"};
-    const char *words[2 + FIELDS * PAGE];
+    const char **words = arena_array(&read->arena, const char *, 2 + FIELDS * count);
     struct redis_args args = {.count = 2, .texts = words};
 
-    assert(count > 0 && count <= PAGE);
     words[0] = "HMGET";
-    words[1] = bucket_key(read, "j", ids[0]);
+    words[1] = key_of(read, "j", RECORD_BUCKET, ids[0]);
     for (size_t i = 0; i < count; i++)
         for (int k = 0; k < FIELDS; k++)
             words[args.count++] = arena_fmt(&read->arena, "%s%s", ids[i], tails[k]).at;
-    return redis_read_list(read, args, "read a job");
+    return args;
+}
+
+static bool get_jobs(struct redis_read *read, const char *const *ids, size_t count,
+                     struct page *page)
+{
+    struct redis_args args[PAGE];
+    size_t groups = 0;
+    size_t at = 0;
+    bool ok = true;
+
+    assert(count > 0 && count <= PAGE);
+    for (size_t from = 0, to; from < count; from = to) {
+        for (to = from + 1; to < count && strncmp(ids[from], ids[to], RECORD_BUCKET) == 0;)
+            to++;
+        args[groups++] = ask_jobs(read, ids + from, to - from);
+    }
+    page->reply_count = 0;
+    if (!read_lists(read, args, groups, "read a job", page->replies))
+        return false;
+    page->reply_count = groups;
+    for (size_t i = 0; ok && i < groups; i++) {
+        const redisReply *reply = page->replies[i];
+
+        ok = reply->elements == (size_t)args[i].count - 2 ||
+             redis_link_fail(read->link, "read a job", "not as many fields as were asked for");
+        for (size_t k = 0; ok && k < reply->elements; k += FIELDS) {
+            page->fields[at++] = &reply->element[k];
+            ok = redis_read_known(read, redis_text(reply->element[k]));
+        }
+    }
+    if (!ok)
+        page_free(page);
+    return ok;
 }
 
 static struct str kept(struct arena *arena, struct str text)
@@ -102,7 +200,7 @@ static bool read_job(struct redis_read *read, const char *id, redisReply *const 
     struct wire_job job;
 
     if (!job_id_parse(str_of(id), &record.head.id) ||
-        !wire_job_read(redis_text(fields[0]), &record.head, &job))
+        !wire_job_read(redis_text(fields[0]), read->offset_ms, &record.head, &job))
         return false;
     record.spec = kept(arena, redis_text(fields[1]));
     record.history = kept(arena, redis_text(fields[2]));
@@ -120,20 +218,19 @@ static bool job_get(struct redis_read *read)
     struct store_op *op = read->op;
     char id[JOB_ID_TEXT + 1];
     const char *ids[] = {id};
-    redisReply *reply;
+    struct page page;
 
     op->err = ERR_NOT_FOUND;
     if (op->job == 0)
         return true;
     job_id_text(op->job, id);
-    reply = get_jobs(read, ids, 1);
-    if (!reply)
+    if (!get_jobs(read, ids, 1, &page))
         return false;
-    if (reply->elements == FIELDS && read_job(read, id, reply->element, &op->record)) {
+    if (read_job(read, id, page.fields[0], &op->record)) {
         op->head = op->record.head;
         op->err = ERR_OK;
     }
-    freeReplyObject(reply);
+    page_free(&page);
     return true;
 }
 
@@ -161,7 +258,7 @@ static bool fits(const struct store_op *op, redisReply *const *fields)
     struct store_head head = {0};
     struct wire_job job;
 
-    if (!wire_job_read(redis_text(fields[0]), &head, &job))
+    if (!wire_job_read(redis_text(fields[0]), 0, &head, &job))
         return false; /* in the index already, or still: its record is not */
     if (op->verb == STORE_CALLBACKS)
         return head.callback == CALLBACK_PENDING;
@@ -201,78 +298,63 @@ static bool take_ids(struct redis_read *read, const struct ids *list, size_t *re
 
     while (at < list->count && op->u.list.count < op->u.list.max) {
         const char *ids[PAGE];
+        struct page page;
         size_t count = 0;
-        redisReply *reply;
 
-        /* As many as share a bucket. */
-        for (size_t i = at; i < list->count && count < PAGE; i++) {
-            if (count && strncmp(ids[0], list->at[i], BUCKET_LEN) != 0)
-                break;
-            ids[count++] = list->at[i];
+        while (at + count < list->count && count < PAGE) {
+            ids[count] = list->at[at + count];
+            count++;
         }
-        reply = get_jobs(read, ids, count);
-        if (!reply)
+        if (!get_jobs(read, ids, count, &page))
             return false;
         for (size_t i = 0; i < count && op->u.list.count < op->u.list.max; i++, at++)
-            if (reply->elements == count * FIELDS && fits(op, reply->element + i * FIELDS) &&
-                read_job(read, ids[i], reply->element + i * FIELDS,
-                         &op->u.list.items[op->u.list.count]))
+            if (fits(op, page.fields[i]) &&
+                read_job(read, ids[i], page.fields[i], &op->u.list.items[op->u.list.count]))
                 op->u.list.count++;
-        freeReplyObject(reply);
+        page_free(&page);
     }
     *ret_looked_at = at;
     return true;
 }
 
-/* Where a list stands: below an id of a bucket, or at its newest. */
+/* Where a list of jobs stands: below an id of a span, or at a newest one. */
 struct walk {
-    char bucket[BUCKET_LEN + 1]; /* "": behind the last one */
-    char below[JOB_ID_TEXT + 1]; /* "": from the newest */
+    char from[JOB_ID_TEXT + 2];  /* a span, as a border that ZREVRANGEBYLEX knows */
+    char below[JOB_ID_TEXT + 1]; /* in the first span from there; "": from the newest */
     char last[JOB_ID_TEXT + 1];  /* looked at last */
+    size_t width;                /* so many spans at once: where there are few jobs it grows */
     size_t scanned;
+    bool over;
 };
 
-/* The newest bucket up to `from`, which is a border as ZREVRANGEBYLEX knows them. */
-static bool find_bucket(struct redis_read *read, struct walk *walk, const char *from)
+static void walk_begin(struct walk *walk, uint64_t before)
 {
-    const char *words[] = {"ZREVRANGEBYLEX", REDIS_KEY "buckets", from, "-", "LIMIT", "0", "1"};
-    redisReply *reply =
-        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list jobs");
-
-    if (!reply)
-        return false;
-    walk->bucket[0] = '\0';
-    if (reply->elements && redis_text(reply->element[0]).len == BUCKET_LEN)
-        str_copy(redis_text(reply->element[0]), walk->bucket, sizeof walk->bucket);
-    freeReplyObject(reply);
-    return true;
-}
-
-static bool walk_begin(struct redis_read *read, struct walk *walk, uint64_t before)
-{
-    *walk = (struct walk){0};
+    *walk = (struct walk){.from = "+", .width = 1};
     if (!before)
-        return find_bucket(read, walk, "+");
+        return;
     job_id_text(before, walk->below);
-    return find_bucket(read, walk, arena_fmt(&read->arena, "[%.*s", BUCKET_LEN, walk->below).at);
+    snprintf(walk->from, sizeof walk->from, "[%.*s", RECORD_SPAN, walk->below);
 }
 
-/* Members of a bucket's list from the newest: each has ids of one window of time, in order. */
-static redisReply *get_members(struct redis_read *read, const struct walk *walk, const char *from,
-                               const char *limit)
+/* Members of a span's list from the newest: each has ids of one bucket, in order. */
+static struct redis_args ask_members(struct redis_read *read, const char *span, const char *below,
+                                     const char *from, const char *limit)
 {
-    const char *words[] = {"ZREVRANGEBYLEX", NULL, "+", from, "LIMIT", "0", limit};
+    const char **words = arena_array(&read->arena, const char *, 7);
 
-    words[1] = bucket_key(read, "l", walk->bucket);
-    if (*walk->below)
-        words[2] = arena_fmt(&read->arena, "(%s", walk->below).at;
-    return redis_read_list(read, (struct redis_args){.count = limit ? 7 : 4, .texts = words},
-                           "list jobs");
+    words[0] = "ZREVRANGEBYLEX";
+    words[1] = key_of(read, "l", RECORD_SPAN, span);
+    words[2] = *below ? arena_fmt(&read->arena, "(%s", below).at : "+";
+    words[3] = from;
+    words[4] = "LIMIT";
+    words[5] = "0";
+    words[6] = limit;
+    return (struct redis_args){.count = limit ? 7 : 4, .texts = words};
 }
 
-static bool same_window(const redisReply *left, const redisReply *right)
+static bool same_bucket(const redisReply *left, const redisReply *right)
 {
-    return strncmp(left->str, right->str, WINDOW_LEN) == 0;
+    return strncmp(left->str, right->str, RECORD_BUCKET) == 0;
 }
 
 static bool are_ids(const redisReply *reply)
@@ -284,103 +366,152 @@ static bool are_ids(const redisReply *reply)
     return true;
 }
 
-/* Members up to the last whole window: of one that goes on behind them not all is known. */
-static redisReply *get_windows(struct redis_read *read, const struct walk *walk, size_t *ret_count,
-                               bool *ret_all)
-{
-    redisReply *reply = get_members(read, walk, "-", MEMBERS);
-    size_t count;
-
-    *ret_all = true;
-    if (!reply)
-        return NULL;
-    if (!are_ids(reply)) {
-        freeReplyObject(reply);
-        redis_link_fail(read->link, "read a list", "not job ids");
-        return NULL;
-    }
-    count = reply->elements;
-    if (count == (size_t)atoi(MEMBERS)) {
-        const redisReply *last = reply->element[count - 1];
-
-        *ret_all = false;
-        while (count > 0 && same_window(reply->element[count - 1], last))
-            count--;
-        if (count == 0) {
-            const char *from =
-                arena_fmt(&read->arena, "[%.*s", WINDOW_LEN, reply->element[0]->str).at;
-
-            freeReplyObject(reply);
-            reply = get_members(read, walk, from, NULL);
-            count = reply && are_ids(reply) ? reply->elements : 0;
-        }
-    }
-    *ret_count = count;
-    return reply;
-}
-
 static int newest_first(const void *a, const void *b)
 {
     return strcmp(b, a);
 }
 
-static struct ids ids_of(struct redis_read *read, const struct walk *walk, const redisReply *reply,
-                         size_t count)
+static bool add_members(struct redis_read *read, struct ids *ids, const redisReply *reply,
+                        size_t count, const char *below)
 {
-    struct ids ids = {0};
-
+    if (!are_ids(reply))
+        return redis_link_fail(read->link, "read a list", "not job ids");
     for (size_t i = 0; i < count; i++)
         for (size_t at = 0; at < reply->element[i]->len; at += JOB_ID_TEXT)
-            if (!*walk->below || strncmp(reply->element[i]->str + at, walk->below, JOB_ID_TEXT) < 0)
-                ids_add(read, &ids, reply->element[i]->str + at);
-    if (ids.count)
-        qsort(ids.at, ids.count, sizeof *ids.at, newest_first);
-    return ids;
+            if (!*below || strncmp(reply->element[i]->str + at, below, JOB_ID_TEXT) < 0)
+                ids_add(read, ids, reply->element[i]->str + at);
+    return true;
+}
+
+/* As many as were asked for, so there may be more: taken up to the last whole bucket, as of one
+ * that goes on behind them not all is known. */
+static bool add_part(struct redis_read *read, struct ids *ids, const redisReply *reply,
+                     const char *span, const char *below)
+{
+    size_t count = reply->elements;
+    redisReply *rest;
+    bool ok;
+
+    if (!are_ids(reply))
+        return redis_link_fail(read->link, "read a list", "not job ids");
+    while (count > 0 && same_bucket(reply->element[count - 1], reply->element[reply->elements - 1]))
+        count--;
+    if (count > 0)
+        return add_members(read, ids, reply, count, below);
+    rest = redis_read_list(
+        read,
+        ask_members(read, span, below,
+                    arena_fmt(&read->arena, "[%.*s", RECORD_BUCKET, reply->element[0]->str).at,
+                    NULL),
+        "list jobs");
+    if (!rest)
+        return false;
+    ok = add_members(read, ids, rest, rest->elements, below);
+    freeReplyObject(rest);
+    return ok;
+}
+
+/* The ids of the lists of some spans. *ret_spans: how many of these were taken; *ret_all: also to
+ * the end of the last. */
+static bool get_ids(struct redis_read *read, const struct walk *walk, const char *const *spans,
+                    size_t count, struct ids *ids, size_t *ret_spans, bool *ret_all)
+{
+    struct redis_args args[SPANS_MAX];
+    redisReply *replies[SPANS_MAX];
+    size_t k = 0;
+    bool ok = true;
+
+    for (size_t i = 0; i < count; i++)
+        args[i] = ask_members(read, spans[i], i ? "" : walk->below, "-", MEMBERS);
+    if (!read_lists(read, args, count, "list jobs", replies))
+        return false;
+    *ret_all = true;
+    while (ok && *ret_all && k < count) {
+        const char *below = k ? "" : walk->below;
+
+        *ret_all = replies[k]->elements < (size_t)atoi(MEMBERS);
+        ok = *ret_all ? add_members(read, ids, replies[k], replies[k]->elements, below)
+                      : add_part(read, ids, replies[k], spans[k], below);
+        k++;
+    }
+    for (size_t i = 0; i < count; i++)
+        freeReplyObject(replies[i]);
+    if (ids->count)
+        qsort(ids->at, ids->count, sizeof *ids->at, newest_first);
+    *ret_spans = k;
+    return ok;
+}
+
+/* The next spans there are, and one more, if there is one. */
+static bool get_spans(struct redis_read *read, const struct walk *walk, const char **ret_spans,
+                      size_t *ret_count)
+{
+    const char *limit = arena_fmt(&read->arena, "%zu", walk->width + 1).at;
+    const char *words[] = {
+        "ZREVRANGEBYLEX", REDIS_KEY "spans", walk->from, "-", "LIMIT", "0", limit};
+    redisReply *reply =
+        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list jobs");
+
+    if (!reply)
+        return false;
+    *ret_count = 0;
+    for (size_t i = 0; i < reply->elements && i <= walk->width; i++)
+        if (redis_text(reply->element[i]).len == RECORD_SPAN)
+            ret_spans[(*ret_count)++] = arena_str(&read->arena, redis_text(reply->element[i])).at;
+    freeReplyObject(reply);
+    return true;
 }
 
 static bool walk_step(struct redis_read *read, struct walk *walk)
 {
+    const char *spans[SPANS_MAX + 1];
+    struct ids ids = {0};
     size_t looked_at = 0;
-    size_t count = 0;
+    size_t found;
+    size_t count;
     bool all;
-    redisReply *reply = get_windows(read, walk, &count, &all);
-    struct ids ids;
-    bool ok;
 
-    if (!reply)
+    if (!get_spans(read, walk, spans, &found))
         return false;
-    ids = ids_of(read, walk, reply, count);
-    freeReplyObject(reply);
-    ok = take_ids(read, &ids, &looked_at);
+    walk->over = found == 0;
+    if (walk->over)
+        return true;
+    count = found > walk->width ? walk->width : found;
+    if (!get_ids(read, walk, spans, count, &ids, &count, &all) || !take_ids(read, &ids, &looked_at))
+        return false;
     walk->scanned += looked_at;
     if (looked_at) {
         str_copy(str_of(ids.at[looked_at - 1]), walk->last, sizeof walk->last);
         str_copy(str_of(walk->last), walk->below, sizeof walk->below);
+        snprintf(walk->from, sizeof walk->from, "[%.*s", RECORD_SPAN, walk->last);
     }
-    if (!ok || looked_at < ids.count || !all)
-        return ok;
-    /* All of this bucket; the next may be far away, and is empty only if its jobs are gone. */
-    snprintf(walk->last, sizeof walk->last, "%s00000000", walk->bucket);
+    if (looked_at < ids.count || !all)
+        return true;
+    /* All of these; the next may be far away, and is empty only if its jobs are gone. */
+    snprintf(walk->last, sizeof walk->last, "%.*s0000000", RECORD_SPAN, spans[count - 1]);
+    snprintf(walk->from, sizeof walk->from, "(%.*s", RECORD_SPAN, spans[count - 1]);
     walk->below[0] = '\0';
-    return find_bucket(read, walk, arena_fmt(&read->arena, "(%s", walk->bucket).at);
+    walk->over = found == count;
+    walk->width = ids.count >= PAGE ? 1 : walk->width < SPANS_MAX ? walk->width * 2 : SPANS_MAX;
+    return true;
 }
 
 static bool job_list(struct redis_read *read)
 {
     struct store_op *op = read->op;
+    int64_t enough_ms = clock_mono_ms() + LONG_ENOUGH * read->timeout_ms;
     struct walk walk;
 
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
     op->u.list.count = 0;
     op->u.list.next = 0;
-    if (!walk_begin(read, &walk, op->u.list.before))
-        return false;
-    for (int i = 0; *walk.bucket && i < STEPS_MAX && walk.scanned < SCAN_MAX &&
-                    op->u.list.count < op->u.list.max;
+    walk_begin(&walk, op->u.list.before);
+    for (int i = 0; !walk.over && i < STEPS_MAX && walk.scanned < SCAN_MAX &&
+                    op->u.list.count < op->u.list.max && (i == 0 || clock_mono_ms() < enough_ms);
          i++)
         if (!walk_step(read, &walk))
             return false;
-    if (*walk.bucket && !job_id_parse(str_of(walk.last), &op->u.list.next))
+    if (!walk.over && !job_id_parse(str_of(walk.last), &op->u.list.next))
         op->u.list.next = 0;
     return true;
 }
@@ -418,6 +549,261 @@ static bool callbacks(struct redis_read *read)
     return ok;
 }
 
+/* Lanes. Between two of these commands jobs come and go: what is told was so a moment ago. */
+
+static bool lane_parse(struct str name, uint64_t *ret_lane)
+{
+    char digits[LANE_TEXT + 1], *end;
+
+    if (name.len != LANE_TEXT || !str_copy(name, digits, sizeof digits))
+        return false;
+    *ret_lane = strtoull(digits, &end, 16);
+    return *end == '\0' && *ret_lane != 0;
+}
+
+static const char *lane_key(struct redis_read *read, uint64_t number)
+{
+    return arena_fmt(&read->arena, REDIS_KEY "q:%016" PRIx64, number).at;
+}
+
+/* How many stand there, and who is the first. False: nobody does. */
+static bool read_lane(const redisReply *count, const redisReply *first, struct store_lane *lane)
+{
+    int64_t score;
+
+    if (first->elements != 2 || !job_id_parse(redis_text(first->element[0]), &lane->first) ||
+        !str_int(redis_text(first->element[1]), &score))
+        return false;
+    lane->count = count->integer;
+    lane->priority = (int)-score;
+    return true;
+}
+
+/* Some lanes whose numbers are known; those that are empty by now are left out. */
+static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t count)
+{
+    struct store_op *op = read->op;
+    struct redis_args args[2 * LANES_MAX];
+    redisReply *replies[2 * LANES_MAX];
+    bool ok = true;
+
+    assert(count <= LANES_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const char **words = arena_array(&read->arena, const char *, 7);
+
+        words[0] = "ZCARD";
+        words[1] = words[3] = lane_key(read, found[i].lane);
+        words[2] = "ZRANGE";
+        words[4] = words[5] = "0";
+        words[6] = "WITHSCORES";
+        args[2 * i] = (struct redis_args){.count = 2, .texts = words};
+        args[2 * i + 1] = (struct redis_args){.count = 5, .texts = words + 2};
+    }
+    if (!redis_link_call_all(read->link, args, 2 * count, read->timeout_ms, replies))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        replies[2 * i] =
+            redis_read_checked(read, replies[2 * i], REDIS_REPLY_INTEGER, "count a lane");
+        replies[2 * i + 1] =
+            redis_read_checked(read, replies[2 * i + 1], REDIS_REPLY_ARRAY, "read a lane");
+        ok = ok && replies[2 * i] && replies[2 * i + 1];
+        if (ok && read_lane(replies[2 * i], replies[2 * i + 1], &found[i]))
+            op->u.lanes.items[op->u.lanes.count++] = found[i];
+    }
+    for (size_t i = 0; i < 2 * count; i++)
+        if (replies[i])
+            freeReplyObject(replies[i]);
+    return ok;
+}
+
+/* The next ones behind `after`, as many as are still wanted; there are `more` behind the last. */
+static bool some_lanes(struct redis_read *read, uint64_t *after)
+{
+    struct store_op *op = read->op;
+    size_t left = op->u.lanes.max - op->u.lanes.count;
+    size_t want = left < LANES_MAX ? left : LANES_MAX;
+    const char *from = *after ? arena_fmt(&read->arena, "(%016" PRIx64, *after).at : "-";
+    const char *limit = arena_fmt(&read->arena, "%zu", want + 1).at;
+    const char *words[] = {"ZRANGEBYLEX", REDIS_KEY "lanes", from, "+", "LIMIT", "0", limit};
+    redisReply *reply =
+        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list lanes");
+    struct store_lane found[LANES_MAX];
+    size_t count = 0;
+
+    if (!reply)
+        return false;
+    op->u.lanes.more = reply->elements > want;
+    for (size_t i = 0; i < reply->elements && i < want; i++)
+        if (lane_parse(redis_text(reply->element[i]), after))
+            found[count++] = (struct store_lane){.lane = *after};
+    freeReplyObject(reply);
+    op->u.lanes.more &= count > 0 || want == 0; /* what somebody else wrote there ends it */
+    return count == 0 || add_lanes(read, found, count);
+}
+
+static bool lanes(struct redis_read *read)
+{
+    struct store_op *op = read->op;
+    uint64_t after = op->u.lanes.after;
+
+    op->u.lanes.items = arena_array(op->arena, struct store_lane, op->u.lanes.max);
+    op->u.lanes.count = 0;
+    do {
+        if (!some_lanes(read, &after))
+            return false;
+    } while (op->u.lanes.more && op->u.lanes.count < op->u.lanes.max);
+    return true;
+}
+
+/* Many texts at once, kept in the op's arena; one that is not there is STR_NONE. */
+static bool read_texts(struct redis_read *read, const struct redis_args *args, size_t count,
+                       struct str *ret_texts)
+{
+    redisReply *replies[PAGE];
+    bool ok = true;
+
+    assert(count <= PAGE);
+    if (count == 0)
+        return true;
+    if (!redis_link_call_all(read->link, args, count, read->timeout_ms, replies))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        replies[i] = redis_read_checked(read, replies[i], REDIS_REPLY_STRING, "read a key");
+        ok = ok && replies[i];
+        if (!replies[i])
+            continue;
+        ret_texts[i] = kept(read->op->arena, redis_text(replies[i]));
+        freeReplyObject(replies[i]);
+    }
+    return ok;
+}
+
+/* "JOB FINGERPRINT NODE". It may lead to another job by now. */
+static void take_key(struct store_record *record, struct str key, struct str leads_to)
+{
+    struct str job = str_cut(&leads_to, ' '), digits = str_cut(&leads_to, ' ');
+    char hex[2 * sizeof record->fingerprint + 1];
+    uint64_t id;
+
+    if (!job_id_parse(job, &id) || id != record->head.id || !str_copy(digits, hex, sizeof hex))
+        return;
+    record->idem = key;
+    record->fingerprint = strtoull(hex, NULL, 16);
+}
+
+/* The Idempotency-Keys of jobs that came with one: first the keys, then what they lead to. */
+static bool read_keys(struct redis_read *read, struct store_record *const *keyed, size_t count)
+{
+    struct redis_args args[PAGE];
+    struct str keys[PAGE], leads_to[PAGE];
+
+    for (size_t i = 0; i < count; i++) {
+        const char **words = arena_array(&read->arena, const char *, 3);
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(keyed[i]->head.id, id);
+        words[0] = "HGET";
+        words[1] = key_of(read, "j", RECORD_BUCKET, id);
+        words[2] = arena_fmt(&read->arena, "%s:k", id).at;
+        args[i] = (struct redis_args){.count = 3, .texts = words};
+    }
+    if (!read_texts(read, args, count, keys))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const char **words = arena_array(&read->arena, const char *, 2);
+
+        words[0] = "GET";
+        words[1] = arena_fmt(&read->arena, REDIS_KEY "k:" STR_FMT, STR_ARG(keys[i])).at;
+        args[i] = (struct redis_args){.count = 2, .texts = words};
+    }
+    if (!read_texts(read, args, count, leads_to))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        take_key(keyed[i], keys[i], leads_to[i]);
+    return true;
+}
+
+static bool has_key(redisReply *const *fields)
+{
+    struct store_head head = {0};
+    struct wire_job job;
+
+    return wire_job_read(redis_text(fields[0]), 0, &head, &job) && job.has_key;
+}
+
+/* Those of the ids that stand in this lane still. */
+static bool add_waiting(struct redis_read *read, const char *const *ids, size_t count)
+{
+    struct store_op *op = read->op;
+    struct store_record *keyed[PAGE];
+    size_t keyed_count = 0;
+    struct page page;
+
+    if (!get_jobs(read, ids, count, &page))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        struct store_record *record = &op->u.lane.items[op->u.lane.count];
+
+        if (!read_job(read, ids[i], page.fields[i], record) || record->head.lane != op->u.lane.lane)
+            continue;
+        if (has_key(page.fields[i]))
+            keyed[keyed_count++] = record;
+        op->u.lane.count++;
+    }
+    page_free(&page);
+    return read_keys(read, keyed, keyed_count);
+}
+
+/* How many stand there, and the ids of the first. */
+static bool get_lane(struct redis_read *read, struct ids *ids)
+{
+    struct store_op *op = read->op;
+    const char *key = lane_key(read, op->u.lane.lane);
+    const char *last = arena_fmt(&read->arena, "%zu", op->u.lane.max - 1).at;
+    const char *count[] = {"ZCARD", key}, *range[] = {"ZRANGE", key, "0", last};
+    const struct redis_args args[] = {{.count = 2, .texts = count}, {.count = 4, .texts = range}};
+    size_t asked = op->u.lane.max ? 2 : 1;
+    redisReply *replies[2];
+    bool ok = true;
+
+    if (!redis_link_call_all(read->link, args, asked, read->timeout_ms, replies))
+        return false;
+    for (size_t i = 0; i < asked; i++) {
+        replies[i] = redis_read_checked(read, replies[i],
+                                        i ? REDIS_REPLY_ARRAY : REDIS_REPLY_INTEGER, "read a lane");
+        ok = ok && replies[i];
+    }
+    if (ok)
+        op->u.lane.waiting = replies[0]->integer;
+    for (size_t i = 0; ok && asked > 1 && i < replies[1]->elements; i++)
+        if (redis_text(replies[1]->element[i]).len == JOB_ID_TEXT)
+            ids_add(read, ids, replies[1]->element[i]->str);
+    for (size_t i = 0; i < asked; i++)
+        if (replies[i])
+            freeReplyObject(replies[i]);
+    return ok;
+}
+
+static bool lane(struct redis_read *read)
+{
+    struct store_op *op = read->op;
+    struct ids list = {0};
+
+    op->u.lane.count = 0;
+    if (!get_lane(read, &list))
+        return false;
+    op->u.lane.items = arena_array(op->arena, struct store_record, list.count);
+    for (size_t at = 0, count; at < list.count; at += count) {
+        const char *ids[PAGE];
+
+        for (count = 0; at + count < list.count && count < PAGE; count++)
+            ids[count] = list.at[at + count];
+        if (!add_waiting(read, ids, count))
+            return false;
+    }
+    return true;
+}
+
 /* "version updated pool\npair" */
 static bool session_get(struct redis_read *read)
 {
@@ -433,7 +819,7 @@ static bool session_get(struct redis_read *read)
     reply = redis_read_checked(
         read,
         redis_link_call(read->link, &(struct redis_args){.count = 2, .texts = words, .lens = lens},
-                        read->deadline_ms),
+                        redis_read_due_ms(read)),
         REDIS_REPLY_STRING, "read a session");
     if (!reply)
         return false;

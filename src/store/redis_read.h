@@ -1,5 +1,6 @@
-/* Reads that need nothing to stand still: jobs, lists, sessions, nodes. They go over a connection
- * of their own, so that a long list keeps no dispatch waiting. The helper thread's. */
+/* Reads that need nothing to stand still: jobs, lists, sessions, nodes. They go over two
+ * connections of their own, one for what takes a single call and one for what takes many: a long
+ * list keeps neither a dispatch nor a look at one job waiting. Each on its reader's thread. */
 #ifndef STORE_REDIS_READ_H
 #define STORE_REDIS_READ_H
 
@@ -9,13 +10,16 @@
 struct redis_read {
     struct redis_link *link;
     struct store_op *op;
-    int64_t deadline_ms;
+    int64_t timeout_ms; /* of each answer of Redis; as long as they come, a list may go on */
+    int64_t offset_ms;  /* of the store's time before its steady clock, as last heard */
     struct arena arena; /* until the answer is complete */
 };
 
 bool redis_read_answers(enum store_verb verb);
+bool redis_read_is_long(enum store_verb verb); /* its calls grow with what there is to tell */
 /* False: the store cannot be read now; link->why says more. */
-bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t deadline_ms);
+bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
+                    int64_t offset_ms);
 
 /* Between redis_read.c, redis_nodes.c and redis_peers.c. An error, or not the shape that was asked
  * for, is NULL.
@@ -23,8 +27,14 @@ bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t deadli
 redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
                                const char *what);
 redisReply *redis_read_list(struct redis_read *read, struct redis_args args, const char *what);
+int64_t redis_read_due_ms(const struct redis_read *read); /* the deadline of a call made now */
+/* No record, or one of a format that is known here; else the store cannot be read. */
+bool redis_read_known(struct redis_read *read, struct str record);
+/* What HMGET answers for the words of redis_state_words: an empty store has neither. */
 struct wire_state;
-bool redis_read_state(struct redis_read *read, struct wire_state *ret_state);
+extern const char *redis_state_words[4];
+bool redis_read_state(struct redis_read *read, const redisReply *reply,
+                      struct wire_state *ret_state);
 bool redis_read_nodes(struct redis_read *read); /* NODES, COUNTS */
 bool redis_read_peers(struct redis_read *read); /* PEERS */
 

@@ -1,7 +1,8 @@
-/* The library's name holds a version and a number made from its text: two builds that differ never
- * share functions, so old and new instances work side by side during an upgrade. */
+/* The library's name holds its newest format and a number made from its text: two builds that
+ * differ never share functions, so old and new instances work side by side during an upgrade. */
 #include "store/redis_session.h"
 
+#include "store/format.h"
 #include "store/redis_lua.h"
 
 #include <assert.h>
@@ -9,11 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A test links a program in which it is another one. */
-#ifndef REDIS_LIBRARY_VERSION
-#define REDIS_LIBRARY_VERSION "1"
-#endif
 
 enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 80 };
 
@@ -38,9 +34,8 @@ void redis_session_init(struct redis_session *session, const struct redis_target
     while (!session->name)
         session->name = (uint32_t)rnd_next(&session->link.rnd);
     snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
-    snprintf(session->library, sizeof session->library,
-             "berth_v" REDIS_LIBRARY_VERSION "_%08" PRIx32 "%s", mark_of(redis_lua),
-             config->now_ms ? "_test" : "");
+    snprintf(session->library, sizeof session->library, "berth_v%d_%08" PRIx32 "%s", FORMAT_NEWEST,
+             mark_of(redis_lua), config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
 }
 
@@ -103,18 +98,24 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
 
 int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms)
 {
-    int64_t left_ms = not_after_ms - clock_wall_ms();
     int64_t bound_ms;
 
     if (!not_after_ms || session->test_clock || !session->store_ms)
         return not_after_ms;
-    bound_ms = session->store_ms + (clock_mono_ms() - session->mono_ms) + left_ms;
+    bound_ms = session->store_ms + (not_after_ms - session->mono_ms);
     return bound_ms > 0 ? bound_ms : 1;
 }
 
 static bool is_late(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
+}
+
+/* Nothing was done: its records are not for us. */
+static bool is_refused(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+           str_is(redis_text(reply->element[1]), "FORMAT");
 }
 
 static bool is_missing(const redisReply *reply)
@@ -132,6 +133,7 @@ static void take_news(struct redis_session *session, const redisReply *reply, in
     session->order = (uint64_t)reply->element[1]->integer;
     session->open_breakers = reply->element[3]->integer;
     session->lost = reply->element[4]->integer;
+    session->offset_ms = reply->element[5]->integer;
     if (*session->generation && !str_is(redis_text(reply->element[2]), session->generation))
         session->emptied = true;
     str_copy(redis_text(reply->element[2]), session->generation, sizeof session->generation);
@@ -148,7 +150,8 @@ static bool is_whole(const struct redis_session *session, const redisReply *repl
            (is_late(reply) || (reply->element[1]->type == REDIS_REPLY_INTEGER &&
                                reply->element[2]->type == REDIS_REPLY_STRING &&
                                reply->element[3]->type == REDIS_REPLY_INTEGER &&
-                               reply->element[4]->type == REDIS_REPLY_INTEGER));
+                               reply->element[4]->type == REDIS_REPLY_INTEGER &&
+                               reply->element[5]->type == REDIS_REPLY_INTEGER));
 }
 
 void redis_session_release(struct redis_session *session)
@@ -168,23 +171,44 @@ void redis_session_bind(struct redis_session *session)
     memcpy(session->link.bound, session->master, sizeof session->master);
 }
 
+/* Redis said no before the function began. Any other error may have come in the middle of it. */
+static bool is_refusal(const redisReply *reply)
+{
+    static const char *const refusals[] = {
+        "OOM ",       "READONLY",   "MISCONF", "NOAUTH", "LOADING",     "BUSY ",
+        "MASTERDOWN", "NOREPLICAS", "MOVED ",  "ASK ",   "CLUSTERDOWN", "TRYAGAIN",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(refusals); i++)
+        if (redis_is_error(reply, refusals[i]))
+            return true;
+    return is_missing(reply);
+}
+
 redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms)
 {
     struct redis_args args = wire_args(&session->wire);
 
+    session->unknown = false;
     for (int again = 0;; again++) {
         int64_t sent_ms = clock_mono_ms();
         redisReply *reply = redis_link_call(&session->link, &args, deadline_ms);
 
-        if (!reply)
+        if (!reply) {
+            session->unknown = session->link.left;
             return NULL;
+        }
         if (again == 0 && is_missing(reply)) {
             freeReplyObject(reply);
             if (!load_library(session, deadline_ms))
                 return NULL;
             continue;
         }
-        if (!is_whole(session, reply)) {
+        if (is_refused(reply)) {
+            format_explain(redis_text(reply->element[2]), session->link.why,
+                           sizeof session->link.why);
+        } else if (!is_whole(session, reply)) {
+            session->unknown = !is_refusal(reply);
             redis_link_fail(&session->link, "a call is refused",
                             reply->type == REDIS_REPLY_ERROR ? reply->str
                                                              : "not an answer of ours");

@@ -22,6 +22,7 @@ struct redis_session {
     int64_t mono_ms;
     char generation[REDIS_GENERATION_MAX + 1]; /* "": none seen yet */
     char next_generation[REDIS_GENERATION_MAX + 1];
+    bool unknown; /* the last call failed, but may have been run */
     bool untold;  /* it does not say whether it may evict keys */
     bool emptied; /* the generation changed: what was there before is gone */
     /* F15: another server took over, after a failover, a move of the slot or a restart. What the
@@ -29,6 +30,7 @@ struct redis_session {
     unsigned moves;
     int64_t moved_until_ms; /* clock_mono_ms */
     int64_t lost;           /* leases the last batch took back from nodes */
+    int64_t offset_ms;      /* of the store's time before its steady clock */
     uint64_t order;         /* before the first op of the last batch */
     int64_t open_breakers;
 };
@@ -40,13 +42,13 @@ void redis_session_free(struct redis_session *session);
 enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
                              struct problem *why);
 void redis_session_begin(struct redis_session *session, const struct store_config *config);
-/* What is `not_after_ms` (the sender's wall time) by the store's clock? */
+/* What is `not_after_ms` (clock_mono_ms) by the store's clock? */
 int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms);
 /* Calls go to one server until the next redis_session_release: bound after a call that worked. */
 void redis_session_release(struct redis_session *session);
 void redis_session_bind(struct redis_session *session);
 /* Sends what was put into `wire`. The answers stand from WIRE_ANSWERS on, one for each op. NULL: it
- * failed, link.why says how, and whether it was run is unknown. */
+ * failed and link.why says how; it changed nothing, or that is unknown. */
 redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms);
 
 #endif

@@ -14,6 +14,12 @@ int64_t wire_bounded(int64_t value)
     return value > WIRE_FOREVER ? WIRE_FOREVER : value < -WIRE_FOREVER ? -WIRE_FOREVER : value;
 }
 
+void wire_lane(uint64_t lane, char *ret_bytes)
+{
+    for (size_t i = 0; i < WIRE_LANE; i++, lane >>= 8)
+        ret_bytes[i] = (char)lane;
+}
+
 static void list_add(struct wire *wire, struct wire_list *list, const char *at, size_t len)
 {
     if (list->count == list->cap) {
@@ -191,6 +197,19 @@ static void write_adopt(struct wire *wire, const struct store_op *op)
     add_int(wire, op->u.hold.hold_ms);
 }
 
+static void write_wait(struct wire *wire, const struct store_op *op)
+{
+    char *lane = arena_raw(&wire->arena, WIRE_LANE);
+
+    wire_lane(op->u.wait.lane, lane);
+    add_job(wire, op->job);
+    add_int(wire, op->attempt);
+    add(wire, lane, WIRE_LANE);
+    add_int(wire, op->u.wait.priority);
+    add_int(wire, op->u.wait.wait_ms);
+    add_int(wire, op->u.wait.lane_max);
+}
+
 static void write_due(struct wire *wire, const struct store_op *op)
 {
     add_int(wire, (int64_t)op->u.due.max);
@@ -293,6 +312,7 @@ static const struct {
     [STORE_RENEW] = {.letter = "N", .write = write_renew},
     [STORE_HOLD] = {.letter = "H", .write = write_hold},
     [STORE_ADOPT] = {.letter = "A", .write = write_adopt},
+    [STORE_WAIT] = {.letter = "W", .write = write_wait},
     [STORE_DUE] = {.letter = "D", .write = write_due},
     [STORE_NODE_PUT] = {.letter = "M", .write = write_node_put},
     [STORE_NODE_DROP] = {.letter = "X", .write = write_node},
@@ -339,24 +359,28 @@ static void end_own(struct wire *wire)
     add_int(wire, 0);
 }
 
-void wire_arrive(struct wire *wire, const char *version, const struct lease_terms *terms)
+void wire_arrive(struct wire *wire, const char *version, int format,
+                 const struct lease_terms *terms)
 {
     begin_other(wire, "I");
     add_word(wire, version);
+    add_int(wire, format);
     add_terms(wire, terms);
     end_own(wire);
 }
 
-void wire_stay(struct wire *wire, const char *version)
+void wire_stay(struct wire *wire, const char *version, int format)
 {
     begin_other(wire, "Y");
     add_word(wire, version);
+    add_int(wire, format);
     end_own(wire);
 }
 
-void wire_tidy(struct wire *wire, int64_t jobs_max)
+void wire_tidy(struct wire *wire, bool whole, int64_t jobs_max)
 {
     begin_other(wire, "T");
+    add_word(wire, whole ? "1" : "0");
     add_int(wire, jobs_max > 0 ? jobs_max : 0);
     end_own(wire);
 }

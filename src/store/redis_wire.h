@@ -3,7 +3,10 @@
 #ifndef STORE_REDIS_WIRE_H
 #define STORE_REDIS_WIRE_H
 
+#include <assert.h>
+
 #include "base/arena.h"
+#include "store/record.h"
 #include "store/redis_columns.h"
 #include "store/redis_link.h"
 #include "store/store.h"
@@ -13,9 +16,33 @@ enum {
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
     WIRE_HEAD_KNOWN = 41,        /* of the head when a batch begins */
     WIRE_COLUMNS = 6,            /* which argument they are; their rests are the next */
-    WIRE_ANSWERS = 5,      /* where they begin: now, order, generation, open breakers, taken back */
-    WIRE_RESULT_MAX = 256, /* results up to this are part of the record, see lua/unit.lua */
+    /* Where they begin: now, order, generation, open breakers, taken back, how far that now is
+     * ahead of the steady clock. */
+    WIRE_ANSWERS = 6,
+    WIRE_RESULT_MAX = 256,    /* results up to this are part of the record */
+    WIRE_INSTANCE_MS = 15000, /* an instance that did not call for so long is gone */
+    WIRE_FULL = 2,            /* `full` of the state: no new work is taken */
+    WIRE_LANE = 8,            /* bytes of a lane's number */
+    WIRE_ANSWER_MARK = 64,    /* what the first byte of a verb's answer is above that of a record */
 };
+
+static_assert((int)FORMAT_NEWEST < (int)WIRE_ANSWER_MARK, "a record begins with its format");
+
+/* The errors verbs answer, by the number they have there. */
+#define WIRE_ERRORS(ROW)                                                                           \
+    ROW(OK)                                                                                        \
+    ROW(NOT_FOUND)                                                                                 \
+    ROW(STALE)                                                                                     \
+    ROW(ALL_FULL)                                                                                  \
+    ROW(IDEMPOTENCY)                                                                               \
+    ROW(TOO_LATE)                                                                                  \
+    ROW(BAD_FIELD)                                                                                 \
+    ROW(STORE_FULL)                                                                                \
+    ROW(QUEUE_FULL)                                                                                \
+    ROW(CONFLICT)
+
+#define WIRE_ERROR_NUMBER(name) WIRE_ERR_##name,
+enum { WIRE_ERRORS(WIRE_ERROR_NUMBER) WIRE_ERROR_COUNT };
 
 /* The longest time the library knows; later than that is for ever. */
 #define WIRE_FOREVER INT64_C(99999999999999)
@@ -55,14 +82,17 @@ struct wire_head {
 
 /* A number as the library knows it. */
 int64_t wire_bounded(int64_t value);
+/* A lane as records have it: its bytes, little end first. */
+void wire_lane(uint64_t lane, char *ret_bytes);
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
-/* Our own: an instance arrives, is still there, tidies up, leaves. The first two answer its number;
- * the last one from where to go on. */
-void wire_arrive(struct wire *wire, const char *version, const struct lease_terms *terms);
-void wire_stay(struct wire *wire, const char *version);
-void wire_tidy(struct wire *wire, int64_t jobs_max);
+/* Our own: an instance arrives, is still there, tidies up, leaves. The first two tell the newest
+ * format it would write and answer its number; the last one from where to go on. */
+void wire_arrive(struct wire *wire, const char *version, int format,
+                 const struct lease_terms *terms);
+void wire_stay(struct wire *wire, const char *version, int format);
+void wire_tidy(struct wire *wire, bool whole, int64_t jobs_max); /* not whole: only purges */
 void wire_leave(struct wire *wire, unsigned number, int64_t from);
 unsigned wire_number(const redisReply *answer); /* 0: none is left */
 int64_t wire_more(const redisReply *answer);    /* 0: it has left */
@@ -75,9 +105,12 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at);
 struct wire_job {
     struct str result; /* at == NULL: none, or outside */
     bool done_once;    /* its only attempt was its last, see wire_history */
+    bool has_key;      /* it came with an Idempotency-Key */
 };
-bool wire_job_read(struct str packed, struct store_head *ret_head,
-                   struct wire_job *ret_job); /* the head's id is left alone */
+/* The head's id is left alone. Terms are kept by the store's steady clock: `offset_ms` is how far
+ * its time is ahead of that. */
+bool wire_job_read(struct str packed, int64_t offset_ms, struct store_head *ret_head,
+                   struct wire_job *ret_job);
 /* The attempts of a job that has them in its record. */
 struct str wire_history(const struct store_head *head, struct arena *arena);
 struct wire_node {
@@ -88,13 +121,14 @@ struct wire_node {
     int64_t registered_ms;
     int64_t version;
 };
-/* Out of `meta.state`; zeros when there is none. */
+/* Out of `meta.state`. */
 struct wire_state {
-    int64_t now_ms;  /* of the last call */
-    uint64_t order;  /* of its last answer */
-    int64_t version; /* of the nodes: how many changes were told */
+    int64_t now_ms;    /* of the last call */
+    uint64_t order;    /* of its last answer */
+    int64_t version;   /* of the nodes: how many changes were told */
+    int64_t offset_ms; /* of its time before the steady clock */
 };
-struct wire_state wire_state_read(struct str state);
+bool wire_state_read(struct str state, struct wire_state *ret_state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
 /* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
 void wire_live_read(struct str link, struct str live, int64_t now_ms, struct store_live *ret_live);

@@ -2,9 +2,13 @@
  * (job, attempt, node), safe from any thread, and answers once through op->done on the thread that
  * sent it. Everything above is the same for every backend (embedded, Redis).
  *
- * A lost reply means "unknown", so every verb can be replayed. Each carries `not_after_ms` in store
- * time: arriving later it changes nothing and answers ERR_TOO_LATE. Time that judges leases is the
- * store's. ERR_STORE_DOWN: nothing was changed, or it is unknown whether it was. */
+ * ERR_STORE_DOWN and ERR_BUSY: it never left, nothing was changed. ERR_UNKNOWN: it left and was not
+ * answered, so it may have been made true or not; nobody is told that it was not before that is
+ * certain, and every verb can be replayed. Each carries `not_after_ms`: arriving later it changes
+ * nothing and answers ERR_TOO_LATE.
+ *
+ * Time that judges leases is the store's. Moments in answers are its too: they are for people, or
+ * go through store_mono_ms() before they are compared with anything here. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -22,6 +26,7 @@ enum {
     STORE_HISTORY_MAX = 4096, /* bytes of attempts JSON; older entries go first */
     STORE_NUMBERS = 512,      /* of instances: 0..511 */
     STORE_NAME_TEXT = 8,      /* the name of an instance as text: hexadecimal digits */
+    STORE_LANE_TOLD = 64,     /* of a lane others hear of jobs that come to stand among so many */
 };
 
 enum store_verb {
@@ -32,7 +37,10 @@ enum store_verb {
     STORE_RENEW,       /* a node's heartbeat prolongs its running leases */
     STORE_HOLD,        /* an instance prolongs its hold on jobs that wait in its queue */
     STORE_ADOPT,       /* takes over a waiting job whose hold lapsed */
-    STORE_DUE,         /* leases and holds that ran out */
+    STORE_WAIT,        /* a job that is held, and found no room, waits in a lane */
+    STORE_LANES,       /* the lanes in which jobs wait */
+    STORE_LANE,        /* the first jobs of one lane, with their records */
+    STORE_DUE,         /* leases, holds and times to wait that ran out */
     STORE_NODE_PUT,    /* register, changed facts, operator's word, new epoch */
     STORE_NODE_DROP,   /* deregistered or forgotten; its live leases run out by themselves */
     STORE_NODES,       /* all nodes, with facts (cold start) */
@@ -54,18 +62,24 @@ enum store_verb {
 };
 
 enum store_outcome {
-    STORE_DONE,        /* from its node; `result` is kept */
-    STORE_FAIL,        /* from its node; retried while attempts are left */
-    STORE_REFUSED,     /* the node said no before its ACK: same attempt goes elsewhere */
-    STORE_SEND_FAILED, /* as REFUSED, noticed by us */
-    STORE_EXPIRE,      /* the sweep: acts only on what ran out by store time, or whose node began a
-                          new epoch: ack or run timeout; else ERR_STALE */
-    STORE_CANCEL,      /* an operator; a running job keeps its lease until its node ends it */
-    STORE_QUEUE_TIMEOUT, /* it waited queue_ms */
+    STORE_DONE,    /* from its node; `result` is kept */
+    STORE_FAIL,    /* from its node; retried while attempts are left */
+    STORE_REFUSED, /* the node said no before its ACK: same attempt goes elsewhere */
+    /* As REFUSED, noticed by us. Without a node: whatever the owner of the job had reserved for
+     * this attempt, which it was not told; ERR_STALE if nothing is, or somebody else owns it by
+     * now. */
+    STORE_SEND_FAILED,
+    /* The sweep: acts only on what ran out by store time, or whose node began a new epoch: ack or
+     * run timeout; else ERR_STALE. Of a reservation whose maker was not there all the time since,
+     * nobody knows whether it was sent: the last attempt goes on as the same (SELECTING). */
+    STORE_EXPIRE,
+    STORE_CANCEL,        /* an operator; a running job keeps its lease until its node ends it */
+    STORE_QUEUE_TIMEOUT, /* it waited long enough: it stands in a lane and is due, else ERR_STALE */
     STORE_NO_CANDIDATE,  /* a retry found nobody */
     /* Who asked for it was refused: it ends, and its Idempotency-Key is free again. Not so when
      * somebody was answered with it meanwhile, by that key: then it goes on (ERR_STALE), and if it
-     * waits its hold is over. */
+     * waits its hold is over; what its owner reserved and never sent is given back (ERR_OK, with
+     * the record of a job that goes on in the same attempt). */
     STORE_ABANDON,
     STORE_OUTCOME_COUNT
 };
@@ -78,7 +92,9 @@ struct store_head {
     int max_attempts;
     enum lease_kind lease; /* may outlive the job after a cancel */
     uint32_t epoch;
-    unsigned owner;               /* instance that holds it while it waits */
+    unsigned owner;               /* instance that holds it, or reserved last */
+    uint64_t lane;                /* in which it waits; 0 = it does not, or is held */
+    int priority;                 /* in its lane */
     char node[NODE_ID_MAX + 1];   /* of the current attempt; "" = none */
     char type[POOL_LANG_MAX + 1]; /* what breakers tell apart; "" = none is asked */
     char reason[STORE_REASON_MAX + 1];
@@ -87,7 +103,7 @@ struct store_head {
     int64_t dispatched_ms; /* of the current attempt; 0 = not */
     int64_t acked_ms;
     int64_t ended_ms;   /* of the job */
-    int64_t due_ms;     /* lease end, or end of the hold; 0 = none */
+    int64_t due_ms;     /* end of its lease, of the hold, or of its time to wait; 0 = none */
     int64_t timeout_ms; /* after the ACK; 0 = none */
     int callback;       /* enum store_callback */
 };
@@ -175,9 +191,20 @@ struct store_due {
     uint64_t id;
     int attempt;
     enum job_state state;
-    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, if the state is one that waits; else
-                              a lease that was cleared before a restart */
+    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, or its time to wait if it stands in
+                              a lane; of other states a lease that was cleared before a restart */
+    uint64_t lane;
     char node[NODE_ID_MAX + 1];
+};
+
+/* Jobs that wait for the same: whoever fits one of them fits all, but for where each was before.
+ * The higher priority is first, within one the smaller id. A lane is a number its jobs share, never
+ * 0; the store knows no more of it. */
+struct store_lane {
+    uint64_t lane;
+    int64_t count; /* of jobs */
+    uint64_t first;
+    int priority; /* of the first */
 };
 
 struct store_run {
@@ -196,7 +223,7 @@ struct store_op {
     struct inbox *reply_to; /* the sender's inbox */
     store_done *done;
     enum store_verb verb;
-    int64_t not_after_ms; /* store time; 0 = no bound */
+    int64_t not_after_ms; /* clock_mono_ms; 0 = no bound */
     enum err err;         /* answer */
     uint64_t order;       /* answer: of two answers with counts the larger is the newer */
 
@@ -224,6 +251,12 @@ struct store_op {
             bool callback; /* wants one */
             unsigned owner;
             int64_t hold_ms; /* PUT */
+            /* PUT: where it waits, and how long. lane_max: ERR_QUEUE_FULL, and nothing is made,
+             * when so many wait there; 0 = any number. */
+            uint64_t lane;
+            int priority; /* 0..9 */
+            int64_t wait_ms;
+            int64_t lane_max;
             struct store_candidate candidates[STORE_CANDIDATES_MAX];
             size_t candidate_count;
             int64_t ttl_ms;
@@ -238,8 +271,11 @@ struct store_op {
         } put;
         struct {                      /* COMMIT, FINISH */
             struct lease_terms terms; /* COMMIT: how long it may run until the next renewal */
-            int64_t stop_grace_ms;    /* COMMIT: run_until = now + timeout_ms + this, if it has a
-                                         timeout */
+            /* COMMIT: the dispatched_ms its message carried; 0: the node does not say. A node may
+             * be sent the same attempt twice: only the last of them may begin, else ERR_STALE. */
+            int64_t send_id;
+            int64_t stop_grace_ms; /* COMMIT: run_until = now + timeout_ms + this, if it has a
+                                      timeout */
             enum store_outcome outcome;
             struct str reason;
             struct str result; /* JSON */
@@ -247,7 +283,9 @@ struct store_op {
                              its node, and moves no breaker */
             bool candidates_left; /* REFUSED, SEND_FAILED */
             unsigned owner;
-            int64_t hold_ms;  /* of a job that goes back to waiting (RETRYING, SELECTING) */
+            /* Of a job that goes on (RETRYING, SELECTING): so long the caller has it to find a
+             * place for it, or a lane (WAIT); then it is due for anybody. */
+            int64_t hold_ms;
             bool want_record; /* fill `record` from `arena` also when it does not go on */
             /* answer */
             /* The same message was accepted before: ERR_OK, nothing moved, and no record unless
@@ -268,6 +306,29 @@ struct store_op {
             unsigned owner;
             int64_t hold_ms; /* also ADOPT */
         } hold;
+        /* WAIT, of `job` in `attempt`, which is to start. It is NEW, SELECTING or RETRYING, else
+         * ERR_STALE; in whatever lane it was, it is in this one now, for that long.
+         * The attempt of one that is RETRYING is the next one, as for RESERVE. */
+        struct {
+            uint64_t lane;
+            int priority;
+            int64_t wait_ms;
+            int64_t lane_max; /* as PUT's; one that stands there already stays */
+        } wait;
+        struct {                      /* LANES, in the order of their numbers */
+            uint64_t after;           /* cursor: lanes larger than this */
+            size_t max;               /* in one answer */
+            struct store_lane *items; /* answer, in `arena` */
+            size_t count;
+            bool more; /* answer: there are lanes behind the last one */
+        } lanes;
+        struct { /* LANE */
+            uint64_t lane;
+            size_t max;
+            struct store_record *items; /* answer, in `arena`: the first ones */
+            size_t count;
+            int64_t waiting; /* answer: how many stand there in all */
+        } lane;
         struct { /* DUE */
             struct store_due *items;
             size_t max;
@@ -375,6 +436,7 @@ struct store_status {
     /* How often another server took over. What it answers begins anew: orders may be smaller, and
      * what was acknowledged last may be gone. */
     unsigned moves;
+    bool full; /* Redis is near its maxmemory: new jobs and nodes answer ERR_STORE_FULL */
     bool deaf; /* a shared store: others are not heard now, what they change has to be looked for */
 };
 
@@ -383,6 +445,7 @@ struct store_config {
     const char *data_dir;
     unsigned instance;           /* the number of the only one; a shared store gives numbers */
     const char *version;         /* of this program, for others to see; NULL: unknown */
+    int format;                  /* a shared store: the newest to write; 0 = as others can read */
     int64_t retention_ms;        /* finished jobs, and sessions nobody uses; 0 = any age */
     int64_t retention_jobs_max;  /* and no more of them than this; 0 = any number */
     int64_t in_flight_max;       /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
@@ -390,13 +453,15 @@ struct store_config {
     int64_t breaker_threshold;   /* failures in a row that open one; 0: no breakers */
     int64_t breaker_cooldown_ms; /* how long it stays open before a probe */
     int64_t timeout_ms;          /* of one call, where the store is a server; 0 = 80 ms */
-    int64_t (*now_ms)(void);     /* NULL: clock_wall_ms; tests bring their own */
+    int64_t (*now_ms)(void);     /* NULL: the store's own; a test's is also that of its callers */
 };
 
 /* What is heard in a shared store. A hint: what was said while the connection was away is lost. */
 enum store_word_kind {
     STORE_WORD_TOLD,  /* another instance's TELL; perhaps our own, if it was to all */
     STORE_WORD_NODES, /* `text`: ids of nodes that changed, a space between two */
+    STORE_WORD_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
+                         there, and it stands  among the first STORE_LANE_TOLD */
     STORE_WORD_GAP,   /* listening begins, or began anew */
 };
 
@@ -432,15 +497,16 @@ struct store {
     uint32_t name;           /* of this instance, another one after every start; 0: not shared */
     _Atomic unsigned number; /* of this instance */
     _Atomic int64_t number_until_ms; /* clock_mono_ms: until then it is surely ours alone */
+    _Atomic int64_t ahead_ms;        /* of clock_mono_ms is the store's clock, as last heard */
 };
 
 enum err store_open(const struct store_config *config, struct store **ret_store,
                     struct problem *why);
 /* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN:
- * refused at once, done() is not called. While the disk takes no writes, reads are still answered
- * from the file. The store counts on being called all the time (the sweep does): more than 5 s of
- * store time without a call, and every running lease gets 15 s more, because nobody could renew it
- * meanwhile. */
+ * refused at once, done() is not called; never ERR_UNKNOWN. While the disk takes no writes, reads
+ * are still answered from the file. The store counts on being called all the time (the sweep does):
+ * more than 5 s of store time without a call are nobody's, every term keeps what it has left; and
+ * a running lease has 15 s at least, because nobody could renew it meanwhile. */
 enum err store_send(struct store *store, struct store_op *op);
 /* Many at once, linked by their msg.next, oldest first. Returns those that were refused at once, in
  * their order, with `err` set. */
@@ -456,6 +522,13 @@ void store_stop(struct store *store);
 void store_close(struct store *store);             /* stops it, then frees */
 const char *store_mode_name(enum store_mode mode); /* "NORMAL" */
 
+/* The store gave no answer that counts; asked again later it may. */
+static inline bool store_is_away(enum err err)
+{
+    return err == ERR_STORE_DOWN || err == ERR_UNKNOWN || err == ERR_TOO_LATE || err == ERR_BUSY ||
+           err == ERR_STORE_FULL;
+}
+
 /* Who we are to other instances; 0 when the store is ours alone. */
 static inline uint32_t store_name(const struct store *store)
 {
@@ -467,6 +540,13 @@ static inline uint32_t store_name(const struct store *store)
 static inline unsigned store_number(const struct store *store)
 {
     return atomic_load_explicit(&store->number, memory_order_relaxed);
+}
+
+/* When is, or was, that moment of the store's clock by clock_mono_ms()? As exact as a call takes.
+ */
+static inline int64_t store_mono_ms(const struct store *store, int64_t store_ms)
+{
+    return store_ms - atomic_load_explicit(&store->ahead_ms, memory_order_relaxed);
 }
 
 /* May ids with our number be made? Not while it may be another's already. */

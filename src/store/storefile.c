@@ -17,45 +17,57 @@
 enum { BUSY_TIMEOUT_MS = 50 }; /* somebody outside holds the file: then it counts as a failure */
 
 /* Forward only: row n leads from version n to n + 1. A row that was ever released is not changed.
- */
-static const char *const migrations[] = {
-    "CREATE TABLE job("
-    " id INTEGER PRIMARY KEY, state INT, lease INT, callback INT, attempt INT, max_attempts INT,"
-    " epoch INT, owner INT, node TEXT, reason TEXT, created_ms INT, updated_ms INT,"
-    " dispatched_ms INT, acked_ms INT, ended_ms INT, due_ms INT, timeout_ms INT, run_until_ms INT,"
-    " type TEXT, attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT,"
-    " spec TEXT);"
-    /* Both are empty in the normal case, so that an insert touches one tree only. */
-    "CREATE UNIQUE INDEX job_idem ON job(idem) WHERE idem IS NOT NULL;"
-    "CREATE INDEX job_callback ON job(callback) WHERE callback = 2;"
-    /* Specs too long to be rewritten with every change of their row. */
-    "CREATE TABLE bulk(id INTEGER PRIMARY KEY, spec TEXT);"
-    "CREATE TABLE node("
-    " id TEXT PRIMARY KEY, own INT, health INT, max INT, epoch INT, admin INT, admin_reason TEXT,"
-    " registered_ms INT, version INT, facts TEXT) WITHOUT ROWID;"
-    "CREATE TABLE breaker("
-    " node TEXT, type TEXT, state INT, failures INT, opened_ms INT, probe_job INT,"
-    " PRIMARY KEY(node, type)) WITHOUT ROWID;"
-    /* A changed session gets a new seq, so the smallest is always the oldest. */
-    "CREATE TABLE session("
-    " seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, preferred_pool TEXT, lang_pair TEXT,"
-    " version INT, updated_ms INT);"
-    "CREATE TABLE meta(id INTEGER PRIMARY KEY CHECK(id = 1), floor INT, row_count INT, max_id INT);"
-    "INSERT INTO meta VALUES(1, 0, 0, 0);",
-    "ALTER TABLE job ADD COLUMN answered INT;",
+ * `oldest` is the first version whose program may go on using the file after that: a table or a
+ * column more is nothing to one that names what it wants, so that one can go back a release. */
+static const struct {
+    const char *sql;
+    int oldest;
+} migrations[] = {
+    {"CREATE TABLE job("
+     " id INTEGER PRIMARY KEY, state INT, lease INT, callback INT, attempt INT, max_attempts INT,"
+     " epoch INT, owner INT, node TEXT, reason TEXT, created_ms INT, updated_ms INT,"
+     " dispatched_ms INT, acked_ms INT, ended_ms INT, due_ms INT, timeout_ms INT, run_until_ms INT,"
+     " type TEXT, attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT,"
+     " spec TEXT);"
+     /* Both are empty in the normal case, so that an insert touches one tree only. */
+     "CREATE UNIQUE INDEX job_idem ON job(idem) WHERE idem IS NOT NULL;"
+     "CREATE INDEX job_callback ON job(callback) WHERE callback = 2;"
+     /* Specs too long to be rewritten with every change of their row. */
+     "CREATE TABLE bulk(id INTEGER PRIMARY KEY, spec TEXT);"
+     "CREATE TABLE node("
+     " id TEXT PRIMARY KEY, own INT, health INT, max INT, epoch INT, admin INT, admin_reason TEXT,"
+     " registered_ms INT, version INT, facts TEXT) WITHOUT ROWID;"
+     "CREATE TABLE breaker("
+     " node TEXT, type TEXT, state INT, failures INT, opened_ms INT, probe_job INT,"
+     " PRIMARY KEY(node, type)) WITHOUT ROWID;"
+     /* A changed session gets a new seq, so the smallest is always the oldest. */
+     "CREATE TABLE session("
+     " seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, preferred_pool TEXT, lang_pair TEXT,"
+     " version INT, updated_ms INT);"
+     "CREATE TABLE meta(id INTEGER PRIMARY KEY CHECK(id = 1), floor INT, row_count INT, max_id "
+     "INT);"
+     "INSERT INTO meta VALUES(1, 0, 0, 0);",
+     1},
+    {"ALTER TABLE job ADD COLUMN answered INT;"
+     "ALTER TABLE job ADD COLUMN lane INT NOT NULL DEFAULT 0;"
+     "ALTER TABLE job ADD COLUMN priority INT NOT NULL DEFAULT 0;"
+     "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;",
+     2},
 };
 
-enum { VERSION_KNOWN = COUNT_OF(migrations) };
+/* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
+enum { VERSION_KNOWN = COUNT_OF(migrations), OLDEST_UNIT = 65536 };
 
 void fault_text(const struct fault *fault, char *to, size_t size)
 {
     if (!fault->what)
         snprintf(to, size, "%s", "");
     else if (fault->code == FAULT_NEWER)
-        snprintf(
-            to, size,
-            "%s: written by a newer berth (its tables have version %d, this one knows up to %d)",
-            fault->what, fault->sys, VERSION_KNOWN);
+        snprintf(to, size,
+                 "%s: written by a newer berth (its tables have format %d, this one knows up to "
+                 "%d): use "
+                 "that release, or a back-up from before it",
+                 fault->what, fault->sys, VERSION_KNOWN);
     else if (fault->sys)
         snprintf(to, size, "%s: %s (%d, %s)", fault->what, sqlite3_errstr(fault->code), fault->code,
                  strerrorname_np(fault->sys) ? strerrorname_np(fault->sys) : "?");
@@ -171,21 +183,23 @@ static bool use_wal(sqlite3 *db, struct fault *fault)
 static bool migrate(sqlite3 *db, struct fault *fault)
 {
     char text[16];
-    int version;
+    int version, oldest;
 
     if (!ask(db, "PRAGMA user_version", text, sizeof text, fault))
         return false;
-    version = atoi(text);
-    if (version > VERSION_KNOWN) {
+    version = atoi(text) % OLDEST_UNIT;
+    oldest = atoi(text) / OLDEST_UNIT;
+    if (version > VERSION_KNOWN && (oldest == 0 || oldest > VERSION_KNOWN)) {
         *fault = (struct fault){.what = "open", .code = FAULT_NEWER, .sys = version};
         return false;
     }
     for (; version < VERSION_KNOWN; version++) {
         char mark[64];
 
-        snprintf(mark, sizeof mark, "PRAGMA user_version = %d; COMMIT", version + 1);
+        snprintf(mark, sizeof mark, "PRAGMA user_version = %d; COMMIT",
+                 OLDEST_UNIT * migrations[version].oldest + version + 1);
         if (!storefile_exec(db, "BEGIN IMMEDIATE", fault) ||
-            !storefile_exec(db, migrations[version], fault) || !storefile_exec(db, mark, fault))
+            !storefile_exec(db, migrations[version].sql, fault) || !storefile_exec(db, mark, fault))
             return false;
     }
     return true;

@@ -123,7 +123,7 @@ class Worker(threading.Thread):
 
 
 class Submitter(threading.Thread):
-    """A client that sends `count` jobs, each until it is accepted, wherever somebody answers."""
+    """A client that sends `count` jobs, or until `over`, each until it is accepted, wherever somebody answers."""
 
     def __init__(self, servers, count, name, pause=0.0):
         super().__init__(daemon=True)
@@ -133,6 +133,7 @@ class Submitter(threading.Thread):
         self.again = set()  # accepted, but not at the first try
         self.tries = 0
         self.worst = 0.0
+        self.over = threading.Event()
         self.failure = None
 
     def one(self, number):
@@ -160,9 +161,12 @@ class Submitter(threading.Thread):
     def run(self):
         try:
             for number in range(self.count):
+                if self.over.is_set():
+                    break
                 self.accepted.append(self.one(number))
                 if self.pause:
                     time.sleep(self.pause)
+            self.count = len(self.accepted)
         except BaseException as error:
             self.failure = error
 

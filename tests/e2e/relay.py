@@ -102,6 +102,7 @@ class Pair:
         self.near, self.far = near, None
         self.lost = False
         self.subscribed = False
+        self.fault = None
         self.dialler = None
 
     def close(self):
@@ -126,6 +127,47 @@ class EarRelay(Relay):
 
     def heal(self):
         self.open.set()
+
+
+class CallRelay(Relay):
+    """Between an instance and Redis, call by call: the next call of the function library with all of some
+    texts in it meets a fault, before it reaches Redis or after it was run there."""
+
+    LATE_S = 0.4  # longer than the server waits
+    FAULTS = [(fault, when) for fault in ("cut", "lose", "delay") for when in ("before", "after")]
+
+    def __init__(self, port):
+        self.armed = None  # (fault, when, texts)
+        self.met = threading.Event()
+        super().__init__(port)
+
+    def arm(self, fault, when, *texts):
+        """cut: the connection breaks; lose: nothing passes on it any more; delay: it passes too late."""
+        self.met.clear()
+        self.armed = (fault, when, [text.encode() for text in texts])
+
+    def passes(self, pair, data):
+        if not super().passes(pair, data):
+            return False
+        if pair.fault:  # this is the answer
+            fault, pair.fault = pair.fault, None
+            return self._strike(pair, fault)
+        if not self.armed or b"FCALL" not in data or not all(text in data for text in self.armed[2]):
+            return True
+        fault, when, _ = self.armed
+        self.armed = None
+        if when == "before":
+            return self._strike(pair, fault)
+        pair.fault = fault
+        return True
+
+    def _strike(self, pair, fault):
+        self.met.set()
+        if fault == "cut":
+            pair.close()
+        if fault == "delay":
+            time.sleep(self.LATE_S)
+        return fault == "delay"
 
 
 class SlowRelay(Relay):

@@ -170,6 +170,7 @@ class Explain(Case):
         Node(server, "n1", allowed_types=["dev"])
         self.assertEqual(self.dry(server, {"type": "dev"})["outcome"], "PLACED")
         redis.pause()
+        self.problem(self.task(server), 504, "OUTCOME_UNKNOWN")
         self.problem(self.task(server), 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.problem(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}), 503, "SCHEDULER_DEPENDENCY_DOWN")
         redis.go_on()

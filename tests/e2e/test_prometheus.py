@@ -156,7 +156,7 @@ class Rules(unittest.TestCase):
             "ack_timeout_rate": (ratio(("berth_ack_timeout_total", {}, 5), ("berth_reserve_total", OK, 100)), 0.05),
             "reserve_success_rate": (ratio(("berth_reserve_total", OK, 75),
                                            ("berth_reserve_total", {"result": "FULL"}, 25)), 0.75),
-            "redis_failure_rate": (ratio(("berth_store_calls_total", {"result": "down"}, 10),
+            "redis_failure_rate": (ratio(("berth_store_calls_total", {"result": "unknown"}, 10),
                                          ("berth_store_calls_total", {"result": "ok"}, 90)), 0.1),
             "cache_hit_rate": (ratio(("berth_cache_requests_total", {"layer": "l1", "result": "hit"}, 99),
                                      ("berth_cache_requests_total", {"layer": "l1", "result": "miss"}, 1)), 0.99),

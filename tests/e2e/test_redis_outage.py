@@ -3,6 +3,7 @@ BERTH_OUTAGES and BERTH_OUTAGE_S say how often and for how long it is away (`mak
 import collections
 import os
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -163,8 +164,11 @@ class Outage(Case):
         before, mine, begun = self.queued.now(), Queued.mine(), time.monotonic()
         answer = self.dispatch(self.server)
         ended, mine, queued = time.monotonic(), Queued.mine() - mine, self.queued.since(before)
-        self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
-        self.assertGreater(int(answer.headers["Retry-After"]), 0)
+        if answer.status == 504:  # it was under way when Redis went
+            self.problem(answer, 504, "OUTCOME_UNKNOWN")
+        else:
+            self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
+            self.assertGreater(int(answer.headers["Retry-After"]), 0)
         return begun, ended, queued, mine
 
     def placed_again(self):
@@ -247,7 +251,7 @@ class Outage(Case):
 
 
 class Refused(Case):
-    """A request that was refused because Redis went away while its job was being placed, and comes again with its key."""
+    """A request whose outcome is unknown because Redis went away while its job was being placed comes again with its key."""
 
     def setUp(self):
         super().setUp()
@@ -271,15 +275,15 @@ class Refused(Case):
         self.redis.pause()
         self.held.gate.set()
         client.join()
-        self.problem(answers[0], 503, "SCHEDULER_DEPENDENCY_DOWN")
+        self.assertEqual(self.problem(answers[0], 504, "OUTCOME_UNKNOWN")["job_id"], message["job_id"])
         return message["job_id"]
 
     def accepted(self, server):
         """The answer to the second request: refused at most until Redis is back."""
         def again():
             answer = self.ask(server)
-            self.assertIn(answer.status, (200, 202, 503), str(answer))
-            return answer if answer.status != 503 else None
+            self.assertIn(answer.status, (200, 202, 503, 504), str(answer))
+            return answer if answer.status < 500 else None
 
         return eventually("it is accepted", again).json
 
@@ -308,7 +312,7 @@ class Refused(Case):
         first = self.refuse()
         self.redis.go_on()
         eventually("it is ended", lambda: self.b.get(f"/v1/jobs/{first}").json.get("state") == "FAILED")
-        self.assertEqual(self.b.job(first)["reason"], "SCHEDULER_DEPENDENCY_DOWN")
+        self.assertEqual(self.b.job(first)["reason"], "OUTCOME_UNKNOWN")
         node = Node(self.a, "n1", allowed_types=["dev"])
         second = self.accepted(self.a)["job_id"]
         self.assertNotEqual(second, first)
@@ -387,6 +391,63 @@ class Keys(Case):
         self.assertEqual(self.b.get(f"/v1/jobs/{job['job_id']}").status, 404)
         self.assertEqual(self.ask(self.a)["job_id"], again["job_id"])
         self.runs_once(again["job_id"])
+
+
+class Lifetimes(Case):
+    """What Redis keeps is berth's alone to end: neither time nor want of memory takes what was accepted."""
+
+    def accepted(self, server, **fields):
+        answer = self.task(server, queue_ms=86400000, **fields)
+        self.assertIn(answer.status, (200, 202), str(answer))
+        return answer.json["job_id"]
+
+    def test_all_servers_away_for_three_retentions(self):
+        clock = Clock(self.dir)
+        redis = Redis(self.dir / "redis", env=clock.env)
+        self.addCleanup(redis.kill)
+        server = self.start("before", store=redis.url, retention_ms=3600000)
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        jobs = [self.accepted(server) for _ in range(4)]
+        (running,) = node.poll()
+        self.ok(node.ack(running))
+        self.assertEqual(server.stop(), 0)
+        clock.set(3 * 3600)
+        server = self.start("after", store=redis.url, retention_ms=3600000)
+        self.assertEqual([server.get(f"/v1/jobs/{job}").status for job in jobs], [200] * 4)
+        node.server = server
+        self.ok(node.register())
+        self.ok(node.done(running))
+        self.assertEqual(server.job(running["job_id"])["state"], "DONE")
+        eventually("the next one comes", node.poll)
+
+    def test_a_full_redis_refuses_only_new_work(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url)
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=4)
+        used = int(re.search(r"used_memory:(\d+)", redis.say("INFO", "memory")).group(1))
+        redis.say("CONFIG", "SET", "maxmemory", used + 6000000)
+        accepted, answer = 0, self.task(server, queue_ms=600000)
+        while answer.status != 503:
+            accepted += 1
+            answer = self.task(server, queue_ms=600000, payload={"text": "x" * 3000})
+        self.problem(answer, 503, "STORE_FULL")
+        self.problem(Node(server, "n2", register=False).register(), 503, "STORE_FULL")
+        self.ok(node.heartbeat())
+        done = 0
+
+        def is_back():
+            nonlocal done
+            for job in node.poll(wait="0s"):
+                self.ok(node.ack(job))
+                self.ok(node.done(job))
+                done += 1
+            return self.task(server, queue_ms=600000).status == 202
+
+        eventually("what ends makes room", is_back, 30)
+        self.assertIn("event=store.full", server.log)
+        eventually("and that is told", lambda: "event=store.room" in server.log)
+        self.assertGreater(accepted, done)
 
 
 class RealAgents(AgentCase):

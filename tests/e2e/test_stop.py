@@ -84,8 +84,8 @@ class CallsUnderWay(Case):
         self.assertEqual(self.server.stop(60), 0, self.server.log[-3000:])
         self.server.check_log()
 
-    def test_the_hold_of_what_waits(self):
-        self.relay.until = call_of("H")
+    def test_a_look_at_the_lanes(self):
+        self.relay.until = re.compile(rb"lanes\r\n")
         self.ends()
 
     def test_a_renewal_that_nobody_waits_for(self):

@@ -44,8 +44,9 @@ class Durable(Case):
         job = self.placed(server)
         server.kill()
         server = self.start(reservation_ttl_ms=300, max_retry=1)
-        self.state_of(server, job, "FAILED")
-        self.assertSlots(server, "n1", 0, 0)
+        found = self.state_of(server, job, "FAILED")
+        self.assertEqual([attempt["reason"] for attempt in found["attempts"]], ["OUTCOME_UNKNOWN", "ACK_TIMEOUT"])
+        eventually("the slot is free", lambda: server.slots("n1") == (0, 0))
         self.placed(server)
 
     def test_killed_again_and_again(self):

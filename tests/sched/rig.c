@@ -40,6 +40,8 @@ static enum err turnstile_take(struct rig *rig, struct store_op *op)
 {
     if (rig->refuse)
         return rig->refuse;
+    if (op->verb >= STORE_TELL)
+        return ERR_STORE_DOWN; /* a real one is ours alone, whatever name the turnstile has */
     if (rig->refuse_one_in && rnd_below(&rig->rnd, rig->refuse_one_in) == 0)
         return ERR_STORE_DOWN;
     if (op->verb == rig->keep) {
@@ -78,6 +80,7 @@ static void turnstile_status(struct store *store, struct store_status *ret_statu
     struct rig *rig = container_of(store, struct rig, turnstile);
 
     store_status(rig->store, ret_status);
+    ret_status->moves = rig->moves;
     if (rig->refuse)
         ret_status->mode = STORE_L2_ONLY;
 }
@@ -92,11 +95,23 @@ void rig_let_go(struct rig *rig)
     rig->kept_count = 0;
 }
 
+static bool changes_job(enum store_verb verb)
+{
+    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
+           verb == STORE_FINISH || verb == STORE_WAIT;
+}
+
 /* An answer of the store: back to the loop that asked. */
 static void pass_back(struct rig *rig, struct msg *msg)
 {
     struct store_op *op = container_of(msg, struct store_op, msg);
 
+    if (op->verb == rig->lose || (changes_job(op->verb) && rig->lose_one_in &&
+                                  rnd_below(&rig->rnd, rig->lose_one_in) == 0)) {
+        op->err = ERR_UNKNOWN;
+        op->head = (struct store_head){0};
+        op->record = (struct store_record){0};
+    }
     for (size_t i = 0; i < rig->op_count; i++)
         if (rig->ops[i].op == op) {
             op->reply_to = rig->ops[i].reply_to;
@@ -190,7 +205,7 @@ struct rig *rig_new(void)
     rig->turnstile.backend = &turnstile;
     rig->turnstile.number = 1;
     rig->turnstile.number_until_ms = INT64_MAX;
-    rig->keep = STORE_VERB_COUNT;
+    rig->keep = rig->lose = STORE_VERB_COUNT;
     rig->held = -1;
     rnd_seed(&rig->rnd, 1);
     rig->wall_ms = rig->mono_ms = RIG_START_MS;
@@ -218,7 +233,7 @@ struct rig *rig_new(void)
     return rig;
 }
 
-void rig_open(struct rig *rig)
+static void open_store(struct rig *rig)
 {
     struct store_config config = {.url = "embedded:",
                                   .data_dir = rig->dir,
@@ -229,8 +244,18 @@ void rig_open(struct rig *rig)
     struct problem why = {0};
 
     atomic_store(&store_clock_ms, rig->wall_ms);
-    desk_init(&rig->desk);
     assert_int_equal(store_open(&config, &rig->store, &why), ERR_OK);
+}
+
+void rig_open(struct rig *rig)
+{
+    struct problem why = {0};
+
+    if (rig->peer)
+        rig->store = rig->peer->store;
+    else
+        open_store(rig);
+    desk_init(&rig->desk);
     assert_int_equal(
         sched_init(&rig->sched, &rig->config, &rig->turnstile, RIG_LOOPS, &hooks, &why), ERR_OK);
     for (int i = 0; i <= RIG_LOOPS; i++) {
@@ -245,9 +270,33 @@ void rig_open(struct rig *rig)
 
 static void shut(struct rig *rig)
 {
-    store_close(rig->store);
+    if (!rig->is_guest)
+        store_close(rig->store);
     sched_done(&rig->sched);
     rig->store = NULL;
+}
+
+void rig_join(struct rig *rig, struct rig *host)
+{
+    assert_null(host->peer);
+    rig->is_guest = true;
+    rig->peer = host;
+    rig->wall_ms = host->wall_ms;
+    rig->mono_ms = host->mono_ms;
+    rig->turnstile.number = 2;
+    rig->turnstile.name = 2;
+    host->turnstile.name = 1;
+    rig_open(rig);
+    host->peer = rig;
+}
+
+void rig_leave(struct rig *guest)
+{
+    assert_true(guest->is_guest);
+    rig_quiet(guest);
+    guest->peer->peer = NULL;
+    guest->peer = NULL;
+    rig_free(guest);
 }
 
 void rig_restart(struct rig *rig)
@@ -311,7 +360,7 @@ struct sched_loop *rig_keeper(struct rig *rig)
 }
 
 /* One round over everything; false when there was nothing to do. */
-static bool turn_all(struct rig *rig)
+static bool turn_one(struct rig *rig)
 {
     struct msg *msg = inbox_take(&rig->desk.inbox), *next;
     bool some = msg != NULL;
@@ -332,13 +381,25 @@ static bool turn_all(struct rig *rig)
     return some;
 }
 
+static bool turn_all(struct rig *rig)
+{
+    bool some = turn_one(rig);
+
+    return (rig->peer && turn_one(rig->peer)) || some;
+}
+
+static size_t under_way(const struct rig *rig)
+{
+    return rig->op_count + (rig->peer ? rig->peer->op_count : 0);
+}
+
 void rig_quiet(struct rig *rig)
 {
     int64_t until_ms = clock_mono_ms() + PATIENCE_MS;
 
-    while (turn_all(rig) || rig->op_count > 0) {
-        if (rig->op_count > 0)
-            desk_wait(&rig->desk, 10);
+    while (turn_all(rig) || under_way(rig) > 0) {
+        if (under_way(rig) > 0)
+            desk_wait(rig->op_count ? &rig->desk : &rig->peer->desk, 10);
         if (clock_mono_ms() > until_ms)
             fail_msg("it never became quiet");
     }
@@ -349,6 +410,11 @@ void rig_tick(struct rig *rig, int64_t ms)
     rig->wall_ms += ms;
     rig->mono_ms += ms;
     atomic_store(&store_clock_ms, rig->wall_ms);
+    if (rig->peer) {
+        rig->peer->wall_ms += ms;
+        rig->peer->mono_ms += ms;
+        keeper_tick(rig->peer->sched.keeper);
+    }
     keeper_tick(rig->sched.keeper);
     rig_quiet(rig);
 }
@@ -550,15 +616,19 @@ static void answered(struct store_op *op)
     container_of(op, struct call, op)->done = true;
 }
 
-/* A store call of the test itself, past any keep or refuse. */
+/* A store call of the test itself, past any keep, refuse or loss. */
 static void ask(struct rig *rig, struct call *call)
 {
+    uint32_t lose_one_in = rig->lose_one_in;
+
+    rig->lose_one_in = 0;
     call->op.reply_to = &rig->inboxes[0];
     call->op.done = answered;
     call->op.arena = &rig->arena;
     go_through(rig, &call->op);
     rig->calls[call->op.verb]--;
     rig_quiet(rig);
+    rig->lose_one_in = lose_one_in;
     assert_true(call->done);
 }
 
@@ -581,7 +651,9 @@ static struct call *put_waiting(struct rig *rig, const struct dispatch *job)
     call->op.u.put.max_attempts = job->max_attempts;
     call->op.u.put.timeout_ms = job->spec.timeout_ms;
     call->op.u.put.owner = store_number(&rig->turnstile);
-    call->op.u.put.hold_ms = SCHED_HOLD_MS;
+    call->op.u.put.lane = spec_lane(&job->spec);
+    call->op.u.put.priority = (int)job->spec.priority;
+    call->op.u.put.wait_ms = job->spec.queue_ms;
     ask(rig, call);
     assert_int_equal(call->op.err, ERR_OK);
     return call;
@@ -601,8 +673,7 @@ uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)
     struct call *call = put_waiting(rig, job);
     struct store_record record = {.head = call->op.head, .spec = job->spec.json};
 
-    sched_queue_enter(&rig->sched, job->spec.type);
-    keeper_continue(rig->sched.keeper, &record, true);
+    keeper_continue(rig->sched.keeper, &record);
     rig_quiet(rig);
     return job->job;
 }
@@ -638,6 +709,22 @@ enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int at
     rig_quiet(rig);
     assert_ptr_equal(settle->user, settle);
     return settle->err;
+}
+
+void rig_finish_behind(struct rig *rig, enum store_outcome outcome, uint64_t job, int attempt,
+                       const char *node)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){
+        .verb = STORE_FINISH, .job = job, .attempt = attempt, .node = str_of(node)};
+    call->op.u.settle.outcome = outcome;
+    call->op.u.settle.reason = STR("BEHIND");
+    call->op.u.settle.owner = 9;
+    call->op.u.settle.hold_ms = SCHED_HOLD_MS;
+    call->op.u.settle.candidates_left = true;
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
 }
 
 struct store_head rig_job(struct rig *rig, uint64_t job)

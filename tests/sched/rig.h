@@ -51,6 +51,9 @@ enum rig_reach {
 struct rig {
     struct store turnstile; /* first: the store as the scheduler sees it */
     struct store *store;
+    struct rig *peer; /* another instance on the same store; NULL: there is none */
+    bool is_guest;    /* and the store is its */
+    unsigned moves;   /* how often another server took over, as the store tells */
     struct sched sched;
     struct inbox inboxes[RIG_LOOPS + 1];
     struct desk desk;         /* where the store's answers arrive */
@@ -74,6 +77,8 @@ struct rig {
     uint32_t refuse_one_in;   /* of so many calls one is refused, by chance; 0: none is */
     struct rnd rnd;           /* that chance */
     enum err refuse;          /* != ERR_OK: store calls are refused with this */
+    enum store_verb lose;     /* what the store answers to this verb is lost; or STORE_VERB_COUNT */
+    uint32_t lose_one_in;     /* and one of so many of all that change a job; 0: none is */
     enum store_verb keep;     /* calls of this verb are kept back; STORE_VERB_COUNT: none */
     struct store_op *kept[8]; /* oldest first */
     size_t kept_count;
@@ -94,6 +99,10 @@ struct rig *rig_new(void);
 void rig_open(struct rig *rig);
 void rig_restart(struct rig *rig); /* the process ends and begins: same directory */
 void rig_free(struct rig *rig);
+/* A second instance, of rig_new(), on the store of the first. From now on they turn, and time
+ * passes, together. It leaves before the first is freed. */
+void rig_join(struct rig *guest, struct rig *host);
+void rig_leave(struct rig *guest);
 
 /* Runs every inbox, turn and store call until nothing is left to do. */
 void rig_quiet(struct rig *rig);
@@ -126,11 +135,13 @@ struct dispatch *rig_task(struct rig *rig, const char *json);
 bool rig_over(const struct dispatch *dispatch); /* it was answered */
 enum err rig_run(struct rig *rig, struct dispatch *dispatch);
 uint64_t rig_place(struct rig *rig, const char *task_json); /* must be placed; its id */
-/* A task that waits: durable, and in the keeper's queue, as a request that found no room left it.
- */
+/* A task that waits: durable, and known to the keeper, as a request that found no room left it. */
 uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json);
-/* The same, but in the store alone: whoever holds it has died. */
+/* The same, but in the store alone: another instance put it. */
 uint64_t rig_put_waiting(struct rig *rig, const char *task_json);
+/* Past the scheduler: whoever was told of it has died. */
+void rig_finish_behind(struct rig *rig, enum store_outcome outcome, uint64_t job, int attempt,
+                       const char *node);
 void rig_renew(struct rig *rig, const char *node); /* a heartbeat that renews all its leases */
 
 enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int attempt,

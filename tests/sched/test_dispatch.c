@@ -335,7 +335,7 @@ static void refused_between_two_candidates(void **state)
     rig_let_go(rig);
     rig_quiet(rig);
     assert_true(rig_over(dispatch));
-    assert_int_equal(dispatch->err, ERR_STORE_DOWN);
+    assert_int_equal(dispatch->err, ERR_UNKNOWN);
     assert_never_runs(rig, dispatch->job);
 }
 
@@ -355,7 +355,7 @@ static void refused_while_giving_back(void **state)
     rig_answer(rig, 0, false);
     rig_quiet(rig);
     assert_true(rig_over(dispatch));
-    assert_int_equal(dispatch->err, ERR_STORE_DOWN);
+    assert_int_equal(dispatch->err, ERR_UNKNOWN);
     assert_never_runs(rig, dispatch->job);
 }
 
@@ -380,7 +380,7 @@ static void refused_while_giving_up(void **state)
     rig->refuse = ERR_STORE_DOWN;
     rig_quiet(rig);
     assert_true(rig_over(dispatch));
-    assert_int_not_equal(dispatch->err, ERR_OK);
+    assert_int_equal(dispatch->err, ERR_UNKNOWN);
     assert_int_equal(rig_job(rig, dispatch->job).state, JOB_SELECTING);
     assert_never_runs(rig, dispatch->job);
 }
@@ -458,6 +458,84 @@ static void a_call_that_arrives_late_starts_nothing(void **state)
     assert_int_equal(dispatch->err, ERR_STORE_DOWN);
     assert_int_equal(rig->sent_count, 0);
     assert_int_equal(rig_job(rig, dispatch->job).id, 0);
+}
+
+static void ignored(struct store_op *op)
+{
+    assert_int_equal(op->err, ERR_OK);
+}
+
+/* Whatever call of a dispatch is made true without an answer: nobody is told that nothing was
+ * started, and unless somebody else is, nothing is. */
+static void a_lost_answer_is_not_a_refusal(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 3);
+    rig->lose = STORE_RESERVE;
+    struct dispatch *dispatch = rig_f2f(rig, TALK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
+    assert_non_null(strstr(dispatch->why.detail, "may have been accepted"));
+    rig->lose = STORE_VERB_COUNT;
+    rig_tick(rig, 100);
+    assert_int_equal(rig_job(rig, dispatch->job).state, JOB_FAILED);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+    assert_never_runs(rig, dispatch->job);
+}
+
+/* The end of the job is lost as well, once and again. */
+static void a_lost_abandon_is_repeated(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 3);
+    rig->lose = STORE_RESERVE;
+    struct dispatch *dispatch = rig_f2f(rig, TALK);
+    rig->keep = STORE_FINISH;
+    assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
+    for (int i = 0; i < 3; i++) { /* it does not even arrive */
+        assert_int_equal(rig->kept_count, 1);
+        rig->kept[0]->err = i == 1 ? ERR_STORE_DOWN : ERR_UNKNOWN;
+        rig->kept_count = 0;
+        rig->kept[0]->done(rig->kept[0]);
+        rig_tick(rig, 100);
+    }
+    rig_let_go(rig);
+    rig->lose = STORE_FINISH; /* and then it does, without an answer */
+    rig_tick(rig, 100);
+    rig->lose = STORE_VERB_COUNT;
+    rig_tick(rig, 100);
+    assert_int_equal(rig_job(rig, dispatch->job).state, JOB_FAILED);
+    assert_never_runs(rig, dispatch->job);
+}
+
+/* The word that ends the job overtakes the call that makes it. */
+static void an_abandon_waits_for_what_is_still_on_its_way(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op late;
+
+    rig_worker(rig, "n1", 3);
+    rig->keep = STORE_RESERVE;
+    struct dispatch *dispatch = rig_f2f(rig, TALK);
+    dispatch_start(dispatch);
+    rig_quiet(rig);
+    assert_int_equal(rig->kept_count, 1);
+    late = *rig->kept[0]; /* stays on the wire */
+    late.reply_to = rig_loop(rig, 0)->inbox;
+    rig->kept[0]->err = ERR_UNKNOWN;
+    rig->kept_count = 0;
+    rig->keep = STORE_VERB_COUNT;
+    rig->kept[0]->done(rig->kept[0]);
+    rig_tick(rig, 100);
+    assert_int_equal(rig_job(rig, dispatch->job).id, 0);
+    late.done = ignored;
+    sched_send(rig_loop(rig, 0), &late);
+    rig_quiet(rig);
+    assert_int_equal(rig_job(rig, dispatch->job).state, JOB_DISPATCHED);
+    rig_pass(rig, 1000);
+    assert_int_equal(rig_job(rig, dispatch->job).state, JOB_FAILED);
+    assert_never_runs(rig, dispatch->job);
 }
 
 static void a_key_gives_the_first_answer_again(void **state)
@@ -586,6 +664,9 @@ int main(void)
         ROW(a_job_the_sweep_moved_on_is_not_refused),
         ROW(a_store_that_is_away_refuses_at_once),
         ROW(a_call_that_arrives_late_starts_nothing),
+        ROW(a_lost_answer_is_not_a_refusal),
+        ROW(a_lost_abandon_is_repeated),
+        ROW(an_abandon_waits_for_what_is_still_on_its_way),
         ROW(a_key_gives_the_first_answer_again),
         ROW(equal_idle_nodes_share_evenly),
         ROW(the_least_loaded_is_asked_first),

@@ -3,6 +3,7 @@
 
 #include "base/metrics.h"
 #include "sched/counts.h"
+#include "sched/queue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +14,6 @@
 static int64_t depth(struct rig *rig)
 {
     return atomic_load(&rig->sched.queue_depth);
-}
-
-static int32_t lane(struct rig *rig, struct str type)
-{
-    return atomic_load(&rig->sched.lanes[str_hash(type) % SCHED_LANES]);
 }
 
 static bool is_placed(struct rig *rig, uint64_t job)
@@ -73,7 +69,6 @@ static void higher_priority_then_older_first(void **state)
             }
     }
     assert_int_equal(depth(rig), 0);
-    assert_int_equal(lane(rig, STR("t")), 0);
 }
 
 static void a_pool_without_room_holds_up_no_other(void **state)
@@ -285,7 +280,6 @@ static void who_waited_long_enough_fails(void **state)
     assert_int_equal(rig_noted(rig, job, "failed"), 1);
     assert_int_equal(rig_job(rig, other).state, JOB_NEW);
     assert_int_equal(depth(rig), 1);
-    assert_int_equal(lane(rig, STR("t")), 1);
 }
 
 static void a_timeout_waits_for_the_store(void **state)
@@ -295,10 +289,10 @@ static void a_timeout_waits_for_the_store(void **state)
     rig_worker(rig, "n1", 0);
     uint64_t job = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":3000}");
     rig->refuse = ERR_STORE_DOWN;
-    rig_pass(rig, 10000);
+    rig_pass(rig, 4000);
     rig->refuse = ERR_OK;
     assert_int_equal(rig_job(rig, job).state, JOB_NEW);
-    rig_tick(rig, 100);
+    rig_tick(rig, 200);
     assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
     assert_int_equal(depth(rig), 0);
 }
@@ -311,7 +305,6 @@ static void a_cancelled_job_leaves_the_queue(void **state)
     uint64_t job = rig_wait_in_queue(rig, WAITS);
     assert_int_equal(rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED"), ERR_OK);
     assert_int_equal(depth(rig), 0);
-    assert_int_equal(lane(rig, STR("t")), 0);
     rig_worker(rig, "n1", 5);
     rig_pass(rig, 5000);
     assert_int_equal(rig_sends_of(rig, job), 0);
@@ -338,41 +331,458 @@ static void a_cancel_that_meets_a_placement(void **state)
         assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
         assert_int_equal(rig_counts(rig, "n1").reserved, 0);
         assert_int_equal(depth(rig), 0);
-        assert_int_equal(lane(rig, STR("t")), 0);
     }
 }
 
-/* --- holds --- */
+/* --- nobody owns what waits --- */
 
-/* A hold that lapsed would be found by the sweep, and the job adopted. */
-static void a_waiting_job_stays_ours(void **state)
+static void a_waiting_job_costs_nothing(void **state)
 {
     struct rig *rig = *state;
 
     rig_worker(rig, "n1", 0);
     uint64_t job = rig_wait_in_queue(rig, WAITS_FOR "}");
     pass(rig, 60000);
-    assert_int_equal(rig->calls[STORE_ADOPT], 0);
     rig->wall_ms -= 3600000; /* the clock is set back by an hour: terms keep their length */
     rig_tick(rig, 0);
     pass(rig, 30000);
-    assert_int_equal(rig->calls[STORE_ADOPT], 0);
-    assert_int_equal(rig_job(rig, job).owner, store_number(&rig->turnstile));
+    assert_int_equal(rig->calls[STORE_HOLD] + rig->calls[STORE_ADOPT], 0);
+    assert_int_equal(rig->calls[STORE_LANE], 0); /* nor is it read again */
     rig_worker(rig, "n1", 1);
     assert_true(is_placed(rig, job));
 }
 
-static void very_many_are_held(void **state)
+/* Many more than an instance keeps of a lane: all are placed, and in order. */
+static void very_many_wait_in_one_lane(void **state)
 {
-    enum { JOBS = 1200 };
+    enum { JOBS = 1200, SLOTS = 7 };
+    struct rig *rig = *state;
+    uint64_t jobs[JOBS];
+
+    rig_worker(rig, "n1", 0);
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = rig_wait_in_queue(rig, WAITS_FOR "}");
+    assert_int_equal(depth(rig), JOBS);
+    pass(rig, 10000);
+    assert_int_equal(depth(rig), JOBS);
+    size_t reads = rig->calls[STORE_LANE];
+    rig_worker(rig, "n1", SLOTS);
+    for (int i = 0; i < JOBS; i++) {
+        if (!is_placed(rig, jobs[i]))
+            fail_msg("job %d does not run", i);
+        if (i + SLOTS < JOBS)
+            assert_false(is_placed(rig, jobs[i + SLOTS]));
+        finish(rig, jobs[i]);
+    }
+    assert_int_equal(depth(rig), 0);
+    assert_true(rig->calls[STORE_LANE] - reads <= JOBS / 32);
+}
+
+/* What stands at the head and can go nowhere holds up only what lies behind the window. */
+static void particular_jobs_hold_up_no_other(void **state)
+{
+    enum { PARTICULAR = 40, JOBS = 100 };
+    struct rig *rig = *state;
+    uint64_t jobs[JOBS];
+
+    rig_worker(rig, "n1", 0);
+    rig_worker(rig, "n2", 0);
+    for (int i = 0; i < PARTICULAR; i++)
+        rig_wait_in_queue(rig, WAITS_FOR ",\"priority\":9,\"options\":{\"preferred_node_id\":"
+                                         "\"n2\",\"strict\":true}}");
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_worker(rig, "n1", 1);
+    for (int i = 0; i < JOBS; i++) {
+        assert_true(is_placed(rig, jobs[i]));
+        finish(rig, jobs[i]);
+    }
+    assert_int_equal(depth(rig), PARTICULAR);
+}
+
+/* A restart, or an instance that comes: it reads what waits. */
+static void what_waits_is_found_after_a_restart(void **state)
+{
     struct rig *rig = *state;
 
+    rig_worker(rig, "n1", 0);
+    uint64_t low = rig_wait_in_queue(rig, WAITS_FOR ",\"priority\":1}");
+    uint64_t high = rig_wait_in_queue(rig, WAITS_FOR ",\"interactive\":true,\"priority\":9}");
+    rig_restart(rig);
+    rig_tick(rig, 100);
+    assert_int_equal(depth(rig), 2);
+    rig_worker(rig, "n1", 1);
+    assert_true(is_placed(rig, high));
+    assert_false(is_placed(rig, low));
+}
+
+/* A word of the store: no second passes before it counts. */
+static void a_word_of_a_lane_is_enough(void **state)
+{
+    struct rig *rig = *state;
+    char text[64];
+
+    rig_worker(rig, "n1", 1);
+    rig_tick(rig, 100);
+    uint64_t job = rig_put_waiting(rig, WAITS_FOR ",\"priority\":4}");
+    struct store_head head = rig_job(rig, job);
+    snprintf(text, sizeof text, "%llx %x %llx", (unsigned long long)head.lane, head.priority,
+             (unsigned long long)job);
+    struct store_word word = {.kind = STORE_WORD_LANE, .text = str_of(text)};
+    keeper_heard(rig->sched.keeper, &word);
+    rig_quiet(rig);
+    assert_true(is_placed(rig, job));
+    assert_int_equal(depth(rig), 0);
+    keeper_heard(rig->sched.keeper, &word); /* and once more, late */
+    rig_quiet(rig);
+    assert_int_equal(depth(rig), 0);
+    word.text = STR("x y z");
+    keeper_heard(rig->sched.keeper, &word);
+    rig_quiet(rig);
+    assert_int_equal(depth(rig), 0);
+}
+
+/* --- two instances --- */
+
+static void beat_both(struct rig *rig)
+{
+    rig_beat(rig, "{\"node_id\":\"n1\"}");
+    rig_beat(rig->peer, "{\"node_id\":\"n1\"}");
+}
+
+static size_t sends(const struct rig *rig, uint64_t job)
+{
+    return rig_sends_of(rig, job) + rig_sends_of(rig->peer, job);
+}
+
+/* Priority, then age, whoever put it and whoever sees the slot that became free. */
+static void the_order_is_that_of_the_store(void **state)
+{
+    static const struct {
+        int at, priority, place;
+    } rows[] = {{0, 0, 4}, {1, 9, 0}, {0, 9, 1}, {1, 5, 3}, {0, 6, 2}, {1, 0, 5}};
+    struct rig *rig = *state, *other = rig_new();
+    uint64_t jobs[COUNT_OF(rows)];
+
+    rig_join(other, rig);
+    rig_worker(rig, "n1", 1);
+    rig_tick(rig, 1000);
+    rig_tick(rig, 1000); /* the other has heard of it */
+    assert_non_null(rig_node(other, "n1"));
+    uint64_t current = rig_place(rig, "{\"type\":\"t\"}");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char json[96];
+
+        snprintf(json, sizeof json, "{\"type\":\"t\",\"queue_ms\":600000,\"priority\":%d}",
+                 rows[i].priority);
+        rig->wall_ms++; /* ids are of their time */
+        other->wall_ms++;
+        jobs[i] = rig_wait_in_queue(rows[i].at ? other : rig, json);
+    }
+    rig_tick(rig, 1000);
+    beat_both(rig);
+    assert_int_equal(depth(rig), COUNT_OF(rows));
+    assert_int_equal(depth(other), COUNT_OF(rows));
+    for (int place = 0; place < (int)COUNT_OF(rows); place++) {
+        finish(place % 2 ? other : rig, current);
+        rig_tick(rig, 100);
+        for (size_t i = 0; i < COUNT_OF(rows); i++)
+            if (rows[i].place == place) {
+                if (!is_placed(rig, jobs[i]))
+                    fail_msg("job %zu (priority %d) did not come as number %d", i, rows[i].priority,
+                             place);
+                current = jobs[i];
+            }
+        assert_int_equal(sends(rig, current), 1);
+    }
+    rig_tick(rig, 1000);
+    assert_int_equal(depth(rig), 0);
+    assert_int_equal(depth(other), 0);
+    rig_leave(other);
+}
+
+/* Both see room at the same moment: nothing is sent twice, and nothing waits while there is room.
+ */
+static void two_that_try_the_same_place_it_once(void **state)
+{
+    enum { JOBS = 100 };
+    struct rig *rig = *state, *other = rig_new();
+    uint64_t jobs[JOBS];
+
+    rig_join(other, rig);
+    rig_worker(rig, "n1", 0);
+    rig_tick(rig, 1000);
+    rig_tick(rig, 1000);
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = rig_wait_in_queue(i % 2 ? other : rig, WAITS_FOR "}");
+    rig_tick(rig, 1000);
+    rig_worker(rig, "n1", JOBS);
+    for (int i = 0; i < 4; i++) {
+        rig_tick(rig, 1000);
+        beat_both(rig);
+    }
+    for (int i = 0; i < JOBS; i++)
+        assert_int_equal(sends(rig, jobs[i]), 1);
+    assert_int_equal(rig_counts(rig, "n1").reserved, JOBS);
+    assert_int_equal(depth(rig) + depth(other), 0);
+    rig_leave(other);
+}
+
+/* Both sweep: it is told once that it waited long enough. */
+static void a_time_out_is_told_once(void **state)
+{
+    struct rig *rig = *state, *other = rig_new();
+
+    rig_join(other, rig);
+    rig_worker(rig, "n1", 0);
+    rig_tick(rig, 1000);
+    uint64_t job = rig_wait_in_queue(other, "{\"type\":\"t\",\"queue_ms\":3000}");
+    for (int i = 0; i < 5; i++)
+        rig_tick(rig, 1000);
+    assert_string_equal(rig_job(rig, job).reason, "QUEUE_TIMEOUT");
+    assert_int_equal(rig_noted(rig, job, "failed") + rig_noted(other, job, "failed"), 1);
+    assert_int_equal(depth(rig) + depth(other), 0);
+    rig_leave(other);
+}
+
+/* One dies: what it put waits as before, and the other goes on with it. */
+static void an_instance_that_dies_costs_nothing(void **state)
+{
+    struct rig *rig = *state, *other = rig_new();
+
+    rig_join(other, rig);
+    rig_worker(rig, "n1", 0);
+    rig_tick(rig, 1000);
+    uint64_t job = rig_wait_in_queue(other, WAITS_FOR "}");
+    rig_leave(other);
+    rig_tick(rig, 1000);
+    rig_worker(rig, "n1", 1);
+    assert_true(is_placed(rig, job));
+}
+
+/* --- a store that lost what was put last --- */
+
+/* The store tells that another server took over. What it has is not changed by a put. */
+static size_t put_again(struct rig *rig)
+{
+    size_t before = rig->calls[STORE_PUT];
+
+    rig->moves++;
+    rig_tick(rig, 100);
+    return rig->calls[STORE_PUT] - before;
+}
+
+static void what_was_put_lately_is_put_again(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->turnstile.name = 1; /* others share it */
+    rig_worker(rig, "n1", 1);
+    uint64_t placed = rig_wait_in_queue(rig, WAITS_FOR "}");
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, placed, 1, "n1", NULL), ERR_OK);
+    uint64_t cancelled = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_settle(rig, SETTLE_CANCEL, cancelled, 0, NULL, "CANCELLED");
+    uint64_t ours = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_put_waiting(rig, WAITS_FOR "}"); /* another's */
+    assert_int_equal(put_again(rig), 1);
+    assert_int_equal(rig_job(rig, ours).state, JOB_NEW);
+    assert_int_equal(put_again(rig), 1);
+    rig->refuse = ERR_STORE_DOWN; /* time without a store is none: nothing ends there */
+    rig_pass(rig, 3000);
+    rig->refuse = ERR_OK;
+    rig_pass(rig, 9000);
+    assert_int_equal(put_again(rig), 1);
+    rig_pass(rig, 2000);
+    assert_int_equal(put_again(rig), 0); /* who knows what became of it */
+}
+
+/* Another instance placed it; its node's word came here. */
+static void what_began_is_not_put_again(void **state)
+{
+    struct rig *rig = *state, *other = rig_new();
+
+    rig_join(other, rig);
+    rig_worker(other, "n1", 0);
+    rig_tick(rig, 1000);
+    uint64_t job = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_tick(rig, 1000);
+    rig->refuse = ERR_STORE_DOWN; /* it does not see that */
+    rig_worker(other, "n1", 1);
+    rig->refuse = ERR_OK;
+    assert_int_equal(rig_sends_of(other, job), 1);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(put_again(rig), 0);
+    rig_leave(other);
+}
+
+/* The newest are kept, up to a number. */
+static void very_many_are_put_again_up_to_a_bound(void **state)
+{
+    enum { JOBS = 4200, KEPT = 4096 };
+    struct rig *rig = *state;
+    size_t puts = 0;
+
+    rig->turnstile.name = 1;
     for (int i = 0; i < JOBS; i++)
         rig_wait_in_queue(rig, WAITS_FOR "}");
+    puts = put_again(rig);
+    assert_in_range(puts, 1, KEPT / 4); /* not all in one tick */
+    for (int i = 0; i < 40; i++) {
+        size_t before = rig->calls[STORE_PUT];
+
+        rig_tick(rig, 100);
+        puts += rig->calls[STORE_PUT] - before;
+    }
+    assert_int_equal(puts, KEPT);
     assert_int_equal(depth(rig), JOBS);
-    rig_pass(rig, 25000);
-    assert_int_equal(rig->calls[STORE_ADOPT], 0);
-    assert_true(rig->calls[STORE_HOLD] >= 3 * 4);
+}
+
+static void a_store_of_our_own_has_what_it_took(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 0);
+    rig_wait_in_queue(rig, WAITS_FOR "}");
+    assert_int_equal(put_again(rig), 0);
+}
+
+/* --- work that does not grow --- */
+
+struct looks {
+    uint64_t members, lanes;
+};
+
+static struct looks looks_of(struct rig *rig)
+{
+    return (struct looks){.members = rig_keeper(rig)->looked,
+                          .lanes = queue_lane_looks(keeper_queue(rig->sched.keeper))};
+}
+
+/* What may be looked at only to be told is used up. */
+static struct looks looks_begin(struct rig *rig)
+{
+    rig_tick(rig, 1000);
+    rig_keeper(rig)->looked += 1000000;
+    return looks_of(rig);
+}
+
+static void assert_looks(struct rig *rig, struct looks before, uint64_t members, uint64_t lanes)
+{
+    struct looks now = looks_of(rig);
+
+    if (now.members - before.members > members || now.lanes - before.lanes > lanes)
+        fail_msg("looked at %d members and %d lanes", (int)(now.members - before.members),
+                 (int)(now.lanes - before.lanes));
+}
+
+/* A slot becomes free among very many nodes that are full. */
+static void full_nodes_are_not_looked_at(void **state)
+{
+    enum { NODES = 400, JOBS = 60 };
+    struct rig *rig = *state;
+    uint64_t running[NODES], waiting[JOBS];
+
+    for (int i = 0; i < NODES; i++) {
+        char id[8], json[96];
+
+        snprintf(id, sizeof id, "n%03d", i);
+        snprintf(json, sizeof json, "{\"type\":\"t\",\"options\":{\"preferred_node_id\":\"%s\"}}",
+                 id);
+        rig_worker(rig, id, 1);
+        running[i] = rig_place(rig, json);
+        rig_settle(rig, SETTLE_ACK, running[i], 1, id, NULL);
+    }
+    for (int i = 0; i < JOBS; i++)
+        waiting[i] = rig_wait_in_queue(rig, WAITS_FOR "}");
+    struct looks before = looks_begin(rig);
+    for (int i = 0; i < JOBS; i++) {
+        rig_settle(rig, SETTLE_DONE, running[i], 1, rig_job(rig, running[i]).node, NULL);
+        assert_true(is_placed(rig, waiting[i]));
+    }
+    assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
+}
+
+/* Very many types wait for one node: the slot is the best one's, and the others are left alone. */
+static void other_lanes_are_not_looked_at(void **state)
+{
+    enum { LANES = 400, JOBS = 60 };
+    struct rig *rig = *state;
+    uint64_t jobs[LANES];
+
+    rig_worker(rig, "n1", 1);
+    uint64_t current = rig_place(rig, "{\"type\":\"t\"}");
+    for (int i = 0; i < LANES; i++) {
+        char json[96];
+
+        snprintf(json, sizeof json, "{\"type\":\"t%d\",\"queue_ms\":600000,\"priority\":%d}", i,
+                 i % 10);
+        jobs[i] = rig_wait_in_queue(rig, json);
+    }
+    struct looks before = looks_begin(rig);
+    for (int i = 0; i < JOBS; i++) {
+        int best = i < LANES / 10 ? 10 * i + 9 : 10 * (i - LANES / 10) + 8;
+
+        finish(rig, current);
+        assert_true(is_placed(rig, jobs[best]));
+        current = jobs[best];
+    }
+    assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
+    rig_settle(rig, SETTLE_ACK, current, 1, "n1", NULL);
+    before = looks_begin(rig);
+    pass(rig, 5000); /* nothing has room: some are tried, to be told of */
+    assert_looks(rig, before, LANES / 4, LANES / 4);
+}
+
+/* Lanes of other types are not even compared with a node that does not take them. */
+static void a_node_is_offered_to_lanes_of_its_types(void **state)
+{
+    enum { LANES = 300, JOBS = 40 };
+    struct rig *rig = *state;
+    uint64_t jobs[JOBS];
+
+    rig_worker(rig, "n1", 0);
+    rig_register(rig, "{\"node_id\":\"n2\",\"allowed_types\":[\"a\"],\"max_concurrent_jobs\":1}");
+    uint64_t current = rig_place(rig, "{\"type\":\"a\"}");
+    for (int i = 0; i < LANES; i++) {
+        char json[96];
+
+        snprintf(json, sizeof json, "{\"type\":\"t%d\",\"queue_ms\":600000,\"priority\":9}", i);
+        rig_wait_in_queue(rig, json);
+    }
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = rig_wait_in_queue(rig, "{\"type\":\"a\",\"queue_ms\":600000}");
+    struct looks before = looks_begin(rig);
+    for (int i = 0; i < JOBS; i++) {
+        finish(rig, current);
+        assert_true(is_placed(rig, jobs[i]));
+        current = jobs[i];
+    }
+    assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
+}
+
+/* Those of a type whose labels it has not are passed over, each once. */
+static void a_node_passes_over_lanes_it_does_not_fit(void **state)
+{
+    enum { LANES = 200 };
+    struct rig *rig = *state;
+
+    rig_register(rig, "{\"node_id\":\"n1\",\"allowed_types\":[\"*\"],\"max_concurrent_jobs\":0,"
+                      "\"labels\":{\"zone\":\"x\"}}");
+    rig_worker(rig, "n2", 1);
+    uint64_t current = rig_place(rig, "{\"type\":\"t\"}");
+    for (int i = 0; i < LANES; i++) {
+        char json[128];
+
+        snprintf(json, sizeof json,
+                 "{\"type\":\"t%d\",\"queue_ms\":600000,\"priority\":9,\"requires\":\"zone=x\"}",
+                 i);
+        rig_wait_in_queue(rig, json);
+    }
+    uint64_t job = rig_wait_in_queue(rig, WAITS_FOR "}");
+    struct looks before = looks_begin(rig);
+    finish(rig, current);
+    assert_true(is_placed(rig, job));
+    assert_looks(rig, before, 4, LANES + 8);
 }
 
 /* --- counters --- */
@@ -382,6 +792,7 @@ static void selectors_leave_nothing_behind(void **state)
 {
     struct rig *rig = *state;
 
+    rig_tick(rig, 100); /* the first look */
     for (int i = 0; i < 300; i++) {
         char json[96];
 
@@ -391,11 +802,12 @@ static void selectors_leave_nothing_behind(void **state)
         rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED");
     }
     assert_int_equal(depth(rig), 0);
-    for (size_t i = 0; i < SCHED_LANES; i++)
-        assert_int_equal(atomic_load(&rig->sched.lanes[i]), 0);
+    size_t reads = rig->calls[STORE_LANE];
+    rig_pass(rig, 3000);
+    assert_int_equal(rig->calls[STORE_LANE], reads); /* it knows no lane any more */
 }
 
-/* A job that comes twice (two ways to learn of it) is counted once, under its own type. */
+/* A job that comes twice (two ways to learn of it) is counted once. */
 static void a_job_that_comes_twice_is_counted_once(void **state)
 {
     struct rig *rig = *state;
@@ -404,20 +816,12 @@ static void a_job_that_comes_twice_is_counted_once(void **state)
     rig_worker(rig, "n1", 0);
     uint64_t job = rig_wait_in_queue(rig, WAITS);
     struct store_record again = {.head = rig_job(rig, job), .spec = spec};
-    sched_queue_enter(&rig->sched, STR("t"));
-    keeper_continue(rig->sched.keeper, &again, true);
-    keeper_continue(rig->sched.keeper, &again, false);
+    keeper_continue(rig->sched.keeper, &again);
+    keeper_continue(rig->sched.keeper, &again);
     rig_quiet(rig);
     assert_int_equal(depth(rig), 1);
-    assert_int_equal(lane(rig, STR("t")), 1);
-    assert_int_equal(lane(rig, STR_NONE), 0);
     rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED");
-    again.head = rig_job(rig, job); /* it has ended */
-    sched_queue_enter(&rig->sched, STR("t"));
-    keeper_continue(rig->sched.keeper, &again, true);
-    rig_quiet(rig);
     assert_int_equal(depth(rig), 0);
-    assert_int_equal(lane(rig, STR("t")), 0);
 }
 
 /* Tries that find no room are not outcomes of a dispatch. */
@@ -461,11 +865,139 @@ static void a_retry_outlives_a_short_absence_of_the_store(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
+/* The reserve was made true, its answer lost: the job is sent all the same, in time and once. */
+static void a_reserve_whose_answer_was_lost_is_carried_on(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 0);
+    uint64_t job = rig_wait_in_queue(rig, WAITS);
+    rig->lose = STORE_RESERVE;
+    rig_worker(rig, "n1", 1);
+    assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
+    assert_int_equal(rig_sends_of(rig, job), 0);
+    rig_tick(rig, 100); /* again, and lost again */
+    assert_int_equal(rig_sends_of(rig, job), 0);
+    rig->lose = STORE_VERB_COUNT;
+    rig_tick(rig, 100);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    assert_int_equal(rig_last_sent(rig, job)->attempt, 1);
+    assert_int_equal(depth(rig), 0);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").running, 1);
+    rig_pass(rig, 10000);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+}
+
+/* It could not be sent, and giving the slot back was lost or never left: it is not sent there
+ * again, the slot comes back, and no attempt is gone. */
+static void a_release_whose_answer_was_lost_is_repeated(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int lost = 0; lost < 2; lost++) {
+        char name[] = {'n', (char)('1' + lost), '\0'};
+
+        rig_worker(rig, name, 0);
+        uint64_t job = rig_wait_in_queue(rig, WAITS);
+        rig->reach = RIG_KEEP;
+        rig_worker(rig, name, 1);
+        assert_int_equal(rig_sends_of(rig, job), 1);
+        rig->lose = lost ? STORE_FINISH : STORE_VERB_COUNT;
+        rig->refuse = lost ? ERR_OK : ERR_STORE_DOWN;
+        rig->reach = RIG_OK;
+        rig_answer(rig, rig->sent_count - 1, false);
+        rig_quiet(rig);
+        rig->lose = STORE_VERB_COUNT;
+        rig->refuse = ERR_OK;
+        rig_tick(rig, 100);
+        assert_int_equal(rig_counts(rig, name).reserved, 0);
+        assert_int_equal(rig_job(rig, job).attempt, 1);
+        assert_int_equal(rig_sends_of(rig, job), 1);
+        rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED");
+        rig_worker(rig, name, 0);
+    }
+}
+
+/* The process ends between the commit and its answer; who asks again with the key is answered with
+ * the job. It is sent, in its only attempt. */
+static void a_process_that_ends_before_the_answer_uses_up_no_attempt(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    struct dispatch *dispatch =
+        rig_f2f(rig, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":1}");
+    dispatch->idem = STR("key");
+    rig->keep = STORE_FINISH; /* nor does it get to end the job */
+    rig->lose = STORE_RESERVE;
+    assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
+    rig->lose = STORE_VERB_COUNT;
+    assert_int_equal(rig->kept_count, 1);
+    rig->kept_count = 0;
+    rig->keep = STORE_VERB_COUNT;
+    rig->kept[0]->err = ERR_STORE_DOWN;
+    rig->kept[0]->done(rig->kept[0]);
+    uint64_t job = dispatch->job;
+    rig->wall_ms++;
+    rig_restart(rig);
+    rig_worker(rig, "n1", 1);
+    struct dispatch *again =
+        rig_f2f(rig, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":1}");
+    again->idem = STR("key");
+    assert_int_equal(rig_run(rig, again), ERR_OK);
+    assert_true(again->duplicate);
+    assert_int_equal(again->head.id, job);
+    rig_pass(rig, 7000);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    assert_int_equal(rig_last_sent(rig, job)->attempt, 1);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+}
+
+/* Its time in the queue is over, and nobody hears that it was ended. */
+static void a_time_out_whose_answer_was_lost_is_found_out(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 0);
+    uint64_t job = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":1000}");
+    rig->lose = STORE_FINISH;
+    rig_pass(rig, 2000);
+    assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
+    rig->lose = STORE_VERB_COUNT;
+    rig_tick(rig, 1000); /* the lanes are looked at */
+    assert_int_equal(depth(rig), 0);
+}
+
+/* It was refused by its node and goes back to its lane, but nobody hears that it did. */
+static void a_wait_whose_answer_was_lost_is_repeated(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    uint64_t job = rig_wait_in_queue(rig, WAITS);
+    rig->lose = STORE_WAIT;
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "NODE_OVERLOADED");
+    assert_true(rig_job(rig, job).lane != 0);
+    rig->lose = STORE_VERB_COUNT;
+    rig_tick(rig, 100);
+    rig_tick(rig, 1000);
+    assert_int_equal(depth(rig), 1);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    rig_worker(rig, "n2", 1);
+    assert_int_equal(rig_sends_of(rig, job), 2);
+    assert_int_equal(depth(rig), 0);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
         ROW(higher_priority_then_older_first),
+        ROW(a_reserve_whose_answer_was_lost_is_carried_on),
+        ROW(a_release_whose_answer_was_lost_is_repeated),
+        ROW(a_process_that_ends_before_the_answer_uses_up_no_attempt),
+        ROW(a_time_out_whose_answer_was_lost_is_found_out),
         ROW(a_pool_without_room_holds_up_no_other),
         ROW(nobody_waits_while_a_slot_is_free),
         ROW(a_wrong_view_heals),
@@ -480,8 +1012,24 @@ int main(void)
         ROW(a_timeout_waits_for_the_store),
         ROW(a_cancelled_job_leaves_the_queue),
         ROW(a_cancel_that_meets_a_placement),
-        ROW(a_waiting_job_stays_ours),
-        ROW(very_many_are_held),
+        ROW(a_waiting_job_costs_nothing),
+        ROW(very_many_wait_in_one_lane),
+        ROW(particular_jobs_hold_up_no_other),
+        ROW(what_waits_is_found_after_a_restart),
+        ROW(a_word_of_a_lane_is_enough),
+        ROW(the_order_is_that_of_the_store),
+        ROW(two_that_try_the_same_place_it_once),
+        ROW(a_time_out_is_told_once),
+        ROW(an_instance_that_dies_costs_nothing),
+        ROW(what_began_is_not_put_again),
+        ROW(very_many_are_put_again_up_to_a_bound),
+        ROW(what_was_put_lately_is_put_again),
+        ROW(a_store_of_our_own_has_what_it_took),
+        ROW(a_wait_whose_answer_was_lost_is_repeated),
+        ROW(full_nodes_are_not_looked_at),
+        ROW(other_lanes_are_not_looked_at),
+        ROW(a_node_is_offered_to_lanes_of_its_types),
+        ROW(a_node_passes_over_lanes_it_does_not_fit),
         ROW(selectors_leave_nothing_behind),
         ROW(a_job_that_comes_twice_is_counted_once),
         ROW(waiting_is_not_counted_as_refusals),

@@ -202,8 +202,7 @@ static void a_late_ack_is_refused(void **state)
     rig_worker(rig, "n1", 2);
     uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
     int64_t late = metric_value(METRIC_ACK_LATE, NULL);
-    rig->wall_ms += 5001;
-    rig_tick(rig, 0);
+    rig_pass(rig, 5001);
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_STALE);
     assert_int_equal(metric_value(METRIC_ACK_LATE, NULL), late + 1);
     assert_free(rig, "n1");
@@ -265,9 +264,9 @@ static void any_word_is_a_sign_of_life(void **state)
 
     rig_worker(rig, "n1", 2);
     uint64_t job = rig_place(rig, TASK);
-    rig_tick(rig, 2000);
+    rig_pass(rig, 2000);
     rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
-    assert_int_equal(atomic_load(&rig_node(rig, "n1")->heartbeat_ms), rig->wall_ms);
+    assert_int_equal(atomic_load(&rig_node(rig, "n1")->heartbeat_ms), rig->mono_ms);
 }
 
 /* A push endpoint that says no by /v1/job/fail before it answers the push itself. */
@@ -294,6 +293,35 @@ static void a_refusal_that_overtakes_its_sends_answer_is_heeded(void **state)
     assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
 }
 
+/* The store took it and nobody was told: said again it is a duplicate, and the job goes on now. */
+static void a_failure_nobody_heard_of_is_carried_on(void **state)
+{
+    static const char *const reasons[] = {"BROKEN", "NODE_OVERLOADED"};
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    rig_worker(rig, "n2", 1);
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+        char node[NODE_ID_MAX + 1];
+
+        strcpy(node, rig_last_sent(rig, job)->node);
+        rig->lose = STORE_FINISH;
+        assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, node, reasons[i]), ERR_UNKNOWN);
+        rig->lose = STORE_VERB_COUNT;
+        rig_tick(rig, 100);
+        assert_int_equal(rig_sends_of(rig, job), 1);
+        assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, node, reasons[i]), ERR_OK);
+        rig_tick(rig, 100);
+        assert_int_equal(rig_sends_of(rig, job), 2);
+        assert_int_equal(rig_last_sent(rig, job)->attempt, i ? 1 : 2);
+        assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, node, reasons[i]), ERR_OK);
+        rig_tick(rig, 100);
+        assert_int_equal(rig_sends_of(rig, job), 2); /* it is held: nothing is sent twice */
+        rig_settle(rig, SETTLE_DONE, job, i ? 1 : 2, rig_last_sent(rig, job)->node, NULL);
+    }
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -311,6 +339,7 @@ int main(void)
         ROW(a_cancelled_reservation_is_free_at_once),
         ROW(a_store_that_is_away_is_told_as_such),
         ROW(any_word_is_a_sign_of_life),
+        ROW(a_failure_nobody_heard_of_is_carried_on),
         ROW(a_refusal_that_overtakes_its_sends_answer_is_heeded),
     };
 

@@ -214,6 +214,47 @@ static void the_message_is_whole_and_tells_no_callback(void **state)
     assert_non_null(strstr(specs[0].json.at, "callback_url")); /* but it is kept */
 }
 
+/* Who may take the work decides, and nothing else. */
+static void a_lane_is_of_those_who_wait_for_the_same(void **state)
+{
+    static const struct {
+        const char *json;
+        bool f2f;
+        int like; /* the row whose lane it has; -1: one of its own */
+    } rows[] = {
+        {"{\"type\":\"a\"}", false, -1},
+        {"{\"type\":\"a\",\"priority\":9,\"title\":\"x\",\"payload\":1,\"queue_ms\":5}", false, 0},
+        {"{\"type\":\"a\",\"options\":{\"preferred_node_id\":\"n\"}}", false, 0},
+        {"{\"type\":\"b\"}", false, -1},
+        {"{\"type\":\"a\",\"interactive\":true}", false, -1},
+        {"{\"type\":\"a\",\"requires\":\"k=1\"}", false, -1},
+        {"{\"type\":\"a\",\"requires\":\"k=2\"}", false, -1},
+        {"{\"type\":\"a\",\"requires\":\"k=1\",\"interactive\":true}", false, -1},
+        {"{\"src_lang\":\"en\",\"tgt_lang\":\"zh\"}", true, -1},
+        {"{\"src_lang\":\"zh\",\"tgt_lang\":\"en\"}", true, -1},
+        {"{\"src_lang\":\"EN\",\"tgt_lang\":\"zh\",\"session_id\":\"s\"}", true, 8},
+        {"{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"require_tts\":true}}", true, -1},
+        {"{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"require_asr\":true}}", true, -1},
+    };
+    struct arena *arena = *state;
+    uint64_t lanes[COUNT_OF(rows)];
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct spec spec = must_read(arena, rows[i].f2f, rows[i].json), stored;
+
+        lanes[i] = spec_lane(&spec);
+        assert_true(lanes[i] != 0);
+        assert_int_equal(spec_stored(spec.json, arena, &stored, NULL), ERR_OK);
+        assert_true(spec_lane(&stored) == lanes[i]);
+        for (size_t j = 0; j < i; j++)
+            if ((lanes[i] == lanes[j]) !=
+                (rows[i].like == (int)j || (rows[i].like >= 0 && rows[i].like == rows[j].like)))
+                fail_msg("%s and %s", rows[i].json, rows[j].json);
+    }
+    /* Instances of two releases wait in the same: this is sha256("task a 0 "). */
+    assert_true(lanes[0] == UINT64_C(0x7856b1696a89334f));
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -223,6 +264,7 @@ int main(void)
         ROW(specs_survive_the_store),
         ROW(what_we_did_not_write_is_refused),
         ROW(only_a_retry_says_where_it_came_from),
+        ROW(a_lane_is_of_those_who_wait_for_the_same),
         ROW(the_message_is_whole_and_tells_no_callback),
     };
 

@@ -109,27 +109,50 @@ static void very_many_run_out_at_once(void **state)
     }
     rig_quiet(rig);
     assert_int_equal(rig_counts(rig, "n1").reserved, JOBS);
-    rig_tick(rig, 5001); /* one tick: the sweep goes on until it is through */
+    rig_pass(rig, 4999);
+    assert_int_equal(rig_counts(rig, "n1").reserved, JOBS);
+    rig_tick(rig, 201); /* one tick: the sweep goes on until it is through */
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
     for (int i = 0; i < JOBS; i += 50)
         assert_int_equal(rig_job(rig, jobs[i]->job).state, JOB_FAILED);
 }
 
-/* Another instance took it and died: its hold lapses, ours takes it over. */
-static void a_waiting_job_of_a_dead_instance_is_adopted(void **state)
+/* Another instance put it, and no word of that came: the next look at the lanes finds it. */
+static void a_waiting_job_of_another_instance_is_placed(void **state)
 {
     struct rig *rig = *state;
 
-    atomic_store(&rig->turnstile.number, 2); /* who puts it */
-    uint64_t job = rig_put_waiting(rig, "{\"type\":\"t\",\"queue_ms\":600000}");
-    atomic_store(&rig->turnstile.number, 1);
     rig_worker(rig, "n1", 1);
-    rig_worker(rig, "n2", 0);
-    beat_all(rig, 14000);
-    assert_int_equal(rig_job(rig, job).state, JOB_NEW); /* it may be alive */
-    beat_all(rig, 3000);
+    rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":600000,\"requires\":\"zone=x\"}");
+    uint64_t job = rig_put_waiting(rig, "{\"type\":\"t\",\"queue_ms\":600000}");
+    beat_all(rig, 2000);
     assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
     assert_int_equal(rig_job(rig, job).attempt, 1);
+}
+
+/* The instance that settled the end of its attempt died with the job in hand: when its time with it
+ * is over, another goes on with it, at once or in its lane. */
+static void a_job_in_hand_of_a_dead_instance_goes_on(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int room = 0; room < 2; room++) {
+        rig_worker(rig, "n1", 1);
+        uint64_t job = rig_place(rig, "{\"type\":\"t\",\"queue_ms\":600000}");
+        rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+        rig_worker(rig, "n1", room);
+        rig_finish_behind(rig, STORE_FAIL, job, 1, "n1");
+        beat_all(rig, 14000);
+        assert_int_equal(rig_job(rig, job).state, JOB_RETRYING); /* it may be alive */
+        beat_all(rig, 3000);
+        assert_int_equal(rig_job(rig, job).state, room ? JOB_DISPATCHED : JOB_RETRYING);
+        assert_true((rig_job(rig, job).lane != 0) == !room);
+        rig_worker(rig, "n1", 1);
+        assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
+        assert_int_equal(rig_job(rig, job).attempt, 2);
+        rig_settle(rig, SETTLE_ACK, job, 2, "n1", NULL);
+        rig_settle(rig, SETTLE_DONE, job, 2, "n1", NULL);
+    }
 }
 
 /* The process ended with jobs on their way: the next one finds them all. */
@@ -162,10 +185,10 @@ static void a_sweep_outlives_a_store_that_is_away(void **state)
     rig_worker(rig, "n2", 0);
     uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
     rig->keep = STORE_FINISH;
-    rig_tick(rig, 5001); /* it has found the job ... */
+    rig_pass(rig, 5001); /* it has found the job ... */
     rig->keep = STORE_VERB_COUNT;
     rig->refuse = ERR_STORE_DOWN;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 3; i++)
         rig_tick(rig, 1000);
     rig->refuse = ERR_OK;
     rig_let_go(rig); /* ... and its call went through at last */
@@ -181,10 +204,15 @@ int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
     const struct CMUnitTest tests[] = {
-        ROW(no_ack_means_another_node),          ROW(renewed_leases_are_left_alone),
-        ROW(a_job_that_runs_too_long_is_ended),  ROW(a_cancelled_jobs_slot_comes_back),
-        ROW(very_many_run_out_at_once),          ROW(a_waiting_job_of_a_dead_instance_is_adopted),
-        ROW(after_a_restart_everything_goes_on), ROW(a_sweep_outlives_a_store_that_is_away),
+        ROW(no_ack_means_another_node),
+        ROW(renewed_leases_are_left_alone),
+        ROW(a_job_that_runs_too_long_is_ended),
+        ROW(a_cancelled_jobs_slot_comes_back),
+        ROW(very_many_run_out_at_once),
+        ROW(a_waiting_job_of_another_instance_is_placed),
+        ROW(a_job_in_hand_of_a_dead_instance_goes_on),
+        ROW(after_a_restart_everything_goes_on),
+        ROW(a_sweep_outlives_a_store_that_is_away),
     };
 
     return cmocka_run_group_tests_name("sched/sweep", tests, NULL, NULL);

@@ -3,6 +3,7 @@
 
 #include "server/api.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,7 +138,7 @@ static void a_full_queue_refuses(void **state)
     assert_int_equal(third->err, ERR_QUEUE_FULL);
     assert_int_equal(rig_job(own->rig, third->dispatch->job).id, 0);
     assert_int_equal(depth(own), 2);
-    start(own, "{\"type\":\"other\",\"queue_ms\":60000}"); /* another type has a bound of its own */
+    start(own, "{\"type\":\"other\",\"queue_ms\":60000}"); /* it has a bound of its own */
     assert_int_equal(depth(own), 3);
     rig_settle(own->rig, SETTLE_CANCEL, second->dispatch->job, 0, NULL, "CANCELLED");
     assert_int_equal(start(own, WAITS)->err, ERR_OK);
@@ -157,7 +158,7 @@ static void refused_by_a_full_queue_it_never_runs(void **state)
     submit_start(submit); /* nobody waits yet: it is sent */
     rig_quiet(own->rig);
     uint64_t other =
-        rig_wait_in_queue(own->rig, "{\"type\":\"t\",\"queue_ms\":60000,\"requires\":\"gpu=yes\"}");
+        rig_wait_in_queue(own->rig, WAITS); /* another instance's: it knows of no room */
     rig_answer(own->rig, 0, false);
     rig_quiet(own->rig);
     assert_int_equal(submit->err, ERR_QUEUE_FULL);
@@ -170,6 +171,52 @@ static void refused_by_a_full_queue_it_never_runs(void **state)
     assert_int_equal(rig_sends_of(own->rig, submit->dispatch->job), 1);
     assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
     assert_int_equal(depth(own), 0);
+}
+
+/* Whoever put those that wait there: the bound is that of the store. */
+static void the_bound_is_over_all_instances(void **state)
+{
+    struct fixture *own = *state;
+
+    own->rig->sched.config.queue_max = 2;
+    rig_worker(own->rig, "n1", 0);
+    rig_put_waiting(own->rig, WAITS);
+    rig_put_waiting(own->rig, WAITS);
+    struct submit *submit = start(own, WAITS);
+    assert_int_equal(submit->err, ERR_QUEUE_FULL);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).id, 0);
+}
+
+/* Its send failed and it goes into its lane; what becomes of that may be unknown, or too late. */
+static void the_way_into_a_lane_may_be_lost_or_late(void **state)
+{
+    struct fixture *own = *state;
+
+    for (int late = 0; late < 2; late++) {
+        struct submit *submit;
+        struct problem why;
+
+        rig_worker(own->rig, late ? "n2" : "n1", 1);
+        own->rig->reach = RIG_FAIL;
+        own->rig->lose = late ? STORE_VERB_COUNT : STORE_WAIT;
+        own->rig->keep = late ? STORE_WAIT : STORE_VERB_COUNT;
+        assert_int_equal(prepare(own, WAITS, &submit, &why), ERR_OK);
+        submit_start(submit);
+        rig_quiet(own->rig);
+        own->rig->lose = STORE_VERB_COUNT;
+        if (late) {
+            assert_int_equal(own->rig->kept_count, 1);
+            rig_settle(own->rig, SETTLE_CANCEL, submit->dispatch->job, 0, NULL, "CANCELLED");
+            rig_let_go(own->rig);
+        }
+        rig_tick(own->rig, 1000);
+        assert_ptr_equal(submit->user, submit);
+        assert_int_equal(submit->err, late ? ERR_ALL_FULL : ERR_UNKNOWN);
+        assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
+        assert_int_equal(depth(own), 0);
+        own->rig->reach = RIG_OK;
+        rig_drop(own->rig, late ? "n2" : "n1");
+    }
 }
 
 /* Nobody can be reached just now, but it may wait. */
@@ -269,6 +316,23 @@ static void a_store_that_is_away_leaves_no_count_behind(void **state)
     assert_int_equal(depth(own), 1);
 }
 
+/* Made durable, but nobody heard so: the client is told that it may run, and it does not. */
+static void a_lost_put_is_told_as_unknown(void **state)
+{
+    struct fixture *own = *state;
+
+    rig_worker(own->rig, "n1", 0);
+    start(own, WAITS);
+    own->rig->lose = STORE_PUT;
+    struct submit *submit = start(own, WAITS);
+    assert_int_equal(submit->err, ERR_UNKNOWN);
+    assert_non_null(strstr(submit->why.detail, "may have been accepted"));
+    own->rig->lose = STORE_VERB_COUNT;
+    rig_tick(own->rig, 100);
+    assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
+    assert_int_equal(depth(own), 1);
+}
+
 static void callbacks_go_where_they_may(void **state)
 {
     struct fixture *own = *state;
@@ -293,11 +357,14 @@ int main(void)
         ROW(who_may_wait_does_not_overtake),
         ROW(a_full_queue_refuses),
         ROW(refused_by_a_full_queue_it_never_runs),
+        ROW(the_bound_is_over_all_instances),
+        ROW(the_way_into_a_lane_may_be_lost_or_late),
         ROW(a_failed_send_may_wait_in_the_store),
         ROW(cancelled_on_its_way_it_does_not_wait),
         ROW(done_on_its_way_it_is_placed),
         ROW(a_key_answers_a_waiting_job_again),
         ROW(a_store_that_is_away_leaves_no_count_behind),
+        ROW(a_lost_put_is_told_as_unknown),
         ROW(callbacks_go_where_they_may),
     };
 

@@ -30,12 +30,14 @@ extern const struct contract_backend *contract_backend;
 extern const size_t contract_story_count;
 const char *contract_story_name(size_t at);
 void contract_story(void **state);
-/* And what no table can tell (contract_jobs.c, contract_keys.c, contract_nodes.c,
+/* And what no table can tell (contract_jobs.c, contract_keys.c, contract_lanes.c, contract_nodes.c,
  * contract_breaker.c). */
 extern const struct CMUnitTest contract_jobs[];
 extern const size_t contract_jobs_count;
 extern const struct CMUnitTest contract_keys[];
 extern const size_t contract_keys_count;
+extern const struct CMUnitTest contract_lanes[];
+extern const size_t contract_lanes_count;
 extern const struct CMUnitTest contract_nodes[];
 extern const size_t contract_nodes_count;
 extern const struct CMUnitTest contract_breaker[];

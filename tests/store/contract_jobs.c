@@ -121,6 +121,68 @@ static void test_a_cancelled_run_stops(void **state)
     assert_false(rig->op.u.settle.stopped);
 }
 
+static enum err commit_send(struct rig *rig, uint64_t job, int64_t send_id)
+{
+    rig->op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    rig->op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    rig->op.u.settle.send_id = send_id;
+    return rig_call(rig, &rig->op);
+}
+
+/* The same attempt on the same node, sent twice: an ACK counts for the last send only. */
+static void test_an_ack_names_its_send(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_node(rig, "n1", 9, NODE_READY);
+    for (uint64_t job = 1; job <= 2; job++) {
+        int64_t first_ms = rig_now_ms() - 1;
+        int64_t last_ms;
+
+        assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+        last_ms = rig->op.head.dispatched_ms;
+        if (job == 2) { /* given back, and there once more */
+            first_ms = last_ms;
+            assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, job, 1, "n1", NULL), ERR_OK);
+            rig_pass(rig, 10);
+            assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+            last_ms = rig->op.head.dispatched_ms;
+        }
+        assert_true(first_ms < last_ms);
+        assert_int_equal(commit_send(rig, job, first_ms), ERR_STALE);
+        assert_int_equal(rig->op.head.state, JOB_DISPATCHED);
+        assert_int_equal(commit_send(rig, job, last_ms), ERR_OK);
+        assert_false(rig->op.u.settle.duplicate);
+        assert_int_equal(rig->op.head.state, JOB_ACKED);
+        assert_int_equal(commit_send(rig, job, first_ms), ERR_STALE);
+        assert_int_equal(commit_send(rig, job, last_ms), ERR_OK);
+        assert_true(rig->op.u.settle.duplicate);
+        assert_int_equal(commit_send(rig, job, 0), ERR_OK); /* who does not say is believed */
+        assert_true(rig->op.u.settle.duplicate);
+    }
+    assert_int_equal(rig_counts(rig, "n1").running, 2);
+}
+
+/* Who was not told what it had reserved takes that back, and nobody else's. */
+static void test_only_who_reserved_takes_back(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->op = contract_reserve(1, "n1");
+    rig->op.u.put.owner = 2;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_int_equal(rig->op.head.owner, 2);
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, NULL, NULL), ERR_STALE);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    rig->op = (struct store_op){.verb = STORE_FINISH, .job = 1, .attempt = 1};
+    rig->op.u.settle.outcome = STORE_SEND_FAILED;
+    rig->op.u.settle.owner = 2;
+    rig->op.u.settle.candidates_left = true;
+    assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+    assert_int_equal(rig->op.head.state, JOB_SELECTING);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+}
+
 static void test_reasons(void **state)
 {
     struct rig *rig = *state;
@@ -141,9 +203,6 @@ static void test_reasons(void **state)
     rig_put(rig, 4);
     rig_finish(rig, STORE_CANCEL, 4, 0, NULL, "tired of it");
     assert_string_equal(rig->op.head.reason, "tired of it");
-    rig_put(rig, 5);
-    rig_finish(rig, STORE_QUEUE_TIMEOUT, 5, 0, NULL, NULL);
-    assert_string_equal(rig->op.head.reason, "QUEUE_TIMEOUT");
     rig_put(rig, 6);
     rig_finish(rig, STORE_NO_CANDIDATE, 6, 0, NULL, "NO_CAPABLE_NODE");
     assert_string_equal(rig->op.head.reason, "NO_CAPABLE_NODE");
@@ -437,6 +496,8 @@ const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_what_the_candidates_said),
     CONTRACT(test_record_of_a_whole_life),
     CONTRACT(test_a_cancelled_run_stops),
+    CONTRACT(test_an_ack_names_its_send),
+    CONTRACT(test_only_who_reserved_takes_back),
     CONTRACT(test_reasons),
     CONTRACT(test_time_out_bounds_the_lease),
     CONTRACT(test_long_texts),

@@ -8,6 +8,7 @@ static enum err reserve_keyed(struct rig *rig, uint64_t job, const char *node, c
     rig->op = contract_reserve(job, node);
     rig->op.u.put.idem = str_of(key);
     rig->op.u.put.fingerprint = fingerprint;
+    rig->op.u.put.owner = 1;
     return rig_call(rig, &rig->op);
 }
 
@@ -142,18 +143,42 @@ static void test_key_of_an_abandoned_job_is_free(void **state)
     assert_first_answer(&rig->op, 4, JOB_NEW, "");
 }
 
+/* Reserved and never sent, and somebody else was answered with it: it goes on in the same attempt.
+ */
+static void test_abandoned_unsent_goes_on_for_who_was_answered(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 77), ERR_OK);
+    assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
+    assert_int_equal(abandon(rig, 1), ERR_OK);
+    assert_int_equal(rig->op.head.state, JOB_SELECTING);
+    assert_int_equal(rig->op.head.attempt, 1);
+    assert_string_equal(rig->op.head.reason, "OUTCOME_UNKNOWN");
+    assert_true(rig->op.record.spec.len > 0);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(reserve_keyed(rig, 3, "n1", "k", 77), ERR_OK);
+    assert_int_equal(rig->op.head.id, 1); /* its key is its own */
+}
+
 /* Somebody was answered with it before the refusal took effect: then it must not end for that. */
 static void test_who_was_answered_keeps_the_job(void **state)
 {
     struct rig *rig = *state;
+    struct store_op by_another = {.verb = STORE_FINISH, .job = 1};
 
     assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
     assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_IDEMPOTENCY);
     reserve_keyed(rig, 2, "n1", "k", 77);
     assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
     contract_reopen(rig);
-    assert_int_equal(abandon(rig, 1), ERR_STALE);
-    assert_int_equal(rig->op.head.state, JOB_DISPATCHED);
+    by_another.u.settle.outcome = STORE_ABANDON;
+    by_another.u.settle.owner = 2;
+    assert_int_equal(rig_call(rig, &by_another), ERR_STALE);
+    assert_int_equal(by_another.head.state, JOB_DISPATCHED);
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(abandon(rig, 1), ERR_STALE);
     assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
@@ -225,6 +250,7 @@ const struct CMUnitTest contract_keys[] = {
     CONTRACT(test_key_of_an_abandoned_job_is_free),
     CONTRACT(test_who_was_answered_keeps_the_job),
     CONTRACT(test_an_answered_job_that_waits_is_due),
+    CONTRACT(test_abandoned_unsent_goes_on_for_who_was_answered),
     CONTRACT(test_key_goes_with_the_record),
 };
 const size_t contract_keys_count = COUNT_OF(contract_keys);

@@ -378,13 +378,15 @@ static void test_leases_by_type(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
 
     contract_backend->close(rig);
-    contract_backend->open(rig); /* a full term for each */
+    contract_backend->open(rig); /* a full term for each, at least */
     rig_pass(rig, RIG_F2F_MS - 1);
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
     rig_pass(rig, 1);
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
     assert_int_equal(due[0].id, F2F);
-    rig_pass(rig, RIG_RUN_MS - RIG_F2F_MS);
+    rig_pass(rig, RIG_RUN_MS - RIG_F2F_MS - 1);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 1);
+    rig_pass(rig, RIG_RUN_MS);
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 2);
 }
 

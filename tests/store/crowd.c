@@ -3,11 +3,16 @@
 
 #include <string.h>
 
+/* Of jobs: no number of an instance, which by this clock would fall silent. */
+enum { OWNER = 400 };
+
 enum {
     FIXED = 20, /* the first nodes never leave; only they get work that has a type */
     MANY = 100,
     TERMS = 50,
     HOLD_MS = 15000,
+    WAIT_MS = 20000,
+    LANE_MAX = 3,
 };
 
 #define LONG_32  "abcdefghijklmnopqrstuvwxyz.0-1_2"
@@ -15,6 +20,8 @@ enum {
 const char *const crowd_nodes[NODES] = {"n0", "n1", "n2", "n3", "n4",     "n5",    "n6",    "n7",
                                         "n8", "n9", "o0", "o1", "o2",     "o3",    "o4",    "o5",
                                         "o6", "o7", "o8", "x",  LONG_128, "d:0@a", "d.1_-", "d2"};
+const uint64_t crowd_lanes[LANES] = {1, 16, UINT64_C(0x123456789abcdef0), UINT64_C(1) << 63,
+                                     UINT64_MAX};
 static const char *const types[] = {"talk", "dev", "f2f", LONG_32, "1"};
 #define LONG_1K LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128 LONG_128
 static const char long_text[] = LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K LONG_1K;
@@ -61,6 +68,8 @@ static bool suits(const struct store_head *head, enum store_verb verb)
         return head->id && head->state == JOB_ACKED;
     if (verb == STORE_RESERVE)
         return !head->id || is_open(head) || is_over(head);
+    if (verb == STORE_WAIT)
+        return head->id && is_open(head);
     return true;
 }
 
@@ -133,7 +142,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
                            : crowd_chance(play, 20) ? 400000000000
                                                     : 0;
     op->u.put.callback = odd(play, 8);
-    op->u.put.owner = 1 + crowd_below(play, 2);
+    op->u.put.owner = OWNER + crowd_below(play, 2);
     op->u.put.hold_ms = HOLD_MS;
     op->u.put.ttl_ms =
         crowd_chance(play, 3) ? 3000 + (int64_t)crowd_below(play, TERMS) : RIG_TTL_MS;
@@ -141,6 +150,40 @@ static void make_put(struct play *play, struct store_op *op, int slot)
         op->u.put.ttl_ms = 3000 + play->flood++;
     else if (crowd_chance(play, 100))
         op->u.put.ttl_ms = crowd_chance(play, 2) ? crowd_below(play, 300) : 2 * 3600000;
+}
+
+/* Where it waits, and how long. */
+static uint64_t some_lane(struct play *play)
+{
+    return crowd_lanes[crowd_below(play, LANES)];
+}
+
+static void make_put_lane(struct play *play, struct store_op *op, int slot)
+{
+    make_put(play, op, slot);
+    if (crowd_chance(play, 3))
+        return; /* held */
+    op->u.put.lane = some_lane(play);
+    op->u.put.priority = (int)crowd_below(play, 10);
+    op->u.put.wait_ms = crowd_below(play, WAIT_MS);
+    op->u.put.lane_max = crowd_chance(play, 2) ? LANE_MAX : 0;
+}
+
+static int next_attempt(struct play *play, const struct store_head *head)
+{
+    if (odd(play, 30))
+        return (int)crowd_below(play, 4);
+    return head->id ? head->attempt + (head->state == JOB_RETRYING) : 1;
+}
+
+static void make_wait(struct play *play, struct store_op *op, int slot)
+{
+    op->job = play->ids[slot];
+    op->attempt = next_attempt(play, &play->heads[slot]);
+    op->u.wait.lane = some_lane(play);
+    op->u.wait.priority = (int)crowd_below(play, 10);
+    op->u.wait.wait_ms = crowd_below(play, WAIT_MS);
+    op->u.wait.lane_max = crowd_chance(play, 2) ? LANE_MAX : 0;
 }
 
 /* Two of them get most: their lists are long. */
@@ -154,10 +197,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
     const struct store_head *head = &play->heads[slot];
 
     make_put(play, op, slot);
-    if (head->id)
-        op->attempt = head->attempt + (head->state == JOB_RETRYING);
-    if (odd(play, 30))
-        op->attempt = (int)crowd_below(play, 4);
+    op->attempt = next_attempt(play, head);
     op->u.put.last = odd(play, 8);
     op->u.put.candidate_count =
         odd(play, 60) ? 0 : 1 + (size_t)crowd_below(play, STORE_CANDIDATES_MAX);
@@ -204,7 +244,8 @@ static int make_expire(struct play *play, struct store_op *op)
     op->u.settle.outcome = due->lease || (due->state != JOB_NEW && due->state != JOB_SELECTING &&
                                           due->state != JOB_RETRYING)
                                ? STORE_EXPIRE
-                               : STORE_QUEUE_TIMEOUT;
+                           : due->lane ? STORE_QUEUE_TIMEOUT
+                                       : STORE_CANCEL;
     for (int slot = 0; slot < JOBS; slot++)
         if (play->ids[slot] == due->id)
             return slot;
@@ -221,7 +262,7 @@ static int make_finish(struct play *play, struct store_op *op)
     op->u.settle.result = crowd_chance(play, 2) ? STR_NONE : some_text(play);
     op->u.settle.candidates_left = crowd_chance(play, 2);
     op->u.settle.command = odd(play, 8);
-    op->u.settle.owner = 1 + crowd_below(play, 2);
+    op->u.settle.owner = OWNER + crowd_below(play, 2);
     op->u.settle.hold_ms = HOLD_MS;
     op->u.settle.want_record = odd(play, 40);
     if (sweeps)
@@ -281,7 +322,8 @@ static void make_node_put(struct play *play, struct store_op *op)
 
 static enum store_verb pick_verb(struct play *play)
 {
-    static const enum store_verb seldom[] = {STORE_PUT,       STORE_RENEW,    STORE_RENEW,
+    static const enum store_verb seldom[] = {STORE_PUT,       STORE_PUT,      STORE_WAIT,
+                                             STORE_WAIT,      STORE_RENEW,    STORE_RENEW,
                                              STORE_ADOPT,     STORE_DUE,      STORE_NODE_PUT,
                                              STORE_NODE_DROP, STORE_BREAKERS, STORE_CALLBACK_DONE};
     unsigned dice = play->flood ? 0 : crowd_below(play, 100);
@@ -291,7 +333,11 @@ static enum store_verb pick_verb(struct play *play)
 
         return verb == STORE_DUE && play->due_asked ? STORE_RENEW : verb;
     }
-    return dice < 36 ? STORE_RESERVE : dice < 68 ? STORE_COMMIT : STORE_FINISH;
+    return dice < 34   ? STORE_RESERVE
+           : dice < 64 ? STORE_COMMIT
+           : dice < 94 ? STORE_FINISH
+           : dice < 98 ? STORE_PUT
+                       : STORE_WAIT;
 }
 
 /* Of the first side; what points into the side itself is made for both later. */
@@ -306,10 +352,12 @@ static int make_op(struct play *play, struct store_op *op)
     if (op->verb == STORE_NODE_DROP)
         op->node = str_of(crowd_nodes[FIXED + crowd_below(play, NODES - FIXED)]);
     if (op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_COMMIT ||
-        op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE)
+        op->verb == STORE_WAIT || op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE)
         slot = pick_job(play, op->verb);
     if (op->verb == STORE_PUT)
-        make_put(play, op, slot);
+        make_put_lane(play, op, slot);
+    if (op->verb == STORE_WAIT)
+        make_wait(play, op, slot);
     if (op->verb == STORE_RESERVE)
         make_reserve(play, op, slot);
     if (op->verb == STORE_COMMIT)
@@ -317,7 +365,7 @@ static int make_op(struct play *play, struct store_op *op)
     if (op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE)
         op->job = play->ids[slot];
     if (op->verb == STORE_ADOPT) {
-        op->u.hold.owner = 1 + crowd_below(play, 2);
+        op->u.hold.owner = OWNER + crowd_below(play, 2);
         op->u.hold.hold_ms = HOLD_MS;
     }
     return slot;

@@ -12,12 +12,14 @@ enum {
     JOBS = 300,
     NODES = 24,
     RUNS = 24,
+    LANES = 5,
     DUES = 4096,  /* more than there ever are: which of too many are told first is not promised */
     EMBEDDED = 0, /* of the sides and the rigs */
     INSTANCES_MAX = 2, /* on Redis */
 };
 
 extern const char *const crowd_nodes[NODES];
+extern const uint64_t crowd_lanes[LANES];
 
 struct side {
     struct store_op op;

@@ -5,6 +5,13 @@
 
 enum { GRACE_MS = 15000, AWAY_MS = 5000 };
 
+static int64_t graced(const struct model *model, int64_t until_ms)
+{
+    bool is_short = until_ms > model->grace_from_ms && until_ms < model->grace_until_ms;
+
+    return is_short ? model->grace_until_ms : until_ms;
+}
+
 bool model_alive(const struct model *model, const struct model_job *job)
 {
     return job->kind != LEASE_NONE && model->now_ms < job->until_ms;
@@ -67,13 +74,85 @@ static void create(struct model_job *job, uint64_t id)
                               .owner = 1};
 }
 
+/* The one that comes next after `last`; NULL is before the first. */
+static const struct model_job *next_in_lane(const struct model *model, uint64_t lane,
+                                            const struct model_job *last)
+{
+    const struct model_job *best = NULL;
+
+    for (size_t i = 0; i < model->job_count; i++) {
+        const struct model_job *job = &model->jobs[i];
+
+        if (job->lane != lane ||
+            (last && (job->priority > last->priority ||
+                      (job->priority == last->priority && job->id <= last->id))))
+            continue;
+        if (!best || job->priority > best->priority ||
+            (job->priority == best->priority && job->id < best->id))
+            best = job;
+    }
+    return best;
+}
+
+size_t model_lane(const struct model *model, uint64_t lane, size_t max,
+                  const struct model_job **ret_jobs)
+{
+    const struct model_job *job = NULL;
+    size_t count = 0;
+
+    for (size_t i = 0; i < model->job_count; i++)
+        count += model->jobs[i].lane == lane;
+    for (size_t i = 0; i < max && i < count; i++)
+        ret_jobs[i] = job = next_in_lane(model, lane, job);
+    return count;
+}
+
+uint64_t model_lane_after(const struct model *model, uint64_t lane)
+{
+    uint64_t next = 0;
+
+    for (size_t i = 0; i < model->job_count; i++)
+        if (model->jobs[i].lane > lane && (!next || model->jobs[i].lane < next))
+            next = model->jobs[i].lane;
+    return next;
+}
+
+static bool is_full(const struct model *model, const struct model_wait *wait)
+{
+    return wait->lane_max && model_lane(model, wait->lane, 0, NULL) >= (size_t)wait->lane_max;
+}
+
+static void enter(struct model_job *job, const struct model_wait *wait)
+{
+    job->lane = wait->lane;
+    job->priority = wait->priority;
+    job->hold_ms = wait->until_ms;
+}
+
 struct model_answer model_put(struct model *model, struct model_job *job, uint64_t id,
-                              int64_t hold_ms)
+                              int64_t hold_ms, const struct model_wait *lane)
 {
     if (job->id)
         return duplicate();
+    if (lane->lane && is_full(model, lane))
+        return answer(ERR_QUEUE_FULL);
     create(job, id);
     job->hold_ms = model->now_ms + hold_ms;
+    if (lane->lane)
+        enter(job, lane);
+    return answer(ERR_OK);
+}
+
+struct model_answer model_wait(struct model *model, struct model_job *job, int attempt,
+                               const struct model_wait *lane)
+{
+    if (!job->id)
+        return answer(ERR_NOT_FOUND);
+    if (!waiting(job) || attempt != job->attempt + (job->state == JOB_RETRYING))
+        return answer(ERR_STALE);
+    if (job->lane != lane->lane && is_full(model, lane))
+        return answer(ERR_QUEUE_FULL);
+    enter(job, lane);
     return answer(ERR_OK);
 }
 
@@ -112,8 +191,10 @@ struct model_answer model_reserve(struct model *model, struct model_job *job, ui
             create(job, id);
         job->state = JOB_DISPATCHED;
         job->attempt = attempt;
+        job->lane = 0;
         job->node = candidates[i];
         job->kind = LEASE_RESERVED;
+        job->reserved_ms = model->now_ms;
         job->epoch = node->epoch;
         job->until_ms = model->now_ms + MODEL_TTL_MS;
         job->run_until_ms = 0;
@@ -143,6 +224,7 @@ struct model_answer model_commit(struct model *model, struct model_job *job, int
         if (job->until_ms > job->run_until_ms)
             job->until_ms = job->run_until_ms;
     }
+    job->until_ms = graced(model, job->until_ms);
     job->run_until_written_ms = job->run_until_ms;
     return answer(ERR_OK);
 }
@@ -171,6 +253,7 @@ static void wait_again(struct model *model, struct model_job *job, enum job_stat
                        int64_t hold_ms)
 {
     job->state = state;
+    job->lane = 0;
     job->owner = 1;
     job->hold_ms = model->now_ms + hold_ms;
     if (state == JOB_SELECTING)
@@ -224,6 +307,12 @@ static struct model_answer expire(struct model *model, struct model_job *job, in
     bool due = !model_alive(model, job) || orphaned(model, job);
     enum job_event how = job->state == JOB_DISPATCHED ? JOB_EV_ACK_TIMEOUT : JOB_EV_RUN_TIMEOUT;
 
+    if (attempt == job->attempt && due && job->state == JOB_DISPATCHED &&
+        job->attempt >= job->max_attempts && job->reserved_ms < model->since_ms) {
+        end_attempt(job, JOB_EV_SEND_FAILED); /* who knows whether it was sent */
+        wait_again(model, job, JOB_SELECTING, hold_ms);
+        return answer(ERR_OK);
+    }
     if (attempt == job->attempt && due && on_node(job)) {
         end_attempt(job, how);
         retry_or_fail(model, job, STORE_EXPIRE, hold_ms);
@@ -248,6 +337,9 @@ static struct model_answer end_job(struct model *model, struct model_job *job,
                                                                          : answer(ERR_STALE);
     if (outcome != STORE_CANCEL && outcome != STORE_ABANDON && !waiting(job))
         return answer(ERR_STALE);
+    if (outcome == STORE_QUEUE_TIMEOUT && (!job->lane || job->hold_ms > model->now_ms))
+        return answer(ERR_STALE);
+    job->lane = 0;
     if (on_node(job) && (job->state == JOB_DISPATCHED || !model_alive(model, job)))
         end_attempt(job, JOB_EV_CANCEL);
     if (outcome == STORE_NO_CANDIDATE && job->state == JOB_RETRYING)
@@ -276,7 +368,7 @@ struct model_answer model_adopt(struct model *model, struct model_job *job, unsi
 {
     if (!job->id)
         return answer(ERR_NOT_FOUND);
-    if (!waiting(job) || (job->hold_ms > model->now_ms && job->owner != owner))
+    if (!waiting(job) || job->lane || (job->hold_ms > model->now_ms && job->owner != owner))
         return answer(ERR_STALE);
     job->owner = owner;
     job->hold_ms = model->now_ms + hold_ms;
@@ -309,27 +401,41 @@ void model_renew(struct model *model, int node)
             continue;
         if (job->run_until_ms && until_ms > job->run_until_ms)
             until_ms = job->run_until_ms;
+        until_ms = graced(model, until_ms);
         if (until_ms > job->until_ms)
             job->until_ms = until_ms;
     }
 }
 
-void model_pass(struct model *model, int64_t ms)
+/* Frozen, that was nobody's time; and what ran gets a grace. */
+static void freeze(struct model *model, int64_t ms)
 {
-    int64_t before_ms = model->now_ms;
-
-    model->now_ms += ms;
-    for (size_t i = 0; i < model->job_count && ms > AWAY_MS; i++) {
+    model->since_ms = model->now_ms;
+    model->grace_from_ms += ms;
+    model->grace_until_ms += ms;
+    if (model->now_ms >= model->grace_until_ms)
+        model->grace_from_ms = model->now_ms;
+    if (model->grace_until_ms < model->now_ms + GRACE_MS)
+        model->grace_until_ms = model->now_ms + GRACE_MS;
+    for (size_t i = 0; i < model->job_count; i++) {
         struct model_job *job = &model->jobs[i];
 
-        if (!job->id || job->kind != LEASE_RUNNING || job->until_ms <= before_ms)
+        if (!job->id)
             continue;
-        if (job->until_ms < model->now_ms)
-            job->until_ms = model->now_ms;
-        job->until_ms += GRACE_MS;
-        if (job->run_until_ms && job->run_until_ms < job->until_ms)
-            job->run_until_ms = job->until_ms;
+        job->hold_ms += ms;
+        job->until_ms += ms;
+        if (job->run_until_ms)
+            job->run_until_ms += ms;
+        if (job->kind == LEASE_RUNNING)
+            job->until_ms = graced(model, job->until_ms);
     }
+}
+
+void model_pass(struct model *model, int64_t ms)
+{
+    model->now_ms += ms;
+    if (ms > AWAY_MS)
+        freeze(model, ms);
 }
 
 void model_lapse(struct model *model)
@@ -344,14 +450,18 @@ void model_lapse(struct model *model)
 
 void model_restart(struct model *model)
 {
+    model->since_ms = model->now_ms;
+    model->grace_from_ms = model->grace_until_ms = 0;
     for (size_t i = 0; i < model->job_count; i++) {
         struct model_job *job = &model->jobs[i];
 
         job->given_up = false;
         job->lapsed = false;
         job->run_until_ms = job->run_until_written_ms;
-        if (waiting(job))
+        if (waiting(job) && !job->lane)
             job->hold_ms = model->now_ms;
+        if (job->id && job->kind == LEASE_RESERVED)
+            job->until_ms = model->now_ms + MODEL_TTL_MS;
         if (!job->id || job->kind != LEASE_RUNNING)
             continue;
         job->until_ms = model->now_ms + MODEL_RUN_MS;

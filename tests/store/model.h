@@ -16,12 +16,15 @@ struct model_job {
     enum lease_kind kind; /* it may have run out all the same */
     uint32_t epoch;
     int64_t until_ms;
-    bool lapsed;   /* it ran out and its slot was given back; its row does not tell */
+    int64_t reserved_ms; /* when */
+    bool lapsed;         /* it ran out and its slot was given back; its row does not tell */
     bool given_up; /* and now it does: somebody took a slot; the sweep has not been there yet */
     int64_t timeout_ms;
     int64_t run_until_ms;
     int64_t run_until_written_ms; /* without the graces since: what a restart finds */
-    int64_t hold_ms;              /* until when */
+    int64_t hold_ms;              /* until when; or the end of its time to wait in its lane */
+    uint64_t lane;
+    int priority;
     unsigned owner;
     int ended_by; /* enum store_outcome of the call that made it final */
     struct {
@@ -42,6 +45,15 @@ struct model {
     size_t job_count;
     struct model_node nodes[MODEL_NODES];
     int64_t now_ms;
+    int64_t grace_from_ms, grace_until_ms;
+    int64_t since_ms; /* without a pause */
+};
+
+struct model_wait {
+    uint64_t lane; /* 0: none */
+    int priority;
+    int64_t until_ms;
+    int64_t lane_max;
 };
 
 struct model_answer {
@@ -51,8 +63,11 @@ struct model_answer {
 };
 
 /* What the store must answer, and what it then holds true. */
+/* Held, or in a lane of which `lane` tells as the op does. */
 struct model_answer model_put(struct model *model, struct model_job *job, uint64_t id,
-                              int64_t hold_ms);
+                              int64_t hold_ms, const struct model_wait *lane);
+struct model_answer model_wait(struct model *model, struct model_job *job, int attempt,
+                               const struct model_wait *lane);
 struct model_answer model_reserve(struct model *model, struct model_job *job, uint64_t id,
                                   int attempt, const int *candidates, int count);
 struct model_answer model_commit(struct model *model, struct model_job *job, int attempt, int node,
@@ -71,6 +86,11 @@ void model_pass(struct model *model, int64_t ms);
 void model_lapse(struct model *model);
 /* Closed and opened again. */
 void model_restart(struct model *model);
+/* The jobs of a lane in order, up to `max`; returns how many stand there. */
+size_t model_lane(const struct model *model, uint64_t lane, size_t max,
+                  const struct model_job **ret_jobs);
+/* The smallest number of a lane that is larger; 0: none. */
+uint64_t model_lane_after(const struct model *model, uint64_t lane);
 /* How many leases of this kind count on the node now. */
 int model_count(const struct model *model, int node, enum lease_kind kind);
 bool model_alive(const struct model *model, const struct model_job *job);

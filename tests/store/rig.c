@@ -181,6 +181,26 @@ enum err rig_put(struct rig *rig, uint64_t job)
     return send(rig, op);
 }
 
+enum err rig_put_lane(struct rig *rig, uint64_t job, uint64_t lane, int priority)
+{
+    struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    fill_put(&op);
+    op.u.put.lane = lane;
+    op.u.put.priority = priority;
+    op.u.put.wait_ms = RIG_WAIT_MS;
+    return send(rig, op);
+}
+
+enum err rig_lane(struct rig *rig, uint64_t lane, size_t max)
+{
+    struct store_op op = {.verb = STORE_LANE};
+
+    op.u.lane.lane = lane;
+    op.u.lane.max = max;
+    return send(rig, op);
+}
+
 enum err rig_reserve(struct rig *rig, uint64_t job, int attempt, const char *nodes)
 {
     struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = attempt};

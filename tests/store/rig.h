@@ -6,7 +6,13 @@
 #include "store/desk.h"
 #include "store/store.h"
 
-enum { RIG_START_MS = 1000000, RIG_TTL_MS = 5000, RIG_RUN_MS = 45000, RIG_F2F_MS = 15000 };
+enum {
+    RIG_START_MS = 1000000,
+    RIG_TTL_MS = 5000,
+    RIG_RUN_MS = 45000,
+    RIG_F2F_MS = 15000,
+    RIG_WAIT_MS = 60000,
+};
 
 struct rig {
     struct store *store;
@@ -39,6 +45,8 @@ void rig_wait(struct rig *rig, const bool *done);
 /* One op each, filled in the usual way, sent, and left in rig->op. */
 enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_health health);
 enum err rig_put(struct rig *rig, uint64_t job);
+enum err rig_put_lane(struct rig *rig, uint64_t job, uint64_t lane, int priority);
+enum err rig_lane(struct rig *rig, uint64_t lane, size_t max); /* what stands there */
 enum err rig_reserve(struct rig *rig, uint64_t job, int attempt, const char *nodes);
 enum err rig_commit(struct rig *rig, uint64_t job, int attempt, const char *node);
 enum err rig_finish(struct rig *rig, enum store_outcome outcome, uint64_t job, int attempt,

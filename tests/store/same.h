@@ -30,6 +30,9 @@ void same_counts(const struct store_op *a, const struct lease_node *left,
                  const struct lease_node *right);
 /* The whole answer of a verb that changes something. */
 void same_answer(const struct store_op *a, const struct store_op *b);
+/* Some lanes and the first jobs of one, as both tell them when nothing is under way. */
+void same_lanes(struct rig *left, struct rig *right, uint64_t after, size_t max);
+void same_lane(struct rig *left, struct rig *right, uint64_t lane, size_t max);
 /* All nodes, as both tell them when nothing is under way. */
 void same_nodes(struct rig *left, struct rig *right);
 

@@ -1,22 +1,25 @@
 /* The ledger on its own, without threads: what can only be seen from inside. */
 #include "contract.h"
 
+#include "store/dump.h"
 #include "store/journal.h"
 #include "store/ledger.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct fixture {
     struct rig rig; /* for its directory */
     struct storefile file;
     struct journal journal;
     struct ledger ledger;
+    int64_t now_ms;
 };
 
 static void load(struct fixture *fixture)
 {
     struct ledger_config config = {.journal = &fixture->journal,
-                                   .now_ms = RIG_START_MS,
+                                   .now_ms = fixture->now_ms,
                                    .terms = {RIG_RUN_MS, RIG_F2F_MS},
                                    .breaker = breaker_defaults};
 
@@ -27,15 +30,15 @@ static void load(struct fixture *fixture)
 static void unload(struct fixture *fixture)
 {
     ledger_check(&fixture->ledger);
-    assert_true(journal_commit(&fixture->journal));
+    assert_int_equal(journal_commit(&fixture->journal), ERR_OK);
     ledger_free(&fixture->ledger);
     journal_close(&fixture->journal);
 }
 
 static enum err apply(struct fixture *fixture, struct store_op *op)
 {
-    ledger_begin(&fixture->ledger, RIG_START_MS);
-    ledger_apply(&fixture->ledger, op, RIG_START_MS);
+    ledger_begin(&fixture->ledger, fixture->now_ms);
+    ledger_apply(&fixture->ledger, op, fixture->now_ms);
     return op->err; /* in one transaction with what comes next */
 }
 
@@ -75,6 +78,7 @@ static int setup(void **state)
 {
     struct fixture *fixture = calloc(1, sizeof *fixture);
 
+    fixture->now_ms = RIG_START_MS;
     rig_init(&fixture->rig);
     if (storefile_claim(&fixture->file, fixture->rig.dir, NULL))
         return 1;
@@ -154,6 +158,151 @@ static void test_audit_finds_the_floor(void **state)
     finish(fixture, 4, true);
 }
 
+static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
+{
+    struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 2;
+    op.u.put.lane = lane;
+    op.u.put.priority = (int)(job % 10);
+    op.u.put.wait_ms = op.u.put.hold_ms = RIG_WAIT_MS;
+    return apply(fixture, &op);
+}
+
+static int64_t due_of(struct fixture *fixture, uint64_t job)
+{
+    return ((struct entry *)idmap_get(&fixture->ledger.jobs, job))->head.due_ms;
+}
+
+/* Somebody sets the clock: whoever waits waits as long as before, also after a restart. One of them
+ * was due already, and stays so. */
+static void test_clock_set_moves_times_to_wait(void **state)
+{
+    static const int64_t steps[] = {3600000, -7200000, 1800000};
+    struct fixture *fixture = *state;
+    struct store_op op = {.verb = STORE_DUE};
+    struct store_due due[4];
+    int64_t end_ms;
+
+    assert_int_equal(put(fixture, 1, 77), ERR_OK);
+    fixture->now_ms += RIG_WAIT_MS / 2;
+    for (int64_t ms = 0; ms < RIG_WAIT_MS / 2; ms += LEDGER_AWAY_MS)
+        ledger_begin(&fixture->ledger, RIG_START_MS + ms);
+    assert_int_equal(put(fixture, 2, 77), ERR_OK);
+    end_ms = fixture->now_ms + RIG_WAIT_MS;
+    op.u.due.items = due;
+    op.u.due.max = 4;
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        ledger_clock_set(&fixture->ledger, steps[i]);
+        fixture->now_ms += steps[i];
+        end_ms += steps[i];
+        assert_int_equal(due_of(fixture, 1), end_ms - RIG_WAIT_MS / 2);
+        assert_int_equal(due_of(fixture, 2), end_ms);
+        unload(fixture);
+        load(fixture);
+        assert_int_equal(due_of(fixture, 1), end_ms - RIG_WAIT_MS / 2);
+        assert_int_equal(due_of(fixture, 2), end_ms);
+        for (int64_t ms = LEDGER_AWAY_MS; i == 0 && ms <= RIG_WAIT_MS / 2; ms += LEDGER_AWAY_MS)
+            ledger_begin(&fixture->ledger, fixture->now_ms += LEDGER_AWAY_MS);
+        assert_int_equal(apply(fixture, &op), ERR_OK);
+        assert_int_equal(op.u.due.count, 1);
+        assert_int_equal(due[0].id, 1);
+    }
+}
+
+/* How much the file had to do since the last time. */
+static int64_t take_steps(struct fixture *fixture)
+{
+    int64_t steps = 0;
+
+    for (int i = 0; i < JOURNAL_SQL_COUNT; i++)
+        steps += sqlite3_stmt_status(fixture->journal.sql[i], SQLITE_STMTSTATUS_VM_STEP, true);
+    return steps;
+}
+
+/* One call of each kind that has to do with a queue. */
+static void call_each(struct fixture *fixture, uint64_t waiting, uint64_t free_id,
+                      int64_t ret_steps[8])
+{
+    static struct store_due due[4];
+    struct store_op ops[] = {
+        {.verb = STORE_PUT, .job = free_id, .attempt = 1},
+        {.verb = STORE_WAIT, .job = free_id, .attempt = 1},
+        {.verb = STORE_LANE},
+        {.verb = STORE_LANES},
+        {.verb = STORE_DUE},
+        {.verb = STORE_RESERVE, .job = waiting, .attempt = 1},
+        {.verb = STORE_FINISH, .job = waiting, .attempt = 1, .node = STR("n1")},
+        {.verb = STORE_FINISH, .job = waiting + 1},
+    };
+
+    ops[0].u.put.spec = STR("{}");
+    ops[0].u.put.max_attempts = 2;
+    ops[1].u.wait.lane = 77;
+    ops[1].u.wait.wait_ms = LEASE_FOREVER / 2;
+    ops[1].u.wait.lane_max = INT64_MAX;
+    ops[2].u.lane.lane = 77;
+    ops[2].u.lane.max = 4;
+    ops[3].u.lanes.max = 4;
+    ops[4].u.due.items = due;
+    ops[4].u.due.max = 4;
+    ops[5].u.put.ttl_ms = RIG_TTL_MS;
+    ops[5].u.put.candidate_count = 1;
+    ops[5].u.put.candidates[0] =
+        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1"))};
+    ops[6].u.settle.outcome = STORE_FAIL;
+    ops[6].u.settle.hold_ms = RIG_WAIT_MS;
+    ops[7].u.settle.outcome = STORE_QUEUE_TIMEOUT;
+    take_steps(fixture);
+    for (size_t i = 0; i < COUNT_OF(ops); i++) {
+        ops[i].arena = &fixture->rig.arena;
+        assert_int_equal(apply(fixture, &ops[i]), ERR_OK);
+        ret_steps[i] = take_steps(fixture);
+    }
+    assert_int_equal(ops[2].u.lane.count, 4);
+    assert_int_equal(ops[3].u.lanes.count, 4);
+    assert_true(ops[3].u.lanes.more);
+    assert_int_equal(ops[4].u.due.count, 4);
+}
+
+/* However many wait, in one lane or each in its own, and however many of them are due. */
+static void test_calls_do_not_grow_with_the_queue(void **state)
+{
+    static const uint64_t sizes[] = {10, 1000, 100000};
+    struct fixture *fixture = *state;
+    int64_t steps[COUNT_OF(sizes)][8];
+    uint64_t next = 1;
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        for (; next <= sizes[i]; next++)
+            assert_int_equal(put(fixture, next, next % 2 ? 77 : 1000 + next), ERR_OK);
+        for (int64_t ms = 0; ms < RIG_WAIT_MS; ms += LEDGER_AWAY_MS)
+            ledger_begin(&fixture->ledger, fixture->now_ms += LEDGER_AWAY_MS);
+        call_each(fixture, 2 * i + 1, 10 * sizes[2] + i, steps[i]);
+        for (size_t k = 0; k < COUNT_OF(steps[i]); k++)
+            assert_int_equal(steps[i][k], steps[0][k]);
+    }
+}
+
+/* A person sees where a job waits. */
+static void test_dump_tells_the_lane(void **state)
+{
+    struct fixture *fixture = *state;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    assert_int_equal(put(fixture, 7, UINT64_MAX), ERR_OK);
+    assert_int_equal(put(fixture, 8, 0), ERR_OK);
+    unload(fixture);
+    assert_int_equal(dump_embedded(fixture->rig.dir, 10, &w, NULL), ERR_OK);
+    buf_char(&text, '\0');
+    assert_non_null(strstr(text.at, "\"lane\":\"ffffffffffffffff\",\"priority\":7"));
+    assert_null(strstr(text.at, "\"priority\":8"));
+    buf_free(&text);
+    load(fixture);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -162,6 +311,9 @@ int main(void)
         TEST(test_audit_repairs),
         TEST(test_finished_jobs_leave_memory),
         TEST(test_audit_finds_the_floor),
+        TEST(test_clock_set_moves_times_to_wait),
+        TEST(test_calls_do_not_grow_with_the_queue),
+        TEST(test_dump_tells_the_lane),
     };
 
     return cmocka_run_group_tests_name("store/ledger", tests, NULL, NULL);

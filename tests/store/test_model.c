@@ -18,6 +18,9 @@ enum {
     HOLD_MS = 15000,
     STOP_GRACE_MS = 1000,
     REFUSALS_MAX = MODEL_ENDED - 8,
+    LANES = 5,
+    LANE_MAX = 3,
+    SHOWN_MAX = 8,
 };
 
 static const char *const names[MODEL_NODES] = {"n0", "n1", "n2", "n3", "n4", "n5"};
@@ -26,8 +29,14 @@ struct call {
     struct store_op op;
     struct model_job *job;
     struct model_answer want;
-    enum job_state want_state; /* of a job that exists afterwards */
+    enum job_state want_state; /* of a job that exists afterwards, and where it waits */
+    uint64_t want_lane;
+    int64_t want_until_ms;
     bool has_job;
+    size_t shown_count; /* what LANE or LANES must tell */
+    size_t waiting;
+    struct store_lane shown[SHOWN_MAX];
+    bool more;
 };
 
 struct play {
@@ -40,6 +49,10 @@ struct play {
     int answered;
     int64_t taken; /* leases */
     int64_t ended;
+    int64_t waited;    /* WAITs that put a job into a lane */
+    int64_t refused;   /* by a full lane */
+    int64_t timed_out; /* in a lane */
+    int64_t from_lane; /* reserved from there */
 };
 
 static struct play *playing;
@@ -56,11 +69,40 @@ static bool is_duplicate(const struct store_op *op)
     return (op->verb == STORE_COMMIT || op->verb == STORE_FINISH) && op->u.settle.duplicate;
 }
 
+/* What LANE or LANES told. */
+static void compare_shown(const struct call *call)
+{
+    const struct store_op *op = &call->op;
+    bool is_lane = op->verb == STORE_LANE;
+
+    assert_int_equal(is_lane ? op->u.lane.count : op->u.lanes.count, call->shown_count);
+    if (is_lane)
+        assert_int_equal(op->u.lane.waiting, call->waiting);
+    else
+        assert_int_equal(op->u.lanes.more, call->more);
+    for (size_t i = 0; i < call->shown_count; i++) {
+        const struct store_lane *want = &call->shown[i];
+
+        if (is_lane) {
+            assert_int_equal(op->u.lane.items[i].head.id, want->first);
+            assert_int_equal(op->u.lane.items[i].head.priority, want->priority);
+            assert_true(str_is(op->u.lane.items[i].spec, "{}"));
+        } else {
+            assert_true(op->u.lanes.items[i].lane == want->lane);
+            assert_int_equal(op->u.lanes.items[i].count, want->count);
+            assert_int_equal(op->u.lanes.items[i].first, want->first);
+            assert_int_equal(op->u.lanes.items[i].priority, want->priority);
+        }
+    }
+}
+
 static void compare(struct store_op *op)
 {
     struct call *call = container_of(op, struct call, op);
 
     playing->answered++;
+    if (op->verb == STORE_LANE || op->verb == STORE_LANES)
+        compare_shown(call);
     if (op->err != call->want.err || is_duplicate(op) != call->want.duplicate)
         fail_msg("verb %d outcome %d job %llu attempt %d: %s%s, not %s%s", op->verb,
                  op->verb == STORE_FINISH ? (int)op->u.settle.outcome : -1,
@@ -70,6 +112,9 @@ static void compare(struct store_op *op)
     if (call->has_job) {
         assert_int_equal(op->head.id, op->job);
         assert_string_equal(job_state_name(op->head.state), job_state_name(call->want_state));
+        assert_true(op->head.lane == call->want_lane);
+        if (call->want_lane)
+            assert_int_equal(op->head.due_ms, call->want_until_ms);
     }
     if (op->verb == STORE_RESERVE && !op->err && !op->u.put.duplicate) {
         assert_string_equal(op->head.node, names[call->want.chosen]);
@@ -110,8 +155,24 @@ static int some_node(struct play *play, const struct model_job *job)
     return job->node >= 0 && below(play, 8) ? job->node : (int)below(play, MODEL_NODES);
 }
 
+static uint64_t some_lane(struct play *play)
+{
+    static const uint64_t lanes[LANES] = {1, 2, 77, UINT64_C(1) << 63, UINT64_MAX};
+
+    return lanes[below(play, LANES)];
+}
+
+static struct model_wait some_wait(struct play *play)
+{
+    return (struct model_wait){.lane = some_lane(play),
+                               .priority = (int)below(play, 3),
+                               .until_ms = play->model.now_ms + below(play, 4 * HOLD_MS),
+                               .lane_max = below(play, 4) ? LANE_MAX : 0};
+}
+
 static void call_put(struct play *play, struct call *call)
 {
+    struct model_wait wait = below(play, 4) ? some_wait(play) : (struct model_wait){0};
     struct model_job *job = call->job;
     struct store_op *op = &call->op;
 
@@ -123,13 +184,72 @@ static void call_put(struct play *play, struct call *call)
     op->u.put.timeout_ms = job->timeout_ms;
     op->u.put.owner = 1;
     op->u.put.hold_ms = HOLD_MS;
-    call->want = model_put(&play->model, job, op->job, HOLD_MS);
+    op->u.put.lane = wait.lane;
+    op->u.put.priority = wait.priority;
+    op->u.put.wait_ms = wait.until_ms - play->model.now_ms;
+    op->u.put.lane_max = wait.lane_max;
+    call->want = model_put(&play->model, job, op->job, HOLD_MS, &wait);
+    play->refused += call->want.err == ERR_QUEUE_FULL;
+}
+
+/* Mostly one that is held. */
+static void call_wait(struct play *play, struct call *call)
+{
+    struct model_wait wait = some_wait(play);
+    struct store_op *op = &call->op;
+
+    for (int i = 0; i < 8 && (call->job->state == JOB_ACKED || call->job->lane); i++)
+        call->job = pick(play);
+    op->verb = STORE_WAIT;
+    op->job = id_of(play, call->job);
+    op->attempt = below(play, 10) ? call->job->attempt + (call->job->state == JOB_RETRYING)
+                                  : 1 + (int)below(play, 3);
+    op->u.wait.lane = wait.lane;
+    op->u.wait.priority = wait.priority;
+    op->u.wait.wait_ms = wait.until_ms - play->model.now_ms;
+    op->u.wait.lane_max = wait.lane_max;
+    call->want = model_wait(&play->model, call->job, op->attempt, &wait);
+    play->waited += call->want.err == ERR_OK;
+    play->refused += call->want.err == ERR_QUEUE_FULL;
+}
+
+static void call_lane(struct play *play, struct call *call)
+{
+    const struct model_job *jobs[SHOWN_MAX];
+    struct store_op *op = &call->op;
+
+    op->verb = STORE_LANE;
+    op->u.lane.lane = some_lane(play);
+    op->u.lane.max = below(play, SHOWN_MAX + 1);
+    call->waiting = model_lane(&play->model, op->u.lane.lane, op->u.lane.max, jobs);
+    call->shown_count = call->waiting < op->u.lane.max ? call->waiting : op->u.lane.max;
+    for (size_t i = 0; i < call->shown_count; i++)
+        call->shown[i] = (struct store_lane){.first = jobs[i]->id, .priority = jobs[i]->priority};
+}
+
+static void call_lanes(struct play *play, struct call *call)
+{
+    struct store_op *op = &call->op;
+    uint64_t lane = below(play, 2) ? 0 : some_lane(play);
+
+    op->verb = STORE_LANES;
+    op->u.lanes.after = lane;
+    op->u.lanes.max = 1 + below(play, LANES);
+    while ((lane = model_lane_after(&play->model, lane)) && call->shown_count < op->u.lanes.max) {
+        const struct model_job *first;
+        size_t count = model_lane(&play->model, lane, 1, &first);
+
+        call->shown[call->shown_count++] = (struct store_lane){
+            .lane = lane, .count = (int64_t)count, .first = first->id, .priority = first->priority};
+    }
+    call->more = lane != 0;
 }
 
 static void call_reserve(struct play *play, struct call *call)
 {
     struct model_job *job = call->job;
     struct store_op *op = &call->op;
+    bool in_lane = job->lane != 0;
     int attempt = job->id ? job->attempt + (job->state == JOB_RETRYING) : 1;
     int candidates[STORE_CANDIDATES_MAX];
 
@@ -149,6 +269,7 @@ static void call_reserve(struct play *play, struct call *call)
     }
     call->want = model_reserve(&play->model, job, op->job, op->attempt, candidates,
                                (int)op->u.put.candidate_count);
+    play->from_lane += in_lane && !job->lane;
 }
 
 static void call_commit(struct play *play, struct call *call)
@@ -174,12 +295,16 @@ static void call_finish(struct play *play, struct call *call)
         STORE_REFUSED, STORE_SEND_FAILED,   STORE_CANCEL,       STORE_EXPIRE,
         STORE_DONE,    STORE_QUEUE_TIMEOUT, STORE_NO_CANDIDATE, STORE_ABANDON,
     };
-    struct model_job *job = call->job;
     struct store_op *op = &call->op;
+    struct model_job *job;
     enum store_outcome outcome = often[below(play, COUNT_OF(often))];
     bool by_node = outcome <= STORE_SEND_FAILED;
-    int node = some_node(play, job);
+    int node;
 
+    for (int i = 0; i < 8 && outcome == STORE_QUEUE_TIMEOUT && !call->job->lane; i++)
+        call->job = pick(play);
+    job = call->job;
+    node = some_node(play, job);
     if (job->ended_count >= REFUSALS_MAX &&
         (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED))
         outcome = STORE_DONE; /* the list of ended attempts is bounded, the model's too */
@@ -195,6 +320,7 @@ static void call_finish(struct play *play, struct call *call)
     op->u.settle.hold_ms = HOLD_MS;
     call->want = model_finish(&play->model, job, outcome, op->attempt, node,
                               op->u.settle.candidates_left, HOLD_MS);
+    play->timed_out += outcome == STORE_QUEUE_TIMEOUT && !call->want.err && !call->want.duplicate;
 }
 
 static void call_adopt(struct play *play, struct call *call)
@@ -241,18 +367,26 @@ static void make_call(struct play *play, struct call *call)
     call->op.arena = &play->rig.arena;
     if (dice < 30)
         call_reserve(play, call);
-    else if (dice < 50)
+    else if (dice < 47)
         call_commit(play, call);
-    else if (dice < 88)
+    else if (dice < 80)
         call_finish(play, call);
-    else if (dice < 92)
+    else if (dice < 85)
         call_put(play, call);
-    else if (dice < 95)
+    else if (dice < 89)
+        call_wait(play, call);
+    else if (dice < 91)
         call_adopt(play, call);
+    else if (dice < 93)
+        call_lane(play, call);
+    else if (dice < 95)
+        call_lanes(play, call);
     else
         call_node(play, call);
-    call->has_job = dice < 95 && call->job->id == call->op.job && call->op.job != 0;
+    call->has_job = dice < 91 && call->job->id == call->op.job && call->op.job != 0;
     call->want_state = call->job->state;
+    call->want_lane = call->job->lane;
+    call->want_until_ms = call->job->hold_ms;
 }
 
 /* The counters are what the model counts, and never above max. */
@@ -316,10 +450,13 @@ static void wind_down(struct play *play)
         for (size_t k = 0; k < count; k++) {
             bool waits = due[k].lease == LEASE_NONE && due[k].state != JOB_ACKED &&
                          due[k].state != JOB_DISPATCHED;
+            enum store_outcome outcome = due[k].lane ? STORE_QUEUE_TIMEOUT
+                                         : waits     ? STORE_CANCEL
+                                                     : STORE_EXPIRE;
 
-            assert_int_equal(rig_finish(&play->rig, waits ? STORE_CANCEL : STORE_EXPIRE, due[k].id,
-                                        waits ? 0 : due[k].attempt, NULL, NULL),
-                             ERR_OK);
+            assert_int_equal(
+                rig_finish(&play->rig, outcome, due[k].id, waits ? 0 : due[k].attempt, NULL, NULL),
+                ERR_OK);
             play->ended += play->rig.op.u.settle.ended_lease;
         }
     }
@@ -350,12 +487,15 @@ static void play_all(uint64_t seed, bool restarts)
         pass(&play);
         if (!restarts || i % 25)
             continue;
+        rig_counts(&play.rig, names[0]); /* a pause is over before it is closed */
         rig_close(&play.rig);
         model_restart(&play.model);
         open_play(&play);
     }
     wind_down(&play);
     assert_true(play.taken > ROUNDS);
+    assert_true(play.waited > ROUNDS / 4 && play.timed_out > ROUNDS / 40);
+    assert_true(play.from_lane > ROUNDS / 4 && play.refused > ROUNDS / 40);
     /* Every reservation ended exactly once. A restart forgets who was told of an end. */
     if (!restarts)
         assert_int_equal(play.taken, play.ended);

@@ -99,7 +99,7 @@ static void test_arrives_between_reserves(void **state)
 
     begin();
     reserve(1);
-    wire_arrive(&session.wire, "1", &lease_terms_default);
+    wire_arrive(&session.wire, "1", FORMAT_NEWEST, &lease_terms_default);
     reserve(2);
     call(NULL);
     snprintf(list, sizeof list, "%s", redis_say(server.port, "KEYS sched:{f}:w:*"));
@@ -189,16 +189,39 @@ static void test_nothing_is_left_of_what_was_emptied(void **state)
     assert_true(session.emptied);
 }
 
+/* Another master took over that had the reservation and not its ACK: the node which runs it is
+ * believed. */
+static void test_an_ack_that_was_lost_with_its_master(void **state)
+{
+    struct store_run run = {.id = 30, .attempt = 1};
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
+
+    begin();
+    reserve(30);
+    call(NULL);
+    session.moved_until_ms = clock_mono_ms() + CALL_MS;
+    op.u.renew.runs = &run;
+    op.u.renew.count = 1;
+    op.u.renew.terms = (struct lease_terms){RIG_TTL_MS, RIG_TTL_MS};
+    begin();
+    wire_op(&session.wire, &op, 0);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_false(run.unknown);
+    begin();
+    commit(&op, 30, RIG_TTL_MS);
+    call(&op);
+    assert_true(op.u.settle.duplicate);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_arrives_between_reserves),
-        TEST(test_spoken_of_before_it_is_made),
-        TEST(test_a_shorter_term),
-        TEST(test_small_steps_are_no_pause),
-        TEST(test_nothing_is_left_of_what_was_emptied),
+        TEST(test_arrives_between_reserves),    TEST(test_an_ack_that_was_lost_with_its_master),
+        TEST(test_spoken_of_before_it_is_made), TEST(test_a_shorter_term),
+        TEST(test_small_steps_are_no_pause),    TEST(test_nothing_is_left_of_what_was_emptied),
     };
     int failed;
 

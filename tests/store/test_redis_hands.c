@@ -23,7 +23,7 @@ static void test_wrong_counters_are_put_right(void **state)
 {
     static const char script[] =
         "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
-        "node:sub(1, 1) .. struct.pack('<i4i4', 7, 9) .. node:sub(10))";
+        "node:sub(1, 2) .. struct.pack('<i4i4', 7, 9) .. node:sub(11))";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
     struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -44,7 +44,7 @@ static void test_every_node_is_looked_at(void **state)
     static const char script[] =
         "for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do "
         "local node = redis.call('HGET', KEYS[1], id) redis.call('HSET', KEYS[1], id, "
-        "node:sub(1, 1) .. struct.pack('<i4i4', 1, 0) .. node:sub(10)) end";
+        "node:sub(1, 2) .. struct.pack('<i4i4', 1, 0) .. node:sub(11)) end";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
     struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -70,7 +70,7 @@ static void test_a_node_with_very_many_jobs(void **state)
 {
     static const char script[] =
         "local node = redis.call('HGET', KEYS[1], 'n1') return redis.call('HSET', KEYS[1], 'n1', "
-        "node:sub(1, 1) .. struct.pack('<i4i4i4', 0, 65535, 100000) .. node:sub(14))";
+        "node:sub(1, 2) .. struct.pack('<i4i4i4', 0, 65535, 100000) .. node:sub(15))";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
     struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
@@ -117,6 +117,38 @@ static void test_a_deleted_node(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
 }
 
+static int64_t lane_count(struct redis_fixture *fixture)
+{
+    return strtoll(redis_say(fixture->server.port, "ZCARD sched:{f}:lanes"), NULL, 10);
+}
+
+/* What a lane has and the records do not is passed over, and taken out. */
+static void test_strangers_in_a_lane(void **state)
+{
+    struct redis_fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    char stranger[JOB_ID_TEXT + 1], held[JOB_ID_TEXT + 1];
+
+    job_id_text(7, stranger);
+    job_id_text(2, held);
+    assert_int_equal(rig_put_lane(rig, 1, 0x4d, 3), ERR_OK);
+    assert_int_equal(rig_put(rig, 2), ERR_OK);
+    redis_say(fixture->server.port, "ZADD sched:{f}:q:000000000000004d -9 %s -9 %s", stranger,
+              held);
+    redis_say(fixture->server.port, "ZADD sched:{f}:q:000000000000004e -9 %s", stranger);
+    redis_say(fixture->server.port, "ZADD sched:{f}:lanes 0 000000000000004e 0 000000000000004f");
+    assert_int_equal(rig_lane(rig, 0x4d, 64), ERR_OK);
+    assert_int_equal(rig->op.u.lane.count, 1);
+    assert_int_equal(rig->op.u.lane.items[0].head.id, 1);
+    while (rig_repairs(rig) < 3 || lane_count(fixture) > 1)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(rig_repairs(rig), 3);
+    assert_int_equal(rig_lane(rig, 0x4d, 64), ERR_OK);
+    assert_int_equal(rig->op.u.lane.count, 1);
+    assert_int_equal(rig->op.u.lane.waiting, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +159,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_node_with_very_many_jobs, setup,
                                         redis_fixture_teardown),
         cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_strangers_in_a_lane, setup, redis_fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,7 +283,7 @@ static void the_dead_hold_no_connection(void **state)
     int port = fixture->server.port;
 
     rig_node(&fixture->a.rig, "n1", 1, NODE_READY);
-    redis_say(port, "HSET sched:{f}:instances deadbeef %s", "0 77 x");
+    redis_say(port, "HSET sched:{f}:instances deadbeef %s", "0 77 2 2 x");
     redis_say(port, "HSET sched:{f}:links n1 %s", "deadbeef 1 5 0");
     assert_int_equal(take_link(&fixture->b, "n1", STORE_LINK_POLL, 1), ERR_OK);
 }
@@ -402,6 +402,34 @@ static void a_callback_is_one_instances_at_a_time(void **state)
     assert_int_equal(claim(a, 1), ERR_NOT_FOUND);
 }
 
+/* Who came among the first of a lane is told, to others; who stands behind those is not. */
+static void who_comes_among_the_first_of_a_lane_is_heard(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+    char text[64];
+
+    for (uint64_t job = 0; job < STORE_LANE_TOLD; job++) {
+        b->count = 0;
+        assert_int_equal(rig_put_lane(&a->rig, 0x100 + job, UINT64_MAX, 3), ERR_OK);
+        snprintf(text, sizeof text, "ffffffffffffffff 3 %x", (unsigned)(0x100 + job));
+        assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, text);
+    }
+    b->count = 0;
+    assert_int_equal(rig_put_lane(&a->rig, 0x200, UINT64_MAX, 3), ERR_OK);
+    assert_int_equal(rig_put_lane(&a->rig, 0x201, UINT64_MAX, 9), ERR_OK);
+    assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, "ffffffffffffffff 9 201");
+    b->count = 0;
+    assert_int_equal(rig_put(&a->rig, 0x202), ERR_OK);
+    a->rig.op = (struct store_op){.verb = STORE_WAIT, .job = 0x202, .attempt = 1};
+    a->rig.op.u.wait.lane = 0xc0ffee;
+    a->rig.op.u.wait.wait_ms = RIG_WAIT_MS;
+    assert_int_equal(rig_call(&a->rig, &a->rig.op), ERR_OK);
+    assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, "0000000000c0ffee 0 202");
+    assert_int_equal(rig_put_lane(&b->rig, 0x203, 0xc0ffee, 9), ERR_OK);
+    assert_string_equal(await(a, 0, STORE_WORD_LANE)->text, "0000000000c0ffee 9 203");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -420,6 +448,7 @@ int main(void)
         TEST(the_dead_hold_no_connection),
         TEST(signs_of_life_are_shared),
         TEST(a_callback_is_one_instances_at_a_time),
+        TEST(who_comes_among_the_first_of_a_lane_is_heard),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,11 +22,14 @@ enum {
     DUES = 2 * JOBS + 8,
     COOLDOWN_MS = 20000,
     HOLD_MS = 15000,
+    WAIT_MS = 20000,
+    LANE_MAX = 4,
 };
 
 static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "d0", "d1"};
 static const char *const keys[] = {"a", "b", "key c", "d", "e", "f"};
 static const char *const types[] = {"talk", "dev", "f2f"};
+static const uint64_t lanes[] = {7, 1, UINT64_C(1) << 63, UINT64_MAX - 1};
 static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
 
 /* What an op points to, for one of the two. */
@@ -161,6 +164,12 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     op->u.put.owner = 1 + below(play, 2);
     op->u.put.hold_ms = HOLD_MS;
     op->u.put.ttl_ms = chance(play, 30) ? 0 : RIG_TTL_MS;
+    if (op->verb != STORE_PUT || chance(play, 3))
+        return;
+    op->u.put.lane = lanes[below(play, COUNT_OF(lanes))];
+    op->u.put.priority = (int)below(play, 10);
+    op->u.put.wait_ms = below(play, WAIT_MS);
+    op->u.put.lane_max = chance(play, 2) ? LANE_MAX : 0;
 }
 
 static void make_reserve(struct play *play, struct store_op *op, int slot)
@@ -181,6 +190,20 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         op->u.put.candidates[i] = (struct store_candidate){
             .node = node, .hash = str_hash(node), .spare = chance(play, 10) ? 1 : 0};
     }
+}
+
+static void make_wait(struct play *play, struct store_op *op, int slot)
+{
+    const struct store_head *head = &play->heads[slot];
+
+    op->job = play->ids[slot];
+    op->attempt = head->id ? head->attempt + (head->state == JOB_RETRYING) : 1;
+    if (chance(play, 10))
+        op->attempt = 1 + (int)below(play, 3);
+    op->u.wait.lane = lanes[below(play, COUNT_OF(lanes))];
+    op->u.wait.priority = (int)below(play, 10);
+    op->u.wait.wait_ms = below(play, WAIT_MS);
+    op->u.wait.lane_max = chance(play, 2) ? LANE_MAX : 0;
 }
 
 static void make_commit(struct play *play, struct store_op *op, int slot)
@@ -298,10 +321,10 @@ struct share {
 };
 
 static const struct share mix[] = {
-    {STORE_RESERVE, 26},      {STORE_COMMIT, 16},   {STORE_FINISH, 32},       {STORE_PUT, 5},
-    {STORE_RENEW, 4},         {STORE_HOLD, 2},      {STORE_ADOPT, 3},         {STORE_DUE, 2},
-    {STORE_NODE_PUT, 5},      {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1},
-    {STORE_BREAKER_RESET, 1},
+    {STORE_RESERVE, 26}, {STORE_COMMIT, 16},       {STORE_FINISH, 29},   {STORE_PUT, 5},
+    {STORE_WAIT, 3},     {STORE_RENEW, 4},         {STORE_HOLD, 2},      {STORE_ADOPT, 3},
+    {STORE_DUE, 2},      {STORE_NODE_PUT, 5},      {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2},
+    {STORE_BREAKERS, 1}, {STORE_BREAKER_RESET, 1},
 };
 
 static const struct share calm_mix[COUNT_OF(mix)] = {
@@ -327,13 +350,16 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
 {
     bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE ||
                      op->verb == STORE_COMMIT || op->verb == STORE_FINISH ||
-                     op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE;
+                     op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE ||
+                     op->verb == STORE_WAIT;
 
     call->slot = about_job ? pick_job(play, op->verb) : -1;
     if (op->verb == STORE_PUT)
         make_put(play, op, call->slot);
     else if (op->verb == STORE_RESERVE)
         make_reserve(play, op, call->slot);
+    else if (op->verb == STORE_WAIT)
+        make_wait(play, op, call->slot);
     else if (op->verb == STORE_COMMIT)
         make_commit(play, op, call->slot);
     else if (op->verb == STORE_FINISH)
@@ -421,6 +447,10 @@ static void check_reads(struct play *play)
     struct store_op ops[2] = {{.verb = STORE_SESSION_GET}, {.verb = STORE_SESSION_GET}};
 
     same_nodes(&play->rigs[0], &play->rigs[1]);
+    same_lanes(&play->rigs[0], &play->rigs[1],
+               chance(play, 2) ? 0 : lanes[below(play, COUNT_OF(lanes))], below(play, 6));
+    same_lane(&play->rigs[0], &play->rigs[1], lanes[below(play, COUNT_OF(lanes))],
+              below(play, 2 * JOBS));
     check_jobs(play, STORE_JOB_GET, op);
     op = (struct store_op){.u.list.max = 20};
     if (chance(play, 2))
@@ -534,8 +564,8 @@ static void play_it(bool calm)
         pass(&play);
     }
     /* What is never accepted, or never refused, was not tried. */
-    for (int verb = STORE_PUT; !calm && verb <= STORE_NODE_DROP; verb++)
-        assert_true(play.answers[verb][true] > 0);
+    for (size_t i = 0; !calm && i < COUNT_OF(mix); i++)
+        assert_true(play.answers[mix[i].verb][true] > 0);
     assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);
     for (int k = 0; k < 2; k++) {
         assert_int_equal(rig_repairs(&play.rigs[k]), 0);

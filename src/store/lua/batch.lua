@@ -42,6 +42,11 @@ function readers.A()
   return {job = text(), owner = number(), hold = number()}
 end
 
+function readers.W()
+  return {job = text(), attempt = number(), lane = text(), priority = number(), wait = number(),
+    lane_max = number()}
+end
+
 function readers.D()
   return {max = number()}
 end
@@ -73,11 +78,11 @@ function readers.Z()
 end
 
 function readers.I()
-  return {version = text(), ttl = number(), f2f_ttl = number()}
+  return {version = text(), writes = number(), ttl = number(), f2f_ttl = number()}
 end
 
 function readers.Y()
-  return {version = text()}
+  return {version = text(), writes = number()}
 end
 
 function readers.L()
@@ -85,7 +90,7 @@ function readers.L()
 end
 
 function readers.T()
-  return {jobs_max = number()}
+  return {whole = text() == '1', jobs_max = number()}
 end
 
 function readers.S()
@@ -93,7 +98,7 @@ function readers.S()
 end
 
 function readers.U()
-  return {node = text(), kind = text(), incarnation = text()}
+  return {node = text(), kind = number(), incarnation = text()}
 end
 
 function readers.E()
@@ -111,24 +116,57 @@ local function server_now()
   return time[1] * 1000 + floor(time[2] / 1000)
 end
 
--- What every call reads and writes is one field: now, order, lapse_seq, version, gate_count,
--- open_count, wheel_at, ripe, total, active, bucket_count, kept, recover_until, generation, newest
--- bucket; and who called last. redis_nodes.c looks at the order.
-local STATE = '<i8i8i8i8i8i8i8i8i8i8i8i8i8sss'
-
 -- Tables are made when they are needed.
 local function unit_new(now, gen)
-  return setmetatable({
+  local unit = setmetatable({
     now = now, last = false, touched = false, order = 0, lapse_seq = 0, version = 0, gate_count = 0,
-    open_count = 0, wheel_at = 0, ripe = FOREVER, total = 0, active = 0, bucket_count = 0, kept = 0,
-    recover_until = 0, gen = gen, bucket = '', made = 0, noted = false, tidied = false, lost = 0,
-    moved = false,
+    open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
+    grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
+    unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, noted = false,
+    tidied = false, lost = 0, moved = false,
   }, LAZY)
+  layout.state.begin(unit)
+  return unit
 end
 
+-- "WRITTEN OLDEST NEWEST SINCE", see store/format.h. Can this library work with such records?
+local function formats_read(text)
+  formats.text = nil
+  if not text then return false end
+  local written, oldest, newest, since = string.match(text, '^(%d+) (%d+) (%d+) (%-?%d+)')
+  formats.written, formats.oldest = tonumber(written), tonumber(oldest)
+  formats.newest, formats.since = tonumber(newest), tonumber(since)
+  if not since or formats.oldest < FORMAT_OLDEST or formats.newest > FORMAT_NEWEST or
+    formats.written < formats.oldest or formats.written > formats.newest then
+    return false
+  end
+  formats.text = text
+  layout_use(formats.written)
+  return true
+end
+
+-- The first call of all: nobody knows yet what others read that are there, too.
+local function formats_begin(now)
+  formats.written, formats.oldest, formats.newest = FORMAT_OLDEST, FORMAT_OLDEST, FORMAT_OLDEST
+  formats.since, formats.changed = now, true
+  layout_use(FORMAT_OLDEST)
+end
+
+local function write_formats()
+  call('HSET', KEY .. 'meta', 'format', formats.written .. ' ' .. formats.oldest .. ' ' ..
+    formats.newest .. ' ' .. formats.since)
+  formats.text, formats.changed = nil, false -- and the next batch begins anew
+end
+
+-- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
 local function begin_batch(now, gen, known)
-  local packed = call('HGET', KEY .. 'meta', 'state')
-  if not packed or packed ~= kept.state then
+  local got = call('HMGET', KEY .. 'meta', 'state', 'format')
+  local packed, text = got[1], got[2]
+  local is_other = text ~= formats.text
+  if packed and is_other and not formats_read(text) then return text or '' end
+  formats.changed = false
+  if not packed then formats_begin(now) end
+  if not packed or is_other or packed ~= kept.state then
     kept.jobs, kept.nodes, kept.counts, kept.unit = {}, {}, {}, nil
   end
   kept.state = nil -- until this batch has come to its end
@@ -137,12 +175,15 @@ local function begin_batch(now, gen, known)
     U.last = U.now
     U.now = now
   elseif packed then
-    U.last, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count, U.wheel_at, U.ripe,
-      U.total, U.active, U.bucket_count, U.kept, U.recover_until, U.gen, U.bucket =
-      unpack_struct(STATE, packed)
+    records.state[byte(packed)].read(U, packed)
+    U.last, U.now = U.now, now
   elseif known ~= '' then
     recover_begin() -- whoever calls knew another generation: this store was emptied
   end
+  if (U.last and now - U.last > AWAY_MS) or now < formats.since then
+    formats.since, formats.changed = now, true -- nobody could say that they are there
+  end
+  return nil
 end
 
 -- Reads an op that is no row.
@@ -185,12 +226,12 @@ local function run_op(op)
   return verbs[op.verb](op)
 end
 
--- Nothing is out of the ordinary: no breaker counts failures, nothing ran out, no recovery goes on.
+-- Nothing is out of the ordinary: no breaker counts failures, nothing ran out, no recovery goes on, and
+-- there is room for more.
 local function is_plain()
-  return U.gate_count == 0 and U.now < U.ripe and U.now >= U.recover_until
+  return U.gate_count == 0 and U.clock < U.ripe and U.now >= U.recover_until and U.full < FULL
 end
 
-local ANSWERS = 5 -- what stands before those of the ops
 local answers = {} -- the first nil ends them. They outlive the batch, as they would have to grow again
 
 -- The verb itself. Answers the steps that are possible after it.
@@ -242,19 +283,21 @@ local function end_batch(count)
     write_lapsed()
   end
   write_jobs()
+  if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
+  write_holds()
   write_nodes()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end
     if next(U.dirty_idems) then write_idems() end
     if next(U.callbacks) then write_callbacks() end
     publish_nodes()
+    lanes.publish()
   end
   if U.noted then write_sessions() end
+  if formats.changed then write_formats() end
   U.order = U.order + count
-  local state = pack(STATE, U.now, U.order, U.lapse_seq, U.version, U.gate_count, U.open_count,
-    U.wheel_at, U.ripe, U.total, U.active, U.bucket_count, U.kept, U.recover_until, U.gen, U.bucket,
-    U.instance)
+  local state = layout.state.pack(U)
   call('HSET', KEY .. 'meta', 'state', state)
   keep_batch(state)
 end
@@ -264,7 +307,9 @@ end
 -- from another master a while ago, the time after which one of the fast ops may not begin (0: none),
 -- the number of ops, of rows, of their terms and of their texts; the columns, and the rests of the rows;
 -- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers
--- {now, order of the first op - 1, generation, open breakers, leases taken back, answers...}.
+-- {now, order of the first op - 1, generation, open breakers, leases taken back, how far now is ahead of
+-- the steady clock, answers...}; when
+-- nothing was done because it is too late {now, 'LATE'}, because of the format {now, 'FORMAT', what it is}.
 local function batch(keys, args)
   if not call then begin_library() end
   A, at = args, HEAD_ARGS
@@ -272,21 +317,24 @@ local function batch(keys, args)
     unpack_struct('<i8i8i8i8i8Bi8I4I4I4I4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
-  begin_batch(now, args[5], args[6])
+  local refused = begin_batch(now, args[5], args[6])
+  if refused then return {now, 'FORMAT', refused} end
   U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
+  pass_time()
   wheel_turn()
   local codes, ids, nodes, kinds, firsts = columns.read(args[2], args[3], count, rows, terms)
   local others = rows < count and read_ops(codes, texts) or NOTHING
-  if not (others[1] and others[1].verb == 'I' and not others_live()) then pass_time(U.last) end
   answers[1], answers[2], answers[3] = now, U.order, U.gen
   run_ops(others, early == 0 or now <= early, codes, ids, nodes, kinds, firsts)
   end_batch(count)
-  answers[4], answers[5] = U.open_count, U.lost
+  if TEST_CLOCK then note_work() end
+  answers[4], answers[5], answers[6] = U.open_count, U.lost, U.offset
   U, A = nil, nil -- what stays is looked at by every round of Lua's collector
   return answers
 end
 
-redis.register_function(LIBRARY .. '_batch', batch)
+-- When Redis is at its maxmemory, what is there goes on and makes room: see memory_look().
+redis.register_function({function_name = LIBRARY .. '_batch', callback = batch, flags = {'allow-oom'}})
 
 end

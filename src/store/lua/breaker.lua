@@ -1,12 +1,8 @@
 -- Breakers, as model/breaker.c and store/breakers.c have them: one for each node x type that failed
 -- lately. A probe is tied to the lease of its job.
-local EVENT = {NONE = 0, TRIPPED = 1, PROBE_FAILED = 2, RECOVERED = 3} -- enum breaker_event
-local TYPE_MAX = 32
-local cursor_get, cursor_set -- where a chore goes on the next time
 local breaker_allows, breaker_probe, breaker_settle, breakers_tidy, write_gates
 do
-local CLOSED, OPEN, HALF_OPEN = 0, 1, 2
-local BREAKERS_MAX = 16384
+local CLOSED, OPEN, HALF_OPEN = BREAKER.CLOSED, BREAKER.OPEN, BREAKER.HALF_OPEN
 
 local function gate_read(key, text)
   local state, failures, opened, changed, probe =
@@ -33,7 +29,7 @@ end
 
 -- All is well nearly always: then a dispatch pays nothing.
 local function gate_find(node, type)
-  if U.threshold == 0 or U.gate_count == 0 or type == '' or #type > TYPE_MAX then return nil end
+  if U.threshold == 0 or U.gate_count == 0 or type == '' or #type > LIMIT.TYPE then return nil end
   return gate_of(node .. '|' .. type)
 end
 
@@ -78,7 +74,7 @@ local function gate_forget(g)
 end
 
 local function gate_add(node, type)
-  if U.gate_count >= BREAKERS_MAX then
+  if U.gate_count >= LIMIT.BREAKERS then
     local key = call('HRANDFIELD', KEY .. 'breakers')
     local old = key and gate_of(key)
     if old then
@@ -223,7 +219,7 @@ function verbs.B()
     local j = g.probe ~= '' and job_get(g.probe)
     if g.state == OPEN and U.now - g.opened >= U.cooldown then g.state = HALF_OPEN end
     answer[#answer + 1] = g.state .. ',' .. g.failures .. ',' .. g.opened .. ',' ..
-      (j and j.due or 0) .. ',' .. g.key
+      (j and (j.due < FOREVER and j.due + U.offset or j.due) or 0) .. ',' .. g.key
   end
   return answer
 end

@@ -1,133 +1,241 @@
 -- What every instance does once a second: it tidies up. A block, because Lua has room for 200 locals.
+local LOOK_JOBS = 256 -- so many new ones, and the memory is looked at
+local memory_look
 do
 
--- The auditor of ruling 5: recounts nodes from the leases they list, a part at a time.
+local AUDIT_NODE, AUDIT_MAX = 2048, 512 -- leases: a node with more is not recounted; one call looks at so many
+
+-- The auditor of ruling 5: recounts a node from its leases. Answers what it put right, and how many there are.
 local function audit_node(n)
-  local reserved, running, ids, held, repairs = 0, 0, {}, {}, 0
-  for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
+  local count = call('SCARD', KEY .. 'h:' .. n.id)
+  if count > AUDIT_NODE then return 0, 1 end
+  local reserved, running, repairs = 0, 0, 0
+  local ids = count > 0 and call('SMEMBERS', KEY .. 'h:' .. n.id) or {}
   jobs_prefetch(ids)
   for _, id in ipairs(ids) do
     local j = job_get(id)
-    if j and j.lease ~= NONE and j.node == n.id then
-      held[#held + 1] = ' ' .. id
-      if j.epoch == n.epoch then
-        if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
-      end
+    if not j or j.lease == NONE or j.node ~= n.id then
+      holds_of(n.id)[id] = false
+    elseif not is_orphaned(j) then
+      if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
     end
   end
-  local leases = concat(held)
   if reserved ~= n.reserved then repairs = repairs + 1 end
   if running ~= n.running then repairs = repairs + 1 end
-  if repairs > 0 or leases ~= n.leases then
-    n.reserved, n.running, n.leases = reserved, running, leases
+  if repairs > 0 then
+    n.reserved, n.running = reserved, running
     node_changed(n)
   end
-  return repairs
+  return repairs, count
 end
 
+-- A part of a page of nodes: the cursor tells the page, and how many of it were looked at.
 local function audit()
-  local page = call('HSCAN', KEY .. 'n', cursor_get('audit'), 'COUNT', 64)
-  local repairs = 0
-  cursor_set('audit', page[1])
-  for i = 1, #page[2], 2 do
-    local n = node_get(page[2][i])
-    if n then repairs = repairs + audit_node(n) end
+  local cursor, done = string.match(cursor_get('audit') .. ' 0', '^(%d+) (%d+)')
+  local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', 64)
+  local repairs, looked, at = 0, 0, 2 * tonumber(done)
+  write_holds()
+  while at < #page[2] and looked < AUDIT_MAX do
+    local n = node_get(page[2][at + 1])
+    local put_right, count = 0, 0
+    if n then put_right, count = audit_node(n) end
+    repairs, looked, at = repairs + put_right, looked + count, at + 2
   end
+  cursor_set('audit', at < #page[2] and cursor .. ' ' .. at / 2 or page[1])
   return repairs
 end
 
--- A bucket is empty, or over.
-local function bucket_forget(bucket)
-  local left = tonumber(call('HGET', KEY .. 'counts', bucket) or '0')
-  if bucket == U.bucket then
-    left = left + U.bucket_count
-    U.bucket, U.bucket_count = '', 0
+-- How near Redis is to its maxmemory. The function may write all the same (allow-oom), so it is the rules
+-- here that keep it below. 1: finished jobs go before their time, until there is room; FULL: and no new
+-- work comes in. Without a maxmemory, or the right to ask, there is always room.
+function memory_look()
+  U.unlooked = 0
+  local info = redis.pcall('INFO', 'memory')
+  local used, max, aside
+  if type(info) == 'string' then
+    used, max = string.match(info, '\nused_memory:(%d+)'), string.match(info, '\nmaxmemory:(%d+)')
+    aside = string.match(info, '\nmem_not_counted_for_evict:(%d+)')
   end
-  U.total = U.total - left
-  call('HDEL', KEY .. 'counts', bucket)
-  call('ZREM', KEY .. 'buckets', bucket)
+  used, max = tonumber(used or 0) - tonumber(aside or 0), tonumber(max or 0)
+  if max == 0 or 8 * used < 7 * max then
+    U.full = 0
+  elseif 16 * used >= 15 * max then
+    U.full = FULL
+  elseif U.full ~= FULL then
+    U.full = 1
+  end
 end
 
--- Buckets whose jobs all changed too long ago, some at a time: the oldest may live on for long. One
--- with a callback that waits is kept.
-local function purge_old()
-  local from = tonumber(cursor_get('purge'))
-  local list = call('ZRANGE', KEY .. 'buckets', from, from + 7)
-  cursor_set('purge', #list == 8 and from + 7 or 0)
-  for i = 1, #list do
-    local bucket = list[i]
-    local left = call('PTTL', KEY .. 'j:' .. bucket)
-    if left == -2 or (left >= 0 and left < BUCKET_SPARE_MS) then
-      local waits = call('ZRANGEBYLEX', KEY .. 'callbacks', '[' .. bucket, '[' .. bucket .. '~',
-        'LIMIT', 0, 1)
-      if #waits > 0 then
-        bucket_keep(bucket, false)
-      else
-        call('UNLINK', KEY .. 'j:' .. bucket, KEY .. 'l:' .. bucket)
-        bucket_forget(bucket)
-      end
+-- The span behind the one that was walked to its end; nil: there is none.
+local function next_span(span)
+  if span ~= '' and call('EXISTS', KEY .. 'l:' .. span) == 0 then
+    call('ZREM', KEY .. 'spans', span)
+    if U.span == span then U.span = '' end
+  end
+  return call('ZRANGEBYLEX', KEY .. 'spans', span == '' and '-' or '(' .. span, '+', 'LIMIT', 0, 1)[1]
+end
+
+local MEMBERS = 32 -- of a list, that are read at once
+
+-- Shows visit() all jobs, the oldest first: each member of the lists behind `at` ('': from the start),
+-- until it answers true or saw `left` jobs. Answers where to go on; nil: those were all.
+local function lists_walk(at, left, visit)
+  while left > 0 do
+    local list = KEY .. 'l:' .. sub(at, 1, SPAN)
+    local page = at == '' and {} or call('ZRANGEBYLEX', list, '(' .. at, '+', 'LIMIT', 0, MEMBERS)
+    for i = 1, #page do
+      local ids = {}
+      for from = 1, #page[i], JOB_ID do ids[#ids + 1] = sub(page[i], from, from + JOB_ID - 1) end
+      if left <= 0 or visit(list, page[i], ids) then return at end
+      at, left = ids[1] .. '~', left - #ids
+    end
+    if #page < MEMBERS then
+      at, left = next_span(sub(at, 1, SPAN)), left - 1
+      if not at then return nil end
     end
   end
+  return at
 end
 
--- Of the jobs of one member of a list, those that may go and must; the others stay.
-local function purge_part(key, part, fields, jobs_max)
-  local ids, kept, gone = {}, {}, 0
-  for at = 1, #part, 14 do ids[#ids + 1] = sub(part, at, at + 13) end
-  jobs_prefetch(ids)
-  for _, id in ipairs(ids) do
-    local j = job_get(id)
-    if U.total - U.active - gone > jobs_max and
-      (not j or (is_over(j) and j.callback ~= CALLBACK.PENDING)) then
-      gone = gone + 1
-      for _, tail in ipairs({'', ':s', ':h', ':r', ':k', ':a'}) do fields[#fields + 1] = id .. tail end
-      U.jobs[id], U.raw[id], U.dirty[id] = false, false, nil
+-- The purge: finished jobs go that are too old or too many, the oldest first. It walks the lists of all
+-- spans and goes on where it stopped, a part in each call, so that neither jobs that live long nor those that
+-- wait for a callback are in the way of those behind them. As store/purge.c.
+local purge
+do
+local LOOK_MAX = 1024 -- jobs one call looks at
+local PAUSE_MS = 1000
+
+local function is_crowded(jobs_max)
+  return U.full > 0 or (jobs_max > 0 and U.total - U.active > jobs_max)
+end
+
+local function is_old(ms)
+  return U.retention > 0 and U.now - ms > U.retention
+end
+
+local function purge_job(id, packed, fields)
+  fields[#fields + 1], fields[#fields + 2] = id, id .. ':s'
+  if packed then
+    local at = records.job[byte(packed)].at
+    if byte(packed, at.told) == TOLD_TEXT then fields[#fields + 1] = id .. ':h' end
+    if byte(packed, at.outside) == 1 then fields[#fields + 1] = id .. ':r' end
+    if byte(packed, at.has_key) == 1 then
+      local key = call('HGET', KEY .. 'j:' .. bucket_of(id), id .. ':k')
+      if key and keys.get(key) == id then keys.drop(key) end
+      fields[#fields + 1], fields[#fields + 2] = id .. ':k', id .. ':a'
+    end
+  end
+  U.jobs[id], U.raw[id], U.total = false, false, U.total - 1
+end
+
+local function may_go(packed, jobs_max)
+  if not packed then return true end -- somebody deleted it here
+  local at = records.job[byte(packed)].at
+  return byte(packed, at.place) == AT_NOWHERE and byte(packed, at.callback) ~= CALLBACK.PENDING and
+    (is_crowded(jobs_max) or is_old(unpack_struct('<i6', packed, at.updated)))
+end
+
+-- Of the jobs of one member of a list those go that must; the others stay. Answers how many went.
+local function purge_member(list, member, ids, got, jobs_max)
+  local stay, fields = {}, {}
+  for i = 1, #ids do
+    if may_go(got[i], jobs_max) then
+      purge_job(ids[i], got[i], fields)
     else
-      kept[#kept + 1] = id
+      stay[#stay + 1] = ids[i]
     end
   end
-  if gone > 0 then
-    call('ZREM', key, part)
-    if #kept > 0 then call('ZADD', key, 0, concat(kept)) end
-  end
-  return gone, #kept > 0 and 1 or 0
+  if #fields == 0 then return 0 end
+  call_in_parts('HDEL', KEY .. 'j:' .. bucket_of(ids[1]), fields)
+  call('ZREM', list, member)
+  if #stay > 0 then call('ZADD', list, 0, concat(stay)) end
+  return #ids - #stay
 end
 
-local function purge_bucket(bucket, budget, jobs_max)
-  local key, at = KEY .. 'l:' .. bucket, 0
-  local fields, gone = {}, 0
-  while budget > 0 and U.total - U.active - gone > jobs_max do
-    local part = call('ZRANGE', key, at, at)[1]
-    if not part then break end
-    local less, stays = purge_part(key, part, fields, jobs_max + gone)
-    gone, at, budget = gone + less, at + stays, budget - #part / 14
-  end
-  if gone > 0 then
-    call_in_parts('HDEL', KEY .. 'j:' .. bucket, fields)
-    bucket_count(bucket, -gone)
-  end
-  if call('EXISTS', key) == 0 then bucket_forget(bucket) end
-  return budget
-end
-
--- No more finished ones than allowed: the oldest go first, a part at a time.
-local function purge_many(jobs_max)
-  if U.total - U.active <= jobs_max then return end
+-- Answers whether the next call should come soon.
+function purge(jobs_max)
+  local kept_look, at = string.match(cursor_get('purge'), '^(%d+) (%S*)$')
+  local look = tonumber(kept_look or 0)
+  if look > U.now + U.retention + PAUSE_MS then look = 0 end -- the clock was set back
+  if not is_crowded(jobs_max) and (U.retention <= 0 or U.now < look) then return 0 end
   write_jobs() -- what this batch made is in the lists, too
-  local list = call('ZRANGE', KEY .. 'buckets', 0, 63)
-  local budget = 1024
-  for i = 1, #list do
-    if budget <= 0 or U.total - U.active <= jobs_max then return end
-    budget = purge_bucket(list[i], budget, jobs_max)
-  end
+  local gone, young = 0, nil
+  at = lists_walk(at or '', LOOK_MAX, function(list, member, ids)
+    local got = records_read(ids, 1, #ids)
+    local created = got[1] and unpack_struct('<i6', got[1], records.job[byte(got[1])].at.created)
+    if not is_crowded(jobs_max) then
+      if U.retention <= 0 then return true end
+      if created and not is_old(created) then young = created end
+      if young then return true end
+    end
+    gone = gone + purge_member(list, member, ids, got, jobs_max)
+  end)
+  look = 0
+  if young then at, look = nil, later(young, U.retention + 1) end
+  if not at and not young then look = U.now + PAUSE_MS end -- all others are active
+  cursor_set('purge', string.format('%.0f', look) .. ' ' .. (at or ''))
+  return (gone > 0 or at) and (is_crowded(jobs_max) or (at and gone > 0)) and 1 or 0
+end
 end
 
+local REWRITE_MAX = 512 -- nodes or jobs one call looks at
+
+local function rewrite_nodes(cursor)
+  local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', REWRITE_MAX)
+  for i = 1, #page[2], 2 do
+    local n = byte(page[2][i + 1]) ~= layout.format and node_get(page[2][i])
+    if n then node_changed(n) end
+  end
+  return page[1]
+end
+
+-- Not as a change of the job, which would keep it longer. Of one that this batch has, its own is right.
+local function rewrite_jobs(ids)
+  local set, got = {}, records_read(ids, 1, #ids)
+  for i = 1, #ids do
+    local id, packed = ids[i], got[i]
+    local is_other = packed and byte(packed) ~= layout.format
+    if is_other and U.jobs[id] == nil then
+      U.raw[id], kept.jobs[id] = nil, nil
+      set[#set + 1], set[#set + 2] = id, layout.job.pack(job_read(id, packed))
+    elseif is_other and U.jobs[id] then
+      job_changed(U.jobs[id])
+    end
+  end
+  if #set > 0 then call_in_parts('HSET', KEY .. 'j:' .. bucket_of(ids[1]), set, 2) end
+end
+
+-- Records that have another format than is written are written again, a part in each call: first the
+-- nodes, then the jobs. When all were looked at, one format is left. Answers whether there is more to do.
+local function rewrite()
+  if formats.oldest == formats.newest or formats.written ~= layout.format then return 0 end
+  local target, at, cursor = string.match(cursor_get('rewrite'), '^(%d+) (%S*) (%d+)$')
+  if tonumber(target) ~= layout.format then at, cursor = '', '0' end
+  if at ~= '' then
+    at = lists_walk(at, REWRITE_MAX, function(_, _, ids) rewrite_jobs(ids) end)
+  else
+    cursor = rewrite_nodes(cursor)
+    if cursor == '0' then at = next_span('') end
+  end
+  if at then
+    cursor_set('rewrite', layout.format .. ' ' .. at .. ' ' .. cursor)
+    return 1
+  end
+  cursor_set('rewrite', '0')
+  formats.oldest, formats.newest, formats.changed = layout.format, layout.format, true
+  return 0
+end
+
+-- Once a second the whole of it; while there is much to purge, that alone, more often.
 function verbs.T(op)
-  breakers_tidy()
-  U.tidied = true -- and nothing is kept longer than that
-  local repairs = audit()
-  if U.retention > 0 then purge_old() end
-  if op.jobs_max > 0 then purge_many(op.jobs_max) end
-  return {ERR.OK, false, false, repairs}
+  local repairs, more = 0, 0
+  if op.whole then
+    breakers_tidy()
+    U.tidied = true -- and nothing is kept longer than that
+    more = rewrite()
+    repairs = audit() + lanes.audit()
+  end
+  if op.whole or U.full > 0 then memory_look() end
+  return {ERR.OK, false, false, repairs, more, purge(op.jobs_max), U.full}
 end
 end

@@ -9,17 +9,19 @@
 columns.steps = {} -- by code: the fast way; answers the counters of the node and the record of the job
 
 function columns.make() -- a function, as the one around it has no room for more locals
-local ZERO = '\0\0\0\0\0\0' -- no time
-local PUT, RESERVE, COMMIT, FINISH = 1, 2, 3, 4 -- a code is one of these and the sum of what holds
-local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = 8, 16, 32, 64
+-- A code is one of these and the sum of what holds.
+local PUT, RESERVE, COMMIT, FINISH = CODE.PUT, CODE.RESERVE, CODE.COMMIT, CODE.FINISH
+local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.MORE_TEXT, CODE.FRESH
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
+local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
 
 do
-local formats = {c14 = {}, s = {}, Bc0 = {}} -- each so many times
+local ID = 'c' .. JOB_ID
+local formats = {[ID] = {}, s = {}, Bc0 = {}} -- each so many times
 
 -- One call that answers a list costs a fraction of a call for each of it. The last that struct.unpack
 -- answers is where it stopped.
@@ -37,7 +39,7 @@ function columns.read(packed, more, count, rows, term_count)
   firsts = {byte(packed, from, from + rows - 1)}
   from = from + rows
   kinds = {byte(packed, from, from + rows - 1)}
-  ids, from = list('c14', rows, packed, from + rows)
+  ids, from = list(ID, rows, packed, from + rows)
   nodes, from = list('s', rows, packed, from)
   terms = list('Bc0', term_count, packed, from)
   rests, rest_of_row, rest_at = more, 1, 1
@@ -64,17 +66,17 @@ end
 
 local function put_fast(op, k)
   local rest, from = rest_of(k), nil
-  op.ttl, op.callback, op.timeout, op.owner, op.max, from = unpack_struct('<i8Bxi6I4B', terms[kinds[k]])
-  op.type = sub(terms[kinds[k]], from + 2)
+  op.ttl, op.callback, op.timeout, op.owner, op.max, from = unpack_struct(TERM, terms[kinds[k]])
+  op.type = sub(terms[kinds[k]], from)
   op.attempt, op.hold, op.has_spec, op.has_idem = 1, 0, 1, 0
-  op.not_after, from = unpack_struct('<i8', rest)
+  op.not_after, from = unpack_struct(PACKED.BOUND, rest)
   return rest, from
 end
 
 local function put_long(op, k)
   local rest, from, last = rest_of(k), nil, nil
   last, op.has_spec, op.has_idem, op.attempt, op.hold, op.ttl, op.callback, op.timeout, op.owner, op.max,
-    op.not_after, op.type, from = unpack_struct('<BBBi4i8i8Bi8I4i4i8Bc0', rest)
+    op.not_after, op.type, from = unpack_struct(PACKED.PUT_REST .. 'Bc0', rest)
   op.last = last == 1
   return rest, from
 end
@@ -83,10 +85,14 @@ local function put_op(k, letter, code)
   local op = op_of(k, letter)
   local rest, from = (is_fast[code] and put_fast or put_long)(op, k)
   local spare, count
-  spare, count, from = unpack_struct('<i4B', rest, from)
+  spare, count, from = unpack_struct(PACKED.COUNT_REST, rest, from)
   op.callback = op.callback == 1
   op.nodes, op.spares = {count > 0 and nodes[k] or nil}, {spare}
-  for i = 2, count do op.spares[i], op.nodes[i], from = unpack_struct('<i4Bc0', rest, from) end
+  for i = 2, count do op.spares[i], op.nodes[i], from = unpack_struct(PACKED.NODE_REST .. 'Bc0', rest, from) end
+  if letter == 'P' then
+    op.lane, from = unpack_struct('c8', rest, from)
+    op.priority, op.wait, op.lane_max = unpack_struct(PACKED.WAIT_REST, rest, from)
+  end
   if op.has_spec == 1 then op.spec = text() end
   if has_more[code] then op.session, op.pool, op.lang_pair = text(), text(), text() end
   if op.has_idem == 1 then op.idem, op.fingerprint = text(), text() end
@@ -96,27 +102,26 @@ end
 local function commit_op(k, letter, code)
   local op, has_node = op_of(k, letter), 1
   if is_fast[code] then
-    op.attempt, op.not_after = firsts[k], unpack_struct('<i8', rest_of(k))
-    op.ttl, op.f2f_ttl, op.stop_grace = unpack_struct('<i8i8i8', terms[kinds[k]])
+    op.attempt, op.not_after = firsts[k], unpack_struct(PACKED.BOUND, rest_of(k))
+    op.ttl, op.f2f_ttl, op.stop_grace = unpack_struct(PACKED.COMMIT_TERM, terms[kinds[k]])
   else
     has_node, op.attempt, op.not_after, op.ttl, op.f2f_ttl, op.stop_grace =
-      unpack_struct('<Bi4i8i8i8i8', rest_of(k))
+      unpack_struct(PACKED.COMMIT_REST, rest_of(k))
   end
   op.node = has_node == 1 and nodes[k] or nil
+  op.send = has_more[code] and unpack_struct(PACKED.SEND, text()) or 0
   return op
 end
-
-local DONE_OUTCOME = 0 -- enum store_outcome
 
 local function finish_op(k, letter, code)
   local op, has_node, has_reason = op_of(k, letter), 1, 0
   if is_fast[code] then
-    op.attempt, op.outcome, op.owner, op.hold, op.speaks = firsts[k], DONE_OUTCOME, 0, 0, true
-    op.not_after = unpack_struct('<i8', rest_of(k))
+    op.attempt, op.outcome, op.owner, op.hold, op.speaks = firsts[k], OUTCOME.DONE, 0, 0, true
+    op.not_after = unpack_struct(PACKED.BOUND, rest_of(k))
   else
     local left, want_record, speaks
     has_node, op.attempt, op.not_after, op.outcome, has_reason, left, want_record, speaks, op.owner,
-      op.hold = unpack_struct('<Bi4i8BBBBBI4i8', rest_of(k))
+      op.hold = unpack_struct(PACKED.FINISH_REST, rest_of(k))
     op.left, op.want_record, op.speaks = left == 1, want_record == 1, speaks == 1
   end
   op.node = has_node == 1 and nodes[k] or nil
@@ -145,7 +150,7 @@ end
 -- A node has its counters as one number. What runs must stay below the first: no node may have more
 -- than a million.
 local ONE_RESERVED, ONE_RUNNING = 16777216, 1
-local now
+local now, clock -- terms are by the clock
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local touched -- has a verb of this batch records of its own?
 local raw -- that of U, if there is any
@@ -153,21 +158,18 @@ local is_asked -- have the records of all rows been asked for?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
-local this_moment -- now, packed
+local job, node_of -- the layouts that are written. The steps put the parts of a job together in their order:
+  -- first, times, ran, made; about, and its texts
+local TIMES, RAN, MADE, ABOUT, TEXTS, DUE, TIMEOUT, SENT, EPOCH -- where these begin
+local never_ran, ended_now -- a `ran` and `times`
 
 -- A phase is what jobs have in common that took the same step in the same batch: a record is `head`,
--- with the times of its beginning (`filed`) last, and `back`. `ran` is from when to when it may run,
--- `limit` how long, `due` when its lease ends, `stage` what may come next.
+-- whose last parts are `ran`, from when to when it may run, and `made`; and `back`, which begins with
+-- `about`. `limit` is how long it may run, `due` when its lease ends, `stage` what may come next.
 local stages = {} -- by the first bytes of a record: what may come next, and what they become then
 local begun -- by kind: the phase of jobs that begin
 local acked -- by kind, and the phase they were in: that of jobs whose ACK came
 local ended -- by the phase they were in: what the records of jobs that are done begin with
-local BACK = 58 -- where `back` begins
-local NODE_AT = 75 -- and in it the node; its type follows, each with a zero behind it
-
-local function moment(ms)
-  return pack('<i6', ms)
-end
 
 function columns.forget()
   begun = {}
@@ -180,8 +182,8 @@ function columns.resume()
 end
 
 function columns.open()
-  now, jobs, known, is_asked, bucket, changes = U.now, kept.jobs, kept.nodes, false, nil, 0
-  begun, acked, ended, this_moment = {}, {}, {}, moment(now)
+  now, clock, jobs, known, is_asked, bucket, changes = U.now, U.clock, kept.jobs, kept.nodes, false, nil, 0
+  begun, acked, ended, ended_now = {}, {}, {}, job.times(0, now, now)
   columns.resume()
 end
 
@@ -214,50 +216,36 @@ function columns.ask()
   columns.resume()
 end
 
-local function first_bytes(state, lease, attempt, place, told, callback, timed)
-  return char(state, lease, attempt, NONE, 0, place, told, callback, timed)
+-- The node was read again since the job was: is its epoch the same?
+local function join(j, n)
+  if j.node.id ~= n.id or j.node.epoch ~= n.epoch then return false end
+  j.node = n
+  return true
 end
 
-local join, keep_job
-do
--- Where its list has the job; nil when it has not.
-local function place_of(n, id)
-  local wanted = ' ' .. id
-  for place = 1, n.count do
-    if n[place] == wanted then return place end
-  end
-end
-
--- The node was read again since the job was: is it there?
-function join(j, id, n)
-  local place = j.node.id == n.id and place_of(n, id)
-  if place then j.node, j.at = n, place end
-  return place
-end
-
--- What is kept of a job: its phase, its node and where in the list of that, and the rest of its record;
--- nil when it is not one that goes well, or a verb of this batch has its own of it.
-function keep_job(id, n)
+-- What is kept of a job: its phase, its node, and the rest of its record; nil when it is not one that goes
+-- well, or a verb of this batch has its own of it.
+local function keep_job(id, n)
   columns.ask()
   local packed = raw[id]
   if not packed or (touched and U.jobs[id] ~= nil) then return nil end
-  local first, due = unpack_struct('<c9i6', packed)
-  -- One that stands on the wheel and in the list of a node holds a slot there: its lease is neither
-  -- over nor of an old epoch.
-  local place = stages[first] and place_of(n, id)
-  if not place then return nil end
+  local first = sub(packed, 1, TIMES - 1)
+  -- One that stands on the wheel and is of the node's epoch holds a slot there.
+  if not stages[first] or unpack_struct('<I4', packed, EPOCH) ~= n.epoch or
+    sub(packed, TEXTS, TEXTS + #n.id) ~= n.id .. '\0' then
+    return nil
+  end
   local j = {
-    back = sub(packed, BACK), node = n, at = place,
+    back = sub(packed, ABOUT), node = n,
     phase = {
-      head = sub(packed, 1, BACK - 1), filed = sub(packed, 40, BACK - 1), ran = sub(packed, 28, 39),
-      limit = unpack_struct('<i6', packed, 62), due = due, stage = stages[first],
-      is_f2f = sub(packed, NODE_AT + #n.id + 1, NODE_AT + #n.id + 4) == 'f2f\0',
+      head = sub(packed, 1, ABOUT - 1), made = sub(packed, MADE, ABOUT - 1),
+      ran = sub(packed, RAN, MADE - 1), limit = unpack_struct('<i6', packed, TIMEOUT),
+      due = unpack_struct('<i6', packed, DUE), stage = stages[first],
+      is_f2f = sub(packed, TEXTS + #n.id + 1, TEXTS + #n.id + 4) == 'f2f\0',
     },
   }
   jobs[id], raw[id] = j, nil
   return j
-end
-
 end
 
 -- What answers tell of a node that would have these counters. Nodes with the same health and limits
@@ -265,7 +253,7 @@ end
 local function counts_text(n, counts)
   local text = n.texts[counts]
   if not text then
-    text = n.health .. pack('<i4i4', floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits
+    text = node_of.counts(n.health, floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits
     n.texts[counts] = text
   end
   return text
@@ -277,60 +265,58 @@ local function texts_of(health, limits)
   return texts
 end
 
--- `room` is how many it takes; none that is not ready takes any. The list has a part for each job that
--- holds a slot, '' where one was; 0 and -1 are for what stands before them in its text.
+-- `room` is how many it takes; none that is not ready takes any. `taken` and `ended`: jobs that got a lease of it
+-- in this batch, and those whose lease ended.
 local function keep_node(node)
   columns.ask()
   local packed = U.raw_nodes[node]
-  if not packed or (touched and U.nodes[node] ~= nil) then return nil end
-  local health, reserved, running, max, own = unpack_struct('<Bi4i4i4xxxxc19', packed)
+  if not packed or byte(packed) ~= layout.format or (touched and U.nodes[node] ~= nil) then return nil end
+  local at, from = node_of.at, node_of.from
+  local health, reserved = byte(packed, at.health), unpack_struct('<i4', packed, at.reserved)
+  local running, max = unpack_struct('<i4', packed, at.running), unpack_struct('<i4', packed, at.max)
   if health == HEALTH.NONE or reserved < 0 or running < 0 or reserved >= ONE_RESERVED or
     running >= ONE_RESERVED then
     return nil
   end
-  local letter, limits = char(health), sub(packed, 10, COUNTS_BYTES)
+  local limits = sub(packed, from.limits, from.facts - 1)
   local n = {
     id = node, room = health == HEALTH.READY and max > 0 and max - reserved - running or -FOREVER,
-    counts = ONE_RESERVED * reserved + running, health = letter, limits = limits,
-    texts = texts_of(letter, limits), epoch = sub(packed, 14, 17), backs = {}, is_changed = false,
-    count = 0, holes = 0, [0] = own,
+    counts = ONE_RESERVED * reserved + running, health = health, limits = limits,
+    texts = texts_of(health, limits), epoch = unpack_struct('<I4', packed, at.epoch), backs = {},
+    is_changed = false, facts = sub(packed, from.facts), key = KEY .. 'h:' .. node, taken = {}, takes = 0,
+    ended = {}, ends = 0,
   }
-  for from = NODE_BYTES + 1, #packed, 15 do -- a space and an id
-    n.count = n.count + 1
-    n[n.count] = sub(packed, from, from + 14)
-  end
   known[node] = n
   return n
 end
 
-do
--- Where jobs were goes when it is most of the list.
-local function list_shrink(n)
-  local live = 0
-  for place = 1, n.count do
-    local part = n[place]
-    if part ~= '' then
-      live = live + 1
-      n[live] = part
-      local j = jobs[sub(part, 2)]
-      if j then j.at = live end
-    end
-  end
-  n.count, n.holes = live, 0
-end
-
 function columns.node_text(n)
-  if n.holes > 8 and 2 * n.holes > n.count then list_shrink(n) end
-  n[-1] = counts_text(n, n.counts)
-  return concat(n, '', -1, n.count)
-end
-
+  return counts_text(n, n.counts) .. n.facts
 end
 
 local function change(n)
   n.is_changed = true
   changes = changes + 1
   changed[changes] = n
+end
+
+-- Which jobs have a lease of them since, and which none any more. What the steps took came before anything
+-- that a verb did to it.
+function columns.write_holds()
+  for i = 1, changes do
+    local n = changed[i]
+    if n.takes == 1 then
+      call('SADD', n.key, n.taken[1])
+    elseif n.takes > 1 then
+      call('SADD', n.key, unpack_list(n.taken, 1, n.takes))
+    end
+    if n.ends == 1 then
+      call('SREM', n.key, n.ended[1])
+    elseif n.ends > 1 then
+      call('SREM', n.key, unpack_list(n.ended, 1, n.ends))
+    end
+    n.takes, n.ends = 0, 0
+  end
 end
 
 -- Their names and texts, one after the other. Answers how many.
@@ -347,16 +333,15 @@ local plain = {} -- the steps, by verb
 
 do
 local function begin_phase(kind)
-  local ttl, callback, timed, about, from = unpack_struct('<i8BBc13', terms[kind])
-  local due = later(now, ttl)
-  if tick_of(due) <= U.wheel_at or due > now + WHEEL_FAR_MS then return nil end
-  local stamp = moment(due)
-  local first = first_bytes(DISPATCHED, RESERVED_LEASE, 1, AT_WHEEL, 0, callback, timed)
-  local filed = stamp .. this_moment .. this_moment
+  local ttl, callback, timeout, owner, max, from = unpack_struct(TERM, terms[kind])
+  local due = later(clock, ttl)
+  if tick_of(due) <= U.wheel_at or due > clock + WHEEL_FAR_MS then return nil end
+  local first = job.first(DISPATCHED, RESERVED_LEASE, 1, AT_WHEEL, 0, callback, timeout > 0 and 1 or 0)
+  local made = job.made(due, now, now)
   local phase = {
-    head = first .. stamp .. this_moment .. ZERO .. ZERO .. ZERO .. filed, filed = filed,
-    limit = unpack_struct('<i6', about), due = due, stage = stages[first], list = wheel_list(due),
-    term = terms[kind], about = about, type = '\0' .. sub(terms[kind], from) .. '\0\0',
+    head = first .. job.times(due, now, 0) .. never_ran .. made, made = made, ran = never_ran,
+    limit = timeout, due = due, stage = stages[first], list = wheel_list(due), term = terms[kind],
+    owner = owner, max = max, type = '\0' .. sub(terms[kind], from) .. '\0\0',
     is_f2f = sub(terms[kind], from) == 'f2f',
   }
   begun[kind] = phase
@@ -365,7 +350,7 @@ end
 
 -- The same for all jobs with this term on this node.
 local function back_of(n, phase)
-  local back = n.epoch .. phase.about .. n.id .. phase.type
+  local back = job.about(n.epoch, phase.limit, phase.owner, phase.max) .. n.id .. phase.type
   n.backs[phase.term] = back
   return back
 end
@@ -383,12 +368,14 @@ plain[RESERVE] = function(id, node, kind, spare, code)
   end
   if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
   local back = n.backs[phase.term] or back_of(n, phase)
-  local record, place, counts = phase.head .. back, n.count + 1, n.counts + ONE_RESERVED
-  n[place] = ' ' .. id
-  n.count = place
+  local record, counts = phase.head .. back, n.counts + ONE_RESERVED
+  if not n.is_changed then change(n) end
+  local takes = n.takes + 1
+  n.taken[takes] = id
+  n.takes = takes
   n.counts = counts
   n.room = n.room - 1
-  jobs[id] = {back = back, node = n, at = place, phase = phase}
+  jobs[id] = {back = back, node = n, phase = phase}
   local list = phase.list
   local listed = list.count + 1
   list[listed] = id
@@ -404,7 +391,6 @@ plain[RESERVE] = function(id, node, kind, spare, code)
   to[last] = text()
   size = last
   if has_more[code] then note_session(text(), text(), text()) end
-  if not n.is_changed then change(n) end
   return n.texts[counts] or counts_text(n, counts), record
 end
 
@@ -414,17 +400,18 @@ do
 -- What an ACK makes of jobs in this phase: false when it is not the plain one.
 local function acked_phase(kind, phase)
   local stage, to = phase.stage, false
-  local ttl, f2f_ttl, grace = unpack_struct('<i8i8i8', terms[kind])
-  local due, run_until = later(now, phase.is_f2f and f2f_ttl or ttl), 0
+  local ttl, f2f_ttl, grace = unpack_struct(PACKED.COMMIT_TERM, terms[kind])
+  local due, run_until = later(clock, phase.is_f2f and f2f_ttl or ttl), 0
   if phase.limit > 0 then
-    run_until = later(later(now, phase.limit), grace)
+    run_until = later(later(clock, phase.limit), grace)
     if due > run_until then due = run_until end
   end
-  if stage.name == COMMIT and phase.due > now and due >= phase.due then
-    local ran = this_moment .. (run_until > 0 and moment(run_until) or ZERO)
+  if stage.name == COMMIT and phase.due > clock and due >= phase.due and
+    due >= (phase.is_f2f and U.grace_f2f or U.grace_until) then
+    local ran = job.ran(now, run_until)
     to = {
-      head = stage.to .. moment(due) .. this_moment .. ZERO .. ran .. phase.filed, filed = phase.filed,
-      ran = ran, limit = phase.limit, due = due, stage = stage.next,
+      head = stage.to .. job.times(due, now, 0) .. ran .. phase.made, made = phase.made, ran = ran,
+      limit = phase.limit, due = due, stage = stage.next,
     }
   end
   acked[kind] = acked[kind] or {}
@@ -432,14 +419,18 @@ local function acked_phase(kind, phase)
   return to
 end
 
-plain[COMMIT] = function(id, node, kind, attempt)
+plain[COMMIT] = function(id, node, kind, attempt, code)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
-  if not j or (j.node ~= n and not join(j, id, n)) then return nil end
+  if not j or (j.node ~= n and not join(j, n)) then return nil end
   local by_phase, phase, counts = acked[kind], j.phase, n.counts - ONE_RESERVED + ONE_RUNNING
   local to = by_phase and by_phase[phase]
   if to == nil then to = acked_phase(kind, phase) end
   if not to or phase.stage.attempt ~= attempt or counts < 0 then return nil end
+  if has_more[code] then -- which send it is about: the moment it was dispatched
+    if A[at + 1] ~= sub(phase.head, SENT, SENT + 5) then return nil end
+    at = at + 1
+  end
   local record, last = to.head .. j.back, size + 2
   n.counts = counts
   j.phase = to
@@ -456,8 +447,8 @@ do
 -- What the records of jobs in this phase begin with after a DONE: false when that is not the plain end.
 local function ended_head(phase)
   local stage, head = phase.stage, false
-  if stage.name == FINISH and phase.due > now then
-    head = stage.to .. ZERO .. this_moment .. this_moment .. phase.ran .. phase.filed
+  if stage.name == FINISH and phase.due > clock then
+    head = stage.to .. ended_now .. phase.ran .. phase.made
   end
   ended[phase] = head
   return head
@@ -466,20 +457,18 @@ end
 plain[FINISH] = function(id, node, _, attempt, code)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
-  if not j or (j.node ~= n and not join(j, id, n)) then return nil end
+  if not j or (j.node ~= n and not join(j, n)) then return nil end
   local phase, counts = j.phase, n.counts
   local head = ended[phase]
   if head == nil then head = ended_head(phase) end
   if not head or phase.stage.attempt ~= attempt or counts % ONE_RESERVED < ONE_RUNNING then return nil end
-  local last, holes = size + 2, n.holes + 1
+  local last = size + 2
   local record = has_more[code] and head .. j.back .. text() or head .. j.back
   counts = counts - ONE_RUNNING
-  n[j.at] = ''
-  if holes == n.count then
-    n.count = 0
-    holes = 0
-  end
-  n.holes = holes
+  if not n.is_changed then change(n) end
+  local ends = n.ends + 1
+  n.ended[ends] = id
+  n.ends = ends
   n.counts = counts
   n.room = n.room + 1
   jobs[id] = nil
@@ -487,7 +476,6 @@ plain[FINISH] = function(id, node, _, attempt, code)
   row[last - 1] = id
   row[last] = record
   size = last
-  if not n.is_changed then change(n) end
   return n.texts[counts] or counts_text(n, counts), record
 end
 
@@ -513,14 +501,14 @@ local function steps_begin()
   end
 end
 
-function columns.begin()
-  steps_begin()
+local function stages_begin()
+  stages = {}
   for attempt = 1, ATTEMPTS_MAX do
     for timed = 0, 1 do
       for callback = CALLBACK.NONE, CALLBACK.WANTED do
-        local sent = first_bytes(DISPATCHED, RESERVED_LEASE, attempt, AT_WHEEL, 0, callback, timed)
-        local acked = first_bytes(ACKED, RUNNING_LEASE, attempt, AT_WHEEL, 0, callback, timed)
-        local done = first_bytes(DONE, NONE, attempt, AT_NOWHERE, TOLD_DONE, callback, timed)
+        local sent = job.first(DISPATCHED, RESERVED_LEASE, attempt, AT_WHEEL, 0, callback, timed)
+        local acked = job.first(ACKED, RUNNING_LEASE, attempt, AT_WHEEL, 0, callback, timed)
+        local done = job.first(DONE, NONE, attempt, AT_NOWHERE, TOLD_DONE, callback, timed)
         -- Who wants to be called back has an end that is not plain.
         local name = callback == CALLBACK.NONE and FINISH or nil
         stages[acked] = {name = name, attempt = attempt, to = done}
@@ -528,6 +516,17 @@ function columns.begin()
       end
     end
   end
+end
+
+-- From now on this is the layout that is written.
+function columns.use(new)
+  job, node_of = new.job, new.node
+  TIMES, RAN, MADE, ABOUT = job.from.times, job.from.ran, job.from.made, job.from.about
+  TEXTS, DUE, TIMEOUT, SENT = job.from.texts, job.at.due, job.at.timeout, job.at.dispatched
+  EPOCH = job.at.epoch
+  never_ran = job.ran(0, 0)
+  steps_begin()
+  stages_begin()
 end
 
 end

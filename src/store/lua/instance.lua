@@ -5,36 +5,52 @@ local others_live, is_live
 
 do -- Lua has room for 200 locals
 
-local INSTANCE_MS = 15000 -- redis.c stops using a number well before
-local NUMBERS = 511 -- 0 is the embedded store's
+local SILENT_MS = 3000
 
+-- When it called last, its number, the oldest format it reads, the newest it would write; its version
+-- follows. This is the same in every format: releases that cannot share records read it.
 local function instance_read(text)
-  local last, number, version = string.match(text, '^(%-?%d+) (%d+) (.*)$')
-  return tonumber(last), tonumber(number), version
+  local last, number, oldest, newest = string.match(text, '^(%-?%d+) (%d+) (%d+) (%d+) ')
+  return tonumber(last), tonumber(number), tonumber(oldest), tonumber(newest)
 end
 
--- Is anybody else there to renew and to hold? The numbers that are taken; those that went without a word
--- are forgotten.
+-- Is anybody else there to renew and to hold? The numbers that are taken, and the formats between which
+-- the others could agree; those that went without a word are forgotten.
 function others_live()
   local all = call('HGETALL', KEY .. 'instances')
-  local live, taken = false, {}
+  local live, taken, low, high = false, {}, 0, FOREVER
   for i = 1, #all, 2 do
-    local last, number = instance_read(all[i + 1])
-    if all[i] ~= U.instance and U.now - last > INSTANCE_MS then
+    local last, number, oldest, newest = instance_read(all[i + 1])
+    if all[i] ~= U.instance and (not last or U.now - last > INSTANCE_MS) then
       call('HDEL', KEY .. 'instances', all[i])
     elseif all[i] ~= U.instance then
       live = true
       taken[number] = true
+      low, high = oldest > low and oldest or low, newest < high and newest or high
     end
   end
-  return live, taken
+  return live, taken, low, high
+end
+
+-- The newest format that everybody reads and would write is what is written: a newer one as soon as
+-- everybody who is there had the time to say so, an older one at once, as long as all read it. From now on
+-- whoever does not read it is refused, so nobody can come in between.
+local function choose_format(writes)
+  if writes == formats.written then return end
+  local _, _, low, high = others_live()
+  low, high = FORMAT_OLDEST > low and FORMAT_OLDEST or low, writes < high and writes or high
+  if high < low or high == formats.written then return end
+  if high > formats.written and U.now - formats.since <= INSTANCE_MS then return end
+  formats.written, formats.since, formats.changed = high, U.now, true
+  if high < formats.oldest then formats.oldest = high end
+  if high > formats.newest then formats.newest = high end
 end
 
 -- One after the other, so that a number that became free is not used again soon.
 local function free_number()
   local _, taken = others_live()
-  for _ = 1, NUMBERS do
-    local number = (call('HINCRBY', KEY .. 'meta', 'numbers', 1) - 1) % NUMBERS + 1
+  for _ = 1, LIMIT.NUMBERS do
+    local number = (call('HINCRBY', KEY .. 'meta', 'numbers', 1) - 1) % LIMIT.NUMBERS + 1
     if not taken[number] then return number end
   end
   return 0
@@ -42,15 +58,33 @@ end
 
 function is_live(name)
   local kept = call('HGET', KEY .. 'instances', name)
-  return kept and U.now - instance_read(kept) <= INSTANCE_MS
+  local last = kept and instance_read(kept)
+  return last and U.now - last <= INSTANCE_MS
+end
+
+-- Whoever had this number has not called for a while, although it would once a second.
+function is_silent(number)
+  local silent = rawget(U, 'silent')
+  if not silent then
+    local all = call('HGETALL', KEY .. 'instances')
+    silent = {}
+    for i = 1, #all, 2 do
+      local last, its = instance_read(all[i + 1])
+      if its then silent[its] = all[i] ~= U.instance and U.now - last > SILENT_MS end
+    end
+    U.silent = silent
+  end
+  return silent[number]
 end
 
 -- The number of whoever calls, for another INSTANCE_MS; 0 when there are none left.
-local function instance_number(version)
+local function instance_number(op)
   local known = call('HGET', KEY .. 'instances', U.instance)
   local number = known and select(2, instance_read(known)) or free_number()
   if number > 0 then
-    call('HSET', KEY .. 'instances', U.instance, U.now .. ' ' .. number .. ' ' .. version)
+    call('HSET', KEY .. 'instances', U.instance, U.now .. ' ' .. number .. ' ' .. FORMAT_OLDEST ..
+      ' ' .. op.writes .. ' ' .. op.version)
+    choose_format(op.writes)
   end
   return number
 end
@@ -61,74 +95,77 @@ end
 
 -- It is still there.
 function verbs.Y(op)
-  return number_answer(instance_number(op.version))
+  return number_answer(instance_number(op))
 end
 
--- The first one after a pause of all: nobody could renew meanwhile, so a running lease gets a full
--- term, and even past its time-out a grace in which its node can still report.
-local function full_term(j, op)
-  local until_ms = later(U.now, lease_term(j, op))
-  if j.run_until ~= 0 and j.run_until < U.now + AWAY_GRACE_MS then
-    j.run_until = U.now + AWAY_GRACE_MS
-  end
-  if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
-  j.due = until_ms
-end
-
--- An instance begins with an empty memory. When nobody else is there, what waits is due at once. What
--- others hold is theirs; what one held that had this number before ran out before that was free again,
--- see SCHED_HOLD_MS.
+-- An instance begins with an empty memory. When nobody else is there, nobody could renew: what runs gets a
+-- full term; and what waits belongs to nobody, so sweeps free it, see free_some. What others hold is
+-- theirs; what one held that had this number before ran out before that was free again, see SCHED_HOLD_MS.
 function verbs.I(op)
   local alone = not others_live()
-  local number = instance_number(op.version)
-  local ids = alone and wheel.active_ids() or {}
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j and j.lease == RUNNING_LEASE then
-      full_term(j, op)
-      job_place(j)
-    elseif j and is_waiting(j) then
-      j.due = U.now
-      job_place(j)
-    end
+  local number = instance_number(op)
+  if alone then note_pause() end
+  if alone and U.active > 0 then
+    grace_begin(op.ttl, op.f2f_ttl)
+    U.free_at = 1
   end
   return number_answer(number)
 end
 
-local PART_TICKS, PART_IDS = 64, 1000 -- one call looks at so many: others wait meanwhile
+local PART_TICKS, PART_IDS = 64, 512 -- one call looks at so many: others wait meanwhile
+local TICK = 65536 -- elements of one list that are looked at; more is not worth it
 
--- What it holds is due at once. Most that the wheel has is over or runs: of that only the state is read.
--- What is of another bucket than the first is looked up for itself.
-local function let_go(ids, from, to, owner)
-  local got = call('HMGET', KEY .. 'j:' .. bucket_of(ids[from]), unpack_list(ids, from, to))
+-- What is held by one of them is due at once. Most that the wheel has is over or runs: of that only the state
+-- is read.
+local function let_go(ids, from, to, is_freed)
+  local got = records_read(ids, from, to)
   for i = 1, #got do
-    local state = got[i] and byte(got[i])
-    local j = (not state or state == NEW or state == SELECTING or state == RETRYING) and
-      job_get(ids[from + i - 1])
-    if j and is_waiting(j) and j.owner == owner and j.due > U.now then
-      j.due = U.now
+    local state = got[i] and byte(got[i], records.job[byte(got[i])].at.state)
+    local j = (state == NEW or state == SELECTING or state == RETRYING) and job_get(ids[from + i - 1])
+    if j and is_waiting(j) and j.lane == NO_LANE and is_freed(j.owner) and j.due > U.clock then
+      j.due = U.clock
       job_place(j)
     end
   end
+end
+
+-- A part of the wheel: `at` is a tick and an element of its list. Answers where to go on; 0: that was all.
+local function free_part(at, is_freed)
+  local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', floor(at / TICK), '+inf', 'LIMIT', 0, PART_TICKS)
+  local looked = 0
+  for i = 1, #ticks do
+    local tick = tonumber(ticks[i])
+    local element = floor(at / TICK) == tick and at % TICK or 0
+    repeat
+      local ids = {}
+      local taken, more = wheel.ids(ticks[i], element, ids)
+      for from = 1, #ids, ARGS_MAX do
+        let_go(ids, from, from + ARGS_MAX - 1 < #ids and from + ARGS_MAX - 1 or #ids, is_freed)
+      end
+      looked, element = looked + #ids, element + taken
+      if looked >= PART_IDS then
+        return more and element < TICK and tick * TICK + element or (tick + 1) * TICK
+      end
+    until not more or element >= TICK
+  end
+  return #ticks == PART_TICKS and (tonumber(ticks[PART_TICKS]) + 1) * TICK or 0
+end
+
+-- A part of what waits and whose owner is not there.
+function free_some()
+  if U.free_at == 0 then return end
+  local _, taken = others_live()
+  local own = call('HGET', KEY .. 'instances', U.instance)
+  if own then taken[select(2, instance_read(own))] = true end
+  U.free_at = free_part(U.free_at, function(owner) return not taken[owner] end)
 end
 
 -- It goes in peace: what it held need not wait for its hold to lapse. Answers from where on the wheel
 -- there is more; 0: it is gone.
 function verbs.L(op)
-  local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', op.from, '+inf', 'LIMIT', 0, PART_TICKS)
-  local looked, at = 0, 1
-  while at <= #ticks and looked < PART_IDS do
-    local ids = wheel.ids(ticks[at], {})
-    for from = 1, #ids, ARGS_MAX do
-      let_go(ids, from, from + ARGS_MAX - 1 < #ids and from + ARGS_MAX - 1 or #ids, op.owner)
-    end
-    looked, at = looked + #ids, at + 1
-  end
-  if at <= #ticks or #ticks == PART_TICKS then
-    return {ERR.OK, false, false, tonumber(ticks[at - 1]) + 1}
-  end
-  call('HDEL', KEY .. 'instances', U.instance)
-  return {ERR.OK, false, false, 0}
+  local at = free_part(op.from, function(owner) return owner == op.owner end)
+  if at == 0 then call('HDEL', KEY .. 'instances', U.instance) end
+  return {ERR.OK, false, false, at}
 end
 
 end

@@ -1,51 +1,8 @@
--- The job machine of model/job.c, row by row.
-local NEW, SELECTING, RESERVED, DISPATCHED, ACKED, RETRYING, DONE, FAILED = 0, 1, 2, 3, 4, 5, 6, 7
-
+-- The job machine of model/job.c: `machine` has its table. An edge: where it leads, what that needs, where
+-- it leads without, what the lease does, and whether that is the next attempt.
 local job_step
 do
--- from -> event -> where it leads, what that needs, where it leads without, and what the lease does.
-local edges = {
-  [NEW] = {
-    select = {to = SELECTING},
-    cancel = {to = FAILED},
-    queue_timeout = {to = FAILED},
-  },
-  [SELECTING] = {
-    reserved = {to = RESERVED, effect = 'reserve'},
-    no_candidate = {to = FAILED},
-    cancel = {to = FAILED},
-    queue_timeout = {to = FAILED},
-  },
-  [RESERVED] = {
-    sent = {to = DISPATCHED},
-    send_failed = {to = SELECTING, need = 'candidates', otherwise = FAILED, effect = 'release'},
-    cancel = {to = FAILED, effect = 'release'},
-  },
-  [DISPATCHED] = {
-    ack = {to = ACKED, effect = 'commit'},
-    ack_timeout = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'release'},
-    refused = {to = SELECTING, need = 'candidates', otherwise = FAILED, effect = 'release'},
-    done = {to = DONE, effect = 'release'},
-    fail = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'release'},
-    cancel = {to = FAILED, effect = 'release'},
-  },
-  [ACKED] = {
-    done = {to = DONE, effect = 'finish'},
-    fail = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'finish'},
-    run_timeout = {to = RETRYING, need = 'attempts', otherwise = FAILED, effect = 'finish'},
-    cancel = {to = FAILED}, -- its process still runs: the slot stays taken (ruling 34)
-  },
-  [RETRYING] = {
-    select = {to = SELECTING, need = 'attempts'},
-    cancel = {to = FAILED},
-    queue_timeout = {to = FAILED},
-  },
-  [DONE] = {},
-  [FAILED] = {},
-}
-
--- ACK, DONE and FAIL are a node's words: they must name the job's attempt and node.
-local by_node = {ack = true, done = true, fail = true}
+local by_node = machine.by_node -- they must name the job's attempt and node
 
 local function concerns(node, attempt, event, in_attempt, in_node)
   if by_node[event] and (in_attempt == 0 or not in_node or node == '') then return false end
@@ -55,14 +12,14 @@ end
 
 -- What the event makes of it: state, attempt, effect; nil when it does not fit.
 function job_step(state, attempt, max, node, event, in_attempt, in_node, candidates_left)
-  local edge = edges[state][event]
+  local edge = machine.edges[state][event]
   if not edge or not concerns(node, attempt, event, in_attempt, in_node) then return nil end
   local enough = true
   if edge.need == 'attempts' then enough = attempt < max end
   if edge.need == 'candidates' then enough = candidates_left end
   local to = enough and edge.to or edge.otherwise
   if not to then return nil end
-  if state == RETRYING and to == SELECTING then attempt = attempt + 1 end
+  if edge.next then attempt = attempt + 1 end
   return to, attempt, edge.effect
 end
 
@@ -82,15 +39,13 @@ local function is_over(j)
 end
 
 local function is_alive(j)
-  return j.lease ~= NONE and U.now < j.due
+  return j.lease ~= NONE and U.clock < j.due
 end
 
 -- The list of ended attempts: the same text as store/attempts.c writes.
 
 local job_history, job_beside, history_add, history_has
 do
-local HISTORY_MAX = 4096
-
 local function quoted(text)
   return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
 end
@@ -125,7 +80,7 @@ function history_add(j, event, reason_json)
   local kept = job_history(j)
   local entry = history_entry(j, event, reason_json, U.now)
   kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry
-  while #kept > HISTORY_MAX do
+  while #kept > LIMIT.HISTORY do
     -- Inside a text the quotes have backslashes, so this is where the second entry begins.
     local at = find(kept, '},{"attempt_id":', 1, true)
     kept = at and '[' .. sub(kept, at + 2) or ''

@@ -1,28 +1,25 @@
 -- Leases, as model/lease.c has them: the only thing that moves a node's counters.
-local WHY = {OK = 0, NOT_READY = 2, NO_CAPACITY = 3, FULL = 4, BREAKER = 5} -- enum lease_reason
-local HEALTH = {NONE = 0, READY = 2, DRAINING = 4, OFFLINE = 5} -- enum node_health
-local CLEAR_MAX = 16 -- run-out leases one reserve clears
+--
+-- Terms (`due`, `run_until`, where a job is on the wheel) are by the steady clock: `U.clock`, which is Redis'
+-- time less an offset. What answers tell of them is put on Redis' time again by who reads it.
 
 -- The node of a job that holds a slot. Should somebody have deleted it here, there is a new one for this
--- call, which lists nothing and is not written.
+-- call, which has none and is not written.
 local function holder_of(j)
   return node_get(j.node) or node_new(j.node)
 end
 
-local function is_listed(n, j)
-  return find(n.leases, j.id, 1, true) ~= nil
-end
-
 -- Its lease is of an epoch that is over, or of a node that was deleted here: it counts nowhere and is due
--- for the sweep.
+-- for the sweep. That of a run may be of an epoch that took its runs along.
 local function is_orphaned(j)
   if j.lease == NONE then return false end
   local n = holder_of(j)
-  return j.epoch ~= n.epoch or not is_listed(n, j)
+  if j.lease == RUNNING_LEASE then return j.epoch < n.runs_from end
+  return j.epoch ~= n.epoch
 end
 
 -- Puts it where its state and lease say it belongs.
-local function job_place(j)
+function job_place(j)
   if j.lease ~= NONE then
     if is_orphaned(j) then job_lapsed(j) else job_due(j) end
   elseif is_waiting(j) then
@@ -62,27 +59,47 @@ local function lease_check(n, spare)
   return WHY.OK
 end
 
+-- A running lease that has not run out by `grace_from` lasts until `grace_until` (`grace_f2f`, that of a
+-- face-to-face job), though not beyond its time-out when that is after `grace_min`. Nobody walks them: each gets it
+-- when it is looked at.
+function lease_grace(j)
+  local due = j.type == 'f2f' and U.grace_f2f or U.grace_until
+  if j.lease ~= RUNNING_LEASE or j.due >= due or j.due <= U.grace_from then return end
+  if j.run_until ~= 0 and due > j.run_until then
+    due = j.run_until > U.grace_min and j.run_until or U.grace_min
+  end
+  if due > j.due then j.due = due end
+end
+
+-- As long as a grace goes on, what it keeps goes on with the next.
+local function grace_begin(ms, f2f_ms)
+  local clock = U.clock
+  if clock >= U.grace_until and clock >= U.grace_f2f then U.grace_from = clock end
+  U.grace_min = clock + AWAY_GRACE_MS
+  if clock + ms > U.grace_until then U.grace_until = clock + ms end
+  if clock + f2f_ms > U.grace_f2f then U.grace_f2f = clock + f2f_ms end
+end
+
 local function lease_take(n, j, ttl)
   n.reserved = n.reserved + 1
-  n.leases = n.leases .. ' ' .. j.id
+  holds_of(n.id)[j.id] = true
   node_changed(n)
-  j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.now, ttl)
+  j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.clock, ttl)
 end
 
 -- Ends it whatever it is; one that counts nowhere moves no counter.
 local function lease_end(n, j)
   if not is_orphaned(j) then
-    if j.lease == RESERVED_LEASE then n.reserved = n.reserved - 1 end
-    if j.lease == RUNNING_LEASE then n.running = n.running - 1 end
+    if j.lease == RESERVED_LEASE and n.reserved > 0 then n.reserved = n.reserved - 1 end
+    if j.lease == RUNNING_LEASE and n.running > 0 then n.running = n.running - 1 end
   end
   j.lease = NONE
 end
 
 local function lease_unbind(n, j)
-  local from, to = find(n.leases, ' ' .. j.id, 1, true)
-  if from then n.leases = sub(n.leases, 1, from - 1) .. sub(n.leases, to + 1) end
+  holds_of(n.id)[j.id] = false
   node_changed(n)
-  if not n.known and n.leases == '' then U.nodes[n.id] = false end
+  if not n.known and not has_leases(n.id) then U.nodes[n.id] = false end
 end
 
 -- How long it lasts after each renewal: that of a face-to-face job is shorter.
@@ -91,6 +108,7 @@ local function lease_term(j, op)
 end
 
 local probe_release -- breaker.lua
+local is_silent, free_some -- instance.lua
 
 -- It ran out: a lease gives its slot back, and whatever it is now waits for the sweep.
 local function lapse(j)
@@ -105,70 +123,62 @@ local function lapse(j)
 end
 
 local function lapse_one(j)
-  if (j.place == AT_WHEEL or j.place == AT_DUE) and j.due <= U.now then lapse(j) end
+  if is_orphaned(j) then
+    if j.place ~= AT_LAPSED then job_lapsed(j) end
+  elseif (j.place == AT_WHEEL or j.place == AT_DUE) and j.due <= U.clock then lapse(j) end
 end
 
--- Up to `max` that ran out. `ripe`: nothing is due before that, so that most batches do not ask.
+local LOOK_MAX = 256 -- beside what may lapse: those that were prolonged meanwhile
+
+-- Up to `max` that ran out. `ripe`: nothing is due before that, so that most batches do not ask. What has a
+-- longer term by now is put where that ends.
 local function lapse_some(max)
-  if U.now < U.ripe then return end
-  write_due()
-  local ids = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', U.now, 'LIMIT', 0, max)
-  jobs_prefetch(ids)
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j then
-      lapse(j)
-    else
-      U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
+  local looks, found = max + LOOK_MAX, 0
+  if U.clock < U.ripe then return end
+  repeat
+    write_due()
+    local asked = max < looks and max or looks
+    local ids = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', U.clock, 'LIMIT', 0, asked)
+    found = #ids
+    jobs_prefetch(ids)
+    for i = 1, found do
+      local j = job_get(ids[i])
+      if not j then
+        U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
+      elseif j.due > U.clock or is_orphaned(j) then
+        job_place(j)
+      else
+        lapse(j)
+        max = max - 1
+      end
     end
-  end
-  if #ids == max then return end
+    looks = looks - found
+    if max == 0 or looks <= 0 then return end
+  until found < asked
   write_due()
   local first = call('ZRANGE', KEY .. 'due', 0, 0, 'WITHSCORES')
   U.ripe = first[2] and tonumber(first[2]) or FOREVER
 end
 
-local AWAY_GRACE_MS = 15000
-local pass_time
-do
-local AWAY_MS, BACK_MS = 5000, 1000
-
--- Nobody called, so nobody could renew: leases that had not run out by then get a grace.
-local function prolong(last_now)
-  local ids = wheel.active_ids()
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j and j.lease == RUNNING_LEASE and j.due > last_now then
-      local until_ms = later(j.due > U.now and j.due or U.now, AWAY_GRACE_MS)
-      if until_ms > j.due then j.due = until_ms end
-      if j.run_until ~= 0 and j.run_until < j.due then j.run_until = j.due end
-      job_place(j)
-    end
-  end
+-- Called without a pause since then: who reserved something before may never have heard of it.
+local function note_pause()
+  call('HSET', KEY .. 'meta', 'since', U.now)
 end
 
--- The clock was set back: every term keeps the length it has left.
-local function shift(back_ms)
-  local ids = wheel.active_ids()
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j and (j.place == AT_DUE or j.place == AT_WHEEL or is_orphaned(j)) then
-      if j.lease == NONE or j.due ~= FOREVER then j.due = j.due - back_ms end
-      if j.run_until ~= 0 then j.run_until = j.run_until - back_ms end
-      job_place(j)
-    end
-  end
+local function paused_at()
+  return tonumber(call('HGET', KEY .. 'meta', 'since') or 0)
 end
 
-function pass_time(last_now)
-  if not last_now then return end
-  local away = U.now - last_now
-  U.touched = U.touched or away > AWAY_MS or away < -BACK_MS
+-- A pause of all callers, or a clock that is set back or forward, is nobody's time: `now` goes further from
+-- the clock by it, and every term keeps the length it has left. Who ran when nobody could renew gets a grace.
+local function pass_time()
+  local away = U.last and U.now - U.last or 0
+  if away > AWAY_MS or away < -BACK_MS then U.offset = U.offset + away end
+  U.clock = U.now - U.offset
   if away > AWAY_MS then
-    prolong(last_now)
-  elseif away < -BACK_MS then
-    shift(-away)
+    grace_begin(AWAY_GRACE_MS, AWAY_GRACE_MS)
+    note_pause()
+  elseif away < -BACK_MS and paused_at() > U.now then
+    note_pause()
   end
-end
-
 end

@@ -5,8 +5,6 @@ local function tell_changed(id)
 end
 
 do -- Lua bears 200 locals at a time: names that are used here alone end here
-local NODE_ID_MAX = 128
-
 -- Facts and the operator's reason are texts nobody needs for a reserve: hashes of their own.
 local function text_set(name, id, text)
   if (call('HGET', KEY .. name, id) or '') == text then return false end
@@ -44,22 +42,33 @@ local function take_facts(n, op)
   return changed
 end
 
--- What ends with the epoch need not wait for its lease to run out, the sweep may take it at once. Of a
--- node that is lost that is only what it never acknowledged: the rest may still run there.
+-- What ends with the epoch need not wait for its lease to run out: sweeps take it, see orphans_some. Of a node
+-- that is lost that is only what it never acknowledged: the rest may still run there.
 local function begin_epoch(n, keeps_runs)
-  local ids = {}
   n.epoch, n.reserved = n.epoch + 1, 0
-  if not keeps_runs then n.running = 0 end
-  for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
-  jobs_prefetch(ids)
-  for i = 1, #ids do
-    local j = job_get(ids[i])
-    if j and keeps_runs and j.lease == RUNNING_LEASE and j.epoch + 1 == n.epoch then
-      j.epoch = n.epoch
-      job_changed(j)
-    elseif j then
-      job_place(j)
+  if not keeps_runs then n.running, n.runs_from = 0, n.epoch end
+  if has_leases(n.id) then call('RPUSH', KEY .. 'ended', '0 ' .. n.id) end
+end
+
+local ORPHANS_MAX = 512 -- leases one call looks at
+
+-- A part of the leases of nodes that began a new epoch. `ended`: where to go on with each of them.
+local function orphans_some()
+  local left = ORPHANS_MAX
+  while left > 0 do
+    local first = call('LPOP', KEY .. 'ended')
+    if not first then return end
+    local cursor, node = string.match(first, '^(%d+) (.*)$')
+    write_holds()
+    local page = call('SSCAN', KEY .. 'h:' .. node, cursor, 'COUNT', left)
+    sort(page[2]) -- oldest first
+    jobs_prefetch(page[2])
+    for i = 1, #page[2] do
+      local j = job_get(page[2][i])
+      if j and j.node == node and j.place ~= AT_LAPSED and is_orphaned(j) then job_lapsed(j) end
     end
+    if page[1] ~= '0' then call('LPUSH', KEY .. 'ended', page[1] .. ' ' .. node) end
+    left = left - 1 - #page[2]
   end
 end
 
@@ -72,14 +81,15 @@ function verbs.M(op)
   local n = node_get(op.node)
   local created = false
   if not (n and n.known) then
-    if #op.node == 0 or #op.node > NODE_ID_MAX then return put_answer(ERR.BAD_FIELD) end
+    if #op.node == 0 or #op.node > LIMIT.NODE_ID then return put_answer(ERR.BAD_FIELD) end
     if not op.facts then return put_answer(ERR.NOT_FOUND) end
+    if U.full == FULL then return put_answer(ERR.STORE_FULL) end
     -- Dropped a moment ago and back: leases it still has go on counting.
     n = n or node_new(op.node)
     n.known, n.version, n.registered = true, 0, U.now
     created = true
   end
-  local is_fresh = created and n.leases == ''
+  local is_fresh = created and not has_leases(n.id)
   local old_epoch = op.if_epoch ~= 0 and op.if_epoch ~= n.epoch
   if old_epoch and not op.facts then return put_answer(ERR.STALE, n, created) end
   local changed = take_facts(n, op) or created
@@ -102,7 +112,7 @@ function verbs.X(op)
   n.known, n.health, n.admin = false, 0, 0
   for _, name in ipairs({'facts', 'admin', 'links', 'live'}) do call('HDEL', KEY .. name, n.id) end
   node_changed(n)
-  if n.leases == '' then U.nodes[n.id] = false end
+  if not has_leases(n.id) then U.nodes[n.id] = false end
   tell_changed(n.id)
   return {ERR.OK, false, counts}
 end
@@ -110,11 +120,11 @@ end
 -- A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
 -- epoch is not the node's any more.
 local function renew_one(n, j, op)
-  if not j or j.lease == NONE or j.node ~= n.id or is_orphaned(j) or j.due <= U.now then
+  if not j or j.lease == NONE or j.node ~= n.id or is_orphaned(j) or j.due <= U.clock then
     return false
   end
   if j.lease ~= RUNNING_LEASE then return false end
-  local until_ms = later(U.now, lease_term(j, op))
+  local until_ms = later(U.clock, lease_term(j, op))
   if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
   if until_ms > j.due then j.due = until_ms end
   job_place(j)
@@ -130,7 +140,7 @@ local function recover(n, op)
     elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == op.attempts[i] and
       j.epoch == n.epoch and is_alive(j) then
       verbs.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
-        stop_grace = op.ttl})
+        stop_grace = op.ttl, send = 0})
       U.lost = U.lost + 1
     end
   end
@@ -149,8 +159,8 @@ function verbs.N(op)
   end
   if not n then return {ERR.NOT_FOUND, false, false, concat(unknown)} end
   if op.all then
-    local ids = {}
-    for id in string.gmatch(n.leases, '%S+') do ids[#ids + 1] = id end
+    write_holds()
+    local ids = call('SMEMBERS', KEY .. 'h:' .. n.id)
     jobs_prefetch(ids)
     for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
   end
@@ -158,10 +168,10 @@ function verbs.N(op)
 end
 
 function verbs.H(op)
-  local until_ms = later(U.now, op.hold)
+  local until_ms = later(U.clock, op.hold)
   for i = 1, #op.ids do
     local j = job_get(op.ids[i])
-    if j and is_waiting(j) and j.owner == op.owner then
+    if j and is_waiting(j) and j.lane == NO_LANE and j.owner == op.owner then
       if j.due < until_ms then j.due = until_ms end
       job_place(j)
     end
@@ -177,8 +187,8 @@ function verbs.A(op)
     return settled_answer(answer)
   end
   -- One's own hold may be taken again: that is a replay.
-  if is_waiting(j) and (j.due <= U.now or j.owner == op.owner) then
-    j.owner, j.due = op.owner, later(U.now, op.hold)
+  if is_waiting(j) and j.lane == NO_LANE and (j.due <= U.clock or j.owner == op.owner) then
+    j.owner, j.due = op.owner, later(U.clock, op.hold)
     job_place(j)
     answer_record(answer, j)
   else
@@ -189,6 +199,8 @@ function verbs.A(op)
 end
 
 function verbs.D(op)
+  free_some()
+  orphans_some()
   lapse_some(op.max)
   write_lapsed()
   local ids = call('ZRANGE', KEY .. 'lapsed', 0, op.max - 1)
@@ -198,7 +210,7 @@ function verbs.D(op)
     local j = job_get(ids[i])
     if j then
       local lease = j.lease ~= NONE and j.lease or j.ran_out
-      answer[#answer + 1] = j.id .. char(j.attempt, j.state, lease) .. j.node
+      answer[#answer + 1] = j.id .. char(j.attempt, j.state, lease) .. j.lane .. j.node
     else
       U.lapsed[ids[i]] = false
     end

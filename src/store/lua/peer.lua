@@ -1,8 +1,6 @@
 -- What instances tell each other: words, whose connection a node is, which nodes they heard of.
 do
 
-local LINK = {SOCKET = '1', POLL = '2', LEFT = '3'} -- enum store_link_kind
-
 -- A word to one instance, or to all (''). Answers how many took it: nobody is there when that is none.
 -- Channels know no database, so what is for all names the generation it is about.
 function verbs.S(op)
@@ -23,7 +21,7 @@ function verbs.U(op)
   if op.kind == LINK.LEFT and not (holder == U.instance and incarnation == op.incarnation) then
     return {ERR.STALE, false, false}
   end
-  if op.kind == LINK.POLL and kind == LINK.SOCKET and is_live(holder) then
+  if op.kind == LINK.POLL and tonumber(kind) == LINK.SOCKET and is_live(holder) then
     return {ERR.CONFLICT, false, false}
   end
   call('HSET', KEY .. 'links', op.node,

@@ -1,7 +1,4 @@
--- How a job comes in and how an attempt starts: PUT and RESERVE, as store/ledger_reserve.c has them.
-local ATTEMPTS_MAX = 9
-local CALLBACK = {NONE = 0, WANTED = 1, PENDING = 2, SENT = 3, GIVEN_UP = 4}
-
+-- How a job comes in, waits, and how an attempt starts: PUT, WAIT and RESERVE, as store/ledger_reserve.c has them.
 local function head_of(j)
   return j.id .. job_packed(j)
 end
@@ -34,21 +31,25 @@ local function write_idems()
     local kept = U.idems[text]
     if not kept then
       call('UNLINK', KEY .. 'k:' .. text)
-    elseif U.retention > 0 then
-      call('SET', KEY .. 'k:' .. text, kept, 'PX', U.retention + BUCKET_SPARE_MS)
     else
       call('SET', KEY .. 'k:' .. text, kept)
     end
   end
 end
 
+-- The job is made with this key, which is kept as long as the job is.
+function keys.give(j, op, node)
+  j.has_key = true
+  job_beside(j, ':k', op.idem)
+  keys.set(op.idem, j.id, op.fingerprint, node)
+end
+
 -- The key its job was made with.
 function keys.of(j)
-  return outside_text(j, ':k')
+  return j.has_key and outside_text(j, ':k')
 end
 
 local job_new, note_session, write_sessions, take_back
-local ANSWER = 64 -- what the first byte of an answer is above the record of a node
 do
 -- The head a first answer had: what became of the job since is not part of it.
 local function first_answer(j, node)
@@ -56,6 +57,7 @@ local function first_answer(j, node)
   for name, value in pairs(j) do first[name] = value end
   first.state = node ~= '' and DISPATCHED or NEW
   first.attempt, first.lease, first.due, first.ended = 1, NONE, 0, 0
+  first.lane, first.priority = NO_LANE, 0
   first.reason, first.node, first.packed = '', node, nil
   return head_of(first)
 end
@@ -82,8 +84,10 @@ end
 local function may_create(op, answer)
   if op.job == '' or op.attempt > 1 or not op.spec then
     answer.err = ERR.NOT_FOUND
-  elseif op.max < 1 or op.max > ATTEMPTS_MAX or #op.type > TYPE_MAX then
+  elseif op.max < 1 or op.max > ATTEMPTS_MAX or #op.type > LIMIT.TYPE then
     answer.err = ERR.BAD_FIELD
+  elseif U.full == FULL then
+    answer.err = ERR.STORE_FULL
   end
   return answer.err == ERR.OK
 end
@@ -92,9 +96,11 @@ function job_new(id, about)
   local j = {
     id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
     callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
-    place = AT_NOWHERE, keyed = false, told = 0, epoch = 0, owner = about.owner, created = U.now,
+    place = AT_NOWHERE, keyed = false, has_key = false, told = 0, epoch = 0, owner = about.owner, created = U.now,
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = about.timeout,
+    timed = about.timeout > 0 and 1 or 0,
     run_until = 0, filed = 0, node = '', type = about.type, reason = '', outside = 0, result = '',
+    lane = NO_LANE, priority = 0,
   }
   job_beside(j, ':s', about.spec)
   U.jobs[id] = j
@@ -143,20 +149,23 @@ local function placed_answer(answer)
     (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
 end
 
+local function may_wait(op, answer)
+  if op.lane ~= NO_LANE and lanes.is_full(op.lane, op.lane_max) then answer.err = ERR.QUEUE_FULL end
+  return answer.err == ERR.OK
+end
+
 function verbs.P(op)
   local answer = {err = ERR.OK, chosen = -1, duplicate = 0, probe = 0}
   if answered_by_key(op, answer) then return placed_answer(answer) end
   local j = job_get(op.job)
   if j then
     answer.duplicate = 1
-  elseif may_create(op, answer) then
+  elseif may_create(op, answer) and may_wait(op, answer) then
     j = create(op)
-    j.due = later(U.now, op.hold)
+    j.due = later(U.clock, op.lane == NO_LANE and op.hold or op.wait)
+    if op.lane ~= NO_LANE then lanes.enter(j, op.lane, op.priority) end
     job_place(j)
-    if op.idem then
-      job_beside(j, ':k', op.idem)
-      keys.set(op.idem, op.job, op.fingerprint, '')
-    end
+    if op.idem then keys.give(j, op, '') end
     note_session(op.session, op.pool, op.lang_pair)
   end
   if j then answer.head = head_of(j) end
@@ -167,6 +176,21 @@ local function may_start(j, attempt)
   if j.state == SELECTING then return attempt == j.attempt end
   local to, next_attempt = job_step(j.state, j.attempt, j.max, j.node, 'select', 0, nil)
   return to ~= nil and attempt == next_attempt
+end
+
+function verbs.W(op)
+  local j, err = job_get(op.job), ERR.OK
+  if not j then return {ERR.NOT_FOUND, false, false} end
+  if not may_start(j, op.attempt) then
+    err = ERR.STALE
+  elseif j.lane ~= op.lane and lanes.is_full(op.lane, op.lane_max) then
+    err = ERR.QUEUE_FULL
+  else
+    lanes.enter(j, op.lane, op.priority)
+    j.due, j.updated = later(U.clock, op.wait), U.now
+    job_place(j)
+  end
+  return {err, head_of(j), false}
 end
 
 -- The same reserve again: what it got the first time.
@@ -214,11 +238,12 @@ end
 -- Reserved and, as far as the record goes, sent: DISPATCHED is the intent, written before anything
 -- leaves (F03).
 local function start(op, j, n)
+  lanes.leave(j)
   if j.state ~= SELECTING then
     j.state, j.attempt = job_step(j.state, j.attempt, j.max, j.node, 'select', 0, nil)
   end
   j.state = DISPATCHED
-  j.node, j.reason = n.id, ''
+  j.node, j.reason, j.owner = n.id, '', op.owner
   j.dispatched, j.acked, j.updated, j.run_until = U.now, 0, U.now, 0
   lease_take(n, j, op.ttl)
   job_place(j)
@@ -228,8 +253,7 @@ end
 local function note_key(op, j, created)
   if created and op.idem then
     j.keyed = true
-    job_beside(j, ':k', op.idem)
-    keys.set(op.idem, j.id, op.fingerprint, j.node)
+    keys.give(j, op, j.node)
   elseif not created and j.keyed and j.attempt == 1 then
     local text = keys.of(j)
     local job, fingerprint
@@ -243,7 +267,7 @@ function verbs.R(op)
   if answered_by_key(op, answer) then return placed_answer(answer) end
   local j = job_get(op.job)
   if not may_reserve(op, j, answer) then return placed_answer(answer) end
-  lapse_some(CLEAR_MAX)
+  lapse_some(LIMIT.CLEAR)
   local n, probe = first_fit(op, j and j.type or op.type, answer)
   if not n then
     answer.err = ERR.ALL_FULL
@@ -266,13 +290,14 @@ end
 -- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot
 -- is not. It may be one more than the node's max here; the node itself never runs more. The job, or
 -- nothing.
-function take_back(node, id, attempt, ttl)
+function take_back(node, id, attempt, ttl, send)
   local n = node and is_recovering() and node_get(node)
   if not n or not n.known or id == '' or attempt < 1 or attempt > ATTEMPTS_MAX then return nil end
   local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
-  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, U.now, U.now
+  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, send or U.now, U.now
   lease_take(n, j, ttl)
   n.reserved, n.running, j.lease = n.reserved - 1, n.running + 1, RUNNING_LEASE
+  lease_grace(j)
   job_place(j)
   U.lost = U.lost + 1
   return j

@@ -35,7 +35,8 @@ function verbs.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
   if not j then
-    j = take_back(op.node, op.job, op.attempt, op.ttl) -- sent, then forgotten
+    -- Sent, then forgotten. Its ACK may be said again.
+    j = take_back(op.node, op.job, op.attempt, op.ttl, op.send ~= 0 and op.send or nil)
     if j then
       answer.head, answer.counts = head_of(j), node_counts(holder_of(j))
     else
@@ -45,19 +46,21 @@ function verbs.C(op)
   end
   lapse_one(j)
   local to = job_step(j.state, j.attempt, j.max, j.node, 'ack', op.attempt, op.node)
-  local until_ms, run_until = later(U.now, lease_term(j, op)), 0
+  local is_last = op.send == 0 or op.send == j.dispatched -- of the sends of this attempt
+  local until_ms, run_until = later(U.clock, lease_term(j, op)), 0
   if j.timeout > 0 then
-    run_until = later(later(U.now, j.timeout), op.stop_grace)
+    run_until = later(later(U.clock, j.timeout), op.stop_grace)
     if until_ms > run_until then until_ms = run_until end
   end
-  if to and j.lease == RESERVED_LEASE and not is_orphaned(j) then
+  if is_last and to and j.lease == RESERVED_LEASE and not is_orphaned(j) then
     local n = holder_of(j)
     n.reserved, n.running = n.reserved - 1, n.running + 1
     node_changed(n)
     j.lease, j.due, j.run_until = RUNNING_LEASE, until_ms, run_until
+    lease_grace(j)
     j.state, j.acked, j.updated = to, U.now, U.now
     job_place(j)
-  elseif j.state == ACKED and is_alive(j) and not is_orphaned(j) and from_here(op, j) then
+  elseif is_last and j.state == ACKED and is_alive(j) and not is_orphaned(j) and from_here(op, j) then
     answer.duplicate = 1 -- a node that is told so may start: not without a slot
   else
     answer.err = ERR.STALE
@@ -67,49 +70,57 @@ function verbs.C(op)
   return settled_answer(answer)
 end
 
-local DONE_OUTCOME, FAIL_OUTCOME, SEND_FAILED_OUTCOME, EXPIRE_OUTCOME, ABANDON_OUTCOME = 0, 1, 3, 4, 8
+local UNKNOWN = 'OUTCOME_UNKNOWN' -- as err.h has it
 local STOPPED = 2 -- not only did a lease end: its job had been cancelled before
-
--- What each outcome is to the job machine, and the reason it leaves when none is given.
-local endings = { -- by enum store_outcome
-  [0] = {event = 'done', reason = '', of_attempt = true},
-  [1] = {event = 'fail', reason = 'FAILED', of_attempt = true},
-  [2] = {event = 'refused', reason = 'NODE_REFUSED', of_attempt = true},
-  [3] = {event = 'send_failed', reason = 'SEND_FAILED', of_attempt = true},
-  [4] = {event = 'ack_timeout', reason = 'ACK_TIMEOUT', of_attempt = true},
-  [5] = {event = 'cancel', reason = 'CANCELLED'},
-  [6] = {event = 'queue_timeout', reason = 'QUEUE_TIMEOUT'},
-  [7] = {event = 'no_candidate', reason = 'NO_CANDIDATE'},
-  [8] = {event = 'cancel', reason = 'ABANDONED'},
-}
 
 local function plain_json(reason)
   return reason == '' and 'null' or '"' .. reason .. '"'
 end
 
+-- A reservation without an ACK may never have been sent: who made it says so and gives it up, or was
+-- not there all the time since. Then the last attempt is not lost with it; of any other the next one is begun.
+local function is_unsent(op, j)
+  if j.state ~= DISPATCHED then return false end
+  if op.outcome == OUTCOME.ABANDON then return op.owner == j.owner and outside_text(j, ':a') end
+  if op.outcome ~= OUTCOME.EXPIRE or j.attempt < j.max then return false end
+  return j.dispatched < paused_at() or is_silent(j.owner)
+end
+
+-- Whatever its owner had reserved.
+local function takes_back(op)
+  return op.outcome == OUTCOME.SEND_FAILED and not op.node
+end
+
 local function verdict_of(op, j)
-  local ending = endings[op.outcome]
+  local ending = machine.endings[op.outcome]
   local v = {
     event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
     reason = op.reason, reason_json = op.reason_json, speaks = op.speaks,
     -- Should it end the job: who asked for that was, or is, answered with an error.
-    frees_key = op.outcome == ABANDON_OUTCOME or
-      (op.outcome == SEND_FAILED_OUTCOME and j.keyed and j.attempt == 1),
+    frees_key = op.outcome == OUTCOME.ABANDON or
+      (op.outcome == OUTCOME.SEND_FAILED and j.keyed and j.attempt == 1),
   }
-  if op.reason == '' or op.outcome == DONE_OUTCOME then
+  if op.reason == '' or op.outcome == OUTCOME.DONE then
     v.reason, v.reason_json = ending.reason, plain_json(ending.reason)
   end
-  if op.outcome == EXPIRE_OUTCOME then
+  if op.outcome == OUTCOME.EXPIRE then
     v.in_time = not v.in_time or is_orphaned(j)
     v.reason, v.speaks = ending.reason, false
     if j.state == ACKED or j.lease == RUNNING_LEASE or j.ran_out == RUNNING_LEASE then
       v.event = 'run_timeout'
-      v.speaks = j.run_until ~= 0 and U.now >= j.run_until
-      v.reason = v.speaks and 'RUN_TIMEOUT' or 'NODE_LOST'
+      v.speaks = j.run_until ~= 0 and U.clock >= j.run_until
+      v.reason = v.speaks and REASON.RUN_TIMEOUT or REASON.NODE_LOST
     end
     v.reason_json = plain_json(v.reason)
   end
-  if not v.of_attempt then v.in_time = true end
+  -- Who takes back what it was never told of may come when that has run out.
+  if not v.of_attempt or takes_back(op) then v.in_time = true end
+  -- By now it may have been reserved, and be held since, or wait anew.
+  if op.outcome == OUTCOME.QUEUE_TIMEOUT then v.in_time = j.lane ~= NO_LANE and j.due <= U.clock end
+  if is_unsent(op, j) then
+    v.event, v.unsent, v.frees_key = 'send_failed', true, false
+    v.reason, v.reason_json = UNKNOWN, plain_json(UNKNOWN)
+  end
   return v
 end
 
@@ -117,9 +128,11 @@ end
 -- RESERVED; a job that waits is looked at as SELECTING when nobody can take it.
 local function ask(op, j, v)
   local state, attempt = j.state, j.attempt
+  local left = op.left or v.unsent
+  if takes_back(op) and op.owner ~= j.owner then return nil end
   if v.event == 'send_failed' and state == DISPATCHED then state = RESERVED end
   if v.of_attempt then
-    return job_step(state, attempt, j.max, j.node, v.event, op.attempt, op.node, op.left)
+    return job_step(state, attempt, j.max, j.node, v.event, op.attempt, op.node, left)
   end
   local named = op.attempt
   if state == RETRYING and named == attempt + 1 then named = attempt end
@@ -128,7 +141,7 @@ local function ask(op, j, v)
     local to, next_attempt = job_step(state, attempt, j.max, j.node, 'select', 0, nil)
     if to then state, attempt = to, next_attempt end
   end
-  return job_step(state, attempt, j.max, j.node, v.event, 0, nil, op.left)
+  return job_step(state, attempt, j.max, j.node, v.event, 0, nil, left)
 end
 
 -- What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
@@ -167,14 +180,14 @@ local function become_final(j, v)
 end
 
 local function become_waiting(op, j)
-  j.owner, j.due = op.owner, later(U.now, op.hold)
+  j.owner, j.due = op.owner, later(U.clock, op.hold)
   if j.state ~= SELECTING then return end
   j.node, j.dispatched, j.acked = '', 0, 0 -- the same attempt, but on none
 end
 
 local function job_result(j, result)
   if not result then return end
-  if #result <= RESULT_MAX then
+  if #result <= LIMIT.RESULT then
     j.result = result
   else
     j.outside = 1
@@ -184,6 +197,7 @@ end
 
 local function take(op, answer, j, v, to, attempt, effect)
   local ran_out = not is_waiting(j) and not is_alive(j)
+  lanes.leave(j)
   if effect or ran_out then end_attempt(answer, j, v) end
   j.state, j.attempt, j.updated, j.reason = to, attempt, U.now, v.reason
   if is_final(j) then
@@ -199,8 +213,8 @@ end
 -- lease. The job stays as the cancel left it.
 local function ends_cancelled(op, j, v)
   if not is_final(j) or is_over(j) or not v.in_time then return false end
-  if op.outcome == EXPIRE_OUTCOME then return op.attempt == 0 or op.attempt == j.attempt end
-  return (op.outcome == DONE_OUTCOME or op.outcome == FAIL_OUTCOME) and from_here(op, j)
+  if op.outcome == OUTCOME.EXPIRE then return op.attempt == 0 or op.attempt == j.attempt end
+  return (op.outcome == OUTCOME.DONE or op.outcome == OUTCOME.FAIL) and from_here(op, j)
 end
 
 local function end_cancelled(op, answer, j, v)
@@ -215,7 +229,7 @@ end
 -- its reason.
 local function is_repeated(op, j, v)
   if not v.of_attempt then return j.state == FAILED and v.reason == j.reason end
-  if op.outcome == EXPIRE_OUTCOME then
+  if op.outcome == OUTCOME.EXPIRE then
     return history_has(j, op.attempt, op.node, 'ack_timeout') or
       history_has(j, op.attempt, op.node, 'run_timeout')
   end
@@ -224,15 +238,16 @@ end
 
 -- An end is told of a job nobody knows: one more that was lost, see take_back.
 local function told_of(op)
-  if op.outcome ~= DONE_OUTCOME and op.outcome ~= FAIL_OUTCOME then return nil end
+  if op.outcome ~= OUTCOME.DONE and op.outcome ~= OUTCOME.FAIL then return nil end
   return take_back(op.node, op.job, op.attempt, AWAY_GRACE_MS)
 end
 
--- Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
+-- Refused to who asked first, but another has been told of it: it goes on, with whoever finds it. In a lane
+-- it is found.
 local function goes_on(op, j)
-  if op.outcome ~= ABANDON_OUTCOME or not outside_text(j, ':a') then return false end
-  if is_waiting(j) then
-    j.due = U.now
+  if op.outcome ~= OUTCOME.ABANDON or not outside_text(j, ':a') then return false end
+  if is_waiting(j) and j.lane == NO_LANE then
+    j.due = U.clock
     job_place(j)
   end
   return true
@@ -249,7 +264,7 @@ function verbs.F(op)
   lapse_one(j)
   local v = verdict_of(op, j)
   local to, attempt, effect = ask(op, j, v)
-  if to and goes_on(op, j) then
+  if to and not v.unsent and goes_on(op, j) then
     answer.err = ERR.STALE
   elseif to and v.in_time then
     take(op, answer, j, v, to, attempt, effect)

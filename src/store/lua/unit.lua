@@ -2,22 +2,11 @@
 -- once at the end, so that sixteen jobs cost little more than one. Every verb of the batch sees what
 -- those before it did. A record is a packed text (`raw`), which columns.lua changes as it is, or a
 -- table made from it, which is then what counts. While Redis 7.0 loads a library there is neither
--- `redis.call` nor `string` nor `unpack`, so they are picked up when a batch comes.
-local call, sub, byte, find, pack, unpack_struct, char, unpack_list, concat, sort, floor
+-- `redis.call` nor `string` nor `unpack`, so they are picked up when a batch comes. Names in capitals
+-- that are not explained here are of the first part, which is made from the C side (tables.c).
+local call, byte, find, char, unpack_list, concat, sort, floor
 
-local KEY = 'sched:{f}:' -- one hash tag: all keys are in one slot, see docs/redis.md
-local FOREVER = 99999999999999 -- as far as Lua writes a whole number without an exponent
-local BUCKET = 6 -- the first characters of a job id: 262 s share one hash
-local WINDOW = 8 -- and these a member of its list
 local ARGS_MAX = 2000 -- of one redis.call
-local BUCKET_SPARE_MS = 3600000 -- a bucket nobody sweeps goes by itself this much after its time
-local KEEP_MS = 60000 -- how often the newest bucket's time to live is prolonged
-local RESULT_MAX = 256 -- a longer one stands beside the record
-
-local ERR = { -- as redis_wire.c knows them
-  OK = 0, NOT_FOUND = 1, STALE = 2, ALL_FULL = 3, IDEMPOTENCY = 4, TOO_LATE = 5, BAD_FIELD = 6,
-  CONFLICT = 7,
-}
 local verbs = {} -- by letter
 
 local U -- this batch
@@ -30,22 +19,16 @@ local A, at -- its arguments, and where we stand in them
 local kept = {jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}}
 local columns = {} -- columns.lua
 
-local NONE, RESERVED_LEASE, RUNNING_LEASE = 0, 1, 2
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
 
--- Redis' Lua looks at every byte of every text it makes: records are as short as they can be, and
--- what is long stands beside them. What changes with every step stands first: columns.lua counts on the
--- places. 1 state, 2 lease, 3 attempt, 4 ran_out, 5 probe, 6 place, 7 told, 8 callback, 9 has a
--- time-out, 10 due, 16 updated, 22 ended, 28 acked, 34 run_until, 40 filed, 46 created,
--- 52 dispatched, 58 epoch, 62 timeout, 68 owner, 72 max, 73 keyed, 74 its result stands outside,
--- 75 node, type and reason, each with a zero behind it; then the result. redis_answer.c reads it, too.
-local JOB = '<BBBBBBBBBi6i6i6i6i6i6i6i6I4i6I4BBBsss'
--- 1 health, 2 reserved, 6 running, 10 max, 14 epoch, 18 own, 19 admin, 20 known, 21 registered,
--- 29 version, 37 the ids of jobs that hold a slot. The first 17 are what answers carry. Nobody who is
--- not known has a health.
-local NODE = '<Bi4i4i4I4BBBi8i8'
-local NODE_BYTES, COUNTS_BYTES = 36, 17
-local TOLD_TEXT, TOLD_DONE = 1, 2 -- its attempts are a text; it was done at the first one
+-- How records are laid out is said in store/record.h. Redis' Lua looks at every byte of every text it
+-- makes: they are as short as they can be, and what is long stands beside them. This is the layout
+-- that is written; what is read may have another, which its first byte tells.
+local layout = {format = 0, job = nil, node = nil, state = nil}
+-- What `meta.format` said in this batch: what is written (from the next batch on, if it changed in this
+-- one), the oldest and newest that a record may have, and since when whoever is there could tell what
+-- it reads. `text`: as it was read, nil when it has to be read again.
+local formats = {text = nil, written = 0, oldest = 0, newest = 0, since = 0, changed = false}
 
 local LAZY = { -- most batches need few of the tables of U
   __index = function(batch, name)
@@ -55,11 +38,33 @@ local LAZY = { -- most batches need few of the tables of U
   end,
 }
 
+-- What a call costs, for a test that looks whether it grows: commands, their arguments and what they answer. The
+-- largest is kept in `meta.work`.
+local work = 0
+
+local function counted(...)
+  local got = redis.call(...)
+  work = work + select('#', ...) + (type(got) == 'table' and #got or 0)
+  return got
+end
+
+local function note_work()
+  local most = tonumber(redis.call('HGET', KEY .. 'meta', 'work') or 0)
+  if work > most then redis.call('HSET', KEY .. 'meta', 'work', work) end
+  work = 0
+end
+
 local function begin_library()
-  call, sub, byte, find = redis.call, string.sub, string.byte, string.find
+  call, sub, byte, find = TEST_CLOCK and counted or redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
   unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor
-  columns.begin()
+end
+
+local function layout_use(format)
+  if layout.format == format then return end
+  layout.format = format
+  for name, formats in pairs(records) do layout[name] = formats[format] end
+  columns.use(layout)
 end
 
 -- The next argument.
@@ -86,30 +91,22 @@ local function call_in_parts(command, key, args, width, count)
   end
 end
 
--- Jobs.
+-- Jobs. What is kept of one has no time to live: only the purge takes it away, when it is over.
 
 local function job_read(id, packed)
-  local state, lease, attempt, ran_out, probe, place, told, callback, _, due, updated, ended, acked,
-    run_until, filed, created, dispatched, epoch, timeout, owner, max, keyed, outside, node, type,
-    reason, to = unpack_struct(JOB, packed)
-  return {
-    id = id, state = state, lease = lease, attempt = attempt, ran_out = ran_out,
-    probe = probe == 1, place = place, told = told, updated = updated, ended = ended, due = due,
-    acked = acked, run_until = run_until, filed = filed, created = created,
-    dispatched = dispatched, epoch = epoch, timeout = timeout, owner = owner, max = max,
-    callback = callback, keyed = keyed == 1, outside = outside, node = node, type = type,
-    reason = reason, result = sub(packed, to),
-  }
+  return records.job[byte(packed)].read(id, packed)
+end
+
+-- Where it stands, without reading all of it.
+local function packed_place(packed)
+  return byte(packed, records.job[byte(packed)].at.place)
 end
 
 -- Until it changes again; an answer and the write after it share the text.
 local function job_packed(j)
   local packed = j.packed
   if packed then return packed end
-  packed = pack(JOB, j.state, j.lease, j.attempt, j.ran_out, j.probe and 1 or 0, j.place, j.told,
-    j.callback, j.timeout > 0 and 1 or 0, j.due, j.updated, j.ended, j.acked, j.run_until, j.filed,
-    j.created, j.dispatched, j.epoch, j.timeout, j.owner, j.max, j.keyed and 1 or 0, j.outside,
-    j.node, j.type, j.reason) .. j.result
+  packed = layout.job.pack(j)
   j.packed = packed
   return packed
 end
@@ -119,6 +116,22 @@ local function job_raw(id)
   local j = kept.jobs[id]
   if j then return j.phase.head .. j.back end
   return U.raw[id]
+end
+
+-- The records of ids[from] to ids[to] as Redis has them, in order; false where there is none. Those that
+-- follow each other are mostly of one bucket, and are read with one call.
+local function records_read(ids, from, to)
+  local got = {}
+  while from <= to do
+    local bucket, last = bucket_of(ids[from]), from
+    while last < to and last - from < ARGS_MAX - 1 and bucket_of(ids[last + 1]) == bucket do
+      last = last + 1
+    end
+    local part = call('HMGET', KEY .. 'j:' .. bucket, unpack_list(ids, from, last))
+    for i = 1, #part do got[#got + 1] = part[i] end
+    from = last + 1
+  end
+  return got
 end
 
 -- What this batch reads and writes in the hash of one bucket: the ids that are asked for, and fields
@@ -180,6 +193,8 @@ local function jobs_prefetch(ids)
   jobs_fetch()
 end
 
+local lease_grace -- lease.lua
+
 local function job_get(id)
   local j = U.jobs[id]
   if j == nil then
@@ -189,6 +204,7 @@ local function job_get(id)
       packed = U.raw[id]
     end
     j = packed and job_read(id, packed) or false
+    if j and j.lease == RUNNING_LEASE then lease_grace(j) end
     U.jobs[id], kept.jobs[id] = j, nil
   end
   return j or nil
@@ -199,7 +215,7 @@ local function job_changed(j)
   j.packed = nil
 end
 
--- It is in the list of its bucket from now on.
+-- It is in a list from now on.
 local function job_listed(id)
   local made = U.made + 1
   U.created[made], U.made = id, made
@@ -217,21 +233,36 @@ local function outside_text(j, tail)
   return call('HGET', KEY .. 'j:' .. bucket_of(j.id), name)
 end
 
--- Nodes. `leases` is the list of job ids that hold a slot, oldest first, each after a space.
+-- Nodes. Which jobs hold a slot of it, or did when their epoch was over, is in a set of its own, `h:NODE`: only
+-- who looks at all of them reads it.
 
-local function node_read(id, packed)
-  local health, reserved, running, max, epoch, own, admin, known, registered, version =
-    unpack_struct(NODE, packed)
-  return {
-    id = id, health = health, own = own, admin = admin, known = known == 1, max = max,
-    reserved = reserved, running = running, epoch = epoch, registered = registered,
-    version = version, leases = sub(packed, NODE_BYTES + 1),
-  }
+-- What this batch changes there: by job, whether it is one of them from now on.
+local function holds_of(node)
+  local holds = U.holds[node]
+  if not holds then
+    holds = {}
+    U.holds[node] = holds
+  end
+  return holds
 end
 
-local function node_packed(n)
-  return pack(NODE, n.health, n.reserved, n.running, n.max, n.epoch, n.own, n.admin,
-    n.known and 1 or 0, n.registered, n.version) .. n.leases
+local function write_holds()
+  columns.write_holds()
+  if not rawget(U, 'holds') then return end
+  for node, holds in pairs(U.holds) do
+    local add, del = {}, {}
+    for id, holds_one in pairs(holds) do
+      if holds_one then add[#add + 1] = id else del[#del + 1] = id end
+    end
+    if #add > 0 then call_in_parts('SADD', KEY .. 'h:' .. node, add) end
+    if #del > 0 then call_in_parts('SREM', KEY .. 'h:' .. node, del) end
+  end
+  U.holds = nil
+end
+
+local function has_leases(node)
+  write_holds()
+  return call('EXISTS', KEY .. 'h:' .. node) == 1
 end
 
 local function node_get(id)
@@ -240,7 +271,7 @@ local function node_get(id)
     local packed = U.raw_nodes[id]
     if kept.nodes[id] then packed = columns.node_text(kept.nodes[id]) end
     if packed == nil then packed = call('HGET', KEY .. 'n', id) end
-    n = packed and node_read(id, packed) or false
+    n = packed and records.node[byte(packed)].read(id, packed) or false
     U.nodes[id], kept.nodes[id] = n, nil
   end
   return n or nil
@@ -257,61 +288,26 @@ local function node_changed(n)
   U.dirty_nodes[n.id] = n
 end
 
+-- Should somebody have deleted it here while it had leases, those are of an epoch that is over.
 local function node_new(id)
   local n = {
     id = id, health = 0, own = 0, admin = 0, known = false, max = 0, reserved = 0, running = 0,
-    epoch = 1, registered = 0, version = 0, leases = '',
+    epoch = has_leases(id) and floor(U.now / 1000) or 1, runs_from = 0, registered = 0, version = 0, rest = '',
   }
+  n.runs_from = n.epoch
   U.nodes[id] = n
   node_changed(n)
   return n
 end
 
 local function node_counts(n)
-  return sub(node_packed(n), 1, COUNTS_BYTES)
+  return sub(layout.node.pack(n), 1, layout.node.from.facts - 1)
 end
 
 -- Writing.
 
--- A bucket lives as long as its jobs are kept after the last of them changed.
-local function bucket_keep(bucket, is_new)
-  if U.retention <= 0 then return end
-  if bucket == U.bucket and not is_new then
-    if U.now - U.kept < KEEP_MS and U.now >= U.kept then return end
-    U.kept = U.now
-  end
-  local ms = U.retention + BUCKET_SPARE_MS + KEEP_MS
-  for _, kind in ipairs({'j:', 'l:'}) do
-    if is_new then
-      call('PEXPIRE', KEY .. kind .. bucket, ms)
-    else
-      call('PEXPIRE', KEY .. kind .. bucket, ms, 'GT')
-    end
-  end
-end
-
--- How many jobs a bucket has is counted: of the newest one in the state of every batch.
-local function bucket_count(bucket, more)
-  U.total = U.total + more
-  if bucket == U.bucket then
-    U.bucket_count = U.bucket_count + more
-  else
-    call('HINCRBY', KEY .. 'counts', bucket, more)
-  end
-end
-
 do
 local NOTHING = {}
-
--- The new bucket of all jobs, from the first of them on.
-local function bucket_begin(bucket)
-  if call('ZADD', KEY .. 'buckets', 0, bucket) == 0 then return false end
-  if bucket > U.bucket then
-    if U.bucket ~= '' then call('HINCRBY', KEY .. 'counts', U.bucket, U.bucket_count) end
-    U.bucket, U.bucket_count, U.kept = bucket, 0, U.now
-  end
-  return true
-end
 
 local function is_sorted(ids)
   for i = 2, #ids do
@@ -320,22 +316,23 @@ local function is_sorted(ids)
   return true
 end
 
--- Those that came together and share the first characters of their ids (a quarter of a second) are
--- one member of the list of their bucket. Answers the buckets that are new.
+-- Those that came together and are of one bucket are one member of the list of their span.
 local function write_created()
-  local ids, from, new = U.created, 1, {}
+  local ids, from = U.created, 1
   if not is_sorted(ids) then sort(ids) end
   while from <= #ids do
-    local window, to = sub(ids[from], 1, WINDOW), #ids
-    while sub(ids[to], 1, WINDOW) ~= window do to = to - 1 end
-    local bucket = bucket_of(window)
-    call('ZADD', KEY .. 'l:' .. bucket, 0, concat(ids, '', from, to))
-    if bucket ~= U.bucket and bucket_begin(bucket) then new[bucket] = true end
-    bucket_count(bucket, to - from + 1)
+    local bucket, to = bucket_of(ids[from]), #ids
+    while bucket_of(ids[to]) ~= bucket do to = to - 1 end
+    local span = sub(bucket, 1, SPAN)
+    call('ZADD', KEY .. 'l:' .. span, 0, concat(ids, '', from, to))
+    if span ~= U.span then
+      call('ZADD', KEY .. 'spans', 0, span)
+      if span > U.span then U.span = span end
+    end
     from = to + 1
   end
+  U.total, U.unlooked = U.total + #ids, U.unlooked + #ids
   U.created, U.made = nil, 0
-  return new
 end
 
 function write_jobs()
@@ -347,11 +344,10 @@ function write_jobs()
     end
     U.dirty = nil
   end
-  local new = U.made > 0 and write_created() or NOTHING
+  if U.made > 0 then write_created() end
   for bucket, b in pairs(U.buckets) do
     if b.size > 0 then
       call_in_parts('HSET', KEY .. 'j:' .. bucket, b.row, 2, b.size)
-      bucket_keep(bucket, new[bucket])
       b.size = 0
     end
   end
@@ -369,8 +365,8 @@ function write_nodes()
   if U.touched then
     del = {}
     for id, n in pairs(U.dirty_nodes) do
-      if n.known or n.leases ~= '' then
-        set[size + 1], set[size + 2] = id, node_packed(n)
+      if n.known or has_leases(id) then
+        set[size + 1], set[size + 2] = id, layout.node.pack(n)
         size = size + 2
       else
         del[#del + 1] = id

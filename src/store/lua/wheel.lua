@@ -9,9 +9,14 @@
 local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
 local tick_of, wheel_list, wheel_add, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel,
   write_due, write_lapsed
+local job_place -- lease.lua
 local wheel = {} -- what is seldom needed: Lua has room for 200 locals
 do
 local TICK_MS = 256
+local PART_MAX = 512 -- ids of one element of a list; a part of a list ends with the element that reaches it
+local ELEMENTS = 64 -- and has no more of them
+-- So many one call looks at, and moves, and the rest of a part; the next goes on.
+local LOOK_MAX, MOVE_MAX = 2048, 512
 
 function tick_of(ms)
   return floor(ms / TICK_MS)
@@ -34,7 +39,7 @@ end
 
 local function wheel_file(j)
   local ms = j.due
-  if ms > U.now + WHEEL_FAR_MS then ms = U.now + WHEEL_FAR_MS end
+  if ms > U.clock + WHEEL_FAR_MS then ms = U.clock + WHEEL_FAR_MS end
   wheel_add(wheel_list(ms), j.id)
   j.filed = ms
 end
@@ -71,53 +76,72 @@ function job_nowhere(j)
   job_at(j, AT_NOWHERE)
 end
 
--- The ids in one list of the wheel.
-function wheel.ids(tick, ids)
-  local parts = call('LRANGE', KEY .. 'w:' .. tick, 0, -1)
+-- Some elements of a list of the wheel, from one of them on, until there are enough ids. Answers how many
+-- elements, and whether there may be more.
+function wheel.ids(tick, from, ids)
+  local parts = call('LRANGE', KEY .. 'w:' .. tick, from, from + ELEMENTS - 1)
   for i = 1, #parts do
     local part = parts[i]
-    for at = 1, #part, 14 do ids[#ids + 1] = sub(part, at, at + 13) end
+    for at = 1, #part, JOB_ID do ids[#ids + 1] = sub(part, at, at + JOB_ID - 1) end
+    if #ids >= PART_MAX then return i, i < #parts or #parts == ELEMENTS end
   end
-  return ids
+  return #parts, #parts == ELEMENTS
 end
 
--- Most of them are over by now: their records are let go again at once. Nearly all are in the bucket
--- of the first; where one is that is not there is looked up for it alone.
+-- Most of them are over by now: their records are let go again at once.
 local function wheel_look(tick, ids, from, to)
-  local got = call('HMGET', KEY .. 'j:' .. bucket_of(ids[from]), unpack_list(ids, from, to))
+  local moved = 0
+  local got = records_read(ids, from, to)
   for i = 1, #got do
     local id, packed = ids[from + i - 1], got[i]
-    packed = packed or call('HGET', KEY .. 'j:' .. bucket_of(id), id)
-    if packed and byte(packed, 6) == AT_WHEEL and
-      tick_of(unpack_struct('<i6', packed, 40)) == tick then
-      U.touched = true
-      job_due(job_get(id))
+    if packed and packed_place(packed) == AT_WHEEL then
+      local filed = unpack_struct('<i6', packed, records.job[byte(packed)].at.filed)
+      if tick_of(filed) == tick then
+        U.touched, moved = true, moved + 1
+        if job_raw(id) == nil then U.raw[id] = packed end
+        job_place(job_get(id))
+      end
     end
   end
+  return moved
 end
 
--- Looks at those whose time has come. At the beginning of a batch: nothing has changed yet.
+-- Looks at a part of those whose time has come. At the beginning of a batch: nothing has changed yet.
 function wheel_turn()
-  local now_tick = tick_of(U.now)
-  if now_tick <= U.wheel_at then return end
-  local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick)
-  U.wheel_at = now_tick
-  for i = 1, #ticks do
-    local ids = wheel.ids(ticks[i], {})
-    call('DEL', KEY .. 'w:' .. ticks[i])
+  local now_tick, looked, moved = tick_of(U.clock), 0, 0
+  if now_tick > U.wheel_at then U.wheel_at = now_tick end
+  if U.wheel_at <= U.wheel_done then return end
+  while looked < LOOK_MAX and moved < MOVE_MAX do
+    local tick = call('ZRANGEBYSCORE', KEY .. 'wheel', '-inf', U.wheel_at, 'LIMIT', 0, 1)[1]
+    if not tick then
+      U.wheel_done = U.wheel_at
+      return
+    end
+    local ids = {}
+    local taken, more = wheel.ids(tick, 0, ids)
+    if more then
+      call('LTRIM', KEY .. 'w:' .. tick, taken, -1)
+    else
+      call('DEL', KEY .. 'w:' .. tick)
+      call('ZREM', KEY .. 'wheel', tick)
+    end
     for from = 1, #ids, ARGS_MAX do
       local to = from + ARGS_MAX - 1
-      wheel_look(tonumber(ticks[i]), ids, from, to < #ids and to or #ids)
+      moved = moved + wheel_look(tonumber(tick), ids, from, to < #ids and to or #ids)
     end
+    looked = looked + #ids
   end
-  if #ticks > 0 then call('ZREMRANGEBYSCORE', KEY .. 'wheel', '-inf', now_tick) end
 end
 
 function write_wheel()
   for tick, ids in pairs(U.wheel) do
-    if ids.count > 0 and call('RPUSH', KEY .. 'w:' .. tick, concat(ids)) == 1 then
-      call('ZADD', KEY .. 'wheel', tick, tick)
+    local is_new = false
+    for from = 1, ids.count, PART_MAX do
+      local to = from + PART_MAX - 1
+      local part = concat(ids, '', from, to < ids.count and to or ids.count)
+      is_new = call('RPUSH', KEY .. 'w:' .. tick, part) == 1 or is_new
     end
+    if is_new then call('ZADD', KEY .. 'wheel', tick, tick) end
   end
   U.wheel = nil
   columns.forget() -- its terms have the lists
@@ -149,32 +173,6 @@ function write_lapsed()
     write_places('lapsed', U.lapsed)
     U.lapsed = nil
   end
-end
-
--- All jobs that are not over.
-function wheel.active_ids()
-  write_due()
-  write_lapsed()
-  write_wheel()
-  local found = call('ZRANGE', KEY .. 'due', 0, -1)
-  local more = call('ZRANGE', KEY .. 'lapsed', 0, -1)
-  for i = 1, #more do found[#found + 1] = more[i] end
-  local ticks = call('ZRANGE', KEY .. 'wheel', 0, -1)
-  for i = 1, #ticks do wheel.ids(ticks[i], found) end
-  jobs_prefetch(found)
-  local ids, seen = {}, {}
-  for i = 1, #found do
-    local id = found[i]
-    if not seen[id] then
-      seen[id] = true
-      local j = U.jobs[id]
-      local packed = j == nil and job_raw(id)
-      if (j and j.place ~= AT_NOWHERE) or (packed and byte(packed, 6) ~= AT_NOWHERE) then
-        ids[#ids + 1] = id
-      end
-    end
-  end
-  return ids
 end
 
 end

@@ -1,0 +1,31 @@
+/* The lanes in which jobs wait, by number, and each with its jobs in order. A lane is there while a
+ * job stands in it. */
+#ifndef STORE_LANES_H
+#define STORE_LANES_H
+
+#include "base/heap.h"
+
+struct lane {
+    uint64_t number;
+    struct heap jobs;   /* key: priority, negated; tie: id */
+    struct lane *left;  /* smaller numbers */
+    struct lane *right; /* larger ones */
+    uint64_t rank;      /* no child has a larger one */
+};
+
+struct lanes {
+    struct lane *root;
+    size_t count;
+    size_t job_count; /* in all of them */
+};
+
+struct lane *lanes_find(const struct lanes *lanes, uint64_t number);  /* NULL: nobody waits there */
+struct lane *lanes_after(const struct lanes *lanes, uint64_t number); /* the next larger, or NULL */
+/* `job` has its key and tie. */
+void lanes_enter(struct lanes *lanes, uint64_t number, struct heap_node *job);
+void lanes_leave(struct lanes *lanes, uint64_t number, struct heap_node *job);
+void lanes_free(struct lanes *lanes);
+/* For tests: aborts if anything is out of order. */
+void lanes_check(const struct lanes *lanes);
+
+#endif

@@ -1,0 +1,165 @@
+/* The records in Redis: what stands in each, one row a field, in this order. The reader here and
+ * all that the function library knows of them (lua/tables.c makes it) come from these rows, so they
+ * cannot disagree. A record begins with its format, a byte; numbers follow, little end first and
+ * nothing between, then texts, each with a zero behind it, and then one text without: the result of
+ * a job; of a node it is empty.
+ *
+ *   ROW(name, kind, part, since, plain)
+ *
+ * `since`: the first format that has it. `plain`: what it is in a job that goes well, and in a
+ * record of an older format; GIVEN: lua/columns.lua says it. `part`: what columns.lua takes out of
+ * a record, and puts in again, as one piece. What changes with every step stands first.
+ */
+#ifndef STORE_RECORD_H
+#define STORE_RECORD_H
+
+#include "base/str.h"
+
+/* What this build reads and writes. A test builds a program with one format more. */
+#ifdef RECORD_NEXT
+#include RECORD_NEXT
+#else
+enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
+#define JOB_RECORD_NEXT(ROW)
+#define NODE_RECORD_NEXT(ROW)
+#define STATE_RECORD_NEXT(ROW)
+#endif
+
+#define JOB_RECORD(ROW)                                                                            \
+    ROW(state, U8, first, 2, GIVEN)                                                                \
+    ROW(lease, U8, first, 2, GIVEN)                                                                \
+    ROW(attempt, U8, first, 2, GIVEN)                                                              \
+    ROW(ran_out, U8, first, 2, 0) /* the lease that ran out and was not settled yet */             \
+    ROW(probe, BOOL, first, 2, 0)                                                                  \
+    ROW(place, U8, first, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                     \
+    ROW(told, U8, first, 2, GIVEN)  /* where its ended attempts stand */                           \
+    ROW(callback, U8, first, 2, GIVEN)                                                             \
+    ROW(timed, U8, first, 2, GIVEN) /* it has a time-out */                                        \
+    ROW(due, TIME, times, 2, GIVEN)                                                                \
+    ROW(updated, TIME, times, 2, GIVEN)                                                            \
+    JOB_RECORD_NEXT(ROW)                                                                           \
+    ROW(ended, TIME, times, 2, GIVEN)                                                              \
+    ROW(acked, TIME, ran, 2, GIVEN)                                                                \
+    ROW(run_until, TIME, ran, 2, GIVEN)                                                            \
+    ROW(filed, TIME, made, 2, GIVEN) /* where on the wheel */                                      \
+    ROW(created, TIME, made, 2, GIVEN)                                                             \
+    ROW(dispatched, TIME, made, 2, GIVEN)                                                          \
+    ROW(epoch, U32, about, 2, GIVEN)                                                               \
+    ROW(timeout, TIME, about, 2, GIVEN)                                                            \
+    ROW(owner, U32, about, 2, GIVEN)                                                               \
+    ROW(max, U8, about, 2, GIVEN)                                                                  \
+    ROW(keyed, BOOL, about, 2, 0)                                                                  \
+    ROW(has_key, BOOL, about, 2, 0) /* it came with an Idempotency-Key, which goes with it */      \
+    ROW(outside, U8, about, 2, 0)   /* its result stands beside the record */                      \
+    ROW(priority, U8, about, 2, 0)  /* in its lane */                                              \
+    ROW(lane, U64, about, 2, 0)     /* in which it waits; 0: it does not, or is held */            \
+    ROW(node, TEXT, texts, 2, GIVEN)                                                               \
+    ROW(type, TEXT, texts, 2, GIVEN)                                                               \
+    ROW(reason, TEXT, texts, 2, GIVEN)
+
+/* Counts and limits are what answers carry of a node. Nobody who is not known has a health. */
+#define NODE_RECORD(ROW)                                                                           \
+    ROW(health, U8, counts, 2, GIVEN)                                                              \
+    ROW(reserved, I32, counts, 2, GIVEN)                                                           \
+    NODE_RECORD_NEXT(ROW)                                                                          \
+    ROW(running, I32, counts, 2, GIVEN)                                                            \
+    ROW(max, I32, limits, 2, GIVEN)                                                                \
+    ROW(epoch, U32, limits, 2, GIVEN)                                                              \
+    ROW(own, U8, facts, 2, GIVEN)                                                                  \
+    ROW(admin, U8, facts, 2, GIVEN)                                                                \
+    ROW(known, BOOL, facts, 2, GIVEN)                                                              \
+    ROW(runs_from, U32, facts, 2, GIVEN) /* runs of this epoch and later ones count */             \
+    ROW(registered, I64, facts, 2, GIVEN)                                                          \
+    ROW(version, I64, facts, 2, GIVEN)
+
+/* `meta.state`: what every call reads and writes. */
+#define STATE_RECORD(ROW)                                                                          \
+    ROW(now, I64, all, 2, GIVEN)                                                                   \
+    ROW(order, I64, all, 2, GIVEN)                                                                 \
+    STATE_RECORD_NEXT(ROW)                                                                         \
+    ROW(lapse_seq, I64, all, 2, GIVEN)                                                             \
+    ROW(version, I64, all, 2, GIVEN)                                                               \
+    ROW(gate_count, I64, all, 2, GIVEN)                                                            \
+    ROW(open_count, I64, all, 2, GIVEN)                                                            \
+    ROW(offset, I64, all, 2, GIVEN) /* of `now` before the steady clock, see lua/lease.lua */      \
+    ROW(grace_from, I64, all, 2, GIVEN)                                                            \
+    ROW(grace_min, I64, all, 2, GIVEN)                                                             \
+    ROW(grace_until, I64, all, 2, GIVEN)                                                           \
+    ROW(grace_f2f, I64, all, 2, GIVEN)                                                             \
+    ROW(wheel_at, I64, all, 2, GIVEN)                                                              \
+    ROW(wheel_done, I64, all, 2, GIVEN)                                                            \
+    ROW(free_at, I64, all, 2, GIVEN)                                                               \
+    ROW(ripe, I64, all, 2, GIVEN)                                                                  \
+    ROW(total, I64, all, 2, GIVEN)                                                                 \
+    ROW(active, I64, all, 2, GIVEN)                                                                \
+    ROW(unlooked, I64, all, 2, GIVEN) /* jobs that came since the memory was looked at */          \
+    ROW(full, I64, all, 2, GIVEN)     /* how near Redis is to its maxmemory, see lua/chores.lua */ \
+    ROW(recover_until, I64, all, 2, GIVEN)                                                         \
+    ROW(gen, TEXT, all, 2, GIVEN)                                                                  \
+    ROW(span, TEXT, all, 2, GIVEN)     /* the newest that `spans` has */                           \
+    ROW(instance, TEXT, all, 2, GIVEN) /* who called last */
+
+#define RECORD_JOB_INDEX(name, kind, part, since, plain)   RECORD_JOB_##name,
+#define RECORD_NODE_INDEX(name, kind, part, since, plain)  RECORD_NODE_##name,
+#define RECORD_STATE_INDEX(name, kind, part, since, plain) RECORD_STATE_##name,
+
+enum { JOB_RECORD(RECORD_JOB_INDEX) RECORD_JOB_COUNT };
+enum { NODE_RECORD(RECORD_NODE_INDEX) RECORD_NODE_COUNT };
+enum { STATE_RECORD(RECORD_STATE_INDEX) RECORD_STATE_COUNT };
+enum { RECORD_FIELDS_MAX = 32 };
+
+enum record_kind {
+    RECORD_U8,
+    RECORD_BOOL,
+    RECORD_U32,
+    RECORD_I32,
+    RECORD_TIME,
+    RECORD_I64,
+    RECORD_U64, /* too long for a number of Lua: its eight bytes, as they stand */
+    RECORD_TEXT
+};
+
+struct record_field {
+    const char *name;
+    enum record_kind kind;
+    const char *part;
+    int since;
+    int64_t plain; /* RECORD_GIVEN */
+};
+
+enum {
+    RECORD_GIVEN = -1,
+    /* The first characters of a job's id: jobs that share them are in one hash, for a quarter of a
+     * second, and in one list, for 8 s. So no key becomes large, however many jobs come. */
+    RECORD_BUCKET = 8,
+    RECORD_SPAN = 7,
+    /* `told`: its attempts are a text beside the record; it was done at the first one. */
+    RECORD_TOLD_TEXT = 1,
+    RECORD_TOLD_DONE = 2,
+};
+
+struct record_layout {
+    const char *name; /* as the library calls it */
+    const char *rest; /* and what stands behind its fields; NULL: nothing does */
+    const struct record_field *fields;
+    size_t count;
+};
+
+extern const struct record_layout record_job, record_node, record_state;
+
+/* A record that was read: numbers by their row, texts borrowed from the bytes. */
+struct record {
+    int64_t numbers[RECORD_FIELDS_MAX];
+    struct str texts[RECORD_FIELDS_MAX];
+    struct str rest; /* what stands behind its fields */
+};
+
+size_t record_width(enum record_kind kind); /* 0: a text */
+bool record_is_there(const struct record_field *field, int format);
+bool record_is_known(struct str bytes); /* is it of a format that is known here? */
+/* False: too short, or of a format that is not known here. `up_to`: the fields before this part are
+ * all that is there; NULL: all. */
+bool record_read(const struct record_layout *layout, struct str bytes, const char *up_to,
+                 struct record *ret_record);
+
+#endif

@@ -1,0 +1,145 @@
+"""Two releases whose records in Redis have different layouts (tests/store/next_records.h) on one store."""
+import pathlib
+import signal
+import subprocess
+
+import test_instances
+from harness import BINARY, SLOW, Case, Node, eventually, freeze, tags
+from redis import Redis
+
+NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
+
+# How many records of nodes and of jobs have which format.
+COUNT = """
+local found = {}
+local function count(kind, key)
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if not all[i]:find(':') then
+      local name = kind .. all[i + 1]:byte()
+      found[name] = (found[name] or 0) + 1
+    end
+  end
+end
+count('n', 'sched:{f}:n')
+for _, key in ipairs(redis.call('KEYS', 'sched:{f}:j:*')) do count('j', key) end
+local told = {}
+for name in pairs(found) do told[#told + 1] = name end
+table.sort(told)
+return table.concat(told, ' ')
+"""
+
+
+class Formats:
+    def formats(self):
+        """Written, the oldest and the newest there are."""
+        return self.redis.say("HGET", "sched:{f}:meta", "format").split()[:3]
+
+    def becomes(self, number):
+        eventually(f"all is of format {number}", lambda: self.formats() == [str(number)] * 3, 60 * SLOW)
+
+    def records(self):
+        """n2: there are nodes of format 2."""
+        return self.redis.say("EVAL", COUNT, 0).split()
+
+    def now(self):
+        return int(self.redis.say("TIME").split()[0]) * 1000
+
+    def settled(self):
+        """Since the format last changed everybody had the time to say what they read; and all have said it again."""
+        since = int(self.redis.say("HGET", "sched:{f}:meta", "format").split()[3])
+        eventually("15 s have passed", lambda: self.now() > since + 16000, 30 * SLOW)
+        said = self.now() + 1000
+        eventually("all have called", lambda: all(int(text.split()[0]) > said for text in
+                   self.redis.say("HVALS", "sched:{f}:instances").split("\n")), 30 * SLOW)
+
+    def refused(self, binary, *flags):
+        """What it says when it does not start."""
+        done = subprocess.run([binary, "server", "--listen", "127.0.0.1:0", "--data-dir", str(self.dir / "refused"),
+                               "--store", self.redis.url, *flags], capture_output=True, text=True, timeout=30 * SLOW)
+        self.assertNotEqual(done.returncode, 0)
+        return done.stderr
+
+
+@tags("load")
+class UpAndDown(Formats, test_instances.Fleet):
+    def replace(self, number, **settings):
+        """The new one first; then the one in its place goes in peace."""
+        gone = self.all[number]
+        super().replace(number, **settings)
+        self.assertEqual(gone.stop(), 0)
+        gone.check_log()
+
+    def ended(self, server, ids=None):
+        """Every field of jobs that are over."""
+        ids = [job["job_id"] for job in server.all_jobs() if job["state"] in ("DONE", "FAILED")][:200] if ids is None else ids
+        return {job_id: server.job(job_id) for job_id in ids}
+
+    def test_one_after_the_other_and_back(self):
+        self.begin(1000000, pause=0.02)
+        for number in range(3):  # while one of the old is there, what they read is written
+            self.replace(number, binary=NEXT)
+            if number < 2:
+                self.settled()
+                self.assertEqual(self.formats(), ["2", "2", "2"])
+                before = self.ended(self.all[2])
+                self.assertEqual(self.ended(self.all[0], before), before)
+        self.becomes(3)
+        self.assertIn("its records have format 3, this berth reads format 2", self.refused(BINARY))
+        middle = self.ended(self.all[0])
+        self.assertEqual(self.ended(self.all[1], before), before, "rewritten, they are as they were")
+        for number in range(3):  # the newer release, told to write what the older one reads
+            self.replace(number, binary=NEXT, store_format=2)
+        self.becomes(2)
+        for number in range(3):
+            self.replace(number)
+            self.assertEqual(self.ended(self.all[number], before), before)
+            self.assertEqual(self.ended(self.all[number], middle), middle)
+        for thread in self.submitters:
+            thread.over.set()
+        self.finish(60)
+        self.assertEqual(self.records(), ["j2", "n2"])
+
+    def test_records_are_rewritten(self):
+        """Also those that nobody touches any more, and a first release that comes meanwhile goes on."""
+        self.begin(300)
+        self.finish()
+        before = self.ended(self.all[0])
+        for number in range(3):
+            self.replace(number, binary=NEXT)
+        self.becomes(3)
+        self.assertEqual(self.records(), ["j3", "n3"])
+        self.assertEqual(self.ended(self.all[0], before), before)
+        self.assertIn("This berth writes no format 4 into Redis, but 2 to 3.", self.refused(NEXT, "--store-format", "4"))
+        self.replace(0, binary=NEXT, store_format=2)
+        self.becomes(2)
+        self.assertEqual(self.records(), ["j2", "n2"])
+        self.assertEqual(self.ended(self.all[1], before), before)
+
+    test_killed_frozen_and_said_twice = test_rolling_restart = None
+
+
+class LeftBehind(Formats, Case):
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+
+    def test_an_instance_that_slept_over_it(self):
+        """It counts as gone after 15 s, so the format may change; then it does nothing, and says why."""
+        old = self.start("old", store=self.redis.url)
+        new = self.start("new", store=self.redis.url, binary=NEXT)
+        node = Node(new, "n1")
+        self.assertEqual(self.formats(), ["2", "2", "2"])
+        freeze(old.process)
+        self.becomes(3)
+        old.process.send_signal(signal.SIGCONT)
+        eventually("it is not ready", lambda: old.get("/readyz").status == 503, 20 * SLOW)
+        eventually("it says why", lambda: "its records have format 3, this berth reads format 2" in str(old.get("/readyz")), 20 * SLOW)
+        self.ok(node.heartbeat())
+        self.assertEqual(self.records(), ["n3"])
+        again = self.start("again", store=self.redis.url, binary=NEXT, store_format=2)
+        self.becomes(2)
+        eventually("it is ready again", lambda: old.get("/readyz").status == 200, 20 * SLOW)
+        self.assertEqual(self.records(), ["n2"])
+        self.assertEqual(again.stop(), 0)

@@ -1,0 +1,107 @@
+"""Very many jobs that wait and very many that run, on one Redis with three instances: nobody else notices. `make many` does it with
+100,000 of each, and a million that wait; there Redis' own log of slow calls is looked at as well."""
+import os
+import subprocess
+import threading
+import time
+
+from harness import BINARY, ROOT, SLOW, Case, Client, Node, eventually, percentile, tags
+from redis import Redis
+
+COUNT = int(os.environ.get("BERTH_E2E_MANY", "0"))  # 0: as many as every run of the tests can afford
+SLOW_MS = 20  # no call may keep Redis for longer
+TYPES, NODES = 10, 50
+
+
+@tags("load")
+class Many(Case):
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis", "--slowlog-log-slower-than", str(SLOW_MS * 1000), "--slowlog-max-len", "10000")
+        self.addCleanup(self.redis.kill)
+        self.over = threading.Event()
+        self.threads = []
+        self.addCleanup(self.end)
+
+    def end(self):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def instance(self, name):
+        return self.start(name, store=self.redis.url, **({"store_call_ms": 80} if COUNT else {}))
+
+    def fill(self, waiting, running):
+        fill = ROOT / os.path.dirname(BINARY) / "tests" / "fill"
+        subprocess.run([fill, self.redis.url, str(waiting), str(TYPES), str(running), str(NODES)], check=True, timeout=1200, cwd=self.dir)
+
+    def beside(self, work):
+        """Calls work() again and again until the end."""
+        def run():
+            while not self.over.is_set():
+                work()
+
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+
+    def test_nobody_else_notices(self):
+        count, seconds = (COUNT, 60) if COUNT else (2000, 3)
+        servers = [self.instance(name) for name in "abc"]
+        living = servers[:2]
+        busy = [Node(living[i % 2], f"busy-{i}", allowed_types=["run"], max_concurrent_jobs=count // NODES) for i in range(NODES)]
+        shut = Node(living[0], "shut", allowed_types=[f"wait-{i}" for i in range(TYPES)], max_concurrent_jobs=0)
+        node = Node(living[0], "free", allowed_types=["other"], max_concurrent_jobs=64)
+        self.fill(count, count)
+        refused, took_ms, done = [], [], []
+
+        def beat():
+            for one in [*busy, shut]:
+                one.heartbeat()
+            self.over.wait(2)
+
+        def serve():
+            node.heartbeat()
+            for job in node.poll(wait="1s"):
+                self.ok(node.ack(job))
+                self.ok(node.done(job))
+                done.append(job)
+
+        clients = [Client(server.port) for server in living]
+
+        def ask():
+            for client in clients:
+                answer = client.post("/v1/dispatch/task", {"type": "other", "queue_ms": 10000})
+                took_ms.append(answer.seconds * 1000)
+                if answer.status not in (200, 202):
+                    refused.append(str(answer))
+
+        self.redis.say("SLOWLOG", "RESET")
+        for work in (beat, serve, ask):
+            self.beside(work)
+        eventually("other work is done", lambda: len(done) > 10)
+        servers[2].kill()
+        killed = time.monotonic()
+        eventually("time passes", lambda: time.monotonic() - killed > seconds, seconds + 1)
+        self.end()
+        slow = int(self.redis.say("SLOWLOG", "LEN"))
+        print(f"{count} wait, {count} run: {len(took_ms)} others asked for in p50 {percentile(took_ms, 0.5):.1f}, "
+              f"p99 {percentile(took_ms, 0.99):.1f} ms, {len(refused)} refused; {slow} calls kept Redis for more than {SLOW_MS} ms", flush=True)
+        self.assertEqual(refused, [])
+        self.assertEqual({living[0].slots(one.id) for one in busy}, {(0, count // NODES)})
+        eventually("all who wait are known", lambda: living[0].metrics()["berth_queue_depth"] >= count, 5)
+        if COUNT:
+            self.assertEqual(slow, 0, self.redis.say("SLOWLOG", "GET", "10"))
+
+    def test_a_start_beside_them(self):
+        count = 10 * COUNT or 20000
+        first = self.instance("first")
+        Node(first, "shut", allowed_types=[f"wait-{i}" for i in range(TYPES)], max_concurrent_jobs=0)
+        self.fill(count, 0)
+        self.assertEqual(first.stop(), 0)
+        self.redis.say("SLOWLOG", "RESET")
+        begun = time.monotonic()
+        server = self.instance("second")
+        eventually("it is ready", lambda: server.get("/readyz").status == 200, 5)
+        print(f"{count} wait: a server is ready after {time.monotonic() - begun:.1f} s; "
+              f"{self.redis.say('SLOWLOG', 'LEN')} calls kept Redis for more than {SLOW_MS} ms", flush=True)
+        eventually("all are known", lambda: server.metrics()["berth_queue_depth"] == count, 5 * SLOW)

@@ -1,0 +1,293 @@
+"""What a client or a node can cause, and a wire to Redis that fails at every point of it: cut, silent or slow,
+before the call reached Redis and after it was run. Nobody is told that nothing was started when something
+was; what was accepted is seen by a node, in its first and only attempt."""
+import itertools
+import threading
+import time
+
+from harness import SLOW, Case, Node, eventually
+from redis import Redis
+from relay import CallRelay
+
+
+class Witness(threading.Thread):
+    """A node that runs everything it gets at once, and writes down what it was given and what it began."""
+
+    def __init__(self, server, name, **facts):
+        super().__init__(daemon=True)
+        self.node = Node(server, name, **facts)
+        self.given, self.began = [], []  # titles
+        self.over = threading.Event()
+
+    def until_heard(self, say, job, **more):
+        while not self.over.is_set():
+            answer = say(job, **more)
+            if answer.status < 500:
+                return answer
+
+    def run(self):
+        beat_at = 0
+        while not self.over.is_set():
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + 1
+                self.node.heartbeat()
+            answer = self.node.server.get(f"/v1/node/jobs?node_id={self.node.id}&wait=100ms")
+            for job in answer.json["jobs"] if answer.status == 200 else ():
+                title = job.get("title") or job["audio_ref"]
+                self.given.append(title)
+                if self.until_heard(self.node.ack, job, send_id=job["send_id"]).status != 200:
+                    continue
+                self.began.append(title)
+                self.until_heard(self.node.done, job)
+
+
+class Wire(Case):
+    def setUp(self):
+        super().setUp()
+        self.redis = Redis(self.dir / "redis")
+        self.addCleanup(self.redis.kill)
+        self.wire = CallRelay(self.redis.port)
+        self.addCleanup(self.wire.close)
+        self.server = self.start(store=f"redis://127.0.0.1:{self.wire.port}/0", reservation_ttl_ms=int(3000 * SLOW),
+                                 store_call_ms=int(100 * SLOW), max_attempts=1)
+        self.wire.LATE_S = 0.3 * SLOW
+        self.witnesses = []
+        self.numbers = itertools.count(1)
+        self.maybe, self.refused, self.accepted = {}, [], {}  # title -> job_id
+
+    def healed(self):
+        eventually("the store takes calls", lambda: self.server.get("/v1/breakers").status == 200)
+
+    def job(self, job_id):
+        return self.server.ask(f"/v1/jobs/{job_id}")
+
+    def witness(self, name, **facts):
+        witness = Witness(self.server, name, **facts)
+        witness.start()
+        self.witnesses.append(witness)
+        return witness
+
+    def tearDown(self):
+        for witness in self.witnesses:
+            witness.over.set()
+            witness.join()
+        super().tearDown()
+
+    def strike(self, fault, when, texts, say):
+        """One message whose call meets the fault; its answer."""
+        self.healed()
+        self.wire.arm(fault, when, *texts)
+        answer = say()
+        self.assertTrue(self.wire.met.wait(10 * SLOW), f"{fault} {when}: no such call was made")
+        return answer
+
+    # Submitting.
+
+    def f2f(self, title, key):
+        return self.server.post("/v1/dispatch/f2f", {"src_lang": "en", "tgt_lang": "zh", "audio_ref": title},
+                                {"Idempotency-Key": key} if key else None)
+
+    def at_once(self, title, key):
+        return self.task(self.server, title=title, headers={"Idempotency-Key": key} if key else None)
+
+    def waiting(self, title, key):
+        return self.task(self.server, title=title, queue_ms=60000, headers={"Idempotency-Key": key} if key else None)
+
+    def judge(self, title, answer):
+        """What the client was told."""
+        if answer.status in (200, 202):
+            self.accepted[title] = answer["job_id"]
+        elif answer.status == 504:
+            self.problem(answer, 504, "OUTCOME_UNKNOWN")
+            self.assertNotIn("Retry-After", answer.headers)
+            self.maybe[title] = answer["job_id"]
+        else:
+            self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
+            self.refused.append(title)
+
+    def submit_all(self, submit):
+        """Every fault, without a key and with one; who has one asks again until there is an answer."""
+        for (fault, when), keyed in itertools.product(CallRelay.FAULTS, (False, True)):
+            title = f"{submit.__name__}-{fault}-{when}-{next(self.numbers)}"
+            key = f"key-{title}" if keyed else None
+            answer = self.strike(fault, when, [title], lambda: submit(title, key))
+            if not keyed:
+                self.judge(title, answer)
+                continue
+
+            def answered():
+                again = submit(title, key)
+                return again if again.status < 500 else None
+
+            self.judge(title, answer if answer.status < 500 else eventually(f"{title} is answered", answered))
+        self.assertTrue(self.maybe, "some were unknown")
+
+    def settle(self):
+        """When it calms down: what was accepted ran once, what was not did not run."""
+        self.healed()
+        for title, job_id in self.accepted.items():
+            ended = eventually(f"{title} ends", lambda: self.over(job_id), 30)
+            self.assertEqual((ended["state"], ended["attempt_id"]), ("DONE", 1), f"{title}: {ended}")
+        for title, job_id in self.maybe.items():
+            eventually(f"{title} is ended", lambda: self.server.get(f"/v1/jobs/{job_id}").status == 404 or self.over(job_id), 30)
+            if self.server.get(f"/v1/jobs/{job_id}").status == 200:
+                self.assertEqual(self.job(job_id)["state"], "FAILED", title)
+        began = [title for witness in self.witnesses for title in witness.began]
+        self.assertEqual(sorted(began), sorted(self.accepted), "what was accepted, and that once")
+        given = {title for witness in self.witnesses for title in witness.given}
+        self.assertFalse(given & set(self.refused), "refused, and a node was given it")
+        self.assertFalse(given & set(self.maybe), "ended, and a node was given it")
+
+    def over(self, job_id):
+        answer = self.server.get(f"/v1/jobs/{job_id}")
+        return answer.json if answer.status == 200 and answer["state"] in ("DONE", "FAILED") else None
+
+    def test_face_to_face(self):
+        for name in ("n1", "n2"):
+            self.witness(name, max_concurrent_jobs=100)
+        self.submit_all(self.f2f)
+        self.settle()
+
+    def test_tasks(self):
+        for name in ("n1", "n2"):
+            self.witness(name, max_concurrent_jobs=100, allowed_types=["dev"])
+        self.submit_all(self.at_once)
+        self.settle()
+
+    def test_queued(self):
+        """A first one waits, so the others are put behind it; then there is room."""
+        full = Node(self.server, "n1", max_concurrent_jobs=0, allowed_types=["dev"])
+        self.judge("first", self.waiting("first", None))
+        self.submit_all(self.waiting)
+        self.healed()
+        self.ok(full.server.post("/v1/node/deregister", {"node_id": "n1"}))
+        self.witness("n2", max_concurrent_jobs=100, allowed_types=["dev"])
+        self.settle()
+
+    def test_placed_from_the_queue(self):
+        """The reserve of a job that waits: it is sent all the same, and its only attempt is not used up."""
+        node = Node(self.server, "n1", max_concurrent_jobs=0, allowed_types=["dev"])
+        for fault, when in CallRelay.FAULTS:
+            self.healed()
+            job = self.ok(self.task(self.server, queue_ms=60000), 202)
+            self.strike(fault, when, [job["job_id"], "n1"],
+                        lambda: eventually("there is room", lambda: node.register(max_concurrent_jobs=1).status == 200))
+            came = []
+            eventually(f"{fault} {when}: it comes", lambda: came.extend(self.polled(node)) or came, 20)
+            self.assertEqual([(one["job_id"], one["attempt_id"]) for one in came], [(job["job_id"], 1)])
+            self.until_heard(node.ack, came[0])
+            self.until_heard(node.done, came[0])
+            self.assertEqual(self.job(job["job_id"])["state"], "DONE")
+            eventually("there is none any more", lambda: node.register(max_concurrent_jobs=0).status == 200)
+
+    def polled(self, node):
+        answer = self.server.get(f"/v1/node/jobs?node_id={node.id}&wait=1s")
+        return answer.json["jobs"] if answer.status == 200 else []
+
+    # What nodes and operators say.
+
+    def until_heard(self, say, *words, **more):
+        def heard():
+            answer = say(*words, **more)
+            return answer if answer.status < 500 else None
+
+        return self.ok(eventually("it is heard", heard))
+
+    def placed_on(self, node, **fields):
+        self.healed()
+        self.until_heard(node.heartbeat)
+        job = self.until_heard(self.task, self.server, **fields)
+        (message,) = eventually("it comes", lambda: self.polled(node))
+        self.assertEqual(message["job_id"], job["job_id"])
+        return message
+
+    def say_all(self, word, before=(), **fields):
+        """Every fault at one word of a node or an operator: said until it is answered, it is true once."""
+        node = Node(self.server, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
+        says = {"ack": node.ack, "done": node.done, "fail": node.fail,
+                "cancel": lambda job: self.server.post(f"/v1/jobs/{job['job_id']}/cancel"),
+                "heartbeat": lambda job: node.heartbeat(running_jobs=[{"job_id": job["job_id"], "attempt_id": 1}])}
+        for fault, when in CallRelay.FAULTS:
+            job = self.placed_on(node, **fields)
+            for earlier in before:
+                self.until_heard(says[earlier], job)
+            answer = self.strike(fault, when, [job["job_id"]], lambda: says[word](job))
+            if word != "heartbeat":
+                self.assertIn(answer.status, (200, 503, 504), f"{fault} {when}: {answer}")
+            self.healed()
+            self.until_heard(says[word], job)
+            yield node, job, f"{fault} {when}"
+
+    def test_ack(self):
+        for node, job, what in self.say_all("ack"):
+            self.assertEqual(self.job(job["job_id"])["state"], "ACKED", what)
+            eventually(f"{what}: the slot is counted once", lambda: self.server.slots("n1") == (0, 1))
+            self.until_heard(node.done, job)
+
+    def test_done(self):
+        for node, job, what in self.say_all("done", ["ack"]):
+            self.assertEqual(self.job(job["job_id"])["state"], "DONE", what)
+            eventually(f"{what}: the slot is free", lambda: self.server.slots("n1") == (0, 0))
+
+    def test_fail(self):
+        for node, job, what in self.say_all("fail", ["ack"], max_attempts=2):
+            (again,) = eventually(f"{what}: it comes again", lambda: self.polled(node))
+            self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 2), what)
+            self.until_heard(node.ack, again)
+            self.until_heard(node.done, again)
+            self.assertEqual(self.polled(node), [], f"{what}: and not once more")
+
+    def test_cancel(self):
+        for node, job, what in self.say_all("cancel", ["ack"]):
+            found = self.job(job["job_id"])
+            self.assertEqual((found["state"], found["reason"]), ("FAILED", "CANCELLED"), what)
+            self.until_heard(node.done, job)
+            eventually(f"{what}: the slot is free", lambda: self.server.slots("n1") == (0, 0))
+
+    def test_renewal(self):
+        for node, job, what in self.say_all("heartbeat", ["ack"]):
+            self.assertEqual(self.job(job["job_id"])["state"], "ACKED", what)
+            self.until_heard(node.done, job)
+
+    def test_registration(self):
+        for i, (fault, when) in enumerate(CallRelay.FAULTS):
+            node = Node(self.server, f"new-{i}", register=False, allowed_types=[f"type{i}"])
+            self.strike(fault, when, [node.id], node.register)
+            self.healed()
+            self.until_heard(node.register)
+            job = self.until_heard(self.task, self.server, type=f"type{i}")
+            self.assertEqual(job["node_id"], node.id)
+
+
+class Instances(Case):
+    """An instance dies in the moment between the reserve and the send: the reply never came to it."""
+
+    def test_killed_between_reserve_and_send(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        wire = CallRelay(redis.port)
+        self.addCleanup(wire.close)
+        a = self.start("a", store=f"redis://127.0.0.1:{wire.port}/0", store_call_ms=20000, max_attempts=1)
+        b = self.start("b", store=redis.url, max_attempts=1)
+        node = Node(b, "n1", max_concurrent_jobs=4)
+        eventually("both know it", lambda: a.get("/v1/nodes/n1").status == 200)
+        body = {"src_lang": "en", "tgt_lang": "zh", "audio_ref": "once"}
+        wire.arm("lose", "after", "once")
+        threading.Thread(target=lambda: self.ask_in_vain(a, body), daemon=True).start()
+        self.assertTrue(wire.met.wait(10 * SLOW))
+        a.kill()
+        again = self.ok(b.post("/v1/dispatch/f2f", body, {"Idempotency-Key": "k"}))
+        self.assertTrue(again["duplicate"])
+        came = []
+        eventually("it comes, late", lambda: node.heartbeat() and came.extend(node.poll(wait="1s")) or came, 30)
+        self.assertEqual([(one["job_id"], one["attempt_id"]) for one in came], [(again["job_id"], 1)])
+        self.ok(node.ack(came[0], send_id=came[0]["send_id"]))
+        self.ok(node.done(came[0]))
+        self.assertEqual(b.job(again["job_id"])["state"], "DONE")
+
+    @staticmethod
+    def ask_in_vain(server, body):
+        try:
+            server.post("/v1/dispatch/f2f", body, {"Idempotency-Key": "k"})
+        except OSError:
+            pass

@@ -1,0 +1,12 @@
+/* The records of a release that does not exist: one format more, in which each has a field more, in
+ * the middle, so that all that is behind it stands elsewhere. See tests/meson.build. */
+#ifndef TESTS_STORE_NEXT_RECORDS_H
+#define TESTS_STORE_NEXT_RECORDS_H
+
+enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 3 };
+
+#define JOB_RECORD_NEXT(ROW)   ROW(weight, U32, times, 3, 1515870810)
+#define NODE_RECORD_NEXT(ROW)  ROW(weight, TIME, counts, 3, 1515870810)
+#define STATE_RECORD_NEXT(ROW) ROW(weight, I64, all, 3, 1515870810)
+
+#endif

@@ -1,0 +1,136 @@
+/* No call's work grows with the number of jobs: commands, their arguments and what they answer are
+ * counted by the library (`meta.work`), at 10, 1,000 and 10,000 active jobs. STORE_JOBS: the most.
+ */
+#include "contract.h"
+#include "redis_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    JOBS_DEFAULT = 10000,
+    WORK_MAX = 16000, /* a walk of the largest number would be twice as much at least */
+    SLOTS = 1000000,
+    DUES = 64,
+    LANE = 77,
+};
+
+static struct redis_server server;
+
+static void work_begin(void)
+{
+    redis_say(server.port, "HSET sched:{f}:meta work 0");
+}
+
+static void work_end(long jobs, const char *what)
+{
+    long work = strtol(redis_say(server.port, "HGET sched:{f}:meta work"), NULL, 10);
+
+    print_message("%ld jobs, %s: %ld\n", jobs, what, work);
+    if (work > WORK_MAX)
+        fail_msg("%ld jobs, %s: one call's work is %ld", jobs, what, work);
+}
+
+static void sweep(struct rig *rig)
+{
+    struct store_due due[DUES];
+
+    rig_due(rig, due, DUES);
+}
+
+/* A quarter of them waits in a lane, a quarter is held, half run on one node. */
+static void fill(struct rig *rig, long jobs)
+{
+    assert_int_equal(rig_node(rig, "n1", SLOTS, NODE_READY), ERR_OK);
+    for (long i = 1; i <= jobs; i++) {
+        uint64_t job = (uint64_t)i;
+
+        if (i % 2) {
+            assert_int_equal(i % 4 == 1 ? rig_put(rig, job) : rig_put_lane(rig, job, LANE, i % 10),
+                             ERR_OK);
+            continue;
+        }
+        assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+    }
+}
+
+static void play(long jobs)
+{
+    static char url[64];
+    struct rig rig;
+    struct store_op lost = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+    uint64_t job = (uint64_t)jobs;
+
+    redis_say(server.port, "FLUSHALL");
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
+    rig_init(&rig);
+    rig.config.url = url;
+    rig.config.timeout_ms = 20000;
+    rig_open(&rig);
+    fill(&rig, jobs);
+
+    work_begin();
+    rig_jump(6000);
+    assert_int_equal(rig_reserve(&rig, ++job, 1, "n1"), ERR_OK);
+    work_end(jobs, "after a pause");
+
+    work_begin();
+    rig_jump(-60000);
+    assert_int_equal(rig_reserve(&rig, ++job, 1, "n1"), ERR_OK);
+    work_end(jobs, "the clock is set back");
+
+    work_begin();
+    rig_close(&rig);
+    work_end(jobs, "an instance leaves");
+    work_begin();
+    rig_open(&rig);
+    work_end(jobs, "the first instance");
+
+    work_begin();
+    sweep(&rig);
+    work_end(jobs, "DUE");
+
+    work_begin();
+    lost.u.node_put = (typeof(lost.u.node_put)){
+        .own = NODE_READY, .health = NODE_READY, .max = -1, .new_epoch = true};
+    assert_int_equal(rig_call(&rig, &lost), ERR_OK);
+    assert_int_equal(lost.counts.running, 0);
+    for (int i = 0; i < 4; i++)
+        sweep(&rig);
+    work_end(jobs, "a new epoch");
+
+    work_begin();
+    assert_int_equal(rig_put_lane(&rig, ++job, LANE, 9), ERR_OK);
+    assert_int_equal(rig_reserve(&rig, job, 1, "n1"), ERR_OK);
+    work_end(jobs, "into a lane and out of it");
+
+    work_begin();
+    for (int i = 0; i < 8; i++) { /* all holds and leases run out */
+        rig_jump(4000);
+        sweep(&rig);
+    }
+    work_end(jobs, "time passes");
+    rig_done(&rig);
+}
+
+static void test_no_call_grows(void **state)
+{
+    const char *given = getenv("STORE_JOBS");
+    long most = given ? strtol(given, NULL, 10) : JOBS_DEFAULT;
+
+    play(10);
+    play(1000);
+    play(most);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_grows)};
+    int failed;
+
+    redis_server_start(&server);
+    failed = cmocka_run_group_tests_name("store/redis_growth", tests, NULL, NULL);
+    redis_server_remove(&server);
+    return failed;
+}
