@@ -496,17 +496,16 @@ static void note_probe(const struct dispatch *dispatch)
 static void send_job(struct dispatch *dispatch)
 {
     assert(dispatch->exists && str_is(dispatch->node->id, dispatch->op.head.node));
-    dispatch->send =
-        (struct send_op){.reply_to = dispatch->loop->inbox,
-                         .done = sent,
-                         .node = dispatch->node,
-                         .endpoint = endpoint_of(dispatch, dispatch->node),
-                         .traceparent = dispatch->spec.traceparent,
-                         .message = spec_message(&dispatch->spec, dispatch->job, dispatch->attempt,
-                                                 dispatch->op.head.due_ms, dispatch->arena),
-                         .job = dispatch->job,
-                         .attempt = dispatch->attempt,
-                         .deadline_ms = dispatch->op.head.due_ms};
+    dispatch->send = (struct send_op){
+        .reply_to = dispatch->loop->inbox,
+        .done = sent,
+        .node = dispatch->node,
+        .endpoint = endpoint_of(dispatch, dispatch->node),
+        .traceparent = dispatch->spec.traceparent,
+        .message = spec_message(&dispatch->spec, &dispatch->op.head, dispatch->arena),
+        .job = dispatch->job,
+        .attempt = dispatch->attempt,
+        .deadline_ms = dispatch->op.head.due_ms};
     dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send);
 }
 

@@ -40,6 +40,7 @@ void settle_start(struct settle *settle)
                             .attempt = settle->attempt,
                             .node = settle->node,
                             .arena = settle->arena};
+    op->u.settle.send_id = settle->send_id;
     op->u.settle.terms = config->leases;
     op->u.settle.stop_grace_ms = config->stop_grace_ms;
     op->u.settle.reason = settle->reason;

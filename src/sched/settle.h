@@ -15,6 +15,7 @@ struct settle {
     uint64_t job;
     int attempt;     /* 0: not from a node */
     struct str node; /* at == NULL: not from a node */
+    int64_t send_id; /* ACK: which send it is about; 0: not said */
     struct str reason;
     struct str result; /* JSON; at == NULL: none */
     bool command;      /* DONE, FAIL: of a command that came with the job */

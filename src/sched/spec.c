@@ -299,25 +299,26 @@ uint64_t spec_lane(const struct spec *spec)
     return lane ? lane : 1;
 }
 
-struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,
-                        struct arena *arena)
+struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
 {
     struct str rest = spec->json;
     struct buf buf = {0}; /* over memory of the arena: it never grows */
     char id[JOB_ID_TEXT + 1];
 
-    assert(spec->json.len > 2 && spec->json.at[0] == '{' && attempt > 0);
+    assert(spec->json.len > 2 && spec->json.at[0] == '{' && head->attempt > 0);
     if (spec->callback_url.at)
         rest = without_callback(spec, arena);
-    job_id_text(job, id);
+    job_id_text(head->id, id);
     buf.cap = HEAD_MAX + rest.len;
     buf.at = arena_raw(arena, buf.cap);
     buf_str(&buf, STR("{\"job_id\":\""));
     buf_str(&buf, str_of(id));
     buf_str(&buf, STR("\",\"attempt_id\":"));
-    buf_int(&buf, attempt);
+    buf_int(&buf, head->attempt);
+    buf_str(&buf, STR(",\"send_id\":"));
+    buf_int(&buf, head->dispatched_ms);
     buf_str(&buf, STR(",\"deadline_ms\":"));
-    buf_int(&buf, deadline_ms);
+    buf_int(&buf, head->due_ms);
     buf_char(&buf, ',');
     assert(buf.len < HEAD_MAX);
     buf_add(&buf, rest.at + 1, rest.len - 1); /* behind its brace */

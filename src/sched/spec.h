@@ -49,7 +49,7 @@ enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
  * same in every instance and after every restart, and nobody can make other work share it. */
 uint64_t spec_lane(const struct spec *spec);
 /* The message to the node, in the arena; leaves out what is not its business (callback_url). */
-struct str spec_message(const struct spec *spec, uint64_t job, int attempt, int64_t deadline_ms,
+struct str spec_message(const struct spec *spec, const struct store_head *head,
                         struct arena *arena);
 
 #endif

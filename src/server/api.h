@@ -120,6 +120,7 @@ void api_page_file(struct call *call);
 struct message {
     uint64_t job;
     int64_t attempt;
+    int64_t send_id; /* 0: not said */
     struct str node_id;
     struct str reason;
     struct str result; /* JSON text */

@@ -12,7 +12,7 @@ enum { LIST_DEFAULT = 50, LIST_MAX = 1000 };
 
 struct message_fields {
     struct str job_id, node_id, status, reason;
-    int64_t attempt_id;
+    int64_t attempt_id, send_id;
     bool command;
     const struct json *result;
 };
@@ -26,6 +26,11 @@ static const struct field fields[] = {
      .min = 1,
      .max = JOB_ATTEMPTS_MAX,
      .flags = FIELD_REQUIRED},
+    {.name = "send_id",
+     .type = FIELD_INT,
+     .offset = AT(send_id),
+     .min = 1,
+     .max = INT64_C(1) << 47},
     {.name = "node_id", .type = FIELD_ID, .offset = AT(node_id), .max = NODE_ID_MAX},
     {.name = "status", .type = FIELD_STR, .offset = AT(status), .max = 64},
     {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 1024},
@@ -51,7 +56,8 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
 {
     struct message_fields in = {0};
     enum err err = schema_read(&message_schema, body, &in, arena, why);
-    struct message message = {.attempt = in.attempt_id, .node_id = in.node_id};
+    struct message message = {
+        .attempt = in.attempt_id, .send_id = in.send_id, .node_id = in.node_id};
 
     if (err)
         return err;
@@ -141,6 +147,7 @@ static void node_message(struct call *call, enum settle_kind kind)
                               .kind = kind,
                               .job = message.job,
                               .attempt = (int)message.attempt,
+                              .send_id = message.send_id,
                               .node = message.node_id,
                               .reason = message.reason,
                               .result = message.result,

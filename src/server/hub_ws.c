@@ -426,6 +426,7 @@ static void on_job(struct wscall *call, struct socket *socket, enum settle_kind 
                                    .kind = kind,
                                    .job = message.job,
                                    .attempt = (int)message.attempt,
+                                   .send_id = message.send_id,
                                    .node = socket->node->id, /* who it is, not who it says */
                                    .reason = message.reason,
                                    .result = message.result,

@@ -188,6 +188,28 @@ class Push(Case):
             self.assertSlots(server, name, 0, 0)
         listener.close()
 
+    def test_an_ack_names_the_send_it_is_about(self):
+        """A push that timed out has arrived, and so does the next one, in the same attempt: one of them begins."""
+        gate = threading.Event()
+        listener = Listener(gate=gate)
+        self.addCleanup(listener.close)
+        server = self.start(push_timeout_ms=500, heartbeat_ms=1000, heartbeat_stale_ms=60000)
+        node = Node(server, "n1", endpoint=listener.url, allowed_types=["dev"])
+        self.addCleanup(gate.set)
+        job = self.ok(self.task(server, queue_ms=60000), 202)
+        first, second = [body for _, _, body in listener.wait(2)[:2]]
+        gate.set()  # a third would be answered
+        self.assertEqual([(one["job_id"], one["attempt_id"]) for one in (first, second)], [(job["job_id"], 1)] * 2)
+        self.assertNotEqual(first["send_id"], second["send_id"])
+        last = eventually("one of them is current", lambda: next(
+            (one for _, _, one in reversed(listener.requests) if node.ack(one, send_id=one["send_id"]).status == 200), None))
+        for _, _, one in list(listener.requests):
+            if one["send_id"] != last["send_id"]:
+                self.problem(node.ack(one, send_id=one["send_id"]), 409, "STALE_ATTEMPT")
+        self.assertTrue(self.ok(node.ack(last, send_id=last["send_id"]))["duplicate"])
+        self.assertTrue(self.ok(node.ack(last))["duplicate"], "who does not say is believed")
+        self.ok(node.done(last))
+
     def test_a_silent_endpoint_is_given_up_after_push_timeout(self):
         server = self.start(push_timeout_ms=300)
         hole = socket.create_server(("127.0.0.1", 0))

@@ -193,21 +193,24 @@ static void the_message_is_whole_and_tells_no_callback(void **state)
 {
     struct arena *arena = *state;
     const struct spec specs[] = {must_read(arena, false, TASK), must_read(arena, true, TALK)};
+    const struct store_head head = {
+        .id = 99, .attempt = 3, .dispatched_ms = RIG_START_MS - 1, .due_ms = RIG_START_MS};
 
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         char id[JOB_ID_TEXT + 1];
-        struct str text = spec_message(&specs[i], 99, 3, RIG_START_MS, arena);
+        struct str text = spec_message(&specs[i], &head, arena);
         const struct json *message = parse(arena, text);
         int64_t number = 0;
 
         job_id_text(99, id);
         assert_true(json_str_is(json_get(message, "job_id"), id));
         assert_true(json_int(json_get(message, "attempt_id"), &number) && number == 3);
+        assert_true(json_int(json_get(message, "send_id"), &number) && number == RIG_START_MS - 1);
         assert_true(json_int(json_get(message, "deadline_ms"), &number) && number == RIG_START_MS);
         assert_true(json_is_null(json_get(message, "callback_url")));
         assert_true(json_str_is(json_get(message, "type"), i ? "f2f" : "dev"));
     }
-    const struct json *message = parse(arena, spec_message(&specs[0], 99, 1, 1, arena));
+    const struct json *message = parse(arena, spec_message(&specs[0], &head, arena));
     assert_str(json_raw(json_get(message, "payload")), "{\"k\":[1,2]}");
     assert_str(json_raw(json_get(message, "command")), "[\"sh\",\"-c\",\"true\"]");
     assert_str(json_str(json_get(message, "title"), arena), "a \"b\"");
