@@ -46,12 +46,13 @@ void candidates_refused(struct dispatch *dispatch, struct str node)
  * wait comes back once that node had the time to tell how it is. */
 static bool is_past(const struct dispatch *dispatch, const struct json *entry)
 {
-    int64_t apart_ms, ended_ms = 0;
+    int64_t ended_ms = 0, apart_ms;
 
     json_int(json_get(entry, "ended_ms"), &ended_ms);
-    apart_ms = *dispatch->loop->wall_ms - ended_ms; /* the store's clock may be another one */
-    return dispatch->spec.queue_ms > 0 &&
-           (apart_ms < 0 ? -apart_ms : apart_ms) >= dispatch->loop->sched->config.heartbeat_ms;
+    apart_ms = sched_awake_ms(dispatch->loop) - sched_from_store_ms(dispatch->loop, ended_ms);
+    if (apart_ms < 0) /* the store's clock was set back since */
+        apart_ms = -apart_ms;
+    return dispatch->spec.queue_ms > 0 && apart_ms >= dispatch->loop->sched->config.heartbeat_ms;
 }
 
 /* Those of one kind. `list` is an array we wrote. */
@@ -131,7 +132,7 @@ struct policy_rules candidates_rules(const struct dispatch *dispatch)
 {
     const struct sched_config *config = &dispatch->loop->sched->config;
 
-    return (struct policy_rules){.now_ms = *dispatch->loop->wall_ms,
+    return (struct policy_rules){.now_ms = sched_awake_ms(dispatch->loop),
                                  .stale_ms = config->heartbeat_stale_ms,
                                  .heartbeat_interval_ms = config->heartbeat_ms};
 }
@@ -280,7 +281,7 @@ static void leave_out(struct dispatch *dispatch, const struct policy_candidate *
     dispatch->whys[why]++;
     if (dispatch->look_count < dispatch->look_max)
         dispatch->looks[dispatch->look_count] =
-            candidates_look(candidate, why, *dispatch->loop->wall_ms);
+            candidates_look(candidate, why, sched_awake_ms(dispatch->loop));
     dispatch->look_count++;
 }
 
@@ -472,7 +473,7 @@ void candidates_preferred_failed(struct dispatch *dispatch)
     assert(dispatch->answers[0] > 0);
     dispatch->looks[dispatch->look_count++] =
         candidates_look(&dispatch->list[0], (enum dispatch_why)(dispatch->answers[0] - 1),
-                        *dispatch->loop->wall_ms);
+                        sched_awake_ms(dispatch->loop));
 }
 
 bool candidates_nobody_fits(const struct dispatch *dispatch)

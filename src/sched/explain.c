@@ -123,7 +123,7 @@ static unsigned list_why(const struct dispatch *dispatch, size_t i)
 
 static void put_nodes(struct explain *explain, const struct dispatch *dispatch, uint32_t looks)
 {
-    int64_t now_ms = *dispatch->loop->wall_ms;
+    int64_t now_ms = sched_awake_ms(dispatch->loop);
     uint32_t at = 0;
 
     for (size_t i = 0; i < dispatch->count; i++, at++) {

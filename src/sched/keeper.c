@@ -28,7 +28,10 @@ enum {
     COMPARE_DEAF_MS = 250, /* while nobody tells what changed */
     RING_FORGET_MS = 60000,
     SAMPLE_EVERY_MS = 5000,
-    RECOVERING_MS = 60000
+    RECOVERING_MS = 60000,
+    LATE_MS = 1000, /* it ticks ten times a second: whatever is more was a pause of ours */
+    LOST_MAX = 5,   /* nodes found lost in one scan, or one in LOST_SHARE if that is more */
+    LOST_SHARE = 20
 };
 
 struct edition_swap {
@@ -55,9 +58,12 @@ struct keeper {
     _Atomic bool kicked;
     _Atomic(struct node *) freed; /* nodes that may have room again, by node->next_freed */
     struct view *view;
-    int64_t next_sweep_ms, next_scan_ms, next_compare_ms;
-    bool deaf;          /* as the store last said */
-    int64_t sampled_ms; /* monotonic: when the machines were last looked at */
+    int64_t next_sweep_ms, next_scan_ms, next_compare_ms; /* sched_awake_ms */
+    bool deaf;                                            /* as the store last said */
+    int64_t sampled_ms; /* monotonic: when the machines were last looked at, */
+    int64_t ticked_ms;  /* and of the last tick; 0: there was none yet */
+    int64_t judge_ms;   /* sched_awake_ms: nobody is lost before that */
+    size_t may_lose;    /* how many more in this scan */
     struct hours hours;
     enum store_mode store_mode; /* as last logged */
     char generation[24];        /* of the store, as last seen */
@@ -221,7 +227,7 @@ static void take_figures(struct node *node, const struct change *change)
 static void apply_put(struct keeper *keeper, struct change *change)
 {
     struct facts *known = members_facts(keeper->members, change->node_id);
-    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(keeper));
 
     assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
     change->facts->version = change->op.u.node_put.version;
@@ -441,6 +447,22 @@ static int64_t silence_ms(const struct sched_config *config, const struct node *
     return left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
 }
 
+/* Whoever is silent too long is lost, unless nobody may be now: a mistake of ours, or of the
+ * network before us, must not take the whole fleet at once. The next scan looks again. */
+static void judge_silence(struct keeper *keeper, struct node *node,
+                          const struct node_watch_rules *rules, int64_t now_ms)
+{
+    struct node_watch seen = node->watch;
+
+    node_watch_scan(&seen, rules, now_ms);
+    if (seen.status == NODE_OFFLINE && node->watch.status != NODE_OFFLINE) {
+        if (!keeper->may_lose)
+            return;
+        keeper->may_lose--;
+    }
+    node->watch = seen;
+}
+
 /* One node's silence: heartbeats seen since the last look, then the rules. */
 static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms, int64_t now_ms)
 {
@@ -455,13 +477,25 @@ static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms
     while (bad-- > 0)
         node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
     rules.heartbeat_timeout_ms = silence_ms(&keeper->sched->config, node);
-    node_watch_scan(&node->watch, &rules, now_ms);
+    judge_silence(keeper, node, &rules, now_ms);
+}
+
+/* Its last sign of life. One that a loop noted right after a pause, before the pause was noticed,
+ * lies as far in the future as the pause was long. */
+static int64_t last_beat(struct node *node, int64_t now_ms)
+{
+    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+
+    while (beat_ms > now_ms)
+        if (atomic_compare_exchange_weak(&node->heartbeat_ms, &beat_ms, now_ms))
+            return now_ms;
+    return beat_ms;
 }
 
 /* Compared is what should be with what is: whatever was lost on the way is told again. */
 static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
 {
-    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+    int64_t beat_ms = last_beat(node, now_ms);
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
 
@@ -497,9 +531,10 @@ struct hours *keeper_hours(struct keeper *keeper)
 }
 
 /* How the machines were since the last look. A pause of ours is nobody's time. */
-static void sample(struct keeper *keeper, int64_t now_ms)
+static void sample(struct keeper *keeper)
 {
-    int64_t mono_ms = clock_mono_ms();
+    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    int64_t mono_ms = *loop_of(keeper)->mono_ms;
     int64_t past_ms = mono_ms - keeper->sampled_ms;
     struct tally *tally = hours_at(&keeper->hours, now_ms);
     const struct snap_node *member;
@@ -514,11 +549,13 @@ static void sample(struct keeper *keeper, int64_t now_ms)
 
 static void scan(struct keeper *keeper)
 {
-    int64_t now_ms = *loop_of(keeper)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(keeper));
     struct census census = {0};
     const struct snapshot *snapshot = keeper->current;
+    size_t share = snapshot->count / LOST_SHARE;
     const struct snap_node *member;
 
+    keeper->may_lose = now_ms < keeper->judge_ms ? 0 : share > LOST_MAX ? share : LOST_MAX;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         struct node *node = member->node;
 
@@ -531,7 +568,7 @@ static void scan(struct keeper *keeper)
                                   memory_order_relaxed);
     }
     census_tell(&census);
-    tally_collect(keeper->sched, hours_at(&keeper->hours, now_ms));
+    tally_collect(keeper->sched, hours_at(&keeper->hours, *loop_of(keeper)->wall_ms));
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
 
@@ -624,10 +661,31 @@ void keeper_start(struct keeper *keeper)
     view_load(keeper->view);
 }
 
+/* A pause of ours (the process was stopped, the virtual machine moved) is nobody's silence, and
+ * what lay waiting meanwhile is heard before anybody is judged. Awake time goes on by a little with
+ * every tick, so that a keeper that is always late still finds who is lost. */
+static void pass_time(struct keeper *keeper)
+{
+    struct sched *sched = keeper->sched;
+    int64_t mono_ms = *loop_of(keeper)->mono_ms;
+    int64_t paused_ms = keeper->ticked_ms ? mono_ms - keeper->ticked_ms - LATE_MS : 0;
+
+    keeper->ticked_ms = mono_ms;
+    if (paused_ms <= 0)
+        return;
+    atomic_fetch_add_explicit(&sched->paused_ms, paused_ms, memory_order_relaxed);
+    if (paused_ms < sched->config.heartbeat_ms)
+        return;
+    keeper->judge_ms = sched_awake_ms(loop_of(keeper)) + sched->config.heartbeat_ms;
+    log_event(LOG_WARN, "server.paused", KI("paused_ms", paused_ms),
+              KC("detail", "this process was not running; nobody is lost because of that"));
+}
+
 void keeper_tick(struct keeper *keeper)
 {
     int64_t now_ms;
 
+    pass_time(keeper);
     now_ms = sched_awake_ms(loop_of(keeper));
     watch_store(keeper);
     keeper->members->now_ms = now_ms;
@@ -637,18 +695,18 @@ void keeper_tick(struct keeper *keeper)
     }
     view_tick(keeper->view);
     queue_tick(keeper->queue, now_ms);
-    if (now_ms >= keeper->next_sweep_ms || keeper->next_sweep_ms - now_ms > SWEEP_EVERY_MS) {
+    if (now_ms >= keeper->next_sweep_ms) {
         keeper->next_sweep_ms = now_ms + SWEEP_EVERY_MS;
         sweep_tick(keeper->sweep);
     }
-    if (now_ms >= keeper->next_scan_ms || keeper->next_scan_ms - now_ms > SCAN_EVERY_MS) {
+    if (now_ms >= keeper->next_scan_ms) {
         keeper->next_scan_ms = now_ms + SCAN_EVERY_MS;
         scan(keeper);
     }
-    if (now_ms >= keeper->next_compare_ms || keeper->next_compare_ms - now_ms > COMPARE_EVERY_MS) {
+    if (now_ms >= keeper->next_compare_ms) {
         keeper->next_compare_ms = now_ms + (keeper->deaf ? COMPARE_DEAF_MS : COMPARE_EVERY_MS);
         view_compare(keeper->view);
     }
-    if (clock_mono_ms() - keeper->sampled_ms >= SAMPLE_EVERY_MS)
-        sample(keeper, now_ms);
+    if (*loop_of(keeper)->mono_ms - keeper->sampled_ms >= SAMPLE_EVERY_MS)
+        sample(keeper);
 }

@@ -162,9 +162,10 @@ void registry_alive(struct sched_loop *loop, struct node *node)
     /* Busy nodes send many messages; one write a second is fresh enough and keeps the line shared.
      */
     int64_t last = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+    int64_t now_ms = sched_awake_ms(loop);
 
-    if (*loop->wall_ms - last >= 1000 || *loop->wall_ms < last)
-        atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+    if (now_ms - last >= 1000 || now_ms < last)
+        atomic_store_explicit(&node->heartbeat_ms, now_ms, memory_order_relaxed);
     clear_left(node);
 }
 
@@ -173,8 +174,9 @@ void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
     /* Who says goodbye and runs nothing is gone at once: nobody need wait for it to come back. */
     bool gone = goodbye && counts_of(node).running == 0;
     int64_t grace_ms = gone ? loop->sched->config.lost_grace_ms : 0;
+    int64_t left_ms = sched_awake_ms(loop) - grace_ms;
 
-    atomic_store_explicit(&node->left_ms, *loop->wall_ms - grace_ms, memory_order_relaxed);
+    atomic_store_explicit(&node->left_ms, left_ms ? left_ms : -1, memory_order_relaxed);
 }
 
 void registry_take_usage(struct node *node, struct str usage)
@@ -203,7 +205,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
     int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
     bool away = atomic_load_explicit(&node->left_ms, memory_order_relaxed) != 0;
     assert(str_eq(node->id, report->node_id) && report->level < (int)LEVEL_COUNT);
-    atomic_store_explicit(&node->heartbeat_ms, *loop->wall_ms, memory_order_relaxed);
+    atomic_store_explicit(&node->heartbeat_ms, sched_awake_ms(loop), memory_order_relaxed);
     clear_left(node);
     if (load->cpu_pm >= 0)
         atomic_store_explicit(&node->cpu_pm, load->cpu_pm, memory_order_relaxed);

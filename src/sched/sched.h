@@ -113,10 +113,10 @@ struct send_op {
     struct str message;     /* the job message without the WebSocket envelope: a JSON object */
     uint64_t job;
     int attempt;
-    int64_t deadline_ms;
-    bool handed;        /* by another instance: it is not passed on again */
-    bool ok;            /* answer */
-    const char *reason; /* answer when not ok: a literal for logs and records */
+    int64_t deadline_ms; /* of its reservation, store time */
+    bool handed;         /* by another instance: it is not passed on again */
+    bool ok;             /* answer */
+    const char *reason;  /* answer when not ok: a literal for logs and records */
 };
 
 /* A change of a job, for events, waiters and callbacks. */

@@ -34,9 +34,10 @@ struct node {
     _Atomic int32_t pending; /* reserves of this instance under way */
     _Atomic int32_t score;
     _Atomic uint32_t epoch;
-    _Atomic int64_t heartbeat_ms;           /* last sign of life, wall time */
+    /* Moments of sched_awake_ms(). */
+    _Atomic int64_t heartbeat_ms;           /* last sign of life */
     _Atomic int64_t left_ms;                /* its connection closed then; 0 = it is there */
-    _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent */
+    _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent; 0: none */
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
     _Atomic int32_t level;              /* enum level as its agent sent it; -1 = it has no agent */

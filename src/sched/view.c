@@ -154,7 +154,7 @@ static void take_figures(struct view *view, struct node *node, const struct stor
  * having heard of it, are none. That somebody takes it back is one. */
 static void take_finding(struct view *view, struct node *node, const struct store_node *record)
 {
-    int64_t now_ms = *loop_of(view)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(view));
 
     if (record->counts.health != record->own &&
         (record->counts.health == NODE_OFFLINE || record->counts.health == NODE_DEGRADED)) {
@@ -169,7 +169,7 @@ static void take_finding(struct view *view, struct node *node, const struct stor
 
 static void load_new(struct view *view, const struct store_node *record)
 {
-    int64_t now_ms = *loop_of(view)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(view));
     struct facts *facts = facts_of(record);
 
     if (!facts)

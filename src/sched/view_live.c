@@ -35,7 +35,7 @@ struct view_live {
     bool busy;
     struct peer *peers;
     size_t peer_count;
-    int64_t next_tell_ms;
+    int64_t told_ms;        /* clock_mono_ms */
     struct chain under_way; /* of telling.in_live */
 };
 
@@ -167,14 +167,14 @@ static void add_node(struct telling *telling, struct node *node)
 void view_live_tick(struct view_live *live)
 {
     const struct snapshot *snapshot = loop_of(live)->snapshot;
-    int64_t now_ms = *loop_of(live)->wall_ms;
+    int64_t now_ms = *loop_of(live)->mono_ms;
     struct telling *telling = NULL;
     const struct snap_node *member;
     size_t begun = 0;
 
-    if (!own_name(live) || !snapshot || llabs(live->next_tell_ms - now_ms) < TELL_EVERY_MS)
+    if (!own_name(live) || !snapshot || now_ms - live->told_ms < TELL_EVERY_MS)
         return;
-    live->next_tell_ms = now_ms;
+    live->told_ms = now_ms;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         struct node *node = member->node;
         int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
@@ -233,7 +233,7 @@ static void take_load(struct node *node, const struct store_seen *seen)
 
 void view_live_seen(struct view_live *live, const struct members *members, struct str text)
 {
-    int64_t now_ms = *loop_of(live)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(live));
 
     while (text.len) {
         struct str line = str_cut(&text, '\n');
@@ -266,7 +266,7 @@ static void take_left(struct node *node, int64_t at_ms)
 
 static void take_link(struct view_live *live, struct node *node, const struct store_live *said)
 {
-    int64_t now_ms = *loop_of(live)->wall_ms;
+    int64_t now_ms = sched_awake_ms(loop_of(live));
     bool held = said->kind == STORE_LINK_SOCKET || said->kind == STORE_LINK_POLL;
     bool ours = said->holder == own_name(live);
     bool there = said->linked_ms < PEER_NEW_MS || view_live_has_peer(live, said->holder);
@@ -299,7 +299,7 @@ void view_live_take(struct view_live *live, struct node *node, const struct stor
                                   .mem_pm = said->mem_pm};
 
         take_load(node, &seen);
-        take_beat(node, *loop_of(live)->wall_ms - said->silent_ms);
+        take_beat(node, sched_awake_ms(loop_of(live)) - said->silent_ms);
     }
     if (order >= atomic_load(&node->link_order))
         take_link(live, node, said);

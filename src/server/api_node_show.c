@@ -66,7 +66,7 @@ static void claim_write(struct jsonw *w, const struct node *node)
 }
 
 /* How it is right now. */
-static void live_write(struct jsonw *w, const struct node *node)
+static void live_write(struct jsonw *w, const struct node *node, const struct sched_loop *loop)
 {
     struct counts now = counts_of(node);
     int32_t level = atomic_load(&node->level);
@@ -79,7 +79,7 @@ static void live_write(struct jsonw *w, const struct node *node)
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);
-    jsonw_kint(w, "last_heartbeat_ms", atomic_load(&node->heartbeat_ms));
+    jsonw_kint(w, "last_heartbeat_ms", sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     jsonw_key(w, "current_load");
     jsonw_obj(w);
@@ -97,7 +97,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     const struct facts *facts = member->facts;
 
     jsonw_kstr(w, "node_id", member->node->id);
-    live_write(w, member->node);
+    live_write(w, member->node, loop);
     jsonw_kraw(w, "labels", facts->labels);
     pool_facts_write(w, &facts->pool, "capabilities");
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
@@ -109,7 +109,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
     jsonw_kint(w, "registered_ms", facts->registered_ms);
-    explain_write_node(w, member, loop->sched, *loop->wall_ms);
+    explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }
 
 struct str node_etag(const struct snap_node *member, struct arena *arena)

@@ -18,6 +18,7 @@ struct card {
     struct fleet_server fleet;
     const char *offline_reason; /* NULL: online */
     int64_t in_use;
+    int64_t last_seen_ms;
 };
 
 struct status_call {
@@ -63,7 +64,7 @@ static int64_t figure(const struct json *usage, const char *name, int64_t otherw
 }
 
 static struct card card_of(const struct snap_node *member, const struct sched_config *config,
-                           int64_t now_ms, struct arena *arena)
+                           const struct sched_loop *loop, struct arena *arena)
 {
     struct node *node = member->node;
     struct counts counts = counts_of(node);
@@ -71,8 +72,9 @@ static struct card card_of(const struct snap_node *member, const struct sched_co
     int64_t max = atomic_load(&node->max);
     struct card card = {.member = member,
                         .usage = read_usage(node, arena),
-                        .offline_reason =
-                            why_offline(node, member->facts->endpoint.at, config, now_ms),
+                        .offline_reason = why_offline(node, member->facts->endpoint.at, config,
+                                                      sched_awake_ms(loop)),
+                        .last_seen_ms = sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)),
                         .in_use = counts.reserved + counts.running};
     int64_t room = max > card.in_use ? max - card.in_use : 0;
 
@@ -167,7 +169,7 @@ static void write_card(struct jsonw *w, const struct card *card, const struct ta
     jsonw_kstr(w, "role", card->member->facts->role);
     jsonw_kbool(w, "online", card->fleet.online);
     jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
-    jsonw_kint(w, "last_seen_ms", atomic_load(&node->heartbeat_ms));
+    jsonw_kint(w, "last_seen_ms", card->last_seen_ms);
     jsonw_kstr(w, "health", str_of(node_health_name(atomic_load(&node->health))));
     jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
@@ -212,7 +214,7 @@ static void tasks_listed(struct store_op *op)
     jsonw_obj(&w);
     struct snap_at at = {0};
     for (size_t i = 0; i < count; i++) {
-        cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->loop.wall_ms, call->arena);
+        cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->sched, call->arena);
         servers[i] = cards[i].fleet;
         if (!own->node_id.at || str_eq(own->node_id, servers[i].id))
             write_card(&w, &cards[i], map_get(&by_node, servers[i].id), own->brief, call->arena);

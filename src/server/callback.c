@@ -87,7 +87,7 @@ static void marked(struct store_op *op)
     assert(delivery->busy && op->job == delivery->job);
     if (store_is_away(op->err)) {
         delivery->busy = false; /* it is delivered once more: at least once */
-        delivery->next_ms = delivery->callbacks->keeper->loop.wall_ms + LOOK_EVERY_MS;
+        delivery->next_ms = delivery->callbacks->keeper->loop.mono_ms + LOOK_EVERY_MS;
         return;
     }
     idmap_del(&delivery->callbacks->known, delivery->job);
@@ -137,7 +137,7 @@ static void delivered(struct client_call *call)
     }
     delivery->busy = false;
     delivery->next_ms =
-        delivery->callbacks->keeper->loop.wall_ms + pause_after(delivery, delivery->tries);
+        delivery->callbacks->keeper->loop.mono_ms + pause_after(delivery, delivery->tries);
     log_event(LOG_WARN, "callback.failed", KC("job_id", id), KI("tries", delivery->tries),
               KI("status", call->status), KC("reason", err_name(call->err)));
 }
@@ -272,7 +272,7 @@ void callbacks_kick(struct callbacks *callbacks)
 
 void callbacks_tick(struct callbacks *callbacks)
 {
-    int64_t now_ms = callbacks->keeper->loop.wall_ms;
+    int64_t now_ms = callbacks->keeper->loop.mono_ms;
     struct delivery *delivery;
 
     /* What ends a delivery comes as a message, later: the map does not change here. */

@@ -42,7 +42,7 @@ static struct box *box_of(struct hub *hub, struct node *node)
         box->node = node;
         idmap_put(&hub->boxes, node->number + 1, box);
     }
-    box->used_ms = hub->worker->loop.wall_ms;
+    box->used_ms = sched_awake_ms(hub->worker->sched);
     return box;
 }
 
@@ -79,7 +79,7 @@ static void box_expire(struct box *box, int64_t now_ms)
 {
     struct boxed *boxed;
 
-    while ((boxed = box_first(box)) && boxed->deadline_ms <= now_ms)
+    while ((boxed = box_first(box)) && boxed->until_ms <= now_ms)
         box_take(box);
 }
 
@@ -118,8 +118,10 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
 void hub_box_add(struct hub *hub, struct send_op *send)
 {
     struct box *box = box_of(hub, send->node);
-    struct boxed head = {.deadline_ms = send->deadline_ms, .len = send->message.len};
-    int64_t now_ms = hub->worker->loop.wall_ms;
+    struct boxed head = {.until_ms = sched_from_store_ms(hub->worker->sched, send->deadline_ms),
+                         .deadline_ms = send->deadline_ms,
+                         .len = send->message.len};
+    int64_t now_ms = sched_awake_ms(hub->worker->sched);
     size_t bytes = boxed_bytes(head.len);
 
     assert(send->message.len > 2 && send->message.at[0] == '{');
@@ -143,7 +145,7 @@ static void poll_arrived(struct msg *msg)
     struct server *server = poll->call->worker->server;
     struct hub *hub = hub_home(server, poll->node)->hub;
     struct box *box = box_of(hub, poll->node);
-    int64_t now_ms = hub->worker->loop.wall_ms;
+    int64_t now_ms = sched_awake_ms(hub->worker->sched);
 
     if (peers_shared(server) && (!box->ours || atomic_load(&poll->node->holder))) {
         box->ours = true;
@@ -179,7 +181,7 @@ static void poll_hung_up(struct msg *msg)
             struct poll *poll = *at;
 
             *at = poll->next;
-            poll_answer(NULL, poll, hangup->home->worker->loop.wall_ms);
+            poll_answer(NULL, poll, sched_awake_ms(hangup->home->worker->sched));
             break;
         }
     free(hangup);
@@ -210,7 +212,7 @@ void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
     poll->call = call;
     poll->node = node;
     poll->max = max;
-    poll->until_ms = call->worker->loop.wall_ms + wait_ms;
+    poll->until_ms = sched_awake_ms(call->worker->sched) + wait_ms;
     poll->msg.run = poll_arrived;
     call->req->user = poll;
     call->req->on_gone = poll_gone;
@@ -235,7 +237,7 @@ static void box_moves(struct msg *msg)
 
     if (box && box->node == move->node) {
         box->ours = false;
-        box_expire(box, move->home->worker->loop.wall_ms);
+        box_expire(box, sched_awake_ms(move->home->worker->sched));
         for (; (boxed = box_first(box)); box_take(box))
             peers_write_job(&frames, 0, store_name(server->store), move->node->id,
                             boxed->deadline_ms,
@@ -279,7 +281,7 @@ static void end_polls(struct box *box, int64_t now_ms)
 /* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
 void hub_boxes_tick(struct hub *hub)
 {
-    int64_t now_ms = hub->worker->loop.wall_ms;
+    int64_t now_ms = sched_awake_ms(hub->worker->sched);
     struct box *box, *idle = NULL;
 
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {

@@ -9,7 +9,8 @@ enum { HUB_CLOSE_TOKEN = 4003 }; /* the token that let it in is not good any mor
 
 /* A job that waits for its node to poll; its text follows. */
 struct boxed {
-    int64_t deadline_ms;
+    int64_t until_ms;    /* sched_awake_ms: then its reservation ends, */
+    int64_t deadline_ms; /* and in store time, for whoever takes the box over */
     size_t len;
 };
 
@@ -20,7 +21,7 @@ struct poll {
     uint64_t number; /* its name, also when it may be gone */
     struct call *call;
     struct node *node;
-    int64_t until_ms;
+    int64_t until_ms; /* sched_awake_ms */
     size_t max;
     struct buf answer;
 };
@@ -31,7 +32,7 @@ struct box {
     size_t taken;    /* bytes of `jobs` that are gone */
     struct poll *polls;
     bool ours;       /* other instances know that it is asked for here */
-    int64_t used_ms; /* when somebody last put something in, or asked */
+    int64_t used_ms; /* sched_awake_ms when somebody last put something in, or asked */
 };
 
 /* One WebSocket of a node. */

@@ -43,11 +43,11 @@ static void send_renew(struct renew *renew, struct node *node, store_done *done)
 /* All of the node's: often enough that a lease outlives several lost heartbeats. */
 static void renew_all(struct renew *renew, struct node *node)
 {
-    int64_t now_ms = renew->worker->loop.wall_ms;
+    int64_t now_ms = sched_awake_ms(renew->worker->sched);
     int64_t last_ms = atomic_load_explicit(&node->renewed_ms, memory_order_relaxed);
     int64_t every_ms = lease_renew_every_ms(&renew->worker->server->sched.config.leases);
 
-    if (now_ms - last_ms < every_ms && now_ms >= last_ms)
+    if (last_ms && now_ms - last_ms < every_ms && now_ms >= last_ms)
         return;
     struct renew *own = calloc(1, sizeof *own);
     assert(own);

@@ -182,7 +182,8 @@ static void look_at(struct terminals *terminals, const struct snap_node *member)
         terminal = terminal_new(terminals, member->node->id);
     assert(str_eq(terminal->id, member->node->id) && member->facts->tags.at);
     terminal->seen = terminals->scan;
-    terminal->last_seen_ms = atomic_load(&member->node->heartbeat_ms);
+    terminal->last_seen_ms = sched_wall_ms(server_keeper(terminals->server)->sched,
+                                           atomic_load(&member->node->heartbeat_ms));
     if (!joins && terminal->print == print)
         return;
     struct terminal old = *terminal; /* with its text */
@@ -227,7 +228,7 @@ void terminals_tick(struct terminals *terminals)
     terminals->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
     terminals->scan++;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));)
-        if (is_present(member->node, keeper->loop.wall_ms, settings->sched.view_drop_ms))
+        if (is_present(member->node, sched_awake_ms(keeper->sched), settings->sched.view_drop_ms))
             look_at(terminals, member);
     drop_gone(terminals);
 }

@@ -135,7 +135,7 @@ class Health(Case):
         begun = server.node("n1")["last_heartbeat_ms"]
         eventually("three heartbeats are missing", lambda: time.time() * 1000 - begun > 3100)
         self.placed(server)
-        self.assertEqual(server.node("n1")["last_heartbeat_ms"], begun, "a dispatch is no sign of life")
+        self.assertLess(server.node("n1")["last_heartbeat_ms"] - begun, 1000, "a dispatch is no sign of life")
 
     def test_deregister(self):
         server = self.start()

@@ -140,6 +140,83 @@ static void silence_has_three_ends(void **state)
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
 }
 
+/* The process stood still for an hour, with everybody's heartbeats in its sockets: they are heard
+ * before anybody is judged, and who really is silent is found all the same. */
+static void a_pause_of_ours_is_nobodys_silence(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1,\"queue_ms\":9000}");
+    const char *node = rig_last_sent(rig, job)->node;
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, node, NULL), ERR_OK);
+    pass_without_n1(rig, 40000);
+    beat(rig, "n2");
+    rig_tick(rig, 3600000);
+    rig_pass(rig, 4000);
+    beat(rig, "n2");
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+    assert_int_equal(rig_counts(rig, "n2").health, NODE_READY);
+    assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
+    pass_without_n1(rig, 10000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+    assert_int_equal(rig_counts(rig, "n2").health, NODE_READY);
+    /* A loop noted it before the pause was noticed. */
+    rig->mono_ms += 3600000;
+    rig->wall_ms += 3600000;
+    beat(rig, "n2");
+    rig_tick(rig, 0);
+    rig_pass(rig, 50000);
+    assert_int_equal(rig_counts(rig, "n2").health, NODE_OFFLINE);
+}
+
+static void a_clock_that_is_set_loses_nobody(void **state)
+{
+    static const int64_t steps[] = {3600000, -7200000, 60000};
+    struct rig *rig = *state;
+
+    rig->sched.config.forget_ms = 60000;
+    rig_worker(rig, "n1", 2);
+    rig_worker(rig, "n2", 2);
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        rig->wall_ms += steps[i];
+        rig_pass(rig, 3000);
+        assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
+        assert_int_equal(rig_counts(rig, "n2").health, NODE_READY);
+    }
+    pass_without_n1(rig, 46000);
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
+}
+
+/* A switch died, or we are wrong: one in twenty each second, and at least a few. */
+static void not_all_are_lost_at_once(void **state)
+{
+    enum { NODES = 200 };
+    struct rig *rig = *state;
+    size_t before = 0, steps = 0;
+
+    for (int i = 0; i < NODES; i++) {
+        char id[16];
+
+        snprintf(id, sizeof id, "n%d", i);
+        rig_worker(rig, id, 1);
+    }
+    for (int i = 0; i < 46 + NODES && before < NODES; i++) {
+        size_t lost = 0;
+
+        rig_pass(rig, 1000);
+        for (uint32_t j = 0; j < NODES; j++)
+            lost += atomic_load(&snapshot_numbered(rig_keeper(rig)->snapshot, j)->node->health) ==
+                    NODE_OFFLINE;
+        assert_true(lost - before <= NODES / 20);
+        steps += lost > before;
+        before = lost;
+    }
+    assert_int_equal(before, NODES);
+    assert_true(steps >= 20);
+}
+
 static void after_an_hour_it_is_forgotten(void **state)
 {
     struct rig *rig = *state;
@@ -498,6 +575,9 @@ int main(void)
         ROW(silence_has_three_ends),
         ROW(after_an_hour_it_is_forgotten),
         ROW(who_is_in_no_store_is_forgotten_too),
+        ROW(a_pause_of_ours_is_nobodys_silence),
+        ROW(a_clock_that_is_set_loses_nobody),
+        ROW(not_all_are_lost_at_once),
         ROW(a_lost_nodes_jobs_move_on_at_once),
         ROW(who_is_lost_while_the_store_is_away_is_lost_afterwards),
         ROW(to_undrain_a_lost_node_does_not_make_it_ready),

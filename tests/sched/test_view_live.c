@@ -90,10 +90,11 @@ static const struct {
 static void every_word_of_the_store(void **state)
 {
     static const struct sched_hooks hooks = {.linked = linked};
-    static const int64_t wall_ms = NOW_MS;
+    static const int64_t mono_ms = NOW_MS;
     struct store store = {.name = US};
-    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
+    loop.sched = &sched;
     struct view_live *live = view_live_new(&sched);
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -116,10 +117,11 @@ static void every_word_of_the_store(void **state)
 /* A store of our own says nothing of this; whatever stands there is not looked at. */
 static void a_store_of_our_own_has_no_others(void **state)
 {
-    static const int64_t wall_ms = NOW_MS;
+    static const int64_t mono_ms = NOW_MS;
     struct store store = {0};
-    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop};
+    loop.sched = &sched;
     struct view_live *live = view_live_new(&sched);
     struct node node = {.heartbeat_ms = 1};
     struct store_live said = {.kind = STORE_LINK_SOCKET, .holder = OTHER, .silent_ms = 5};
@@ -140,10 +142,11 @@ static void small_steps_are_no_signs_of_life(void **state)
         int64_t ago_ms, silent_ms, expected_ago_ms;
     } steps[] = {{3000, 2500, 3000}, {3000, 1500, 1500}, {3000, 5000, 3000}, {3000, -1, 3000}};
     static const struct sched_hooks hooks = {.linked = linked};
-    static const int64_t wall_ms = NOW_MS;
+    static const int64_t mono_ms = NOW_MS;
     struct store store = {.name = US};
-    struct sched_loop loop = {.wall_ms = &wall_ms};
+    struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
+    loop.sched = &sched;
     struct view_live *live = view_live_new(&sched);
 
     for (size_t i = 0; i < COUNT_OF(steps); i++) {

@@ -1,0 +1,291 @@
+"""Time. A process that was stopped, and clocks that are set or differ, each of them alone: whoever is
+well stays, what runs goes on running once, what waits goes on waiting."""
+import signal
+import threading
+import time
+
+from harness import Case, Clock, Node, calm_machine, eventually, freeze, tags
+from redis import Redis
+from test_agent import GATE, alive
+from test_claim import ClaimCase
+
+HOUR = 3600
+# Lost after eight seconds of silence.
+QUICK = {"heartbeat_ms": 1000, "heartbeat_stale_ms": 5000, "view_drop_ms": 6000, "lost_grace_ms": 2000}
+PAUSE_S = 12  # longer than anybody may be silent, a job wait, or a reservation last
+
+
+class Fleet(threading.Thread):
+    """Nodes that beat, each with a job that runs, and one job that no node has room for."""
+
+    def __init__(self, case, server, count=8, queue_ms=10000):
+        super().__init__(daemon=True)
+        self.case, self.server = case, server
+        self.nodes = [Node(server, f"n{i}", allowed_types=["dev"], max_concurrent_jobs=1) for i in range(count)]
+        self.jobs = [case.ok(case.task(server, max_attempts=1)) for _ in self.nodes]
+        for node in self.nodes:
+            for job in node.poll():
+                case.ok(node.ack(job))
+        self.late = Node(server, "late", allowed_types=["late"], max_concurrent_jobs=0)
+        self.waits = case.ok(case.task(server, type="late", queue_ms=queue_ms), 202)
+        self.epochs = self.seen()
+        self.rounds, self.beating, self.over = 0, threading.Event(), threading.Event()
+        self.beating.set()
+        self.start()
+        case.addCleanup(self.over.set)
+
+    def run(self):
+        while not self.over.wait(0.2):
+            if not self.beating.is_set():
+                continue
+            try:
+                for node in (*self.nodes, self.late):
+                    node.heartbeat()
+                self.rounds += 1
+            except OSError:
+                pass  # the server is gone
+
+    def seen(self):
+        nodes = {node["node_id"]: node for node in self.server.ask("/v1/nodes")["nodes"]}
+        return {node.id: (nodes[node.id]["health"], nodes[node.id]["running"], nodes[node.id]["epoch"])
+                for node in self.nodes}
+
+    def all_well(self, rounds=15):
+        """They have beaten so often since, the server has looked at them several times, and nothing happened."""
+        goal = self.rounds + rounds
+        eventually("they beat", lambda: self.rounds >= goal, 60)
+        self.case.assertEqual(self.seen(), self.epochs, "(health, running, epoch)")
+        self.case.assertNotIn("health=offline", self.server.log)
+        for job in self.jobs:
+            found = self.server.job(job["job_id"])
+            self.case.assertEqual((found["state"], found["attempt_id"]), ("ACKED", 1), found)
+
+    def gets_room(self):
+        """What waited is placed."""
+        self.case.assertEqual(self.server.job(self.waits["job_id"])["state"], "NEW")
+        self.case.ok(self.late.register(max_concurrent_jobs=1))
+        self.case.assertEqual([job["job_id"] for job in self.late.poll("10s")], [self.waits["job_id"]])
+
+    def ends(self):
+        for job in self.jobs:
+            node = next(node for node in self.nodes if node.id == job["node_id"])
+            self.case.ok(node.done(job))
+
+
+def answered(answer):
+    """None: the store took no call at that moment, and the node says it again."""
+    return answer if answer.status != 503 else None
+
+
+class Pauses(Case):
+    """The nodes are well, but nobody hears them meanwhile: what they sent is lost with the pause."""
+
+    def frozen(self, seconds, **settings):
+        server = self.start(**{**QUICK, **settings})
+        fleet = Fleet(self, server)
+        fleet.all_well(1)
+        fleet.beating.clear()
+        freeze(server.process)
+        time.sleep(seconds)
+        server.process.send_signal(signal.SIGCONT)
+        fleet.beating.set()
+        fleet.gets_room()
+        fleet.all_well()
+        fleet.ends()
+        self.assertIn("event=server.paused", server.log)
+
+    def test_a_server_that_stood_still(self):
+        self.frozen(PAUSE_S)
+
+    def test_a_server_on_redis_that_stood_still(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        self.frozen(PAUSE_S, store=redis.url)
+
+    @tags("load")
+    def test_a_server_that_stood_still_for_a_minute(self):
+        """As it is shipped: 45 s of silence."""
+        self.frozen(60, heartbeat_ms=5000, heartbeat_stale_ms=15000, view_drop_ms=30000, lost_grace_ms=15000)
+
+    def test_an_ack_that_waited_in_its_socket(self):
+        """Its reservation has what was left of it when the server stopped."""
+        server = self.start(reservation_ttl_ms=10000)
+        node = Node(server, "n1", allowed_types=["dev"])
+        job = self.ok(self.task(server, max_attempts=1))
+        self.assertEqual(len(node.poll()), 1)
+        freeze(server.process)
+        time.sleep(PAUSE_S)
+        server.process.send_signal(signal.SIGCONT)
+        self.ok(node.ack(job))
+        self.ok(node.done(job))
+
+
+class Steps(Case):
+    """An hour forward, an hour back, under way."""
+
+    def steps(self, clock, **settings):
+        server = self.start(**{**QUICK, **settings})
+        fleet = Fleet(self, server, queue_ms=60000)
+        fleet.all_well(1)
+        for seconds in (HOUR, 0, -HOUR, 0):
+            clock.set(seconds)
+            fleet.all_well()
+        fleet.gets_room()
+        fleet.ends()
+
+    def test_of_a_server(self):
+        clock = Clock(self.dir)
+        self.steps(clock, env=clock.env)
+
+    def test_of_a_server_on_redis(self):
+        clock, redis = Clock(self.dir), Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        self.steps(clock, env=clock.env, store=redis.url)
+
+    def test_of_redis(self):
+        clock = Clock(self.dir)
+        redis = Redis(self.dir / "redis", env=clock.env)
+        self.addCleanup(redis.kill)
+        self.steps(clock, store=redis.url)
+
+    def test_of_redis_while_a_job_is_on_its_way(self):
+        """Its reservation has what was left of it."""
+        clock = Clock(self.dir)
+        redis = Redis(self.dir / "redis", env=clock.env)
+        self.addCleanup(redis.kill)
+        server = self.start(store=redis.url, reservation_ttl_ms=10000)
+        node = Node(server, "n1", allowed_types=["dev"])
+        for seconds in (HOUR, 0):
+            job = self.ok(self.task(server, max_attempts=1))
+            self.assertEqual(len(node.poll()), 1)
+            clock.set(seconds)
+            redis.says("PING")  # whatever comes next sees the new time
+            self.ok(eventually("the ACK is answered", lambda: answered(node.ack(job))))
+            self.ok(eventually("and the end", lambda: answered(node.done(job))))
+
+    def test_a_store_that_starts_an_hour_earlier(self):
+        """A reservation ends as soon as it would have."""
+        clock = Clock(self.dir)
+        server = self.start(env=clock.env, reservation_ttl_ms=1000)
+        Node(server, "n1", allowed_types=["dev"])
+        job = self.ok(self.task(server, max_attempts=1))
+        server.kill()
+        clock.set(-HOUR)
+        server = self.start(env=clock.env, reservation_ttl_ms=1000)
+        self.assertEqual(self.state_of(server, job, "FAILED", 20)["reason"], "ACK_TIMEOUT")
+        self.assertSlots(server, "n1", 0, 0)
+
+
+class Skew(Case):
+    """The server and Redis do not agree about what time it is."""
+
+    def skewed(self, seconds):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        server = self.start(env=Clock(self.dir, seconds).env, store=redis.url)
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        job = self.ok(self.task(server))
+        self.assertEqual([got["job_id"] for got in node.poll()], [job["job_id"]], "a node that polls gets it")
+        self.ok(node.ack(job))
+        return server, node, job
+
+    def waits(self, seconds):
+        """A job that may wait for 8 s is placed when there is room."""
+        server, node, job = self.skewed(seconds)
+        waits = self.ok(self.task(server, queue_ms=8000), 202)
+        eventually("it is looked at", lambda: server.metrics()["berth_queue_oldest_seconds"] > 1)
+        self.assertEqual(server.job(waits["job_id"])["state"], "NEW")
+        self.ok(node.done(job))
+        self.assertEqual([got["job_id"] for got in node.poll()], [waits["job_id"]])
+        return server
+
+    def test_a_server_ahead(self):
+        self.waits(10)
+
+    def test_a_server_behind(self):
+        self.waits(-10)
+
+    def test_a_server_far_behind_ends_a_wait(self):
+        server, _, _ = self.skewed(-HOUR)
+        waits = self.ok(self.task(server, queue_ms=1000), 202)
+        self.assertEqual(self.state_of(server, waits, "FAILED", 30)["reason"], "QUEUE_TIMEOUT")
+
+
+class Agents(ClaimCase):
+    """Real ones, with a deployment and a job that a lease guards."""
+
+    lease_ms = 30000  # no server here starts as slowly
+
+    def at_work(self, server, env=None):
+        agent = self.node(server, "a1", env=env)
+        self.deploy(server, "d1")
+        return agent, self.work(server), self.all_run(server, 1)
+
+    def work(self, server):
+        job = self.run_task(server, 'echo $$ >> "%s/pids"; ' % self.dir + GATE.format(gate=self.dir / "gate"), max_attempts=2)
+        self.running(server, job)
+        eventually("it runs", lambda: self.lines("pids"))
+        return job
+
+    def same(self, server, job, before, node="a1", beats=6):
+        """So many heartbeats later nothing has changed."""
+        seen = set()
+
+        def beaten():
+            seen.add(server.node(node)["last_heartbeat_ms"] // 500)
+            return len(seen) > beats
+        eventually("it beats", beaten, 90)
+        self.assertEqual(self.rows(server), before, "owner and generation")
+        self.assertEqual(len(self.starts()), 1)
+        self.assertEqual(len(self.living()), 1)
+        self.assertEqual(server.job(job["job_id"])["attempt_id"], 1)
+        self.assertEqual(len(self.lines("pids")), 1)
+        self.assertTrue(alive(self.lines("pids")[0]))
+
+    def over(self, server, job):
+        (self.dir / "gate").touch()
+        self.assertEqual(self.ended(server, job)["state"], "DONE")
+
+    def test_a_server_whose_clock_is_set(self):
+        clock = Clock(self.dir)
+        server = self.serve(env=clock.env)
+        _, job, before = self.at_work(server)
+        for seconds in (HOUR, 0, -HOUR):
+            clock.set(seconds)
+            self.same(server, job, before)
+        self.over(server, job)
+
+    def test_a_server_that_starts_with_another_clock(self):
+        """Nobody ran when it was set; the machine has not been started anew."""
+        clock = Clock(self.dir)
+        server = self.serve(env=clock.env)
+        _, job, before = self.at_work(server)
+        for seconds in (HOUR, -HOUR):
+            server.stop()
+            clock.set(seconds)
+            server = self.serve(env=clock.env, listen=f"127.0.0.1:{server.port}")
+            eventually("its agent is back", lambda: server.get("/v1/nodes/a1").status == 200)
+            self.same(server, job, before)
+        self.over(server, job)
+
+    def test_a_laptop_that_was_shut(self):
+        """Everything of `berth dev` slept for an hour together: it goes on where it was."""
+        clock = Clock(self.dir)
+        server = self.start(verb="dev", env={**clock.env, "BERTH_HOST_ROOT": calm_machine(self.dir)}, heartbeat_ms=1000,
+                            running_lease_ms=15000, f2f_lease_ms=15000, deploy_lease_ms=15000, deploy_renew_ms=1500)
+        name = eventually("its agent is there", lambda: [node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]])[0]
+        self.deploy(server, "d1")
+        before = self.all_run(server, 1)
+        job = self.work(server)
+        clock.set(HOUR, slept=HOUR)
+        self.same(server, job, before, name, beats=20)
+        self.over(server, job)
+
+    def test_an_agent_whose_clock_is_set(self):
+        clock = Clock(self.dir)
+        server = self.serve()
+        _, job, before = self.at_work(server, env=clock.env)
+        for seconds in (HOUR, 0, -HOUR):
+            clock.set(seconds)
+            self.same(server, job, before)
+        self.over(server, job)
