@@ -351,8 +351,7 @@ static void give_up(struct dispatch *dispatch, enum err err)
 static void store_failed(struct dispatch *dispatch, enum err err)
 {
     if (!dispatch->queued && (dispatch->exists || err == ERR_UNKNOWN)) {
-        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
-                       err_name(err));
+        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json);
         err = ERR_UNKNOWN;
     }
     finish(dispatch, dispatch_refuse(dispatch, err));

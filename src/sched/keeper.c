@@ -78,7 +78,7 @@ struct onward {
     struct keeper *keeper;
     struct arena arena;
     struct store_record record; /* spec.at == NULL: forget the job */
-    const char *abandon;        /* the reason to end it; NULL: it goes on */
+    bool abandon;               /* it shall end; else it goes on */
 };
 
 /* A change the keeper itself makes (a lost or forgotten node). */
@@ -343,7 +343,7 @@ static void go_on(struct msg *msg)
     struct onward *onward = container_of(msg, struct onward, msg);
 
     if (onward->abandon)
-        queue_abandon(onward->keeper->queue, &onward->record, onward->abandon);
+        queue_abandon(onward->keeper->queue, &onward->record);
     else if (onward->record.spec.at)
         queue_continue(onward->keeper->queue, &onward->record);
     else
@@ -386,14 +386,14 @@ void keeper_forget(struct keeper *keeper, uint64_t job)
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 
-void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec, const char *reason)
+void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec)
 {
     struct onward *onward = onward_new(keeper);
 
-    assert(job && spec.at && reason);
+    assert(job && spec.at);
     onward->record.head.id = job;
     onward->record.spec = arena_str(&onward->arena, spec);
-    onward->abandon = reason;
+    onward->abandon = true;
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 

@@ -107,7 +107,7 @@ struct waiting {
     int64_t missing_ms;        /* monotonic: since when the store does not know it; 0: it does */
     int64_t explained_ms;      /* sched_awake_ms: a try that failed was last kept for explain */
     const char *unsettled;     /* see struct dispatch */
-    const char *abandon;       /* it shall end, with this reason; NULL: it waits */
+    bool abandon;              /* it shall end: its client was told OUTCOME_UNKNOWN */
     int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
     struct waiting *successor; /* newer news of the same job, that came while it was busy */
     struct waiting *next_aside;
@@ -914,7 +914,7 @@ static void end(struct waiting *waiting)
         call->op.attempt = 0; /* whatever became of it */
     call->op.not_after_ms = sched_not_after(loop_of(waiting->queue));
     call->op.u.settle.outcome = waiting->abandon ? STORE_ABANDON : STORE_NO_CANDIDATE;
-    call->op.u.settle.reason = str_of(waiting->abandon ? waiting->abandon : "QUEUE_TIMEOUT");
+    call->op.u.settle.reason = str_of(waiting->abandon ? err_name(ERR_UNKNOWN) : "QUEUE_TIMEOUT");
     call->op.u.settle.owner = store_number(waiting->queue->sched->store);
     call->op.u.settle.hold_ms = SCHED_HOLD_MS;
     sched_send(loop_of(waiting->queue), &call->op);
@@ -1350,18 +1350,17 @@ void queue_continue(struct queue *queue, const struct store_record *record)
         carry_on(queue, record);
 }
 
-void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason)
+void queue_abandon(struct queue *queue, const struct store_record *record)
 {
     struct waiting *waiting = idmap_get(&queue->jobs, record->head.id);
 
-    assert(reason);
     if (!waiting) {
         waiting = waiting_new(queue, record);
         assert(waiting); /* it was read from a request a moment ago */
         idmap_put(&queue->jobs, waiting->job, waiting); /* it waits for nothing: no age */
         add_depth(queue, 1);
     }
-    waiting->abandon = reason;
+    waiting->abandon = true;
     /* A call that left a moment ago is taken until its time is over by the store's clock, which we
      * know but for the time a call takes. */
     waiting->abandon_until_ms = clock_mono_ms() + 2 * queue->sched->config.store_timeout_ms;

@@ -18,7 +18,7 @@ void queue_free(struct queue *queue);
  * once. Copies. */
 void queue_continue(struct queue *queue, const struct store_record *record);
 /* Ends it: at once, or when the store takes it. */
-void queue_abandon(struct queue *queue, const struct store_record *record, const char *reason);
+void queue_abandon(struct queue *queue, const struct store_record *record);
 void queue_want_kick(struct queue *queue); /* place what can be placed, at the end of this turn */
 void queue_room(struct queue *queue, struct node *node); /* it may have room, or take other work */
 void queue_turn(struct queue *queue);

@@ -98,8 +98,7 @@ static void submit_failed(struct submit *submit, enum err err)
     struct dispatch *dispatch = submit->dispatch;
 
     if (store_is_away(err) && (dispatch->exists || err == ERR_UNKNOWN)) {
-        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json,
-                       err_name(err));
+        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json);
         err = ERR_UNKNOWN;
     }
     err = dispatch_refuse(dispatch, err);

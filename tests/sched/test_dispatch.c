@@ -316,6 +316,15 @@ static void assert_never_runs(struct rig *rig, uint64_t job)
     assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
 }
 
+/* Its record says what its client was told. */
+static void assert_ended_as_unknown(struct rig *rig, const struct dispatch *dispatch)
+{
+    assert_true(rig_over(dispatch));
+    assert_int_equal(dispatch->err, ERR_UNKNOWN);
+    assert_never_runs(rig, dispatch->job);
+    assert_string_equal(rig_job(rig, dispatch->job).reason, err_name(ERR_UNKNOWN));
+}
+
 /* The store goes away after the send failed and the reservation was given back. */
 static void refused_between_two_candidates(void **state)
 {
@@ -334,9 +343,7 @@ static void refused_between_two_candidates(void **state)
     rig->refuse = ERR_STORE_DOWN; /* the next reserve meets this */
     rig_let_go(rig);
     rig_quiet(rig);
-    assert_true(rig_over(dispatch));
-    assert_int_equal(dispatch->err, ERR_UNKNOWN);
-    assert_never_runs(rig, dispatch->job);
+    assert_ended_as_unknown(rig, dispatch);
 }
 
 /* The store goes away before the reservation could be given back. */
@@ -354,9 +361,7 @@ static void refused_while_giving_back(void **state)
     rig->refuse = ERR_STORE_DOWN;
     rig_answer(rig, 0, false);
     rig_quiet(rig);
-    assert_true(rig_over(dispatch));
-    assert_int_equal(dispatch->err, ERR_UNKNOWN);
-    assert_never_runs(rig, dispatch->job);
+    assert_ended_as_unknown(rig, dispatch);
 }
 
 /* Everybody was asked; the end of the job could not be written. */
@@ -379,10 +384,8 @@ static void refused_while_giving_up(void **state)
     rig_let_go(rig);
     rig->refuse = ERR_STORE_DOWN;
     rig_quiet(rig);
-    assert_true(rig_over(dispatch));
-    assert_int_equal(dispatch->err, ERR_UNKNOWN);
     assert_int_equal(rig_job(rig, dispatch->job).state, JOB_SELECTING);
-    assert_never_runs(rig, dispatch->job);
+    assert_ended_as_unknown(rig, dispatch);
 }
 
 /* strict, and it may wait: refused all the same, and then it must not wait in the store. */
