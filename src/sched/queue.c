@@ -1431,7 +1431,7 @@ bool queue_is_unsettled(const struct queue *queue, uint64_t job)
 {
     const struct waiting *waiting = idmap_get(&queue->jobs, job);
 
-    return waiting && waiting->unsettled;
+    return waiting && (waiting->unsettled || waiting->abandon);
 }
 
 void queue_free(struct queue *queue)

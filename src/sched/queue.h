@@ -34,7 +34,7 @@ void queue_forget(struct queue *queue, uint64_t job, uint64_t lane);
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms);
 uint64_t queue_lane_looks(const struct queue *queue); /* how much was done so far */
 bool queue_in_hand(const struct queue *queue, uint64_t job);
-/* May it have been reserved without our knowing? The queue takes that back itself. */
+/* May it have been reserved without our knowing? The queue takes that back, or ends it, itself. */
 bool queue_is_unsettled(const struct queue *queue, uint64_t job);
 
 #endif

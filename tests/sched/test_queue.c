@@ -954,6 +954,63 @@ static void a_process_that_ends_before_the_answer_uses_up_no_attempt(void **stat
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
 }
 
+/* Of the calls that were kept back those that abandon a job do not leave; the others do. */
+static void lose_abandons(struct rig *rig)
+{
+    size_t count = rig->kept_count;
+
+    rig->kept_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct store_op *op = rig->kept[i];
+
+        if (op->u.settle.outcome != STORE_ABANDON) {
+            rig->kept[rig->kept_count++] = op;
+            continue;
+        }
+        op->err = ERR_STORE_DOWN;
+        op->done(op);
+    }
+    rig_let_go(rig);
+    rig->keep = STORE_FINISH;
+    rig_quiet(rig);
+}
+
+/* Its client was told OUTCOME_UNKNOWN, and the word that ends it does not get through before the
+ * reservation runs out. The sweep does get through, but knows less: that nobody was asked for an
+ * ACK. Who asked again with the key was answered with the job: it is sent, in its only attempt. */
+static void the_sweep_leaves_what_is_abandoned_to_the_queue(void **state)
+{
+    struct rig *rig = *state;
+    const char *body = "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":1}";
+
+    rig_worker(rig, "n1", 1);
+    struct dispatch *dispatch = rig_f2f(rig, body);
+    uint64_t job = dispatch->job;
+    dispatch->idem = STR("key");
+    rig->lose = STORE_RESERVE;
+    rig->keep = STORE_FINISH;
+    assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
+    rig->lose = STORE_VERB_COUNT;
+    struct dispatch *again = rig_f2f(rig, body);
+    again->idem = STR("key");
+    assert_int_equal(rig_run(rig, again), ERR_OK);
+    assert_true(again->duplicate);
+    assert_int_equal(again->head.id, job);
+    for (int i = 0; i < 8; i++) {
+        lose_abandons(rig);
+        rig_tick(rig, 1000);
+    }
+    lose_abandons(rig);
+    assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
+    assert_int_equal(rig_sends_of(rig, job), 0);
+    rig->keep = STORE_VERB_COUNT;
+    rig_tick(rig, 1000);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    assert_int_equal(rig_last_sent(rig, job)->attempt, 1);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(depth(rig), 0);
+}
+
 /* Its time in the queue is over, and nobody hears that it was ended. */
 static void a_time_out_whose_answer_was_lost_is_found_out(void **state)
 {
@@ -997,6 +1054,7 @@ int main(void)
         ROW(a_reserve_whose_answer_was_lost_is_carried_on),
         ROW(a_release_whose_answer_was_lost_is_repeated),
         ROW(a_process_that_ends_before_the_answer_uses_up_no_attempt),
+        ROW(the_sweep_leaves_what_is_abandoned_to_the_queue),
         ROW(a_time_out_whose_answer_was_lost_is_found_out),
         ROW(a_pool_without_room_holds_up_no_other),
         ROW(nobody_waits_while_a_slot_is_free),
