@@ -555,8 +555,12 @@ static void reserved(struct store_op *op)
         return;
     }
     if (op->err) {
-        if (op->err == ERR_UNKNOWN)
+        if (op->err == ERR_UNKNOWN) {
             dispatch->unsettled = err_name(ERR_UNKNOWN);
+            /* By the store's clock, which we know but for the time a call takes. */
+            dispatch->unsettled_until_ms =
+                op->not_after_ms + dispatch->loop->sched->config.store_timeout_ms;
+        }
         store_failed(dispatch, op->err);
         return;
     }
@@ -695,7 +699,14 @@ static void is_settled(struct store_op *op)
         store_failed(dispatch, op->err);
         return;
     }
+    /* Nothing there may mean nothing yet: this call may have overtaken the reserve. */
+    if (!given_back && is_waiting(&op->head) &&
+        *dispatch->loop->mono_ms < dispatch->unsettled_until_ms) {
+        store_failed(dispatch, ERR_UNKNOWN);
+        return;
+    }
     dispatch->unsettled = NULL;
+    dispatch->unsettled_until_ms = 0;
     if (!given_back && !is_waiting(&op->head)) {
         went_on(dispatch, &op->head);
         return;

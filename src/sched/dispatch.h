@@ -55,8 +55,9 @@ struct dispatch {
     /* In and out: a try before this one, which the store did not answer, may have left a node
      * reserved. It is given back first, for this reason (a literal); NULL: nothing is left. */
     const char *unsettled;
-    bool quiet;         /* of its tries that fail this one need not be kept for explain */
-    struct str history; /* of a job that goes on: where it was before */
+    int64_t unsettled_until_ms; /* monotonic: until then its reserve may still be made true */
+    bool quiet;                 /* of its tries that fail this one need not be kept for explain */
+    struct str history;         /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);
     void *user; /* of whoever is told */
 

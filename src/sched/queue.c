@@ -95,18 +95,19 @@ struct waiting {
     struct buf history;
     int attempt; /* the one to start */
     int max_attempts;
-    int64_t until_ms;          /* the end of its time to wait, store time */
-    int64_t give_up_ms;        /* in hand: the same, sched_awake_ms; of one that may not wait see
-                                  STORE_AWAY_MS */
-    uint64_t offers;           /* there were when it was last tried */
-    uint64_t came;             /* see queue->comings */
-    uint64_t read;             /* the last read that had it */
-    bool unread;               /* of a window: only its place there is known, and its name */
-    bool busy;                 /* a call or a dispatch is under way */
-    bool gone;                 /* forgotten meanwhile: goes when it is not busy any more */
-    int64_t missing_ms;        /* monotonic: since when the store does not know it; 0: it does */
-    int64_t explained_ms;      /* sched_awake_ms: a try that failed was last kept for explain */
-    const char *unsettled;     /* see struct dispatch */
+    int64_t until_ms;      /* the end of its time to wait, store time */
+    int64_t give_up_ms;    /* in hand: the same, sched_awake_ms; of one that may not wait see
+                              STORE_AWAY_MS */
+    uint64_t offers;       /* there were when it was last tried */
+    uint64_t came;         /* see queue->comings */
+    uint64_t read;         /* the last read that had it */
+    bool unread;           /* of a window: only its place there is known, and its name */
+    bool busy;             /* a call or a dispatch is under way */
+    bool gone;             /* forgotten meanwhile: goes when it is not busy any more */
+    int64_t missing_ms;    /* monotonic: since when the store does not know it; 0: it does */
+    int64_t explained_ms;  /* sched_awake_ms: a try that failed was last kept for explain */
+    const char *unsettled; /* see struct dispatch */
+    int64_t unsettled_until_ms;
     bool abandon;              /* it shall end: its client was told OUTCOME_UNKNOWN */
     int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
     struct waiting *successor; /* newer news of the same job, that came while it was busy */
@@ -808,6 +809,7 @@ static void drop(struct waiting *waiting)
     if (successor) {
         waiting->successor = NULL;
         successor->unsettled = waiting->unsettled;
+        successor->unsettled_until_ms = waiting->unsettled_until_ms;
     }
     waiting_free(waiting);
     if (successor)
@@ -1162,6 +1164,7 @@ static void tried(struct dispatch *dispatch)
         waiting->lane->stale |= stands_again(waiting, dispatch);
     }
     waiting->unsettled = dispatch->unsettled;
+    waiting->unsettled_until_ms = dispatch->unsettled_until_ms;
     if (held) {
         buf_clear(&waiting->history);
         buf_str(&waiting->history, dispatch->record.history);
@@ -1231,6 +1234,7 @@ static void place_on(struct waiting *waiting, struct node *only)
                                           .only = only,
                                           .queued = true,
                                           .unsettled = waiting->unsettled,
+                                          .unsettled_until_ms = waiting->unsettled_until_ms,
                                           .quiet = only || explained_lately(waiting),
                                           .history = buf_view(&waiting->history),
                                           .done = tried};

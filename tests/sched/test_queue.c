@@ -1046,6 +1046,66 @@ static void a_wait_whose_answer_was_lost_is_repeated(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
+static void ignored(struct store_op *op)
+{
+    assert_int_equal(op->err, ERR_OK);
+}
+
+/* The call that takes back what a lost reserve may have left overtakes that reserve: its node is
+ * reserved afterwards, and whoever waits for an ACK then waits in vain. */
+static void a_reserve_that_is_overtaken_is_taken_back(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op late;
+
+    rig_worker(rig, "n1", 0);
+    uint64_t job = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":60000,\"max_attempts\":1}");
+    rig->keep = STORE_RESERVE;
+    rig_worker(rig, "n1", 1);
+    assert_int_equal(rig->kept_count, 1);
+    late = *rig->kept[0]; /* stays on the wire */
+    late.reply_to = rig_keeper(rig)->inbox;
+    late.done = ignored;
+    rig->kept_count = 0;
+    rig->kept[0]->err = ERR_UNKNOWN;
+    rig->kept[0]->done(rig->kept[0]);
+    rig_tick(rig, 100);
+    assert_int_equal(rig->calls[STORE_FINISH], 1);
+    assert_int_equal(rig_job(rig, job).state, JOB_NEW);
+    assert_int_equal(rig->kept_count, 0); /* no other one that would find this one there */
+    rig->keep = STORE_VERB_COUNT;
+    sched_send(rig_keeper(rig), &late);
+    rig_quiet(rig);
+    assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
+    rig_tick(rig, 100);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    assert_int_equal(rig_last_sent(rig, job)->attempt, 1);
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
+    assert_int_equal(depth(rig), 0);
+}
+
+/* Nor is it waited for any longer than it may come. */
+static void a_reserve_that_never_came_is_made_again(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 0);
+    uint64_t job = rig_wait_in_queue(rig, WAITS);
+    rig->keep = STORE_RESERVE;
+    rig_worker(rig, "n1", 1);
+    assert_int_equal(rig->kept_count, 1);
+    rig->kept_count = 0;
+    rig->keep = STORE_VERB_COUNT;
+    rig->kept[0]->err = ERR_UNKNOWN;
+    rig->kept[0]->done(rig->kept[0]);
+    rig_pass(rig, 2 * rig->config.store_timeout_ms - 1000);
+    assert_int_equal(rig_sends_of(rig, job), 0);
+    rig_pass(rig, 1000);
+    assert_int_equal(rig_sends_of(rig, job), 1);
+    assert_int_equal(rig_last_sent(rig, job)->attempt, 1);
+    assert_int_equal(depth(rig), 0);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -1054,6 +1114,8 @@ int main(void)
         ROW(a_reserve_whose_answer_was_lost_is_carried_on),
         ROW(a_release_whose_answer_was_lost_is_repeated),
         ROW(a_process_that_ends_before_the_answer_uses_up_no_attempt),
+        ROW(a_reserve_that_is_overtaken_is_taken_back),
+        ROW(a_reserve_that_never_came_is_made_again),
         ROW(the_sweep_leaves_what_is_abandoned_to_the_queue),
         ROW(a_time_out_whose_answer_was_lost_is_found_out),
         ROW(a_pool_without_room_holds_up_no_other),
