@@ -50,8 +50,9 @@ def tags(*names):
     return mark
 
 
-def eventually(what, check, seconds=10):
-    """Calls check() until it returns something true, which is returned."""
+def eventually(what, check, seconds=30):
+    """Calls check() until it returns something true, which is returned. How long that may take is only for a case
+    to say that is about it: a disk or a processor that others use can keep a server for seconds."""
     deadline = time.monotonic() + seconds * SLOW
     pause = 0.002
     while True:
@@ -213,7 +214,12 @@ class Server:
         return self.get(f"/v1/nodes/{node_id}").json
 
     def job(self, job_id, wait=None):
-        return self.get(f"/v1/jobs/{job_id}" + (f"?wait={wait}" if wait else "")).json
+        """A job, or that there is none; a store that is too slow at the moment (503) is asked again."""
+        def answer():
+            found = self.get(f"/v1/jobs/{job_id}" + (f"?wait={wait}" if wait else ""))
+            return found if found.status != 503 else None
+
+        return eventually(f"{job_id} is answered", answer).json
 
     def slots(self, node_id):
         """(reserved, running) of a node."""

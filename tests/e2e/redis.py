@@ -1,4 +1,5 @@
 """Real Redis servers for the end-to-end cases: on free loopback ports, in directories of their own."""
+import collections
 import os
 import pathlib
 import signal
@@ -8,14 +9,33 @@ import subprocess
 from harness import clean_env, eventually, freeze, live
 
 
+taken = collections.deque(maxlen=128)  # by this process, for the cases it runs
+
+
+def take(port):
+    """Binds it without listening: whoever asks for this port gets it (SO_REUSEADDR, as servers do), but nobody
+    who asks for any port. None: somebody has it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind(("127.0.0.1", port))
+    except OSError:
+        held.close()
+        return None
+    return held
+
+
 def free_port():
-    """A port nobody listens on now, and whose cluster bus (+ 10000) is a port as well."""
+    """A port nobody listens on, and whose cluster bus (+ 10000) is one as well. They stay ours: cases run beside
+    each other, and a server is started on it later, or again."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port < 50000:
+        first = take(0)
+        port = first.getsockname()[1]
+        second = take(port + 10000) if port < 50000 else None
+        if second:
+            taken.extend((first, second))
             return port
+        first.close()
 
 
 class Redis:
