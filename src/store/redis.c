@@ -27,7 +27,7 @@ enum {
     IDLE_MS = 1000,
     TIDY_MS = 1000,
     TIDY_SOON_MS = 20,     /* likewise, while there is much to purge or to rewrite */
-    OPEN_MS = 3000,        /* the first connection may take so long */
+    OPEN_MS = 10000,       /* the first connection may take so long */
     REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
     REVIVE_MIN_MS = 50,
     REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
