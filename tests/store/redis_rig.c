@@ -21,22 +21,41 @@
 
 enum { PATIENCE_MS = 20000, ARGS_MAX = REDIS_OPTIONS_MAX + 16 };
 
-/* A port nobody listens on now, and whose cluster bus (+ 10000) is a port as well. */
+/* Binds a port, 0: any, without listening: whoever asks for it gets it (SO_REUSEADDR, as Redis
+ * does), but nobody who asks for any port. -1: somebody has it. */
+static int take_port(int port, int *ret_port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)port)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int on = 1;
+
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on))
+        abort();
+    if (bind(fd, (struct sockaddr *)&at, sizeof at)) {
+        close(fd);
+        return -1;
+    }
+    if (getsockname(fd, (struct sockaddr *)&at, &size))
+        abort();
+    *ret_port = ntohs(at.sin_port);
+    return fd;
+}
+
+/* A port nobody listens on, and whose cluster bus (+ 10000) is one as well. They stay this
+ * process': a server is started on it later, and perhaps again. */
 static int free_port(void)
 {
     for (;;) {
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t size = sizeof at;
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        int port;
+        int port, bus;
+        int fd = take_port(0, &port);
 
-        if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) ||
-            getsockname(fd, (struct sockaddr *)&at, &size))
-            abort();
-        close(fd);
-        port = ntohs(at.sin_port);
-        if (port < 50000)
+        if (fd >= 0 && port < 50000 && take_port(port + 10000, &bus) >= 0)
             return port;
+        if (fd >= 0)
+            close(fd);
     }
 }
 
@@ -178,6 +197,7 @@ enum err redis_fixture_open(struct redis_fixture *fixture, int timeout_ms, int32
     snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
     fixture->rig.config.url = fixture->url;
     fixture->rig.config.now_ms = NULL;
+    fixture->rig.ttl_ms = RIG_LONG_TTL_MS;
     fixture->rig.config.timeout_ms = timeout_ms;
     rig_open(&fixture->rig);
     return rig_node(&fixture->rig, "n1", slots, NODE_READY);

@@ -60,7 +60,8 @@ static const char *base_dir(void)
 
 void rig_init(struct rig *rig)
 {
-    *rig = (struct rig){.config = {.url = "embedded:",
+    *rig = (struct rig){.ttl_ms = RIG_TTL_MS,
+                        .config = {.url = "embedded:",
                                    .instance = 1,
                                    .in_flight_max = 10000,
                                    .terms = {RIG_RUN_MS, RIG_F2F_MS},
@@ -164,20 +165,20 @@ enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_heal
     return send(rig, op);
 }
 
-static void fill_put(struct store_op *op)
+static void fill_put(const struct rig *rig, struct store_op *op)
 {
     op->u.put.spec = STR("{\"type\":\"talk\",\"session_id\":\"s1\"}");
     op->u.put.max_attempts = 2;
     op->u.put.owner = 1;
     op->u.put.hold_ms = 15000;
-    op->u.put.ttl_ms = RIG_TTL_MS;
+    op->u.put.ttl_ms = rig->ttl_ms;
 }
 
 enum err rig_put(struct rig *rig, uint64_t job)
 {
     struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
 
-    fill_put(&op);
+    fill_put(rig, &op);
     return send(rig, op);
 }
 
@@ -185,7 +186,7 @@ enum err rig_put_lane(struct rig *rig, uint64_t job, uint64_t lane, int priority
 {
     struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
 
-    fill_put(&op);
+    fill_put(rig, &op);
     op.u.put.lane = lane;
     op.u.put.priority = priority;
     op.u.put.wait_ms = RIG_WAIT_MS;
@@ -206,7 +207,7 @@ enum err rig_reserve(struct rig *rig, uint64_t job, int attempt, const char *nod
     struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = attempt};
     struct str rest = str_of(nodes);
 
-    fill_put(&op);
+    fill_put(rig, &op);
     while (rest.len) {
         struct str node = str_cut(&rest, ' ');
 

@@ -9,6 +9,7 @@
 enum {
     RIG_START_MS = 1000000,
     RIG_TTL_MS = 5000,
+    RIG_LONG_TTL_MS = 300000, /* where time is the machine's own, and nothing is to run out */
     RIG_RUN_MS = 45000,
     RIG_F2F_MS = 15000,
     RIG_WAIT_MS = 60000,
@@ -20,6 +21,7 @@ struct rig {
     struct arena arena;
     char dir[64];
     struct store_config config;
+    int64_t ttl_ms;     /* of reservations */
     struct store_op op; /* of the last call made with a helper below */
     size_t story;       /* contract.c: which story is told */
 };

@@ -27,6 +27,7 @@ static void start(struct fixture *fixture, const char *login, int db)
              fixture->server.port, db);
     fixture->rig.config.url = fixture->url;
     fixture->rig.config.now_ms = NULL; /* Redis' own time */
+    fixture->rig.ttl_ms = RIG_LONG_TTL_MS;
     fixture->rig.config.timeout_ms = CALL_MS;
 }
 
@@ -99,6 +100,12 @@ static void open_with_timeout(struct fixture *fixture, int timeout_ms)
     wait_well(fixture, "n1");
 }
 
+/* The call itself; or one of the store's own, for which it had to wait. */
+static void assert_given_up(enum err err)
+{
+    assert_true(err == ERR_UNKNOWN || err == ERR_STORE_DOWN);
+}
+
 /* Nobody waits longer than the time of one call, and soon nobody waits at all: a thousand that
  * waited would take minutes. */
 static void test_slow_is_down(void **state)
@@ -107,13 +114,13 @@ static void test_slow_is_down(void **state)
     int64_t began_ms;
     int64_t took_ms;
 
-    open_with_timeout(fixture, TIMEOUT_MS);
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    open_with_timeout(fixture, TIMEOUT_MS);
     redis_server_signal(&fixture->server, SIGSTOP);
     began_ms = clock_mono_ms();
-    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_UNKNOWN);
+    assert_given_up(rig_reserve(&fixture->rig, 2, 1, "n1"));
     took_ms = clock_mono_ms() - began_ms;
-    assert_true(took_ms >= TIMEOUT_MS / 2);
+    assert_true(fixture->rig.op.err == ERR_STORE_DOWN || took_ms >= TIMEOUT_MS / 2);
     assert_int_equal(status(fixture).mode, STORE_L2_ONLY);
     assert_string_equal(status(fixture).detail, "no answer in time");
     began_ms = clock_mono_ms();
@@ -125,17 +132,12 @@ static void test_slow_is_down(void **state)
         sched_yield();
     redis_server_signal(&fixture->server, SIGCONT);
     wait_well(fixture, "n2");
+    open_with_timeout(fixture, CALL_MS); /* what is left to be seen may take its time */
     assert_int_equal(status(fixture).mode, STORE_NORMAL);
     /* It arrived after all, but too late to become true. */
     assert_int_equal(rig_get(&fixture->rig, 2), ERR_NOT_FOUND);
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
-}
-
-/* The call itself; or one of the store's own, for which it had to wait. */
-static void assert_given_up(enum err err)
-{
-    assert_true(err == ERR_UNKNOWN || err == ERR_STORE_DOWN);
 }
 
 /* Who gave up had waited too long, wherever in a millisecond the waiting began. */
@@ -220,22 +222,34 @@ static void test_functions_are_loaded_again(void **state)
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
 }
 
+/* A reserve that fails in the middle, with a wheel that is none. */
+static enum err reserve_half(struct fixture *fixture, uint64_t job)
+{
+    int port = fixture->server.port;
+    enum err err;
+
+    redis_say(port, "RENAME sched:{f}:wheel aside");
+    redis_say(port, "SET sched:{f}:wheel x");
+    redis_say(port, "DEL %s", first_word(redis_say(port, "KEYS sched:{f}:w:*")));
+    err = rig_reserve(&fixture->rig, job, 1, "n1");
+    assert_non_null(strstr(status(fixture).detail, "WRONGTYPE"));
+    redis_say(port, "DEL sched:{f}:wheel");
+    redis_say(port, "RENAME aside sched:{f}:wheel");
+    wait_well(fixture, "n2");
+    return err;
+}
+
 /* A call that fails in the middle: what the library kept in its memory of a node that was not
  * written any more is not believed. */
 static void test_half_a_call_is_not_remembered(void **state)
 {
     struct fixture *fixture = *state;
-    int port = fixture->server.port;
+    enum err err;
 
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
-    redis_say(port, "RENAME sched:{f}:wheel aside");
-    redis_say(port, "SET sched:{f}:wheel x");
-    redis_say(port, "DEL %s", first_word(redis_say(port, "KEYS sched:{f}:w:*")));
-    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_UNKNOWN);
-    assert_non_null(strstr(status(fixture).detail, "WRONGTYPE"));
-    redis_say(port, "DEL sched:{f}:wheel");
-    redis_say(port, "RENAME aside sched:{f}:wheel");
-    wait_well(fixture, "n2");
+    while ((err = reserve_half(fixture, 2)) == ERR_STORE_DOWN)
+        ; /* one of the store's own calls came first and failed: it was not sent */
+    assert_int_equal(err, ERR_UNKNOWN);
     assert_int_equal(rig_reserve(&fixture->rig, 3, 1, "n1"), ERR_OK);
     assert_int_equal(fixture->rig.op.counts.reserved, 2);
 }

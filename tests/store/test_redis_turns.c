@@ -6,11 +6,12 @@
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALL_MS = 15000, KEYS = 2000 };
+enum { CALL_MS = 15000, KEYS = 2000, SLOTS = 1000000 };
 
 static int setup(void **state)
 {
@@ -19,7 +20,7 @@ static int setup(void **state)
     *state = fixture;
     fixture->server.options[0] = "--enable-debug-command";
     fixture->server.options[1] = "yes";
-    return redis_fixture_open(fixture, CALL_MS, 100);
+    return redis_fixture_open(fixture, CALL_MS, SLOTS);
 }
 
 /* The call waits meanwhile: somebody else must act. */
@@ -41,6 +42,8 @@ static bool says(struct redis_fixture *fixture, const char *section, const char 
     return strstr(redis_say(fixture->server.port, "INFO %s", section), what) != NULL;
 }
 
+static atomic_bool was_turned_away;
+
 /* Somebody's script that goes on until a call was turned away: nothing else may run meanwhile. */
 static void *run_until_one_was_turned_away(void *arg)
 {
@@ -53,27 +56,23 @@ static void *run_until_one_was_turned_away(void *arg)
     const char *words[] = {"EVAL", script, "0"};
 
     redis_say_words(fixture->server.port, 3, words);
+    atomic_store(&was_turned_away, true);
     return NULL;
-}
-
-static bool is_busy(struct redis_fixture *fixture)
-{
-    return strncmp(redis_say(fixture->server.port, "PING"), "BUSY", 4) == 0;
 }
 
 static void test_busy(void **state)
 {
     struct redis_fixture *fixture = *state;
     pthread_t runner;
+    uint64_t job = 1;
 
     redis_say(fixture->server.port, "CONFIG SET busy-reply-threshold 1");
-    assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(&fixture->rig, job, 1, "n1"), ERR_OK);
     runner = begin(fixture, run_until_one_was_turned_away);
-    while (!is_busy(fixture))
-        sched_yield();
-    assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_OK);
+    while (!atomic_load(&was_turned_away))
+        assert_int_equal(rig_reserve(&fixture->rig, ++job, 1, "n1"), ERR_OK);
     end(runner);
-    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 2);
+    assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, job);
 }
 
 static void *load_again(void *arg)
