@@ -12,7 +12,7 @@ import wsclient
 from fleet import Submitter, Worker
 from harness import SLOW, Case, Events, Listener, Node, WsNode, berth, eventually, freeze, tags
 from redis import Cluster, Redis
-from relay import EarRelay
+from relay import CallRelay, EarRelay
 from test_agent import Agent
 
 
@@ -28,7 +28,7 @@ class Instances(Case):
         self.all = [self.instance(i) for i in range(self.count)]
 
     def instance(self, number, **settings):
-        return self.start(f"data{number}", store=self.redis.url, reservation_ttl_ms=3000, **settings)
+        return self.start(f"data{number}", store=self.redis.url, **settings)
 
     def views(self, node_ids):
         """Does every instance show exactly these nodes?"""
@@ -36,40 +36,41 @@ class Instances(Case):
         return all([node["node_id"] for node in server.get("/v1/nodes?limit=1000").json["nodes"]] == want
                    for server in self.all if server.process.poll() is None)
 
-
     def empty(self, server, node_id):
         """Counters of what happened at another instance are read once a second."""
-        eventually("no slot is taken", lambda: server.slots(node_id) == (0, 0), 3)
+        eventually("no slot is taken", lambda: server.slots(node_id) == (0, 0))
 
 
 class Nodes(Instances):
     def test_what_happens_to_a_node_is_seen_everywhere(self):
         a, b, c = self.all
         node = Node(a, "n1", labels={"zone": "x"})
-        eventually("registered", lambda: self.views(["n1"]), 2)
+        eventually("registered", lambda: self.views(["n1"]))
         self.assertEqual(c.node("n1")["labels"], {"zone": "x"})
         node.server = b
         node.register(max_concurrent_jobs=7)
-        eventually("changed", lambda: all(s.node("n1")["max"] == 7 for s in self.all), 2)
+        eventually("changed", lambda: all(s.node("n1")["max"] == 7 for s in self.all))
         node.server = a
         self.ok(node.heartbeat(max_concurrent_jobs=5)) # what A knew before is not news for A alone
-        eventually("changed back", lambda: all(s.node("n1")["max"] == 5 for s in self.all), 2)
+        eventually("changed back", lambda: all(s.node("n1")["max"] == 5 for s in self.all))
         self.ok(c.post("/v1/nodes/n1/drain", {"reason": "disk"}))
-        eventually("drained", lambda: all(s.node("n1")["health"] == "draining" for s in self.all), 2)
+        eventually("drained", lambda: all(s.node("n1")["health"] == "draining" for s in self.all))
         self.ok(b.post("/v1/node/deregister", {"node_id": "n1"}))
-        eventually("gone", lambda: self.views([]), 2)
+        eventually("gone", lambda: self.views([]))
         delay = [s.metrics()["berth_pool_consistency_delay_seconds_count"] for s in self.all]
         self.assertTrue(all(count > 1 for count in delay), delay)
 
+    @tags("long")
     def test_a_node_that_beats_at_one_is_alive_for_all(self):
-        settings = dict(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000)
+        settings = {name: int(ms * SLOW) for name, ms in
+                    dict(heartbeat_ms=1000, heartbeat_stale_ms=4000, view_drop_ms=4000, lost_grace_ms=1000).items()}
         for server in self.all:
             server.stop()
         self.all = [self.instance(f"b{i}", **settings) for i in range(3)]
         a, b, c = self.all
         node = Node(a, "n1", max_concurrent_jobs=1)
-        eventually("known", lambda: self.views(["n1"]), 2)
-        until = time.monotonic() + 6
+        eventually("known", lambda: self.views(["n1"]))
+        until = time.monotonic() + 6 * SLOW  # longer than anybody may be silent
         while time.monotonic() < until:
             self.ok(node.heartbeat())
             self.assertEqual(b.node("n1")["health"], "ready")
@@ -78,27 +79,26 @@ class Nodes(Instances):
         job = self.placed(c) # fresh enough for C, which never heard of it itself
         self.assertEqual(job["node_id"], "n1")
         # Silence is noticed by all, and said once.
-        before = b.node("n1")["version"]
-        eventually("lost", lambda: all(s.node("n1")["health"] == "offline" for s in self.all), 10)
+        eventually("lost", lambda: all(s.node("n1")["health"] == "offline" for s in self.all))
         Node(a, "n2")
-        eventually("all have looked at the nodes since", lambda: all(s.get("/v1/nodes/n2").status == 200 for s in self.all), 5)
+        eventually("all have looked at the nodes since", lambda: all(s.get("/v1/nodes/n2").status == 200 for s in self.all))
         self.assertTrue(all(s.node("n1")["health"] == "offline" for s in self.all))
         self.ok(node.heartbeat())
-        eventually("back", lambda: all(s.node("n1")["health"] == "ready" for s in self.all), 3)
+        eventually("back", lambda: all(s.node("n1")["health"] == "ready" for s in self.all))
 
     def test_an_emptied_store_is_seen_by_all(self):
         nodes = [Node(self.all[i % 3], f"n{i}") for i in range(6)]
-        eventually("known", lambda: self.views([node.id for node in nodes]), 3)
+        eventually("known", lambda: self.views([node.id for node in nodes]))
         for _ in range(30):
             self.all[0].post("/v1/nodes/n0/drain")  # orders and versions go up
             self.all[1].post("/v1/nodes/n0/undrain")
         self.redis.say("FLUSHALL")
-        eventually("nobody is there", lambda: self.views([]), 5)
+        eventually("nobody is there", lambda: self.views([]))
         for node in nodes[:3]:
-            self.assertEqual(eventually("it may come again", lambda: node.register(), 5).status, 200)
-        eventually("as the store has it", lambda: self.views(["n0", "n1", "n2"]), 3)
+            eventually("it may come again", lambda: node.register().status == 200)
+        eventually("as the store has it", lambda: self.views(["n0", "n1", "n2"]))
         self.ok(self.all[2].post("/v1/nodes/n1/drain"))
-        eventually("changes are taken", lambda: all(s.node("n1")["health"] == "draining" for s in self.all), 3)
+        eventually("changes are taken", lambda: all(s.node("n1")["health"] == "draining" for s in self.all))
 
     def test_connections_of_pub_sub_killed_while_nodes_join_and_leave(self):
         stop = threading.Event()
@@ -119,9 +119,9 @@ class Nodes(Instances):
             stop.set()
             thread.join()
         want = [f"n{i:02}" for i in range(40) if i % 4 != 2]
-        eventually("views equal the store", lambda: self.views(want), 1)
+        eventually("views equal the store", lambda: self.views(want))  # how soon: see Deaf
         for server in self.all:
-            eventually("no lag", lambda: server.metrics()["berth_instance_version_lag"] == 0, 3)
+            eventually("no lag", lambda: server.metrics()["berth_instance_version_lag"] == 0)
 
 
 class Deaf(Instances):
@@ -176,7 +176,7 @@ class Deaf(Instances):
     @tags("alone")
     def test_pub_sub_cut_while_nodes_join_and_leave(self):
         Node(self.all[0], "first")
-        eventually("known", lambda: self.views(["first"]), 2)
+        eventually("known", lambda: self.views(["first"]))
         eventually("all listen", lambda: self.listeners() == 3)
         for wire in self.wires:
             wire.cut()
@@ -205,7 +205,7 @@ class HandOver(Instances):
     def test_a_socket_elsewhere_gets_its_job(self):
         a, b, c = self.all
         node = WsNode(b, "n1", max_concurrent_jobs=4)
-        eventually("A knows it", lambda: self.views(["n1"]), 2)
+        eventually("A knows it", lambda: self.views(["n1"]))
         for server in (a, b, c):
             job = self.placed(server)
             message = node.expect("job", job_id=job["job_id"])
@@ -218,21 +218,21 @@ class HandOver(Instances):
 
     def test_ids_of_all_instances_differ(self):
         node = Node(self.all[0], "n1", max_concurrent_jobs=1000)
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         ids = [self.placed(self.all[i % 3])["job_id"] for i in range(120)]
         self.assertEqual(len(set(ids)), 120)
 
     def test_a_poll_elsewhere_gets_its_job(self):
         a, b, c = self.all
         node = Node(a, "n1", max_concurrent_jobs=9)
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         # Boxed at C before it ever asked; asked for at B.
         first = self.placed(c)
         node.server = b
-        jobs = eventually("it comes to B", lambda: node.poll("1s"), 5)
+        jobs = eventually("it comes to B", lambda: node.poll("1s"))
         self.assertEqual([job["job_id"] for job in jobs], [first["job_id"]])
         second = self.placed(a)
-        jobs = eventually("this too", lambda: node.poll("1s"), 5)
+        jobs = eventually("this too", lambda: node.poll("1s"))
         self.assertEqual([job["job_id"] for job in jobs], [second["job_id"]])
         for job in (first, second):
             self.ok(node.ack(job))
@@ -244,19 +244,19 @@ class HandOver(Instances):
         old = WsNode(a, "n1")
         new = WsNode(b, "n1")
         self.assertEqual(old.closed(), 4001)
-        eventually("C knows it", lambda: self.views(["n1"]), 2)
+        eventually("C knows it", lambda: self.views(["n1"]))
         job = self.placed(c)
         self.assertEqual(new.expect("job")["job_id"], job["job_id"])
         reply = new.report("ack", job)
         self.assertTrue(reply.get("ok"), reply)
         self.assertTrue(new.report("done", job)["ok"])
         new.close()
-        eventually("nobody is asked", lambda: self.dispatch(c).status == 503, 3)
+        eventually("nobody is asked", lambda: self.dispatch(c).status == 503)
 
     def test_who_waits_at_one_hears_of_an_end_at_another(self):
         a, b, c = self.all
         node = WsNode(b, "n1")
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         job = self.placed(a)
         message = node.expect("job")
         shown = []
@@ -270,14 +270,14 @@ class HandOver(Instances):
         for thread in waits:
             thread.join()
         self.assertEqual([job["state"] for job in shown], ["DONE", "DONE"])
-        self.assertLess(time.monotonic() - begun, 3)
+        self.assertLess(time.monotonic() - begun, 5 * SLOW)  # not by the end of their patience
         node.close()
 
     @tags("threads")
     def test_events_show_the_whole_cluster(self):
         a, b, c = self.all
         node = WsNode(b, "n1")
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         events = Events(c)
         eventually("it listens", lambda: any(name == "hello" for name, _ in events.seen))
         def all_of_it():
@@ -289,17 +289,20 @@ class HandOver(Instances):
                 what = [data["what"] for name, data in events.seen
                         if name == "job" and data["job_id"] == job["job_id"]]
                 return what if "done" in what else None
-            return eventually("the end is seen", seen, 3)
-        eventually("each step", lambda: sorted(all_of_it()) == ["acked", "dispatched", "done"], 5)
+            try:
+                return eventually("the end is seen", seen, 3)
+            except AssertionError:
+                return []  # A did not know yet that somebody listens, and the next one is
+        eventually("each step", lambda: sorted(all_of_it()) == ["acked", "dispatched", "done"])
         self.ok(a.post("/v1/nodes/n1/drain"))
-        eventually("nodes too", lambda: any(name == "node" for name, _ in events.seen), 3)
+        eventually("nodes too", lambda: any(name == "node" for name, _ in events.seen))
         events.close()
         node.close()
 
     def test_cancel_and_questions_cross(self):
         a, b, c = self.all
         node = WsNode(b, "n1")
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         job = self.placed(a)
         message = node.expect("job")
         self.assertTrue(node.report("ack", message)["ok"])
@@ -316,12 +319,12 @@ class HandOver(Instances):
         asker.join()
         self.assertEqual(self.ok(answers[0]), {"cpu_percent": 3})
         node.close()
-        eventually("a clear answer", lambda: a.post("/v1/nodes/n1/rpc/NodeUnit/X").status == 409, 3)
+        eventually("a clear answer", lambda: a.post("/v1/nodes/n1/rpc/NodeUnit/X").status == 409)
 
     def test_room_that_becomes_free_elsewhere_is_used_at_once(self):
         a, b, c = self.all
         node = WsNode(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         first = self.ok(self.task(a))
         message = node.expect("job")
         node.report("ack", message)
@@ -352,6 +355,12 @@ class Queue(Instances):
         self.ok(node.ack(running))
         return node, running
 
+    def all_know(self, count):
+        """What waits is told and looked at; who has not heard of the first places another one."""
+        for server in self.all:
+            if server.process.poll() is None:
+                self.assertQueue(server, count)
+
     def next_of(self, node, running):
         self.ok(node.done(running))
         (job,) = eventually("the next one comes", node.poll)
@@ -366,6 +375,7 @@ class Queue(Instances):
         high = [self.waits(server, priority=9) for server in (c, a, b)]
         middle = [self.waits(server, priority=5) for server in (b, c)]
         expected = [*sorted(high), *sorted(middle), *sorted(low)]
+        self.all_know(len(expected))
         came = []
         for _ in expected:
             running = self.next_of(node, running)
@@ -376,6 +386,7 @@ class Queue(Instances):
         node, running = self.busy()
         jobs = [self.waits(self.all[2]) for _ in range(3)]
         self.all[2].kill()
+        self.all_know(len(jobs))
         begun = time.monotonic()
         for _ in jobs:
             running = self.next_of(node, running)
@@ -414,7 +425,7 @@ class Why(Instances):
         self.addCleanup(two.process.send_signal, signal.SIGCONT)
         answer = three.get(f"/v1/jobs/{job['job_id']}/explain")
         self.assertEqual(len(self.ok(answer)["decisions"]), 1)
-        self.assertLess(answer.seconds, 5)
+        self.assertLess(answer.seconds, 5 * SLOW)
         two.process.send_signal(signal.SIGCONT)
 
 
@@ -422,13 +433,15 @@ class Deaths(Instances):
     def test_a_job_sent_by_a_dead_instance_comes_back(self):
         """It was put in the box of a node that never asks, and the box is gone with its instance."""
         a, b, c = self.all
-        Node(a, "n1", max_concurrent_jobs=1)
-        eventually("known", lambda: self.views(["n1"]), 2)
-        job = self.placed(a)
-        a.kill()
-        eventually("the slot is taken", lambda: b.slots("n1") == (1, 0), 3)
-        eventually("and back", lambda: b.slots("n1") in ((0, 0), (1, 0)) and
-                   b.job(job["job_id"])["attempt_id"] == 2, 8)
+        brief = self.instance("brief", reservation_ttl_ms=5000)
+        self.all.append(brief)
+        node = Node(a, "n1", max_concurrent_jobs=1)
+        eventually("known", lambda: self.views(["n1"]))
+        job = self.placed(brief)
+        brief.kill()
+        eventually("the slot is taken", lambda: b.slots("n1") == (1, 0))
+        eventually("and taken anew", lambda: node.heartbeat() and b.job(job["job_id"])["attempt_id"] == 2)
+        self.assertSlots(b, "n1", 1, 0)
 
     def stored(self, node_id):
         """(reserved, running) of a node as the store itself has it, and the ids of its leases."""
@@ -436,45 +449,50 @@ class Deaths(Instances):
         node = next(node for node in dump["nodes"] if node["node_id"] == node_id)
         return (node["reserved"], node["running"]), [lease["job_id"] for lease in dump["leases"]]
 
+    RESERVED_S = 8
+
     def kill_between_reserve_and_send(self):
-        """The node is connected to B, and B is frozen: A has reserved, and waits for B to take the job over.
-        There it is killed, and so is B, which never read of it. The node, and its socket."""
+        """A has reserved, but Redis' answer stays on the wire. There it is killed, and so is B, which has the node's
+        connection. The job, and since when it may have been reserved."""
         a, b, c = self.all
+        self.assertEqual(a.stop(), 0)
+        wire = CallRelay(self.redis.port)
+        self.addCleanup(wire.close)
+        a = self.all[0] = self.start("wired", store=f"redis://127.0.0.1:{wire.port}/0", store_call_ms=60000,
+                                     reservation_ttl_ms=self.RESERVED_S * 1000)
         node = WsNode(b, "n1", max_concurrent_jobs=1)
-        eventually("known", lambda: self.views(["n1"]), 2)
-        freeze(b.process)
+        eventually("known", lambda: self.views(["n1"]))
 
         def client():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 self.dispatch(a)
 
+        wire.arm("lose", "after", "blob://a")
         asker = threading.Thread(target=client)
+        begun = time.monotonic()
         asker.start()
-        counts, leases = eventually("A has reserved", lambda: next(
-            (found for found in [self.stored("n1")] if found[0] != (0, 0)), None), 2)
+        self.assertTrue(wire.met.wait(20 * SLOW), "A has reserved")
         a.kill()
         b.kill()
         asker.join()
-        self.assertEqual(counts, (1, 0))
-        self.assertEqual(self.stored("n1"), ((1, 0), leases), "killed while the slot was reserved")
+        counts, leases = self.stored("n1")
+        self.assertEqual(counts, (1, 0), "killed while the slot was reserved")
         with self.assertRaises(wsclient.Closed):
             node.expect("job", seconds=5)
-        return leases[0]
+        return leases[0], begun
 
     def test_killed_between_reserve_and_send(self):
         """Nobody tells, nobody calls: the slot is back after its time."""
-        job = self.kill_between_reserve_and_send()
-        begun = time.monotonic()
-        eventually("the slot is back", lambda: self.stored("n1") == ((0, 0), []), 3 + 1.5)
-        print(f"the slot is back {time.monotonic() - begun:.1f} s after the kill, its time is 3 s", flush=True)
+        job, begun = self.kill_between_reserve_and_send()
+        eventually("the slot is back", lambda: self.stored("n1") == ((0, 0), []), self.RESERVED_S + 1.5)
+        print(f"the slot is back after {time.monotonic() - begun:.1f} s, its time is {self.RESERVED_S} s", flush=True)
         found = self.state_of(self.all[2], {"job_id": job}, "FAILED")
         self.assertEqual([attempt["reason"] for attempt in found["attempts"]][:1], ["ACK_TIMEOUT"])
 
     def test_killed_between_reserve_and_send_and_nobody_is_left(self):
         """Not even an instance: the slot is back after its time, for the job that had it or the first that asks."""
-        job = self.kill_between_reserve_and_send()
+        job, begun = self.kill_between_reserve_and_send()
         self.all[2].kill()
-        begun = time.monotonic()
         fresh = self.instance("fresh")
         node = WsNode(fresh, "n1", max_concurrent_jobs=1)
 
@@ -483,7 +501,7 @@ class Deaths(Instances):
             return answer["job_id"] if answer.status == 200 else first["state"] == "DISPATCHED" and first["attempts"] and job
 
         placed = eventually("the slot is back", taken, 30)
-        self.assertGreater(time.monotonic() - begun, 1, "before its time it was taken")
+        self.assertGreaterEqual(time.monotonic() - begun, self.RESERVED_S, "before its time it was taken")
         message = node.expect("job", job_id=placed)
         self.assertTrue(node.report("ack", message)["ok"])
         self.assertTrue(node.report("done", message)["ok"])
@@ -492,13 +510,13 @@ class Deaths(Instances):
     def test_jobs_that_wait_are_adopted(self):
         a, b, c = self.all
         node = Node(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         first = self.ok(self.task(b))
         waiting = self.ok(self.task(a, queue_ms=60000), 202)
         self.assertEqual(a.stop(), 0) # in peace: at once
         self.ok(node.ack(first))
         self.ok(node.done(first))
-        jobs = eventually("adopted", lambda: [job for job in node.poll("1s") if job["job_id"] == waiting["job_id"]], 6)
+        jobs = eventually("adopted", lambda: [job for job in node.poll("1s") if job["job_id"] == waiting["job_id"]])
         self.ok(node.ack(jobs[0]))
         self.ok(node.done(jobs[0]))
 
@@ -506,7 +524,7 @@ class Deaths(Instances):
         """Stopped for longer than its number is its own: the ids it makes afterwards are new ones."""
         a, b, c = self.all
         node = Node(b, "n1", max_concurrent_jobs=1000)
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         before = self.placed(a)["job_id"]
         freeze(a.process)
         lapsed = self.redis.say("HGETALL", "sched:{f}:instances").split("\n")
@@ -521,7 +539,7 @@ class Deaths(Instances):
         a.process.send_signal(signal.SIGCONT)
         self.ok(node.heartbeat())
         for server in (a, b, late):
-            eventually("it works again", lambda: self.dispatch(server).status == 200, 5)
+            eventually("it works again", lambda: self.dispatch(server).status == 200)
         numbers = [line.split()[1] for line in self.redis.say("HGETALL", "sched:{f}:instances").split("\n")[1::2]]
         self.assertEqual(len(numbers), 4)
         self.assertEqual(len(set(numbers)), 4)
@@ -533,7 +551,7 @@ class Deaths(Instances):
         target = Listener()
         self.addCleanup(target.close)
         node = Node(self.all[0], "n1", max_concurrent_jobs=100, allowed_types=["dev"])
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         for i in range(30):
             job = self.ok(self.task(self.all[i % 3], callback_url=target.url + f"/{i}"))
             node.server = self.all[(i + 1) % 3]
@@ -553,7 +571,7 @@ class Deaths(Instances):
             server.stop()
         self.all = [self.instance(f"p{i}", breaker_threshold=2, max_retry=1) for i in range(3)]
         node = Node(self.all[0], "n1", max_concurrent_jobs=50, allowed_types=["dev"])
-        eventually("known", lambda: self.views(["n1"]), 2)
+        eventually("known", lambda: self.views(["n1"]))
         for i in range(2):
             job = self.ok(self.task(self.all[i]))
             self.ok(node.ack(job))
@@ -572,7 +590,7 @@ class Agents(Instances):
                            allowed_types="dev")
         self.addCleanup(self.agent.kill)
         self.agent.connected()
-        eventually("known", lambda: self.views(["n1"]), 3)
+        eventually("known", lambda: self.views(["n1"]))
 
     def end_of_its_instance(self, how):
         """A job runs; the instance its agent is connected to goes. The others never lose the node."""
@@ -581,7 +599,7 @@ class Agents(Instances):
         eventually("it runs", lambda: self.all[2].job(job["job_id"])["state"] == "ACKED", 10)
         how(self.all[0]) # the first address
         begun = time.monotonic()
-        eventually("it is connected elsewhere", lambda: len(self.agent.events("agent.connected")) == 2, 10)
+        eventually("it is connected elsewhere", lambda: len(self.agent.events("agent.connected")) >= 2)
         away = time.monotonic() - begun
         self.assertEqual(self.all[1].node("n1")["health"], "ready")
         go.touch()
@@ -597,7 +615,7 @@ class Agents(Instances):
 
     def test_the_instance_of_an_agent_ends(self):
         away = self.end_of_its_instance(lambda server: self.assertEqual(server.stop(), 0))
-        self.assertLess(away, 3)
+        self.assertLess(away, 3 * SLOW)
 
     def test_output_of_a_job_can_be_read_everywhere(self):
         job = self.ok(self.task(self.all[2], command=["echo", "hello"]))
@@ -615,7 +633,7 @@ class Fleet(Instances):
     nodes, slots, clients = int(os.environ.get("BERTH_E2E_NODES", "6")), 3, 3
 
     def instance(self, number, **settings):
-        return super().instance(number, running_lease_ms=10000, **settings)
+        return super().instance(number, reservation_ttl_ms=3000, running_lease_ms=10000, **settings)
 
     def begin(self, jobs, pause=0.0):
         self.workers = [Worker(self.all, f"n{i}", self.slots, i) for i in range(self.nodes)]
@@ -701,7 +719,7 @@ class Fleet(Instances):
             self.assertEqual(gone.stop(), 0)
             gone.check_log()
         self.finish()
-        self.assertLess(max(thread.worst for thread in self.submitters), 5)
+        self.assertLess(max(thread.worst for thread in self.submitters), 10)
 
 
 class OnCluster(Fleet):
