@@ -37,7 +37,8 @@ class ClaimCase(AgentCase):
 
     def serve(self, **settings):
         """A server whose leases are short; everything else follows from that."""
-        return self.start(**{"heartbeat_ms": 1000, "heartbeat_stale_ms": 3000, "view_drop_ms": 3000, "ping_ms": int(1000 * SLOW),
+        return self.start(**{"heartbeat_ms": 1000, "heartbeat_stale_ms": int(3000 * SLOW), "view_drop_ms": int(3000 * SLOW),
+                             "ping_ms": int(1000 * SLOW),
                              "deploy_lease_ms": int(self.lease_ms * SLOW), "deploy_renew_ms": int(self.lease_ms * SLOW / 9), **settings})
 
     def node(self, server, node_id, **settings):

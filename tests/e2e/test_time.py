@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 
-from harness import Case, Clock, Node, calm_machine, eventually, freeze, tags
+from harness import SLOW, Case, Clock, Node, calm_machine, eventually, freeze, tags
 from redis import Redis
 from test_agent import GATE, alive
 from test_claim import ClaimCase
@@ -18,21 +18,25 @@ PAUSE_S = 12  # longer than anybody may be silent, a job wait, or a reservation 
 class Fleet(threading.Thread):
     """Nodes that beat, each with a job that runs, and one job that no node has room for."""
 
-    def __init__(self, case, server, count=8, queue_ms=10000):
+    def __init__(self, case, server, count=8):
         super().__init__(daemon=True)
         self.case, self.server = case, server
         self.nodes = [Node(server, f"n{i}", allowed_types=["dev"], max_concurrent_jobs=1) for i in range(count)]
-        self.jobs = [case.ok(case.task(server, max_attempts=1)) for _ in self.nodes]
-        for node in self.nodes:
-            for job in node.poll():
-                case.ok(node.ack(job))
         self.late = Node(server, "late", allowed_types=["late"], max_concurrent_jobs=0)
-        self.waits = case.ok(case.task(server, type="late", queue_ms=queue_ms), 202)
-        self.epochs = self.seen()
         self.rounds, self.beating, self.over = 0, threading.Event(), threading.Event()
         self.beating.set()
         self.start()
         case.addCleanup(self.over.set)
+        self.jobs = [case.ok(case.task(server, max_attempts=1)) for _ in self.nodes]
+        for node in self.nodes:
+            for job in eventually("it comes", node.poll):
+                case.ok(node.ack(job))
+        eventually("all run one", lambda: [found[:2] for found in self.seen().values()] == [("ready", 1)] * count)
+        self.epochs = self.seen()
+        self.waits = None
+
+    def wait_for_room(self, queue_ms):
+        self.waits = self.case.ok(self.case.task(self.server, type="late", queue_ms=queue_ms), 202)
 
     def run(self):
         while not self.over.wait(0.2):
@@ -63,13 +67,13 @@ class Fleet(threading.Thread):
     def gets_room(self):
         """What waited is placed."""
         self.case.assertEqual(self.server.job(self.waits["job_id"])["state"], "NEW")
-        self.case.ok(self.late.register(max_concurrent_jobs=1))
-        self.case.assertEqual([job["job_id"] for job in self.late.poll("10s")], [self.waits["job_id"]])
+        self.case.ok(eventually("there is room", lambda: answered(self.late.register(max_concurrent_jobs=1))))
+        self.case.assertEqual([job["job_id"] for job in eventually("it comes", self.late.poll)], [self.waits["job_id"]])
 
     def ends(self):
         for job in self.jobs:
             node = next(node for node in self.nodes if node.id == job["node_id"])
-            self.case.ok(node.done(job))
+            self.case.ok(eventually("its end is heard", lambda: answered(node.done(job))))
 
 
 def answered(answer):
@@ -85,6 +89,7 @@ class Pauses(Case):
         fleet = Fleet(self, server)
         fleet.all_well(1)
         fleet.beating.clear()
+        fleet.wait_for_room((seconds - 1) * 1000)  # what passes before and after the pause is not much
         freeze(server.process)
         time.sleep(seconds)
         server.process.send_signal(signal.SIGCONT)
@@ -109,7 +114,7 @@ class Pauses(Case):
 
     def test_an_ack_that_waited_in_its_socket(self):
         """Its reservation has what was left of it when the server stopped."""
-        server = self.start(reservation_ttl_ms=10000)
+        server = self.start(reservation_ttl_ms=(PAUSE_S - 1) * 1000)
         node = Node(server, "n1", allowed_types=["dev"])
         job = self.ok(self.task(server, max_attempts=1))
         self.assertEqual(len(node.poll()), 1)
@@ -125,7 +130,8 @@ class Steps(Case):
 
     def steps(self, clock, **settings):
         server = self.start(**{**QUICK, **settings})
-        fleet = Fleet(self, server, queue_ms=60000)
+        fleet = Fleet(self, server)
+        fleet.wait_for_room(600000)  # a sixth of a step
         fleet.all_well(1)
         for seconds in (HOUR, 0, -HOUR, 0):
             clock.set(seconds)
@@ -153,7 +159,7 @@ class Steps(Case):
         clock = Clock(self.dir)
         redis = Redis(self.dir / "redis", env=clock.env)
         self.addCleanup(redis.kill)
-        server = self.start(store=redis.url, reservation_ttl_ms=10000)
+        server = self.start(store=redis.url, reservation_ttl_ms=60000)
         node = Node(server, "n1", allowed_types=["dev"])
         for seconds in (HOUR, 0):
             job = self.ok(self.task(server, max_attempts=1))
@@ -172,7 +178,7 @@ class Steps(Case):
         server.kill()
         clock.set(-HOUR)
         server = self.start(env=clock.env, reservation_ttl_ms=1000)
-        self.assertEqual(self.state_of(server, job, "FAILED", 20)["reason"], "ACK_TIMEOUT")
+        self.assertEqual(self.state_of(server, job, "FAILED", 60)["reason"], "ACK_TIMEOUT")
         self.assertSlots(server, "n1", 0, 0)
 
 
@@ -190,20 +196,20 @@ class Skew(Case):
         return server, node, job
 
     def waits(self, seconds):
-        """A job that may wait for 8 s is placed when there is room."""
+        """A job that may not wait for as long as they differ is placed when there is room."""
         server, node, job = self.skewed(seconds)
-        waits = self.ok(self.task(server, queue_ms=8000), 202)
+        waits = self.ok(self.task(server, queue_ms=100000), 202)
         eventually("it is looked at", lambda: server.metrics()["berth_queue_oldest_seconds"] > 1)
         self.assertEqual(server.job(waits["job_id"])["state"], "NEW")
         self.ok(node.done(job))
-        self.assertEqual([got["job_id"] for got in node.poll()], [waits["job_id"]])
+        self.assertEqual([got["job_id"] for got in eventually("it comes", node.poll)], [waits["job_id"]])
         return server
 
     def test_a_server_ahead(self):
-        self.waits(10)
+        self.waits(120)
 
     def test_a_server_behind(self):
-        self.waits(-10)
+        self.waits(-120)
 
     def test_a_server_far_behind_ends_a_wait(self):
         server, _, _ = self.skewed(-HOUR)
@@ -272,7 +278,8 @@ class Agents(ClaimCase):
         """Everything of `berth dev` slept for an hour together: it goes on where it was."""
         clock = Clock(self.dir)
         server = self.start(verb="dev", env={**clock.env, "BERTH_HOST_ROOT": calm_machine(self.dir)}, heartbeat_ms=1000,
-                            running_lease_ms=15000, f2f_lease_ms=15000, deploy_lease_ms=15000, deploy_renew_ms=1500)
+                            **{name: int(15000 * SLOW) for name in ("running_lease_ms", "f2f_lease_ms", "deploy_lease_ms")},
+                            deploy_renew_ms=1500)
         name = eventually("its agent is there", lambda: [node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]])[0]
         self.deploy(server, "d1")
         before = self.all_run(server, 1)
