@@ -292,6 +292,16 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
     holder->known = true;
 }
 
+/* The file has no row of a node that was dropped: the newest epoch of its leases is its own. What
+ * was read of older ones is over. */
+static void raise_epoch(struct ledger *ledger, struct holder *holder, uint32_t epoch)
+{
+    holder->counts.epoch = epoch;
+    holder->counts.reserved = holder->counts.running = 0;
+    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
+        ledger_place(ledger, container_of(at, struct entry, in_holder));
+}
+
 /* A lease counts again as its row says. Time the store was away does not count: a running one gets
  * a full term, and even past its time-out a grace in which its node can still report; so does a
  * reserved one. Where the clock stood when they were made does not matter. */
@@ -302,10 +312,10 @@ static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_m
     int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
     int64_t reserved_ms = entry->head.due_ms - entry->head.dispatched_ms;
 
-    if (!holder) { /* dropped meanwhile: it stays until its last lease ended */
+    if (!holder) /* dropped meanwhile: it stays until its last lease ended */
         holder = ledger_holder_add(ledger, node);
-        holder->counts.epoch = entry->head.epoch;
-    }
+    if (!holder->known && entry->head.epoch > holder->counts.epoch)
+        raise_epoch(ledger, holder, entry->head.epoch);
     if (entry->run_until_ms && entry->run_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
         entry->run_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
     if (entry->run_until_ms && until > entry->run_until_ms)

@@ -285,6 +285,50 @@ static void test_calls_do_not_grow_with_the_queue(void **state)
     }
 }
 
+static void begin_epoch(struct fixture *fixture)
+{
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+
+    op.u.node_put.own = op.u.node_put.health = NODE_READY;
+    op.u.node_put.max = 1000000;
+    op.u.node_put.facts = STR("{}");
+    op.u.node_put.new_epoch = true;
+    assert_int_equal(apply(fixture, &op), ERR_OK);
+}
+
+/* A node that was dropped has leases of two epochs: those of the newer one go on counting after a
+ * restart, though one of the older is read first. */
+static void test_dropped_node_keeps_its_newest_epoch(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store_op drop = {.verb = STORE_NODE_DROP, .node = STR("n1")};
+    struct store_op op = {.verb = STORE_DUE};
+    struct store_due due[4];
+    const struct holder *holder;
+
+    reserve(fixture, 2);
+    reserve(fixture, 7);
+    begin_epoch(fixture);
+    reserve(fixture, 3);
+    reserve(fixture, 5);
+    reserve(fixture, 9);
+    assert_int_equal(apply(fixture, &drop), ERR_OK);
+    for (int i = 0; i < 2; i++) {
+        holder = map_get(&fixture->ledger.nodes, STR("n1"));
+        assert_false(holder->known);
+        assert_int_equal(holder->counts.epoch, 2);
+        assert_int_equal(holder->counts.reserved, 3);
+        op.u.due.items = due;
+        op.u.due.max = COUNT_OF(due);
+        assert_int_equal(apply(fixture, &op), ERR_OK);
+        assert_int_equal(op.u.due.count, 2);
+        assert_int_equal(due[0].id, 2);
+        assert_int_equal(due[1].id, 7);
+        unload(fixture);
+        load(fixture);
+    }
+}
+
 /* A person sees where a job waits. */
 static void test_dump_tells_the_lane(void **state)
 {
@@ -313,6 +357,7 @@ int main(void)
         TEST(test_audit_finds_the_floor),
         TEST(test_clock_set_moves_times_to_wait),
         TEST(test_calls_do_not_grow_with_the_queue),
+        TEST(test_dropped_node_keeps_its_newest_epoch),
         TEST(test_dump_tells_the_lane),
     };
 
