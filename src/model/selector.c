@@ -1,7 +1,11 @@
-/* Matching labels. No allocation: a selector is read again each time, it is short. */
+/* Matching labels, without allocation: a selector is read again each time, it is short. */
 #include "model/selector.h"
 
+#include <assert.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 static bool word_valid(struct str word)
 {
@@ -72,4 +76,28 @@ bool selector_match(struct str selector, const struct json *labels)
         if (!take_term(&rest, &key, &value) || !label_is(labels, key, value))
             return false;
     return true;
+}
+
+/* No key stands there twice: all that matters is that it is always the same order. */
+static int by_text(const void *a, const void *b)
+{
+    return str_cmp(*(const struct str *)a, *(const struct str *)b);
+}
+
+void selector_sorted(struct str selector, struct buf *to)
+{
+    struct str rest = selector, *terms;
+    size_t count = 0;
+
+    assert(selector_valid(selector));
+    terms = mem_alloc((selector.len / 4 + 1) * sizeof *terms); /* "k=v," */
+    while (rest.len)
+        terms[count++] = str_cut(&rest, ',');
+    qsort(terms, count, sizeof *terms, by_text);
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            buf_char(to, ',');
+        buf_str(to, terms[i]);
+    }
+    free(terms);
 }

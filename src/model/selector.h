@@ -11,5 +11,7 @@ bool selector_valid(struct str selector);
 /* `labels` is a JSON object of texts (NULL: none). An empty selector matches all, an invalid one
  * nothing. */
 bool selector_match(struct str selector, const struct json *labels);
+/* Appends a valid one with its terms in an order of ours: those that ask for the same are equal. */
+void selector_sorted(struct str selector, struct buf *to);
 
 #endif

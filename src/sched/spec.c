@@ -290,8 +290,9 @@ uint64_t spec_lane(const struct spec *spec)
         buf_fmt(&text, "f2f " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->src), STR_ARG(spec->tgt),
                 spec->options.require_tts, spec->options.require_asr);
     else
-        buf_fmt(&text, "task " STR_FMT " %d " STR_FMT, STR_ARG(spec->type), spec->interactive,
-                STR_ARG(spec->requires));
+        buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
+    if (!spec->f2f && spec->requires.at)
+        selector_sorted(spec->requires, &text);
     digest_sha256_hex(buf_view(&text), digest);
     buf_free(&text);
     digest[DIGITS] = 0;
