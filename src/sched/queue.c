@@ -880,7 +880,7 @@ static void call_free(struct call *call)
 /* The store does not know it: it may have been lost a moment ago. */
 static bool is_missing(struct waiting *waiting, enum err err)
 {
-    int64_t now_ms = clock_mono_ms();
+    int64_t now_ms = *loop_of(waiting->queue)->mono_ms;
 
     if (err != ERR_NOT_FOUND)
         waiting->missing_ms = 0;
@@ -894,8 +894,8 @@ static void ended(struct store_op *op)
     struct call *call = container_of(op, struct call, op);
     struct waiting *waiting = call->waiting;
     /* Not there may mean not yet there: the call that would make it may still be on its way. */
-    bool early =
-        waiting->abandon && op->err == ERR_NOT_FOUND && clock_mono_ms() < waiting->abandon_until_ms;
+    bool early = waiting->abandon && op->err == ERR_NOT_FOUND &&
+                 *loop_of(waiting->queue)->mono_ms < waiting->abandon_until_ms;
     bool away = store_is_away(op->err);
 
     if (!op->err && !op->u.settle.duplicate)
@@ -1367,7 +1367,8 @@ void queue_abandon(struct queue *queue, const struct store_record *record)
     waiting->abandon = true;
     /* A call that left a moment ago is taken until its time is over by the store's clock, which we
      * know but for the time a call takes. */
-    waiting->abandon_until_ms = clock_mono_ms() + 2 * queue->sched->config.store_timeout_ms;
+    waiting->abandon_until_ms =
+        sched_not_after(loop_of(queue)) + queue->sched->config.store_timeout_ms;
     if (waiting->busy)
         return;
     take_in_hand(waiting);

@@ -541,6 +541,29 @@ static void an_abandon_waits_for_what_is_still_on_its_way(void **state)
     assert_never_runs(rig, dispatch->job);
 }
 
+/* The call that would have made the job never arrives: after its last moment nobody waits for it.
+ */
+static void an_abandon_ends_when_nothing_can_come_any_more(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 3);
+    rig->keep = STORE_RESERVE;
+    struct dispatch *dispatch = rig_f2f(rig, TALK);
+    dispatch_start(dispatch);
+    rig_quiet(rig);
+    assert_int_equal(rig->kept_count, 1);
+    rig->kept[0]->err = ERR_UNKNOWN;
+    rig->kept_count = 0;
+    rig->keep = STORE_VERB_COUNT;
+    rig->kept[0]->done(rig->kept[0]);
+    rig_pass(rig, 2 * rig->config.store_timeout_ms - 1000);
+    assert_int_equal(atomic_load(&rig->sched.queue_depth), 1);
+    rig_pass(rig, 2000);
+    assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
+    assert_int_equal(rig_job(rig, dispatch->job).id, 0);
+}
+
 static void a_key_gives_the_first_answer_again(void **state)
 {
     struct rig *rig = *state;
@@ -670,6 +693,7 @@ int main(void)
         ROW(a_lost_answer_is_not_a_refusal),
         ROW(a_lost_abandon_is_repeated),
         ROW(an_abandon_waits_for_what_is_still_on_its_way),
+        ROW(an_abandon_ends_when_nothing_can_come_any_more),
         ROW(a_key_gives_the_first_answer_again),
         ROW(equal_idle_nodes_share_evenly),
         ROW(the_least_loaded_is_asked_first),
