@@ -101,25 +101,40 @@ static bool changes_job(enum store_verb verb)
            verb == STORE_FINISH || verb == STORE_WAIT;
 }
 
-/* An answer of the store: back to the loop that asked. */
-static void pass_back(struct rig *rig, struct msg *msg)
+/* Have all calls under way been answered? */
+static bool take_answers(struct rig *rig)
 {
-    struct store_op *op = container_of(msg, struct store_op, msg);
+    for (struct msg *msg = inbox_take(&rig->desk.inbox), *next; msg; msg = next) {
+        size_t i = 0;
 
-    if (op->verb == rig->lose || (changes_job(op->verb) && rig->lose_one_in &&
-                                  rnd_below(&rig->rnd, rig->lose_one_in) == 0)) {
-        op->err = ERR_UNKNOWN;
-        op->head = (struct store_head){0};
-        op->record = (struct store_record){0};
+        next = msg->next;
+        while (i < rig->op_count && &rig->ops[i].op->msg != msg)
+            i++;
+        if (i == rig->op_count)
+            fail_msg("the store answered what nobody asked");
+        rig->answered++;
     }
-    for (size_t i = 0; i < rig->op_count; i++)
-        if (rig->ops[i].op == op) {
-            op->reply_to = rig->ops[i].reply_to;
-            rig->ops[i] = rig->ops[--rig->op_count];
-            inbox_post(op->reply_to, msg);
-            return;
+    return rig->answered == rig->op_count;
+}
+
+/* All at once and in the order of the calls, back to the loops that asked: what happens then does
+ * not depend on how fast the store's thread is. */
+static void pass_back(struct rig *rig)
+{
+    assert_int_equal(rig->answered, rig->op_count);
+    for (size_t i = 0; i < rig->op_count; i++) {
+        struct store_op *op = rig->ops[i].op;
+
+        if (op->verb == rig->lose || (changes_job(op->verb) && rig->lose_one_in &&
+                                      rnd_below(&rig->rnd, rig->lose_one_in) == 0)) {
+            op->err = ERR_UNKNOWN;
+            op->head = (struct store_head){0};
+            op->record = (struct store_record){0};
         }
-    fail_msg("the store answered what nobody asked");
+        op->reply_to = rig->ops[i].reply_to;
+        inbox_post(op->reply_to, &op->msg);
+    }
+    rig->op_count = rig->answered = 0;
 }
 
 /* --- hooks --- */
@@ -130,7 +145,11 @@ static void hook_send(struct sched_loop *from, struct send_op *send)
     struct rig_sent *sent = &rig->sent[rig->sent_count++];
 
     assert_true(rig->sent_count < RIG_SENDS);
-    *sent = (struct rig_sent){.op = send, .from = from, .job = send->job, .attempt = send->attempt};
+    *sent = (struct rig_sent){.op = send,
+                              .from = from,
+                              .job = send->job,
+                              .attempt = send->attempt,
+                              .at_ms = rig->wall_ms};
     str_copy(send->node->id, sent->node, sizeof sent->node);
     str_copy(send->message, sent->message, sizeof sent->message);
     if (str_eq(send->node->id, rig->unreachable))
@@ -359,16 +378,11 @@ struct sched_loop *rig_keeper(struct rig *rig)
     return sched_keeper_loop(&rig->sched);
 }
 
-/* One round over everything; false when there was nothing to do. */
+/* One round over all loops; false when there was nothing to do. */
 static bool turn_one(struct rig *rig)
 {
-    struct msg *msg = inbox_take(&rig->desk.inbox), *next;
-    bool some = msg != NULL;
+    bool some = false;
 
-    for (; msg; msg = next) {
-        next = msg->next;
-        pass_back(rig, msg);
-    }
     for (int i = 0; i <= RIG_LOOPS; i++) {
         if (i == rig->held)
             continue;
@@ -388,21 +402,32 @@ static bool turn_all(struct rig *rig)
     return (rig->peer && turn_one(rig->peer)) || some;
 }
 
-static size_t under_way(const struct rig *rig)
+static void wait_for_answers(struct rig *rig, int64_t until_ms)
 {
-    return rig->op_count + (rig->peer ? rig->peer->op_count : 0);
+    while (!take_answers(rig)) {
+        desk_wait(&rig->desk, 10);
+        if (clock_mono_ms() > until_ms)
+            fail_msg("it never became quiet");
+    }
 }
 
 void rig_quiet(struct rig *rig)
 {
     int64_t until_ms = clock_mono_ms() + PATIENCE_MS;
 
-    while (turn_all(rig) || under_way(rig) > 0) {
-        if (under_way(rig) > 0)
-            desk_wait(rig->op_count ? &rig->desk : &rig->peer->desk, 10);
-        if (clock_mono_ms() > until_ms)
-            fail_msg("it never became quiet");
-    }
+    do {
+        while (turn_all(rig))
+            if (clock_mono_ms() > until_ms)
+                fail_msg("it never became quiet");
+        wait_for_answers(rig, until_ms);
+        if (rig->peer)
+            wait_for_answers(rig->peer, until_ms);
+        if (rig->op_count + (rig->peer ? rig->peer->op_count : 0) == 0)
+            return;
+        pass_back(rig);
+        if (rig->peer)
+            pass_back(rig->peer);
+    } while (true);
 }
 
 void rig_tick(struct rig *rig, int64_t ms)
@@ -727,14 +752,26 @@ void rig_finish_behind(struct rig *rig, enum store_outcome outcome, uint64_t job
     assert_int_equal(call->op.err, ERR_OK);
 }
 
-struct store_head rig_job(struct rig *rig, uint64_t job)
+static const struct store_op *get(struct rig *rig, uint64_t job)
 {
     struct call *call = arena_new(&rig->arena, struct call);
 
     call->op = (struct store_op){.verb = STORE_JOB_GET, .job = job};
     ask(rig, call);
     assert_true(call->op.err == ERR_OK || call->op.err == ERR_NOT_FOUND);
-    return call->op.head;
+    return &call->op;
+}
+
+struct store_head rig_job(struct rig *rig, uint64_t job)
+{
+    return get(rig, job)->head;
+}
+
+struct str rig_history(struct rig *rig, uint64_t job)
+{
+    const struct store_op *op = get(rig, job);
+
+    return op->err ? STR_NONE : op->record.history;
 }
 
 struct lease_node rig_counts(struct rig *rig, const char *node)
@@ -748,6 +785,17 @@ struct lease_node rig_counts(struct rig *rig, const char *node)
         if (str_is(call->op.u.nodes.items[i].id, node))
             return call->op.u.nodes.items[i].counts;
     return (struct lease_node){0};
+}
+
+size_t rig_lanes(struct rig *rig)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_LANES};
+    call->op.u.lanes.max = 64;
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+    return call->op.u.lanes.count;
 }
 
 /* --- what was told --- */

@@ -27,6 +27,7 @@ struct rig_sent {
     struct sched_loop *from;
     uint64_t job;
     int attempt;
+    int64_t at_ms; /* wall time, as the store's */
     char node[NODE_ID_MAX + 1];
     char message[512];
 };
@@ -87,7 +88,7 @@ struct rig {
         struct store_op *op;
         struct inbox *reply_to;
     } ops[RIG_OPS]; /* under way */
-    size_t op_count;
+    size_t op_count, answered;
 };
 
 /* cmocka's. rig_setup opens everything with one loop_count of RIG_LOOPS and publishes an empty
@@ -147,7 +148,9 @@ void rig_renew(struct rig *rig, const char *node); /* a heartbeat that renews al
 enum err rig_settle(struct rig *rig, enum settle_kind kind, uint64_t job, int attempt,
                     const char *node, const char *reason);
 struct store_head rig_job(struct rig *rig, uint64_t job); /* as the store has it */
+struct str rig_history(struct rig *rig, uint64_t job);    /* its ended attempts, JSON */
 struct lease_node rig_counts(struct rig *rig, const char *node);
+size_t rig_lanes(struct rig *rig); /* in which jobs wait, as the store has them */
 size_t rig_noted(const struct rig *rig, uint64_t job, const char *event);
 /* The last send of this job; fails the test when there is none. */
 const struct rig_sent *rig_last_sent(const struct rig *rig, uint64_t job);
