@@ -89,10 +89,10 @@ class Redis:
 class Cluster:
     """Three masters with a replica each."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, timeout_ms=2000):
         directory = pathlib.Path(directory)
         self.nodes = [Redis(directory / f"r{i}", "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-                            "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0") for i in range(6)]
+                            "--cluster-node-timeout", str(timeout_ms), "--repl-diskless-sync-delay", "0") for i in range(6)]
         addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
         subprocess.run(["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"],
                        check=True, capture_output=True, timeout=60, env=dict(os.environ))

@@ -39,7 +39,7 @@ class Durable(Case):
         self.placed(server)
 
     def test_a_reservation_that_ran_out_while_it_was_down_costs_no_slot(self):
-        server = self.start(reservation_ttl_ms=300, max_retry=1)
+        server = self.start(reservation_ttl_ms=3000, max_retry=1)  # it has not run out before
         Node(server, "n1", max_concurrent_jobs=1)
         job = self.placed(server)
         server.kill()
