@@ -103,6 +103,7 @@ async function readableOnAPhone(rig) {
   /* the narrowest that pages have to serve; innerWidth would grow with what does not fit */
   const room = 320;
   const page = await rig.open("/", { viewport: { width: room, height: 700 }, hasTouch: true, isMobile: true });
+  await page.waitForSelector('[data-link="live"]', { state: "attached" }); /* what happened before is not told */
   await rig.post("/v1/node/register", { node_id: `${long.slice(1)}w`, allowed_types: ["build"] }); /* an event that the page sees */
   for (const view of [...VIEWS, `/#/nodes/${long}`, `/#/jobs/${job.job_id}`]) {
     await page.goto(rig.url + view);

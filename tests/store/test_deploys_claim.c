@@ -384,7 +384,6 @@ static void test_a_goodbye_is_no_loss(void **state)
     three_nodes(rig);
     assert_int_equal(deploys_rig_claim(rig, "n1", "a", "", 0).err, ERR_OK);
     assert_int_equal(deploys_rig_claim(rig, "n2", "b", "", 0).err, ERR_OK);
-    deploys_rig_renew(rig, "n1", 1000);
     goodbye(rig, "n1");
     goodbye(rig, "n2");
     assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).refusal, DEPLOYS_LEASE_ALIVE);
@@ -719,12 +718,12 @@ static void test_the_server_is_killed_and_comes_back(void **state)
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_claim(rig, "n1", "web", "", 0);
     pg_server_kill(&pg);
-    end_ms = clock_mono_ms() + 10000;
+    end_ms = clock_mono_ms() + 60000;
     while (deploys_rig_call(rig, &op) != ERR_STORE_DOWN)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(deploys_rig_call(rig, &op), ERR_STORE_DOWN);
     pg_server_start(&pg);
-    end_ms = clock_mono_ms() + 20000;
+    end_ms = clock_mono_ms() + 60000;
     while (deploys_rig_call(rig, &op) != ERR_OK) {
         assert_true(clock_mono_ms() < end_ms);
         poll(NULL, 0, 20);
