@@ -2,6 +2,7 @@
 wrong for them or fails them, and never run twice: not over a partition, a frozen agent, a frozen
 machine, a kill or a restart of anything."""
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -132,6 +133,17 @@ class ClaimCase(AgentCase):
 
 
 class Sharing(ClaimCase):
+    lease_ms = 9000  # a server or a disk that is busy for some seconds moves nothing
+
+    def lease_end(self, server, node_id):
+        """When the lease of a node ends or ended; those that last for long are not told."""
+        def told():
+            asked = time.time() % 86400
+            leases = self.ok(server.post("/v1/deployments/view", {"node_id": "watcher"}))["leases"]
+            return next((asked + lease["left_ms"] / 1000 for lease in leases if lease["address"] == node_id), None)
+
+        return eventually("its lease is told", told)
+
     def share(self, budget=0, **settings):
         server = self.serve(**settings)
         a, b = self.node(server, "a", claim_budget=budget), self.node(server, "b", claim_budget=budget)
@@ -150,13 +162,14 @@ class Sharing(ClaimCase):
         moved = {name for name, (address, _) in first.items() if address == "b"}
         b.kill()
         killed = time.time() % 86400
+        until = self.lease_end(server, "b")
         eventually("all are the other's", lambda: self.counts(server) == {"a": 21}, 60)
         second = self.all_run(server, 21, 60)
         self.assertEqual({name for name in second if second[name] != first[name]}, moved)
         self.assertEqual({second[name][1] for name in moved}, {2})
         taken = [at for at in self.claims(a)["a"] if at > killed]
         self.assertEqual(len(taken), len(moved))
-        self.assertGreater(taken[0] - killed, self.lease_ms * SLOW / 1000 * 7 / 9)  # it had renewed just before
+        self.assertGreater(taken[0], until - 0.1)
         if budget:
             self.assertGreater(min(y - x for x, y in zip(taken, taken[1:])), self.interval_ms / 1000 * 0.8)
         # It comes back: nothing moves back, nothing runs twice.
@@ -435,8 +448,9 @@ class Fencing(ClaimCase):
         copy = self.dir / "copy"
         copy.mkdir()
         for path in self.nodes["a"].dir.iterdir():
-            if path.is_file():
-                shutil.copy(path, copy)
+            with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                if path.is_file():
+                    shutil.copy(path, copy)
         other = self.node(self.wires["a"].url, "a", data_dir="copy")
         eventually("it is refused", lambda: self.once_each() or other.events("lease.other_instance"), 30)
         self.once_each()
@@ -451,7 +465,7 @@ class Fencing(ClaimCase):
         self.nodes["a"].kill()
         self.assertEqual(len(self.living()), 2)
         self.node(self.wires["a"].url, "a", data_dir="elsewhere")
-        eventually("they run again", lambda: {int(start.generation) for start in self.living()} == {2}, 60)
+        eventually("they run again", lambda: len([s for s in self.living() if int(s.generation) > 1]) == 2, 60)
         self.all_run(self.server, 2, 60)
         self.once_each()
 

@@ -14,7 +14,7 @@ const CHROMIUM = process.env.CHROMIUM || "/usr/bin/chromium";
 const wait = (ms) => new Promise((go) => setTimeout(go, ms));
 
 /* Calls check() until it gives something true, which is returned. */
-export async function eventually(what, check, seconds = 15) {
+export async function eventually(what, check, seconds = 60) {
   const deadline = Date.now() + seconds * 1000;
   for (;;) {
     const found = await check();
@@ -138,7 +138,7 @@ export class Rig {
     const context = await browser.newContext({ viewport: { width: 1360, height: 860 }, ...options });
     const page = await context.newPage();
     page.troubles = [];
-    page.setDefaultTimeout(15000);
+    page.setDefaultTimeout(60000);
     page.on("pageerror", (error) => page.troubles.push(`error: ${error.message}`));
     page.on("console", (message) => {
       const text = message.text();
