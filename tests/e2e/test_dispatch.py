@@ -196,11 +196,11 @@ class Queue(Case):
         self.state_of(server, waiting, "DISPATCHED", seconds=2)
 
     def test_starts_when_a_reservation_runs_out(self):
-        server = self.start(reservation_ttl_ms=300)
+        server = self.start(reservation_ttl_ms=3000)
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         self.ok(self.task(server, max_attempts=1))
         waiting = self.wait_in_line(server, max_attempts=9)
-        self.state_of(server, waiting, "DISPATCHED", seconds=5)
+        self.state_of(server, waiting, "DISPATCHED", seconds=10)
 
     def test_without_queue_ms_it_is_503(self):
         server, node, first = self.full()

@@ -70,7 +70,7 @@ class Explain(Case):
         self.problem(server.get("/v1/jobs/nonsense/explain"), 404, "NOT_FOUND")
 
     def test_of_a_retried_and_of_a_waiting_job(self):
-        server = self.start(reservation_ttl_ms=300)
+        server = self.start(reservation_ttl_ms=3000)
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         job = self.ok(self.task(server, queue_ms=60000, max_attempts=3))
         waits = self.task(server, queue_ms=60000)
@@ -80,7 +80,7 @@ class Explain(Case):
         found = self.why(server, waits["job_id"])
         self.assertEqual(self.reasons(found["now"]), {"n1": "FULL"})
         self.assertTrue(found["decisions"][-1]["waits"])
-        eventually("the next attempt", lambda: server.job(job["job_id"])["attempt_id"] == 2)
+        eventually("the next attempt", lambda: server.job(job["job_id"])["attempt_id"] >= 2)
         found = self.why(server, job["job_id"])
         self.assertIn(2, [decision["attempt_id"] for decision in found["decisions"]])
         self.assertEqual(found["attempts"][0]["reason"], "ACK_TIMEOUT")

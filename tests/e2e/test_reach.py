@@ -40,11 +40,11 @@ class Poll(Case):
         self.assertNotIn("secret", str(message), "where the result goes is not the node's business")
 
     def test_deadline_is_the_end_of_the_reservation(self):
-        server = self.start(reservation_ttl_ms=5000)
+        server = self.start(reservation_ttl_ms=30000)
         node = Node(server, "n1")
         self.placed(server)
         left = node.poll()[0]["deadline_ms"] - time.time() * 1000
-        self.assertTrue(0 < left <= 5000 + 50, f"{left} ms are left")
+        self.assertTrue(0 < left <= 30000 + 50, f"{left} ms are left")
 
     def test_a_long_poll_is_answered_when_a_job_comes(self):
         server = self.start(loops=2)
@@ -119,7 +119,7 @@ class Poll(Case):
 
     def test_a_poller_that_left_loses_no_job(self):
         """Its answer had nowhere to go, so the job stays in the inbox or is placed again."""
-        server = self.start(reservation_ttl_ms=1000)
+        server = self.start(reservation_ttl_ms=3000)
         node = Node(server, "n1", max_concurrent_jobs=1)
         client = server.client()
         client.connection.request("GET", "/v1/node/jobs?node_id=n1&wait=30s")
@@ -128,11 +128,11 @@ class Poll(Case):
 
         def finished():
             for message in node.poll(wait="100ms"):
-                self.ok(node.ack(message))
-                self.ok(node.done(message))
+                if node.ack(message).status == 200:  # else it was too late, and the job comes again
+                    self.ok(node.done(message))
             return server.job(job["job_id"])["state"] == "DONE"
 
-        eventually("the job is done all the same", finished, 15)
+        eventually("the job is done all the same", finished)
 
 
 class Push(Case):
@@ -333,7 +333,7 @@ class WebSocketNode(Case):
         self.assertEqual(nodes[-1].expect("job")["job_id"], job["job_id"])
 
     def test_a_job_sent_to_a_connection_that_died_goes_elsewhere(self):
-        server = self.start(reservation_ttl_ms=500)
+        server = self.start(reservation_ttl_ms=5000)
         doomed = WsNode(server, "w1", max_concurrent_jobs=9)
         job = self.placed(server)
         spare = WsNode(server, "w2")

@@ -71,7 +71,7 @@ class Report(Case):
         self.assertEqual(self.report(server, "?since=0")["total"]["jobs"], 9, "the hour under way counts whole")
 
     def test_refusals_by_reason_and_failovers(self):
-        server = self.start(reservation_ttl_ms=200)
+        server = self.start(reservation_ttl_ms=2000)
         Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=1)
         self.ok(self.task(server, max_attempts=2))  # nobody acknowledges it: it fails over
         eventually("it ran out twice", lambda: server.metrics()["berth_ack_timeout_total"] >= 2)

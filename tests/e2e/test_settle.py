@@ -103,7 +103,7 @@ class Messages(Case):
         self.assertSlots(server, second.id, 0, 0)
 
     def test_ack_timeout_goes_to_another_node_as_attempt_2(self):
-        server = self.start(reservation_ttl_ms=300)
+        server = self.start(reservation_ttl_ms=3000)
         for name in ("n1", "n2"):
             Node(server, name)
         one = self.placed(server)
