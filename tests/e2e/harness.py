@@ -257,7 +257,7 @@ class Server:
         self.process.wait()
         live.discard(self.process)
 
-    def stop(self, seconds=15, number=signal.SIGTERM):
+    def stop(self, seconds=30, number=signal.SIGTERM):
         """SIGTERM, or another signal; the exit code."""
         self.process.send_signal(number)
         try:
@@ -625,7 +625,7 @@ class Case(unittest.TestCase):
         """The gauge is set now and then, so it is waited for."""
         eventually(f"{depth} jobs wait", lambda: server.metrics()["berth_queue_depth"] == depth)
 
-    def state_of(self, server, job, state, seconds=10):
+    def state_of(self, server, job, state, seconds=30):
         """Waits until the job is in that state; the job."""
         def there():
             found = server.job(job["job_id"])

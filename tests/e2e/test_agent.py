@@ -90,7 +90,7 @@ class Agent:
         self.process.wait()
         live.discard(self.process)
 
-    def stop(self, seconds=10):
+    def stop(self, seconds=30):
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(seconds * SLOW)
@@ -605,7 +605,7 @@ class Dying(AgentCase):
         self.assertEqual(len(self.lines("started")), 3)
 
     def test_a_frozen_agent_gives_up_what_is_not_its_own_any_more(self):
-        server = self.start(running_lease_ms=1500, heartbeat_ms=1000, heartbeat_stale_ms=3000)
+        server = self.start(running_lease_ms=int(3000 * SLOW), heartbeat_ms=1000, heartbeat_stale_ms=3000)
         agents = {name: self.agent(server, name) for name in ("a1", "a2")}
         gate, pids = self.dir / "gate", self.dir / "pids"
         job = self.run_task(server, f"echo $$ >> {pids}; {GATE.format(gate=gate)}", max_attempts=3)

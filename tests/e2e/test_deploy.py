@@ -57,7 +57,7 @@ class DeployCase(Case):
 class Table(DeployCase):
     def story(self, **settings):
         """Everything a restart must not change, on either database."""
-        server = self.start(deploy_lease_ms=2000, deploy_renew_ms=500, **settings)
+        server = self.start(deploy_lease_ms=30000, deploy_renew_ms=3000, **settings)
         for number in range(5):
             self.put(server, f"d{number}", env={"N": str(number)})
         for node in ("n1", "n2"):
@@ -73,7 +73,7 @@ class Table(DeployCase):
         before = self.owners(server)
         self.assertEqual({generation for _, generation in before.values()}, {1})
         self.assertEqual(server.stop(), 0)
-        server = self.start(deploy_lease_ms=2000, deploy_renew_ms=500, **settings)
+        server = self.start(deploy_lease_ms=30000, deploy_renew_ms=3000, **settings)
         self.assertEqual(self.owners(server), before)
         must_run = {row["id"] for node in ("n1",) for row in self.renew(server, node)["deployments"]}
         self.assertEqual(must_run, {name for name, (owner, _) in before.items() if owner == "n1"})
@@ -181,7 +181,7 @@ class Table(DeployCase):
 
 class Leases(DeployCase):
     def test_taken_over_only_when_the_lease_ran_out(self):
-        server = self.start(deploy_lease_ms=1500, deploy_renew_ms=500)
+        server = self.start(deploy_lease_ms=6000, deploy_renew_ms=1000)
         self.put(server, "web")
         self.assertEqual(self.problem(self.claim(server, "n1", "web"), 409, "CONFLICT")["reason"], "no_lease")
         self.assertTrue(self.renew(server, "n1")["lapsed"])

@@ -178,7 +178,7 @@ class Queue(Case):
         self.assertEqual((shown["state"], shown["status"], shown["node_id"]), ("NEW", "Created", None))
         self.assertQueue(server, 1)
         self.ok(node.done(first))
-        self.state_of(server, waiting, "DISPATCHED", seconds=2)
+        self.state_of(server, waiting, "DISPATCHED")
         self.assertQueue(server, 0)
 
     def test_starts_on_a_node_that_registers_later(self):
@@ -186,14 +186,14 @@ class Queue(Case):
         server, node, first = self.full()
         waiting = self.wait_in_line(server)
         Node(server, "n2", allowed_types=["dev"])
-        self.assertEqual(self.state_of(server, waiting, "DISPATCHED", seconds=2)["node_id"], "n2")
+        self.assertEqual(self.state_of(server, waiting, "DISPATCHED")["node_id"], "n2")
 
     def test_starts_when_max_grows_or_health_returns(self):
         server, node, first = self.full()
         waiting = self.wait_in_line(server)
         node.facts["max_concurrent_jobs"] = 2
         self.ok(node.heartbeat())
-        self.state_of(server, waiting, "DISPATCHED", seconds=2)
+        self.state_of(server, waiting, "DISPATCHED")
 
     def test_starts_when_a_reservation_runs_out(self):
         server = self.start(reservation_ttl_ms=3000)
@@ -226,7 +226,7 @@ class Queue(Case):
         server, node, first = self.full()
         waiting = self.wait_in_line(server)
         self.ok(node.done(first))
-        self.state_of(server, waiting, "DISPATCHED", seconds=2)
+        self.state_of(server, waiting, "DISPATCHED")
         self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
 
     def test_no_blocked_pool_holds_up_another(self):
@@ -236,7 +236,7 @@ class Queue(Case):
         busy = self.ok(self.task(server, type="talk"))
         waiting = self.ok(self.task(server, type="talk", priority=0, queue_ms=60000), 202)
         self.ok(talker.done(busy))
-        self.state_of(server, waiting, "DISPATCHED", seconds=2)
+        self.state_of(server, waiting, "DISPATCHED")
 
     def test_queue_timeout(self):
         server, node, first = self.full()

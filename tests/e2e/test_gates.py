@@ -163,10 +163,10 @@ class Gates(Case):
         for i in range(10):
             Node(a, f"d{i}", semantic_langs=["en", f"x{i}"], nmt_pairs=[["en", f"x{i}"]])
             begun = time.monotonic()
-            eventually("seen there", lambda: b.get(f"/v1/nodes/d{i}").status == 200, 5)
+            eventually("seen there", lambda: b.get(f"/v1/nodes/d{i}").status == 200)
             worst = max(worst, time.monotonic() - begun)
         self.ok(a.post("/v1/node/deregister", {"node_id": "d3"}))
-        eventually("gone there", lambda: b.get("/v1/nodes/d3").status == 404, 5)
+        eventually("gone there", lambda: b.get("/v1/nodes/d3").status == 404)
         self.gate("update delay", f"at most {worst * 1000:.0f} ms", "< 1 s", worst < 1 * SLOW)
         fresh = self.instance("fresh")
         lists = (("/v1/nodes", "nodes"), ("/v1/pools", "pools"))
@@ -195,14 +195,14 @@ class Gates(Case):
     def outage(self, server):
         self.redis.pause()
         try:
-            eventually("it is noticed", lambda: server.get("/readyz").status == 503, 5)
+            eventually("it is noticed", lambda: server.get("/readyz").status == 503)
             answer = server.get("/v1/nodes")
             shown = answer.json
         finally:
             self.redis.go_on()
         self.gate("L2 serves while the store is away", f"{len(shown['nodes'])} nodes, stale {shown['stale']}, {shown['age_ms']} ms old",
                   "all, marked", answer.status == 200 and shown["stale"] and len(shown["nodes"]) == 10)
-        eventually("it is back", lambda: server.get("/readyz").status == 200, 5)
+        eventually("it is back", lambda: server.get("/readyz").status == 200)
 
     def locks(self):
         """What the loops lock or wait for while they dispatch: a library counts it inside the process."""

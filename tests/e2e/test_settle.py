@@ -204,7 +204,7 @@ class Messages(Case):
         self.assertSlots(server, "n1", 0, 0)
 
     def test_a_heartbeat_keeps_a_long_job_alive(self):
-        server = self.start(running_lease_ms=1000, f2f_lease_ms=1000, max_retry=1)
+        server = self.start(running_lease_ms=5000, f2f_lease_ms=5000, max_retry=1)
         nodes = [Node(server, name, max_concurrent_jobs=1) for name in ("kept", "silent")]
         jobs = {}
         for _ in nodes:
@@ -223,7 +223,7 @@ class Messages(Case):
         self.assertSlots(server, "silent", 0, 0)
 
     def test_a_heartbeat_with_a_list_renews_exactly_those(self):
-        server = self.start(running_lease_ms=1000, f2f_lease_ms=1000, max_retry=1)
+        server = self.start(running_lease_ms=5000, f2f_lease_ms=5000, max_retry=1)
         node = Node(server, "n1", max_concurrent_jobs=2)
         kept, dropped = self.placed(server), self.placed(server)
         for job in (kept, dropped):
@@ -293,7 +293,7 @@ class Cancel(Case):
         self.assertEqual(server.job(job["job_id"])["state"], "FAILED", "a finished job is never reopened")
 
     def test_while_it_runs_and_its_node_is_gone(self):
-        server = self.start(running_lease_ms=1000, f2f_lease_ms=1000)
+        server = self.start(running_lease_ms=3000, f2f_lease_ms=3000)
         node = Node(server, "n1")
         job = self.placed(server)
         self.ok(node.ack(job))
