@@ -518,6 +518,8 @@ static void an_abandon_waits_for_what_is_still_on_its_way(void **state)
     struct rig *rig = *state;
     struct store_op late;
 
+    rig->sched.config.store_timeout_ms =
+        600000; /* how long it may be, by the machine's own clock */
     rig_worker(rig, "n1", 3);
     rig->keep = STORE_RESERVE;
     struct dispatch *dispatch = rig_f2f(rig, TALK);
