@@ -87,6 +87,14 @@ void hub_sent(struct send_op *send, bool ok, const char *reason)
     answer_send(send);
 }
 
+/* The message is an object: the envelope goes in front of its first member. */
+static void write_job(struct buf *frame, struct str message)
+{
+    assert(message.len > 2 && message.at[0] == '{');
+    buf_str(frame, STR("{\"msg\":\"job\","));
+    buf_add(frame, message.at + 1, message.len - 1);
+}
+
 static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
 {
     struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(link));
@@ -96,12 +104,9 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
         hub_send_over(send, false, "NOT_CONNECTED");
         return;
     }
-    /* The message is an object: the envelope goes in front of its first member. */
-    assert(send->message.len > 2 && send->message.at[0] == '{');
     buf_clear(frame);
-    buf_str(frame, STR("{\"msg\":\"job\","));
-    buf_add(frame, send->message.at + 1, send->message.len - 1);
-    bool ok = ws_send(socket->ws, buf_view(frame));
+    write_job(frame, send->message);
+    bool ok = hub_socket_send(socket, buf_view(frame));
     hub_send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
 }
 
@@ -253,7 +258,7 @@ static void tell_msg(struct msg *msg)
     if (socket && tell->close)
         close_socket(tell->server, socket, tell->len > 0);
     else if (socket)
-        ws_send(socket->ws, (struct str){.at = tell->text, .len = tell->len});
+        hub_socket_send(socket, (struct str){.at = tell->text, .len = tell->len});
     free(tell);
 }
 
@@ -270,6 +275,18 @@ static void tell_link(struct server *server, uint64_t link, bool close, struct s
     if (text.len)
         memcpy(tell->text, text.at, text.len);
     inbox_post(&server->workers[hub_link_loop(link)].loop.inbox, &tell->msg);
+}
+
+void hub_tell_job(struct server *server, const struct node *node, struct str message)
+{
+    uint64_t link = atomic_load(&node->link);
+    struct buf frame = {0};
+
+    if (!link) /* it went again: the reservation runs out */
+        return;
+    write_job(&frame, message);
+    tell_link(server, link, false, buf_view(&frame));
+    buf_free(&frame);
 }
 
 void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,

@@ -219,12 +219,12 @@ void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
     inbox_post(&hub_home(call->worker->server, node)->loop.inbox, &poll->msg);
 }
 
-/* A node now asks another instance for its jobs. */
+/* A node does not ask here for its jobs any more: it asks another instance, or has a socket. */
 struct move {
     struct msg msg;
     struct hub *home;
     struct node *node;
-    uint32_t holder;
+    uint32_t holder; /* 0: its socket is ours */
 };
 
 static void box_moves(struct msg *msg)
@@ -238,10 +238,15 @@ static void box_moves(struct msg *msg)
     if (box && box->node == move->node) {
         box->ours = false;
         box_expire(box, sched_awake_ms(move->home->worker->sched));
-        for (; (boxed = box_first(box)); box_take(box))
-            peers_write_job(&frames, 0, store_name(server->store), move->node->id,
-                            boxed->deadline_ms,
-                            (struct str){.at = (char *)(boxed + 1), .len = boxed->len});
+        for (; (boxed = box_first(box)); box_take(box)) {
+            struct str job = {.at = (char *)(boxed + 1), .len = boxed->len};
+
+            if (move->holder)
+                peers_write_job(&frames, 0, store_name(server->store), move->node->id,
+                                boxed->deadline_ms, job);
+            else
+                hub_tell_job(server, move->node, job);
+        }
     }
     if (frames.len)
         peers_pass(server, move->holder, buf_view(&frames));

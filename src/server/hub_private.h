@@ -43,6 +43,8 @@ struct socket {
     struct token *token; /* whom it may speak for; owned; NULL: there were no tokens */
     struct node *node;   /* NULL until its hello was taken */
     bool greeted;        /* a hello is under way or taken */
+    bool welcomed;       /* and it was told so: a node listens from then on */
+    struct buf early;    /* frames to send behind the welcome, each behind its length */
 };
 
 struct hub {
@@ -63,6 +65,8 @@ uint64_t hub_link(int loop, uint64_t incarnation);
 uint64_t hub_link_incarnation(uint64_t link);
 int hub_link_loop(uint64_t link);
 void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
+/* What the node did not ask for. */
+bool hub_socket_send(struct socket *socket, struct str text);
 void hub_ws_free(struct hub *hub);
 /* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
  * stands. */
@@ -80,7 +84,9 @@ void hub_sent(struct send_op *send, bool ok, const char *reason);
 /* As hub_stop, of a node that is connected here. */
 void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
                    const char *reason);
-/* Jobs that wait for a node to ask go to the instance it asks now. Any loop. */
+/* Jobs that wait for a node to ask go to the instance it asks now, or (0) to its socket here. Any
+ * loop. */
 void hub_move_box(struct server *server, struct node *node, uint32_t holder);
+void hub_tell_job(struct server *server, const struct node *node, struct str message);
 
 #endif

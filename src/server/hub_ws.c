@@ -167,6 +167,33 @@ static int64_t heartbeat_ms(const struct sched_config *config)
     return config->heartbeat_ms < every_ms ? config->heartbeat_ms : every_ms;
 }
 
+bool hub_socket_send(struct socket *socket, struct str text)
+{
+    if (socket->welcomed)
+        return ws_send(socket->ws, text);
+    buf_add(&socket->early, &text.len, sizeof text.len);
+    buf_str(&socket->early, text);
+    return true;
+}
+
+/* Jobs may be sent to a node from the moment it is known, which is before its welcome. */
+static void send_early(struct socket *socket)
+{
+    struct buf early = socket->early;
+    struct str text;
+
+    assert(!socket->welcomed);
+    socket->welcomed = true;
+    socket->early = (struct buf){0};
+    for (size_t at = 0; at < early.len; at += text.len) {
+        memcpy(&text.len, early.at + at, sizeof text.len);
+        at += sizeof text.len;
+        text.at = early.at + at;
+        ws_send(socket->ws, text);
+    }
+    buf_free(&early);
+}
+
 static void say_welcome(struct wscall *call, struct node *node)
 {
     struct socket *socket = socket_of(call);
@@ -187,6 +214,7 @@ static void say_welcome(struct wscall *call, struct node *node)
     jsonw_kint(&w, "heartbeat_ms", heartbeat_ms(&worker->server->settings->sched));
     jsonw_end_obj(&w);
     ws_send(socket->ws, buf_view(frame));
+    send_early(socket);
     if (!renew_start(&call->renew, node, renewed))
         reply_ok(call);
 }
@@ -215,7 +243,8 @@ static void welcome(struct wscall *call, struct node *node)
         return;
     }
     socket->node = node;
-    registry_alive(worker->sched, node); /* the old one's close may have come in between */
+    registry_alive(worker->sched, node);   /* the old one's close may have come in between */
+    hub_move_box(worker->server, node, 0); /* it was there to be chosen before it had this link */
     if (!peers_shared(worker->server)) {
         say_welcome(call, node);
         return;
@@ -515,6 +544,7 @@ static void on_closed(struct ws *ws, int code)
         }
     }
     free(socket->token);
+    buf_free(&socket->early);
     free(socket);
 }
 

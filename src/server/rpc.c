@@ -45,7 +45,7 @@ static void ask(struct msg *msg)
     jsonw_kstr(&w, "method", str_of(rpc->method));
     jsonw_kraw(&w, "params", rpc->params.len ? rpc->params : STR("{}"));
     jsonw_end_obj(&w);
-    if (!ws_send(socket->ws, buf_view(frame))) {
+    if (!hub_socket_send(socket, buf_view(frame))) {
         idmap_del(&hub->rpcs, rpc->id);
         rpc_over(rpc, ERR_CONFLICT);
     }

@@ -6,6 +6,7 @@ import time
 
 import wsclient
 from harness import SLOW, Case, Listener, Node, WsNode, eventually, in_parallel, tags
+from redis import Redis
 
 # Of a face-to-face job; what a job does not have (payload, command...) may be left out.
 FIELDS = "job_id attempt_id session_id src tgt audio_ref options type priority deadline_ms".split()
@@ -324,6 +325,27 @@ class WebSocketNode(Case):
         self.assertEqual(new.expect("job")["job_id"], job["job_id"])
         self.assertEqual(server.node("w1")["health"], "ready", "the old one's close evicts nobody")
         new.close()
+
+    def follows(self, **settings):
+        """A node can be chosen from the moment it is known, before its connection is."""
+        server = self.start(loops=2, **settings)
+        Node(server, "w1")
+        placed = [self.placed(server)["job_id"] for _ in range(2)]
+        node = WsNode(server, "w1")
+        self.assertFalse(node.waiting, "nothing comes before the welcome")
+        for job_id in placed:
+            job = node.expect("job")
+            self.assertEqual(job["job_id"], job_id)
+            self.assertTrue(node.report("ack", job)["ok"])
+        self.assertSlots(server, "w1", 0, 2)
+
+    def test_jobs_it_was_given_before_it_was_connected_follow_it(self):
+        self.follows()
+
+    def test_jobs_follow_it_also_where_others_must_hear_of_its_connection_first(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        self.follows(store=redis.url)
 
     def test_replaced_over_and_over(self):
         server = self.start(loops=2)
