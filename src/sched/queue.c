@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/heap.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
@@ -27,6 +28,7 @@
 enum {
     WINDOW = STORE_LANE_TOLD, /* jobs of a lane that are known, and how far a kick looks past its
                                  first */
+    READ_MOST = 16 * WINDOW,  /* jobs of a lane, where the first of them cannot be read */
     READS_MAX = 16,           /* windows being read at once */
     LANES_PAGE = 1024,
     LOOK_EVERY_MS = 1000, /* at all lanes */
@@ -40,6 +42,7 @@ enum {
         2000, /* by then the keeper knows whether the store lost it, and has put it again */
     LOOK_AGAIN_MS = 500, /* for a job to be abandoned that the store does not know yet */
     EXPLAIN_EVERY_MS = 10000,
+    LEFT_MOST_MS = 24 * 3600 * 1000, /* a job waits that cannot be read */
     STORE_AWAY_MS =
         5000, /* a job that may not wait still outlives a store that is away for so long */
 };
@@ -68,8 +71,10 @@ struct lane {
     struct heap_node look; /* in queue->looks while it is blocked */
     bool stale;            /* its first jobs are to be read, whatever is known */
     bool reading;
-    bool rereading;    /* and who is known to be the first may not be it */
-    size_t read_max;   /* jobs, the next time */
+    bool rereading;            /* and who is known to be the first may not be it */
+    size_t read_max;           /* jobs, the next time */
+    size_t unreadable;         /* jobs among its first, as far as is known; not in `count`, */
+    uint64_t unreadable_first; /* and the first of them */
     bool dry;          /* the last read brought nothing to try: another one would not either */
     bool blocked;      /* its best job found no room, or nothing of it could be read; */
     int64_t block_key; /* of this priority: a higher one may be let in elsewhere */
@@ -128,9 +133,10 @@ struct queue {
     uint64_t lane_looks; /* likewise */
     struct heap later;   /* in hand, and not busy */
     struct heap ages;
-    uint64_t comings; /* +1 with each job that came into a window otherwise than by a read */
-    uint64_t reads;   /* begun so far, */
-    int reading;      /* and under way */
+    uint64_t comings;    /* +1 with each job that came into a window otherwise than by a read */
+    uint64_t unreadable; /* the newest job that was told of as such */
+    uint64_t reads;      /* begun so far, */
+    int reading;         /* and under way */
     struct store_op look_op;
     struct arena look_arena;
     uint64_t look_after; /* cursor */
@@ -212,6 +218,20 @@ static int64_t waits_since(const struct store_record *record, int attempt)
     return since_ms;
 }
 
+/* Another release wrote it. It stays where it is, for whoever can read it, until its time to wait
+ * is over. */
+static void tell_unreadable(struct queue *queue, const struct store_record *record)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    if (record->head.id <= queue->unreadable)
+        return; /* it is read every second */
+    queue->unreadable = record->head.id;
+    job_id_text(record->head.id, id);
+    log_event(LOG_ERROR, "job.unreadable", KC("job_id", id), KC("type", record->head.type),
+              KC("detail", "this release cannot read what it is about: it is left to others"));
+}
+
 /* Copies the record; NULL when we cannot have written it. */
 static struct waiting *waiting_new(struct queue *queue, const struct store_record *record)
 {
@@ -221,6 +241,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     assert(head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
     if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
+        tell_unreadable(queue, record);
         arena_free(&waiting->arena);
         free(waiting);
         return NULL;
@@ -394,10 +415,11 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
 static bool wants_read(const struct lane *lane)
 {
     size_t known = lane->order.count + (size_t)lane->aside;
+    size_t whole = lane->read_max < WINDOW ? lane->read_max : WINDOW;
 
     return !lane->reading && !lane->dry &&
            (lane->stale ||
-            (has_more(lane) && lane->aside < WINDOW && (!known || known < lane->read_max / 2)));
+            (has_more(lane) && lane->aside < WINDOW && (!known || known < whole / 2)));
 }
 
 /* After every change: where it stands among the others; or it is not there any more, since what
@@ -415,7 +437,7 @@ static void lane_changed(struct lane *lane)
         lane_stand(lane, &lane->queue->heads);
     else
         lane_stand(lane, lane->group ? &lane->group->blocked : NULL);
-    if (!lane->reading && !lane->jobs && lane->count <= 0 && !lane->stale)
+    if (!lane->reading && !lane->jobs && lane->count <= 0 && !lane->stale && !lane->unreadable)
         lane_free(lane);
 }
 
@@ -552,8 +574,11 @@ static bool take_record(struct lane *lane, const struct store_record *record, ui
         return true;
     }
     waiting = waiting_new(queue, record);
-    if (!waiting)
-        return false; /* we did not write that: its time to wait ends it */
+    if (!waiting) {
+        if (lane->unreadable++ == 0)
+            lane->unreadable_first = record->head.id;
+        return false;
+    }
     waiting->read = number;
     known_add(waiting);
     window_add(lane, waiting);
@@ -575,6 +600,8 @@ static void take_window(struct lane *lane, const struct read *read)
 
         last = (struct heap_node){.key = -head->priority, .tie = head->id};
     }
+    lane->unreadable = 0;
+    lane->unreadable_first = 0;
     for (size_t i = 0; i < count; i++)
         total -= !take_record(lane, &op->u.lane.items[i], read->number);
     for (struct chain *link = lane->window.next; link != &lane->window; link = next) {
@@ -599,18 +626,25 @@ static void window_read(struct store_op *op)
     struct queue *queue = lane->queue;
 
     assert(lane->reading && queue->reading > 0);
+    bool further = false;
+
     lane->reading = lane->rereading = false;
     queue->reading--;
     if (op->err) {
         lane->stale = true;
         lane->read_max = lane->read_max > 1 ? lane->read_max / 2 : 1; /* perhaps it was too much */
     } else {
+        size_t max = lane->read_max;
+
         take_window(lane, read);
-        lane->read_max = WINDOW;
+        /* Those behind them are for us. */
+        lane->read_max =
+            lane->unreadable < READ_MOST - WINDOW ? WINDOW + lane->unreadable : READ_MOST;
+        further = lane->unreadable && !lane->order.count && lane->read_max > max;
     }
     /* The store is away, or what stands there is under way already: not in a circle. */
     lane_unblock(lane);
-    if (op->err || !lane->order.count) {
+    if (!further && (op->err || !lane->order.count)) {
         lane_block(lane, INT64_MAX);
         lane->dry = true;
     }
@@ -671,10 +705,12 @@ static void hear_of(struct lane *lane, int priority, uint64_t job)
 static void take_lane(struct queue *queue, const struct store_lane *item)
 {
     struct lane *lane = lane_of(queue, item->lane);
-    int64_t count = item->count + (int64_t)lane->busy; /* perhaps they have left it already */
+    /* Perhaps those that are busy have left it already. */
+    int64_t count = item->count + (int64_t)lane->busy - (int64_t)lane->unreadable;
 
     lane->round = queue->round;
-    hear_of(lane, item->priority, item->first);
+    if (item->first != lane->unreadable_first)
+        hear_of(lane, item->priority, item->first);
     set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
     /* Some that are not known stand among the first, or some that are known have left it. */
     if (!lane->reading &&
@@ -706,6 +742,8 @@ static void end_round(struct queue *queue)
                 evict(waiting);
         }
         lane->stale = false;
+        lane->unreadable = 0;
+        lane->unreadable_first = 0;
         set_count(lane, (int64_t)lane->busy);
         lane_changed(lane);
     }
@@ -1324,14 +1362,58 @@ void queue_tick(struct queue *queue, int64_t now_ms)
 
 /* --- what others tell --- */
 
+/* A call about a job that cannot be read. */
+struct setting_aside {
+    struct arena arena;
+    struct store_op op;
+};
+
+static void set_aside(struct store_op *op)
+{
+    struct setting_aside *setting = container_of(op, struct setting_aside, op);
+
+    arena_free(&setting->arena); /* if it failed, the sweep finds the job again */
+    free(setting);
+}
+
+/* A job that nobody holds any more, and that cannot be read here: it waits in a lane of its own,
+ * from which an instance that can takes it, and ends there. Else the sweep would find it for ever,
+ * in front of all others. */
+static void leave_to_others(struct queue *queue, const struct store_record *record)
+{
+    struct setting_aside *setting = mem_new(struct setting_aside);
+    const struct store_head *head = &record->head;
+    int attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
+    const struct json *spec = NULL;
+    int64_t wait_ms = 0;
+
+    if (!json_parse(record->spec, &setting->arena, &spec, NULL) && json_type(spec) == JSON_OBJ)
+        json_int(json_get(spec, "queue_ms"), &wait_ms);
+    if (wait_ms <= 0 || wait_ms > LEFT_MOST_MS)
+        wait_ms = STORE_AWAY_MS;
+    int64_t awake_ms = sched_from_store_ms(loop_of(queue), waits_since(record, attempt));
+    int64_t left_ms = awake_ms + wait_ms - sched_awake_ms(loop_of(queue));
+    setting->op = (struct store_op){.verb = STORE_WAIT,
+                                    .reply_to = loop_of(queue)->inbox,
+                                    .done = set_aside,
+                                    .job = head->id,
+                                    .attempt = attempt,
+                                    .arena = &setting->arena};
+    setting->op.u.wait.lane = head->id;
+    setting->op.u.wait.wait_ms = left_ms > 0 ? left_ms : 0;
+    sched_send(loop_of(queue), &setting->op);
+}
+
 /* To be tried at once. Of a job that is under way the newest record counts afterwards. */
 static void carry_on(struct queue *queue, const struct store_record *record)
 {
     struct waiting *known = idmap_get(&queue->jobs, record->head.id);
     struct waiting *waiting = waiting_new(queue, record);
 
-    if (!waiting)
+    if (!waiting) {
+        leave_to_others(queue, record);
         return;
+    }
     if (known && known->busy && !known->abandon) {
         if (known->successor)
             waiting_free(known->successor);

@@ -692,6 +692,27 @@ uint64_t rig_put_waiting(struct rig *rig, const char *task_json)
     return job->job;
 }
 
+uint64_t rig_put_unreadable(struct rig *rig, const char *task_json, int64_t hold_ms)
+{
+    const struct dispatch *job = rig_task(rig, task_json);
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_PUT, .job = job->job, .attempt = 1};
+    call->op.u.put.spec =
+        arena_fmt(&rig->arena, "{\"type\":[\"of a later release\"],\"queue_ms\":%lld}",
+                  (long long)job->spec.queue_ms);
+    call->op.u.put.type = job->spec.type;
+    call->op.u.put.max_attempts = job->max_attempts;
+    call->op.u.put.owner = 9;
+    call->op.u.put.hold_ms = hold_ms;
+    call->op.u.put.lane = hold_ms ? 0 : spec_lane(&job->spec);
+    call->op.u.put.priority = (int)job->spec.priority;
+    call->op.u.put.wait_ms = job->spec.queue_ms;
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+    return job->job;
+}
+
 uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)
 {
     struct dispatch *job = rig_task(rig, task_json);

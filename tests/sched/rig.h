@@ -140,6 +140,9 @@ uint64_t rig_place(struct rig *rig, const char *task_json); /* must be placed; i
 uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json);
 /* The same, but in the store alone: another instance put it. */
 uint64_t rig_put_waiting(struct rig *rig, const char *task_json);
+/* The same, with a record that this release cannot read: in the lane of the task, or (`hold_ms`) in
+ * the hands of somebody who dies. */
+uint64_t rig_put_unreadable(struct rig *rig, const char *task_json, int64_t hold_ms);
 /* Past the scheduler: whoever was told of it has died. */
 void rig_finish_behind(struct rig *rig, enum store_outcome outcome, uint64_t job, int attempt,
                        const char *node);

@@ -1106,6 +1106,66 @@ static void a_reserve_that_never_came_is_made_again(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
+/* --- records of a later release --- */
+
+/* They stand in front of all others, more of them than a window has. */
+static void what_cannot_be_read_holds_up_nobody(void **state)
+{
+    enum { UNREADABLE = 200, JOBS = 100 };
+    struct rig *rig = *state;
+    uint64_t unreadable[UNREADABLE], jobs[JOBS];
+
+    rig_worker(rig, "n1", 0);
+    for (size_t i = 0; i < UNREADABLE; i++)
+        unreadable[i] =
+            rig_put_unreadable(rig, "{\"type\":\"t\",\"queue_ms\":60000,\"priority\":9}", 0);
+    for (size_t i = 0; i < JOBS; i++)
+        jobs[i] = rig_put_waiting(rig, WAITS_FOR "}");
+    rig_tick(rig, 1000);
+    rig_worker(rig, "n1", 1);
+    size_t reads = rig->calls[STORE_LANE];
+    for (size_t i = 0; i < JOBS; i++) {
+        assert_true(is_placed(rig, jobs[i]));
+        finish(rig, jobs[i]);
+    }
+    assert_true(rig->calls[STORE_LANE] - reads <= 10);
+    reads = rig->calls[STORE_LANE];
+    pass(rig, 20000);
+    assert_true(rig->calls[STORE_LANE] - reads <= 20); /* not in a circle */
+    for (size_t i = 0; i < UNREADABLE; i++)
+        assert_int_equal(rig_job(rig, unreadable[i]).state, JOB_NEW);
+    pass(rig, 40000);
+    for (size_t i = 0; i < UNREADABLE; i++)
+        assert_string_equal(rig_job(rig, unreadable[i]).reason, "QUEUE_TIMEOUT");
+    rig_tick(rig, 1000);
+    assert_int_equal(depth(rig), 0);
+}
+
+/* Whoever had them in hand has died. They end like any other, and nobody waits behind them for the
+ * sweep. */
+static void what_is_held_and_cannot_be_read_ends(void **state)
+{
+    enum { UNREADABLE = 300 };
+    struct rig *rig = *state;
+    uint64_t unreadable[UNREADABLE];
+
+    for (size_t i = 0; i < UNREADABLE; i++)
+        unreadable[i] = rig_put_unreadable(rig, WAITS, 1000);
+    rig_worker(rig, "n1", 1);
+    uint64_t lost = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+    size_t looks = rig->calls[STORE_JOB_GET];
+    pass(rig, rig->config.reservation_ttl_ms + 2000);
+    assert_string_equal(rig_job(rig, lost).reason, "ACK_TIMEOUT");
+    assert_true(rig->calls[STORE_JOB_GET] - looks <= UNREADABLE);
+    for (size_t i = 0; i < UNREADABLE; i++)
+        assert_int_equal(rig_job(rig, unreadable[i]).state, JOB_NEW);
+    pass(rig, 60000);
+    for (size_t i = 0; i < UNREADABLE; i++)
+        assert_string_equal(rig_job(rig, unreadable[i]).reason, "QUEUE_TIMEOUT");
+    rig_tick(rig, 1000);
+    assert_int_equal(depth(rig), 0);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -1154,6 +1214,8 @@ int main(void)
         ROW(a_job_that_comes_twice_is_counted_once),
         ROW(waiting_is_not_counted_as_refusals),
         ROW(a_retry_outlives_a_short_absence_of_the_store),
+        ROW(what_cannot_be_read_holds_up_nobody),
+        ROW(what_is_held_and_cannot_be_read_ends),
     };
 
     return cmocka_run_group_tests_name("sched/queue", tests, NULL, NULL);
