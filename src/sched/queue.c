@@ -28,6 +28,7 @@
 enum {
     WINDOW = STORE_LANE_TOLD, /* jobs of a lane that are known, and how far a kick looks past its
                                  first */
+    WINDOW_BYTES = 256 << 10, /* of their records, but one is known in any case */
     READ_MOST = 16 * WINDOW,  /* jobs of a lane, where the first of them cannot be read */
     READS_MAX = 16,           /* windows being read at once */
     LANES_PAGE = 1024,
@@ -62,7 +63,8 @@ struct lane {
     struct spec spec;      /* of one of its jobs: who may take it may take all; */
     struct group *group;   /* NULL: none was read yet */
     int64_t count;         /* of jobs that wait there, as far as is known */
-    size_t jobs;           /* in the window, also those under way to a node */
+    size_t jobs;           /* in the window, also those under way to a node; */
+    size_t bytes;          /* those that they have */
     size_t busy;           /* the latter */
     struct chain window;   /* of waiting.in_lane */
     struct heap order;     /* those of them that can be tried, the best first */
@@ -73,6 +75,7 @@ struct lane {
     bool reading;
     bool rereading;            /* and who is known to be the first may not be it */
     size_t read_max;           /* jobs, the next time */
+    size_t whole;              /* so many are a window that has as many bytes as it may */
     size_t unreadable;         /* jobs among its first, as far as is known; not in `count`, */
     uint64_t unreadable_first; /* and the first of them */
     bool dry;          /* the last read brought nothing to try: another one would not either */
@@ -98,7 +101,8 @@ struct waiting {
     struct str idem; /* its Idempotency-Key; at == NULL: none */
     uint64_t fingerprint;
     struct buf history;
-    int attempt; /* the one to start */
+    size_t bytes; /* of its record */
+    int attempt;  /* the one to start */
     int max_attempts;
     int64_t until_ms;      /* the end of its time to wait, store time */
     int64_t give_up_ms;    /* in hand: the same, sched_awake_ms; of one that may not wait see
@@ -254,6 +258,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     waiting->idem = record->idem.at ? arena_str(&waiting->arena, record->idem) : STR_NONE;
     waiting->fingerprint = record->fingerprint;
     buf_str(&waiting->history, record->history);
+    waiting->bytes = store_record_bytes(record);
     int64_t since_ms = waits_since(record, waiting->attempt);
     int64_t awake_ms = sched_from_store_ms(loop_of(queue), since_ms);
     waiting->until_ms = head->lane ? head->due_ms : since_ms + waiting->spec.queue_ms;
@@ -297,7 +302,7 @@ static struct lane *lane_of(struct queue *queue, uint64_t number)
     lane->queue = queue;
     lane->number = number;
     lane->round = queue->round;
-    lane->read_max = WINDOW;
+    lane->read_max = lane->whole = WINDOW;
     chain_init(&lane->window);
     idmap_put(&queue->lanes, number, lane);
     return lane;
@@ -415,7 +420,7 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
 static bool wants_read(const struct lane *lane)
 {
     size_t known = lane->order.count + (size_t)lane->aside;
-    size_t whole = lane->read_max < WINDOW ? lane->read_max : WINDOW;
+    size_t whole = lane->read_max < lane->whole ? lane->read_max : lane->whole;
 
     return !lane->reading && !lane->dry &&
            (lane->stale ||
@@ -448,6 +453,7 @@ static void window_add(struct lane *lane, struct waiting *waiting)
     waiting->came = ++lane->queue->comings;
     chain_add_last(&lane->window, &waiting->in_lane);
     lane->jobs++;
+    lane->bytes += waiting->bytes;
     heap_add(&lane->order, &waiting->order);
     if (!waiting->unread)
         lane_meet(lane, waiting);
@@ -464,6 +470,7 @@ static void window_del(struct waiting *waiting)
     chain_del(&waiting->in_lane);
     assert(lane->jobs > 0);
     lane->jobs--;
+    lane->bytes -= waiting->bytes;
     if (waiting->busy)
         lane->busy--;
     waiting->lane = NULL;
@@ -514,7 +521,7 @@ static bool belongs(const struct lane *lane, const struct heap_node *order)
 
 static void shorten(struct lane *lane)
 {
-    while (lane->order.count > WINDOW)
+    while (lane->order.count > WINDOW || (lane->order.count > 1 && lane->bytes > WINDOW_BYTES))
         evict(last_of(lane));
 }
 
@@ -591,6 +598,7 @@ static void take_window(struct lane *lane, const struct read *read)
     const struct store_op *op = &read->op;
     size_t count = op->u.lane.count;
     bool more = op->u.lane.waiting > (int64_t)count;
+    bool is_cut = more && count < op->u.lane.max;
     struct heap_node last = {0};
     int64_t total = op->u.lane.waiting;
     struct chain *next;
@@ -617,6 +625,7 @@ static void take_window(struct lane *lane, const struct read *read)
             evict(waiting);
     }
     set_count(lane, total > 0 ? total : 0); /* its number and its jobs may be of two moments */
+    lane->whole = !is_cut ? WINDOW : lane->jobs ? lane->jobs : 1;
 }
 
 static void window_read(struct store_op *op)
@@ -669,6 +678,8 @@ static void read_window(struct lane *lane)
                                  .arena = &read->arena};
     read->op.u.lane.lane = lane->number;
     read->op.u.lane.max = lane->read_max;
+    read->op.u.lane.bytes_max =
+        lane->read_max > WINDOW ? lane->read_max / WINDOW * WINDOW_BYTES : WINDOW_BYTES;
     lane->reading = true;
     lane->rereading = lane->stale;
     lane->stale = false; /* what is heard from now on the answer may lack */
@@ -714,7 +725,7 @@ static void take_lane(struct queue *queue, const struct store_lane *item)
     set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
     /* Some that are not known stand among the first, or some that are known have left it. */
     if (!lane->reading &&
-        ((has_more(lane) && lane->order.count < WINDOW) || count < (int64_t)lane->jobs)) {
+        ((has_more(lane) && lane->order.count < lane->whole) || count < (int64_t)lane->jobs)) {
         lane->stale = true;
         queue->kick_wanted = true;
     }
@@ -1500,6 +1511,16 @@ int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms)
     const struct heap_node *top = heap_top(&queue->ages);
 
     return top && top->key < now_ms ? now_ms - top->key : 0;
+}
+
+size_t queue_bytes(const struct queue *queue)
+{
+    const struct lane *lane;
+    size_t bytes = 0;
+
+    for (size_t i = 0; (lane = idmap_next(&queue->lanes, &i));)
+        bytes += lane->bytes;
+    return bytes;
 }
 
 uint64_t queue_lane_looks(const struct queue *queue)

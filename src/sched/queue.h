@@ -33,6 +33,7 @@ void queue_forget(struct queue *queue, uint64_t job, uint64_t lane);
 /* Of those it knows: the first ones of each lane, and those in hand. 0: nobody waits. */
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms);
 uint64_t queue_lane_looks(const struct queue *queue); /* how much was done so far */
+size_t queue_bytes(const struct queue *queue);        /* of the records in all windows */
 bool queue_in_hand(const struct queue *queue, uint64_t job);
 /* May it have been reserved without our knowing? The queue takes that back, or ends it, itself. */
 bool queue_is_unsettled(const struct queue *queue, uint64_t job);

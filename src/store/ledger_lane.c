@@ -88,7 +88,7 @@ void ledger_lane(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     op->u.lane.items = arena_array(op->arena, struct store_record, max);
     op->u.lane.count = lane ? heap_first(&lane->jobs, max, first) : 0;
     op->u.lane.waiting = lane ? (int64_t)lane->jobs.count : 0;
-    for (size_t i = 0; i < op->u.lane.count; i++) {
+    for (size_t i = 0, bytes = 0; i < op->u.lane.count; i++) {
         const struct entry *entry = entry_of(first[i]);
         struct store_record *record = &op->u.lane.items[i];
 
@@ -98,5 +98,8 @@ void ledger_lane(struct ledger *ledger, struct store_op *op, int64_t now_ms)
             break;
         }
         record->head = entry->head;
+        bytes += store_record_bytes(record);
+        if (op->u.lane.bytes_max && i > 0 && bytes > op->u.lane.bytes_max)
+            op->u.lane.count = i;
     }
 }

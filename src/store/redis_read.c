@@ -13,6 +13,7 @@
 
 enum {
     PAGE = 64,        /* jobs that are read at once */
+    LANE_PAGE = 8,    /* likewise, while it is not known how large those of a lane are */
     SPANS_MAX = 32,   /* and lists */
     SCAN_MAX = 4096,  /* jobs one list looks at */
     STEPS_MAX = 256,  /* in so many steps */
@@ -784,10 +785,33 @@ static bool get_lane(struct redis_read *read, struct ids *ids)
     return ok;
 }
 
+/* How many are read at once: first a few, then as many as there is room for by what those have. */
+static size_t lane_page(const struct store_op *op, size_t looked, size_t bytes)
+{
+    size_t left = op->u.lane.bytes_max > bytes ? op->u.lane.bytes_max - bytes : 0;
+    size_t page = !op->u.lane.bytes_max ? PAGE : !looked ? LANE_PAGE : left / (bytes / looked + 1);
+
+    return page < 1 ? 1 : page < PAGE ? page : PAGE;
+}
+
+/* What has been read since is taken; false: there is no room for more. */
+static bool lane_cut(struct store_op *op, size_t from, size_t *bytes)
+{
+    for (size_t i = from; i < op->u.lane.count; i++) {
+        *bytes += store_record_bytes(&op->u.lane.items[i]);
+        if (op->u.lane.bytes_max && i > 0 && *bytes > op->u.lane.bytes_max) {
+            op->u.lane.count = i;
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool lane(struct redis_read *read)
 {
     struct store_op *op = read->op;
     struct ids list = {0};
+    size_t bytes = 0;
 
     op->u.lane.count = 0;
     if (!get_lane(read, &list))
@@ -795,11 +819,14 @@ static bool lane(struct redis_read *read)
     op->u.lane.items = arena_array(op->arena, struct store_record, list.count);
     for (size_t at = 0, count; at < list.count; at += count) {
         const char *ids[PAGE];
+        size_t page = lane_page(op, at, bytes), before = op->u.lane.count;
 
-        for (count = 0; at + count < list.count && count < PAGE; count++)
+        for (count = 0; at + count < list.count && count < page; count++)
             ids[count] = list.at[at + count];
         if (!add_waiting(read, ids, count))
             return false;
+        if (!lane_cut(op, before, &bytes))
+            break;
     }
     return true;
 }

@@ -128,6 +128,12 @@ struct store_record {
     uint64_t fingerprint;
 };
 
+/* What of it has no bound but that of a request. */
+static inline size_t store_record_bytes(const struct store_record *record)
+{
+    return record->spec.len + record->history.len;
+}
+
 /* How a node can be reached, in a shared store: the instance that has its connection. */
 enum store_link_kind {
     STORE_LINK_NONE,
@@ -325,6 +331,7 @@ struct store_op {
         struct { /* LANE */
             uint64_t lane;
             size_t max;
+            size_t bytes_max;           /* in all, but one is told in any case; 0: any */
             struct store_record *items; /* answer, in `arena`: the first ones */
             size_t count;
             int64_t waiting; /* answer: how many stand there in all */

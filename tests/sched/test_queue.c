@@ -1106,6 +1106,41 @@ static void a_reserve_that_never_came_is_made_again(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
+/* --- large jobs --- */
+
+/* A window has a bound in bytes: of a lane of large jobs few are known. They come in their order
+ * all the same, none is left, and nobody reads in a circle. */
+static void large_jobs_wait_in_the_store(void **state)
+{
+    enum { JOBS = 30, BYTES = 100000 };
+    struct rig *rig = *state;
+    uint64_t jobs[JOBS + 1];
+    char *json = arena_raw(&rig->arena, BYTES + 200);
+
+    int len = snprintf(json, 200, WAITS_FOR ",\"payload\":\"");
+    memset(json + len, 'x', BYTES);
+    memcpy(json + len + BYTES, "\"}", 3);
+    rig_worker(rig, "n1", 0);
+    for (size_t i = 0; i < JOBS; i++)
+        jobs[i] = i % 2 ? rig_put_waiting(rig, json) : rig_wait_in_queue(rig, json);
+    jobs[JOBS] = rig_wait_in_queue(rig, WAITS_FOR "}");
+    rig_tick(rig, 1000);
+    assert_int_equal(depth(rig), JOBS + 1);
+    size_t reads = rig->calls[STORE_LANE];
+    for (int i = 0; i < 10; i++)
+        rig_tick(rig, 1000);
+    assert_true(rig->calls[STORE_LANE] - reads <= 10); /* it stands still */
+    assert_in_range(queue_bytes(keeper_queue(rig->sched.keeper)), BYTES, 4 * BYTES);
+    rig_worker(rig, "n1", 1);
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        assert_true(is_placed(rig, jobs[i]));
+        finish(rig, jobs[i]);
+    }
+    assert_true(rig->calls[STORE_LANE] - reads <= 2 * JOBS);
+    assert_int_equal(depth(rig), 0);
+    assert_int_equal(queue_bytes(keeper_queue(rig->sched.keeper)), 0);
+}
+
 /* --- records of a later release --- */
 
 /* They stand in front of all others, more of them than a window has. */
@@ -1214,6 +1249,7 @@ int main(void)
         ROW(a_job_that_comes_twice_is_counted_once),
         ROW(waiting_is_not_counted_as_refusals),
         ROW(a_retry_outlives_a_short_absence_of_the_store),
+        ROW(large_jobs_wait_in_the_store),
         ROW(what_cannot_be_read_holds_up_nobody),
         ROW(what_is_held_and_cannot_be_read_ends),
     };

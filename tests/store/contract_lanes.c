@@ -86,6 +86,48 @@ static void test_order_of_a_lane(void **state)
     expect_lane(rig, 77, "3 4 7 2 8 1 5 6");
 }
 
+/* What is told has a bound in bytes, too; but one job is told in any case. */
+static void test_large_jobs_of_a_lane(void **state)
+{
+    enum { JOBS = 12, SMALL = 100, LARGE = 10000, LARGEST = 100000 };
+    static const struct {
+        size_t bytes_max;
+        size_t count;
+    } rows[] = {{1, 1},
+                {LARGE, 1},
+                {SMALL + LARGE + 50, 2},
+                {LARGEST, 2},
+                {SMALL + LARGE + LARGEST + 50, 3},
+                {10 << 20, JOBS},
+                {0, JOBS}};
+    static char text[LARGEST];
+    struct rig *rig = *state;
+
+    memset(text, ' ', sizeof text);
+    text[0] = '{';
+    for (uint64_t job = 1; job <= JOBS; job++) {
+        struct store_op op = put_op(job, 77, 0);
+        size_t len = job == 2 ? LARGE : job == 3 ? LARGEST : SMALL;
+
+        text[len - 1] = '}';
+        op.u.put.spec = (struct str){.at = text, .len = len};
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        text[len - 1] = ' ';
+    }
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct store_op op = {.verb = STORE_LANE, .arena = &rig->arena};
+
+        op.u.lane.lane = 77;
+        op.u.lane.max = SHOWN_MAX;
+        op.u.lane.bytes_max = rows[i].bytes_max;
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        assert_int_equal(op.u.lane.count, rows[i].count);
+        assert_int_equal(op.u.lane.waiting, JOBS);
+        for (size_t k = 0; k < op.u.lane.count; k++)
+            assert_int_equal(op.u.lane.items[k].head.id, k + 1);
+    }
+}
+
 static void test_what_a_lane_tells_of_a_job(void **state)
 {
     struct rig *rig = *state;
@@ -451,12 +493,19 @@ static void test_wait_comes_too_late(void **state)
 }
 
 const struct CMUnitTest contract_lanes[] = {
-    CONTRACT(test_order_of_a_lane),       CONTRACT(test_what_a_lane_tells_of_a_job),
-    CONTRACT(test_lanes_by_number),       CONTRACT(test_a_full_lane),
-    CONTRACT(test_reserve_takes_it_out),  CONTRACT(test_every_end_takes_it_out),
-    CONTRACT(test_time_to_wait),          CONTRACT(test_wait),
-    CONTRACT(test_due_tells_the_lane),    CONTRACT(test_abandoned_but_answered),
-    CONTRACT(test_lanes_after_a_restart), CONTRACT(test_a_pause_does_not_count),
+    CONTRACT(test_order_of_a_lane),
+    CONTRACT(test_what_a_lane_tells_of_a_job),
+    CONTRACT(test_large_jobs_of_a_lane),
+    CONTRACT(test_lanes_by_number),
+    CONTRACT(test_a_full_lane),
+    CONTRACT(test_reserve_takes_it_out),
+    CONTRACT(test_every_end_takes_it_out),
+    CONTRACT(test_time_to_wait),
+    CONTRACT(test_wait),
+    CONTRACT(test_due_tells_the_lane),
+    CONTRACT(test_abandoned_but_answered),
+    CONTRACT(test_lanes_after_a_restart),
+    CONTRACT(test_a_pause_does_not_count),
     CONTRACT(test_wait_comes_too_late),
 };
 const size_t contract_lanes_count = COUNT_OF(contract_lanes);
