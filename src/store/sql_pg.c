@@ -92,18 +92,20 @@ static void no_notice(void *arg, const char *text)
     (void)arg, (void)text;
 }
 
-/* What the URL does not say itself is added: a standby is refused, times are UTC, and what we gave
- * up on does not go on over there. */
+/* What the URL does not say itself is added: a standby is refused, times are UTC, what we gave up
+ * on does not go on over there, and what was answered survives a crash, whatever is usual there: a
+ * claim that is forgotten would give its generation to another node. */
 static bool pg_connect(struct sql *sql)
 {
     struct pg *pg = of(sql);
     int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
-    char options[160];
+    char options[200];
 
-    snprintf(options, sizeof options,
-             "-c TimeZone=UTC -c statement_timeout=%lld -c lock_timeout=%lld "
-             "-c idle_in_transaction_session_timeout=%lld",
-             (long long)pg->timeout_ms, (long long)pg->timeout_ms, (long long)(2 * pg->timeout_ms));
+    snprintf(
+        options, sizeof options,
+        "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=%lld -c lock_timeout=%lld "
+        "-c idle_in_transaction_session_timeout=%lld",
+        (long long)pg->timeout_ms, (long long)pg->timeout_ms, (long long)(2 * pg->timeout_ms));
     const char *const names[] = {
         "application_name", "target_session_attrs", "options", "client_encoding", "dbname", NULL};
     const char *const values[] = {"berth", "read-write", options, "UTF8", pg->url, NULL};

@@ -736,6 +736,33 @@ static void test_the_server_is_killed_and_comes_back(void **state)
     assert_false(renew.u.renew.lapsed);
 }
 
+/* A server that answers before it has written, as some do for speed, would forget in a crash who
+ * has what, and give its generation to another node. */
+static void test_a_claim_survives_a_crash(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_op op;
+
+    if (!on_pg)
+        skip();
+    deploys_rig_close(rig);
+    run_sql(pg.url, "ALTER SYSTEM SET synchronous_commit = off");
+    run_sql(pg.url, "ALTER SYSTEM SET wal_writer_delay = '10s'");
+    pg_server_kill(&pg);
+    pg_server_start(&pg);
+    deploys_rig_open(rig, pg.url, "/nowhere");
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 0).err, ERR_OK);
+    pg_server_kill(&pg);
+    deploys_rig_close(rig);
+    pg_server_start(&pg);
+    deploys_rig_open(rig, pg.url, "/nowhere");
+    op = deploys_rig_get(rig, "web");
+    assert_true(op.found && str_is(op.row.address, "n1") && op.row.generation == 1);
+    run_sql(pg.url, "ALTER SYSTEM RESET ALL");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -761,6 +788,7 @@ int main(void)
         DEPLOYS_TEST(test_the_clock_is_put_forward),
         DEPLOYS_TEST(test_what_was_a_daemon_is_not_claimed_at_once),
         DEPLOYS_TEST(test_two_claimers_race),
+        DEPLOYS_TEST(test_a_claim_survives_a_crash),
         DEPLOYS_TEST(test_the_server_is_killed_and_comes_back),
     };
 
