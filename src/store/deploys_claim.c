@@ -176,6 +176,32 @@ static bool reassign_own(struct work *work)
     return rows.count == 0 || deploys_bump(work, false);
 }
 
+/* Leases that were renewed in the future: the database's clock was set back, or another server took
+ * over whose clock is behind. Nobody has more than the whole of one left; else what a node had that
+ * was lost then would belong to nobody for as long as the clock went back. They are those that end
+ * last; who is not lost renews its own. By less than a second is no difference. */
+static bool cut_leases(struct work *work)
+{
+/* clang-format off */
+#define AHEAD(D)                                                                                   \
+    "SELECT address FROM (SELECT address, renewed_ms FROM berth_node_lease ORDER BY until_ms DESC" \
+    " LIMIT 100) AS last WHERE renewed_ms > " D##_NOW " + 1000 ORDER BY address"
+#define CUT(D)                                                                                     \
+    "UPDATE berth_node_lease SET until_ms = until_ms - renewed_ms + " D##_NOW                      \
+    ", renewed_ms = " D##_NOW " WHERE address = $1 AND renewed_ms > " D##_NOW
+    /* clang-format on */
+    static const struct sql_text ahead = DEPLOYS_BOTH(AHEAD);
+    static const struct sql_text cut = DEPLOYS_BOTH(CUT);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &ahead, &rows))
+        return false;
+    for (size_t i = 0; i < rows.count; i++)
+        if (!WORK_RUN(work, &cut, NULL, SQL_STR(sql_cell(&rows, i, 0))))
+            return false;
+    return true;
+}
+
 /* Nodes come and go under new names. What they left is of no use when it owns nothing and did not
  * end together with one that does: those are counted when more than half went at once. */
 bool deploys_forget(struct work *work, bool *ret_more)
@@ -200,7 +226,8 @@ bool deploys_forget(struct work *work, bool *ret_more)
     struct sql_rows rows;
 
     _Static_assert(TOGETHER_MS == 60000, "it stands in the statement");
-    if (!work_begin(work) || !WORK_RUN(work, &text, &rows, SQL_INT(FORGET_MS), SQL_INT(FORGET_MAX)))
+    if (!work_begin(work) || !cut_leases(work) ||
+        !WORK_RUN(work, &text, &rows, SQL_INT(FORGET_MS), SQL_INT(FORGET_MAX)))
         return false;
     for (size_t i = 0; i < rows.count; i++)
         if (!WORK_RUN(work, &copies, NULL, SQL_STR(sql_cell(&rows, i, 0))))

@@ -1,8 +1,9 @@
 /* SQLite has no clock of its own: it has this machine's. When somebody sets that one, or the
  * machine slept, nobody's lease became shorter or longer: all terms move along, in one transaction
  * with a note of how far the clock now is from the monotonic one. The note makes it happen once,
- * whichever process notices, and also when the clock was set while nobody ran. PostgreSQL is left
- * alone. */
+ * whichever process notices, and also when the clock was set while nobody ran. PostgreSQL has a
+ * clock of its own, which nothing of ours can be compared with: see renew_anew() and cut_leases().
+ */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -596,6 +596,39 @@ static void test_the_clock_is_put_forward(void **state)
     assert_true(op.err == ERR_OK && op.u.renew.count == 0);
 }
 
+/* The database's clock is set back by an hour while a node is lost: what it had waits for the end
+ * of a whole lease, not for an hour more. Somebody looks now and then, and when a server starts. */
+static void test_the_clock_is_set_back(void **state)
+{
+    static const char *const back = "UPDATE berth_node_lease SET until_ms = until_ms + 3600000,"
+                                    " renewed_ms = renewed_ms + 3600000 WHERE address <> 'n3'";
+    int64_t end_ms = clock_mono_ms() + 20000, left_ms[3];
+    struct deploys_rig *rig = *state;
+
+    deploys_rig_put(rig, "a", "run");
+    renew_as(rig, "first", LEASE_MS, false);
+    deploys_rig_claim(rig, "n1", "a", "", 0);
+    deploys_rig_renew(rig, "n2", 2 * LEASE_MS);
+    deploys_rig_renew(rig, "n3", LEASE_MS);
+    run_sql(rig->url, back);
+    deploys_rig_close(rig);
+    deploys_rig_open(rig, rig->url, "/nowhere");
+    do {
+        struct deploys_op op = deploys_rig_view(rig);
+
+        assert_true(clock_mono_ms() < end_ms);
+        assert_int_equal(op.u.view.lease_count, 3);
+        for (size_t i = 0; i < 3; i++)
+            left_ms[op.u.view.leases[i].address.at[1] - '1'] =
+                op.u.view.leases[i].until_ms - op.now_ms;
+    } while (left_ms[0] > LEASE_MS);
+    assert_in_range(left_ms[0], LEASE_MS / 2, LEASE_MS);
+    assert_in_range(left_ms[1], 2 * LEASE_MS / 2, 2 * LEASE_MS);
+    assert_in_range(left_ms[2], 1, LEASE_MS);
+    assert_int_equal(deploys_rig_claim(rig, "n2", "a", "n1", 1).refusal, DEPLOYS_LEASE_ALIVE);
+    assert_false(renew_as(rig, "first", LEASE_MS, true).u.renew.lapsed);
+}
+
 static void put_as(struct deploys_rig *rig, enum deploy_type type)
 {
     deploys_rig_put_as(rig, type, "each", "run");
@@ -786,6 +819,7 @@ int main(void)
         DEPLOYS_TEST(test_an_agent_that_does_not_say_who_it_is),
         DEPLOYS_TEST(test_two_agents_come_at_once),
         DEPLOYS_TEST(test_the_clock_is_put_forward),
+        DEPLOYS_TEST(test_the_clock_is_set_back),
         DEPLOYS_TEST(test_what_was_a_daemon_is_not_claimed_at_once),
         DEPLOYS_TEST(test_two_claimers_race),
         DEPLOYS_TEST(test_a_claim_survives_a_crash),
