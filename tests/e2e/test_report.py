@@ -79,6 +79,7 @@ class Report(Case):
         job = self.ok(self.task(server, type="talk"))
         self.ok(busy.ack(job))
         self.task(server, type="talk")
+        eventually("its refusal is counted", lambda: self.report(server)["refused"])
         report = self.counted(server, 1)
         nodes = {node["node_id"]: node for node in report["servers"]}
         self.assertEqual(figures(nodes["full"], "jobs failed attempts retried failovers"), (1, 1, 2, 1, 1))
