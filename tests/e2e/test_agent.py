@@ -79,7 +79,7 @@ class Agent:
                 raise AssertionError(f"the agent exited {self.process.returncode}:\n{self.log}")
             return "event=agent.connected" in self.log
 
-        eventually(f"agent {self.node_id} is connected", there, 20)
+        eventually(f"agent {self.node_id} is connected", there, 60)
         return self
 
     def events(self, event):
