@@ -112,10 +112,9 @@ void ledger_check(const struct ledger *ledger);
 
 /* For the verbs (ledger_*.c) only. */
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
-ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_hold,
-    ledger_adopt, ledger_wait, ledger_lanes, ledger_lane, ledger_due, ledger_node_put,
-    ledger_node_drop, ledger_nodes, ledger_counts, ledger_callback_done, ledger_breakers,
-    ledger_breaker_reset;
+ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_wait,
+    ledger_lanes, ledger_lane, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes,
+    ledger_counts, ledger_callback_done, ledger_breakers, ledger_breaker_reset;
 
 struct entry *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct entry *ledger_add(struct ledger *ledger, uint64_t id);

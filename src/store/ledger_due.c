@@ -1,4 +1,4 @@
-/* What time does: RENEW, HOLD, ADOPT and DUE, and a store that was not called for a while. */
+/* What time does: RENEW and DUE, and a store that was not called for a while. */
 #include "store/ledger.h"
 
 #include "store/journal.h"
@@ -118,43 +118,6 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
             renew_one(ledger, holder, container_of(at, struct entry, in_holder), now_ms,
                       &op->u.renew.terms);
     op->counts = holder->counts;
-}
-
-void ledger_hold(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    int64_t until = ledger_later(now_ms, op->u.hold.hold_ms);
-
-    for (size_t i = 0; i < op->u.hold.count; i++) {
-        struct entry *entry = idmap_get(&ledger->jobs, op->u.hold.ids[i]);
-
-        if (!entry || !ledger_waiting(entry) || entry->head.lane ||
-            entry->head.owner != op->u.hold.owner)
-            continue; /* it went on, or somebody adopted it */
-        if (entry->head.due_ms < until)
-            entry->head.due_ms = until;
-        ledger_place(ledger, entry);
-    }
-}
-
-void ledger_adopt(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    struct entry *entry = ledger_find(ledger, op->job);
-
-    if (!entry) {
-        op->err = ERR_NOT_FOUND;
-        return;
-    }
-    /* One's own hold may be taken again: that is a replay. */
-    if (ledger_waiting(entry) && !entry->head.lane &&
-        (entry->head.due_ms <= now_ms || entry->head.owner == op->u.hold.owner)) {
-        entry->head.owner = op->u.hold.owner;
-        entry->head.due_ms = ledger_later(now_ms, op->u.hold.hold_ms);
-        ledger_place(ledger, entry);
-        ledger_answer_record(ledger, op, entry);
-    } else {
-        op->err = ERR_STALE;
-    }
-    ledger_answer(op, entry);
 }
 
 void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)

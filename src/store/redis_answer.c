@@ -274,12 +274,10 @@ static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_
     int event = take_small(from, BREAKER_RECOVERED + 1);
     struct wire_job job = {0};
 
-    if (op->verb != STORE_ADOPT) {
-        op->u.settle.duplicate = duplicate;
-        op->u.settle.ended_lease = ended > 0;
-        op->u.settle.stopped = ended > 1;
-        op->u.settle.breaker = (enum breaker_event)event;
-    }
+    op->u.settle.duplicate = duplicate;
+    op->u.settle.ended_lease = ended > 0;
+    op->u.settle.stopped = ended > 1;
+    op->u.settle.breaker = (enum breaker_event)event;
     if (op->verb == STORE_FINISH)
         op->record = (struct store_record){0};
     return read_rest(op, from, offset_ms, &job);
@@ -409,7 +407,7 @@ static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisR
 static bool is_packed(enum store_verb verb)
 {
     return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
-           verb == STORE_FINISH || verb == STORE_ADOPT;
+           verb == STORE_FINISH;
 }
 
 unsigned wire_number(const redisReply *answer)

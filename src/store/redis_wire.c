@@ -181,22 +181,6 @@ static void write_renew(struct wire *wire, const struct store_op *op)
     }
 }
 
-static void write_hold(struct wire *wire, const struct store_op *op)
-{
-    add_int(wire, op->u.hold.owner);
-    add_int(wire, op->u.hold.hold_ms);
-    add_int(wire, (int64_t)op->u.hold.count);
-    for (size_t i = 0; i < op->u.hold.count; i++)
-        add_job(wire, op->u.hold.ids[i]);
-}
-
-static void write_adopt(struct wire *wire, const struct store_op *op)
-{
-    add_job(wire, op->job);
-    add_int(wire, op->u.hold.owner);
-    add_int(wire, op->u.hold.hold_ms);
-}
-
 static void write_wait(struct wire *wire, const struct store_op *op)
 {
     char *lane = arena_raw(&wire->arena, WIRE_LANE);
@@ -310,8 +294,6 @@ static const struct {
     void (*write)(struct wire *wire, const struct store_op *op);
 } verbs[STORE_VERB_COUNT] = {
     [STORE_RENEW] = {.letter = "N", .write = write_renew},
-    [STORE_HOLD] = {.letter = "H", .write = write_hold},
-    [STORE_ADOPT] = {.letter = "A", .write = write_adopt},
     [STORE_WAIT] = {.letter = "W", .write = write_wait},
     [STORE_DUE] = {.letter = "D", .write = write_due},
     [STORE_NODE_PUT] = {.letter = "M", .write = write_node_put},

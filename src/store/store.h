@@ -35,8 +35,6 @@ enum store_verb {
     STORE_COMMIT,      /* ACK */
     STORE_FINISH,      /* how an attempt or a job ends, see enum store_outcome */
     STORE_RENEW,       /* a node's heartbeat prolongs its running leases */
-    STORE_HOLD,        /* an instance prolongs its hold on jobs that wait in its queue */
-    STORE_ADOPT,       /* takes over a waiting job whose hold lapsed */
     STORE_WAIT,        /* a job that is held, and found no room, waits in a lane */
     STORE_LANES,       /* the lanes in which jobs wait */
     STORE_LANE,        /* the first jobs of one lane, with their records */
@@ -233,7 +231,7 @@ struct store_op {
     enum err err;         /* answer */
     uint64_t order;       /* answer: of two answers with counts the larger is the newer */
 
-    /* the job it is about: PUT, RESERVE, COMMIT, FINISH, ADOPT, JOB_GET, CALLBACK_DONE */
+    /* the job it is about: PUT, RESERVE, COMMIT, FINISH, JOB_GET, CALLBACK_DONE */
     uint64_t job;
     int attempt;     /* RESERVE: the attempt to start */
     struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not
@@ -306,12 +304,6 @@ struct store_op {
             size_t count;
             struct lease_terms terms;
         } renew;
-        struct { /* HOLD */
-            const uint64_t *ids;
-            size_t count;
-            unsigned owner;
-            int64_t hold_ms; /* also ADOPT */
-        } hold;
         /* WAIT, of `job` in `attempt`, which is to start. It is NEW, SELECTING or RETRYING, else
          * ERR_STALE; in whatever lane it was, it is in this one now, for that long.
          * The attempt of one that is RETRYING is the next one, as for RESERVE. */
@@ -419,11 +411,10 @@ struct store_op {
         } breaker;
     } u;
 
-    struct arena
-        *arena; /* where answers that need memory go; required for ADOPT, reads, want_record */
+    struct arena *arena;    /* where answers that need memory go; required for reads, want_record */
     struct store_head head; /* answer of every verb about a job; id 0 when there is no such job */
     struct store_record
-        record; /* answer: ADOPT, JOB_GET, and FINISH when the job goes on or want_record */
+        record; /* answer: JOB_GET, and FINISH when the job goes on or want_record */
     struct lease_node
         counts; /* answer: the node's counters afterwards (RESERVE: of the chosen one) */
 };

@@ -447,50 +447,6 @@ static void test_due(void **state)
     assert_int_equal(rig_due(rig, due, 8), 0);
 }
 
-static void test_hold(void **state)
-{
-    struct rig *rig = *state;
-    const uint64_t ids[] = {1, 2, 99};
-    struct store_op op = {.verb = STORE_HOLD};
-    struct store_due due[4];
-
-    rig_put(rig, 1);
-    rig_put(rig, 2);
-    op.u.hold.ids = ids;
-    op.u.hold.count = 3;
-    op.u.hold.owner = 1;
-    op.u.hold.hold_ms = 15000;
-    rig_pass(rig, 14000);
-    assert_int_equal(rig_call(rig, &op), ERR_OK);
-    rig_pass(rig, 14999);
-    assert_int_equal(rig_due(rig, due, 4), 0);
-    op.u.hold.owner = 2; /* not its own: no effect */
-    assert_int_equal(rig_call(rig, &op), ERR_OK);
-    rig_pass(rig, 1);
-    assert_int_equal(rig_due(rig, due, 4), 2);
-    op.u.hold.owner = 1; /* late, but nobody took them */
-    assert_int_equal(rig_call(rig, &op), ERR_OK);
-    assert_int_equal(rig_due(rig, due, 4), 0);
-}
-
-static void test_adopt_gives_the_record(void **state)
-{
-    struct rig *rig = *state;
-    struct store_op op = {.verb = STORE_ADOPT, .job = 1};
-
-    rig_put(rig, 1);
-    rig_pass(rig, 15000);
-    op.u.hold.owner = 7;
-    op.u.hold.hold_ms = 15000;
-    assert_int_equal(rig_call(rig, &op), ERR_OK);
-    assert_int_equal(op.record.head.owner, 7);
-    assert_int_equal(op.record.head.due_ms, rig_now_ms() + 15000);
-    assert_true(str_is(op.record.spec, "{\"type\":\"talk\",\"session_id\":\"s1\"}"));
-    assert_true(str_is(op.record.history, "[]"));
-    op = (struct store_op){.verb = STORE_ADOPT, .job = 2};
-    assert_int_equal(rig_call(rig, &op), ERR_NOT_FOUND);
-}
-
 const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_not_after),
     CONTRACT(test_what_the_candidates_said),
@@ -506,7 +462,5 @@ const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_callbacks),
     CONTRACT(test_sessions),
     CONTRACT(test_due),
-    CONTRACT(test_hold),
-    CONTRACT(test_adopt_gives_the_record),
 };
 const size_t contract_jobs_count = COUNT_OF(contract_jobs);

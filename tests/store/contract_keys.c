@@ -195,7 +195,6 @@ static void test_who_was_answered_keeps_the_job(void **state)
 static void test_an_answered_job_that_waits_is_due(void **state)
 {
     struct rig *rig = *state;
-    struct store_op adopt = {.verb = STORE_ADOPT, .job = 1, .arena = &rig->arena};
     struct store_due due[4];
 
     assert_int_equal(reserve_keyed(rig, 1, "n1", "k", 77), ERR_OK);
@@ -206,9 +205,8 @@ static void test_an_answered_job_that_waits_is_due(void **state)
     assert_int_equal(abandon(rig, 1), ERR_STALE);
     assert_int_equal(rig_due(rig, due, 4), 1);
     assert_int_equal(due[0].state, JOB_SELECTING);
-    adopt.u.hold.hold_ms = RIG_RUN_MS;
-    assert_int_equal(rig_call(rig, &adopt), ERR_OK);
     assert_int_equal(rig_reserve(rig, 1, 1, "n2"), ERR_OK);
+    assert_int_equal(rig_due(rig, due, 4), 0);
 }
 
 static void assert_key(const struct store_record *record, const char *key, uint64_t fingerprint)
@@ -225,13 +223,15 @@ static void test_key_goes_with_the_record(void **state)
 {
     const uint64_t large = 0xfedcba9876543210u; /* all of it */
     struct rig *rig = *state;
-    struct store_op adopt = {.verb = STORE_ADOPT, .job = 1, .arena = &rig->arena};
+    struct store_op wait = {.verb = STORE_WAIT, .job = 1, .attempt = 1};
 
-    adopt.u.hold.hold_ms = RIG_RUN_MS;
+    wait.u.wait.lane = 7;
+    wait.u.wait.wait_ms = RIG_WAIT_MS;
     assert_int_equal(put_keyed(rig, 1, "key with blanks", large), ERR_OK);
-    rig_pass(rig, RIG_RUN_MS);
-    assert_int_equal(rig_call(rig, &adopt), ERR_OK);
-    assert_key(&adopt.record, "key with blanks", large);
+    assert_int_equal(rig_call(rig, &wait), ERR_OK);
+    assert_int_equal(rig_lane(rig, 7, 4), ERR_OK);
+    assert_int_equal(rig->op.u.lane.count, 1);
+    assert_key(&rig->op.u.lane.items[0], "key with blanks", large);
     assert_int_equal(reserve_keyed(rig, 2, "n1", "k2", 5), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 2, 1, "n1", "X"), ERR_OK);
     assert_key(&rig->op.record, "k2", 5);

@@ -20,7 +20,7 @@ enum act {
     QUEUE_TIMEOUT,
     NO_CANDIDATE,
     RENEW,  /* all of the node's */
-    ADOPT,  /* by instance 2 */
+    DUE,    /* job: ERR_OK if a sweep finds it, else ERR_STALE */
     PASS,   /* ms, with calls all the while */
     JUMP,   /* ms, frozen */
     REOPEN, /* closed and opened again */
@@ -306,11 +306,11 @@ static const struct story stories[] = {
     {"frozen for a minute: a hold has what was left",
      {{PUT, 1, 1, NULL, ERR_OK, S_NEW, 0, 0},
       {JUMP, 60000, 0, NULL, ERR_OK, ANY, ANY, ANY},
-      {ADOPT, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
+      {DUE, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
       {PASS, 14999, 0, NULL, ERR_OK, ANY, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
+      {DUE, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
       {PASS, 1, 0, NULL, ERR_OK, ANY, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_OK, S_NEW, 0, 0}}},
+      {DUE, 1, 0, NULL, ERR_OK, S_NEW, 0, 0}}},
     {"the clock is set back: terms keep what they had left",
      {{RESERVE, 1, 1, "n1", ERR_OK, S_DISP, 1, 0},
       {JUMP, -600000, 0, NULL, ERR_OK, ANY, ANY, ANY},
@@ -358,15 +358,14 @@ static const struct story stories[] = {
       {PASS, 45000, 0, NULL, ERR_OK, ANY, ANY, ANY},
       {CANCEL, 1, 0, NULL, ERR_OK, S_FAIL, 0, 0},
       {EXPIRE, 1, 0, NULL, ERR_STALE, S_FAIL, 0, 0}}},
-    {"a job that waits: put, its hold lapses, another instance adopts it",
+    {"a job that waits: put, its hold lapses, whoever looks finds it",
      {{PUT, 1, 1, NULL, ERR_OK, S_NEW, 0, 0},
       {PUT, 1, 1, NULL, DUP, S_NEW, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
+      {DUE, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
       {PASS, 15000, 0, NULL, ERR_OK, ANY, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_OK, S_NEW, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_OK, S_NEW, 0, 0},
+      {DUE, 1, 0, NULL, ERR_OK, S_NEW, 0, 0},
       {RESERVE, 1, 1, "n1", ERR_OK, S_DISP, 1, 0},
-      {ADOPT, 1, 0, NULL, ERR_STALE, S_DISP, 1, 0}}},
+      {DUE, 1, 0, NULL, ERR_STALE, S_DISP, 1, 0}}},
     {"a time-out of the queue does not touch what left it",
      {{PUT, 1, 1, NULL, ERR_OK, S_NEW, 0, 0},
       {RESERVE, 1, 1, "n1", ERR_OK, S_DISP, 1, 0},
@@ -463,10 +462,10 @@ static const struct story stories[] = {
      {{PUT, 1, 1, NULL, ERR_OK, S_NEW, 0, 0},
       {RESERVE, 2, 1, "n1", ERR_OK, S_DISP, 1, 0},
       {FAIL, 2, 1, "n1", ERR_OK, S_RET, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
+      {DUE, 1, 0, NULL, ERR_STALE, S_NEW, 0, 0},
       {REOPEN, 0, 0, NULL, ERR_OK, ANY, 0, 0},
-      {ADOPT, 1, 0, NULL, ERR_OK, S_NEW, 0, 0},
-      {ADOPT, 2, 0, NULL, ERR_OK, S_RET, 0, 0},
+      {DUE, 1, 0, NULL, ERR_OK, S_NEW, 0, 0},
+      {DUE, 2, 0, NULL, ERR_OK, S_RET, 0, 0},
       {FAIL, 2, 1, "n1", DUP, S_RET, 0, 0},
       {RESERVE, 2, 2, "n1", ERR_OK, S_DISP, 1, 0}}},
     {"a restart: a cancelled job that still runs keeps its slot",
@@ -535,10 +534,6 @@ static enum err other_verb(struct rig *rig, const struct step *step)
     if (step->act == RENEW) {
         op.verb = STORE_RENEW;
         op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
-    } else if (step->act == ADOPT) {
-        op.verb = STORE_ADOPT;
-        op.u.hold.owner = 2;
-        op.u.hold.hold_ms = 15000;
     } else {
         op.verb = STORE_NODE_PUT;
         op.u.node_put.own = op.u.node_put.health = NODE_READY;
@@ -547,6 +542,18 @@ static enum err other_verb(struct rig *rig, const struct step *step)
     }
     rig->op = op;
     return rig_call(rig, &rig->op);
+}
+
+static enum err look_due(struct rig *rig, const struct step *step)
+{
+    struct store_due due[8];
+    size_t count = rig_due(rig, due, COUNT_OF(due));
+
+    assert_int_equal(rig_get(rig, job_of(step)), ERR_OK);
+    for (size_t i = 0; i < count; i++)
+        if (due[i].id == job_of(step))
+            return ERR_OK;
+    return ERR_STALE;
 }
 
 static enum err play(struct rig *rig, const struct step *step)
@@ -578,6 +585,8 @@ static enum err play(struct rig *rig, const struct step *step)
         return finish(rig, step, STORE_QUEUE_TIMEOUT);
     case NO_CANDIDATE:
         return finish(rig, step, STORE_NO_CANDIDATE);
+    case DUE:
+        return look_due(rig, step);
     case PASS:
         rig_pass(rig, step->job);
         return ERR_OK;

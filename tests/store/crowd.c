@@ -322,10 +322,9 @@ static void make_node_put(struct play *play, struct store_op *op)
 
 static enum store_verb pick_verb(struct play *play)
 {
-    static const enum store_verb seldom[] = {STORE_PUT,       STORE_PUT,      STORE_WAIT,
-                                             STORE_WAIT,      STORE_RENEW,    STORE_RENEW,
-                                             STORE_ADOPT,     STORE_DUE,      STORE_NODE_PUT,
-                                             STORE_NODE_DROP, STORE_BREAKERS, STORE_CALLBACK_DONE};
+    static const enum store_verb seldom[] = {
+        STORE_PUT, STORE_PUT,      STORE_WAIT,      STORE_WAIT,     STORE_RENEW,        STORE_RENEW,
+        STORE_DUE, STORE_NODE_PUT, STORE_NODE_DROP, STORE_BREAKERS, STORE_CALLBACK_DONE};
     unsigned dice = play->flood ? 0 : crowd_below(play, 100);
 
     if (odd(play, 30)) {
@@ -352,7 +351,7 @@ static int make_op(struct play *play, struct store_op *op)
     if (op->verb == STORE_NODE_DROP)
         op->node = str_of(crowd_nodes[FIXED + crowd_below(play, NODES - FIXED)]);
     if (op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_COMMIT ||
-        op->verb == STORE_WAIT || op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE)
+        op->verb == STORE_WAIT || op->verb == STORE_CALLBACK_DONE)
         slot = pick_job(play, op->verb);
     if (op->verb == STORE_PUT)
         make_put_lane(play, op, slot);
@@ -362,12 +361,8 @@ static int make_op(struct play *play, struct store_op *op)
         make_reserve(play, op, slot);
     if (op->verb == STORE_COMMIT)
         make_commit(play, op, slot);
-    if (op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE)
+    if (op->verb == STORE_CALLBACK_DONE)
         op->job = play->ids[slot];
-    if (op->verb == STORE_ADOPT) {
-        op->u.hold.owner = OWNER + crowd_below(play, 2);
-        op->u.hold.hold_ms = HOLD_MS;
-    }
     return slot;
 }
 

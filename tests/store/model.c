@@ -70,8 +70,7 @@ static void create(struct model_job *job, uint64_t id)
                               .attempt = 1,
                               .max_attempts = max_attempts,
                               .timeout_ms = timeout_ms,
-                              .node = -1,
-                              .owner = 1};
+                              .node = -1};
 }
 
 /* The one that comes next after `last`; NULL is before the first. */
@@ -254,7 +253,6 @@ static void wait_again(struct model *model, struct model_job *job, enum job_stat
 {
     job->state = state;
     job->lane = 0;
-    job->owner = 1;
     job->hold_ms = model->now_ms + hold_ms;
     if (state == JOB_SELECTING)
         job->node = -1;
@@ -361,18 +359,6 @@ struct model_answer model_finish(struct model *model, struct model_job *job,
     if (outcome <= STORE_SEND_FAILED)
         return finish_by_node(model, job, outcome, attempt, node, left, hold_ms);
     return end_job(model, job, outcome);
-}
-
-struct model_answer model_adopt(struct model *model, struct model_job *job, unsigned owner,
-                                int64_t hold_ms)
-{
-    if (!job->id)
-        return answer(ERR_NOT_FOUND);
-    if (!waiting(job) || job->lane || (job->hold_ms > model->now_ms && job->owner != owner))
-        return answer(ERR_STALE);
-    job->owner = owner;
-    job->hold_ms = model->now_ms + hold_ms;
-    return answer(ERR_OK);
 }
 
 void model_new_epoch(struct model *model, int node, bool keeps_runs)

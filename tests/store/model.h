@@ -25,7 +25,6 @@ struct model_job {
     int64_t hold_ms;              /* until when; or the end of its time to wait in its lane */
     uint64_t lane;
     int priority;
-    unsigned owner;
     int ended_by; /* enum store_outcome of the call that made it final */
     struct {
         int attempt;
@@ -75,8 +74,6 @@ struct model_answer model_commit(struct model *model, struct model_job *job, int
 struct model_answer model_finish(struct model *model, struct model_job *job,
                                  enum store_outcome outcome, int attempt, int node, bool left,
                                  int64_t hold_ms);
-struct model_answer model_adopt(struct model *model, struct model_job *job, unsigned owner,
-                                int64_t hold_ms);
 void model_renew(struct model *model, int node);
 /* It is lost (what it runs goes on), or back without its runs. */
 void model_new_epoch(struct model *model, int node, bool keeps_runs);

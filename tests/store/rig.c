@@ -34,7 +34,7 @@ void rig_pass(struct rig *rig, int64_t ms)
 
     while (ms > 0) {
         int64_t step = ms < STEP_MS ? ms : STEP_MS;
-        struct store_op op = {.verb = STORE_HOLD};
+        struct store_op op = {RIG_NOTHING};
 
         rig_jump(step);
         rig_call(rig, &op);

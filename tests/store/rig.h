@@ -26,6 +26,9 @@ struct rig {
     size_t story;       /* contract.c: which story is told */
 };
 
+/* A call about nothing, which answers ERR_NOT_FOUND: a heartbeat of a node that nobody knows. */
+#define RIG_NOTHING .verb = STORE_RENEW, .node = STR("nobody")
+
 /* The clock every rig uses. */
 int64_t rig_now_ms(void);
 void rig_clock_set(int64_t now_ms);

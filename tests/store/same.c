@@ -139,7 +139,7 @@ void same_answer(const struct store_op *a, const struct store_op *b)
         same_put(a, b);
     if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH)
         same_settle(a, b);
-    if (a->verb == STORE_FINISH || a->verb == STORE_ADOPT)
+    if (a->verb == STORE_FINISH)
         same_record(a, &a->record, &b->record, false);
     if (a->verb == STORE_RENEW)
         for (size_t i = 0; i < a->u.renew.count; i++)

@@ -311,7 +311,7 @@ static void test_no_sync_without_a_change(void **state)
     before = faultvfs_syncs();
     renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     assert_int_equal(rig_call(rig, &renew), ERR_OK);
-    rig_pass(rig, 4000); /* HOLD */
+    rig_pass(rig, 4000);
     assert_int_equal(rig_due(rig, due, 4), 0);
     rig_counts(rig, "n1");
     assert_int_equal(rig_reserve(rig, 9, 1, "nowhere"), ERR_ALL_FULL);
@@ -536,7 +536,7 @@ static void test_too_much_in_flight(void **state)
     for (int i = 0; i < 3; i++) {
         waiting[i] = (struct waiting){.left = &left, .down = &down};
         waiting[i].op =
-            (struct store_op){.verb = STORE_HOLD, .reply_to = &rig->desk.inbox, .done = counted};
+            (struct store_op){RIG_NOTHING, .reply_to = &rig->desk.inbox, .done = counted};
         errs[i] = store_send(rig->store, &waiting[i].op);
         left += errs[i] == ERR_OK;
         assert_true(errs[i] == ERR_OK || errs[i] == ERR_BUSY);

@@ -323,17 +323,6 @@ static void call_finish(struct play *play, struct call *call)
     play->timed_out += outcome == STORE_QUEUE_TIMEOUT && !call->want.err && !call->want.duplicate;
 }
 
-static void call_adopt(struct play *play, struct call *call)
-{
-    struct store_op *op = &call->op;
-
-    op->verb = STORE_ADOPT;
-    op->job = id_of(play, call->job);
-    op->u.hold.owner = 1 + below(play, 3);
-    op->u.hold.hold_ms = HOLD_MS;
-    call->want = model_adopt(&play->model, call->job, op->u.hold.owner, HOLD_MS);
-}
-
 static void call_node(struct play *play, struct call *call)
 {
     int at = (int)below(play, MODEL_NODES);
@@ -373,10 +362,8 @@ static void make_call(struct play *play, struct call *call)
         call_finish(play, call);
     else if (dice < 85)
         call_put(play, call);
-    else if (dice < 89)
-        call_wait(play, call);
     else if (dice < 91)
-        call_adopt(play, call);
+        call_wait(play, call);
     else if (dice < 93)
         call_lane(play, call);
     else if (dice < 95)

@@ -37,7 +37,6 @@ struct side {
     struct store_op op;
     struct store_run runs[RUNS];
     struct store_due due[DUES];
-    uint64_t ids[RUNS];
     struct play *play;
 };
 
@@ -290,23 +289,6 @@ static void make_node_put(struct play *play, struct store_op *op)
     op->u.node_put.if_epoch = chance(play, 4) ? 1 + below(play, 3) : 0;
 }
 
-static void make_hold(struct play *play, struct call *call)
-{
-    size_t count = below(play, RUNS + 1);
-    unsigned owner = 1 + below(play, 2);
-
-    for (size_t i = 0; i < count; i++)
-        call->sides[0].ids[i] = call->sides[1].ids[i] = play->ids[pick_job(play, STORE_HOLD)];
-    for (int k = 0; k < 2; k++) {
-        struct store_op *op = &call->sides[k].op;
-
-        op->u.hold.ids = call->sides[k].ids;
-        op->u.hold.count = count;
-        op->u.hold.owner = owner;
-        op->u.hold.hold_ms = HOLD_MS;
-    }
-}
-
 static void make_due(struct play *play, struct call *call)
 {
     for (int k = 0; k < 2; k++) {
@@ -321,15 +303,14 @@ struct share {
 };
 
 static const struct share mix[] = {
-    {STORE_RESERVE, 26}, {STORE_COMMIT, 16},       {STORE_FINISH, 29},   {STORE_PUT, 5},
-    {STORE_WAIT, 3},     {STORE_RENEW, 4},         {STORE_HOLD, 2},      {STORE_ADOPT, 3},
-    {STORE_DUE, 2},      {STORE_NODE_PUT, 5},      {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2},
-    {STORE_BREAKERS, 1}, {STORE_BREAKER_RESET, 1},
+    {STORE_RESERVE, 26},  {STORE_COMMIT, 16},       {STORE_FINISH, 29},  {STORE_PUT, 5},
+    {STORE_WAIT, 4},      {STORE_RENEW, 8},         {STORE_DUE, 2},      {STORE_NODE_PUT, 5},
+    {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1}, {STORE_BREAKER_RESET, 1},
 };
 
 static const struct share calm_mix[COUNT_OF(mix)] = {
-    {STORE_RESERVE, 34}, {STORE_COMMIT, 30}, {STORE_FINISH, 30},  {STORE_PUT, 1},
-    {STORE_RENEW, 2},    {STORE_HOLD, 1},    {STORE_NODE_PUT, 1},
+    {STORE_RESERVE, 34}, {STORE_COMMIT, 30}, {STORE_FINISH, 30},
+    {STORE_PUT, 1},      {STORE_RENEW, 3},   {STORE_NODE_PUT, 1},
 };
 
 static enum store_verb pick_verb(struct play *play)
@@ -350,8 +331,7 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
 {
     bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE ||
                      op->verb == STORE_COMMIT || op->verb == STORE_FINISH ||
-                     op->verb == STORE_ADOPT || op->verb == STORE_CALLBACK_DONE ||
-                     op->verb == STORE_WAIT;
+                     op->verb == STORE_CALLBACK_DONE || op->verb == STORE_WAIT;
 
     call->slot = about_job ? pick_job(play, op->verb) : -1;
     if (op->verb == STORE_PUT)
@@ -371,10 +351,6 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
     else if (op->verb == STORE_BREAKER_RESET) {
         op->node = str_of(names[below(play, FIXED)]);
         op->u.breaker.type = str_of(types[below(play, COUNT_OF(types))]);
-    } else if (op->verb == STORE_ADOPT) {
-        op->job = play->ids[call->slot];
-        op->u.hold.owner = 1 + below(play, 2);
-        op->u.hold.hold_ms = HOLD_MS;
     } else if (op->verb == STORE_CALLBACK_DONE) {
         op->job = play->ids[call->slot];
         op->u.callback.given_up = chance(play, 2);
@@ -397,8 +373,6 @@ static void make_call(struct play *play, struct call *call)
     }
     if (op.verb == STORE_RENEW)
         make_renew(play, call);
-    else if (op.verb == STORE_HOLD)
-        make_hold(play, call);
     else if (op.verb == STORE_DUE)
         make_due(play, call);
 }

@@ -32,16 +32,6 @@ function readers.N()
   return op
 end
 
-function readers.H()
-  local op = {owner = number(), hold = number()}
-  op.ids = texts(number())
-  return op
-end
-
-function readers.A()
-  return {job = text(), owner = number(), hold = number()}
-end
-
 function readers.W()
   return {job = text(), attempt = number(), lane = text(), priority = number(), wait = number(),
     lane_max = number()}
@@ -198,7 +188,6 @@ end
 local function note_records(op, jobs, nodes)
   if op.job then jobs[#jobs + 1] = op.job end
   if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end
-  if op.ids then for k = 1, #op.ids do jobs[#jobs + 1] = op.ids[k] end end
   if op.node then nodes[#nodes + 1] = op.node end
 end
 

@@ -1,5 +1,4 @@
--- Nodes and time: NODE_PUT, NODE_DROP, RENEW, HOLD, ADOPT and DUE, as store/ledger_node.c and
--- ledger_due.c have them.
+-- Nodes and time: NODE_PUT, NODE_DROP, RENEW and DUE, as store/ledger_node.c and ledger_due.c have them.
 local function tell_changed(id)
   U.told[#U.told + 1] = id
 end
@@ -165,37 +164,6 @@ function verbs.N(op)
     for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
   end
   return {ERR.OK, false, node_counts(n), concat(unknown)}
-end
-
-function verbs.H(op)
-  local until_ms = later(U.clock, op.hold)
-  for i = 1, #op.ids do
-    local j = job_get(op.ids[i])
-    if j and is_waiting(j) and j.lane == NO_LANE and j.owner == op.owner then
-      if j.due < until_ms then j.due = until_ms end
-      job_place(j)
-    end
-  end
-  return {ERR.OK, false, false}
-end
-
-function verbs.A(op)
-  local answer = new_answer()
-  local j = job_get(op.job)
-  if not j then
-    answer.err = ERR.NOT_FOUND
-    return settled_answer(answer)
-  end
-  -- One's own hold may be taken again: that is a replay.
-  if is_waiting(j) and j.lane == NO_LANE and (j.due <= U.clock or j.owner == op.owner) then
-    j.owner, j.due = op.owner, later(U.clock, op.hold)
-    job_place(j)
-    answer_record(answer, j)
-  else
-    answer.err = ERR.STALE
-  end
-  answer.head = head_of(j)
-  return settled_answer(answer)
 end
 
 function verbs.D(op)
