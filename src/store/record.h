@@ -2,7 +2,7 @@
  * all that the function library knows of them (lua/tables.c makes it) come from these rows, so they
  * cannot disagree. A record begins with its format, a byte; numbers follow, little end first and
  * nothing between, then texts, each with a zero behind it, and then one text without: the result of
- * a job; of a node it is empty.
+ * a job; of a node the stamps of epochs that are over.
  *
  *   ROW(name, kind, part, since, plain)
  *
@@ -31,6 +31,7 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(attempt, U8, first, 2, GIVEN)                                                              \
     ROW(ran_out, U8, first, 2, 0) /* the lease that ran out and was not settled yet */             \
     ROW(probe, BOOL, first, 2, 0)                                                                  \
+    ROW(apart, BOOL, first, 2, 0)   /* its node's stamp does not renew it, see lua/lease.lua */    \
     ROW(place, U8, first, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                     \
     ROW(told, U8, first, 2, GIVEN)  /* where its ended attempts stand */                           \
     ROW(callback, U8, first, 2, GIVEN)                                                             \
@@ -70,7 +71,10 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(known, BOOL, facts, 2, GIVEN)                                                              \
     ROW(runs_from, U32, facts, 2, GIVEN) /* runs of this epoch and later ones count */             \
     ROW(registered, I64, facts, 2, GIVEN)                                                          \
-    ROW(version, I64, facts, 2, GIVEN)
+    ROW(version, I64, facts, 2, GIVEN)                                                             \
+    ROW(apart, I32, facts, 2, GIVEN)       /* runs that its stamp does not renew */                \
+    ROW(task_until, TIME, facts, 2, GIVEN) /* its stamp: so long it renewed them */                \
+    ROW(f2f_until, TIME, facts, 2, GIVEN)  /* and those of face-to-face jobs */
 
 /* `meta.state`: what every call reads and writes. */
 #define STATE_RECORD(ROW)                                                                          \

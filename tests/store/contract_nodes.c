@@ -390,13 +390,163 @@ static void test_leases_by_type(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 2);
 }
 
+/* More than a store looks at in one call may come due at once: a heartbeat that is the first to
+ * come then is answered as exactly as any. */
+enum { MANY = 1500 };
+
+static void many_run(struct rig *rig, struct store_run *runs, int64_t timeout_ms)
+{
+    assert_int_equal(rig_node(rig, "x", MANY, NODE_READY), ERR_OK);
+    for (int i = 0; i < MANY; i++) {
+        struct store_op op = contract_reserve((uint64_t)i + 1, "x");
+
+        op.u.put.timeout_ms = timeout_ms;
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        assert_int_equal(rig_commit(rig, (uint64_t)i + 1, 1, "x"), ERR_OK);
+        runs[i] = (struct store_run){.id = (uint64_t)i + 1, .attempt = 1};
+    }
+}
+
+/* Lists them (NULL: does not); how many of them it does not know. */
+static int renew_many(struct rig *rig, struct store_run *runs)
+{
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("x")};
+    int unknown = 0;
+
+    op.u.renew.runs = runs;
+    op.u.renew.count = runs ? MANY : 0;
+    op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    for (int i = 0; runs && i < MANY; i++)
+        unknown += runs[i].unknown;
+    return unknown;
+}
+
+/* A few calls see all of them. */
+static size_t due_many(struct rig *rig)
+{
+    struct store_due due[2 * MANY];
+    size_t count = 0;
+
+    for (int i = 0; i < 8; i++)
+        count = rig_due(rig, due, COUNT_OF(due));
+    return count;
+}
+
+static void test_many_that_ran_out_are_not_revived(void **state)
+{
+    struct store_run runs[MANY];
+    struct rig *rig = *state;
+
+    many_run(rig, runs, 0);
+    rig_pass(rig, RIG_RUN_MS - 1000);
+    assert_int_equal(due_many(rig), 0);
+    rig_jump(1000);
+    assert_int_equal(renew_many(rig, runs), MANY);
+    assert_int_equal(due_many(rig), MANY);
+    assert_int_equal(rig_counts(rig, "x").running, 0);
+}
+
+static void test_many_that_ran_out_unlisted(void **state)
+{
+    struct store_run runs[MANY];
+    struct rig *rig = *state;
+
+    many_run(rig, runs, 0);
+    rig_pass(rig, 20000);
+    assert_int_equal(renew_many(rig, runs), 0);
+    rig_pass(rig, RIG_RUN_MS - 1000);
+    assert_int_equal(due_many(rig), 0);
+    rig_jump(1000);
+    renew_many(rig, NULL);
+    assert_int_equal(due_many(rig), MANY);
+    assert_int_equal(renew_many(rig, runs), MANY);
+}
+
+static void test_many_at_their_time_out(void **state)
+{
+    enum { TIMEOUT_MS = 40000, STOP_MS = 1000 };
+    struct store_run runs[MANY];
+    struct rig *rig = *state;
+
+    many_run(rig, runs, TIMEOUT_MS);
+    rig_pass(rig, TIMEOUT_MS);
+    assert_int_equal(renew_many(rig, runs), 0);
+    assert_int_equal(due_many(rig), 0);
+    rig_jump(STOP_MS);
+    assert_int_equal(renew_many(rig, runs), MANY);
+    assert_int_equal(due_many(rig), MANY);
+}
+
+static void test_many_go_on(void **state)
+{
+    struct store_run runs[MANY];
+    struct rig *rig = *state;
+
+    many_run(rig, runs, 0);
+    rig_pass(rig, RIG_RUN_MS - 1000);
+    assert_int_equal(renew_many(rig, runs), 0);
+    rig_jump(1000);
+    assert_int_equal(renew_many(rig, runs), 0);
+    assert_int_equal(due_many(rig), 0);
+    rig_pass(rig, RIG_RUN_MS - 1);
+    assert_int_equal(due_many(rig), 0);
+    assert_int_equal(rig_counts(rig, "x").running, MANY);
+    rig_pass(rig, 1);
+    assert_int_equal(due_many(rig), MANY);
+}
+
+/* What a heartbeat leaves out has the term it had, however many those are; the next that has it
+ * renews it again. */
+static void test_half_of_many_is_listed(void **state)
+{
+    static const size_t listed[] = {1000, 300}; /* more than are left out, then fewer */
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("x")};
+    struct store_run runs[MANY];
+    struct rig *rig = *state;
+
+    many_run(rig, runs, 0);
+    for (size_t i = 0; i < COUNT_OF(listed); i++) {
+        op = (struct store_op){.verb = STORE_RENEW, .node = STR("x")};
+        rig_pass(rig, 4000);
+        op.u.renew.runs = runs;
+        op.u.renew.count = listed[i];
+        op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        for (size_t k = 0; k < listed[i]; k++)
+            assert_false(runs[k].unknown);
+    }
+    rig_pass(rig, RIG_RUN_MS - 8000 - 1);
+    assert_int_equal(due_many(rig), 0);
+    rig_pass(rig, 1);
+    assert_int_equal(due_many(rig), MANY - listed[0]);
+    rig_pass(rig, 4000);
+    assert_int_equal(due_many(rig), MANY - listed[1]);
+    assert_int_equal(renew_many(rig, runs), MANY - listed[1]);
+    rig_pass(rig, RIG_RUN_MS - 1);
+    assert_int_equal(due_many(rig), MANY - listed[1]);
+    rig_pass(rig, 1);
+    assert_int_equal(due_many(rig), MANY);
+}
+
 const struct CMUnitTest contract_nodes[] = {
-    CONTRACT(test_register_and_change),  CONTRACT(test_put_of_nobody),
-    CONTRACT(test_epoch_is_guarded),     CONTRACT(test_drop),
-    CONTRACT(test_spare_slots),          CONTRACT(test_answers_have_an_order),
-    CONTRACT(test_renew_list),           CONTRACT(test_counts_without_facts),
-    CONTRACT(test_long_beside_short),    CONTRACT(test_few_of_many_are_left),
-    CONTRACT(test_lost_keeps_what_runs), CONTRACT(test_lost_again_revives_nothing),
+    CONTRACT(test_register_and_change),
+    CONTRACT(test_put_of_nobody),
+    CONTRACT(test_epoch_is_guarded),
+    CONTRACT(test_drop),
+    CONTRACT(test_spare_slots),
+    CONTRACT(test_answers_have_an_order),
+    CONTRACT(test_renew_list),
+    CONTRACT(test_counts_without_facts),
+    CONTRACT(test_long_beside_short),
+    CONTRACT(test_few_of_many_are_left),
+    CONTRACT(test_lost_keeps_what_runs),
+    CONTRACT(test_lost_again_revives_nothing),
     CONTRACT(test_leases_by_type),
+    CONTRACT(test_many_that_ran_out_are_not_revived),
+    CONTRACT(test_many_that_ran_out_unlisted),
+    CONTRACT(test_many_at_their_time_out),
+    CONTRACT(test_many_go_on),
+    CONTRACT(test_half_of_many_is_listed),
 };
 const size_t contract_nodes_count = COUNT_OF(contract_nodes);

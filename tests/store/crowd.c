@@ -280,16 +280,36 @@ static int make_finish(struct play *play, struct store_op *op)
     return slot;
 }
 
+/* What the node runs, with luck all of it: then one stamp renews them all in Redis. */
+static size_t list_runs(struct play *play, const char *node, struct store_run *runs)
+{
+    unsigned lacks_one_in = odd(play, 2) ? 1 + crowd_below(play, 16) : 0; /* 0: none */
+    size_t count = 0;
+
+    for (int slot = 0; slot < JOBS; slot++) {
+        const struct store_head *head = &play->heads[slot];
+
+        if (head->id && head->lease == LEASE_RUNNING && strcmp(head->node, node) == 0 &&
+            !(lacks_one_in && crowd_chance(play, lacks_one_in)))
+            runs[count++] = (struct store_run){.id = head->id, .attempt = head->attempt};
+    }
+    return count;
+}
+
 static void make_renew(struct play *play, struct call *call)
 {
-    const char *node = crowd_nodes[crowd_below(play, NODES)];
-    bool all = crowd_chance(play, 2);
-    size_t count = crowd_below(play, RUNS + 1);
+    const char *node = crowd_nodes[some_place(play, NODES)];
+    bool all = crowd_chance(play, 4);
+    size_t count = odd(play, 4) ? 0 : list_runs(play, node, call->sides[0].runs);
+    size_t strangers = odd(play, 4) ? crowd_below(play, STRANGERS + 1) : 0;
+    struct lease_terms terms = {RIG_RUN_MS, RIG_F2F_MS};
 
-    for (size_t i = 0; i < count; i++) {
+    if (odd(play, 10))
+        terms = (struct lease_terms){crowd_below(play, 60000), crowd_below(play, 20000)};
+    for (size_t i = 0; i < strangers; i++) {
         int slot = (int)crowd_below(play, JOBS);
 
-        call->sides[0].runs[i] = (struct store_run){
+        call->sides[0].runs[count++] = (struct store_run){
             .id = play->ids[slot], .attempt = play->heads[slot].id ? play->heads[slot].attempt : 1};
     }
     memcpy(call->sides[1].runs, call->sides[0].runs, sizeof call->sides[0].runs);
@@ -299,7 +319,7 @@ static void make_renew(struct play *play, struct call *call)
         op->node = str_of(node);
         op->u.renew.runs = all ? NULL : call->sides[k].runs;
         op->u.renew.count = all ? 0 : count;
-        op->u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+        op->u.renew.terms = terms;
     }
 }
 
@@ -327,6 +347,8 @@ static enum store_verb pick_verb(struct play *play)
         STORE_DUE, STORE_NODE_PUT, STORE_NODE_DROP, STORE_BREAKERS, STORE_CALLBACK_DONE};
     unsigned dice = play->flood ? 0 : crowd_below(play, 100);
 
+    if (!play->flood && crowd_chance(play, play->tame ? 400 : 40))
+        return STORE_RENEW;
     if (odd(play, 30)) {
         enum store_verb verb = seldom[crowd_below(play, COUNT_OF(seldom))];
 

@@ -11,7 +11,8 @@
 enum {
     JOBS = 300,
     NODES = 24,
-    RUNS = 24,
+    STRANGERS = 24, /* runs that a heartbeat lists beside those of its node, at most */
+    RUNS = JOBS + STRANGERS,
     LANES = 5,
     DUES = 4096,  /* more than there ever are: which of too many are told first is not promised */
     EMBEDDED = 0, /* of the sides and the rigs */

@@ -1,6 +1,6 @@
 /* No call's work grows with the number of jobs: commands, their arguments and what they answer are
  * counted by the library (`meta.work`), at 10, 1,000 and 10,000 active jobs. STORE_JOBS: the most.
- */
+ * A heartbeat lists its runs, so that grows; but it reads and writes none of their records. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -13,18 +13,26 @@ enum {
     SLOTS = 1000000,
     DUES = 64,
     LANE = 77,
+    LACKS = 3,
+    RENEW_WORK = 400,  /* beside the runs: each is asked for, and there is an answer */
+    RENEW_RECORDS = 8, /* of those that a list lacked, or has again */
 };
 
 static struct redis_server server;
 
 static void work_begin(void)
 {
-    redis_say(server.port, "HSET sched:{f}:meta work 0");
+    redis_say(server.port, "HSET sched:{f}:meta work 0 asked 0 records 0");
+}
+
+static long work_of(const char *name)
+{
+    return strtol(redis_say(server.port, "HGET sched:{f}:meta %s", name), NULL, 10);
 }
 
 static void work_end(long jobs, const char *what)
 {
-    long work = strtol(redis_say(server.port, "HGET sched:{f}:meta work"), NULL, 10);
+    long work = work_of("work");
 
     print_message("%ld jobs, %s: %ld\n", jobs, what, work);
     if (work > WORK_MAX)
@@ -114,6 +122,70 @@ static void play(long jobs)
     rig_done(&rig);
 }
 
+/* Of what a list names the node's leases are asked; if it lacks some, all of them are read. The
+ * last ones are `strangers`, which nobody knows. */
+static void renew(struct rig *rig, struct store_run *runs, long count, long strangers,
+                  const char *what, bool reads_all)
+{
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
+    long work, records;
+
+    op.u.renew.runs = runs;
+    op.u.renew.count = (size_t)count;
+    op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    rig_jump(100);
+    work_begin();
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    work = work_of("asked") - (reads_all ? 4 : 2) * count;
+    records = work_of("records");
+    print_message("%ld runs, RENEW, %s: %ld beside the list, %ld records\n", count, what, work,
+                  records);
+    for (long i = 0; runs && i < count; i++)
+        assert_int_equal(runs[i].unknown, i >= count - strangers);
+    if (work > RENEW_WORK || records > RENEW_RECORDS)
+        fail_msg("%ld runs, RENEW, %s: %ld beside the list, %ld records", count, what, work,
+                 records);
+}
+
+static void play_renew(long count)
+{
+    static char url[64];
+    struct rig rig;
+    struct store_run *runs = calloc((size_t)count + LACKS, sizeof *runs);
+
+    redis_say(server.port, "FLUSHALL");
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", server.port);
+    rig_init(&rig);
+    rig.config.url = url;
+    rig.config.timeout_ms = 20000;
+    rig_open(&rig);
+    assert_int_equal(rig_node(&rig, "n1", SLOTS, NODE_READY), ERR_OK);
+    for (long i = 0; i < count + LACKS; i++) {
+        runs[i] = (struct store_run){.id = (uint64_t)i + 1, .attempt = 1};
+        if (i >= count)
+            continue;
+        assert_int_equal(rig_reserve(&rig, runs[i].id, 1, "n1"), ERR_OK);
+        assert_int_equal(rig_commit(&rig, runs[i].id, 1, "n1"), ERR_OK);
+    }
+    renew(&rig, runs, count, 0, "all of them", false);
+    renew(&rig, runs, count + LACKS, LACKS, "and some that nobody knows", false);
+    renew(&rig, runs, count - LACKS, 0, "some are missing", true);
+    renew(&rig, runs, count, 0, "they are back", false);
+    renew(&rig, runs, count, 0, "all of them again", false);
+    renew(&rig, NULL, 0, 0, "without a list", false);
+    rig_done(&rig);
+    free(runs);
+}
+
+static void test_no_heartbeat_grows(void **state)
+{
+    const char *given = getenv("STORE_JOBS");
+
+    play_renew(10);
+    play_renew(1000);
+    play_renew(given ? strtol(given, NULL, 10) : JOBS_DEFAULT);
+}
+
 static void test_no_call_grows(void **state)
 {
     const char *given = getenv("STORE_JOBS");
@@ -126,7 +198,8 @@ static void test_no_call_grows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_grows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_grows),
+                                       cmocka_unit_test(test_no_heartbeat_grows)};
     int failed;
 
     redis_server_start(&server);

@@ -18,7 +18,8 @@ enum {
     FIXED = 6, /* the first nodes never leave; only they get work that has a type */
     ROUND = 32,
     CALM_SHARE = 5, /* rounds are short then */
-    RUNS = 5,
+    STRANGERS = 5,  /* runs that a heartbeat lists beside those of its node, at most */
+    RUNS = JOBS + STRANGERS,
     DUES = 2 * JOBS + 8,
     COOLDOWN_MS = 20000,
     HOLD_MS = 15000,
@@ -205,6 +206,13 @@ static void make_wait(struct play *play, struct store_op *op, int slot)
     op->u.wait.lane_max = chance(play, 2) ? LANE_MAX : 0;
 }
 
+static struct lease_terms some_terms(struct play *play, unsigned one_in)
+{
+    if (!chance(play, one_in))
+        return (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    return (struct lease_terms){below(play, 2 * RIG_RUN_MS), below(play, 2 * RIG_F2F_MS)};
+}
+
 static void make_commit(struct play *play, struct store_op *op, int slot)
 {
     const struct store_head *head = &play->heads[slot];
@@ -212,7 +220,7 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
     op->job = play->ids[slot];
     op->attempt = head->id && !chance(play, 10) ? head->attempt : 1 + (int)below(play, 3);
     op->node = str_of(some_node(play, head));
-    op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    op->u.settle.terms = some_terms(play, play->calm ? 50 : 6);
     op->u.settle.stop_grace_ms = 1000;
 }
 
@@ -247,18 +255,38 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     op->u.settle.want_record = chance(play, play->calm ? 20 : 4);
 }
 
+/* What the node runs, with luck all of it: then one stamp renews them all in Redis. */
+static size_t list_runs(struct play *play, const char *node, struct store_run *runs)
+{
+    unsigned lacks_one_in = chance(play, 2) ? 0 : 1 + below(play, 8); /* 0: none */
+    size_t count = 0;
+
+    for (int slot = 0; slot < JOBS; slot++) {
+        const struct store_head *head = &play->heads[slot];
+
+        if (head->id && head->lease == LEASE_RUNNING && strcmp(head->node, node) == 0 &&
+            !(lacks_one_in && chance(play, lacks_one_in)))
+            runs[count++] = (struct store_run){.id = head->id, .attempt = head->attempt};
+    }
+    return count;
+}
+
 static void make_renew(struct play *play, struct call *call)
 {
     const char *node = names[below(play, NODES)];
-    bool all = chance(play, 2);
-    size_t count = below(play, RUNS + 1);
+    bool all = chance(play, 4);
+    size_t count = chance(play, 4) ? 0 : list_runs(play, node, call->sides[0].runs);
+    size_t strangers = chance(play, 2) ? below(play, STRANGERS + 1) : 0;
+    struct lease_terms terms = some_terms(play, 6);
 
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < strangers; i++) {
         int slot = pick_job(play, STORE_RENEW);
 
-        call->sides[0].runs[i] = (struct store_run){
+        call->sides[0].runs[count++] = (struct store_run){
             .id = play->ids[slot], .attempt = play->heads[slot].id ? play->heads[slot].attempt : 1};
     }
+    if (count > 0 && chance(play, 20))
+        call->sides[0].runs[below(play, (unsigned)count)].attempt++;
     memcpy(call->sides[1].runs, call->sides[0].runs, sizeof call->sides[0].runs);
     for (int k = 0; k < 2; k++) {
         struct store_op *op = &call->sides[k].op;
@@ -266,7 +294,7 @@ static void make_renew(struct play *play, struct call *call)
         op->node = str_of(node);
         op->u.renew.runs = all ? NULL : call->sides[k].runs;
         op->u.renew.count = all ? 0 : count;
-        op->u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+        op->u.renew.terms = terms;
     }
 }
 

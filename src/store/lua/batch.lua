@@ -187,7 +187,6 @@ end
 
 local function note_records(op, jobs, nodes)
   if op.job then jobs[#jobs + 1] = op.job end
-  if op.runs then for k = 1, #op.runs do jobs[#jobs + 1] = op.runs[k] end end
   if op.node then nodes[#nodes + 1] = op.node end
 end
 

@@ -7,23 +7,29 @@ local AUDIT_NODE, AUDIT_MAX = 2048, 512 -- leases: a node with more is not recou
 
 -- The auditor of ruling 5: recounts a node from its leases. Answers what it put right, and how many there are.
 local function audit_node(n)
-  local count = call('SCARD', KEY .. 'h:' .. n.id)
+  local count = call('HLEN', KEY .. 'h:' .. n.id)
   if count > AUDIT_NODE then return 0, 1 end
-  local reserved, running, repairs = 0, 0, 0
-  local ids = count > 0 and call('SMEMBERS', KEY .. 'h:' .. n.id) or {}
+  local reserved, running, apart, repairs = 0, 0, 0, 0
+  local held, ids = count > 0 and call('HGETALL', KEY .. 'h:' .. n.id) or {}, {}
+  for i = 1, #held, 2 do ids[#ids + 1] = held[i] end
   jobs_prefetch(ids)
-  for _, id in ipairs(ids) do
+  for i, id in ipairs(ids) do
     local j = job_get(id)
     if not j or j.lease == NONE or j.node ~= n.id then
       holds_of(n.id)[id] = false
     elseif not is_orphaned(j) then
       if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
+      if j.apart then apart = apart + 1 end
+      if held[2 * i] ~= stamps.value(j) then
+        holds_of(n.id)[id], repairs = stamps.value(j), repairs + 1
+      end
     end
   end
   if reserved ~= n.reserved then repairs = repairs + 1 end
   if running ~= n.running then repairs = repairs + 1 end
+  if apart ~= n.apart then repairs = repairs + 1 end
   if repairs > 0 then
-    n.reserved, n.running = reserved, running
+    n.reserved, n.running, n.apart = reserved, running, apart
     node_changed(n)
   end
   return repairs, count

@@ -16,6 +16,7 @@ local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
+local APART = stamps.APART
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
 
@@ -165,7 +166,8 @@ local never_ran, ended_now -- a `ran` and `times`
 
 -- A phase is what jobs have in common that took the same step in the same batch: a record is `head`,
 -- whose last parts are `ran`, from when to when it may run, and `made`; and `back`, which begins with
--- `about`. `limit` is how long it may run, `due` when its lease ends, `stage` what may come next.
+-- `about`. `limit` is how long it may run, `due` when its lease ends by its own term (`reach`: no stamp of its node that
+-- ends by then changes that), `stage` what may come next.
 local stages = {} -- by the first bytes of a record: what may come next, and what they become then
 local begun -- by kind: the phase of jobs that begin
 local acked -- by kind, and the phase they were in: that of jobs whose ACK came
@@ -266,7 +268,7 @@ local function texts_of(health, limits)
 end
 
 -- `room` is how many it takes; none that is not ready takes any. `taken` and `ended`: jobs that got a lease of it
--- in this batch, and those whose lease ended.
+-- in this batch, or that run since, each with what `h:NODE` says of it, and those whose lease ended.
 local function keep_node(node)
   columns.ask()
   local packed = U.raw_nodes[node]
@@ -284,7 +286,8 @@ local function keep_node(node)
     counts = ONE_RESERVED * reserved + running, health = health, limits = limits,
     texts = texts_of(health, limits), epoch = unpack_struct('<I4', packed, at.epoch), backs = {},
     is_changed = false, facts = sub(packed, from.facts), key = KEY .. 'h:' .. node, taken = {}, takes = 0,
-    ended = {}, ends = 0,
+    ended = {}, ends = 0, epoch_text = sub(packed, at.epoch, at.epoch + 3), task_until = unpack_struct('<i6', packed, at.task_until),
+    f2f_until = unpack_struct('<i6', packed, at.f2f_until),
   }
   known[node] = n
   return n
@@ -305,15 +308,15 @@ end
 function columns.write_holds()
   for i = 1, changes do
     local n = changed[i]
-    if n.takes == 1 then
-      call('SADD', n.key, n.taken[1])
-    elseif n.takes > 1 then
-      call('SADD', n.key, unpack_list(n.taken, 1, n.takes))
+    if n.takes == 2 then
+      call('HSET', n.key, n.taken[1], n.taken[2])
+    elseif n.takes > 2 then
+      call('HSET', n.key, unpack_list(n.taken, 1, n.takes))
     end
     if n.ends == 1 then
-      call('SREM', n.key, n.ended[1])
+      call('HDEL', n.key, n.ended[1])
     elseif n.ends > 1 then
-      call('SREM', n.key, unpack_list(n.ended, 1, n.ends))
+      call('HDEL', n.key, unpack_list(n.ended, 1, n.ends))
     end
     n.takes, n.ends = 0, 0
   end
@@ -370,8 +373,9 @@ plain[RESERVE] = function(id, node, kind, spare, code)
   local back = n.backs[phase.term] or back_of(n, phase)
   local record, counts = phase.head .. back, n.counts + ONE_RESERVED
   if not n.is_changed then change(n) end
-  local takes = n.takes + 1
-  n.taken[takes] = id
+  local taken, takes = n.taken, n.takes + 2
+  taken[takes - 1] = id
+  taken[takes] = APART
   n.takes = takes
   n.counts = counts
   n.room = n.room - 1
@@ -411,7 +415,8 @@ local function acked_phase(kind, phase)
     local ran = job.ran(now, run_until)
     to = {
       head = stage.to .. job.times(due, now, 0) .. ran .. phase.made, made = phase.made, ran = ran,
-      limit = phase.limit, due = due, stage = stage.next,
+      limit = phase.limit, due = due, stage = stage.next, reach = due == run_until and FOREVER or due,
+      mark = stamps.mark(stage.attempt, run_until),
     }
   end
   acked[kind] = acked[kind] or {}
@@ -426,12 +431,19 @@ plain[COMMIT] = function(id, node, kind, attempt, code)
   local by_phase, phase, counts = acked[kind], j.phase, n.counts - ONE_RESERVED + ONE_RUNNING
   local to = by_phase and by_phase[phase]
   if to == nil then to = acked_phase(kind, phase) end
-  if not to or phase.stage.attempt ~= attempt or counts < 0 then return nil end
+  if not to or phase.stage.attempt ~= attempt or counts < 0 or
+    to.reach < (phase.is_f2f and n.f2f_until or n.task_until) then
+    return nil
+  end
   if has_more[code] then -- which send it is about: the moment it was dispatched
     if A[at + 1] ~= sub(phase.head, SENT, SENT + 5) then return nil end
     at = at + 1
   end
   local record, last = to.head .. j.back, size + 2
+  local taken, takes = n.taken, n.takes + 2
+  taken[takes - 1] = id
+  taken[takes] = to.mark .. n.epoch_text -- as stamps.value has it: no stamp of its node reaches farther
+  n.takes = takes
   n.counts = counts
   j.phase = to
   row[last - 1] = id

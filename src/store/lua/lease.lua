@@ -21,7 +21,13 @@ end
 -- Puts it where its state and lease say it belongs.
 function job_place(j)
   if j.lease ~= NONE then
-    if is_orphaned(j) then job_lapsed(j) else job_due(j) end
+    if is_orphaned(j) then
+      job_lapsed(j)
+      j.apart = true -- as it ends now, it ends
+    else
+      job_due(j)
+      if j.lease == RUNNING_LEASE then stamps.cover(j) end
+    end
   elseif is_waiting(j) then
     job_due(j)
   elseif is_over(j) then
@@ -62,13 +68,13 @@ end
 -- A running lease that has not run out by `grace_from` lasts until `grace_until` (`grace_f2f`, that of a
 -- face-to-face job), though not beyond its time-out when that is after `grace_min`. Nobody walks them: each gets it
 -- when it is looked at.
-function lease_grace(j)
+function stamps.grace(j)
   local due = j.type == 'f2f' and U.grace_f2f or U.grace_until
   if j.lease ~= RUNNING_LEASE or j.due >= due or j.due <= U.grace_from then return end
   if j.run_until ~= 0 and due > j.run_until then
     due = j.run_until > U.grace_min and j.run_until or U.grace_min
   end
-  if due > j.due then j.due = due end
+  if due > j.due then j.due, j.packed = due, nil end
 end
 
 -- As long as a grace goes on, what it keeps goes on with the next.
@@ -80,11 +86,112 @@ local function grace_begin(ms, f2f_ms)
   if clock + f2f_ms > U.grace_f2f then U.grace_f2f = clock + f2f_ms end
 end
 
+-- A heartbeat renews the runs of its node by a stamp on the node and not one by one: what it costs does not grow with
+-- them. A run lasts until `task_until` (that of a face-to-face job until `f2f_until`), if its own term, `due`, does not end
+-- later, and not beyond its time-out. As with a grace nobody walks them: each gets it when it is looked at, and is
+-- written then.
+--
+-- A run is `apart` from that, and renewed by itself, when its own term ends before the stamp does (it came later, with a
+-- shorter one, or a heartbeat did not list it), and when it is about to end. So who is not apart stands on the wheel,
+-- and unless the wheel is behind none of them has run out. `apart` of a node tells how many there are.
+do
+-- From which epoch on runs counted next, and the stamp.
+local ERA, ERA_BYTES, ERAS_MAX = '<I4i6i6', 16, 8
+
+-- How long the stamp makes it last: of a run whose epoch is over the one there was at its end, see stamps.close.
+local function stamp_of(n, j)
+  local task_until, f2f_until, runs_from, at = n.task_until, n.f2f_until, n.runs_from, 1
+  if j.epoch < runs_from then
+    task_until, f2f_until, runs_from = 0, 0, 0
+    while j.epoch >= runs_from and at < #n.rest do
+      runs_from, task_until, f2f_until, at = unpack_struct(ERA, n.rest, at)
+    end
+  end
+  local until_ms = j.type == 'f2f' and f2f_until or task_until
+  if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
+  return until_ms
+end
+
+-- Its term by now.
+function stamps.extend(j)
+  stamps.grace(j)
+  local n = not j.apart and node_get(j.node)
+  local until_ms = n and stamp_of(n, j) or 0
+  if until_ms <= j.due then return end
+  j.due, j.packed = until_ms, nil
+  stamps.grace(j)
+end
+
+-- What `h:NODE` says of it: stamps.mark and the epoch.
+function stamps.value(j)
+  if j.lease ~= RUNNING_LEASE or j.apart then return stamps.APART end
+  return stamps.mark(j.attempt, j.run_until) .. stamps.epoch(j.epoch)
+end
+
+function stamps.mark(attempt, run_until)
+  return pack('<Bi6', attempt, run_until)
+end
+
+function stamps.epoch(epoch)
+  return pack('<I4', epoch)
+end
+
+-- By a value: the attempt, its time-out, and the text of its epoch.
+function stamps.read(value)
+  return byte(value), unpack_struct('<i6', value, 2), sub(value, 8)
+end
+
+function stamps.set_apart(n, j, apart)
+  if j.apart == apart then return end
+  j.apart, n.apart = apart, n.apart + (apart and 1 or -1)
+  holds_of(n.id)[j.id] = stamps.value(j)
+  job_changed(j)
+  node_changed(n)
+end
+
+-- Where it stands, and how long it lasts, is known.
+function stamps.cover(j)
+  local n = holder_of(j)
+  stamps.set_apart(n, j, j.place ~= AT_WHEEL or j.due < stamp_of(n, j))
+end
+
+-- May some of the node's runs have run out that are not apart? The wheel has not come to all whose time has come, and
+-- for a while nobody renewed them. What is renewed then is looked at one by one.
+function stamps.may_be_over(n)
+  return U.wheel_done < U.wheel_at and (n.task_until <= U.clock or n.f2f_until <= U.clock)
+end
+
+-- All that are not apart are renewed.
+function stamps.move(n, op)
+  local task_until, f2f_until = later(U.clock, op.ttl), later(U.clock, op.f2f_ttl)
+  if task_until > n.task_until then n.task_until = task_until end
+  if f2f_until > n.f2f_until then n.f2f_until = f2f_until end
+  node_changed(n)
+end
+
+-- The epoch of its runs is over, see begin_epoch: they keep the term they have, and a sweep looks at each. Some may be
+-- left of epochs before.
+function stamps.close(n)
+  local eras = n.rest
+  if #eras >= ERAS_MAX * ERA_BYTES then eras = sub(eras, ERA_BYTES + 1) end
+  n.rest = eras .. pack(ERA, n.epoch, n.task_until, n.f2f_until)
+  n.apart, n.task_until, n.f2f_until = 0, 0, 0
+end
+end
+
 local function lease_take(n, j, ttl)
   n.reserved = n.reserved + 1
-  holds_of(n.id)[j.id] = true
+  holds_of(n.id)[j.id] = stamps.APART
   node_changed(n)
   j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.clock, ttl)
+end
+
+-- It was acknowledged; its term is known. Whoever calls places it.
+function stamps.run(n, j)
+  n.reserved, n.running, n.apart = n.reserved - 1, n.running + 1, n.apart + 1
+  j.lease, j.apart = RUNNING_LEASE, true
+  stamps.grace(j)
+  node_changed(n)
 end
 
 -- Ends it whatever it is; one that counts nowhere moves no counter.
@@ -92,8 +199,9 @@ local function lease_end(n, j)
   if not is_orphaned(j) then
     if j.lease == RESERVED_LEASE and n.reserved > 0 then n.reserved = n.reserved - 1 end
     if j.lease == RUNNING_LEASE and n.running > 0 then n.running = n.running - 1 end
+    if j.lease == RUNNING_LEASE and j.apart and n.apart > 0 then n.apart = n.apart - 1 end
   end
-  j.lease = NONE
+  j.lease, j.apart = NONE, false
 end
 
 local function lease_unbind(n, j)
@@ -124,7 +232,7 @@ end
 
 local function lapse_one(j)
   if is_orphaned(j) then
-    if j.place ~= AT_LAPSED then job_lapsed(j) end
+    if j.place ~= AT_LAPSED then job_place(j) end
   elseif (j.place == AT_WHEEL or j.place == AT_DUE) and j.due <= U.clock then lapse(j) end
 end
 

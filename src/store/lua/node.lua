@@ -45,8 +45,15 @@ end
 -- that is lost that is only what it never acknowledged: the rest may still run there.
 local function begin_epoch(n, keeps_runs)
   n.epoch, n.reserved = n.epoch + 1, 0
-  if not keeps_runs then n.running, n.runs_from = 0, n.epoch end
-  if has_leases(n.id) then call('RPUSH', KEY .. 'ended', '0 ' .. n.id) end
+  if not keeps_runs then
+    stamps.close(n)
+    n.running, n.runs_from = 0, n.epoch
+  end
+  if has_leases(n.id) then
+    call('RPUSH', KEY .. 'ended', '0 ' .. n.id)
+  else
+    n.rest = ''
+  end
 end
 
 local ORPHANS_MAX = 512 -- leases one call looks at
@@ -59,15 +66,16 @@ local function orphans_some()
     if not first then return end
     local cursor, node = string.match(first, '^(%d+) (.*)$')
     write_holds()
-    local page = call('SSCAN', KEY .. 'h:' .. node, cursor, 'COUNT', left)
-    sort(page[2]) -- oldest first
-    jobs_prefetch(page[2])
-    for i = 1, #page[2] do
-      local j = job_get(page[2][i])
-      if j and j.node == node and j.place ~= AT_LAPSED and is_orphaned(j) then job_lapsed(j) end
+    local page, ids = call('HSCAN', KEY .. 'h:' .. node, cursor, 'COUNT', left), {}
+    for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
+    sort(ids) -- oldest first
+    jobs_prefetch(ids)
+    for i = 1, #ids do
+      local j = job_get(ids[i])
+      if j and j.node == node and j.place ~= AT_LAPSED and is_orphaned(j) then job_place(j) end
     end
     if page[1] ~= '0' then call('LPUSH', KEY .. 'ended', page[1] .. ' ' .. node) end
-    left = left - 1 - #page[2]
+    left = left - 1 - #ids
   end
 end
 
@@ -116,23 +124,61 @@ function verbs.X(op)
   return {ERR.OK, false, counts}
 end
 
--- A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
--- epoch is not the node's any more.
+-- Over is over: what ran out is not revived, what belongs to an older epoch is not the node's any more.
 local function renew_one(n, j, op)
-  if not j or j.lease == NONE or j.node ~= n.id or is_orphaned(j) or j.due <= U.clock then
+  if not j or j.lease ~= RUNNING_LEASE or j.node ~= n.id or is_orphaned(j) or j.due <= U.clock then
     return false
   end
-  if j.lease ~= RUNNING_LEASE then return false end
   local until_ms = later(U.clock, lease_term(j, op))
   if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
   if until_ms > j.due then j.due = until_ms end
+  stamps.extend(j)
   job_place(j)
   return true
 end
 
+-- What `h:NODE` says of each.
+local function holds_read(n, ids)
+  local values = {}
+  write_holds()
+  for from = 1, #ids, ARGS_MAX do
+    local to = from + ARGS_MAX - 1
+    local part = call('HMGET', KEY .. 'h:' .. n.id, unpack_list(ids, from, to < #ids and to or #ids))
+    for i = 1, #part do values[from + i - 1] = part[i] end
+  end
+  return values
+end
+
+-- All that the node has there and `fits`, with their records asked for.
+local function holds_find(n, fits)
+  local ids = {}
+  write_holds()
+  local all = call('HGETALL', KEY .. 'h:' .. n.id)
+  for i = 1, #all, 2 do
+    if fits(all[i], all[i + 1]) then ids[#ids + 1] = all[i] end
+  end
+  jobs_prefetch(ids)
+  return ids
+end
+
+-- By the text of an epoch: do its runs count? Nearly all are of one.
+local function epochs_of(n)
+  return setmetatable({}, {__index = function(known, text)
+    known[text] = #text == 4 and unpack_struct('<I4', text) >= n.runs_from
+    return known[text]
+  end})
+end
+
 -- What it lists and the store has lost: the run, or only that it was acknowledged.
 local function recover(n, op)
+  local values, lost, ids = holds_read(n, op.runs), {}, {}
   for i = 1, #op.runs do
+    if not values[i] or values[i] == stamps.APART then
+      lost[#lost + 1], ids[#ids + 1] = i, op.runs[i]
+    end
+  end
+  jobs_prefetch(ids)
+  for _, i in ipairs(lost) do
     local j = job_get(op.runs[i])
     if not j then
       take_back(n.id, op.runs[i], op.attempts[i], op.ttl)
@@ -146,24 +192,69 @@ local function recover(n, op)
   if U.now < U.recover_until then call('HSET', KEY .. 'heard', n.id, 1) end
 end
 
-function verbs.N(op)
-  local n = node_get(op.node)
-  if n and not n.known then n = nil end -- dropped: what it still has runs out by itself
-  if n and is_recovering() then recover(n, op) end
-  local unknown = {}
-  for i = 1, #op.runs do
-    local j = job_get(op.runs[i])
-    local mine = n and j and j.attempt == op.attempts[i] and renew_one(n, j, op)
+local function renew_all(n, op)
+  local each = stamps.may_be_over(n)
+  if not each then stamps.move(n, op) end
+  if not each and n.apart == 0 then return end
+  local ids = holds_find(n, function(_, value) return each or value == stamps.APART end)
+  for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
+end
+
+-- Renews those that it lists and no others. Nearly always they are all that the stamp renews. Of those it renews and
+-- that are not listed each is set apart first; should they be more than the others, those are renewed one by one.
+-- Answers of each that is listed whether the store does not know it.
+local function renew_listed(n, op)
+  local runs, attempts, read = op.runs, op.attempts, stamps.read
+  local values, counts = holds_read(n, runs), epochs_of(n)
+  local each, behind = stamps.may_be_over(n), U.wheel_done < U.wheel_at
+  local unknown, listed, count, alone, ids = {}, {}, 0, {}, {}
+  for i = 1, #runs do
+    local id, value = runs[i], values[i]
+    unknown[i] = '1'
+    if value == stamps.APART then
+      alone[#alone + 1], ids[#ids + 1] = i, id
+    elseif value then
+      local attempt, run_until, epoch = read(value)
+      if attempt == attempts[i] and counts[epoch] then
+        unknown[i] = '0'
+        if not listed[id] then listed[id], count = i, count + 1 end
+        if each or (behind and run_until ~= 0 and run_until <= U.clock) then
+          alone[#alone + 1], ids[#ids + 1] = i, id
+        end
+      end
+    end
+  end
+  local others = n.running - n.apart - count
+  if not each and others > count then
+    for id, i in pairs(listed) do alone[#alone + 1], ids[#ids + 1] = i, id end
+  elseif not each and count > 0 then
+    local lacks = others <= 0 and {} or holds_find(n, function(id, value)
+      return value ~= stamps.APART and not listed[id] and counts[sub(value, 8)]
+    end)
+    for i = 1, #lacks do
+      local j = job_get(lacks[i])
+      if j and j.lease == RUNNING_LEASE and j.node == n.id then stamps.set_apart(n, j, true) end
+    end
+    stamps.move(n, op)
+  end
+  jobs_prefetch(ids)
+  for k = 1, #alone do
+    local i = alone[k]
+    local j = job_get(runs[i])
+    local mine = j and j.attempt == attempts[i] and renew_one(n, j, op)
     unknown[i] = mine and '0' or '1'
   end
-  if not n then return {ERR.NOT_FOUND, false, false, concat(unknown)} end
-  if op.all then
-    write_holds()
-    local ids = call('SMEMBERS', KEY .. 'h:' .. n.id)
-    jobs_prefetch(ids)
-    for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
-  end
-  return {ERR.OK, false, node_counts(n), concat(unknown)}
+  return concat(unknown)
+end
+
+function verbs.N(op)
+  local n = node_get(op.node)
+  -- One that was dropped: what it still has runs out by itself.
+  if not n or not n.known then return {ERR.NOT_FOUND, false, false, string.rep('1', #op.runs)} end
+  if is_recovering() then recover(n, op) end
+  local unknown = ''
+  if op.all then renew_all(n, op) else unknown = renew_listed(n, op) end
+  return {ERR.OK, false, node_counts(n), unknown}
 end
 
 function verbs.D(op)

@@ -95,7 +95,7 @@ end
 function job_new(id, about)
   local j = {
     id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
-    callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false,
+    callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false, apart = false,
     place = AT_NOWHERE, keyed = false, has_key = false, told = 0, epoch = 0, owner = about.owner, created = U.now,
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = about.timeout,
     timed = about.timeout > 0 and 1 or 0,
@@ -296,8 +296,7 @@ function take_back(node, id, attempt, ttl, send)
   local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
   j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, send or U.now, U.now
   lease_take(n, j, ttl)
-  n.reserved, n.running, j.lease = n.reserved - 1, n.running + 1, RUNNING_LEASE
-  lease_grace(j)
+  stamps.run(n, j)
   job_place(j)
   U.lost = U.lost + 1
   return j

@@ -53,11 +53,8 @@ function verbs.C(op)
     if until_ms > run_until then until_ms = run_until end
   end
   if is_last and to and j.lease == RESERVED_LEASE and not is_orphaned(j) then
-    local n = holder_of(j)
-    n.reserved, n.running = n.reserved - 1, n.running + 1
-    node_changed(n)
-    j.lease, j.due, j.run_until = RUNNING_LEASE, until_ms, run_until
-    lease_grace(j)
+    j.due, j.run_until = until_ms, run_until
+    stamps.run(holder_of(j), j)
     j.state, j.acked, j.updated = to, U.now, U.now
     job_place(j)
   elseif is_last and j.state == ACKED and is_alive(j) and not is_orphaned(j) and from_here(op, j) then

@@ -39,19 +39,27 @@ local LAZY = { -- most batches need few of the tables of U
 }
 
 -- What a call costs, for a test that looks whether it grows: commands, their arguments and what they answer. The
--- largest is kept in `meta.work`.
-local work = 0
+-- largest is kept in `meta.work`; that of calls that somebody made and not the clock in `meta.asked`, and how many
+-- records of jobs such a call read and wrote in `meta.records`.
+local work = {work = 0, asked = 0, records = 0}
 
 local function counted(...)
-  local got = redis.call(...)
-  work = work + select('#', ...) + (type(got) == 'table' and #got or 0)
+  local got, count = redis.call(...), select('#', ...)
+  work.work = work.work + count + (type(got) == 'table' and #got or 0)
+  local command, key = ...
+  if key and sub(key, 1, #KEY + 2) == KEY .. 'j:' then
+    work.records = work.records + (count - 2) / (command == 'HSET' and 2 or 1)
+  end
   return got
 end
 
 local function note_work()
-  local most = tonumber(redis.call('HGET', KEY .. 'meta', 'work') or 0)
-  if work > most then redis.call('HSET', KEY .. 'meta', 'work', work) end
-  work = 0
+  work.asked = work.work
+  for name, value in pairs(work) do
+    local most = tonumber(redis.call('HGET', KEY .. 'meta', name) or 0)
+    if value > most and (name == 'work' or not U.tidied) then redis.call('HSET', KEY .. 'meta', name, value) end
+    work[name] = 0
+  end
 end
 
 local function begin_library()
@@ -193,7 +201,7 @@ local function jobs_prefetch(ids)
   jobs_fetch()
 end
 
-local lease_grace -- lease.lua
+local stamps = {APART = ''} -- lease.lua
 
 local function job_get(id)
   local j = U.jobs[id]
@@ -204,10 +212,11 @@ local function job_get(id)
       packed = U.raw[id]
     end
     j = packed and job_read(id, packed) or false
-    if j and j.lease == RUNNING_LEASE then lease_grace(j) end
     U.jobs[id], kept.jobs[id] = j, nil
   end
-  return j or nil
+  if not j then return nil end
+  if j.lease == RUNNING_LEASE then stamps.extend(j) end
+  return j
 end
 
 local function job_changed(j)
@@ -233,10 +242,11 @@ local function outside_text(j, tail)
   return call('HGET', KEY .. 'j:' .. bucket_of(j.id), name)
 end
 
--- Nodes. Which jobs hold a slot of it, or did when their epoch was over, is in a set of its own, `h:NODE`: only
--- who looks at all of them reads it.
+-- Nodes. Which jobs hold a slot of it, or did when their epoch was over, is in a hash of its own, `h:NODE`: attempt,
+-- time-out and epoch of those that the node's stamp renews, nothing of the others (see stamps.value). So a heartbeat that
+-- lists them reads no record.
 
--- What this batch changes there: by job, whether it is one of them from now on.
+-- What this batch changes there: by job, what it is from now on; false: none of them.
 local function holds_of(node)
   local holds = U.holds[node]
   if not holds then
@@ -251,11 +261,15 @@ local function write_holds()
   if not rawget(U, 'holds') then return end
   for node, holds in pairs(U.holds) do
     local add, del = {}, {}
-    for id, holds_one in pairs(holds) do
-      if holds_one then add[#add + 1] = id else del[#del + 1] = id end
+    for id, value in pairs(holds) do
+      if value then
+        add[#add + 1], add[#add + 2] = id, value
+      else
+        del[#del + 1] = id
+      end
     end
-    if #add > 0 then call_in_parts('SADD', KEY .. 'h:' .. node, add) end
-    if #del > 0 then call_in_parts('SREM', KEY .. 'h:' .. node, del) end
+    if #add > 0 then call_in_parts('HSET', KEY .. 'h:' .. node, add, 2) end
+    if #del > 0 then call_in_parts('HDEL', KEY .. 'h:' .. node, del) end
   end
   U.holds = nil
 end
@@ -293,6 +307,7 @@ local function node_new(id)
   local n = {
     id = id, health = 0, own = 0, admin = 0, known = false, max = 0, reserved = 0, running = 0,
     epoch = has_leases(id) and floor(U.now / 1000) or 1, runs_from = 0, registered = 0, version = 0, rest = '',
+    apart = 0, task_until = 0, f2f_until = 0,
   }
   n.runs_from = n.epoch
   U.nodes[id] = n
