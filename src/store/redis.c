@@ -259,7 +259,8 @@ static struct msg *cut_batch(struct redis *self, struct msg *batch)
     for (struct msg *msg = batch; msg; last = msg, msg = msg->next) {
         struct store_op *op = container_of(msg, struct store_op, msg);
 
-        if (wire->ops >= WIRE_OPS_MAX || (wire->ops && wire->bytes >= WIRE_BYTES_MAX))
+        if (wire->ops >= WIRE_OPS_MAX || (wire->ops && wire->bytes >= WIRE_BYTES_MAX) ||
+            (op->verb == STORE_RENEW && wire->runs >= WIRE_RUNS_MAX))
             break;
         wire_op(wire, op, redis_session_bound(&self->session, op->not_after_ms));
     }
@@ -286,8 +287,45 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
     return true;
 }
 
-/* False: it failed, and so did the batch. */
-static bool run_batch(struct redis *self, struct msg *batch)
+/* A heartbeat that is too much for one call goes on in the next: others are served between them. */
+static bool is_begun(const struct msg *msg)
+{
+    const struct store_op *op = container_of(msg, struct store_op, msg);
+
+    return op->verb == STORE_RENEW && !op->err && op->u.renew.more;
+}
+
+/* Takes those out of a batch that go on in the next call; `rest` follows them. */
+static struct msg *cut_begun(struct msg **batch, struct msg *rest)
+{
+    struct msg *begun = NULL, **end = &begun;
+
+    while (*batch) {
+        struct msg *msg = *batch;
+
+        if (!is_begun(msg)) {
+            batch = &msg->next;
+            continue;
+        }
+        *batch = msg->next;
+        *end = msg;
+        end = &msg->next;
+    }
+    *end = rest;
+    return begun;
+}
+
+/* Nothing was done of them, or only a part. */
+static void refuse(struct redis *self, struct msg *ops)
+{
+    struct msg *begun = cut_begun(&ops, NULL);
+
+    front_answer(&self->front, begun, ERR_UNKNOWN);
+    front_answer(&self->front, ops, ERR_STORE_DOWN);
+}
+
+/* Answers the batch, also when it failed. Returns what goes on in the next call, then `rest`. */
+static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *rest)
 {
     int64_t began_ms = clock_mono_ms();
     redisReply *reply = redis_session_call(&self->session, began_ms + self->session.timeout_ms);
@@ -296,14 +334,19 @@ static bool run_batch(struct redis *self, struct msg *batch)
 
     if (reply)
         freeReplyObject(reply);
-    if (ok) {
-        take_news(self);
-        degrade_success(&self->degrade);
-    } else {
+    if (!ok) {
         go_down(self, began_ms); /* first, so that nobody sends more */
+        if (may_have_run)
+            front_answer(&self->front, batch, ERR_UNKNOWN);
+        else
+            refuse(self, batch);
+        return rest;
     }
-    front_answer(&self->front, batch, ok ? ERR_OK : may_have_run ? ERR_UNKNOWN : ERR_STORE_DOWN);
-    return ok;
+    take_news(self);
+    degrade_success(&self->degrade);
+    rest = cut_begun(&batch, rest);
+    front_answer(&self->front, batch, ERR_OK);
+    return rest;
 }
 
 static void tidy(struct redis *self)
@@ -387,10 +430,9 @@ static void *store_thread(void *arg)
         while (batch && front_is_up(&self->front) && has_number(self)) {
             struct msg *rest = cut_batch(self, batch);
 
-            run_batch(self, batch);
-            batch = rest;
+            batch = run_batch(self, batch, rest);
         }
-        front_answer(&self->front, batch, ERR_STORE_DOWN);
+        refuse(self, batch);
         if (front_is_up(&self->front))
             tidy(self);
         else if (!self->stopping)

@@ -301,15 +301,26 @@ static bool read_packed(struct store_op *op, struct str text, const redisReply *
     return true;
 }
 
+/* Of the whole list, or of those that were left for later, the first of them. */
 static bool read_renew(struct store_op *op, const redisReply *answer)
 {
     struct str unknown = redis_text(part(answer, 3));
     size_t count = op->u.renew.runs ? op->u.renew.count : 0;
+    size_t later = wire_renew_later(op), at = 0;
+    size_t sent = !later ? count : later < WIRE_RENEW_MAX ? later : WIRE_RENEW_MAX;
 
-    if (unknown.len != count)
+    if (unknown.len != sent)
         return false;
-    for (size_t i = 0; i < count; i++)
-        op->u.renew.runs[i].unknown = unknown.at[i] != '0';
+    for (size_t i = 0; at < sent; i++) {
+        struct store_run *run = &op->u.renew.runs[i];
+
+        if (later && !run->later)
+            continue;
+        run->unknown = unknown.at[at] != '0';
+        run->later = unknown.at[at] == '2';
+        at++;
+    }
+    op->u.renew.more = number(answer, 4) > 0 || wire_renew_later(op) > 0;
     return true;
 }
 

@@ -106,6 +106,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     columns_begin(&wire->columns);
     wire->args.count = wire->others.count = wire->bytes = 0;
     wire->ops = 0;
+    wire->runs = 0;
     head_word(wire, "FCALL");
     head_word(wire, head->function);
     head_word(wire, "2");
@@ -166,18 +167,34 @@ static void add_terms(struct wire *wire, const struct lease_terms *terms)
     add_int(wire, terms->f2f_ms);
 }
 
+size_t wire_renew_later(const struct store_op *op)
+{
+    size_t later = 0;
+
+    for (size_t i = 0; op->u.renew.runs && i < op->u.renew.count; i++)
+        later += op->u.renew.runs[i].later;
+    return later;
+}
+
 static void write_renew(struct wire *wire, const struct store_op *op)
 {
     const struct store_run *runs = op->u.renew.runs;
-    size_t count = runs ? op->u.renew.count : 0;
+    size_t later = wire_renew_later(op);
+    size_t left = later ? later : runs ? op->u.renew.count : 0;
 
+    if (later > WIRE_RENEW_MAX)
+        left = WIRE_RENEW_MAX;
     add_text(wire, op->node);
     add_terms(wire, &op->u.renew.terms);
-    add_word(wire, runs ? "0" : "1");
-    add_int(wire, (int64_t)count);
-    for (size_t i = 0; i < count; i++) {
+    add_word(wire, !runs ? "a" : !later ? "" : left < later ? "l" : "le");
+    add_int(wire, (int64_t)left);
+    wire->runs += left;
+    for (size_t i = 0; left > 0; i++) {
+        if (later && !runs[i].later)
+            continue;
         add_job(wire, runs[i].id);
         add_int(wire, runs[i].attempt);
+        left--;
     }
 }
 

@@ -13,6 +13,10 @@
 
 enum {
     WIRE_OPS_MAX = 256,
+    /* Runs that a call renews, or sets apart, one by one for a heartbeat, see lua/node.lua; and
+     * runs that heartbeats list in a call, before another waits for the next. */
+    WIRE_RENEW_MAX = 256,
+    WIRE_RUNS_MAX = 1024,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
     WIRE_HEAD_KNOWN = 41,        /* of the head when a batch begins */
     WIRE_COLUMNS = 6,            /* which argument they are; their rests are the next */
@@ -64,6 +68,7 @@ struct wire {
     size_t bytes;
     char head[65]; /* of the batch, packed; the rest is what is known when it is complete */
     int ops;
+    size_t runs; /* that heartbeats list */
 };
 
 struct wire_head {
@@ -87,6 +92,8 @@ void wire_lane(uint64_t lane, char *ret_bytes);
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
+/* RENEW: how many of its runs are still to be sent, by themselves. 0: the list as it is. */
+size_t wire_renew_later(const struct store_op *op);
 /* Our own: an instance arrives, is still there, tidies up, leaves. The first two tell the newest
  * format it would write and answer its number; the last one from where to go on. */
 void wire_arrive(struct wire *wire, const char *version, int format,

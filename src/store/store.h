@@ -215,6 +215,7 @@ struct store_run {
     uint64_t id;
     int attempt;
     bool unknown; /* answer: no such running lease of this node; the node should drop it */
+    bool later;   /* the store's own: it has not come to this one yet */
 };
 
 struct store_op;
@@ -303,6 +304,7 @@ struct store_op {
             struct store_run *runs; /* NULL: all of the node's */
             size_t count;
             struct lease_terms terms;
+            bool more; /* the store's own: one call was not enough */
         } renew;
         /* WAIT, of `job` in `attempt`, which is to start. It is NEW, SELECTING or RETRYING, else
          * ERR_STALE; in whatever lane it was, it is in this one now, for that long.

@@ -212,6 +212,34 @@ static void test_empty_is_noticed(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_OK);
 }
 
+/* More than one call takes: the node gets nothing new before the last of them. */
+static void test_many_runs_are_taken_back(void **state)
+{
+    enum { RUNS = 600 };
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    struct store_run runs[RUNS];
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+
+    for (int i = 0; i < RUNS; i++)
+        runs[i] = (struct store_run){.id = 100 + (uint64_t)i, .attempt = 1 + i % 3};
+    renew.u.renew.runs = runs;
+    renew.u.renew.count = RUNS;
+    renew.u.renew.terms = (struct lease_terms){45000, 45000};
+    redis_say(fixture->server.port, "FLUSHALL");
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_ALL_FULL);
+    assert_int_equal(rig_node(rig, "n1", RUNS + 1, NODE_READY), ERR_OK);
+    assert_int_equal(rig_call(rig, &renew), ERR_OK);
+    for (int i = 0; i < RUNS; i++)
+        assert_false(runs[i].unknown);
+    assert_int_equal(renew.counts.running, RUNS);
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_ALL_FULL);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 100 + RUNS - 1, 1 + (RUNS - 1) % 3, "n1", NULL),
+                     ERR_OK);
+    assert_int_equal(rig->op.counts.running, RUNS - 1);
+}
+
 static void test_functions_are_loaded_again(void **state)
 {
     struct fixture *fixture = *state;
@@ -575,6 +603,7 @@ int main(void)
         TEST(test_given_up_is_slow),
         TEST(test_restart_keeps_what_was_written),
         TEST(test_empty_is_noticed),
+        TEST(test_many_runs_are_taken_back),
         TEST(test_functions_are_loaded_again),
         TEST(test_half_a_call_is_not_remembered),
         TEST(test_strange_answers_are_refused),

@@ -4,6 +4,8 @@
 #include "contract.h"
 #include "redis_rig.h"
 
+#include "store/redis_wire.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -147,6 +149,27 @@ static void renew(struct rig *rig, struct store_run *runs, long count, long stra
                  records);
 }
 
+/* A list that is quite another takes some calls, each of which does no more than a part: it reads
+ * and writes those records. */
+static void renew_in_parts(struct rig *rig, struct store_run *runs, long count, const char *what)
+{
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
+    long records;
+
+    op.u.renew.runs = runs;
+    op.u.renew.count = (size_t)count;
+    op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    rig_jump(100);
+    work_begin();
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    records = work_of("records");
+    print_message("%ld runs, RENEW, %s: at most %ld records in a call\n", count, what, records);
+    for (long i = 0; i < count; i++)
+        assert_false(runs[i].unknown);
+    if (records > 2 * WIRE_RENEW_MAX)
+        fail_msg("%ld runs, RENEW, %s: %ld records in a call", count, what, records);
+}
+
 static void play_renew(long count)
 {
     static char url[64];
@@ -173,6 +196,11 @@ static void play_renew(long count)
     renew(&rig, runs, count, 0, "they are back", false);
     renew(&rig, runs, count, 0, "all of them again", false);
     renew(&rig, NULL, 0, 0, "without a list", false);
+    renew_in_parts(&rig, runs, count / 2, "half of them");
+    renew_in_parts(&rig, runs, count / 3, "a third of them, or two thirds of those");
+    renew_in_parts(&rig, runs, count / 8, "a few");
+    renew_in_parts(&rig, runs, count, "they are back");
+    renew(&rig, runs, count, 0, "all of them at last", false);
     rig_done(&rig);
     free(runs);
 }

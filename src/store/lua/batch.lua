@@ -23,8 +23,9 @@ end
 
 local readers = {}
 function readers.N()
-  local op = {node = text(), ttl = number(), f2f_ttl = number(), all = text() == '1', runs = {},
-    attempts = {}}
+  local op = {node = text(), ttl = number(), f2f_ttl = number(), runs = {}, attempts = {}, looked = 0}
+  local flags = text()
+  op.all, op.left, op.last = has(flags, 'a'), has(flags, 'l'), has(flags, 'e')
   for i = 1, number() do
     op.runs[i] = text()
     op.attempts[i] = number()

@@ -149,7 +149,7 @@ local function holds_read(n, ids)
   return values
 end
 
--- All that the node has there and `fits`, with their records asked for.
+-- All that the node has there and `fits`.
 local function holds_find(n, fits)
   local ids = {}
   write_holds()
@@ -157,7 +157,6 @@ local function holds_find(n, fits)
   for i = 1, #all, 2 do
     if fits(all[i], all[i + 1]) then ids[#ids + 1] = all[i] end
   end
-  jobs_prefetch(ids)
   return ids
 end
 
@@ -170,25 +169,20 @@ local function epochs_of(n)
 end
 
 -- What it lists and the store has lost: the run, or only that it was acknowledged.
-local function recover(n, op)
-  local values, lost, ids = holds_read(n, op.runs), {}, {}
-  for i = 1, #op.runs do
-    if not values[i] or values[i] == stamps.APART then
-      lost[#lost + 1], ids[#ids + 1] = i, op.runs[i]
-    end
+local function recover(n, id, attempt, op)
+  local j = job_get(id)
+  if not j then
+    take_back(n.id, id, attempt, op.ttl)
+  elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == attempt and j.epoch == n.epoch and
+    is_alive(j) then
+    verbs.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
+      stop_grace = op.ttl, send = 0})
+    U.lost = U.lost + 1
   end
-  jobs_prefetch(ids)
-  for _, i in ipairs(lost) do
-    local j = job_get(op.runs[i])
-    if not j then
-      take_back(n.id, op.runs[i], op.attempts[i], op.ttl)
-    elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == op.attempts[i] and
-      j.epoch == n.epoch and is_alive(j) then
-      verbs.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
-        stop_grace = op.ttl, send = 0})
-      U.lost = U.lost + 1
-    end
-  end
+end
+
+-- It has listed its runs, see is_held.
+local function note_heard(n)
   if U.now < U.recover_until then call('HSET', KEY .. 'heard', n.id, 1) end
 end
 
@@ -197,64 +191,119 @@ local function renew_all(n, op)
   if not each then stamps.move(n, op) end
   if not each and n.apart == 0 then return end
   local ids = holds_find(n, function(_, value) return each or value == stamps.APART end)
+  jobs_prefetch(ids)
   for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
+end
+
+-- As many of a list as one call may still look at one by one, with their records asked for; LIMIT.RENEW in all.
+local function look_at(op, ids)
+  local part, left = {}, LIMIT.RENEW - op.looked
+  for i = 1, #ids < left and #ids or left do part[i] = ids[i] end
+  op.looked = op.looked + #part
+  jobs_prefetch(part)
+  return part
+end
+
+local YES, NO, LATER = '1', '0', '2' -- is it unknown?
+
+-- Renews those of the list by themselves that `alone` names. True: what was too much for this call is left for LATER.
+local function renew_alone(n, op, alone, unknown)
+  local ids = {}
+  for k = 1, #alone do ids[k] = op.runs[alone[k]] end
+  local part = look_at(op, ids)
+  for k = 1, #alone do
+    local i = alone[k]
+    unknown[i] = LATER
+    if k <= #part then
+      if is_recovering() then recover(n, ids[k], op.attempts[i], op) end
+      local j = job_get(ids[k])
+      local mine = j and j.attempt == op.attempts[i] and renew_one(n, j, op)
+      unknown[i] = mine and NO or YES
+    end
+  end
+  return #part < #alone
+end
+
+-- Which of the list the stamp renews, by id, and how many; which are looked at by themselves.
+local function sort_runs(n, op, counts, each, unknown)
+  local runs, attempts, read = op.runs, op.attempts, stamps.read
+  local values, listed, count, alone = holds_read(n, runs), {}, 0, {}
+  local behind, recovers = U.wheel_done < U.wheel_at, is_recovering()
+  for i = 1, #runs do
+    local id, value = runs[i], values[i]
+    unknown[i] = YES
+    if value == stamps.APART or (not value and recovers) then
+      alone[#alone + 1] = i
+    elseif value then
+      local attempt, run_until, epoch = read(value)
+      if attempt == attempts[i] and counts[epoch] then
+        unknown[i] = NO
+        if not listed[id] then listed[id], count = i, count + 1 end
+        if each or (behind and run_until ~= 0 and run_until <= U.clock) then alone[#alone + 1] = i end
+      end
+    end
+  end
+  return listed, count, alone
+end
+
+-- Those that the stamp renews and that are not listed are set apart. False: there are more.
+local function set_apart(n, op, listed, counts)
+  local lacks = holds_find(n, function(id, value)
+    return value ~= stamps.APART and not listed[id] and counts[sub(value, 8)]
+  end)
+  local part = look_at(op, lacks)
+  for i = 1, #part do
+    local j = job_get(part[i])
+    if j and j.lease == RUNNING_LEASE and j.node == n.id then
+      stamps.set_apart(n, j, true)
+    else
+      holds_of(n.id)[part[i]] = false -- somebody deleted it here; the audit looks after the slot
+    end
+  end
+  return #part == #lacks
 end
 
 -- Renews those that it lists and no others. Nearly always they are all that the stamp renews. Of those it renews and
 -- that are not listed each is set apart first; should they be more than the others, those are renewed one by one.
--- Answers of each that is listed whether the store does not know it.
+-- Answers of each that is listed whether the store does not know it, or LATER; and whether the same must be asked again.
 local function renew_listed(n, op)
-  local runs, attempts, read = op.runs, op.attempts, stamps.read
-  local values, counts = holds_read(n, runs), epochs_of(n)
-  local each, behind = stamps.may_be_over(n), U.wheel_done < U.wheel_at
-  local unknown, listed, count, alone, ids = {}, {}, 0, {}, {}
-  for i = 1, #runs do
-    local id, value = runs[i], values[i]
-    unknown[i] = '1'
-    if value == stamps.APART then
-      alone[#alone + 1], ids[#ids + 1] = i, id
-    elseif value then
-      local attempt, run_until, epoch = read(value)
-      if attempt == attempts[i] and counts[epoch] then
-        unknown[i] = '0'
-        if not listed[id] then listed[id], count = i, count + 1 end
-        if each or (behind and run_until ~= 0 and run_until <= U.clock) then
-          alone[#alone + 1], ids[#ids + 1] = i, id
-        end
-      end
-    end
-  end
+  local each, counts, unknown = stamps.may_be_over(n), epochs_of(n), {}
+  local listed, count, alone = sort_runs(n, op, counts, each, unknown)
   local others = n.running - n.apart - count
   if not each and others > count then
-    for id, i in pairs(listed) do alone[#alone + 1], ids[#ids + 1] = i, id end
+    for _, i in pairs(listed) do alone[#alone + 1] = i end
   elseif not each and count > 0 then
-    local lacks = others <= 0 and {} or holds_find(n, function(id, value)
-      return value ~= stamps.APART and not listed[id] and counts[sub(value, 8)]
-    end)
-    for i = 1, #lacks do
-      local j = job_get(lacks[i])
-      if j and j.lease == RUNNING_LEASE and j.node == n.id then stamps.set_apart(n, j, true) end
-    end
+    if others > 0 and not set_apart(n, op, listed, counts) then return string.rep(YES, #op.runs), 1 end
     stamps.move(n, op)
   end
-  jobs_prefetch(ids)
-  for k = 1, #alone do
-    local i = alone[k]
-    local j = job_get(runs[i])
-    local mine = j and j.attempt == attempts[i] and renew_one(n, j, op)
-    unknown[i] = mine and '0' or '1'
-  end
-  return concat(unknown)
+  local more = renew_alone(n, op, alone, unknown)
+  if not more then note_heard(n) end
+  return concat(unknown), 0
+end
+
+-- What was left for later, or a part of it.
+local function renew_left(n, op)
+  local alone, unknown = {}, {}
+  for i = 1, #op.runs do alone[i] = i end
+  local more = renew_alone(n, op, alone, unknown)
+  if op.last and not more then note_heard(n) end
+  return concat(unknown), 0
 end
 
 function verbs.N(op)
   local n = node_get(op.node)
   -- One that was dropped: what it still has runs out by itself.
-  if not n or not n.known then return {ERR.NOT_FOUND, false, false, string.rep('1', #op.runs)} end
-  if is_recovering() then recover(n, op) end
-  local unknown = ''
-  if op.all then renew_all(n, op) else unknown = renew_listed(n, op) end
-  return {ERR.OK, false, node_counts(n), unknown}
+  if not n or not n.known then return {ERR.NOT_FOUND, false, false, string.rep(YES, #op.runs), 0} end
+  local unknown, again = '', 0
+  if op.all then
+    renew_all(n, op)
+    note_heard(n)
+  elseif op.left then
+    unknown, again = renew_left(n, op)
+  else
+    unknown, again = renew_listed(n, op)
+  end
+  return {ERR.OK, false, node_counts(n), unknown, again}
 end
 
 function verbs.D(op)

@@ -68,6 +68,7 @@ static const struct {
     {"LIMIT", "NUMBERS", STORE_NUMBERS - 1}, /* 0 is the embedded store's */
     {"LIMIT", "RESULT", WIRE_RESULT_MAX},
     {"LIMIT", "LANE_TOLD", STORE_LANE_TOLD},
+    {"LIMIT", "RENEW", WIRE_RENEW_MAX},
     {"LIMIT", "CLEAR", LEDGER_CLEAR_MAX}, /* run-out leases one reserve clears */
     {NULL, "AWAY_MS", LEDGER_AWAY_MS},
     {NULL, "AWAY_GRACE_MS", LEDGER_AWAY_GRACE_MS},
