@@ -337,6 +337,7 @@ class Typed(TlsCase):
         def together():
             self.shell.type(f"export BERTH_ADDR={self.env['BERTH_ADDR']}")
             eventually("both were measured", lambda: berth("status", "--wide", env=self.env).stdout.count("cores - load") == 2)
+            eventually("hk has room; us is loaded", lambda: re.search(r"^takes_work +true$", berth("node", "show", "hk", env=self.env).stdout, re.M))
 
         def broken():
             """us has room again, and what it runs for dev fails."""

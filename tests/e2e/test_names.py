@@ -13,7 +13,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60000, "min": 60000, "h": 3600000, "days": 864
 # `name` (a value), where the name is a parameter.
 NO_SETTING = {"limit"}
 # Words of Redis, of PostgreSQL, of the design this grew from, and examples.
-FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v2_1a2b3c4d"}
+FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v2_1a2b3c4d", "synchronous_standby_names"}
 
 
 def source():
