@@ -40,7 +40,7 @@ int main(int argc, char **argv)
                                 .meta = STR("{\"job\":1}"),
                                 .argv = words,
                                 .argc = COUNT_OF(words),
-                                .stop_grace_ms = 200,
+                                .stop_grace_ms = 10000,
                                 .deadline_boot_ms =
                                     deadline_ms ? clock_lease_ms() + deadline_ms : 0};
         struct run *run;

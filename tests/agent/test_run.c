@@ -455,7 +455,8 @@ static void test_follow(void **state)
 static void test_flood(void **state)
 {
     struct rig *rig = *state;
-    struct run_spec spec = {.log_bytes_max = 65536, .timeout_ms = 700};
+    struct run_spec spec = {
+        .log_bytes_max = 65536, .timeout_ms = 700, .stop_grace_ms = RIG_PATIENCE_MS};
     struct run *run = rig_sh(rig, "flood", "yes & yes & yes", &spec);
     struct buf out = {0};
     int64_t first, total;
@@ -488,24 +489,25 @@ static void test_stops(void **state)
 {
     static const struct {
         const char *key, *script, *reason;
-        int64_t timeout_ms;
+        int64_t timeout_ms, grace_ms;
         int exit_code, signal;
     } rows[] = {
-        {"t.term", "echo up; exec sleep 60", "CANCELLED", 0, -1, SIGTERM},
-        {"t.nice", "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done", "STOPPED", 0, 7,
-         -1},
-        {"t.deaf", "trap '' TERM; echo up; while :; do sleep 60; done", "EMERGENCY", 0, -1,
+        {"t.term", "echo up; exec sleep 60", "CANCELLED", 0, RIG_PATIENCE_MS, -1, SIGTERM},
+        {"t.nice", "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done", "STOPPED", 0,
+         RIG_PATIENCE_MS, 7, -1},
+        {"t.deaf", "trap '' TERM; echo up; while :; do sleep 60; done", "EMERGENCY", 0, 200, -1,
          SIGKILL},
-        {"t.frozen", "trap '' TERM; echo up; while :; do kill -STOP $$; done", "STOPPED", 0, -1,
-         SIGKILL},
-        {"t.time", "echo up; exec sleep 60", "TIMEOUT", 100, -1, SIGTERM},
+        {"t.frozen", "trap '' TERM; echo up; while :; do kill -STOP $$; done", "STOPPED", 0, 200,
+         -1, SIGKILL},
+        {"t.time", "echo up; exec sleep 60", "TIMEOUT", 100, RIG_PATIENCE_MS, -1, SIGTERM},
     };
     struct rig *rig = *state;
     struct run *runs[COUNT_OF(rows)];
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         runs[i] = rig_sh(rig, rows[i].key, rows[i].script,
-                         &(struct run_spec){.timeout_ms = rows[i].timeout_ms});
+                         &(struct run_spec){.timeout_ms = rows[i].timeout_ms,
+                                            .stop_grace_ms = rows[i].grace_ms});
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct buf out = {0};
         int64_t first, total;
@@ -575,7 +577,8 @@ static void test_deadline(void **state)
 {
     struct rig *rig = *state;
     int64_t now_ms = clock_lease_ms();
-    struct run_spec spec = {.deadline_boot_ms = now_ms + 3600 * 1000};
+    struct run_spec spec = {.deadline_boot_ms = now_ms + 3600 * 1000,
+                            .stop_grace_ms = RIG_PATIENCE_MS};
     struct run *early = rig_sh(rig, "d.early", "exec sleep 60", &spec);
     struct run *later = rig_sh(rig, "d.later", "exec sleep 60", NULL);
 

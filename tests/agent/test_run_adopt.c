@@ -421,7 +421,8 @@ static void test_shim_busy(void **state)
 
     rig_open(rig);
     rig->runs->patience_ms = 20;
-    run = rig_sh(rig, "busy.1", "exec sleep 600", NULL);
+    run = rig_sh(rig, "busy.1", "exec sleep 600",
+                 &(struct run_spec){.stop_grace_ms = RIG_PATIENCE_MS});
     rig_await(rig, run->state == RUN_RUNNING);
     run->priv->stop_kill_ms = 1; /* as if it had been due long ago, and the shim knew better */
     rig_await(rig, run->priv->patience_ms > 0);
