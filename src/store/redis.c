@@ -203,9 +203,10 @@ static bool call_own(struct redis *self, int64_t deadline_ms)
 /* We are there, or still there: the first time it takes back what an earlier life of us held. */
 static void begin_own(struct redis *self)
 {
-    redis_session_begin(&self->session, &self->config);
+    redis_session_begin(&self->session, &self->config, 0);
     if (self->arrived)
-        wire_stay(&self->session.wire, self->version, self->format);
+        wire_stay(&self->session.wire, self->version, self->format,
+                  store_number_is_ours(&self->store) ? store_number(&self->store) : 0);
     else
         wire_arrive(&self->session.wire, self->version, self->format, &self->config.terms);
 }
@@ -255,7 +256,7 @@ static struct msg *cut_batch(struct redis *self, struct msg *batch)
     struct wire *wire = &self->session.wire;
     struct msg *last = NULL;
 
-    redis_session_begin(&self->session, &self->config);
+    redis_session_begin(&self->session, &self->config, store_number(&self->store));
     for (struct msg *msg = batch; msg; last = msg, msg = msg->next) {
         struct store_op *op = container_of(msg, struct store_op, msg);
 
@@ -393,7 +394,7 @@ static int64_t leave_from(struct redis *self, int64_t from)
     redisReply *reply;
     int64_t more;
 
-    redis_session_begin(&self->session, &self->config);
+    redis_session_begin(&self->session, &self->config, 0);
     wire_leave(&self->session.wire, store_number(&self->store), from);
     reply = redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
     if (!reply)

@@ -71,7 +71,8 @@ static bool load_library(struct redis_session *session, int64_t deadline_ms)
     return ok;
 }
 
-void redis_session_begin(struct redis_session *session, const struct store_config *config)
+void redis_session_begin(struct redis_session *session, const struct store_config *config,
+                         unsigned number)
 {
     int64_t now_ms = clock_mono_ms();
     struct wire_head head = {
@@ -80,6 +81,7 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
         .instance = session->instance,
         .generation = session->next_generation,
         .known = session->generation,
+        .number = number,
         .retention_ms = config->retention_ms,
         .breaker_threshold = config->breaker_threshold,
         .breaker_cooldown_ms = config->breaker_cooldown_ms,
@@ -106,12 +108,13 @@ int64_t redis_session_bound(const struct redis_session *session, int64_t not_aft
     return bound_ms > 0 ? bound_ms : 1;
 }
 
+/* Nothing was done: it came too late, or is in the name of another. */
 static bool is_late(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
 }
 
-/* Nothing was done: its records are not for us. */
+/* Likewise: its records are not for us. */
 static bool is_refused(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
@@ -216,7 +219,11 @@ redisReply *redis_session_call(struct redis_session *session, int64_t deadline_m
             take_news(session, reply, sent_ms);
             if (!is_late(reply))
                 return reply;
-            redis_link_fail(&session->link, "a call came too late", NULL);
+            redis_link_fail(&session->link,
+                            str_is(redis_text(reply->element[1]), "NUMBER")
+                                ? "our number is another's since Redis was emptied"
+                                : "a call came too late",
+                            NULL);
         }
         freeReplyObject(reply);
         return NULL;

@@ -41,7 +41,9 @@ void redis_session_free(struct redis_session *session);
 /* Is this a Redis we can live with? The sentence says why not. */
 enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
                              struct problem *why);
-void redis_session_begin(struct redis_session *session, const struct store_config *config);
+/* `number` as in struct wire_head. */
+void redis_session_begin(struct redis_session *session, const struct store_config *config,
+                         unsigned number);
 /* What is `not_after_ms` (clock_mono_ms) by the store's clock? */
 int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms);
 /* Calls go to one server until the next redis_session_release: bound after a call that worked. */

@@ -118,6 +118,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     to = put_number(to, head->breaker_threshold, 8);
     to = put_number(to, head->breaker_cooldown_ms, 8);
     to = put_number(to, head->moved, 1);
+    to = put_number(to, head->number, 2);
     assert(to == wire->head + WIRE_HEAD_KNOWN);
     list_add(wire, &wire->args, wire->head, sizeof wire->head);
     list_add(wire, &wire->args, "", 0); /* the columns */
@@ -368,11 +369,12 @@ void wire_arrive(struct wire *wire, const char *version, int format,
     end_own(wire);
 }
 
-void wire_stay(struct wire *wire, const char *version, int format)
+void wire_stay(struct wire *wire, const char *version, int format, unsigned number)
 {
     begin_other(wire, "Y");
     add_word(wire, version);
     add_int(wire, format);
+    add_int(wire, number);
     end_own(wire);
 }
 

@@ -18,7 +18,7 @@ enum {
     WIRE_RENEW_MAX = 256,
     WIRE_RUNS_MAX = 1024,
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
-    WIRE_HEAD_KNOWN = 41,        /* of the head when a batch begins */
+    WIRE_HEAD_KNOWN = 43,        /* of the head when a batch begins */
     WIRE_COLUMNS = 6,            /* which argument they are; their rests are the next */
     /* Where they begin: now, order, generation, open breakers, taken back, how far that now is
      * ahead of the steady clock. */
@@ -66,7 +66,7 @@ struct wire {
     struct wire_list others; /* what is no row; appended at the end */
     size_t begun;            /* how many arguments are the head */
     size_t bytes;
-    char head[65]; /* of the batch, packed; the rest is what is known when it is complete */
+    char head[67]; /* of the batch, packed; the rest is what is known when it is complete */
     int ops;
     size_t runs; /* that heartbeats list */
 };
@@ -78,6 +78,7 @@ struct wire_head {
     const char *instance;   /* its name */
     const char *generation; /* the name of a new one, if the store turns out to be empty */
     const char *known;      /* the generation of before; "": none yet */
+    unsigned number;        /* the instance's, in whose name ops are; 0: of our own calls */
     int64_t retention_ms;
     int64_t breaker_threshold;
     int64_t breaker_cooldown_ms;
@@ -95,10 +96,11 @@ void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 /* RENEW: how many of its runs are still to be sent, by themselves. 0: the list as it is. */
 size_t wire_renew_later(const struct store_op *op);
 /* Our own: an instance arrives, is still there, tidies up, leaves. The first two tell the newest
- * format it would write and answer its number; the last one from where to go on. */
+ * format it would write and answer its number, if it can be the one it has (0: none); the last one
+ * from where to go on. */
 void wire_arrive(struct wire *wire, const char *version, int format,
                  const struct lease_terms *terms);
-void wire_stay(struct wire *wire, const char *version, int format);
+void wire_stay(struct wire *wire, const char *version, int format, unsigned number);
 void wire_tidy(struct wire *wire, bool whole, int64_t jobs_max); /* not whole: only purges */
 void wire_leave(struct wire *wire, unsigned number, int64_t from);
 unsigned wire_number(const redisReply *answer); /* 0: none is left */

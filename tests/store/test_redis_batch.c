@@ -18,7 +18,7 @@ static struct store_config config = {.now_ms = rig_now_ms, .timeout_ms = CALL_MS
 
 static void begin(void)
 {
-    redis_session_begin(&session, &config);
+    redis_session_begin(&session, &config, 0);
 }
 
 /* The answer to the last op of the batch becomes that of `last`, if it is given. */

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "store/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,6 +314,49 @@ static void a_number_that_is_taken_is_passed_over(void **state)
     assert_int_equal(store_number(b->rig.store), number);
 }
 
+/* All that the store knew is gone, and then this number was given to a newcomer. */
+static void empty_for(struct fixture *fixture, unsigned number)
+{
+    char script[256];
+    const char *words[] = {"EVAL", script, "0"};
+
+    snprintf(script, sizeof script,
+             "redis.call('FLUSHALL') redis.call('HSET', 'sched:{f}:instances', '0000cafe', "
+             "'%lld %u %d %d x')",
+             (long long)rig_now_ms(), number, FORMAT_OLDEST, FORMAT_OLDEST);
+    redis_say_words(fixture->server.port, 3, words);
+}
+
+/* Ids of jobs have the number: two that had the same would make the same. After the store was
+ * emptied (or a failover lost who has which) everybody keeps its own; unless another has it, in
+ * whose name nothing is done any more. */
+static void an_emptied_store_gives_no_number_twice(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rig *a = &fixture->a.rig, *b = &fixture->b.rig;
+    unsigned ours = store_number(a->store), theirs = store_number(b->store), now;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    struct store_op op = {.verb = STORE_PEERS, .arena = &a->arena};
+
+    empty_for(fixture, ours);
+    assert_int_equal(rig_node(b, "n2", 1, NODE_READY), ERR_OK);
+    assert_int_equal(store_number(b->store), theirs);
+    do {
+        enum err err = rig_node(a, "n1", 1, NODE_READY);
+
+        now = store_number(a->store);
+        assert_true(clock_mono_ms() < end_ms);
+        assert_true(err == ERR_STORE_DOWN || (err == ERR_OK && now != ours));
+    } while (now == ours);
+    assert_int_not_equal(now, theirs);
+    assert_int_equal(rig_call(a, &op), ERR_OK);
+    assert_int_equal(op.u.peers.count, 3);
+    for (size_t i = 0; i < op.u.peers.count; i++)
+        if (op.u.peers.items[i].name == store_name(b->store))
+            assert_int_equal(op.u.peers.items[i].number, theirs);
+    assert_int_equal(store_number(b->store), theirs);
+}
+
 /* Who goes lets go of what it holds, however much else there is, and of nothing that another holds.
  */
 static void who_goes_lets_go(void **state)
@@ -436,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(numbers_are_ones_own),
+        TEST(an_emptied_store_gives_no_number_twice),
         TEST(a_lapsed_number_goes_to_another),
         TEST(a_clean_exit_frees_the_number),
         TEST(words_reach_whom_they_are_for),

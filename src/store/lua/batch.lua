@@ -69,11 +69,11 @@ function readers.Z()
 end
 
 function readers.I()
-  return {version = text(), writes = number(), ttl = number(), f2f_ttl = number()}
+  return {version = text(), writes = number(), number = 0, ttl = number(), f2f_ttl = number()}
 end
 
 function readers.Y()
-  return {version = text(), writes = number()}
+  return {version = text(), writes = number(), number = number()}
 end
 
 function readers.L()
@@ -293,23 +293,25 @@ end
 
 -- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
 -- nothing may change any more, retention, breaker threshold and cooldown, whether the instance came
--- from another master a while ago, the time after which one of the fast ops may not begin (0: none),
+-- from another master a while ago, its number (0: that is asked for here), the time after which one of the fast ops may not begin (0: none),
 -- the number of ops, of rows, of their terms and of their texts; the columns, and the rests of the rows;
 -- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers
 -- {now, order of the first op - 1, generation, open breakers, leases taken back, how far now is ahead of
 -- the steady clock, answers...}; when
--- nothing was done because it is too late {now, 'LATE'}, because of the format {now, 'FORMAT', what it is}.
+-- nothing was done because it is too late {now, 'LATE'}, because another has the number {now, 'NUMBER'},
+-- because of the format {now, 'FORMAT', what it is}.
 local function batch(keys, args)
   if not call then begin_library() end
   A, at = args, HEAD_ARGS
-  local now, late, retention, threshold, cooldown, moved, early, count, rows, terms, texts =
-    unpack_struct('<i8i8i8i8i8Bi8I4I4I4I4', args[1])
+  local now, late, retention, threshold, cooldown, moved, own, early, count, rows, terms, texts =
+    unpack_struct('<i8i8i8i8i8BI2i8I4I4I4I4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
   local refused = begin_batch(now, args[5], args[6])
   if refused then return {now, 'FORMAT', refused} end
   U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
+  if own > 0 and args[6] ~= U.gen and not number_keep(own) then return {now, 'NUMBER'} end
   pass_time()
   wheel_turn()
   local codes, ids, nodes, kinds, firsts = columns.read(args[2], args[3], count, rows, terms)

@@ -1,7 +1,7 @@
 -- Instances: each has a name of its own (another one after every start) and a number, which stands in
 -- the ids of its jobs. Both are its own as long as it calls; the number of one that fell silent goes to
 -- another, and whoever comes back after that gets a new one.
-local others_live, is_live
+local others_live, is_live, number_keep
 
 do -- Lua has room for 200 locals
 
@@ -46,9 +46,25 @@ local function choose_format(writes)
   if high > formats.newest then formats.newest = high end
 end
 
--- One after the other, so that a number that became free is not used again soon.
-local function free_number()
+local function instance_write(number, writes, version)
+  call('HSET', KEY .. 'instances', U.instance, U.now .. ' ' .. number .. ' ' .. FORMAT_OLDEST ..
+    ' ' .. writes .. ' ' .. version)
+end
+
+-- The store was emptied since whoever calls got its number: it goes on with it, unless another has it now.
+-- Its next Y tells the rest.
+function number_keep(number)
   local _, taken = others_live()
+  if taken[number] then return false end
+  instance_write(number, formats.written, '?')
+  return true
+end
+
+-- The one it had, when this store does not know of it: a failover lost that, or the store was emptied. Else
+-- one after the other, so that a number that became free is not used again soon.
+local function free_number(had)
+  local _, taken = others_live()
+  if had > 0 and not taken[had] then return had end
   for _ = 1, LIMIT.NUMBERS do
     local number = (call('HINCRBY', KEY .. 'meta', 'numbers', 1) - 1) % LIMIT.NUMBERS + 1
     if not taken[number] then return number end
@@ -80,10 +96,9 @@ end
 -- The number of whoever calls, for another INSTANCE_MS; 0 when there are none left.
 local function instance_number(op)
   local known = call('HGET', KEY .. 'instances', U.instance)
-  local number = known and select(2, instance_read(known)) or free_number()
+  local number = known and select(2, instance_read(known)) or free_number(op.number)
   if number > 0 then
-    call('HSET', KEY .. 'instances', U.instance, U.now .. ' ' .. number .. ' ' .. FORMAT_OLDEST ..
-      ' ' .. op.writes .. ' ' .. op.version)
+    instance_write(number, op.writes, op.version)
     choose_format(op.writes)
   end
   return number
