@@ -522,7 +522,7 @@ static enum err finish_last(struct rig *rig, const struct step *step, enum store
                           .node = str_of(step->node)};
 
     op.u.settle.outcome = outcome;
-    op.u.settle.owner = 1;
+    op.u.settle.owner = rig_owner(rig);
     rig->op = op;
     return rig_call(rig, &rig->op);
 }

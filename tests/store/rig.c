@@ -165,11 +165,19 @@ enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_heal
     return send(rig, op);
 }
 
+/* It is the instance that is there who calls. The embedded store's has no number. */
+unsigned rig_owner(const struct rig *rig)
+{
+    unsigned number = rig->store ? store_number(rig->store) : 0;
+
+    return number ? number : 1;
+}
+
 static void fill_put(const struct rig *rig, struct store_op *op)
 {
     op->u.put.spec = STR("{\"type\":\"talk\",\"session_id\":\"s1\"}");
     op->u.put.max_attempts = 2;
-    op->u.put.owner = 1;
+    op->u.put.owner = rig_owner(rig);
     op->u.put.hold_ms = 15000;
     op->u.put.ttl_ms = rig->ttl_ms;
 }
@@ -236,7 +244,7 @@ enum err rig_finish(struct rig *rig, enum store_outcome outcome, uint64_t job, i
 
     op.u.settle.outcome = outcome;
     op.u.settle.reason = str_of(reason);
-    op.u.settle.owner = 1;
+    op.u.settle.owner = rig_owner(rig);
     op.u.settle.hold_ms = 15000;
     op.u.settle.candidates_left = true;
     op.u.settle.result = outcome == STORE_DONE ? STR("{\"ok\":1}") : STR_NONE;

@@ -47,6 +47,7 @@ void rig_remove_dir(const char *dir);
 enum err rig_call(struct rig *rig, struct store_op *op);
 void rig_wait(struct rig *rig, const bool *done);
 
+unsigned rig_owner(const struct rig *rig); /* of what is held and reserved with these */
 /* One op each, filled in the usual way, sent, and left in rig->op. */
 enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_health health);
 enum err rig_put(struct rig *rig, uint64_t job);

@@ -314,6 +314,44 @@ static void a_number_that_is_taken_is_passed_over(void **state)
     assert_int_equal(store_number(b->rig.store), number);
 }
 
+static enum job_state expire(struct rig *rig, uint64_t job)
+{
+    assert_int_equal(rig_finish(rig, STORE_EXPIRE, job, 1, NULL, NULL), ERR_OK);
+    return rig->op.head.state;
+}
+
+static void reserve_last(struct rig *rig, uint64_t job, unsigned owner)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 1;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    op.u.put.owner = owner;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0] =
+        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1"))};
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+}
+
+/* Only who is there is certain to have sent what it reserved: of others the last attempt is not
+ * lost. */
+static void who_has_gone_may_have_sent_nothing(void **state)
+{
+    struct fixture *fixture = *state;
+    struct side *a = &fixture->a, *b = &fixture->b;
+
+    rig_node(&a->rig, "n1", 4, NODE_READY);
+    reserve_last(&a->rig, 1, store_number(a->rig.store));
+    reserve_last(&b->rig, 2, store_number(b->rig.store));
+    close_side(b);
+    *b = (struct side){0};
+    rig_pass(&a->rig, RIG_TTL_MS);
+    assert_int_equal(expire(&a->rig, 1), JOB_FAILED);
+    assert_int_equal(expire(&a->rig, 2), JOB_SELECTING);
+    open_side(fixture, b);
+}
+
 /* All that the store knew is gone, and then this number was given to a newcomer. */
 static void empty_for(struct fixture *fixture, unsigned number)
 {
@@ -481,6 +519,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(numbers_are_ones_own),
         TEST(an_emptied_store_gives_no_number_twice),
+        TEST(who_has_gone_may_have_sent_nothing),
         TEST(a_lapsed_number_goes_to_another),
         TEST(a_clean_exit_frees_the_number),
         TEST(words_reach_whom_they_are_for),

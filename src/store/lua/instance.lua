@@ -78,7 +78,12 @@ function is_live(name)
   return last and U.now - last <= INSTANCE_MS
 end
 
--- Whoever had this number has not called for a while, although it would once a second.
+-- Was this number ever given to anybody?
+local function was_given(number)
+  return number > 0 and number <= tonumber(call('HGET', KEY .. 'meta', 'numbers') or 0)
+end
+
+-- Whoever had this number has not called for a while, although it would once a second; or has gone.
 function is_silent(number)
   local silent = rawget(U, 'silent')
   if not silent then
@@ -90,6 +95,7 @@ function is_silent(number)
     end
     U.silent = silent
   end
+  if silent[number] == nil then silent[number] = was_given(number) end
   return silent[number]
 end
 
