@@ -26,9 +26,13 @@ class Instances(Case):
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
         self.all = [self.instance(i) for i in range(self.count)]
+        eventually("each can be told of the others", lambda: self.listeners() == self.count)
 
     def instance(self, number, **settings):
         return self.start(f"data{number}", store=self.redis.url, **settings)
+
+    def listeners(self):
+        return int(self.redis.say("PUBSUB", "NUMSUB", "sched:{f}:ev").split()[-1])
 
     def views(self, node_ids):
         """Does every instance show exactly these nodes?"""
@@ -148,9 +152,6 @@ class Deaf(Instances):
     def viewed(self, server):
         nodes = server.get("/v1/nodes?limit=1000").json["nodes"]
         return {node["node_id"]: (node["version"], node["max"]) for node in nodes}
-
-    def listeners(self):
-        return int(self.redis.say("PUBSUB", "NUMSUB", "sched:{f}:ev").split()[-1])
 
     def come_and_go(self, until):
         """Nodes join, change and leave at every instance: more than a hundred, and at least so long."""
