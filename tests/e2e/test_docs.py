@@ -334,10 +334,13 @@ class Typed(TlsCase):
         def alone():
             self.shell.type(f"systemctl start berth-server; export BERTH_ADDR=http://127.0.0.1:{other}")
 
+        def connected():
+            """hk has room; us is loaded."""
+            eventually("hk is given work", lambda: re.search(r"^takes_work +true$", berth("node", "show", "hk", env=self.env).stdout, re.M))
+
         def together():
             self.shell.type(f"export BERTH_ADDR={self.env['BERTH_ADDR']}")
             eventually("both were measured", lambda: berth("status", "--wide", env=self.env).stdout.count("cores - load") == 2)
-            eventually("hk has room; us is loaded", lambda: re.search(r"^takes_work +true$", berth("node", "show", "hk", env=self.env).stdout, re.M))
 
         def broken():
             """us has room again, and what it runs for dev fails."""
@@ -348,7 +351,7 @@ class Typed(TlsCase):
                 self.assertEqual(done.returncode, 7, done.stderr)
 
         self.read("docs/operators.md", before={
-            "Tokens": alone, "Servers by name": lambda: self.shell.type("unset BERTH_ADDR BERTH_TOKEN"),
+            "Why does it not run?": connected, "Tokens": alone, "Servers by name": lambda: self.shell.type("unset BERTH_ADDR BERTH_TOKEN"),
             "What is going on": together, "breaker ls": broken})
 
     def ssh(self, name, root):
