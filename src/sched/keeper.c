@@ -231,7 +231,6 @@ static void apply_put(struct keeper *keeper, struct change *change)
 
     assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
     change->facts->version = change->op.u.node_put.version;
-    change->facts->registered_ms = change->op.u.node_put.registered_ms;
     change->node = members_put(keeper->members, change->node_id, change->facts);
     change->facts = NULL;
     take_figures(change->node, change);

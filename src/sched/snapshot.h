@@ -30,6 +30,7 @@ struct node {
     _Atomic int32_t admin;                     /* enum node_admin */
     _Atomic(struct blackboard *) admin_reason; /* an operator's words; NULL: never any */
     _Atomic int32_t max;
+    _Atomic int64_t version, registered_ms; /* of its record in the store, as last known */
     _Atomic uint64_t counts; /* reserved and running as the store last told, see counts.h */
     _Atomic int32_t pending; /* reserves of this instance under way */
     _Atomic int32_t score;
@@ -61,7 +62,6 @@ struct node {
     bool offered;              /* and: it stands in the queue's list of nodes that may have room, */
     struct node *next_offered; /* before this one */
     uint64_t change_order;     /* and: of the last change of it that became true in the store */
-    int64_t version, registered_ms; /* and: of its record, as last known */
     int64_t told_ms;    /* and: heartbeat_ms as last told to, or heard from, other instances */
     uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
@@ -82,8 +82,7 @@ struct facts {
     int32_t max_concurrent_jobs;
     int32_t reserved_slots; /* of its slots, kept for interactive jobs */
     int64_t priority;       /* of the server: lower is asked first where a route does not say */
-    int64_t version;        /* of the record in the store */
-    int64_t registered_ms;
+    int64_t version;        /* of the record they came with; that of the node goes on */
     _Atomic int refs;
 };
 

@@ -132,7 +132,6 @@ static struct facts *facts_of(const struct store_node *record)
         return NULL;
     }
     facts->version = record->version;
-    facts->registered_ms = record->registered_ms;
     return facts;
 }
 

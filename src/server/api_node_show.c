@@ -103,12 +103,12 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
     jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);
-    jsonw_kint(w, "version", facts->version);
+    jsonw_kint(w, "version", atomic_load(&member->node->version));
     jsonw_kstr(w, "reached_by", str_of(reached_by(member)));
     jsonw_kstr(w, "endpoint", facts->endpoint);
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
-    jsonw_kint(w, "registered_ms", facts->registered_ms);
+    jsonw_kint(w, "registered_ms", atomic_load(&member->node->registered_ms));
     explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }
 
