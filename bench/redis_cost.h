@@ -29,7 +29,7 @@ struct cost {
 int64_t cost_redis_ns(const struct cost_plan *plan);
 void cost_node_name(int number, char name[16]);
 
-/* The seed's scripts (R001-29..32) and its job record; and calls of a script that does nothing. */
+/* The seed's scripts and its job record; and calls of a script that does nothing. */
 struct cost seed_lives(const struct cost_plan *plan);
 struct cost seed_releases(const struct cost_plan *plan);
 struct cost seed_nothing(const struct cost_plan *plan);

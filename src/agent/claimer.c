@@ -41,7 +41,7 @@ struct claimer {
     struct names lost;   /* whose rows may be taken */
     bool mass_loss;      /* none may */
     size_t absent_count; /* nodes that went without a goodbye */
-    size_t released;     /* of the lost; the seed's mode */
+    size_t released;     /* of the lost; mode seed */
     struct claim_plan plan;
     size_t budget; /* claims in this cycle at most */
     size_t tried, claimed, conflicts;
@@ -423,7 +423,7 @@ static void on_released(struct query *query)
         release_next(claimer);
 }
 
-/* The seed's step 3: what a lost node has is nobody's, all of it at once. Then the table is read
+/* Mode seed: what a lost node has is nobody's, all of it at once. Then the table is read
  * again, and claimed from in the same cycle. */
 static void release_next(struct claimer *claimer)
 {

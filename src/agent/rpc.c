@@ -5,7 +5,7 @@
 
 enum { LOG_BYTES_DEFAULT = 64 * 1024, LOG_BYTES_MAX = 128 * 1024 };
 
-/* R000-19: agent and all its runs, share of the whole machine. */
+/* Agent and all its runs, share of the whole machine. */
 static enum err inspect(struct agent *agent, const struct json *params, struct jsonw *w,
                         struct problem *why)
 {

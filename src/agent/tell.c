@@ -46,7 +46,7 @@ static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t
         jsonw_kdouble(w, name, share < 0 ? 0 : share > 1 ? 1 : share);
 }
 
-/* The seed's shape: shares from 0 to 1. */
+/* Shares from 0 to 1. */
 static void write_load(const struct usage *usage, struct jsonw *w)
 {
     int64_t used = usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE
@@ -86,7 +86,7 @@ static void write_usage(const struct agent *agent, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-/* R000-4: what makes this node a NodeUnit. */
+/* The tags that make this node one that claims deployments. */
 void tell_tags(struct agent *agent, struct jsonw *w)
 {
     agent->told_takes = claimer_takes(agent->claimer);

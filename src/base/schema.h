@@ -36,7 +36,7 @@ enum field_flag {
 
 struct field {
     const char *name;  /* snake_case; flag --snake-case and env BERTH_SNAKE_CASE follow from it */
-    const char *alias; /* another accepted spelling (the seed's), or NULL */
+    const char *alias; /* another accepted spelling, or NULL */
     enum field_type type;
     size_t offset;              /* of the value in the struct */
     int64_t min, max;           /* both 0: no bound; max below min: no upper bound */

@@ -1,4 +1,4 @@
-/* The cluster as a panel of text (R002-16): the answer of /v1/cluster/status, a block for each
+/* The cluster as a panel of text: the answer of /v1/cluster/status, a block for each
  * server. Shows what was sent; what is not known is `-` with the reason. */
 #ifndef CLI_PANEL_H
 #define CLI_PANEL_H

@@ -1,5 +1,5 @@
 /* A breaker keeps work away from an executor (node x type) that keeps failing: three failures in a
- * row open it, after a pause one probe decides (R002-9, ruling 22). Pure: the store keeps the
+ * row open it, after a pause one probe decides. Pure: the store keeps the
  * struct, shared and durable, and hands in its own time. */
 #ifndef MODEL_BREAKER_H
 #define MODEL_BREAKER_H

@@ -1,4 +1,4 @@
-/* The layers of one cached value (R004-13..15): L1 while it is fresh, L2 as a fallback while the
+/* The layers of one cached value: L1 while it is fresh, L2 as a fallback while the
  * store is away, and a tag for what the store does not have, so that nobody asks for it all the
  * time. Pure: it knows when, not what. */
 #ifndef MODEL_CACHE_H

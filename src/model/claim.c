@@ -208,7 +208,7 @@ static size_t place_of_me(const struct claim_view *view)
     return NAMES_NONE;
 }
 
-/* --- the seed's way --- */
+/* --- one by one --- */
 
 /* Is `me` among the least loaded of the nodes a row may go to? */
 static bool am_least(const struct takers *takers, struct arena *arena)

@@ -32,8 +32,8 @@ struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
 
 struct claim_context { /* ClaimMetricContext, beside what stands in the nodes */
     struct score_weights weights;
-    /* The seed's rule: an unknown metric is 0, which makes a node nobody can reach the favourite.
-     * Ours (ruling 11): unknown is not eligible while any node's is known. */
+    /* An unknown metric is 0, which makes a node nobody can reach the favourite. Otherwise unknown
+     * is not eligible while any node's is known. */
     bool unknown_zero;
 };
 
@@ -105,19 +105,19 @@ struct claim_plan {
     size_t count;
 };
 
-/* The seed's way: a node that is among the least loaded may take any row, one by one until its
+/* One by one: a node that is among the least loaded may take any row, one by one until its
  * budget is used up. A row with a selector is measured against the nodes it matches: the least
  * loaded of *those* takes it. Nodes that would not claim (`takes` false) do not count, else nobody
  * would take what they leave; nor do those on which it failed lately, while there are others. */
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
-/* The share of this node, all at once: where the seed's way would end if every node took its turn.
+/* The share of this node, all at once: where one by one would end if every node took its turn.
  * All nodes that see the same deal the same, so none is in another's way. A metric that cannot be
  * foretold gives the least loaded its part of the rows; then it must be measured again. */
 void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
 /* Is there another node that would take the row, and on which it did not fail lately? */
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row);
 
-/* The seed's environment variables; what is absent, empty or makes no sense is the default. */
+/* Environment variables; what is absent, empty or makes no sense is the default. */
 struct claim_env {
     struct str policy;        /* NODE_UNIT_CLAIM_POLICY */
     struct str interval_ms;   /* NODE_UNIT_SCHEDULER_INTERVAL_MS */

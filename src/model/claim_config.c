@@ -1,4 +1,4 @@
-/* What the seed's environment variables mean (vectors claim_config). */
+/* What the environment variables NODE_UNIT_* mean (vectors claim_config). */
 #include "model/claim.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-/* How well the store is, from how its calls went (ruling 2, R004-18). Pure. */
+/* How well the store is, from how its calls went, and what may be answered without it. Pure. */
 #ifndef MODEL_DEGRADE_H
 #define MODEL_DEGRADE_H
 

@@ -36,20 +36,20 @@ struct deploy_row {
     void *user; /* the caller's */
 };
 
-/* Addresses that own enabled deployments and are not online, first seen first (R000-7). */
+/* Addresses that own enabled deployments and are not online, first seen first. */
 void deploy_lost(const struct deploy_row *rows, size_t count, const struct names *online,
                  struct arena *arena, struct names *ret_lost);
 /* For each online address, at its place in `online`, how many enabled deployments it owns. */
 void deploy_counts(const struct deploy_row *rows, size_t count, const struct names *online,
                    int64_t *ret_counts);
 
-/* The seed claims what nobody owns. Ours (ruling 10) takes what a lost node owns, and only if there
+/* What may be claimed. Seed: what nobody owns. Hardened: what a lost node owns, and only if there
  * is none of that what nobody owns. */
 enum deploy_mode { DEPLOY_HARDENED, DEPLOY_SEED };
 
 const char *deploy_mode_name(enum deploy_mode mode); /* "hardened", "seed" */
 
-/* The rows that may be claimed, in order: updated_at, created_at, id (R000-15). `ret_order` has
+/* The rows that may be claimed, in order: updated_at, created_at, id. `ret_order` has
  * room for `count`; returns how many. */
 size_t deploy_candidates(const struct deploy_row *rows, size_t count, const struct names *lost,
                          enum deploy_mode mode, const struct deploy_row **ret_order);
@@ -63,7 +63,8 @@ struct deploy_claim {
 };
 /* True: the row changed hands and has a new generation. False: nothing changed. */
 bool deploy_claim(struct deploy_row *row, const struct deploy_claim *claim);
-/* The seed's step 3, and an operator's command. True: it changed. */
+/* In mode seed what a lost node owned is nobody's; it is an operator's command, too. True: it
+ * changed. */
 bool deploy_release(struct deploy_row *row, const struct names *lost);
 
 #endif

@@ -1,4 +1,4 @@
-/* Fencing (ruling 27, vectors ext_lease): an assignment is good while its lease lasts, and only for
+/* Fencing (vectors ext_lease): an assignment is good while its lease lasts, and only for
  * the holder and the token it was given to. Each new assignment has a new token, so that whoever
  * held it before, and slept, is told apart from whoever holds it now. Pure. */
 #ifndef MODEL_FENCE_H

@@ -1,4 +1,4 @@
-/* All servers together: one word, two sums and a sentence (R002-15, ruling 29). Pure. */
+/* All servers together: one word, two sums and a sentence. Pure. */
 #ifndef MODEL_FLEET_H
 #define MODEL_FLEET_H
 

@@ -16,8 +16,8 @@ enum job_state {
     JOB_STATE_COUNT
 };
 
-const char *job_state_name(enum job_state state);  /* R001: "NEW" */
-const char *job_status_name(enum job_state state); /* R004: "Created" */
+const char *job_state_name(enum job_state state);  /* "NEW" */
+const char *job_status_name(enum job_state state); /* "Created" */
 bool job_state_by_name(struct str name, enum job_state *ret_state);
 bool job_state_final(enum job_state state); /* DONE, FAILED */
 
@@ -41,7 +41,7 @@ enum job_event {
 
 const char *job_event_name(enum job_event event); /* "ack_timeout" */
 bool job_event_by_name(struct str name, enum job_event *ret_event);
-/* What a node's last message is: no status or "ok" is DONE, anything else is FAIL (R001-18). */
+/* What a node's last message is: no status or "ok" is DONE, anything else is FAIL. */
 enum job_event job_event_of_status(struct str status);
 
 enum job_effect {
@@ -58,7 +58,7 @@ const char *job_effect_name(enum job_effect effect); /* "release_reserved" */
 struct job_facts {
     enum job_state state;
     int attempt;
-    int max_attempts; /* the seed's max_retry: attempts in all */
+    int max_attempts; /* attempts in all; also called max_retry */
     struct str node;  /* at == NULL: none */
 };
 
@@ -82,7 +82,7 @@ struct job_step {
  * final state, no such edge) is not accepted and changes nothing. */
 struct job_step job_step(const struct job_facts *job, const struct job_input *in);
 
-/* Reasons that are refusals of a node, not failures of the work (ruling 12). */
+/* Reasons that are refusals of a node, not failures of the work. */
 bool job_reason_is_refusal(struct str reason);
 
 /* Job ids: 63 bits, time-ordered: ms since 2024 (41) | sequence (13) | instance (9). On the wire

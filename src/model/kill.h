@@ -1,4 +1,4 @@
-/* Whom an emergency ends (R002-11, ruling 23): the order, and when the next one goes. Pure: the
+/* Whom an emergency ends: the order, and when the next one goes. Pure: the
  * caller hands in figures, tasks and time, and does the killing. */
 #ifndef MODEL_KILL_H
 #define MODEL_KILL_H

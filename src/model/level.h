@@ -1,4 +1,4 @@
-/* How near a machine is to freezing: four levels, by the worst of its signals (R002-6, R002-10). A
+/* How near a machine is to freezing: four levels, by the worst of its signals. A
  * level changes slowly in both directions, except that memory running out counts at once. Pure: the
  * figures and the time are handed in. */
 #ifndef MODEL_LEVEL_H
@@ -51,8 +51,8 @@ struct level_rules {
     int64_t hold_ms;      /* but not sooner than this after it rose */
 };
 
-/* R002-18 and our hysteresis. A value that stays around one border changes the level at most twice
- * in hold_ms: between a rise and the next fall there is hold_ms. */
+/* The borders, and the hysteresis. A value that stays around one border changes the level at most
+ * twice in hold_ms: between a rise and the next fall there is hold_ms. */
 extern const struct level_rules level_defaults;
 
 struct level_verdict {
@@ -81,8 +81,8 @@ struct level_state {
  * once. True: the level changed. Times never go back. */
 bool level_step(struct level_state *state, const struct level_rules *rules,
                 const struct level_figures *figures, int64_t now_ms);
-/* What new work is judged by: the level, or the last look if that was worse (R002-6 asks before
- * each dispatch). */
+/* What new work is judged by: the level, or the last look if that was worse: it is
+ * asked before each dispatch. */
 enum level level_gate(const struct level_state *state);
 
 /* May work of this priority start? Normal: all; warning: priority >= high_priority_min. */

@@ -24,7 +24,7 @@ struct member_units {
 void member_units(const struct member *members, size_t count, int64_t now_ms, int64_t ttl_ms,
                   struct arena *arena, struct member_units *ret_units);
 
-/* Lost (ruling 9, vectors lost_grace): absent for grace_ms from a view that is ready. A view is
+/* Lost (vectors lost_grace): absent for grace_ms from a view that is ready. A view is
  * ready when a full list came and warmup_ms have passed since: a host that has just come back must
  * give everybody time to come back to it. */
 struct member_rules {

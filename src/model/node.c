@@ -107,7 +107,7 @@ enum node_health node_effective(enum node_health own, enum node_health watch, en
     return own;
 }
 
-/* Weights of R004-17, of 100 in all. */
+/* Weights, of 100 in all. */
 enum { WEIGHT_CPU = 25, WEIGHT_GPU = 15, WEIGHT_MEM = 20, WEIGHT_FAIL = 25, WEIGHT_LATENCY = 15 };
 
 __extension__ typedef __int128 wide; /* products of three scaled figures do not fit 64 bits */

@@ -53,7 +53,7 @@ enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
 enum node_health node_effective(enum node_health own, enum node_health watch,
                                 enum node_admin admin);
 
-/* health_score, ruling 29 and vectors health_score: 0..100, higher is better. Inputs in 1/1000 of
+/* health_score (vectors health_score): 0..100, higher is better. Inputs in 1/1000 of
  * full use; gpu < 0 = unknown (its weight is spread over the rest). Integer arithmetic. */
 struct node_figures {
     int64_t cpu_pm;

@@ -1,4 +1,4 @@
-/* The order in which a dispatch comes to its outcome (R001-34..38): which candidate next, and what
+/* The order in which a dispatch comes to its outcome: which candidate next, and what
  * the answer is when none is left. A cursor the dispatcher advances; pure. */
 #ifndef MODEL_OUTCOME_H
 #define MODEL_OUTCOME_H

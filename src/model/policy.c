@@ -122,7 +122,7 @@ static int64_t age_ms(const struct policy_candidate *candidate, const struct pol
 }
 
 /* A heartbeat that another loop took after `now` was read is not fresher than one just before it,
- * except in the seed's exact order. */
+ * except where the exact order is asked for. */
 static int64_t age_steps(int64_t age, int64_t interval_ms)
 {
     if (interval_ms == 1)

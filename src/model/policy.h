@@ -24,9 +24,8 @@ struct policy_candidate {
 
 struct policy_rules {
     int64_t now_ms;
-    int64_t stale_ms; /* POLICY_STALE_OFF: no staleness filter */
-    int64_t
-        heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the seed's exact order */
+    int64_t stale_ms;              /* POLICY_STALE_OFF: no staleness filter */
+    int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the exact order */
 };
 
 struct policy {

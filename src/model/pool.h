@@ -39,8 +39,9 @@ void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const cha
  * for each combination. */
 enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
 
-/* R001-19: src in semantic_langs, nmt supports src->tgt (both capabilities not switched off), and
- * what `wants` adds: tts = tgt in tts_langs, asr = the capability. Health does not matter. */
+/* Is it a member? src in semantic_langs, nmt supports src->tgt (both capabilities not switched
+ * off), and what `wants` adds: tts = tgt in tts_langs, asr = the capability. Health does not
+ * matter. */
 bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants);
 bool pool_type_member(const struct pool_facts *facts, struct str type);
 

@@ -1,4 +1,4 @@
-/* Which servers a type of work may go to, and in which order (R002-13, ruling 21): a table the
+/* Which servers a type of work may go to, and in which order: a table the
  * configuration fills. Pure, no allocation. */
 #ifndef MODEL_ROUTING_H
 #define MODEL_ROUTING_H

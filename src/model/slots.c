@@ -162,7 +162,7 @@ static int64_t apply_pending(struct slots *slots, int64_t pending)
     return left;
 }
 
-/* R002-4, and where slots_fixed replaces it the number that does. */
+/* The formula, and where slots_fixed replaces it the number that does. */
 static int64_t apply_formula(struct slots *slots, const struct slots_rules *rules,
                              const struct slots_input *input)
 {

@@ -1,5 +1,5 @@
-/* How much more work a machine can take: the formula of R002-4 on live figures, then every clamp
- * with its number and reason, so that a person sees why (rulings 19, 20). Exact integers; pure. */
+/* How much more work a machine can take: a formula on live figures, then every clamp
+ * with its number and reason, so that a person sees why. Exact integers; pure. */
 #ifndef MODEL_SLOTS_H
 #define MODEL_SLOTS_H
 
@@ -20,7 +20,7 @@ struct slots_rules {
     int64_t slots_fixed;         /* replaces formula and hard cap; SLOTS_NONE: the formula */
 };
 
-extern const struct slots_rules slots_defaults; /* R002-4, no cap but the machine's own */
+extern const struct slots_rules slots_defaults; /* no cap but the machine's own */
 
 struct slots_input {
     int64_t cores_milli;
@@ -63,7 +63,7 @@ struct slots {
     struct slots_clamp chain[SLOTS_STEP_COUNT];
     size_t count; /* steps that do not apply are left out */
     int64_t cpu_allowed, mem_allowed, raw, safe;
-    int64_t formula;    /* min(safe, the hard cap), the seed's result */
+    int64_t formula;    /* min(safe, the hard cap) */
     int64_t max;        /* slots in all: the hard cap (slots_min if that is more), or slots_fixed */
     int64_t additional; /* on top of what runs; never negative */
     int64_t additional_noninteractive;

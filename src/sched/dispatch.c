@@ -227,7 +227,7 @@ static bool ask_the_last(struct dispatch *dispatch)
     return dispatch->count > 0;
 }
 
-/* A pool nobody of which gets work is told, once a minute: people may not know (ruling 22). */
+/* A pool nobody of which gets work is told, once a minute: people may not know. */
 static void tell_shut(struct dispatch *dispatch)
 {
     struct sched *sched = dispatch->loop->sched;
@@ -383,7 +383,7 @@ static void gave_up(struct store_op *op)
     finish(dispatch, dispatch->why.err);
 }
 
-/* R004-7: what is kept of the session. */
+/* What is kept of the session. */
 static void fill_session(struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;

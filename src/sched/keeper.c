@@ -436,7 +436,7 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
     registry_send(loop_of(keeper), &own->change);
 }
 
-/* How long it may be silent: after a closed connection only the grace is left (ruling 9). */
+/* How long it may be silent: after a closed connection only the grace is left. */
 static int64_t silence_ms(const struct sched_config *config, const struct node *node)
 {
     int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
@@ -595,7 +595,7 @@ static void watch_generation(struct keeper *keeper, const struct store_status *s
     str_copy(str_of(status->generation), keeper->generation, sizeof keeper->generation);
 }
 
-/* F15: another server has the store, perhaps without what was acknowledged last. */
+/* Another server has the store, perhaps without what was acknowledged last. */
 static void watch_moves(struct keeper *keeper, const struct store_status *status)
 {
     if (status->moves == keeper->moves)

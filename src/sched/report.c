@@ -285,7 +285,7 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
     return ERR_OK;
 }
 
-/* A capability that was not sent follows from the lists (R001-15). */
+/* A capability that was not sent follows from the lists. */
 static enum err read_capabilities(const struct json *obj, struct facts *facts, struct problem *why)
 {
     struct pool_facts *pool = &facts->pool;

@@ -13,7 +13,7 @@
 struct sched_config {
     int64_t sample_k;
     int64_t reservation_ttl_ms;
-    int64_t max_attempts; /* the seed's max_retry: attempts in all */
+    int64_t max_attempts; /* attempts in all; also called max_retry */
     bool candidate_shuffle;
     struct str health_filter; /* "ready" */
     int64_t heartbeat_ms;
@@ -160,7 +160,7 @@ void sched_send(struct sched_loop *loop, struct store_op *op);
 void sched_flush(struct sched_loop *loop); /* the end of a turn */
 
 /* A look at the snapshot, which is the first cache: fresh while the keeper compared it with the
- * store less than SCHED_L1_MS ago; then the second, for what may be told as stale (R004-13). */
+ * store less than SCHED_L1_MS ago; then the second, for what may be told as stale. */
 void sched_count_cache(const struct sched *sched, int64_t now_us);
 /* not_after for a call made now on this loop. */
 int64_t sched_not_after(const struct sched_loop *loop);

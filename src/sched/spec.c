@@ -1,5 +1,5 @@
 /* Job specifications. One table of fields serves requests and stored records alike; the stored form
- * uses the names a job shows (`src`), the requests the seed's (`src_lang`). */
+ * uses the names a job shows (`src`), the requests longer ones (`src_lang`). */
 #include "sched/spec.h"
 
 #include <assert.h>

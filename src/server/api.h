@@ -101,7 +101,7 @@ void api_openapi(struct call *call);
 
 /* api_info.c */
 /* `stale` and `age_ms` of what comes from memory: how old this instance's view of the nodes is, and
- * that the store cannot be asked now (ruling 2). */
+ * that the store cannot be asked now. */
 void write_age(struct jsonw *w, struct server *server);
 void api_pools(struct call *call);
 void api_events(struct call *call);

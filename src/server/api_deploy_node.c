@@ -371,7 +371,8 @@ static void answer_lost(struct deploy_call *own)
     buf_free(&buf);
 }
 
-/* The seed's step 3: any node may do it, and all may at once. With leases it is nobody's. */
+/* In mode seed what a lost node has is released: any node may do it, and all may at once. With
+ * leases nobody does. */
 void api_deploy_lost(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_RELEASE, answer_lost);

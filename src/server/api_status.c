@@ -1,4 +1,4 @@
-/* The whole cluster on one page: GET /api/brain/cluster/status (R002-15). Figures a server did not
+/* The whole cluster on one page: GET /api/brain/cluster/status. Figures a server did not
  * send are null, with the reason; nothing is invented. */
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +117,7 @@ static void find_tasks(const struct store_op *op, struct map *by_node, struct ar
     }
 }
 
-/* The ids alone, as the seed's answer has them. */
+/* The ids alone, as the old form of the answer has them. */
 static void write_task_ids(struct jsonw *w, const struct task *first)
 {
     char id[JOB_ID_TEXT + 1];

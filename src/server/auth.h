@@ -27,7 +27,7 @@ void auth_free(struct auth *auth); /* one owner less; NULL is fine */
  * does not suffice, *ret_token tells whose it is. */
 enum err auth_check(const struct auth *auth, struct http_request *req, enum token_scope needed,
                     int64_t now_ms, const struct token **ret_token, struct problem *why);
-/* May this token speak for that node? (ruling 35) */
+/* May this token speak for that node? */
 bool auth_speaks_for(const struct token *token, struct str node_id);
 /* Is it still good for this, after the tokens changed or time went by? NULL is, while there are no
  * tokens. */

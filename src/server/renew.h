@@ -1,5 +1,5 @@
 /* A heartbeat prolongs the leases of what its node runs: exactly those it lists, or all when it
- * lists none (the seed's shape). */
+ * lists none. */
 #ifndef SERVER_RENEW_H
 #define SERVER_RENEW_H
 

@@ -1,4 +1,4 @@
-/* What is known of sessions (R004-7), read through the layers of model/cache.h. Each loop has its
+/* What is known of sessions, read through the layers of model/cache.h. Each loop has its
  * own; that a session was written is noted for all loops of this instance, another instance's
  * writing is seen when L1 has run out. */
 #ifndef SERVER_SESSION_CACHE_H

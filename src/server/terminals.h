@@ -1,4 +1,4 @@
-/* Members (R000-3): who is online, as one list with sequence numbers, so that whoever follows it
+/* Members: who is online, as one list with sequence numbers, so that whoever follows it
  * knows when it missed something. The list is made from the nodes of the store, so it is the union
  * over all instances; its numbers are this instance's own, named by `source`.
  *

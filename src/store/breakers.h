@@ -1,4 +1,4 @@
-/* Breakers: one for each node x type that failed lately (ruling 22). The rules are
+/* Breakers: one for each node x type that failed lately. The rules are
  * model/breaker.h's; here they are kept, and written in the transaction of whatever moved them.
  *
  * A probe is tied to the lease of its job: it is out exactly as long as that lives, however often

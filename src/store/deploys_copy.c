@@ -274,7 +274,7 @@ static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *r
     return true;
 }
 
-/* The seed's step 3: lost is lost, there are no leases. */
+/* Mode seed: lost is lost, there are no leases. */
 static bool release_seed(struct work *work)
 {
 #define SEED(D)                                                                                    \

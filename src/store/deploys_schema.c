@@ -1,5 +1,5 @@
 /* The tables. Migrations go forward only, one number each; the number stands in the database. The
- * table `deployment` may be there already in the seed's shape (id, package_name, package_version,
+ * table `deployment` may be there already with these columns (id, package_name, package_version,
  * command, args, env, address, enabled, created_at, updated_at): what is missing is added, what is
  * there stays as it is. */
 #include <assert.h>
@@ -40,7 +40,7 @@ static const struct sql_text tables[] = {
       " drain_deadline_ms BIGINT NOT NULL DEFAULT 0)"}},
 };
 
-/* The columns of `deployment`: the seed's, then ours. */
+/* The columns of `deployment`: those that may be there already, then ours. */
 static const struct {
     const char *name;
     struct sql_text add;

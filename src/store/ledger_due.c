@@ -44,7 +44,7 @@ int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
 }
 
 /* Frozen: nobody could be called meanwhile, so that was nobody's time. What runs and had not run
- * out gets a grace, too (ruling 25), in this step, before anything is cleared. As long as a grace
+ * out gets a grace, too, in this step, before anything is cleared. As long as a grace
  * goes on, what it keeps goes on with the next. */
 static void prolong(struct ledger *ledger, int64_t now_ms)
 {

@@ -201,7 +201,7 @@ static struct holder *first_fit(struct ledger *ledger, struct store_op *op, stru
 }
 
 /* Reserved and, as far as the record goes, sent: DISPATCHED is the intent, with node and deadline,
- * written before anything leaves (F03). */
+ * written before anything leaves. */
 static void start(struct ledger *ledger, struct entry *entry, struct holder *holder,
                   const struct lease *lease, unsigned owner, int64_t now_ms)
 {

@@ -25,7 +25,7 @@ struct redis_session {
     bool unknown; /* the last call failed, but may have been run */
     bool untold;  /* it does not say whether it may evict keys */
     bool emptied; /* the generation changed: what was there before is gone */
-    /* F15: another server took over, after a failover, a move of the slot or a restart. What the
+    /* Another server took over, after a failover, a move of the slot or a restart. What the
      * one before acknowledged last may be gone; for a while nodes tell what they hold. */
     unsigned moves;
     int64_t moved_until_ms; /* clock_mono_ms */

@@ -1,4 +1,4 @@
-/* Sessions (R004-7): which pool and language pair a session used last. Written only when that is
+/* Sessions: which pool and language pair a session used last. Written only when that is
  * new; a bounded memory of the latest ones spares even the look. */
 #ifndef STORE_SESSIONS_H
 #define STORE_SESSIONS_H

@@ -45,7 +45,7 @@ enum store_verb {
     STORE_COUNTS,      /* all nodes' counters (reconcile, audit) */
     STORE_JOB_GET,     /* one job */
     STORE_JOB_LIST,    /* newest first, filtered, with a cursor */
-    STORE_SESSION_GET, /* R004-7 */
+    STORE_SESSION_GET, /* what it used last */
     STORE_CALLBACKS,   /* finished jobs whose callback is not delivered yet */
     STORE_CALLBACK_DONE, /* delivered (or given up) */
     STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
@@ -248,7 +248,7 @@ struct store_op {
                                      breaker lets one through at a time */
             struct str idem;      /* Idempotency-Key with its scope; at == NULL: none */
             uint64_t fingerprint; /* of the request body, compared when the key is known */
-            struct str session;   /* R004-7 is kept for it; at == NULL: none */
+            struct str session;   /* what it used is kept for it; at == NULL: none */
             struct str pool;      /* pool_id, becomes the session's preferred_pool */
             struct str lang_pair; /* "en->zh" */
             int max_attempts;

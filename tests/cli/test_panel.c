@@ -40,7 +40,7 @@ static const struct {
     const char *has[4];
     const char *lacks;
 } rows[] = {
-    /* R002-16: bars of what is used */
+    /* Bars of what is used */
     {"{" US FIGURES "}",
      {"\nUS VPS (main)  us\n", "\nCPU   [################....] 6.20/8 cores\n",
       "\nMEM   [#####...............] 27% of 15 GB used\n"},

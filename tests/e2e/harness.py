@@ -584,7 +584,7 @@ class Case(unittest.TestCase):
                 self.assertEqual(code, 0, "SIGTERM")
             server.check_log()
 
-    def gate(self, what, value, goal, met, of="R004-24"):
+    def gate(self, what, value, goal, met, of="store"):
         """One line of what was measured, which `make test` shows; `missed` has those that were not met."""
         print(f"gate {of} {what}: {value} ({goal}){'' if met else ' NOT MET'}", flush=True)
         if not met:

@@ -1,4 +1,4 @@
-"""The gates of R004-24, one by one, on a real Redis: each prints a line with what was measured, which
+"""The gates of the store, one by one, on a real Redis: each prints a line with what was measured, which
 `make test` shows."""
 import collections
 import json

@@ -60,7 +60,7 @@ class SeedRoutes(Case):
         self.assertEqual(sorted(node["nmt_pairs"]), [["en", "zh"], ["zh", "en"]])
         self.assertEqual(node["labels"], {"zone": "a"})
         self.assertIsNone(node["level"], "a node without an agent has no level")
-        # Derived as R001-15 says: from the lists, asr and tone false.
+        # Derived from the lists, asr and tone false.
         self.assertEqual(node["capabilities"], {"asr": False, "nmt": True, "tts": True, "tone": False,
                                                 "semantic": True})
 

@@ -76,7 +76,7 @@ class Capability(Case):
         self.assertEqual(server.node("n1")["max"], 2)
 
     def test_task_pools(self):
-        """A node registered over HTTP without allowed_types is in no task pool (ruling 21)."""
+        """A node registered over HTTP without allowed_types is in no task pool."""
         server = self.start()
         Node(server, "plain")
         self.problem(self.task(server), 422, "NO_CAPABLE_NODE")

@@ -1,4 +1,4 @@
-"""Sessions do not slow each other (R003-9): 200 at once on a real Redis, each a client with a connection of its
+"""Sessions do not slow each other: 200 at once on a real Redis, each a client with a connection of its
 own and a node on a WebSocket of its own. What is judged is counted, not timed: who moves on, and beside whom."""
 import json
 import pathlib
@@ -147,7 +147,7 @@ class Sessions(Case):
         eventually("no slot is taken", free)
 
     def met(self, what, value, goal, met):
-        self.gate(what, value, goal, met, of="R003-9")
+        self.gate(what, value, goal, met, of="sessions")
 
     @tags("threads")
     def test_all_move_in_every_round(self):

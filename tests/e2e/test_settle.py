@@ -131,7 +131,7 @@ class Messages(Case):
             self.assertSlots(server, node.id, 0, 0)
 
     def test_a_retry_that_finds_nobody_fails_the_f2f_job(self):
-        """f2f retries at once or fails (ruling 13)."""
+        """f2f retries at once or fails."""
         server = self.start()
         node = Node(server, "n1", max_concurrent_jobs=1)
         one = self.placed(server)

@@ -1,4 +1,4 @@
-"""A Redis Cluster of six processes whose network is split (F15): the master that has the store stays with one
+"""A Redis Cluster of six processes whose network is split: the master that has the store stays with one
 instance in the minority and goes on accepting for a while, its replica takes over on the other side. What it
 accepted then is lost when the network is whole again."""
 import time

@@ -1,4 +1,4 @@
-/* Claim policies and the cycle: buildSnapshots and both pickEligible (R000-30), the switch by
+/* Claim policies and the cycle: buildSnapshots and both pickEligible, the switch by
  * environment, and what a cycle decides. */
 #include "model/claim.h"
 
@@ -41,7 +41,7 @@ static void test_build_snapshots(void **state)
     }
 }
 
-/* R000-23: no usage is 0; but it is known to be unknown. */
+/* No usage is 0; but it is known to be unknown. */
 static void test_missing_usage_is_value_zero_and_unknown(void **state)
 {
     struct claim_node node = {.deployments = 3};
@@ -75,7 +75,7 @@ static void test_resource_usage_picks_the_lowest_score(void **state)
     assert_true(!eligible[0] && eligible[1]);
 }
 
-/* Ruling 11, F32: the node nobody can reach never is the favourite, unless the seed's rule is asked
+/* The node nobody can reach never is the favourite, unless that is asked
  * for. */
 static void test_the_unknown_is_not_the_favourite(void **state)
 {

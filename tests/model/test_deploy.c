@@ -1,5 +1,5 @@
 /* Deployments: getLostAddresses, buildDeploymentCounts, pickCandidateDeployment, claimDeployment
- * (R000-30), with the seed's own examples. */
+ * with examples. */
 #include "model/deploy.h"
 
 #include "../base/unit.h"
@@ -79,7 +79,7 @@ static void test_candidates_by_updated_at_created_at_id(void **state)
         assert_true(str_is(order[i]->id, wanted[i]));
 }
 
-/* Ruling 10: what a lost node owns goes first; what an online one owns is never touched. */
+/* What a lost node owns goes first; what an online one owns is never touched. */
 static void test_lost_first_then_unassigned_and_nobody_is_robbed(void **state)
 {
     struct deploy_row rows[] = {row("free", ""), row("lost", "x"), row("busy", "n1")};
@@ -130,7 +130,7 @@ static void test_claim_is_a_compare_and_set(void **state)
     }
 }
 
-/* R000-14: the second of two who saw the same is too late. */
+/* The second of two who saw the same is too late. */
 static void test_one_claim_and_only_one(void **state)
 {
     struct deploy_row one = row("d", "");

@@ -1,4 +1,4 @@
-/* Members: loadActiveNodeUnits, resolveNodeUnitTerminalIds (R000-30), and when one is lost. */
+/* Members: loadActiveNodeUnits, resolveNodeUnitTerminalIds, and when one is lost. */
 #include "model/member.h"
 
 #include "../base/unit.h"
@@ -89,7 +89,7 @@ static void test_lost_only_after_grace_and_warm_up(void **state)
     }
 }
 
-/* F27: who comes back starts with a clean slate. */
+/* Who comes back starts with a clean slate. */
 static void test_a_return_ends_the_absence(void **state)
 {
     struct member_watch watch;

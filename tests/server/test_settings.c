@@ -46,7 +46,7 @@ static enum err load_file(const char *yaml, struct problem *why)
     return err;
 }
 
-/* The seed's defaults (R001-44) and the rulings'. */
+/* The defaults. */
 static void defaults_are_the_seeds(void **state)
 {
     struct problem why;

@@ -68,7 +68,7 @@ static void test_disabled_and_daemons_are_never_claimed(void **state)
     assert_true(str_is(renew.u.renew.items[0].spec.selector, "a=b"));
 }
 
-/* R000-13, ruling 27: taken from a node only when its lease has run out, and then with a new
+/* Taken from a node only when its lease has run out, and then with a new
  * generation; the node that comes back has lost it. */
 static void test_takeover_needs_a_lease_that_ran_out(void **state)
 {
@@ -682,7 +682,7 @@ static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
     assert_int_equal(claim_each(rig).err, ERR_OK);
 }
 
-/* R000-12/14: two claimers on two connections, the same rows: each row is won exactly once. */
+/* Two claimers on two connections, the same rows: each row is won exactly once. */
 enum { RACE_ROWS = 60 };
 
 static void *race(void *arg)

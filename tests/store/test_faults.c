@@ -122,7 +122,7 @@ static void fail_once(void **state, enum faultvfs_kind kind)
     store_status(rig->store, &status);
     assert_int_equal(status.errors, 1);
     assert_string_not_equal(status.detail, "");
-    /* It was refused, so it must not run later by itself (ruling 2). */
+    /* It was refused, so it must not run later by itself. */
     assert_int_equal(rig_get(rig, 5), ERR_NOT_FOUND);
     assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_OK);
     assert_false(rig->op.u.put.duplicate);

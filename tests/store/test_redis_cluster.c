@@ -410,7 +410,7 @@ static bool is_replica_of(int server, int master)
     return strstr(redis_say(servers[server].port, "INFO replication"), want) != NULL;
 }
 
-/* F15: a call that another server than before would answer is refused, and it is told that one took
+/* A call that another server than before would answer is refused, and it is told that one took
  * over; what a node holds and the new one has lost is taken back. */
 static void test_another_master_is_not_trusted_blindly(void **state)
 {

@@ -18,7 +18,7 @@ static int setup(void **state)
     return redis_fixture_open(fixture, CALL_MS, 4);
 }
 
-/* Counters that are not what the leases add up to are found and put right (ruling 5). */
+/* Counters that are not what the leases add up to are found and put right. */
 static void test_wrong_counters_are_put_right(void **state)
 {
     static const char script[] =

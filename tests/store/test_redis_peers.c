@@ -214,7 +214,7 @@ static void changes_of_nodes_are_heard_in_order(void **state)
     assert_null(look(&fixture->b, "n2"));
 }
 
-/* F18: what is said meanwhile is lost, but one is told that something may have been. */
+/* What is said meanwhile is lost, but one is told that something may have been. */
 static void a_cut_is_told(void **state)
 {
     struct fixture *fixture = *state;

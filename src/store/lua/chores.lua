@@ -5,7 +5,7 @@ do
 
 local AUDIT_NODE, AUDIT_MAX = 2048, 512 -- leases: a node with more is not recounted; one call looks at so many
 
--- The auditor of ruling 5: recounts a node from its leases. Answers what it put right, and how many there are.
+-- The auditor recounts a node from its leases. Answers what it put right, and how many there are.
 local function audit_node(n)
   local count = call('HLEN', KEY .. 'h:' .. n.id)
   if count > AUDIT_NODE then return 0, 1 end

@@ -37,7 +37,7 @@ function job_place(j)
   end
 end
 
--- A store that was emptied while nodes were at work (F21). For a while, runs that nodes list are taken
+-- A store that was emptied while nodes were at work. For a while, runs that nodes list are taken
 -- back as what they are, and a node gets nothing new before it has listed its runs, or had the time.
 local RECOVER_MS, RECOVER_NODE_MS = 60000, 15000
 
@@ -47,7 +47,7 @@ local function recover_begin()
 end
 
 -- May nodes hold what this store does not know? It was emptied, or whoever calls had another master
--- a while ago: what that one acknowledged last may never have come here (F13, F15).
+-- a while ago: what that one acknowledged last may never have come here.
 local function is_recovering()
   return U.moved or U.now < U.recover_until
 end

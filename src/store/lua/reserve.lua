@@ -113,7 +113,7 @@ local function create(op)
   return job_new(op.job, op)
 end
 
--- R004-7: which pool and language pair a session used last: "version updated pool\npair".
+-- Which pool and language pair a session used last: "version updated pool\npair".
 function note_session(session, pool, lang_pair)
   if not session then return end
   local kept = U.sessions[session]
@@ -236,7 +236,7 @@ local function first_fit(op, type, answer)
 end
 
 -- Reserved and, as far as the record goes, sent: DISPATCHED is the intent, written before anything
--- leaves (F03).
+-- leaves.
 local function start(op, j, n)
   lanes.leave(j)
   if j.state ~= SELECTING then
