@@ -106,7 +106,11 @@ class Pair:
         self.dialler = None
 
     def close(self):
-        for end in (self.near, self.far):
+        self.close_ends(self.near, self.far)
+
+    @staticmethod
+    def close_ends(*ends):
+        for end in ends:
             if not end:
                 continue
             try:
@@ -118,7 +122,7 @@ class Pair:
 
 class EarRelay(Relay):
     """Between an instance and Redis. Cut, only what it has subscribed to does not pass any more; healed,
-    what was lost stays lost: it has to find out by itself."""
+    what was lost stays lost: the instance has to find out by itself, while Redis drops it."""
 
     def passes(self, pair, data):
         pair.subscribed |= b"SUBSCRIBE" in data
@@ -127,6 +131,8 @@ class EarRelay(Relay):
 
     def heal(self):
         self.open.set()
+        with self.lock:
+            Pair.close_ends(*(pair.far for pair in self.pairs if pair.lost))
 
 
 class CallRelay(Relay):

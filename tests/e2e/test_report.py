@@ -134,7 +134,8 @@ class Report(Case):
         server = self.start()
         self.assertEqual(self.report(server)["total"]["jobs"], 9)
         self.assertIn("event=report.unreadable", server.log)
-        self.assertEqual(sorted(found.name for found in path.parent.iterdir()), [path.name, "lock"])
+        eventually("nothing else is left but while it saves",
+                   lambda: sorted(found.name for found in path.parent.iterdir()) == [path.name, "lock"])
 
     def test_a_directory_that_cannot_be_used(self):
         data = self.dir / "data"

@@ -103,7 +103,11 @@ class Installed(Case):
         return self.eventually(f"{job_id} ends", over, limit_s)
 
     def deploy(self, name, **spec):
-        answer = self.vm.http("PUT", f"/v1/deployments/{name}", spec)
+        """On a machine that is very slow the database may not answer in time: then it is said again, as anybody would."""
+        def put():
+            answer = self.vm.http("PUT", f"/v1/deployments/{name}", spec)
+            return answer if answer.code != 503 else None
+        answer = self.eventually(f"{name} is taken in", put)
         self.assertIn(answer.code, (200, 201), answer)
 
     def copy_of(self, name):
