@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check fresh install deb bench asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts
+.PHONY: help run build test check fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -34,9 +34,14 @@ install: build ## program, units, rules, docs below DESTDIR and prefix (/usr/loc
 deb: build ## a Debian package in build/
 	@tools/deb
 
-bench: build ## compare with nginx on this machine (bench/run)
+bench: build ## compare with nginx and with other queues on this machine; ARGS=--peers: only the queues (bench/run --help)
 	@tools/install-packages bench
 	@bench/run $(ARGS)
+
+bench-check: ## every row and every peer of the benchmark can be measured (some minutes; the figures mean nothing)
+	@tools/install-packages bench
+	@CC=gcc tools/configure build -Dtests=true && ninja -C build
+	@BERTH_BENCH_CASES=1 tests/e2e/run -v -j 1 -k test_bench.
 
 asan: ## unit and end-to-end tests under the address and undefined-behaviour sanitisers
 	@tools/install-packages test

@@ -1,8 +1,6 @@
 """Rows of bench/run about the store in Redis: what a job costs Redis beside the seed's scripts, and how
 fast jobs are dispatched. Each row starts a Redis of its own on loopback, without persistence."""
-import os
 import statistics
-import subprocess
 
 import procs
 
@@ -16,12 +14,13 @@ median = statistics.median
 
 
 class Redis:
-    """Empty, ours alone, gone afterwards."""
+    """Empty, ours alone, gone afterwards; what it keeps is below root."""
 
-    def __init__(self):
-        self.dir, self.port = procs.temp_dir(), procs.free_port()
-        self.process = procs.spawn(["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", "",
-                                    "--appendonly", "no", "--dir", self.dir])
+    def __init__(self, appendonly=False, root=None):
+        self.dir, self.port = procs.temp_dir(root), procs.free_port()
+        program = procs.installed("redis-server", "redis-server")
+        self.process = procs.spawn([program, "--port", self.port, "--bind", "127.0.0.1", "--save", "",
+                                    "--appendonly", "yes" if appendonly else "no", "--dir", self.dir])
         self.pid = self.process.pid
         procs.wait_port(self.port, self.process)
 
@@ -33,27 +32,14 @@ class Redis:
         procs.drop_dir(self.dir)
 
 
-def bench_redis(root, binary):
-    """The program that calls the store, built beside berth."""
-    build = os.path.dirname(binary)
-    path = os.path.join(build, "bench", "bench_redis")
-    if os.path.exists(os.path.join(build, "build.ninja")):
-        done = subprocess.run(["ninja", "-C", build, "bench/bench_redis"], capture_output=True, text=True, cwd=root)
-        if done.returncode:
-            raise RuntimeError("bench_redis cannot be built: " + done.stdout[-400:])
-    if not os.path.exists(path):
-        raise RuntimeError(f"{path} is not there")
-    return path
-
-
 def measure(program, kind, jobs, flight):
     with Redis() as redis:
         return procs.run_json([program, redis.port, redis.pid, kind, jobs, flight, NODES])
 
 
-def cost(run, number, root):
+def cost(run, number):
     """Redis CPU for a whole job by the number in flight; the seed's scripts in turns with ours."""
-    program = bench_redis(root, run.binary)
+    program = procs.program(run.binary, "bench_redis")
     reps = 1 if run.quick else 5
     for flight in FLIGHTS:
         jobs = (300 if flight == 1 else 2000) if run.quick else (5000 if flight == 1 else 40000)
@@ -82,9 +68,9 @@ def dispatch(run, number):
     rate, seconds = (500, 2) if run.quick else (5000, 10)
     with Redis() as redis, run.berth(loops=1, store=f"redis://127.0.0.1:{redis.port}/0") as server:
         run.quiet()
-        procs.run_json([run.binary, "bench", "low", "--port", server.port, "--rate", 200, "--secs", 1])
+        procs.run_json([run.load, "low", "--port", server.port, "--rate", 200, "--secs", 1])
         before = procs.cpu_s(redis.pid), procs.cpu_s(server.pid)
-        low = procs.run_json([run.binary, "bench", "low", "--port", server.port, "--rate", rate, "--secs", seconds])
+        low = procs.run_json([run.load, "low", "--port", server.port, "--rate", rate, "--secs", seconds])
         used = procs.cpu_s(redis.pid) - before[0], procs.cpu_s(server.pid) - before[1]
         found = {key: sorted(low[key]) for key in ("start_us", "done_us")}
         jobs = len(found["start_us"])
@@ -108,7 +94,7 @@ def sessions(run, number):
     reps, seconds = (1, 2) if run.quick else (5, 10)
     alone, shared = [], []
     with Redis() as redis, run.berth(store=f"redis://127.0.0.1:{redis.port}/0") as server:
-        low = [run.binary, "bench", "low", "--port", server.port, "--rate", rate]
+        low = [run.load, "low", "--port", server.port, "--rate", rate]
         procs.run_json(low + ["--secs", 1, "--sessions", SESSIONS])
         for _ in range(reps):
             for count, found in ((1, alone), (SESSIONS, shared)):

@@ -35,8 +35,7 @@ enum { NAMES_MAX = 128 };
         row(audit)       /* cmd_audit.c */                                                         \
         row(context)     /* cmd_context.c */                                                       \
         row(completion)  /* cmd_completion.c */                                                    \
-        row(man)         /* man.c */                                                               \
-        row(bench)       /* bench.c */
+        row(man)         /* man.c */
 
 #define COMMAND_SET_EXTERN(name) extern const struct command_set commands_##name;
 #define COMMAND_SET_ROW(name)    &commands_##name,

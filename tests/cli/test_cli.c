@@ -63,10 +63,6 @@ static const struct {
     {"berth run --help", CLI_OK, "Usage:\n  berth run [flags] [-- COMMAND [ARG...]]", NULL},
     {"berth token hash --help", CLI_OK, "sha256: 9f86d0", NULL},
     {"berth agent --help", CLI_OK, "berth agent --server", NULL},
-    {"berth bench low --secs x", CLI_USAGE, NULL, "--secs takes a number of seconds"},
-    {"berth bench low --sessions 401", CLI_USAGE, NULL, "--sessions must be from 1 to 400"},
-    {"berth bench idle --addr http://127.0.0.1:9 --pair x", CLI_USAGE, NULL, "--pair takes"},
-    {"berth bench sat --addr https://127.0.0.1:9", CLI_USAGE, NULL, "http://HOST:PORT"},
 };
 
 static void lines_do_what_they_say(void **state)

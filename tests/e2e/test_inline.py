@@ -16,7 +16,7 @@ from test_docs import PAGES, RUN
 TEXTS = [*PAGES, RULES / "berth-alerts.yml"]  # what an alert says to do, too
 # A command's name, where the text is about the command: what it needs is told elsewhere. Typed without anything, it would
 # serve for ever or ask for its arguments.
-NAMED = {"berth dev", "berth server", "berth agent", "berth run", "berth bench", "berth node cordon", "berth node rm"}
+NAMED = {"berth dev", "berth server", "berth agent", "berth run", "berth node cordon", "berth node rm"}
 # What a word stands for here; by the words before it, the longest first.
 MEANT = {"job explain ID": "job explain {job}", "deploy show ID": "deploy show web", "node show ID": "node show us", "NODE TYPE": "us dev",
          "--node NODE": "--node us", "node undrain n1": "node undrain us", "https://scheduler:7420": "{url}", "--token-file …": "--token-file {token}",

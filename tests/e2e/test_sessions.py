@@ -1,16 +1,19 @@
 """Sessions do not slow each other: 200 at once on a real Redis, each a client with a connection of its
 own and a node on a WebSocket of its own. What is judged is counted, not timed: who moves on, and beside whom."""
 import json
+import os
 import pathlib
 import random
 import selectors
 import socket
+import subprocess
 
 import wsclient
-from harness import SLOW, Case, Client, WsNode, berth, eventually, percentile, tags
+from harness import BINARY, ROOT, SLOW, Case, Client, WsNode, eventually, percentile, tags
 from redis import Redis
 
 COUNT = 200
+LOAD = ROOT / os.path.dirname(BINARY) / "bench" / "load"
 # Nobody sends heartbeats, some hold what they were given, and the machine may be busy: nothing of it ends by itself.
 PATIENT = {"heartbeat_stale_ms": "off", "reservation_ttl_ms": 120000, "body_timeout_ms": 120000, "header_timeout_ms": 120000,
            "store_call_ms": 5000}
@@ -323,7 +326,8 @@ class Sessions(Case):
         found = {1: [], COUNT: []}
         for _ in range(3):
             for count, starts in found.items():
-                done = berth("bench", "low", "--port", server.port, "--rate", 400, "--secs", "1.5", "--sessions", count)
+                done = subprocess.run([LOAD, "low", "--port", str(server.port), "--rate", "400", "--secs", "1.5", "--sessions", str(count)],
+                                      capture_output=True, text=True, timeout=60 * SLOW)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 starts.append(json.loads(done.stdout)["start_us"])
 

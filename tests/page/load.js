@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import http from "node:http";
+import path from "node:path";
 import { BINARY, eventually, Rig } from "./rig.js";
 
 const NODES = 1000;
@@ -11,8 +12,9 @@ const UPDATE_MS = 16;
 const SECONDS = 3; /* of each view */
 const TRIES = 3; /* a machine that is busy has cold caches too: a window without is enough */
 
-function bench(rig, args) {
-  const child = spawn("setpriv", ["--pdeathsig", "KILL", BINARY, "bench", ...args, "--port", String(rig.port)], {
+function load(rig, args) {
+  const program = path.join(path.dirname(BINARY), "bench/load");
+  const child = spawn("setpriv", ["--pdeathsig", "KILL", program, ...args, "--port", String(rig.port)], {
     stdio: ["pipe", "pipe", "inherit"],
   });
   let text = "";
@@ -26,7 +28,7 @@ async function record(rig) {
   const request = http.get(`${rig.url}/v1/events`);
   const answer = await new Promise((go, fail) => request.on("response", go).on("error", fail));
   answer.on("data", (piece) => pieces.push(piece));
-  await bench(rig, ["sat", "--jobs", String(JOBS)]).ended;
+  await load(rig, ["sat", "--jobs", String(JOBS)]).ended;
   const events = () =>
     Buffer.concat(pieces)
       .toString()
@@ -116,7 +118,7 @@ async function updatesFitInAFrame() {
   let proxy = null;
   try {
     await rig.server({ heartbeat_ms: 2000 });
-    const idle = bench(rig, ["idle", "--conns", String(NODES), "--heartbeats-per-s", "500"]);
+    const idle = load(rig, ["idle", "--conns", String(NODES), "--heartbeats-per-s", "500"]);
     await eventually("the nodes are there", () => idle.said().includes("conns"));
     const events = await record(rig);
     proxy = await replay(rig, events);

@@ -1,18 +1,19 @@
-/* Load for measuring a running server: no-op jobs over HTTP, no-op nodes on WebSocket, idle nodes.
- * Plain sockets and epoll instead of io/: the generator must cost little and must not share the
- * code that it measures. Stamps are CLOCK_MONOTONIC in ns, so those of two processes compare. */
-#ifndef CLI_BENCH_H
-#define CLI_BENCH_H
+/* Load for measuring a running server: no-op jobs over HTTP, no-op nodes on WebSocket, idle nodes;
+ * and the same jobs for the queue servers that are measured beside it (peer.h). Plain sockets and
+ * epoll instead of io/: the generator must cost little and must not share the code that it
+ * measures. Stamps are CLOCK_MONOTONIC in ns, so those of two processes compare. */
+#ifndef BENCH_LOAD_H
+#define BENCH_LOAD_H
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "base/json.h"
-#include "cli/cli.h"
 
 enum {
-    BENCH_NODES = 16,     /* worker connections, a node each, unless there are sessions */
+    BENCH_NODES = 16,     /* worker connections, of us a node each, unless there are sessions */
     BENCH_CONNS_MAX = 64, /* HTTP connections of the submitter, likewise */
     BENCH_SESSIONS_MAX = 400,
     BENCH_STALL_MS = 15000, /* nothing happened for so long: something is broken */
@@ -31,8 +32,12 @@ struct bench_target {
 };
 
 int64_t bench_now_ns(void);
+/* "load: TEXT" on stderr; returns what main() returns then. */
+__attribute__((format(printf, 1, 2))) int bench_fail(const char *fmt, ...);
+/* The same for a wrong command line. */
+__attribute__((format(printf, 1, 2))) int bench_misuse(const char *fmt, ...);
 
-/* ---- connections (bench_conn.c) */
+/* ---- connections (connection.c) */
 struct bench_conn {
     int fd; /* -1: closed */
     int epoll;
@@ -52,7 +57,7 @@ void bench_conn_close(struct bench_conn *conn);
  * not an answer with a Content-Length. */
 int bench_http_answer(struct str in, size_t *ret_len);
 
-/* ---- WebSocket frames of a client (bench_ws.c) */
+/* ---- WebSocket frames of a client (connection.c) */
 enum { BENCH_WS_TEXT = 1, BENCH_WS_CLOSE = 8, BENCH_WS_PING = 9, BENCH_WS_PONG = 10 };
 
 void bench_ws_hello(struct buf *out, const struct bench_target *target);
@@ -62,10 +67,37 @@ void bench_ws_put(struct buf *out, int opcode, struct str payload);
 /* The next frame at *at of `in`: 1 and its payload, 0 when it is not whole yet, -1 when broken. */
 int bench_ws_next(struct str in, size_t *at, int *ret_opcode, struct str *ret_payload);
 
+/* ---- what a server is spoken to with; a row for each */
+struct peer;
+struct bench_load;
+struct bench_work;
+
+/* Reads the next message at the front of `in`, and may answer into conn->out. *ret_used stays 0
+ * when it is not whole yet. */
+typedef enum err peer_take(struct peer *peer, struct bench_conn *conn, struct str in,
+                           size_t *ret_used);
+
+struct bench_protocol {
+    const char *name;
+    enum err (*submit_all)(struct bench_load *load);
+    void (*work)(const struct bench_work *work);                  /* never returns */
+    void (*forget)(const struct bench_target *target, int nodes); /* NULL: nothing is left */
+    /* Only what peer.c drives. A greeting is what a connection says first. */
+    int submit_conns;
+    void (*submit_greet)(struct bench_conn *conn);
+    void (*submit)(struct bench_conn *conn, int number);
+    peer_take *submit_take;
+    void (*work_greet)(struct bench_conn *conn);
+    peer_take *work_take;
+};
+
+extern const struct bench_protocol gearman_protocol, beanstalkd_protocol, nats_protocol,
+    jetstream_protocol;
+
 /* ---- what the submitter and the worker process share */
 struct bench_slot {
-    int64_t start_ns; /* the ACK was accepted: the node may start */
-    int64_t done_ns;  /* the store said done */
+    int64_t start_ns; /* the ACK was accepted: the node may start; of a peer: the worker has it */
+    int64_t done_ns;  /* the store said done, or the submitter was told */
 };
 
 struct bench_shared {
@@ -79,6 +111,7 @@ struct bench_shared {
 
 /* What the worker process is told. */
 struct bench_work {
+    const struct bench_protocol *protocol;
     const struct bench_target *target;
     struct bench_shared *shared;
     int jobs;
@@ -86,12 +119,12 @@ struct bench_work {
     int wake;  /* eventfd, written after each batch of ends */
 };
 
-/* The worker process: never returns. */
+/* The worker process of our own protocol. */
 _Noreturn void bench_worker_main(const struct bench_work *work);
 
-/* ---- the submitter (bench_load.c) */
+/* ---- the submitter (submitter.c) */
 struct bench_load {
-    struct cli *cli;
+    const struct bench_protocol *protocol;
     const struct bench_target *target;
     struct bench_shared *shared;
     int jobs;
@@ -112,9 +145,17 @@ struct bench_load {
  */
 enum err bench_load_run(struct bench_load *load);
 
-/* Nodes that are connected and nothing else (bench_idle.c); flags of `bench idle`. Ends after
- * `secs`, or with standard input when that is 0. */
-int bench_idle_run(struct cli *cli, const struct bench_target *target, double secs);
+/* ---- nodes that are connected and nothing else (idle.c) */
+struct bench_idle {
+    int count;
+    int slots;        /* of each */
+    int64_t rate;     /* heartbeats a second, all together; a number on standard input changes it */
+    const char *pair; /* "SRC:TGT": what they translate */
+    double secs;      /* 0: until standard input ends */
+};
+
+/* Returns what main() returns. */
+int bench_idle_run(const struct bench_idle *options, const struct bench_target *target);
 
 /* The JSON fields of a registration, as bench nodes send it in `hello`. */
 void bench_node_fields(struct buf *out, const char *prefix, uint32_t index, int slots,

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "cli/bench.h"
+#include "load.h"
 
 enum { STAGE_HANDSHAKE, STAGE_NODE };
 enum { HEARTBEAT_NS = 2000000000, EVENTS_MAX = 64, ID_MAX = 40 };

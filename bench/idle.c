@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "cli/bench.h"
+#include "load.h"
 
 enum { STAGE_HANDSHAKE, STAGE_HELLO, STAGE_READY };
 enum {
@@ -22,7 +23,6 @@ enum {
 };
 
 struct idle {
-    struct cli *cli;
     const struct bench_target *target;
     struct bench_conn *conns;
     uint32_t count;
@@ -205,28 +205,25 @@ static int serve(struct idle *idle, double secs)
     int64_t begun_ns = bench_now_ns(), until_ns = begun_ns + (int64_t)(secs * 1e9);
 
     if (secs <= 0 && epoll_ctl(idle->epoll, EPOLL_CTL_ADD, STDIN_FILENO, &input) != 0)
-        return cli_fail(idle->cli, CLI_USAGE,
-                        "bench: standard input cannot be watched; give --secs");
+        return bench_misuse("standard input cannot be watched; give --secs");
     assert(idle->ready == idle->count);
     idle->beat_ns = begun_ns;
     while (!idle->ended && idle->lost == 0 && (secs <= 0 || bench_now_ns() < until_ns)) {
         turn(idle, idle->rate ? TICK_NS : 100000000);
         beat(idle);
     }
-    fprintf(idle->cli->out,
-            "{\"conns\":%u,\"lost\":%u,\"heartbeats\":%" PRId64 ",\"jobs\":%" PRId64
-            ",\"secs\":%.3f}\n",
-            idle->count, idle->lost, idle->sent, idle->jobs,
-            (double)(bench_now_ns() - begun_ns) / 1e9);
+    printf("{\"conns\":%u,\"lost\":%u,\"heartbeats\":%" PRId64 ",\"jobs\":%" PRId64
+           ",\"secs\":%.3f}\n",
+           idle->count, idle->lost, idle->sent, idle->jobs,
+           (double)(bench_now_ns() - begun_ns) / 1e9);
     if (idle->lost)
-        return cli_fail(idle->cli, CLI_FAILED, "bench: the server closed a node's connection");
-    return CLI_OK;
+        return bench_fail("the server closed a node's connection");
+    return 0;
 }
 
-static bool read_pair(struct idle *idle)
+static bool read_pair(struct idle *idle, const char *text)
 {
-    const char *text = cli_text(idle->cli, "pair");
-    struct str tgt = str_of(text ? text : "xi:xj"), src = str_cut(&tgt, ':');
+    struct str tgt = str_of(text), src = str_cut(&tgt, ':');
 
     return src.len && tgt.len && str_is_id(src, sizeof idle->src - 1) &&
            str_is_id(tgt, sizeof idle->tgt - 1) && str_copy(src, idle->src, sizeof idle->src) &&
@@ -243,35 +240,34 @@ static void raise_fd_limit(void)
     }
 }
 
-int bench_idle_run(struct cli *cli, const struct bench_target *target, double secs)
+int bench_idle_run(const struct bench_idle *options, const struct bench_target *target)
 {
-    struct idle idle = {.cli = cli,
-                        .target = target,
-                        .count = (uint32_t)cli_num(cli, "conns", 1000),
-                        .rate = cli_num(cli, "heartbeats-per-s", 0),
-                        .slots = (int)cli_num(cli, "slots", 1),
+    struct idle idle = {.target = target,
+                        .count = (uint32_t)options->count,
+                        .rate = options->rate,
+                        .slots = options->slots,
                         .epoll = epoll_create1(EPOLL_CLOEXEC)};
     int64_t begun_ns = bench_now_ns();
     enum err err;
     int code;
 
-    if (!read_pair(&idle))
-        return cli_misuse(cli, "--pair takes two languages like en:zh");
+    if (!read_pair(&idle, options->pair))
+        return bench_misuse("--pair takes two languages like en:zh");
     assert(idle.count > 0 && idle.slots > 0 && idle.rate >= 0);
     raise_fd_limit();
     idle.conns = mem_array(struct bench_conn, idle.count);
     err = open_all(&idle);
     if (err) {
-        code = cli_fail(cli, CLI_UNAVAILABLE, "bench: %s after %u of %u nodes were welcomed",
-                        err == ERR_IO        ? strerror(errno)
-                        : err == ERR_TIMEOUT ? "nothing moved any more"
-                                             : "the server closed a connection",
-                        idle.ready, idle.count);
+        code = bench_fail("%s after %u of %u nodes were welcomed",
+                          err == ERR_IO        ? strerror(errno)
+                          : err == ERR_TIMEOUT ? "nothing moved any more"
+                                               : "the server closed a connection",
+                          idle.ready, idle.count);
     } else {
-        fprintf(cli->out, "{\"conns\":%u,\"open_s\":%.3f}\n", idle.count,
-                (double)(bench_now_ns() - begun_ns) / 1e9);
-        fflush(cli->out);
-        code = serve(&idle, secs);
+        printf("{\"conns\":%u,\"open_s\":%.3f}\n", idle.count,
+               (double)(bench_now_ns() - begun_ns) / 1e9);
+        fflush(stdout);
+        code = serve(&idle, options->secs);
     }
     for (uint32_t i = 0; i < idle.opened; i++)
         bench_conn_close(&idle.conns[i]);

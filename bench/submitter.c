@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "cli/bench.h"
+#include "load.h"
 
 enum { CONNS_MAX = BENCH_SESSIONS_MAX > BENCH_CONNS_MAX ? BENCH_SESSIONS_MAX : BENCH_CONNS_MAX };
 enum { TAG_WAKE = CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000, NAMES = 64 };
@@ -254,16 +254,15 @@ static void explain(const struct submitter *s, enum err err)
     struct bench_load *load = s->load;
 
     if (load->shared->trouble[0])
-        cli_fail(load->cli, CLI_FAILED, "bench: %s", load->shared->trouble);
+        bench_fail("%s", load->shared->trouble);
     if (load->refused)
-        cli_fail(load->cli, CLI_FAILED, "bench: refused: %s", load->refusal);
-    cli_fail(load->cli, CLI_FAILED,
-             "bench: %s after %d of %d jobs submitted, %d done, %d refused by the server",
-             err == ERR_TIMEOUT    ? "nothing moved any more"
-             : err == ERR_CLOSED   ? "a connection was lost"
-             : err == ERR_ALL_FULL ? "gave up"
-                                   : "something broke",
-             s->submitted, load->jobs, s->done, load->refused);
+        bench_fail("refused: %s", load->refusal);
+    bench_fail("%s after %d of %d jobs submitted, %d done, %d refused by the server",
+               err == ERR_TIMEOUT    ? "nothing moved any more"
+               : err == ERR_CLOSED   ? "a connection was lost"
+               : err == ERR_ALL_FULL ? "gave up"
+                                     : "something broke",
+               s->submitted, load->jobs, s->done, load->refused);
 }
 
 enum err bench_load_run(struct bench_load *load)
@@ -276,7 +275,7 @@ enum err bench_load_run(struct bench_load *load)
     s->load = load;
     err = connect_all(s);
     if (err)
-        cli_fail(load->cli, CLI_UNAVAILABLE, "bench: cannot connect to %s: %m", load->target->host);
+        bench_fail("cannot connect to %s: %m", load->target->host);
     if (!err) {
         err = run(s);
         if (err)

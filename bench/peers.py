@@ -1,0 +1,292 @@
+"""What somebody could take instead of us, measured beside us: bench/run --peers. Each peer is a row; the servers take turns, each repetition
+starts them anew, with the settings of their packages, on loopback.
+
+A job is a no-op: submitted, given to one of 16 worker connections in a process of its own, done as soon as the worker has it. It is done when
+the submitter is told or the server says so. Of each: whole jobs a second with 64 and with 1,024 outstanding, CPU of the server and of the
+bench for one, and at 100 a second how long until a worker has it and until it is done."""
+import dataclasses
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import typing
+
+import procs
+import redis_rows
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONCS = (64, 1024)
+RATE = 100
+REPS = 3
+WARM_UP_JOBS = 500
+
+# Programs and the Debian packages that have them.
+GEARMAND = ("gearmand", "gearman-job-server")
+BEANSTALKD = ("beanstalkd", "beanstalkd")
+NATS = ("nats-server", "nats-server")
+REDIS = ("redis-server", "redis-server")
+
+median = statistics.median
+
+
+class Server:
+    """A started program with all that it keeps; as a context it ends with it."""
+
+    def __init__(self, process, port, directory):
+        self.process, self.port, self.dir = process, port, directory
+        self.pids = [process.pid]
+        procs.wait_port(port, process)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        procs.stop(self.process)
+        procs.drop_dir(self.dir)
+
+
+def gearmand(run):
+    directory, port = procs.temp_dir(), procs.free_port()
+    command = [procs.installed(*GEARMAND), "--listen", "127.0.0.1", "--port", port, "--log-file", "none",
+               "--pid-file", os.path.join(directory, "pid")]
+    return Server(procs.spawn(command + (["--user", "root"] if os.getuid() == 0 else [])), port, directory)
+
+
+def beanstalkd(*flags):
+    def start(run):
+        directory, port = procs.temp_dir(run.args.data_root), procs.free_port()
+        command = [procs.installed(*BEANSTALKD), "-l", "127.0.0.1", "-p", port]
+        return Server(procs.spawn(command + [flag.format(dir=directory) for flag in flags]), port, directory)
+    return start
+
+
+def nats(*flags):
+    def start(run):
+        directory, port = procs.temp_dir(run.args.data_root), procs.free_port()
+        command = [procs.installed(*NATS), "-a", "127.0.0.1", "-p", port]
+        process = procs.spawn(command + [flag.format(dir=directory) for flag in flags], stderr=subprocess.DEVNULL)
+        return Server(process, port, directory)
+    return start
+
+
+def nats_call(port, subject, body):
+    """One request; JetStream answers in JSON."""
+    text = json.dumps(body)
+    with socket.create_connection(("127.0.0.1", port), 10) as sock, sock.makefile("rb") as answers:
+        sock.sendall(f'CONNECT {{"verbose":false}}\r\nSUB _INBOX.call 1\r\nPUB {subject} _INBOX.call {len(text)}\r\n{text}\r\n'.encode())
+        for line in answers:
+            if line.startswith(b"MSG "):
+                answer = json.loads(answers.read(int(line.split()[-1])))
+                if "error" in answer:
+                    raise RuntimeError(f"{subject}: {answer['error']}")
+                return
+    raise RuntimeError(f"{subject}: no answer")
+
+
+def jetstream(run):
+    """A work queue in a file, pushed to the workers' group; as many may be unacknowledged as are outstanding."""
+    server = nats("-js", "-sd", "{dir}")(run)
+    nats_call(server.port, "$JS.API.STREAM.CREATE.jobs",
+              {"name": "jobs", "subjects": ["jobs.*"], "retention": "workqueue", "storage": "file", "num_replicas": 1, "max_consumers": -1})
+    nats_call(server.port, "$JS.API.CONSUMER.DURABLE.CREATE.jobs.noop",
+              {"stream_name": "jobs", "config": {"durable_name": "noop", "deliver_subject": "deliver.noop", "deliver_group": "workers",
+                                                 "ack_policy": "explicit", "max_ack_pending": 10000}})
+    return server
+
+
+class OnRedis:
+    """A Redis, and what is there besides."""
+
+    def __init__(self, redis, server=None):
+        self.redis, self.server = redis, server
+        self.port = (server or redis).port
+        self.pids = [one.pid for one in (redis, server) if one]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for one in (self.server, self.redis):
+            if one:
+                one.__exit__(*error)
+
+
+def berth(run):
+    server = run.berth()
+    server.pids = [server.pid]
+    return server
+
+
+def berth_on_redis(run):
+    redis = redis_rows.Redis(appendonly=True, root=run.args.data_root)
+    return OnRedis(redis, run.berth(store=f"redis://127.0.0.1:{redis.port}/0"))
+
+
+def load(protocol):
+    return lambda run, verb: [run.load, verb, "--protocol", protocol]
+
+
+def bullmq_client(run, verb):
+    """Its library, from npm, in a directory of the bench: nothing is put into the checkout."""
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), "web"))
+    import packages
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = os.path.join(cache, "berth-bench", "bullmq")
+    shutil.copytree(os.path.join(HERE, "bullmq"), directory, dirs_exist_ok=True)
+    node = procs.installed("node", "nodejs")
+    try:
+        packages.fetch(directory)
+    except packages.Unreachable as why:
+        raise RuntimeError(f"BullMQ is not installed: {why}") from None
+    return [node, os.path.join(directory, "client.js"), verb]
+
+
+def said(*command):
+    """The version in what a program prints."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"\d+\.\d+(\.\d+)?", done.stdout + done.stderr)
+    if not found:
+        raise RuntimeError(f"{' '.join(command)} tells no version")
+    return found.group()
+
+
+def berth_version(run):
+    return said(run.binary, "version")
+
+
+def version(program, flag):
+    return lambda run: said(procs.installed(*program), flag)
+
+
+def bullmq_version(run):
+    with open(os.path.join(HERE, "bullmq", "package.json")) as file:
+        return json.load(file)["dependencies"]["bullmq"]
+
+
+@dataclasses.dataclass
+class Peer:
+    key: str
+    name: str  # {version}, {redis}
+    on_disk: str  # when a job it has accepted is
+    done: str  # when a job counts as done
+    start: typing.Callable  # of run: a context with port and pids
+    client: typing.Callable  # of run and sat or low: the words of the program
+    version: typing.Callable  # of run
+    jobs: int  # of a window
+    ours: bool = False
+    library: bool = False  # its client does what elsewhere a server does: it is no part of the bench
+
+
+PEERS = [
+    Peer("berth", "berth {version}, embedded store", "before the answer", "the store has accepted the worker's DONE",
+         berth, load("berth"), berth_version, 40000, ours=True),
+    Peer("berth-redis", "berth {version}, Redis {redis} with `appendonly`", "within a second", "the store has accepted the worker's DONE",
+         berth_on_redis, load("berth"), berth_version, 40000, ours=True),
+    Peer("beanstalkd-fsync", "beanstalkd {version}, binlog, `-f 0`", "before the answer", "DELETED",
+         beanstalkd("-b", "{dir}", "-f", "0"), load("beanstalkd"), version(BEANSTALKD, "-v"), 3000),
+    Peer("beanstalkd-binlog", "beanstalkd {version}, binlog", "within 50 ms", "DELETED",
+         beanstalkd("-b", "{dir}"), load("beanstalkd"), version(BEANSTALKD, "-v"), 40000),
+    Peer("beanstalkd", "beanstalkd {version}", "never", "DELETED",
+         beanstalkd(), load("beanstalkd"), version(BEANSTALKD, "-v"), 60000),
+    Peer("jetstream", "NATS {version} JetStream, file", "within 2 minutes", "the acknowledgement is acknowledged",
+         jetstream, load("jetstream"), version(NATS, "--version"), 40000),
+    Peer("nats", "NATS {version}, request and reply", "never", "the reply is there",
+         nats(), load("nats"), version(NATS, "--version"), 300000),
+    Peer("gearmand", "gearmand {version}", "never", "WORK_COMPLETE is there",
+         gearmand, load("gearman"), version(GEARMAND, "--version"), 60000),
+    Peer("bullmq", "BullMQ {version}, Redis {redis}", "never", "the event `completed` is there",
+         lambda run: OnRedis(redis_rows.Redis()), bullmq_client, bullmq_version, 8000, library=True),
+]
+
+
+# ------------------------------------------------------------------------------------ measuring
+
+def window(run, peer, server, verb, **flags):
+    """One run of the client, and the CPU time the server took meanwhile."""
+    words = [word for name, value in flags.items() for word in ("--" + name, value)]
+    command = [*peer.client(run, verb), "--port", server.port, *words]
+    before = sum(procs.cpu_s(pid) for pid in server.pids)
+    found = procs.run_json(command)
+    return {**found, "server_cpu_s": sum(procs.cpu_s(pid) for pid in server.pids) - before}
+
+
+def measure_once(run, peer):
+    jobs, seconds = (peer.jobs // 20, 1) if run.quick else (peer.jobs, 5)
+    figures = {}
+    with peer.start(run) as server:
+        window(run, peer, server, "sat", jobs=min(jobs, WARM_UP_JOBS), conc=CONCS[0])
+        for conc in CONCS:
+            found = window(run, peer, server, "sat", jobs=jobs, conc=conc)
+            figures[str(conc)] = {"per_s": jobs / found["elapsed_s"],
+                                  **{f"{who}_us": found[f"{who}_cpu_s"] / jobs * 1e6 for who in ("server", "submit", "worker")}}
+        low = window(run, peer, server, "low", rate=RATE, secs=seconds)
+        figures["low"] = {f"{what}_p{share}_us": procs.percentile(low[f"{what}_us"], share / 100)
+                          for what in ("start", "done") for share in (50, 99)}
+    return figures
+
+
+def machine(run):
+    with open("/proc/cpuinfo") as file:
+        rows = dict(re.split(r"\s*:\s*", line.strip(), maxsplit=1) for line in file if re.search(r":\s*\S", line))
+    return {"cpu": rows.get("model name", platform.machine()), "cores": os.cpu_count(), "virtual": "hypervisor" in rows.get("flags", ""),
+            "kernel": platform.release(), "filesystem": run.filesystem(), "load": os.getloadavg()[0]}
+
+
+def measure(run, wanted):
+    """All that report.py reads. A peer that cannot be measured has an error instead of figures, and no further turn."""
+    figures = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": machine(run), "redis": version(REDIS, "--version")(run), "disk": [],
+               "peers": {peer.key: {"runs": []} for peer in wanted}}
+    for _ in range(1 if run.quick else REPS):
+        run.quiet()
+        figures["disk"].append(procs.fdatasync(run.args.data_root, 0.3 if run.quick else 2))
+        for peer in wanted:
+            found = figures["peers"][peer.key]
+            if "error" in found:
+                continue
+            run.quiet()
+            try:
+                found["version"] = peer.version(run)
+                found["runs"].append(measure_once(run, peer))
+            except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
+                found["error"] = str(error)
+    figures["other_work"] = round(run.busy, 3)
+    return figures
+
+
+def spread(figures, key, *path):
+    """(worst or least, middle, best or most) of a figure over the repetitions."""
+    values = []
+    for one in figures["peers"][key]["runs"]:
+        for name in path:
+            one = one[name]
+        values.append(one)
+    return min(values), median(values), max(values)
+
+
+def tell(run, figures, wanted):
+    """Says each figure; how many peers have none."""
+    disk = figures["disk"]
+    run.say("disk", "4 KiB and fdatasync, one after the other; p99",
+            f"{median(one['per_s'] for one in disk):,.0f}/s; {max(one['p99_us'] for one in disk):,.0f} us")
+    failed = [peer for peer in wanted if "error" in figures["peers"][peer.key]]
+    for peer in failed:
+        print(f"{peer.key}  could not be measured: {figures['peers'][peer.key]['error']}", flush=True)
+    for peer in wanted:
+        if peer in failed:
+            continue
+        for conc in CONCS:
+            least, middle, most = spread(figures, peer.key, str(conc), "per_s")
+            run.say(peer.key, f"whole jobs, {conc:,} outstanding (worst-best)", f"{middle:,.0f}/s", f"{least:,.0f}-{most:,.0f}")
+            us = [spread(figures, peer.key, str(conc), f"{who}_us")[1] for who in ("server", "submit", "worker")]
+            goal = ("", None) if peer.library else ("bench < server", us[1] + us[2] < us[0])
+            run.say(peer.key, "  CPU per job: server / submitter / workers", " / ".join(f"{one:.1f}" for one in us) + " us", *goal)
+        for what in ("start", "done"):
+            p50, p99 = (spread(figures, peer.key, "low", f"{what}_p{share}_us")[1] for share in (50, 99))
+            run.say(peer.key, f"submit to {what} at {RATE}/s, p50 / p99", f"{p50:,.0f} / {p99:,.0f} us")
+    return len(failed)

@@ -1,0 +1,71 @@
+"""bench/run: every row and every peer can be measured, one that is not installed is named.
+The figures themselves are nobody's business here."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from harness import BINARY, ROOT, SLOW, Case, clean_env, tags
+
+PEERS = {"berth", "berth-redis", "beanstalkd", "beanstalkd-binlog", "beanstalkd-fsync", "nats", "jetstream", "gearmand", "bullmq"}
+# Kept from one run to the next, so that BullMQ is fetched once.
+CACHE = ROOT / "build" / "cache"
+
+
+@unittest.skipUnless(os.environ.get("BERTH_BENCH_CASES"), "make bench-check")
+class Bench(Case):
+    def bench(self, *args, env=None):
+        """(exit code, the JSON at the end, all that was said); behind whatever else runs, which may be about time."""
+        command = ["nice", "-n", "10", sys.executable, ROOT / "bench/run", "--quick", "--berth", ROOT / BINARY, "--data-root", self.dir, *args]
+        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+                              env={**clean_env(), "XDG_CACHE_HOME": str(CACHE), **(env or {})}, timeout=900 * SLOW)
+        lines = done.stdout.splitlines()
+        self.assertTrue(lines and lines[-1].startswith("{"), done.stdout)
+        return done.returncode, json.loads(lines[-1]), done.stdout
+
+    def measured(self, *rows):
+        code, found, said = self.bench("--only", ",".join(str(row) for row in rows))
+        self.assertEqual((code, found["failed"]), (0, 0), said)
+        self.assertEqual({row["row"] for row in found["rows"] if "figure" in row}, set(rows))
+
+    @tags("load", "long")
+    def test_rows_beside_nginx(self):
+        self.measured(1, 2, 3, 4, 5)
+
+    @tags("load", "long")
+    def test_rows_of_threads_and_processes(self):
+        self.measured(6, 7)
+
+    @tags("load", "long")
+    def test_rows_on_redis(self):
+        self.measured(8, 9, 10)
+
+    @tags("load", "long")
+    def test_every_peer_is_measured(self):
+        code, found, said = self.bench("--peers")
+        self.assertEqual((code, found["failed"]), (0, 0), said)
+        figures = found["figures"]
+        self.assertGreater(figures["disk"][0]["per_s"], 0)
+        self.assertEqual(set(figures["peers"]), PEERS)
+        for name, peer in figures["peers"].items():
+            run, = peer["runs"]
+            self.assertRegex(peer["version"], r"^\d+\.\d+", name)
+            for conc in ("64", "1024"):
+                self.assertTrue(all(run[conc][figure] > 0 for figure in ("per_s", "server_us")), f"{name}: {run}")
+            for what in ("start", "done"):
+                self.assertLessEqual(0, run["low"][f"{what}_p50_us"], f"{name}: {run}")
+                self.assertLessEqual(run["low"][f"{what}_p50_us"], run["low"][f"{what}_p99_us"], f"{name}: {run}")
+
+    @tags("load")
+    def test_a_peer_that_is_not_there_is_named(self):
+        """Beside one that is: that one is measured all the same."""
+        path = self.dir / "bin"
+        path.mkdir()
+        for name in ("nice", "ninja", "stat", "redis-server", "sh"):
+            (path / name).symlink_to(shutil.which(name))
+        code, found, said = self.bench("--only", "berth,beanstalkd", env={"PATH": str(path)})
+        self.assertEqual((code, found["failed"]), (1, 1), said)
+        self.assertIn("beanstalkd  could not be measured: beanstalkd is not installed (Debian: beanstalkd)", said)
+        self.assertEqual(len(found["figures"]["peers"]["berth"]["runs"]), 1)
