@@ -205,6 +205,21 @@ static bool id_from_json(const struct field *field, const struct json *value, vo
     return json_type(value) == JSON_STR && id_from_text(field, json_str(value, arena), to, arena);
 }
 
+static bool name_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    if (!str_is_name(text, id_max(field)))
+        return false;
+    *(struct str *)to = text;
+    return true;
+}
+
+static bool name_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    return json_type(value) == JSON_STR && name_from_text(field, json_str(value, arena), to, arena);
+}
+
 static void id_tell(const struct field *field, struct buf *text)
 {
     buf_fmt(text, "1 to %zu characters out of A-Z a-z 0-9 . _ : @ - and not start with a dot",
@@ -393,6 +408,7 @@ static const struct type_row types[] = {
     [FIELD_MS] = {ms_from_json, ms_from_text, ms_tell, int_show},
     [FIELD_STR] = {str_from_json, str_from_text, str_tell, str_show},
     [FIELD_ID] = {id_from_json, id_from_text, id_tell, str_show},
+    [FIELD_NAME] = {name_from_json, name_from_text, id_tell, str_show},
     [FIELD_ENUM] = {enum_from_json, enum_from_text, enum_tell, enum_show},
     [FIELD_STRS] = {strs_from_json, strs_from_text, strs_tell, strs_show},
     [FIELD_OBJ] = {NULL, NULL, obj_tell, obj_show},
@@ -456,11 +472,11 @@ bool field_same(const struct field *field, const void *a, const void *b)
 void field_copy(const struct field *field, const void *from, void *to)
 {
     static const size_t sizes[] = {
-        [FIELD_BOOL] = sizeof(bool),        [FIELD_INT] = sizeof(int64_t),
-        [FIELD_MS] = sizeof(int64_t),       [FIELD_STR] = sizeof(struct str),
-        [FIELD_ID] = sizeof(struct str),    [FIELD_ENUM] = sizeof(int),
-        [FIELD_STRS] = sizeof(struct strs), [FIELD_JSON] = sizeof(struct json *),
-        [FIELD_REAL] = sizeof(double)};
+        [FIELD_BOOL] = sizeof(bool),          [FIELD_INT] = sizeof(int64_t),
+        [FIELD_MS] = sizeof(int64_t),         [FIELD_STR] = sizeof(struct str),
+        [FIELD_ID] = sizeof(struct str),      [FIELD_NAME] = sizeof(struct str),
+        [FIELD_ENUM] = sizeof(int),           [FIELD_STRS] = sizeof(struct strs),
+        [FIELD_JSON] = sizeof(struct json *), [FIELD_REAL] = sizeof(double)};
     const char *source = (const char *)from + field->offset;
     char *target = (char *)to + field->offset;
 

@@ -11,6 +11,7 @@ enum field_type {
     FIELD_MS,   /* int64_t ms; a number is ms, a string "250ms" "5s" "2m" "1h" "1d"; min..max */
     FIELD_STR,  /* struct str, valid UTF-8 without control characters; min..max bytes */
     FIELD_ID,   /* struct str, str_is_id(); 1..max */
+    FIELD_NAME, /* struct str, str_is_name(); 1..max */
     FIELD_ENUM, /* int; index into .names */
     FIELD_STRS, /* struct strs; an array of strings, or one comma-separated string in flags and env;
                    each like FIELD_STR; min..max entries */

@@ -220,6 +220,14 @@ bool str_is_id(struct str a, size_t max)
     return true;
 }
 
+bool str_is_name(struct str a, size_t max)
+{
+    struct str rest = a;
+    struct str first = str_cut(&rest, '/');
+
+    return a.len <= max && str_is_id(first, max) && (!rest.at || str_is_id(rest, max));
+}
+
 size_t str_utf8_len(struct str a)
 {
     const unsigned char *at = (const unsigned char *)a.at;

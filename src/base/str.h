@@ -38,6 +38,8 @@ bool str_copy(struct str a, char *to, size_t size);
 /* 1 to `max` characters out of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a
  * file. */
 bool str_is_id(struct str a, size_t max);
+/* An id, or two of them with a '/' between; 1 to `max` characters in all. */
+bool str_is_name(struct str a, size_t max);
 bool str_is_utf8(struct str a);
 /* Bytes of the UTF-8 character that `a` starts with: 1 to 4; 0 when it is none or `a` is empty. */
 size_t str_utf8_len(struct str a);
