@@ -154,7 +154,7 @@ static bool is_json(struct str text)
         buf_char(&deep, ']');
     /* By itself first: "1],[2" is JSON only among our brackets. */
     ok = json_parse(text, &arena, &root, NULL) == ERR_OK &&
-         json_parse(buf_view(&deep), &arena, &root, NULL) == ERR_OK;
+         json_parse_body(buf_view(&deep), &arena, &root, NULL) == ERR_OK;
     buf_free(&deep);
     arena_free(&arena);
     return ok;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -53,10 +54,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
     at += reason.len + 1;
     if (result.at) {
         note->result = (struct str){.at = memcpy(at, result.at, result.len), .len = result.len};
-        /* Others may make it part of a line. Such a byte can only stand between two tokens. */
-        for (size_t i = 0; i < result.len; i++)
-            if (at[i] == '\n' || at[i] == '\r')
-                at[i] = ' ';
+        json_one_line(at, result.len); /* others may make it part of a line */
     }
     return note;
 }

@@ -18,6 +18,7 @@ struct parse {
     uint32_t count;
     uint32_t cap;
     uint32_t depth;
+    uint32_t depth_max;
     uint32_t open[JSON_DEPTH_MAX]; /* token of each open level */
     const char *expected;          /* what was expected at `at`, set on failure */
 };
@@ -338,8 +339,8 @@ static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
     uint32_t index = p->count;
     struct json *token;
 
-    assert(p->depth <= JSON_DEPTH_MAX);
-    if (p->depth == JSON_DEPTH_MAX)
+    assert(p->depth <= p->depth_max && p->depth_max <= JSON_DEPTH_MAX);
+    if (p->depth == p->depth_max)
         return fail(p, "fewer levels");
     token = add_token(p, type);
     p->at++;
@@ -423,8 +424,8 @@ static bool read_text(struct parse *p)
     return p->at == p->end || fail(p, "nothing behind the value");
 }
 
-enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
-                    struct problem *why)
+static enum err parse_text(struct str text, uint32_t depth_max, struct arena *arena,
+                           const struct json **ret_root, struct problem *why)
 {
     struct parse p; /* not zeroed as a whole: `open` is large and needs none */
 
@@ -433,6 +434,7 @@ enum err json_parse(struct str text, struct arena *arena, const struct json **re
     p.arena = arena;
     p.count = 0;
     p.depth = 0;
+    p.depth_max = depth_max;
     p.start = text.at ? text.at : "";
     p.at = p.start;
     p.end = p.start + text.len;
@@ -444,4 +446,16 @@ enum err json_parse(struct str text, struct arena *arena, const struct json **re
     assert(p.count > 0 && p.tokens[0].span == p.count);
     *ret_root = arena_resize(arena, p.tokens, p.cap * sizeof *p.tokens, p.count * sizeof *p.tokens);
     return ERR_OK;
+}
+
+enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
+                    struct problem *why)
+{
+    return parse_text(text, JSON_DEPTH_MAX, arena, ret_root, why);
+}
+
+enum err json_parse_body(struct str text, struct arena *arena, const struct json **ret_root,
+                         struct problem *why)
+{
+    return parse_text(text, JSON_DEPTH_BODY, arena, ret_root, why);
 }

@@ -8,7 +8,10 @@
 #include "base/arena.h"
 #include "base/err.h"
 
-enum { JSON_DEPTH_MAX = 32 };
+enum {
+    JSON_DEPTH_BODY = 32, /* of what somebody sends */
+    JSON_DEPTH_MAX = 40,  /* who is shown that gets it with a few levels around it */
+};
 
 enum json_type { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUM, JSON_STR, JSON_ARR, JSON_OBJ };
 
@@ -24,6 +27,9 @@ struct json {
 /* `why` gets the byte offset and what was expected. The tokens point into `text`. */
 enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
                     struct problem *why);
+/* The same for what may become a part of something else: JSON_DEPTH_BODY levels. */
+enum err json_parse_body(struct str text, struct arena *arena, const struct json **ret_root,
+                         struct problem *why);
 
 /* Members: key = json_first(obj), value = key + 1, the next key = json_next(value).
  * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
@@ -35,6 +41,9 @@ const struct json *json_get(const struct json *obj, const char *name); /* NULL w
 enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
 bool json_is_null(const struct json *value);        /* absent or null */
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
+/* JSON becomes a part of one line: a line end in it can only stand between two tokens, and is made
+ * a space. */
+void json_one_line(char *text, size_t len);
 struct str json_str(const struct json *value,
                     struct arena *arena); /* unescaped (copied only if it must be) */
 bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */

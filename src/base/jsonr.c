@@ -27,6 +27,13 @@ bool json_is_null(const struct json *value)
     return json_type(value) == JSON_NULL;
 }
 
+void json_one_line(char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (text[i] == '\n' || text[i] == '\r')
+            text[i] = ' ';
+}
+
 struct str json_raw(const struct json *value)
 {
     bool quoted = json_type(value) == JSON_STR;

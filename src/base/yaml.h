@@ -7,7 +7,7 @@
 
 enum {
     YAML_BYTES_MAX = 1024 * 1024,
-    YAML_DEPTH_MAX = 32, /* JSON_DEPTH_MAX: what comes out must be readable */
+    YAML_DEPTH_MAX = 32, /* at most JSON_DEPTH_MAX: what comes out must be readable */
 };
 
 /* `ret_lines[i]` is the line that token i of json_parse() came from. Both live in the arena. */

@@ -12,6 +12,7 @@
 #include "cli/context.h"
 #include "cli/help.h"
 #include "cli/list.h"
+#include "cli/table.h"
 
 #define ADDR_DEFAULT "http://127.0.0.1:7420"
 
@@ -19,13 +20,16 @@ enum { TOKEN_BYTES_MAX = 4096, COMMAND_NAME_MAX = 64 };
 
 static void say(struct cli *cli, const char *fmt, va_list args)
 {
-    int saved = errno; /* the text may hold %m */
+    struct arena arena = {0};
+    char *text;
 
+    if (vasprintf(&text, fmt, args) < 0) /* before anything else: it may hold %m */
+        abort();
     fflush(cli->out);
-    fputs("berth: ", cli->err);
-    errno = saved;
-    vfprintf(cli->err, fmt, args);
-    fputc('\n', cli->err);
+    /* It may hold what a node or a submitter wrote. */
+    fprintf(cli->err, "berth: " STR_FMT "\n", STR_ARG(table_harmless(&arena, str_of(text))));
+    free(text);
+    arena_free(&arena);
 }
 
 int cli_fail(struct cli *cli, int code, const char *fmt, ...)
@@ -240,16 +244,24 @@ int cli_reach(struct cli *cli)
     if (!token_file && !cli->token && context && context->token_file.at)
         token_file = context_path(cli, context->token_file);
     if (token_file)
-        return read_token(cli, token_file);
-    return cli->token ? check_token(cli, "BERTH_TOKEN") : CLI_OK;
+        code = read_token(cli, token_file);
+    else if (cli->token)
+        code = check_token(cli, "BERTH_TOKEN");
+    return code;
+}
+
+static bool is_terminal(FILE *out)
+{
+    int fd = fileno(out);
+
+    return fd >= 0 && isatty(fd);
 }
 
 static bool wants_colour(FILE *out)
 {
     const char *off = getenv("NO_COLOR"), *term = getenv("TERM");
-    int fd = fileno(out);
 
-    return !(off && *off) && term && strcmp(term, "dumb") != 0 && fd >= 0 && isatty(fd);
+    return !(off && *off) && term && strcmp(term, "dumb") != 0 && is_terminal(out);
 }
 
 /* "NODE SERVICE/METHOD [JSON]": three, of which two must be there. */
@@ -313,6 +325,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
     cli->colour = wants_colour(cli->out);
+    cli->terminal = is_terminal(cli->out);
     if (cli_given(cli, "help"))
         return print_help(cli);
     code = check_args(cli);

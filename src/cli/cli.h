@@ -70,6 +70,7 @@ struct cli {
     enum cli_output output;
     bool json; /* the output is JSON of some kind */
     bool colour;
+    bool terminal;         /* `out` is one */
     const char *addr;      /* "http://127.0.0.1:7420", no slash at the end */
     const char *token;     /* NULL: none */
     const char *ca_file;   /* certificates to trust, for https; NULL: the system's */

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cli/ask.h"
+#include "cli/show.h"
 
 enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach it again */
 
@@ -30,7 +31,7 @@ static void print_event(struct event_reader *reader)
     if (reader->data.len > 0) {
         if (!reader->cli->json)
             fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
-        fprintf(out, STR_FMT "\n", STR_ARG(buf_view(&reader->data)));
+        show_json(reader->cli, buf_view(&reader->data), true, out);
         fflush(out);
         reader->left -= reader->left > 0;
     }

@@ -64,10 +64,10 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
 
     fprintf(cli->out, "%s: " STR_FMT, title, STR_ARG(show_member(cli, decision, "outcome")));
     if (node.len)
-        fprintf(cli->out, " on " STR_FMT, STR_ARG(table_harmless(&cli->arena, node)));
+        fprintf(cli->out, " on " STR_FMT, STR_ARG(node));
     fprintf(cli->out, "\n");
     if (detail.len)
-        fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, detail)));
+        fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(detail));
     fprintf(cli->out, "  pool " STR_FMT ": " STR_FMT " of " STR_FMT " nodes; " STR_FMT "\n",
             STR_ARG(show_member(cli, decision, "pool_id")),
             STR_ARG(show_member(cli, decision, "pool_members")),
@@ -87,10 +87,9 @@ static void show_job(struct cli *cli, const struct json *json)
     const struct json *attempts = json_get(json, "attempts"), *attempt = json_first(attempts);
     struct str state = show_member(cli, json, "state"), reason = show_member(cli, json, "reason");
 
-    fprintf(cli->out, STR_FMT " " STR_FMT "%s" STR_FMT "\n",
-            STR_ARG(show_member(cli, json, "job_id")),
-            STR_ARG(state.len ? state : STR("was refused")), reason.len ? ": " : "",
-            STR_ARG(table_harmless(&cli->arena, reason)));
+    fprintf(
+        cli->out, STR_FMT " " STR_FMT "%s" STR_FMT "\n", STR_ARG(show_member(cli, json, "job_id")),
+        STR_ARG(state.len ? state : STR("was refused")), reason.len ? ": " : "", STR_ARG(reason));
     for (uint32_t i = 0; json_type(attempts) == JSON_ARR && i < attempts->count; i++) {
         fprintf(cli->out, STR_FMT "\n", STR_ARG(show_attempt(cli, attempt)));
         attempt = json_next(attempt);

@@ -44,15 +44,20 @@ static void remember(struct logs *logs, struct str text)
     assert(logs->last_len <= LAST_BYTES);
 }
 
+/* A file or another program gets every byte; a terminal would obey some of them. */
 static void print(struct logs *logs, struct str text)
 {
+    struct cli *cli = logs->cli;
+
     if (text.len == 0)
         return;
-    if (!logs->cli->json) {
-        fwrite(text.at, 1, text.len, logs->cli->out);
-        fflush(logs->cli->out);
-    }
     remember(logs, text);
+    if (cli->json)
+        return;
+    if (cli->terminal)
+        text = table_harmless_lines(&cli->arena, text);
+    fwrite(text.at, 1, text.len, cli->out);
+    fflush(cli->out);
 }
 
 static void note(struct logs *logs, const char *text)

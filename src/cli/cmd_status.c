@@ -34,7 +34,7 @@ static int draw_status(struct live *live, FILE *to)
     if (cli->output == CLI_NAME)
         print_names(cli, json_get(json, "servers"), to);
     else if (cli->json)
-        fprintf(to, STR_FMT "\n", STR_ARG(str_trim(reply)));
+        show_json(cli, str_trim(reply), false, to);
     else
         panel_print(cli, json, &style, to);
     return CLI_OK;

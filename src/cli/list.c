@@ -102,7 +102,7 @@ static void print_lines(struct cli *cli, const struct listing *listing, const st
         struct str id = show_member(cli, item, listing->id);
 
         if (cli->output == CLI_JSONL)
-            fprintf(to, STR_FMT "\n", STR_ARG(json_raw(item)));
+            show_json(cli, json_raw(item), true, to);
         else if (listing->id_rest)
             show_name(cli,
                       arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(id),
@@ -128,7 +128,7 @@ static int draw(struct live *live, FILE *to)
         return code;
     list = json_get(json, listing->name);
     if (cli->output == CLI_JSON)
-        fprintf(to, STR_FMT "\n", STR_ARG(str_trim(reply)));
+        show_json(cli, str_trim(reply), false, to);
     else if (cli->output == CLI_JSONL || cli->output == CLI_NAME)
         print_lines(cli, listing, list, to);
     else

@@ -65,7 +65,7 @@ static struct str join(struct cli *cli, const struct json *list, char sep)
     return joined;
 }
 
-struct str show_text(struct cli *cli, const struct json *value)
+static struct str plain_text(struct cli *cli, const struct json *value)
 {
     switch (json_type(value)) {
     case JSON_NULL:
@@ -79,6 +79,11 @@ struct str show_text(struct cli *cli, const struct json *value)
     default:
         return json_raw(value);
     }
+}
+
+struct str show_text(struct cli *cli, const struct json *value)
+{
+    return table_harmless(&cli->arena, plain_text(cli, value));
 }
 
 struct str show_member(struct cli *cli, const struct json *obj, const char *name)
@@ -157,12 +162,11 @@ struct str show_attempt(struct cli *cli, const struct json *attempt)
 {
     struct str node = show_member(cli, attempt, "node_id");
     struct str reason = show_member(cli, attempt, "reason");
-    struct str text = arena_fmt(
-        &cli->arena, "attempt " STR_FMT "%s" STR_FMT ": " STR_FMT "%s" STR_FMT,
-        STR_ARG(show_member(cli, attempt, "attempt_id")), node.len ? " on " : "", STR_ARG(node),
-        STR_ARG(show_member(cli, attempt, "outcome")), reason.len ? ", " : "", STR_ARG(reason));
 
-    return table_harmless(&cli->arena, text);
+    return arena_fmt(&cli->arena, "attempt " STR_FMT "%s" STR_FMT ": " STR_FMT "%s" STR_FMT,
+                     STR_ARG(show_member(cli, attempt, "attempt_id")), node.len ? " on " : "",
+                     STR_ARG(node), STR_ARG(show_member(cli, attempt, "outcome")),
+                     reason.len ? ", " : "", STR_ARG(reason));
 }
 
 void show_name(struct cli *cli, struct str id, FILE *to)
@@ -170,7 +174,29 @@ void show_name(struct cli *cli, struct str id, FILE *to)
     fprintf(to, STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, id)));
 }
 
+void show_json(struct cli *cli, struct str json, bool one_line, FILE *to)
+{
+    struct buf text = {0};
+
+    for (size_t i = 0; i < json.len; i++) {
+        unsigned char c = (unsigned char)json.at[i];
+        unsigned char next = i + 1 < json.len ? (unsigned char)json.at[i + 1] : 0;
+
+        if (c == 0x7f)
+            buf_str(&text, STR("\\u007f"));
+        else if (c == 0xc2 && next >= 0x80 && next < 0xa0) { /* U+0080 to U+009F */
+            buf_fmt(&text, "\\u%04x", next);
+            i++;
+        } else
+            buf_char(&text, (char)c);
+    }
+    if (one_line)
+        json_one_line(text.at, text.len);
+    fprintf(to, STR_FMT "\n", STR_ARG(buf_view(&text)));
+    buf_free(&text);
+}
+
 void show_raw(struct cli *cli, struct str reply)
 {
-    fprintf(cli->out, STR_FMT "\n", STR_ARG(str_trim(reply)));
+    show_json(cli, str_trim(reply), false, cli->out);
 }

@@ -6,7 +6,8 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 
-/* A member as one cell: strings bare, lists joined with commas, null and absent empty. */
+/* A member as one cell: strings bare, lists joined with commas, null and absent empty. Harmless to
+ * a terminal (table_harmless): whatever is shown of an answer goes through here. */
 struct str show_text(struct cli *cli, const struct json *value);
 struct str show_member(struct cli *cli, const struct json *obj, const char *name);
 int64_t show_int(const struct json *obj, const char *name, int64_t fallback);
@@ -22,6 +23,9 @@ struct str show_attempt(struct cli *cli, const struct json *attempt);
 void show_name(struct cli *cli, struct str id, FILE *to);
 /* The answer as it came, with a newline. */
 void show_raw(struct cli *cli, struct str reply);
+/* JSON as it came, with a newline; in one line if `one_line`. What a terminal might obey can only
+ * stand in strings, and is escaped there: it is the same JSON. */
+void show_json(struct cli *cli, struct str json, bool one_line, FILE *to);
 
 enum table_colour show_state_colour(struct str state);   /* of a job */
 enum table_colour show_health_colour(struct str health); /* of a node */

@@ -68,7 +68,7 @@ size_t table_width(struct str text)
     return width;
 }
 
-struct str table_harmless(struct arena *arena, struct str text)
+static struct str harmless(struct arena *arena, struct str text, const char *kept)
 {
     char *copy = arena_alloc(arena, text.len + 1);
     size_t at = 0;
@@ -77,8 +77,9 @@ struct str table_harmless(struct arena *arena, struct str text)
         struct str rest = {.at = text.at + at, .len = text.len - at};
         size_t len = str_utf8_len(rest);
 
-        if (len > 0 && str_is_text((struct str){.at = rest.at, .len = len}) &&
-            !turns_lines(code_point((const unsigned char *)rest.at, len))) {
+        if (len > 0 && ((*rest.at && strchr(kept, *rest.at)) ||
+                        (str_is_text((struct str){.at = rest.at, .len = len}) &&
+                         !turns_lines(code_point((const unsigned char *)rest.at, len))))) {
             memcpy(copy + at, rest.at, len);
             at += len;
             continue;
@@ -89,6 +90,16 @@ struct str table_harmless(struct arena *arena, struct str text)
     }
     copy[text.len] = 0;
     return (struct str){.at = copy, .len = text.len};
+}
+
+struct str table_harmless(struct arena *arena, struct str text)
+{
+    return harmless(arena, text, "");
+}
+
+struct str table_harmless_lines(struct arena *arena, struct str text)
+{
+    return harmless(arena, text, "\n\t");
 }
 
 void table_init(struct table *table, struct arena *arena, const char *const *titles, size_t columns)

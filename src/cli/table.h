@@ -40,8 +40,10 @@ void table_print(const struct table *table, FILE *to, bool colour);
 
 /* Columns a terminal needs for it: two for East Asian wide characters, none for combining ones. */
 size_t table_width(struct str text);
-/* A copy without what a terminal might obey: a name or title comes from anybody. */
+/* A copy without what a terminal might obey, which becomes '?': what is shown comes from anybody.
+ * Part of one line, or lines of their own, which keep their ends and tabs. */
 struct str table_harmless(struct arena *arena, struct str text);
+struct str table_harmless_lines(struct arena *arena, struct str text);
 const char *table_code(enum table_colour colour); /* what turns it on; "" for plain */
 
 #endif

@@ -11,7 +11,7 @@
 #include "sched/blackboard.h"
 #include "store/store.h"
 
-enum { MAX_JOBS_DEFAULT = 4, MAX_JOBS_BOUND = 1000000, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };
+enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };
 
 static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
                                            "draining", "offline",     NULL};
@@ -44,7 +44,7 @@ static const struct field fields[] = {
      .type = FIELD_INT,
      .offset = offsetof(struct report, max_concurrent_jobs),
      .min = 0,
-     .max = MAX_JOBS_BOUND},
+     .max = REPORT_SLOTS_MAX},
     {.name = "endpoint",
      .type = FIELD_STR,
      .offset = offsetof(struct report, endpoint),
@@ -59,7 +59,7 @@ static const struct field fields[] = {
      .type = FIELD_INT,
      .offset = offsetof(struct report, reserved_slots),
      .min = 0,
-     .max = MAX_JOBS_BOUND},
+     .max = REPORT_SLOTS_MAX},
     {.name = "priority",
      .type = FIELD_INT,
      .offset = offsetof(struct report, priority),
@@ -69,7 +69,7 @@ static const struct field fields[] = {
      .type = FIELD_INT,
      .offset = offsetof(struct report, max),
      .min = 0,
-     .max = MAX_JOBS_BOUND},
+     .max = REPORT_SLOTS_MAX},
     {.name = "level",
      .type = FIELD_ENUM,
      .offset = offsetof(struct report, level),
@@ -83,6 +83,80 @@ static const struct field fields[] = {
 
 static const struct schema report_schema = {
     .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
+
+/* What of `usage` others are shown: the page and the terminal compute with it, sums are made of it.
+ * Anything else in it is kept as it is. */
+struct usage {
+    double figure;
+    int64_t slots;
+    struct str text;
+    const struct json *clamps;
+};
+
+#define FIGURE(key)                                                                                \
+    {                                                                                              \
+        .name = key, .type = FIELD_REAL, .offset = offsetof(struct usage, figure),                 \
+        .max = REPORT_FIGURE_MAX                                                                   \
+    }
+#define SLOTS(key)                                                                                 \
+    {                                                                                              \
+        .name = key, .type = FIELD_INT, .offset = offsetof(struct usage, slots),                   \
+        .max = REPORT_SLOTS_MAX                                                                    \
+    }
+#define TEXT(key)                                                                                  \
+    {                                                                                              \
+        .name = key, .type = FIELD_STR, .offset = offsetof(struct usage, text)                     \
+    }
+
+static const struct field usage_fields[] = {
+    FIGURE("cpu_cores"),
+    FIGURE("cpu_load"),
+    FIGURE("cpu_pct"),
+    FIGURE("mem_total_gb"),
+    FIGURE("mem_free_gb"),
+    FIGURE("swap_used_pct"),
+    FIGURE("disk_total_gb"),
+    FIGURE("disk_free_gb"),
+    FIGURE("gpu_pct"),
+    SLOTS("slots_max"),
+    SLOTS("slots_available"),
+    SLOTS("slots_in_use"),
+    TEXT("tripped"),
+    TEXT("slots_reason"),
+    {.name = "clamps", .type = FIELD_JSON, .offset = offsetof(struct usage, clamps)},
+};
+static const struct schema usage_schema = {
+    .what = "usage", .fields = usage_fields, .count = COUNT_OF(usage_fields)};
+
+static const struct field clamp_fields[] = {
+    TEXT("name"),
+    TEXT("reason"),
+    {.name = "value",
+     .type = FIELD_REAL,
+     .offset = offsetof(struct usage, figure),
+     .min = -REPORT_FIGURE_MAX,
+     .max = REPORT_FIGURE_MAX},
+};
+static const struct schema clamp_schema = {
+    .what = "a clamp", .fields = clamp_fields, .count = COUNT_OF(clamp_fields)};
+
+static enum err check_usage(const struct json *value, struct arena *arena, struct problem *why)
+{
+    struct usage usage = {0};
+    enum err err =
+        json_is_null(value) ? ERR_OK : schema_read(&usage_schema, value, &usage, arena, why);
+    const struct json *clamp = json_first(usage.clamps);
+
+    if (err || json_is_null(usage.clamps))
+        return err;
+    if (json_type(usage.clamps) != JSON_ARR)
+        return problem_set(why, ERR_BAD_FIELD, "clamps", "clamps must be a list.");
+    for (uint32_t i = 0; !err && i < usage.clamps->count; i++, clamp = json_next(clamp))
+        err = json_type(clamp) == JSON_OBJ
+                  ? schema_read(&clamp_schema, clamp, &usage, arena, why)
+                  : problem_set(why, ERR_BAD_FIELD, "clamps", "clamps must be a list of objects.");
+    return err;
+}
 
 static bool fits_board(const struct json *value, const char *field, struct problem *why)
 {
@@ -118,6 +192,9 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
                            "health must be ready, degraded, draining or offline.");
     if (!fits_board(report.usage, "usage", why) || !fits_board(report.claim, "claim", why))
         return ERR_BAD_FIELD;
+    err = check_usage(report.usage, arena, why);
+    if (err)
+        return err;
     report.raw_max = json_get(body, "max_concurrent_jobs");
     report.raw_reserved = json_get(body, "reserved_slots");
     report.raw_priority = json_get(body, "priority");

@@ -10,8 +10,10 @@ enum {
     REPORT_LANGS_MAX = 256,
     REPORT_PAIRS_MAX = 4096,
     REPORT_TYPES_MAX = 64,
-    REPORT_RUNS_MAX = 4096
+    REPORT_RUNS_MAX = 4096,
+    REPORT_SLOTS_MAX = 1000000, /* of one node: sums of all nodes fit */
 };
+#define REPORT_FIGURE_MAX INT64_C(1000000000000000) /* any other figure */
 
 struct report {
     struct str node_id;

@@ -60,7 +60,10 @@ static int64_t figure(const struct json *usage, const char *name, int64_t otherw
 {
     int64_t value;
 
-    return json_int(json_get(usage, name), &value) ? value : otherwise;
+    /* Another instance may have taken it from its node without a look. */
+    return json_int(json_get(usage, name), &value) && value >= 0 && value <= REPORT_SLOTS_MAX
+               ? value
+               : otherwise;
 }
 
 static struct card card_of(const struct snap_node *member, const struct sched_config *config,

@@ -230,6 +230,7 @@ static void publish(struct server *server, const char *name, uint64_t job, struc
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
     memcpy(frame->text + used, data.at, data.len);
+    json_one_line(frame->text + used, data.len); /* it may hold what a node wrote */
     memcpy(frame->text + used + data.len, "\n\n", 2);
     atomic_store(&frame->refs, 1);
     for (int i = 0; i < server->loop_count; i++) {
@@ -365,7 +366,9 @@ static void join_host(struct join *join)
     buf_fmt(&join->told,
             "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
             (long long)events->seq);
+    size_t head = join->told.len;
     terminals_write_list(join->server->terminals, &w);
+    json_one_line(join->told.at + head, join->told.len - head); /* likewise */
     buf_str(&join->told, STR("\n\n"));
 }
 

@@ -502,7 +502,7 @@ static void on_message(struct ws *ws, struct str text)
     struct problem why;
 
     /* The text is the socket's read buffer: what outlives this call must be ours. */
-    enum err err = json_parse(arena_str(&call->arena, text), &call->arena, &call->body, &why);
+    enum err err = json_parse_body(arena_str(&call->arena, text), &call->arena, &call->body, &why);
     if (!err && json_type(call->body) != JSON_OBJ)
         err = problem_set(&why, ERR_BAD_JSON, "", "A message must be a JSON object.");
     call->wants_reply = !err && json_int(json_get(call->body, "id"), &call->id);

@@ -305,7 +305,7 @@ static bool read_body(struct call *call)
         return true;
     if (!call->req->body.len && call->route->body_optional)
         call->req->body = STR("{}");
-    if (json_parse(call->req->body, call->arena, &call->body, &why)) {
+    if (json_parse_body(call->req->body, call->arena, &call->body, &why)) {
         call_problem(call, &why);
         return false;
     }

@@ -294,6 +294,19 @@ static void test_deep_and_wide(void **state)
     for (int i = 0; i < 1000000; i++)
         buf_char(&text, '[');
     assert_int_equal(json_parse(buf_view(&text), &arena, &root, NULL), ERR_BAD_JSON);
+    for (int body = 0; body < 2; body++)
+        for (int over = 0; over < 2; over++) {
+            int depth = (body ? JSON_DEPTH_BODY : JSON_DEPTH_MAX) + over;
+
+            buf_clear(&text);
+            for (int i = 0; i < depth; i++)
+                buf_char(&text, '[');
+            for (int i = 0; i < depth; i++)
+                buf_char(&text, ']');
+            assert_int_equal(
+                (body ? json_parse_body : json_parse)(buf_view(&text), &arena, &root, NULL),
+                over ? ERR_BAD_JSON : ERR_OK);
+        }
     buf_clear(&text);
     buf_char(&text, '[');
     for (int i = 0; i < 100000; i++)

@@ -407,6 +407,18 @@ class Status(ClusterCase):
         status = self.status(server)
         self.assertEqual((status["cluster_status"], status["recommendation"]), ("degraded", "No server is online"))
 
+    def test_figures_that_are_none(self):
+        """What a node says of itself is shown to everybody and added up: only numbers that can be are taken."""
+        server = self.start()
+        for usage, field in (({"mem_total_gb": "x"}, "mem_total_gb"), ({"slots_max": 2**63 - 1}, "slots_max"),
+                             ({"clamps": [{"value": "x"}]}, "value")):
+            answer = server.post("/v1/node/register", {"node_id": "odd", "usage": usage})
+            self.assertEqual(self.problem(answer, 400, "BAD_FIELD")["field"], field)
+        for name in ("a", "b"):
+            Node(server, name, usage={"slots_max": 1000000, "mem_total_gb": 8.5, "own": {"any": "thing"}})
+        status = self.ok(server.get("/v1/cluster/status"))
+        self.assertEqual((status["total_slots"], status["servers"]["a"]["mem_total_gb"]), (2000000, 8.5))
+
     def test_a_server_without_an_agent(self):
         """Nothing is measured there, so nothing is invented."""
         server = self.start()

@@ -272,6 +272,25 @@ class Leases(DeployCase):
 
 
 class Members(DeployCase):
+    def test_line_ends_of_one_node_break_no_event(self):
+        """White space of JSON, in what a node says of itself: every event is one line all the same."""
+        server = self.start()
+        stream = Events(server, "/v1/terminals/events")
+        eventually("the list comes first", lambda: stream.seen)
+        hello = {"msg": "hello", "protocol": 1, "node_id": "n1", "labels": {"a": "b"}, "tags": {"c": "d"},
+                 "usage": {"cpu_pct": 1}}
+        spread = WsNode(server, "n1", hello=False)
+        spread.socket.send(json.dumps(hello, indent=2).replace("\n", "\r\n\n"))
+        spread.expect("welcome")
+        other = WsNode(server, "n2")
+        eventually("both joined", lambda: len(stream.seen) == 3)
+        self.assertEqual([event["change"] for _, event in stream.seen[1:]], ["JOIN", "JOIN"])
+        late = Events(server, "/v1/terminals/events")
+        eventually("who comes later sees both", lambda: late.seen)
+        self.assertEqual({"n1", "n2"} - set(re.findall(r"n\d", str(late.seen[0][1]["terminals"]))), set())
+        for one in (stream, late, spread, other):
+            one.close()
+
     def test_join_update_leave(self):
         server = self.start()
         stream = Events(server, "/v1/terminals/events")

@@ -10,9 +10,10 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
 
-from harness import BINARY, ROOT, SLOW, Node, berth, clean_env, eventually
+from harness import BINARY, ROOT, SLOW, Node, WsNode, berth, clean_env, eventually
 from test_agent import GATE, AgentCase, Machine
 from test_cluster import Host
 
@@ -325,6 +326,58 @@ class Operating(OperatorCase):
         for name in ("us", "hk"):
             text = (EXAMPLES / f"agent-{name}.yaml").read_text()
             self.assertIn(f"node_id: {name}\n", text)
+
+
+class Written(OperatorCase):
+    """What nodes and submitters chose to write."""
+
+    OBEYED = "\x1b]0;owned\x07\x9b31m\x7f\u202e"
+
+    def harmless(self, server, *args, says, code=0):
+        shown = Terminal(server.port, *args, env={"NO_COLOR": "1"})
+        self.assertEqual(shown.exit(), code, shown.text)
+        self.assertIn(says, shown.text)
+        self.assertEqual([c for c in self.OBEYED if c in shown.text and not c.isalnum() and c not in "];"], [], shown.text)
+
+    def test_a_terminal_obeys_nobody(self):
+        server = self.start()
+        self.ok(server.call("PUT", "/v1/deployments/web", {"command": "x"}), 201)
+        node = WsNode(server, "n1", claim={"last": "last" + self.OBEYED}, tags={"node_unit": "true", "node_unit_address": "n1"})
+        self.harmless(server, "deploy", "show", "web", says="last")
+
+        def answer():
+            node.send("rpc_reply", re=node.expect("rpc", 60)["id"], error="NOT_FOUND", detail="none" + self.OBEYED)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        self.harmless(server, "node", "rpc", "n1", "A/B", says="none", code=2)
+        answering.join()
+        node.close()
+
+    def test_logs(self):
+        """A terminal is shown what is in them; a file gets it."""
+        server = self.start()
+        self.agent(server)
+        job = self.run_task(server, r"printf 'one\ttwo\n\033]0;owned\007three\r\n'")
+        self.ended(server, job)
+        self.harmless(server, "job", "logs", job["job_id"], says="?]0;owned?three")
+        self.assertIn("\033]0;owned\007three", self.out("job", "logs", job["job_id"]))
+
+    def test_a_line_is_a_job(self):
+        """-o jsonl of a payload with line ends; and a payload as deep as may be is shown again."""
+        server = self.start()
+        Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=9)
+        forged = '{"type": "dev", "payload": {"a":\n1,\r\n"b": "\x7f\x9b"}}'
+        ids = [self.ok(server.post("/v1/dispatch/task", forged.encode()))["job_id"]]
+        deep = "[" * 31 + "]" * 31
+        ids.append(self.ok(server.post("/v1/dispatch/task", '{"type": "dev", "payload": %s}' % deep))["job_id"])
+        self.problem(server.post("/v1/dispatch/task", '{"type": "dev", "payload": [%s]}' % deep), 400, "BAD_JSON")
+        rows = self.out("job", "ls", "-o", "jsonl")
+        self.assertEqual([json.loads(line)["job_id"] for line in rows.split("\n") if line], ids[::-1])
+        self.assertEqual(json.loads(rows.split("\n")[1])["payload"], {"a": 1, "b": "\x7f\x9b"})
+        self.assertTrue(rows.isascii(), rows)
+        self.assertIn(ids[1], self.out("job", "ls"))
+        self.assertEqual(str(json.loads(self.out("job", "show", ids[1], "-o", "json"))["payload"]), deep)
 
 
 class Run(OperatorCase):
