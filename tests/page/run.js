@@ -6,6 +6,7 @@
  *
  * Prints `FAILED name` with its reason for each failure and closes with `N passed, N failed`. */
 import { clusterCases } from "./cluster.js";
+import { liesCases } from "./lies.js";
 import { loadCases } from "./load.js";
 import { visitCases } from "./visit.js";
 
@@ -44,7 +45,7 @@ async function runAll(cases, atATime) {
   await Promise.all(Array.from({ length: atATime }, worker));
 }
 
-await runAll([...clusterCases, ...visitCases], AT_A_TIME);
+await runAll([...clusterCases, ...visitCases, ...liesCases], AT_A_TIME);
 await runAll(loadCases, 1);
 console.log(`\n${passed} passed, ${failed} failed`);
 process.exit(failed ? 1 : 0);

@@ -1,10 +1,11 @@
 /* The page: which view is shown. */
-import { render } from "preact";
+import { Component, render } from "preact";
 import { login } from "./lib/api.js";
 import { useTopics } from "./lib/frame.js";
 import { html } from "./lib/html.js";
 import { start } from "./lib/known.js";
 import { place } from "./lib/router.js";
+import { pick } from "./lib/shape.js";
 import { Dialogs } from "./parts/dialog.js";
 import { Login } from "./parts/login.js";
 import { Shell } from "./parts/shell.js";
@@ -29,7 +30,7 @@ const VIEWS = {
 
 function View() {
   const [noun, id] = place.path;
-  const view = VIEWS[noun];
+  const view = pick(VIEWS, noun);
 
   useTopics("place");
   if (!noun) return html`<${Overview} />`;
@@ -38,10 +39,22 @@ function View() {
   return html`<${view.all} />`;
 }
 
+/* A view that cannot be drawn leaves the way to the others. */
+class Guard extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({ error });
+  }
+
+  render({ children }, { error }) {
+    return error ? html`<p class="empty">This cannot be shown: ${error.message}</p>` : children;
+  }
+}
+
 function App() {
   useTopics("login");
   if (login.wanted) return html`<${Login} />`;
-  return html`<${Shell}><${View} /><//><${Dialogs} />`;
+  return html`<${Shell}><${Guard} key=${place.path.join("/")}><${View} /><//><//><${Dialogs} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

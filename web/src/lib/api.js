@@ -1,6 +1,7 @@
 /* Calls to the server we came from. The token, where there is one, lives as long as this tab. */
 import { heardTime } from "./clock.js";
 import { changed } from "./frame.js";
+import * as shape from "./shape.js";
 
 const KEY = "berth.token";
 export const login = { wanted: false, why: null };
@@ -23,7 +24,8 @@ export function setToken(text) {
 }
 
 export class Refusal extends Error {
-  constructor(status, problem) {
+  constructor(status, said) {
+    const problem = shape.problem(said);
     super(problem.detail || problem.title || `The server answered ${status}.`);
     this.status = status;
     this.code = problem.error || null;
@@ -59,12 +61,13 @@ export async function open(path, more = {}) {
   return answer;
 }
 
-export async function get(path, more) {
-  return (await open(path, more)).json();
+/* `as` is what the answer may hold, see shape.js. */
+export async function get(path, as, more) {
+  return as(await (await open(path, more)).json());
 }
 
 export async function post(path, body = {}) {
-  return get(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+  return get(path, shape.placed, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 }
 
 export const seg = encodeURIComponent;

@@ -1,4 +1,6 @@
 /* What the short words for trouble mean, and what helps. */
+import { pick } from "./shape.js";
+
 const REASONS = {
   ACK_TIMEOUT:
     "The node got the job but did not acknowledge it in time (reservation_ttl_ms). It is overloaded, stuck, " +
@@ -19,9 +21,11 @@ const REASONS = {
   SCHEDULER_BUSY: "Too much is in flight; ask again in a moment.",
   STORE_FULL: "Redis is near its maxmemory, so no new work is taken. It goes on by itself as soon as there is room.",
   QUEUE_FULL: "Too many jobs wait already.",
+  QUOTA_EXCEEDED: "The token it came with has used up its quota.",
   NODE_OVERLOADED: "The node refused: it was full by its own count.",
   TYPE_NOT_ALLOWED: "The node refused: it does not take this type of work.",
   OOM: "It used more memory than it may and was ended by the kernel.",
+  DISK_LIMIT: "It wrote more into its directory than it may and was ended by its node.",
   START_FAILED: "Its command could not be started. The log has the reason.",
   SHIM_LOST: "The process that watched over the job died with it.",
   EMERGENCY: "Ended to save its machine, which had reached the critical level.",
@@ -36,6 +40,7 @@ const REASONS = {
   REQUIRES: "labels do not match",
   LEVEL: "machine too busy",
   ROUTE: "not on the route of this type",
+  NAMESPACE: "kept for other namespaces",
   BREAKER_OPEN: "breaker open",
 };
 
@@ -47,7 +52,8 @@ const LEVELS = {
 
 export function reasonText(reason) {
   if (!reason) return null;
-  if (REASONS[reason]) return REASONS[reason];
+  const told = pick(REASONS, reason); /* a node may have chosen it */
+  if (told) return told;
   if (/^EXIT_\d+$/.test(reason))
     return `Its command ended with exit code ${reason.slice(5)}. The log below tells what it said.`;
   if (/^SIGNAL_/.test(reason)) return `Its process was ended by the signal ${reason.slice(7)}.`;
@@ -55,7 +61,7 @@ export function reasonText(reason) {
 }
 
 export function levelText(level) {
-  return LEVELS[level] || null;
+  return pick(LEVELS, level) || null;
 }
 
 /* What a level that is not normal is about. */

@@ -58,6 +58,7 @@ export function duration(ms) {
 }
 
 export function ago(ms, at = now()) {
+  if (ms == null) return NONE;
   const since = Math.max(0, at - ms);
   if (since < 2000) return "just now";
   return `${since < 60000 ? `${Math.floor(since / 1000)} s` : duration(since)} ago`;
@@ -66,6 +67,7 @@ export function ago(ms, at = now()) {
 export function time(ms) {
   if (!ms) return NONE;
   const at = new Date(ms);
+  if (Number.isNaN(at.getTime())) return NONE; /* further off than a date can be */
   const text = clock.format(at);
   return Math.abs(now() - ms) < DATED_MS ? text : `${day.format(at)} ${text}`;
 }

@@ -17,7 +17,13 @@ function frame() {
   const begun = performance.now();
   const now = work;
   work = [];
-  for (const run of now) run();
+  for (const run of now) {
+    try {
+      run();
+    } catch (error) {
+      console.error(error); /* one message that cannot be used holds up no other */
+    }
+  }
   for (const topic of dirty) for (const tell of topics.get(topic) || []) tell();
   dirty.clear();
   if (draw) {

@@ -1,13 +1,14 @@
 /* What the page knows of the cluster. One stream of events says that something changed; the state
  * itself is read from the API. Records are replaced, never changed in place, so that a row can tell by
  * identity whether it must be drawn again. */
-import { askLogin, get, login } from "./api.js";
+import { askLogin, get, login, seg } from "./api.js";
 import { now } from "./clock.js";
 import { rank } from "./explain.js";
 import { byName } from "./format.js";
 import { changed, inFrame } from "./frame.js";
 import { addPoints, latest } from "./history.js";
 import { Poll } from "./poll.js";
+import * as shape from "./shape.js";
 import { follow } from "./stream.js";
 
 const EVENTS_MAX = 500;
@@ -97,8 +98,8 @@ function takeCluster(answer) {
 async function readState() {
   try {
     const [cluster, stats] = await Promise.all([
-      get("/v1/cluster/status?brief=1"),
-      get(`/v1/stats?since=${latest() ? latest().at_ms : 0}`),
+      get("/v1/cluster/status?brief=1", shape.status),
+      get(`/v1/stats?since=${seg(latest() ? latest().at_ms : 0)}`, shape.stats),
     ]);
     heard();
     inFrame(() => {
@@ -115,10 +116,10 @@ async function readSlow() {
   try {
     const found = await Promise.all(
       [
-        get("/v1/breakers?limit=1000"),
-        get("/v1/pools?limit=1000"),
-        get("/v1/deployments?limit=1000"),
-        get("/readyz"),
+        get("/v1/breakers?limit=1000", shape.breakers),
+        get("/v1/pools?limit=1000", shape.pools),
+        get("/v1/deployments?limit=1000", shape.deployments),
+        get("/readyz", shape.ready),
       ].map((wait) => wait.catch((error) => error)),
     );
     inFrame(() => {
@@ -153,7 +154,7 @@ async function readJobs() {
   const query = jobs.query;
   const limit = Math.max(JOBS_PAGE, Math.min(1000, jobs.rows.length));
   try {
-    const page = await get(`/v1/jobs?limit=${limit}${query ? `&${query}` : ""}`);
+    const page = await get(`/v1/jobs?limit=${seg(limit)}${query ? `&${query}` : ""}`, shape.jobs);
     heard();
     inFrame(() => takeJobs(query, page, false));
   } catch (error) {
@@ -180,7 +181,7 @@ export function askJobs(query) {
 export async function moreJobs() {
   const query = jobs.query;
   if (!jobs.cursor) return;
-  const page = await get(`/v1/jobs?limit=${JOBS_PAGE}&cursor=${jobs.cursor}${query ? `&${query}` : ""}`);
+  const page = await get(`/v1/jobs?limit=${seg(JOBS_PAGE)}&cursor=${seg(jobs.cursor)}${query ? `&${query}` : ""}`, shape.jobs);
   inFrame(() => takeJobs(query, page, true));
 }
 
@@ -242,8 +243,8 @@ const EVENTS = {
 
 function onEvent(name, data) {
   heard();
-  const apply = EVENTS[name];
-  if (apply && !inFrame(() => apply(JSON.parse(data)))) EVENTS.gap();
+  const apply = shape.pick(EVENTS, name);
+  if (apply && !inFrame(() => apply(shape.events[name](JSON.parse(data))))) EVENTS.gap();
 }
 
 let wake = null;

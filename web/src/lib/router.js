@@ -1,9 +1,18 @@
 /* Where we are: #/jobs/j0abc?state=FAILED is {path: ["jobs", "j0abc"], query}. */
 import { changed } from "./frame.js";
 
+/* Anybody can make a link: what is not encoded as it should be is taken as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query || "") };
+  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query || "") };
 }
 
 export let place = read();

@@ -69,7 +69,7 @@ export function Slots({ server }) {
   return html`<span class="slots ${tone}" title="${used} of ${max} slots in use, ${server.slots_available} free now">
     <span class="num"><b>${used}</b>/${max}</span>
     ${
-      max <= PIPS_MAX
+      Math.max(max, used) <= PIPS_MAX
         ? html`<span class="pips" aria-hidden="true">${Array.from(
             { length: Math.max(max, used) },
             (_, at) =>

@@ -5,6 +5,7 @@ import { count, plural, time } from "../lib/format.js";
 import { reasonText } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { useReading } from "../lib/reading.js";
+import * as shape from "../lib/shape.js";
 import { NodeLink } from "./link.js";
 import { Mark } from "./mark.js";
 
@@ -13,7 +14,7 @@ const FIRST = { CHOSEN: 0, RANKED_BEHIND: 1 };
 
 /* Those that came closest first. */
 function order(nodes) {
-  return [...nodes].sort((a, b) => (FIRST[a.reason] ?? 2) - (FIRST[b.reason] ?? 2));
+  return [...nodes].sort((a, b) => (shape.pick(FIRST, a.reason) ?? 2) - (shape.pick(FIRST, b.reason) ?? 2));
 }
 
 function Decision({ title, decision }) {
@@ -55,7 +56,7 @@ function Decision({ title, decision }) {
 }
 
 export function Decisions({ id, state, otherwise }) {
-  const { answer: found, error } = useReading(`/v1/jobs/${seg(id)}/explain?limit=200`, 0, state);
+  const { answer: found, error } = useReading(`/v1/jobs/${seg(id)}/explain?limit=200`, shape.explain, 0, state);
   if (!found && !error) return null;
   const { decisions = [], now = null, node_id } = found || {};
   if (!decisions.length && !now) return otherwise ? html`<p class="empty">${otherwise}</p>` : null;

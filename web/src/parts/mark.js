@@ -1,6 +1,7 @@
 /* Small marks that say how something is: a dot and a word. */
 import { whatTripped } from "../lib/explain.js";
 import { html } from "../lib/html.js";
+import { pick } from "../lib/shape.js";
 
 const JOB = {
   NEW: ["wait", "waiting"],
@@ -18,7 +19,7 @@ export function Mark({ tone, children, title }) {
 }
 
 export function JobMark({ state }) {
-  const [tone, word] = JOB[state] || ["off", state];
+  const [tone, word] = pick(JOB, state) || ["off", state];
   return html`<${Mark} tone=${tone} title=${state}>${word}<//>`;
 }
 
@@ -32,6 +33,6 @@ export function ServerMark({ server }) {
 }
 
 export function ClusterMark({ status }) {
-  const tone = { healthy: "good", partial: "warning", degraded: "critical" }[status] || "off";
+  const tone = pick({ healthy: "good", partial: "warning", degraded: "critical" }, status) || "off";
   return html`<${Mark} tone=${tone}>${status}<//>`;
 }

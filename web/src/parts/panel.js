@@ -10,7 +10,7 @@ export function Panel({ title, whole, children }) {
 
 /* rows: [[name, value]]; what is not known or nothing is left out. */
 export function Facts({ rows, whole }) {
-  const known = rows.filter(([, value]) => value != null && value !== 0);
+  const known = rows.filter(([, value]) => value != null && value !== false && value !== 0);
   return html`<${Panel} title="Facts" whole=${whole}>
     <dl class="facts">
       ${known.map(

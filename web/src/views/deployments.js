@@ -7,6 +7,7 @@ import { html } from "../lib/html.js";
 import { known, slowPoll } from "../lib/known.js";
 import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
+import * as shape from "../lib/shape.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { found, Search } from "../parts/filter.js";
 import { NodeLink, Why } from "../parts/link.js";
@@ -17,8 +18,8 @@ import { Table } from "../parts/table.js";
 
 const BAD = new Set(["unhealthy", "backoff", "crash_loop", "failed", "refused"]);
 const GOOD = new Set(["running", "finished"]);
-const copiesOf = (deployment) => deployment.copies || [];
-const restarts = (deployment) => copiesOf(deployment).reduce((sum, copy) => sum + (copy.restarts || 0), 0);
+const copiesOf = (deployment) => deployment.copies;
+const restarts = (deployment) => copiesOf(deployment).reduce((sum, copy) => sum + copy.restarts, 0);
 
 function CopyMark({ copy }) {
   const tone = BAD.has(copy.state) ? "critical" : GOOD.has(copy.state) ? "good" : "wait";
@@ -35,7 +36,7 @@ function State({ deployment }) {
 
 /* Lists leave the copies out; of rows in sight they are read one by one. */
 function Live({ deployment }) {
-  const { answer = deployment } = useReading(`/v1/deployments/${seg(deployment.id)}`, 5000, deployment);
+  const { answer = deployment } = useReading(`/v1/deployments/${seg(deployment.id)}`, shape.deployment, 5000, deployment);
   const again = restarts(answer);
   return html`<${State} deployment=${answer} />${again > 0 && html`<span class="muted num"> · ${plural(again, "restart")}</span>`}`;
 }
@@ -99,7 +100,7 @@ function askRestart(deployment) {
 
 async function toggle(deployment) {
   try {
-    await get(`/v1/deployments/${seg(deployment.id)}`, {
+    await get(`/v1/deployments/${seg(deployment.id)}`, shape.deployment, {
       method: "PATCH",
       body: JSON.stringify({ enabled: !deployment.enabled }),
       headers: { "Content-Type": "application/json" },
@@ -131,8 +132,8 @@ function Copies({ copies }) {
 }
 
 export function Deployment({ id }) {
-  const { answer: deployment, error } = useReading(`/v1/deployments/${seg(id)}`, 2000);
-  const readLog = useCallback((offset) => get(`/v1/deployments/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
+  const { answer: deployment, error } = useReading(`/v1/deployments/${seg(id)}`, shape.deployment, 2000);
+  const readLog = useCallback((offset) => get(`/v1/deployments/${seg(id)}/logs?offset=${seg(offset)}&max=65536`, shape.logs), [id]);
 
   if (!deployment) return html`<p class="empty">${error ? error.message : "Reading…"}</p>`;
   const facts = [
@@ -142,7 +143,7 @@ export function Deployment({ id }) {
     ["Version", deployment.version],
     ["Package", `${deployment.package_name || NONE} ${deployment.package_version || ""}`],
     ["Selector", deployment.selector || "any node"],
-    ["Command", html`<code>${[].concat(deployment.command, deployment.args || []).join(" ")}</code>`],
+    ["Command", html`<code>${[...deployment.command, ...deployment.args].join(" ")}</code>`],
     ["Changed", time(Date.parse(deployment.updated_at))],
   ];
   return html`

@@ -8,6 +8,7 @@ import { html } from "../lib/html.js";
 import { watchJob } from "../lib/known.js";
 import { useReading } from "../lib/reading.js";
 import { go, href } from "../lib/router.js";
+import * as shape from "../lib/shape.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { Decisions } from "../parts/decisions.js";
 import { NodeLink, Why } from "../parts/link.js";
@@ -21,7 +22,7 @@ const ENDED = new Set(["DONE", "FAILED"]);
 
 /* Read again when an event tells of it; and every few seconds, for one may have been missed. */
 function useJob(id) {
-  const { answer, error, again } = useReading(`/v1/jobs/${seg(id)}`, 5000);
+  const { answer, error, again } = useReading(`/v1/jobs/${seg(id)}`, shape.job, 5000);
 
   useEffect(() => {
     let timer = 0;
@@ -72,7 +73,7 @@ function Attempts({ attempts }) {
         const ended = one.ended_ms || now();
         const span = { left: `${place(begun)}%`, width: `${Math.max(1, place(ended) - place(begun))}%` };
         return html`<tr>
-          <td class="num">${one.attempt_id ?? one.attempt}</td>
+          <td class="num">${one.attempt_id}</td>
           <td><${NodeLink} id=${one.node_id} /></td>
           <td>
             <${Why} text=${one.reason} to=${href("nodes", one.node_id)} about=${reasonText(one.reason)} />
@@ -110,11 +111,13 @@ function factsOf(job) {
     ["Attempt", `${job.attempt_id} of at most ${job.max_attempts}`],
     ["Audio", job.audio_ref],
     ["Needs", job.requires],
+    ["Secrets", job.secrets && Object.values(job.secrets).join(", ")],
     ["May wait", job.queue_ms && duration(job.queue_ms)],
     ["May run", job.timeout_ms && duration(job.timeout_ms)],
     ["Again from", from && html`<a class="mono" href=${href("jobs", from)}>${from}</a>`],
+    ["Submitted by", job.submitted_by],
     ["Callback", job.callback],
-    ["Command", job.command && html`<code>${job.command.join(" ")}</code>`],
+    ["Command", job.command.length > 0 && html`<code>${job.command.join(" ")}</code>`],
   ];
 }
 
@@ -149,7 +152,7 @@ async function again(job) {
 
 export function Job({ id }) {
   const { job, error } = useJob(id);
-  const readLog = useCallback((offset) => get(`/v1/jobs/${seg(id)}/logs?offset=${offset}&max=65536`), [id]);
+  const readLog = useCallback((offset) => get(`/v1/jobs/${seg(id)}/logs?offset=${seg(offset)}&max=65536`, shape.logs), [id]);
 
   if (!job && error && error.status === 404)
     return html`<div class="tools"><p class="crumbs"><a href="#/jobs">Jobs</a></p><h1 class="mono">${id}</h1></div>
@@ -173,7 +176,7 @@ export function Job({ id }) {
       ${unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Attempts} attempts=${job.attempts} />
       <${Facts} rows=${factsOf(job)} whole=${!job.attempts.length} />
-      ${job.command && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
+      ${job.command.length > 0 && job.acked_ms && html`<${Logs} read=${readLog} live=${!ended} label="Log" />`}
       <${Json} title="Result" value=${job.result} />
       ${!unplaced && html`<${Decisions} id=${id} state=${job.state} />`}
       <${Json} title="Payload" value=${job.payload} />

@@ -7,6 +7,7 @@ import { html } from "../lib/html.js";
 import { known, slowPoll, statePoll } from "../lib/known.js";
 import { useReading } from "../lib/reading.js";
 import { href } from "../lib/router.js";
+import * as shape from "../lib/shape.js";
 import { Bar, CpuBar, DiskBar, MemoryBar, Slots, toneOf } from "../parts/bar.js";
 import { confirm, tell } from "../parts/dialog.js";
 import { TaskLink } from "../parts/link.js";
@@ -79,7 +80,7 @@ function Clamps({ clamps }) {
       ${clamps.map(
         (clamp) =>
           html`<tr class=${clamp.bites ? "bites" : ""}>
-            <td>${clamp.name.replaceAll("_", " ")}</td>
+            <td>${clamp.name && clamp.name.replaceAll("_", " ")}</td>
             <td class="num">${clamp.value}</td>
             <td>${clamp.reason}</td>
           </tr>`,
@@ -121,7 +122,8 @@ function factsOf(node) {
     ["Task types", list(node.allowed_types)],
     ["Language pairs", node.nmt_pairs === "any" ? "any" : list(node.nmt_pairs.map((pair) => pair.join(" → ")))],
     ["Labels", list(Object.entries(node.labels).map((pair) => pair.join("=")))],
-    ["Reached by", node.reached_by + (node.endpoint ? ` (${node.endpoint})` : "")],
+    ["Fixed by the server", node.fixed.length > 0 && list(node.fixed)],
+    ["Reached by", `${node.reached_by}${node.endpoint ? ` (${node.endpoint})` : ""}`],
     ["Jobs at once", html`<span class="num">${node.max_concurrent_jobs}</span>`],
     ["Health score", html`<span class="num">${node.health_score}</span>`],
     ["Registered", time(node.registered_ms)],
@@ -171,8 +173,8 @@ export function Node({ id }) {
   const server = known.serverById.get(id);
   const seen = server && `${server.last_seen_ms} ${server.admin} ${server.health}`;
   /* what the overview leaves out is read for this node alone */
-  const { answer: node, error } = useReading(`/v1/nodes/${seg(id)}`, 0, seen);
-  const { answer: status } = useReading(`/v1/cluster/status?node_id=${seg(id)}`, 0, seen);
+  const { answer: node, error } = useReading(`/v1/nodes/${seg(id)}`, shape.node, 0, seen);
+  const { answer: status } = useReading(`/v1/cluster/status?node_id=${seg(id)}`, shape.status, 0, seen);
 
   useTopics("cluster", "slow");
   if (!server) return html`<${Missing} id=${id} error=${error} />`;

@@ -6,6 +6,7 @@ import { count, duration, NONE, percent, plural, time } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { useReading } from "../lib/reading.js";
 import { href, place } from "../lib/router.js";
+import * as shape from "../lib/shape.js";
 import { Choices } from "../parts/filter.js";
 import { NodeLink, Why } from "../parts/link.js";
 import { Panel, Rows } from "../parts/panel.js";
@@ -103,7 +104,7 @@ function Refused({ rows }) {
 
 export function Report() {
   const since = place.query.get("since") || "24h";
-  const { answer: report, error } = useReading(`/v1/report?since=${since}`, 15000);
+  const { answer: report, error } = useReading(`/v1/report?since=${seg(since)}`, shape.report, 15000);
 
   useTopics("place");
   return html`
