@@ -65,15 +65,19 @@ static void failed(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
     struct call *call = own->call;
+    struct str id = call->params[0].at ? call->params[0] : op->id; /* as the caller said it */
 
     if (op->err == ERR_NOT_FOUND)
-        call_error(call, op->err, "id", "There is no deployment \"" STR_FMT "\".", STR_ARG(op->id));
+        call_error(call, op->err, "id", "There is no deployment \"" STR_FMT "\".", STR_ARG(id));
     else if (op->err == ERR_PRECONDITION && op->found)
         call_error(call, op->err, "If-Match", "It is in version %lld now.",
                    (long long)op->row.version);
     else if (op->err == ERR_PRECONDITION)
         call_error(call, op->err, "If-Match", "There is no deployment \"" STR_FMT "\".",
-                   STR_ARG(op->id));
+                   STR_ARG(id));
+    else if (op->err == ERR_BAD_REQUEST)
+        call_error(call, op->err, "", "The database takes no such value (" STR_FMT ").",
+                   STR_ARG(op->detail));
     else
         call_error(call, op->err, "", "%s.",
                    op->err == ERR_STORE_DOWN ? "The database cannot be reached"
@@ -85,6 +89,9 @@ static void answered(struct deploys_op *op)
     struct deploy_call *own = container_of(op, struct deploy_call, op);
 
     assert(op->arena == own->call->arena);
+    if (op->err == ERR_INTERNAL)
+        log_event(LOG_ERROR, "database.refused", KC("route", own->call->route->path),
+                  KS("reason", op->detail));
     if (op->err && op->err != ERR_CONFLICT)
         failed(own);
     else

@@ -92,6 +92,18 @@ static void went_down(struct lane *lane)
     set_detail(lane->deploys, lane->sql->detail);
 }
 
+/* A statement failed. While the connection is good that is the caller's own affair: it is undone,
+ * and nobody else's call suffers from it. */
+static enum err failed(struct lane *lane)
+{
+    if (lane->sql->connected) {
+        metric_add_label(METRIC_SQL, "refused", 1);
+        return lane->sql->err;
+    }
+    went_down(lane);
+    return ERR_STORE_DOWN;
+}
+
 /* Connected, and its tables are ours. *ret_newer: they are of a newer berth, which may mean
  * anything. */
 static bool bring_up(struct lane *lane, bool *ret_newer)
@@ -167,8 +179,11 @@ static bool run_verb(struct lane *lane, struct deploys_op *op)
         return false;
     if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have none */
         work.facts_old = atomic_exchange(&deploys->facts_old, false);
-    return finish(&work, (verbs[op->verb].how != WRITES || work_begin(&work)) &&
-                             verbs[op->verb].run(&work));
+    bool ok = finish(&work, (verbs[op->verb].how != WRITES || work_begin(&work)) &&
+                                verbs[op->verb].run(&work));
+    if (!ok && work.facts_old)
+        atomic_store(&deploys->facts_old, true); /* still */
+    return ok;
 }
 
 static void answered(struct msg *msg)
@@ -205,8 +220,8 @@ static void run_op(struct lane *lane, struct deploys_op *op)
     op->news = 0;
     if (is_refused(lane, op)) {
     } else if (!run_verb(lane, op)) {
-        op->err = ERR_STORE_DOWN;
-        went_down(lane);
+        op->err = failed(lane);
+        op->detail = arena_str(op->arena, str_of(lane->sql->detail));
     } else {
         metric_add_label(METRIC_SQL, "ok", 1);
     }
@@ -216,7 +231,8 @@ static void run_op(struct lane *lane, struct deploys_op *op)
 }
 
 /* Renewals that came together are one transaction: a disk that takes 10 ms for each would keep up
- * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it.
+ * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it;
+ * so are all when the database refused one of them, which is undone for all.
  */
 static bool renew_together(struct lane *lane, bool done[RENEWALS_MAX])
 {
@@ -257,12 +273,14 @@ static void run_renewals(struct lane *lane)
     ok = follow_clock(lane) && sql_begin(lane->sql) && renew_together(lane, done) &&
          sql_commit(lane->sql);
     lane->renewal_count = 0;
-    if (!ok)
-        went_down(lane);
+    if (!ok) {
+        sql_rollback(lane->sql);
+        failed(lane);
+    }
     for (size_t i = 0; i < count; i++) {
         struct deploys_op *op = lane->renewals[i];
 
-        if (ok && !done[i]) {
+        if (ok ? !done[i] : lane->sql->connected) {
             run_op(lane, op);
             continue;
         }
@@ -320,7 +338,7 @@ static void look(struct lane *lane)
     if (follow_clock(lane) && deploys_meta(&work))
         tell_news(lane->deploys, op.news);
     else
-        went_down(lane);
+        failed(lane);
     arena_free(&arena);
 }
 
@@ -333,7 +351,7 @@ static void forget(struct lane *lane)
     bool more = false;
 
     if (!follow_clock(lane) || !finish(&work, deploys_forget(&work, &more)))
-        went_down(lane);
+        failed(lane);
     lane->next_look_ms = clock_mono_ms() + (more ? 0 : FORGET_MS);
     arena_free(&arena);
 }

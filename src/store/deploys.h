@@ -5,7 +5,8 @@
  * An owner changes only by a conditional update whose predicate holds every invariant (type,
  * enabled, observed owner, generation, leases), with the database's clock. A lost answer means
  * "unknown": every verb can be sent again. ERR_STORE_DOWN: nothing was changed, or it is unknown
- * whether it was. */
+ * whether it was. ERR_BAD_REQUEST, ERR_BUSY, ERR_INTERNAL: the database refused a statement of this
+ * op, and nothing was changed. */
 #ifndef STORE_DEPLOYS_H
 #define STORE_DEPLOYS_H
 
@@ -146,6 +147,7 @@ struct deploys_op {
     int64_t until_mono_ms; /* taken up later it does nothing; 0 = no bound */
     struct arena *arena;   /* answers go there */
     enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
+    struct str detail;     /* what the database said when a statement failed */
     struct str id;         /* GET, ENABLE, RESTART, DELETE, HISTORY, CLAIM, YIELD */
     struct str node;       /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
     /* RENEW, CLAIM, YIELD, STATUS: which agent speaks for the node; at == NULL: not told, and the

@@ -84,7 +84,8 @@ struct deploys_table {
 };
 void deploys_table_done(struct deploys_table *table);
 
-/* One op on its way through the database. False from any of these: the database failed. */
+/* One op on its way through the database. False from any of these: a statement failed, see sql.h.
+ */
 struct work {
     struct sql *sql;
     struct deploys_op *op;

@@ -56,9 +56,33 @@ bool sql_connect(struct sql *sql)
         return true;
     assert(!sql->in_transaction);
     sql->connected = sql->driver->connect(sql);
-    if (!sql->connected)
+    if (!sql->connected) {
+        sql->err = ERR_STORE_DOWN;
         sql->driver->disconnect(sql);
+    }
     return sql->connected;
+}
+
+/* PostgreSQL refuses what is not UTF-8 and ends a text at a NUL, SQLite keeps both: here they are
+ * alike. */
+static bool all_texts(const struct sql_param *params, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct str text = params[i].is_number ? STR_NONE : params[i].text;
+
+        if (text.len > 0 && (memchr(text.at, '\0', text.len) || !str_is_utf8(text)))
+            return false;
+    }
+    return true;
+}
+
+static enum err run(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
+                    struct arena *arena, struct sql_rows *rows)
+{
+    if (all_texts(params, count))
+        return sql->driver->run(sql, text, params, count, arena, rows);
+    sql_failed(sql, "run a statement", "a value is not a UTF-8 text without NUL");
+    return ERR_BAD_REQUEST;
 }
 
 bool sql_run(struct sql *sql, const struct sql_text *text, const struct sql_param *params,
@@ -69,8 +93,11 @@ bool sql_run(struct sql *sql, const struct sql_text *text, const struct sql_para
     assert(count <= SQL_PARAMS_MAX && text->of[sql->driver->dialect]);
     if (!sql_connect(sql))
         return false;
-    if (!sql->driver->run(sql, text->of[sql->driver->dialect], params, count, arena, &rows)) {
-        drop(sql);
+    enum err err = run(sql, text->of[sql->driver->dialect], params, count, arena, &rows);
+    if (err) {
+        sql->err = err;
+        if (err == ERR_STORE_DOWN)
+            drop(sql);
         return false;
     }
     if (ret_rows)
@@ -99,20 +126,22 @@ bool sql_begin(struct sql *sql)
 bool sql_commit(struct sql *sql)
 {
     static const struct sql_text commit = {{"COMMIT", "COMMIT"}};
-    bool ok;
 
     assert(sql->in_transaction);
-    ok = run_word(sql, &commit);
+    if (!run_word(sql, &commit)) {
+        sql_rollback(sql);
+        return false;
+    }
     sql->in_transaction = false;
-    return ok;
+    return true;
 }
 
 void sql_rollback(struct sql *sql)
 {
     static const struct sql_text rollback = {{"ROLLBACK", "ROLLBACK"}};
 
-    if (sql->in_transaction)
-        run_word(sql, &rollback);
+    if (sql->in_transaction && !run_word(sql, &rollback))
+        drop(sql); /* that ends it, too */
     sql->in_transaction = false;
 }
 

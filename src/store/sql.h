@@ -54,8 +54,10 @@ struct sql_driver { /* a row per kind of database */
     struct sql *(*make)(const struct sql_config *config);
     bool (*connect)(struct sql *sql);
     void (*disconnect)(struct sql *sql);
-    bool (*run)(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
-                struct arena *arena, struct sql_rows *ret_rows);
+    /* ERR_STORE_DOWN: the connection is at fault, or nobody can tell. Any other error is the
+     * statement's own: the connection is as good as before. */
+    enum err (*run)(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
+                    struct arena *arena, struct sql_rows *ret_rows);
     void (*free)(struct sql *sql);
 };
 
@@ -65,15 +67,17 @@ struct sql {
     bool in_transaction;
     bool on_wall_clock;          /* of this machine, see deploys_follow_clock: its time is */
     int64_t ahead_ms;            /* clock_mono_ms() and this; 0: not known yet */
-    char detail[SQL_DETAIL_MAX]; /* of the last failure; never a password */
+    enum err err;                /* of the last failure */
+    char detail[SQL_DETAIL_MAX]; /* likewise; never a password */
 };
 
 /* ERR_BAD_CONFIG: no such kind of URL. Does not connect yet. */
 enum err sql_open(const struct sql_config *config, struct sql **ret_sql, struct problem *why);
 void sql_free(struct sql *sql);
 
-/* All of these: false = it failed, the connection is closed and everything since sql_begin is
- * undone, or (after sql_commit) perhaps not. */
+/* All of these: false = it failed, see sql->err. While sql->connected that was the statement's own
+ * fault, mostly what it was given: who began a transaction rolls it back, and nobody else need hear
+ * of it. Else everything since sql_begin is undone, or (after sql_commit) perhaps not. */
 bool sql_connect(struct sql *sql); /* fine when it is connected */
 bool sql_begin(struct sql *sql);   /* for writing; SQLite then locks out every other writer */
 bool sql_commit(struct sql *sql);

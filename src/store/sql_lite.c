@@ -172,8 +172,26 @@ static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *ro
     rows->count++;
 }
 
-static bool lite_run(struct sql *sql, const char *text, const struct sql_param *params,
-                     size_t count, struct arena *arena, struct sql_rows *ret_rows)
+/* What a value can do; all else is the file's fault, or somebody's who holds it. */
+static enum err fault_of(int code)
+{
+    static const struct {
+        int code;
+        enum err err;
+    } faults[] = {
+        {SQLITE_TOOBIG, ERR_BAD_REQUEST},
+        {SQLITE_MISMATCH, ERR_INTERNAL},
+        {SQLITE_CONSTRAINT, ERR_INTERNAL},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(faults); i++)
+        if ((code & 0xff) == faults[i].code) /* the rest of an extended code tells more of it */
+            return faults[i].err;
+    return ERR_STORE_DOWN;
+}
+
+static enum err lite_run(struct sql *sql, const char *text, const struct sql_param *params,
+                         size_t count, struct arena *arena, struct sql_rows *ret_rows)
 {
     struct lite *lite = of(sql);
     sqlite3_stmt *stmt;
@@ -182,8 +200,10 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
 
     assert(lite->db);
     stmt = prepare(lite, text);
-    if (!stmt)
-        return failed(lite, "prepare a statement");
+    if (!stmt) {
+        failed(lite, "prepare a statement");
+        return ERR_STORE_DOWN;
+    }
     bind(stmt, params, count);
     ret_rows->columns = (size_t)sqlite3_column_count(stmt);
     while ((code = sqlite3_step(stmt)) == SQLITE_ROW)
@@ -194,7 +214,7 @@ static bool lite_run(struct sql *sql, const char *text, const struct sql_param *
     ret_rows->changed = sqlite3_changes64(lite->db);
     sqlite3_reset(stmt);
     sqlite3_clear_bindings(stmt);
-    return code == SQLITE_DONE;
+    return code == SQLITE_DONE ? ERR_OK : fault_of(code);
 }
 
 static void lite_free(struct sql *sql)

@@ -39,6 +39,43 @@ static struct sql *pg_make(const struct sql_config *config)
     return &pg->sql;
 }
 
+/* By what an SQLSTATE begins with; others are a fault of the program's that costs the one call. A
+ * call's values must not be able to end the connection: it carries the leases of all nodes. */
+static const struct {
+    const char *state;
+    enum err err;
+} faults[] = {
+    {"08", ERR_STORE_DOWN}, /* the connection */
+    {"57", ERR_STORE_DOWN}, /* it is shut down, or the statement took longer than it may */
+    {"58", ERR_STORE_DOWN}, /* its machine */
+    /* Tables, rights, the role of the server or what was prepared are not what they were when we
+     * connected: a new connection looks at them again. */
+    {"0A", ERR_STORE_DOWN},
+    {"25", ERR_STORE_DOWN},
+    {"26", ERR_STORE_DOWN},
+    {"28", ERR_STORE_DOWN},
+    {"3D", ERR_STORE_DOWN},
+    {"3F", ERR_STORE_DOWN},
+    {"42", ERR_STORE_DOWN},
+    {"40", ERR_BUSY},        /* two were in each other's way */
+    {"53", ERR_BUSY},        /* no room, on its disk or in its memory */
+    {"55", ERR_BUSY},        /* somebody holds a lock for long */
+    {"22", ERR_BAD_REQUEST}, /* a value */
+    {"54", ERR_BAD_REQUEST}, /* it is too large for an index */
+};
+
+static enum err fault_of(const PGresult *result)
+{
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+    if (!state)
+        return ERR_STORE_DOWN; /* libpq itself: the server said nothing */
+    for (size_t i = 0; i < COUNT_OF(faults); i++)
+        if (strncmp(state, faults[i].state, strlen(faults[i].state)) == 0)
+            return faults[i].err;
+    return ERR_INTERNAL;
+}
+
 static bool failed(struct pg *pg, const char *what)
 {
     sql_failed(&pg->sql, what, pg->conn ? PQerrorMessage(pg->conn) : "no memory");
@@ -157,59 +194,69 @@ static bool flush_all(struct pg *pg, int64_t until_ms)
 }
 
 /* All results of one statement: the last that is none ends it. */
-static bool read_results(struct pg *pg, int64_t until_ms, struct arena *arena,
-                         struct sql_rows *rows)
+static enum err read_results(struct pg *pg, int64_t until_ms, struct arena *arena,
+                             struct sql_rows *rows)
 {
-    bool ok = true;
+    enum err err = ERR_OK;
     PGresult *result;
 
     for (;;) {
         while (PQisBusy(pg->conn)) {
             if (!wait_for(pg, POLLIN, until_ms))
-                return false;
-            if (!PQconsumeInput(pg->conn))
-                return failed(pg, "read from the database");
+                return ERR_STORE_DOWN;
+            if (!PQconsumeInput(pg->conn)) {
+                failed(pg, "read from the database");
+                return ERR_STORE_DOWN;
+            }
         }
         result = PQgetResult(pg->conn);
         if (!result)
-            return ok;
+            return PQstatus(pg->conn) == CONNECTION_OK ? err : ERR_STORE_DOWN;
         ExecStatusType status = PQresultStatus(result);
         if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
             copy_result(result, arena, rows);
-        else
-            ok = failed(pg, "run a statement");
+        else if (!err) {
+            failed(pg, "run a statement");
+            err = fault_of(result);
+        }
         PQclear(result);
     }
 }
 
 /* Over there it is read once, and planned once it has been run a few times. */
-static bool prepare(struct pg *pg, const char *text, int64_t until_ms, struct arena *arena,
-                    char name[NUMBER_BYTES])
+static enum err prepare(struct pg *pg, const char *text, int64_t until_ms, struct arena *arena,
+                        char name[NUMBER_BYTES])
 {
     struct sql_rows none;
     size_t at = 0;
+    enum err err;
 
     while (at < pg->prepared_count && pg->prepared[at] != text)
         at++;
     snprintf(name, NUMBER_BYTES, "berth%zu", at);
     if (at < pg->prepared_count)
-        return true;
+        return ERR_OK;
     assert(at < SQL_PREPARED_MAX);
-    if (!PQsendPrepare(pg->conn, name, text, 0, NULL))
-        return failed(pg, "send to the database");
-    if (!flush_all(pg, until_ms) || !read_results(pg, until_ms, arena, &none))
-        return false;
-    pg->prepared[pg->prepared_count++] = text;
-    return true;
+    if (!PQsendPrepare(pg->conn, name, text, 0, NULL)) {
+        failed(pg, "send to the database");
+        return ERR_STORE_DOWN;
+    }
+    if (!flush_all(pg, until_ms))
+        return ERR_STORE_DOWN;
+    err = read_results(pg, until_ms, arena, &none);
+    if (!err)
+        pg->prepared[pg->prepared_count++] = text;
+    return err;
 }
 
-static bool pg_run(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
-                   struct arena *arena, struct sql_rows *ret_rows)
+static enum err pg_run(struct sql *sql, const char *text, const struct sql_param *params,
+                       size_t count, struct arena *arena, struct sql_rows *ret_rows)
 {
     struct pg *pg = of(sql);
     int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
     const char *values[SQL_PARAMS_MAX] = {0};
     char numbers[SQL_PARAMS_MAX][NUMBER_BYTES], name[NUMBER_BYTES];
+    enum err err;
 
     assert(pg->conn);
     for (size_t i = 0; i < count; i++) {
@@ -220,11 +267,14 @@ static bool pg_run(struct sql *sql, const char *text, const struct sql_param *pa
             values[i] = arena_cstr(arena, params[i].text);
         }
     }
-    if (!prepare(pg, text, until_ms, arena, name))
-        return false;
-    if (!PQsendQueryPrepared(pg->conn, name, (int)count, values, NULL, NULL, 0))
-        return failed(pg, "send to the database");
-    return flush_all(pg, until_ms) && read_results(pg, until_ms, arena, ret_rows);
+    err = prepare(pg, text, until_ms, arena, name);
+    if (err)
+        return err;
+    if (!PQsendQueryPrepared(pg->conn, name, (int)count, values, NULL, NULL, 0)) {
+        failed(pg, "send to the database");
+        return ERR_STORE_DOWN;
+    }
+    return flush_all(pg, until_ms) ? read_results(pg, until_ms, arena, ret_rows) : ERR_STORE_DOWN;
 }
 
 static void pg_free(struct sql *sql)

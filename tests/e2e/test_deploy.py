@@ -101,6 +101,27 @@ class Table(DeployCase):
         self.assertEqual(self.owners(server), before)
         eventually("the log tells", lambda: "event=database.up" in server.log)
 
+    def test_no_value_of_a_caller_takes_the_database_from_the_others(self):
+        database = Postgres(self.dir)
+        self.addCleanup(database.close)
+        server = self.start(database=database.url)
+        self.put(server, "web")
+        for _ in range(20):
+            for path, name in ((NODE, "cursor"), (NODE, "address"), (NODE, "package_name"), (f"{NODE}/web/history", "cursor")):
+                for value in ("%ff", "a%00b", "%ed%a0%80"):
+                    answer = self.problem(server.get(f"{path}?{name}={value}"), 400, "BAD_FIELD")
+                    self.assertEqual(answer["field"], name)
+            for spec in ({"command": ["a", "\u0000"]}, {"command": "a", "args": ["\u0000"]}, {"command": "a", "env": {"A": "\u0000"}},
+                         {"command": "a", "package_name": "\u0000"}, {"command": "a", "health": {"command": ["a", "\u0000"]}}):
+                self.problem(server.call("PUT", f"{NODE}/web", spec), 400, "BAD_FIELD")
+            for body in ({"observed": "\u0000"}, {"observed": "a\u0000b"}, {"id": "\u0000"}):
+                answer = server.post(f"{NODE}/claim", {"node_id": "n1", "id": "web", "observed": "", "generation": 0, **body})
+                self.assertIn(answer.status, (400, 404, 409), str(answer))
+            self.renew(server, "n1")
+            self.ok(server.get(f"{NODE}/web"))
+        self.assertEqual(server.metrics()['berth_sql_calls_total{result="error"}'], 0)
+        self.assertNotIn("database.down", server.log)
+
     def test_versions(self):
         server = self.start()
         self.put(server, "web")

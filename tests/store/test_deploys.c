@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 static void test_put_get(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -312,9 +314,149 @@ static void test_view_of_what_changed(void **state)
     deploys_rig_close(&other);
 }
 
+/* Nobody else suffers from it: the database is as good as before, for the very next call. */
+static void assert_up(struct deploys_rig *rig)
+{
+    struct deploys_status status;
+
+    deploys_status(rig->deploys, &status);
+    assert_true(status.up);
+    assert_int_equal(status.errors, 0);
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(deploys_rig_get(rig, "nope").err, ERR_NOT_FOUND);
+}
+
+static void test_a_value_that_is_no_text_costs_its_own_call(void **state)
+{
+    static const struct str odd[] = {STR("\xff"), STR("a\0b"), STR("\xed\xa0\x80")};
+    struct deploys_rig *rig = *state;
+
+    for (size_t i = 0; i < COUNT_OF(odd); i++) {
+        struct deploys_op list = {.verb = DEPLOYS_LIST,
+                                  .u.list = {.after = odd[i], .enabled = -1, .max = 10}};
+        struct deploys_op get = {.verb = DEPLOYS_GET, .id = odd[i]};
+        struct deploys_op claim = {
+            .verb = DEPLOYS_CLAIM, .id = odd[i], .node = STR("n1"), .u.claim.observed = STR("")};
+
+        assert_int_equal(deploys_rig_call(rig, &list), ERR_BAD_REQUEST);
+        assert_true(list.detail.len > 0);
+        assert_up(rig);
+        assert_int_equal(deploys_rig_call(rig, &get), ERR_BAD_REQUEST);
+        assert_int_equal(deploys_rig_call(rig, &claim), ERR_BAD_REQUEST); /* in a transaction */
+        assert_up(rig);
+    }
+}
+
+/* What only PostgreSQL minds: its JSON has no NUL. */
+static void test_json_the_database_does_not_take(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_spec spec = {.id = STR("web"),
+                                .type = DEPLOY_DEPLOYMENT,
+                                .package_name = STR(""),
+                                .package_version = STR(""),
+                                .command = STR("run"),
+                                .args = STR("[\"\\u0000\"]"),
+                                .env = STR("{}"),
+                                .selector = STR(""),
+                                .options = STR("{}")};
+    struct deploys_op op = {.verb = DEPLOYS_PUT,
+                            .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), on_pg ? ERR_BAD_REQUEST : ERR_OK);
+    assert_int_equal(deploys_rig_get(rig, "web").err, on_pg ? ERR_NOT_FOUND : ERR_OK);
+    assert_up(rig);
+}
+
+static void sent(struct deploys_op *op)
+{
+    op->done = NULL;
+}
+
+/* Those that came together are one transaction: the others of it are renewed all the same. */
+static void test_one_refused_renewal_among_many(void **state)
+{
+    static const char *const nodes[] = {"n1", "n2", "\xff", "n3"};
+    struct deploys_rig *rig = *state;
+    struct deploys_op ops[COUNT_OF(nodes)];
+    struct arena arenas[COUNT_OF(nodes)] = {0};
+    size_t left = COUNT_OF(nodes);
+
+    for (size_t i = 0; i < COUNT_OF(nodes); i++) {
+        ops[i] = (struct deploys_op){.verb = DEPLOYS_RENEW,
+                                     .node = str_of(nodes[i]),
+                                     .arena = &arenas[i],
+                                     .reply_to = &rig->desk.inbox,
+                                     .done = sent,
+                                     .u.renew = {.lease_ms = LEASE_MS, .if_version = DEPLOYS_ANY}};
+        assert_int_equal(deploys_send(rig->deploys, &ops[i]), ERR_OK);
+    }
+    for (int64_t end_ms = clock_mono_ms() + 20000; left > 0;) {
+        desk_wait(&rig->desk, 100);
+        inbox_run(&rig->desk.inbox);
+        left = 0;
+        for (size_t i = 0; i < COUNT_OF(nodes); i++)
+            left += ops[i].done != NULL;
+        assert_true(clock_mono_ms() < end_ms);
+    }
+    for (size_t i = 0; i < COUNT_OF(nodes); i++) {
+        assert_int_equal(ops[i].err, str_is(ops[i].node, "\xff") ? ERR_BAD_REQUEST : ERR_OK);
+        arena_free(&arenas[i]);
+    }
+    assert_up(rig);
+}
+
+/* By its SQLSTATE: who is to blame, and is the connection any good? */
+static void test_what_the_database_says(void **state)
+{
+    static const struct {
+        const char *state;
+        enum err err;
+    } rows[] = {
+        {"22000", ERR_BAD_REQUEST}, {"54000", ERR_BAD_REQUEST}, {"40001", ERR_BUSY},
+        {"53100", ERR_BUSY},        {"55P03", ERR_BUSY},        {"23514", ERR_INTERNAL},
+        {"P0001", ERR_INTERNAL},    {"08006", ERR_STORE_DOWN},  {"57P01", ERR_STORE_DOWN},
+        {"58030", ERR_STORE_DOWN},  {"25006", ERR_STORE_DOWN},  {"42P01", ERR_STORE_DOWN},
+    };
+    struct deploys_rig *rig = *state;
+    char sql[400];
+
+    if (!on_pg)
+        return;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct deploys_op op = {
+            .verb = DEPLOYS_RESTART, .id = STR("web"), .u.put = {.if_version = DEPLOYS_ANY}};
+        int64_t end_ms = clock_mono_ms() + 20000;
+        struct deploys_status before, after;
+
+        deploys_rig_put(rig, "web", "run");
+        snprintf(sql, sizeof sql,
+                 "CREATE OR REPLACE FUNCTION says() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                 " RAISE EXCEPTION 'no' USING ERRCODE = '%s'; END $$;"
+                 "CREATE TRIGGER says BEFORE UPDATE ON deployment EXECUTE FUNCTION says()",
+                 rows[i].state);
+        run_sql(rig->url, sql);
+        deploys_status(rig->deploys, &before);
+        assert_int_equal(deploys_rig_call(rig, &op), rows[i].err);
+        deploys_status(rig->deploys, &after);
+        assert_true(after.errors == before.errors || rows[i].err == ERR_STORE_DOWN);
+        assert_true(after.errors > before.errors || rows[i].err != ERR_STORE_DOWN);
+        run_sql(rig->url, "DROP TRIGGER says ON deployment");
+        while (deploys_status(rig->deploys, &after), !after.up) { /* it is got back */
+            desk_wait(&rig->desk, 10);
+            assert_true(clock_mono_ms() < end_ms);
+        }
+        assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        DEPLOYS_TEST(test_a_value_that_is_no_text_costs_its_own_call),
+        DEPLOYS_TEST(test_json_the_database_does_not_take),
+        DEPLOYS_TEST(test_one_refused_renewal_among_many),
+        DEPLOYS_TEST(test_what_the_database_says),
         DEPLOYS_TEST(test_put_get),
         DEPLOYS_TEST(test_same_spec_changes_nothing),
         DEPLOYS_TEST(test_versions_are_checked),
