@@ -618,13 +618,17 @@ static void watch_repairs(struct keeper *keeper, const struct store_status *stat
     keeper->repairs = status->repairs;
 }
 
-/* Redis is near its maxmemory: what is there goes on, nothing new comes in. */
+/* What is there goes on, nothing new comes in. */
 static void watch_room(struct keeper *keeper, const struct store_status *status)
 {
     if (status->full == keeper->store_full)
         return;
     keeper->store_full = status->full;
-    if (status->full)
+    if (status->full && !store_name(keeper->sched->store))
+        log_event(LOG_ERROR, "store.full",
+                  KC("detail", "store.db does not follow the journal: no new work is taken"),
+                  KC("reason", status->detail));
+    else if (status->full)
         log_event(LOG_ERROR, "store.full",
                   KC("detail", "Redis is near its maxmemory: no new work is taken, and finished "
                                "jobs go before their time"));

@@ -242,6 +242,7 @@ static enum err open_store(struct server *server, struct problem *why)
         .version = BERTH_VERSION,
         .retention_ms = settings->retention_ms,
         .retention_jobs_max = settings->retention_jobs_max,
+        .journal_bytes_max = settings->journal_bytes_max,
         .in_flight_max = settings->store_in_flight_max,
         .terms = settings->sched.leases,
         .breaker_threshold = settings->breaker_threshold,

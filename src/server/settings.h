@@ -28,6 +28,7 @@ struct settings {
     int64_t batch_max;
     int64_t retention_ms;
     int64_t retention_jobs_max;
+    int64_t journal_bytes_max;
     int64_t store_in_flight_max;
     int64_t store_call_ms;
     int64_t store_format;

@@ -102,7 +102,7 @@ static void changed(struct breakers *breakers, struct journal *journal, struct g
 void breakers_load(struct breakers *breakers, struct journal *journal, const struct idmap *jobs,
                    int64_t now_ms)
 {
-    struct journal_breaker row;
+    struct change_breaker row;
 
     while (breakers->rules.threshold && journal_breaker_next(journal, &row)) {
         struct entry *entry = row.probe_job ? idmap_get(jobs, row.probe_job) : NULL;

@@ -1,18 +1,20 @@
 /* `embedded:` - the store thread takes its whole inbox as one batch: applies it to the ledger,
- * which writes through to the journal, commits once (one fsync for all), then answers. What queued
- * up meanwhile is the next batch; there is no timer. The helper thread reads and makes checkpoints.
+ * which notes what changes in the journal, commits once (one record, one fsync for all), then
+ * answers. What queued up meanwhile is the next batch; there is no timer. The flush thread brings
+ * what the journal has into store.db, in its own time; the helper thread reads from there.
  *
- * A commit that fails answers its whole batch, see journal_commit(); memory is thrown away and both
+ * A commit that fails answers its whole batch, see journal_commit(); memory is thrown away and the
  * connections are closed; then memory is built anew by the same code that starts up. Until that
- * works every new op is refused at the door. */
+ * works every new op is refused at the door. A flush that fails is tried again: nothing is lost
+ * meanwhile, but when too much waits for it, nothing new is taken. */
 #include "store/embedded.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "store/flush.h"
 #include "store/front.h"
 #include "store/journal.h"
-#include "store/purge.h"
 #include "store/reader.h"
 
 #include <assert.h>
@@ -22,20 +24,23 @@
 
 enum {
     IDLE_MS = 1000,
-    PURGE_IDLE_MS = 100, /* between two rounds while there is more to purge */
-    PURGE_IDLE_ROWS = 256,
-    PURGE_BATCH_ROWS = 16, /* and two for each new row, so that it catches up under any load */
+    FLUSH_DEFAULT_MS = 500, /* what is in the journal for so long is brought into store.db */
+    FLUSH_SOON_BYTES = FLUSH_BYTES / 2, /* or so much */
+    PURGE_IDLE_MS = 100,                /* between two rounds while there is more to purge */
+    PURGE_ROWS = 256, /* and two for each new row, so that it catches up under any load */
     AUDIT_MS = 10000,
-    REVIVE_MIN_MS = 100,
-    REVIVE_MAX_MS = 1000,
+    RETRY_MIN_MS = 100,
+    RETRY_MAX_MS = 1000,
     FAILURES_LOCAL_ONLY = 10,
     CLOCK_SET_MS = 1000, /* the wall clock went so far from ours: somebody set it */
-    /* Pages of 4 KiB. The helper copies each time the WAL grew by so many; at the bound the store
-     * thread copies the small rest itself between two batches, after which the WAL starts over. */
+    /* Pages of 4 KiB. The flush thread copies the journal's WAL when it has so many; at the bound
+     * the store thread copies the small rest itself between two batches, after which the WAL starts
+     * over. */
     WAL_COPY_PAGES = 2048,
     WAL_RESTART_PAGES = 8192,
     WAL_REST_PAGES = 512, /* so little may be left for the store thread */
     WAL_PASSES = 3,
+    JOURNAL_BYTES_MAX = 256 << 20, /* in the journal and in memory, of what store.db lacks */
 };
 
 struct embedded {
@@ -48,8 +53,12 @@ struct embedded {
     int64_t retention_jobs_max;
     struct breaker_rules breaker;
 
+    int64_t journal_bytes_max;
+    int64_t flush_every_ms;
+
     /* Any thread. */
     _Atomic bool check_always;
+    _Atomic bool full; /* see store_status */
     _Atomic(const char *) fault_what;
     _Atomic int fault_code;
     _Atomic int fault_sys;
@@ -57,27 +66,47 @@ struct embedded {
     /* The store thread's. */
     struct journal journal;
     struct ledger ledger;
-    struct purge purge;
+    bool readable;     /* the journal is open, and the memtable as it says */
     uint64_t order;    /* of the last op applied */
     int failures;      /* in a row */
     int64_t revive_ms; /* clock_mono_ms: when to try again */
     int64_t audit_ms;
-    int64_t purge_ms;
-    bool copying; /* the helper was asked to and has not reported yet */
-    int copy_at_pages;
+    int64_t tidy_ms;
     bool stopping;
-    sem_t reader_closed;
+    sem_t thread_closed;
 
     /* The helper's. */
     struct reader reader;
     bool helper_stopping;
 
-    /* How the two threads talk: each is under way at most once. */
+    /* The flush thread's. */
+    struct desk flusher;
+    struct flush flush;
+    int64_t flush_ms; /* clock_mono_ms: of the last one */
+    int64_t purge_ms; /* when the next is due */
+    int64_t retry_ms; /* not before, after a failure */
+    int flush_failures;
+    bool flush_wanted; /* before its time */
+    bool flusher_stopping;
+
+    /* From the store thread to the flush thread. */
+    _Atomic uint64_t committed_seq;
+    _Atomic size_t active_count;
+    _Atomic int wal_pages;
+    _Atomic bool flush_asked; /* flush_soon is under way */
+    /* And back. */
+    _Atomic uint64_t flushed_seq;
+    _Atomic int64_t flushed_bytes; /* not yet counted by the store thread */
+    _Atomic bool flush_told;       /* flushed is under way */
+
+    /* How the threads talk: each is under way at most once. */
     struct msg stop;
-    struct msg copied;
+    struct msg flushed;
     struct msg helper_stop;
-    struct msg copy_wal;
     struct msg close_reader;
+    struct msg flusher_stop;
+    struct msg flush_soon;
+    struct msg close_flush;
 };
 
 static struct embedded *of(struct store *store)
@@ -139,25 +168,30 @@ static void embedded_status(struct store *store, struct store_status *ret_status
                           .sys = atomic_load_explicit(&self->fault_sys, memory_order_relaxed)};
 
     front_status(&self->front, ret_status);
+    ret_status->full = atomic_load_explicit(&self->full, memory_order_relaxed);
     fault_text(&fault, ret_status->detail, sizeof ret_status->detail);
 }
 
-static void wait_reader_closed(struct embedded *self)
+/* The other threads' connections are closed, before ours are closed or opened. */
+static void wait_others_closed(struct embedded *self)
 {
     inbox_post(&self->front.helper.inbox, &self->close_reader);
-    while (sem_wait(&self->reader_closed))
-        ;
+    inbox_post(&self->flusher.inbox, &self->close_flush);
+    for (int i = 0; i < 2; i++)
+        while (sem_wait(&self->thread_closed))
+            ;
 }
 
-/* Both connections are closed. The anchor stays, so that what was refused stays refused, unless the
+/* All connections are closed. The anchor stays, so that what was refused stays refused, unless the
  * file itself cannot be trusted. */
 static void throw_away(struct embedded *self)
 {
     int code = self->journal.fault.code & 0xff;
 
-    wait_reader_closed(self);
+    wait_others_closed(self);
     if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
         storefile_lift_anchor(&self->file);
+    self->readable = false;
     ledger_free(&self->ledger);
     journal_close(&self->journal);
 }
@@ -171,7 +205,28 @@ static void go_down(struct embedded *self)
                    self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
 }
 
-/* Opens the file and builds memory from it: at the start, and after every failure. */
+/* What store.db lacks is bounded: beyond that nothing new is taken until it has followed. */
+static void weigh(struct embedded *self)
+{
+    int64_t bytes = self->journal.bytes + self->journal.rows.bytes;
+    bool full = atomic_load_explicit(&self->full, memory_order_relaxed);
+
+    if (full ? bytes < self->journal_bytes_max / 4 * 3 : bytes >= self->journal_bytes_max)
+        atomic_store_explicit(&self->full, !full, memory_order_relaxed);
+}
+
+/* Tells the flush thread what there is to do. */
+static void note_commit(struct embedded *self)
+{
+    atomic_store(&self->committed_seq, self->journal.seq);
+    atomic_store_explicit(&self->active_count, self->ledger.active_count, memory_order_relaxed);
+    atomic_store_explicit(&self->wal_pages, self->journal.wal_pages, memory_order_relaxed);
+    weigh(self);
+    if (self->journal.bytes >= FLUSH_SOON_BYTES && !atomic_exchange(&self->flush_asked, true))
+        inbox_post(&self->flusher.inbox, &self->flush_soon);
+}
+
+/* Opens the files and builds memory from them: at the start, and after every failure. */
 static bool bring_up(struct embedded *self)
 {
     struct ledger_config config = {.journal = &self->journal,
@@ -182,41 +237,122 @@ static bool bring_up(struct embedded *self)
 
     if (!journal_open(&self->journal, &self->file))
         return false;
-    if (!ledger_load(&self->ledger, &config)) {
-        journal_close(&self->journal);
-        return false;
-    }
-    /* A file that opens may still take no writes: only one that worked makes us well again. */
-    if ((self->failures && !journal_probe(&self->journal)) ||
+    self->readable = true;
+    /* A file that opens may still take no writes: only one that worked makes us well again. Until
+     * then what it has can be read. */
+    if (!journal_settle(&self->journal) || !ledger_load(&self->ledger, &config) ||
+        (self->failures && !journal_probe(&self->journal)) ||
         !storefile_anchor(&self->file, &self->journal.fault)) {
         ledger_free(&self->ledger);
-        journal_close(&self->journal);
         return false;
     }
-    purge_init(&self->purge, self->retention_ms, self->retention_jobs_max);
-    self->copy_at_pages = WAL_COPY_PAGES;
+    atomic_store(&self->flushed_seq, self->journal.flushed_seq);
+    atomic_store(&self->flushed_bytes, 0);
+    note_commit(self);
     self->audit_ms = clock_mono_ms() + AUDIT_MS;
-    self->purge_ms = 0;
+    self->tidy_ms = 0;
     self->failures = 0;
-    front_set_mode(&self->front, STORE_NORMAL);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
     front_set_up(&self->front, true);
+    front_set_mode(&self->front, STORE_NORMAL); /* last: who reads it may call */
     return true;
+}
+
+static int64_t retry_after_ms(int failures)
+{
+    int64_t wait_ms = RETRY_MIN_MS;
+
+    for (int i = 1; i < failures && wait_ms < RETRY_MAX_MS; i++)
+        wait_ms *= 2;
+    return wait_ms < RETRY_MAX_MS ? wait_ms : RETRY_MAX_MS;
 }
 
 static void revive(struct embedded *self)
 {
-    int64_t wait_ms = REVIVE_MIN_MS;
-
     if (clock_mono_ms() < self->revive_ms)
         return;
-    wait_reader_closed(self); /* it may have read meanwhile */
+    wait_others_closed(self); /* the reader may have read meanwhile */
+    self->readable = false;
+    journal_close(&self->journal);
     if (bring_up(self))
         return;
     go_down(self);
-    for (int i = 1; i < self->failures && wait_ms < REVIVE_MAX_MS; i++)
-        wait_ms *= 2;
-    self->revive_ms = clock_mono_ms() + (wait_ms < REVIVE_MAX_MS ? wait_ms : REVIVE_MAX_MS);
+    self->revive_ms = clock_mono_ms() + retry_after_ms(self->failures);
+}
+
+/* What the memtable knows whole is answered here, everything else by the helper, which is told what
+ * store.db lacks. Between two batches all that stands in the memtable is on disk. */
+static bool answer_from_memory(struct embedded *self, struct store_op *op)
+{
+    const struct memjob *job;
+    struct change change;
+
+    op->err = ERR_OK;
+    op->head.id = 0;
+    assert(op->arena);
+    if (op->verb == STORE_JOB_GET && (job = memtable_job(&self->journal.rows, op->job)) &&
+        job->row.parts & CHANGE_NEW) {
+        memtable_record(job, self->journal.wait_shift_ms, op->arena, &op->record);
+        op->head = op->record.head;
+        return true;
+    }
+    if (op->verb == STORE_SESSION_GET &&
+        memtable_side(&self->journal.rows, CHANGE_SESSION, op->u.session.key, &change)) {
+        op->u.session.preferred_pool = arena_str(op->arena, change.u.session.pool);
+        op->u.session.lang_pair = arena_str(op->arena, change.u.session.lang_pair);
+        op->u.session.version = change.u.session.version;
+        op->u.session.updated_ms = change.u.session.updated_ms;
+        return true;
+    }
+    if (op->verb != STORE_SESSION_GET)
+        op->recent = memtable_read(&self->journal.rows, op, self->journal.wait_shift_ms);
+    return false;
+}
+
+/* Takes the reads out of the batch, and returns what is left of it. */
+static struct msg *serve_reads(struct embedded *self, struct msg *batch)
+{
+    struct mail handed_on = {0};
+    struct msg *writes = NULL, *answered = NULL;
+    struct msg **last_write = &writes, **last_answered = &answered;
+
+    for (struct msg *next; batch; batch = next) {
+        struct store_op *op = container_of(batch, struct store_op, msg);
+
+        next = batch->next;
+        if (!reader_answers(op->verb)) {
+            *last_write = batch;
+            last_write = &batch->next;
+        } else if (self->readable && !take_late(self, op) && !answer_from_memory(self, op)) {
+            mail_add(&handed_on, batch);
+        } else {
+            if (!self->readable)
+                op->err = ERR_STORE_DOWN;
+            *last_answered = batch;
+            last_answered = &batch->next;
+        }
+    }
+    *last_write = *last_answered = NULL;
+    front_hand_on(&self->front, &handed_on);
+    if (answered)
+        front_answer(&self->front, answered, self->readable ? ERR_OK : ERR_STORE_DOWN);
+    return writes;
+}
+
+/* Store.db does not follow: nothing new is taken; and twice as far behind nothing at all. */
+static bool refuse_when_full(const struct embedded *self, struct store_op *op)
+{
+    bool makes_job = op->verb == STORE_PUT || (op->verb == STORE_RESERVE && op->u.put.spec.at);
+
+    if (!atomic_load_explicit(&self->full, memory_order_relaxed))
+        return false;
+    if (!makes_job &&
+        (op->verb == STORE_RENEW || front_only_looks(op->verb) ||
+         self->journal.bytes + self->journal.rows.bytes < 2 * self->journal_bytes_max))
+        return false;
+    op->err = ERR_STORE_FULL;
+    op->head.id = 0;
+    return true;
 }
 
 static void run_batch(struct embedded *self, struct msg *batch)
@@ -231,12 +367,9 @@ static void run_batch(struct embedded *self, struct msg *batch)
         struct store_op *op = container_of(msg, struct store_op, msg);
 
         op->order = ++self->order;
-        if (!take_late(self, op))
+        if (!take_late(self, op) && !refuse_when_full(self, op))
             ledger_apply(&self->ledger, op, now_ms);
     }
-    if (self->journal.writing)
-        purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
-                   PURGE_BATCH_ROWS + 2 * self->journal.added);
     enum err err = journal_commit(&self->journal);
     if (err) {
         go_down(self); /* first, so that nobody sends more */
@@ -249,6 +382,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
     front_count_batch(&self->front);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
     front_answer(&self->front, batch, ERR_OK);
+    note_commit(self);
 }
 
 static void audit(struct embedded *self, int64_t mono_ms)
@@ -260,40 +394,36 @@ static void audit(struct embedded *self, int64_t mono_ms)
         front_count_repairs(&self->front, repairs);
 }
 
-/* Rows that are too old go also when nothing else is written. */
-static void purge(struct embedded *self, int64_t mono_ms)
+static void tidy(struct embedded *self, int64_t mono_ms)
 {
-    int64_t now_ms = store_now(self);
-    bool more = purge_step(&self->purge, &self->journal, self->ledger.active_count, now_ms,
-                           PURGE_IDLE_ROWS);
-
-    self->purge_ms = mono_ms + (more ? PURGE_IDLE_MS : IDLE_MS);
-    ledger_tidy(&self->ledger, now_ms);
-    if (!journal_commit(&self->journal))
+    self->tidy_ms = mono_ms + IDLE_MS;
+    ledger_tidy(&self->ledger, store_now(self));
+    if (!journal_commit(&self->journal)) {
+        note_commit(self);
         return;
+    }
     go_down(self);
     throw_away(self);
 }
 
-/* What nobody waits for, between two batches. */
-static void do_chores(struct embedded *self)
+/* What nobody waits for, between two batches. True: there is more of it. */
+static bool do_chores(struct embedded *self)
 {
     int64_t mono_ms = clock_mono_ms();
+    bool more = journal_release(&self->journal);
 
-    if (self->journal.wal_pages >= self->copy_at_pages && !self->copying) {
-        self->copying = true;
-        inbox_post(&self->front.helper.inbox, &self->copy_wal);
-    }
+    weigh(self);
     if (mono_ms >= self->audit_ms)
         audit(self, mono_ms);
-    if (mono_ms >= self->purge_ms)
-        purge(self, mono_ms);
+    if (mono_ms >= self->tidy_ms)
+        tidy(self, mono_ms);
+    return more;
 }
 
 static int64_t time_to_wait(const struct embedded *self)
 {
     int64_t left_ms =
-        (front_is_up(&self->front) ? self->purge_ms : self->revive_ms) - clock_mono_ms();
+        (front_is_up(&self->front) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -301,40 +431,41 @@ static int64_t time_to_wait(const struct embedded *self)
 static void *store_thread(void *arg)
 {
     struct embedded *self = arg;
+    bool more = false;
 
     metrics_thread();
     while (!self->stopping || atomic_load(&self->front.desk.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
-        desk_wait(&self->front.desk, time_to_wait(self));
-        batch = front_take(&self->front.desk, &own);
+        desk_wait(&self->front.desk, more ? 0 : time_to_wait(self));
+        batch = serve_reads(self, front_take(&self->front.desk, &own));
         if (!front_is_up(&self->front))
             front_answer(&self->front, batch, ERR_STORE_DOWN);
         else if (batch)
             run_batch(self, batch);
         front_run_own(own);
-        if (front_is_up(&self->front))
-            do_chores(self);
-        else if (!self->stopping)
+        more = front_is_up(&self->front) && do_chores(self);
+        if (!front_is_up(&self->front) && !self->stopping)
             revive(self);
     }
     return NULL;
 }
 
-/* The helper copied what it could. While much is written it never gets all of it, so at the bound
- * the store thread copies the rest, which is little by now: with nobody writing meanwhile the WAL
- * then starts over instead of growing. */
-static void wal_copied(struct msg *msg)
+/* Store.db has more of the journal now. While much is written the flush thread never copies all of
+ * the journal's WAL, so at the bound the store thread copies the rest, which is little by now: with
+ * nobody writing meanwhile the WAL then starts over instead of growing. */
+static void take_flushed(struct msg *msg)
 {
-    struct embedded *self = container_of(msg, struct embedded, copied);
+    struct embedded *self = container_of(msg, struct embedded, flushed);
 
-    self->copying = false;
+    atomic_store(&self->flush_told, false);
     if (!front_is_up(&self->front))
         return;
-    self->copy_at_pages = self->journal.wal_pages + WAL_COPY_PAGES;
-    if (self->journal.wal_pages >= WAL_RESTART_PAGES && journal_checkpoint(&self->journal))
-        self->copy_at_pages = WAL_COPY_PAGES;
+    journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
+                    atomic_exchange(&self->flushed_bytes, 0));
+    if (self->journal.wal_pages >= WAL_RESTART_PAGES)
+        journal_checkpoint(&self->journal);
 }
 
 static void stop_store(struct msg *msg)
@@ -371,27 +502,12 @@ static void *helper_thread(void *arg)
     return NULL;
 }
 
-/* A second and third pass copy what was written during the one before, so that little is left. */
-static void copy_wal(struct msg *msg)
-{
-    struct embedded *self = container_of(msg, struct embedded, copy_wal);
-    int pages = 0;
-    int copied = 0;
-
-    for (int i = 0; i < WAL_PASSES && (i == 0 || pages - copied > WAL_REST_PAGES); i++)
-        if (!reader_checkpoint(&self->reader, &pages, &copied)) {
-            note_fault(self, &self->reader.fault);
-            break;
-        }
-    inbox_post(&self->front.desk.inbox, &self->copied);
-}
-
 static void close_reader(struct msg *msg)
 {
     struct embedded *self = container_of(msg, struct embedded, close_reader);
 
     reader_close(&self->reader, true);
-    sem_post(&self->reader_closed);
+    sem_post(&self->thread_closed);
 }
 
 static void stop_helper(struct msg *msg)
@@ -399,16 +515,121 @@ static void stop_helper(struct msg *msg)
     container_of(msg, struct embedded, helper_stop)->helper_stopping = true;
 }
 
+/* The flush thread. */
+
+/* A second and third pass copy what was written during the one before, so that little is left. */
+static void copy_journal(struct embedded *self)
+{
+    int pages = 0;
+    int copied = 0;
+
+    for (int i = 0; i < WAL_PASSES && (i == 0 || pages - copied > WAL_REST_PAGES); i++)
+        if (!flush_checkpoint_journal(&self->flush, &pages, &copied)) {
+            note_fault(self, &self->flush.fault);
+            return;
+        }
+}
+
+/* True: it went well. */
+static bool flush_once(struct embedded *self)
+{
+    int64_t mono_ms = clock_mono_ms();
+    bool purge_more;
+
+    self->flush_ms = mono_ms;
+    self->flush_wanted = false;
+    if (!flush_step(&self->flush, atomic_load_explicit(&self->active_count, memory_order_relaxed),
+                    store_now(self), PURGE_ROWS, &purge_more)) {
+        note_fault(self, &self->flush.fault);
+        self->retry_ms = mono_ms + retry_after_ms(++self->flush_failures);
+        return false;
+    }
+    self->flush_failures = 0;
+    self->purge_ms = mono_ms + (purge_more ? PURGE_IDLE_MS : IDLE_MS);
+    /* The bytes first: who sees the number has them, too. */
+    atomic_fetch_add(&self->flushed_bytes, self->flush.bytes);
+    atomic_store(&self->flushed_seq, self->flush.seq);
+    return true;
+}
+
+static bool flush_is_due(const struct embedded *self, int64_t mono_ms)
+{
+    bool behind = atomic_load(&self->committed_seq) != atomic_load(&self->flushed_seq);
+
+    if (mono_ms < self->retry_ms || !front_is_up(&self->front))
+        return false;
+    return (behind && (self->flush_wanted || mono_ms - self->flush_ms >= self->flush_every_ms)) ||
+           mono_ms >= self->purge_ms;
+}
+
+static int64_t time_to_flush(const struct embedded *self)
+{
+    int64_t until_ms = self->flush_ms + self->flush_every_ms;
+    int64_t left_ms;
+
+    if (self->purge_ms < until_ms)
+        until_ms = self->purge_ms;
+    if (until_ms < self->retry_ms)
+        until_ms = self->retry_ms;
+    left_ms = until_ms - clock_mono_ms();
+    /* What was committed meanwhile is not told: so it looks now and then. */
+    return left_ms > 0 && left_ms < self->flush_every_ms ? left_ms : self->flush_every_ms;
+}
+
+static void *flush_thread(void *arg)
+{
+    struct embedded *self = arg;
+
+    metrics_thread();
+    while (!self->flusher_stopping) {
+        desk_wait(&self->flusher, time_to_flush(self));
+        inbox_run(&self->flusher.inbox);
+        if (!flush_is_due(self, clock_mono_ms()) || !flush_once(self))
+            continue;
+        if (atomic_load_explicit(&self->wal_pages, memory_order_relaxed) >= WAL_COPY_PAGES)
+            copy_journal(self);
+        if (!atomic_exchange(&self->flush_told, true))
+            inbox_post(&self->front.desk.inbox, &self->flushed);
+    }
+    /* The store thread has ended: what it left is brought in, so that store.db is whole. */
+    while (front_is_up(&self->front) &&
+           atomic_load(&self->committed_seq) != atomic_load(&self->flushed_seq) && flush_once(self))
+        ;
+    return NULL;
+}
+
+static void ask_flush(struct msg *msg)
+{
+    struct embedded *self = container_of(msg, struct embedded, flush_soon);
+
+    atomic_store(&self->flush_asked, false); /* from here on it may be posted again */
+    self->flush_wanted = true;
+}
+
+static void close_flush(struct msg *msg)
+{
+    struct embedded *self = container_of(msg, struct embedded, close_flush);
+
+    flush_close(&self->flush, true);
+    sem_post(&self->thread_closed);
+}
+
+static void stop_flusher(struct msg *msg)
+{
+    container_of(msg, struct embedded, flusher_stop)->flusher_stopping = true;
+}
+
 /* Opening and closing. */
 
 static void free_all(struct embedded *self)
 {
     reader_close(&self->reader, false);
-    storefile_lift_anchor(&self->file); /* the journal's goes last and empties the WAL */
+    flush_close(&self->flush, false);
+    storefile_lift_anchor(&self->file); /* the journal's connections go last and empty the WALs */
     ledger_free(&self->ledger);
     journal_close(&self->journal);
     storefile_release(&self->file);
-    sem_destroy(&self->reader_closed);
+    sem_destroy(&self->thread_closed);
     free(self);
 }
 
@@ -429,14 +650,37 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->breaker.threshold = (int32_t)config->breaker_threshold;
     self->breaker.cooldown_ms = config->breaker_cooldown_ms;
     front_init(&self->front, reader_answers, config->in_flight_max);
-    self->front.reads_while_down = true; /* from the file */
-    sem_init(&self->reader_closed, 0, 0);
+    self->front.reads_while_down = true; /* from the files */
+    self->front.reads_at_desk = true;
+    self->journal_bytes_max =
+        config->journal_bytes_max > 0 ? config->journal_bytes_max : JOURNAL_BYTES_MAX;
+    self->flush_every_ms = config->flush_ms > 0 ? config->flush_ms : FLUSH_DEFAULT_MS;
+    desk_init(&self->flusher);
+    sem_init(&self->thread_closed, 0, 0);
     self->stop.run = stop_store;
-    self->copied.run = wal_copied;
+    self->flushed.run = take_flushed;
     self->helper_stop.run = stop_helper;
-    self->copy_wal.run = copy_wal;
     self->close_reader.run = close_reader;
+    self->flusher_stop.run = stop_flusher;
+    self->flush_soon.run = ask_flush;
+    self->close_flush.run = close_flush;
     return self;
+}
+
+/* The store thread last: it needs the others. */
+static bool start_threads(struct embedded *self)
+{
+    if (!desk_start(&self->front.helper, "berth-reader", helper_thread, self))
+        return false;
+    if (!desk_start(&self->flusher, "berth-flush", flush_thread, self)) {
+        front_stop_desk(&self->front.helper, &self->helper_stop);
+        return false;
+    }
+    if (desk_start(&self->front.desk, "berth-store", store_thread, self))
+        return true;
+    front_stop_desk(&self->flusher, &self->flusher_stop);
+    front_stop_desk(&self->front.helper, &self->helper_stop);
+    return false;
 }
 
 static enum err embedded_open(const struct store_config *config, struct store **ret_store,
@@ -447,11 +691,12 @@ static enum err embedded_open(const struct store_config *config, struct store **
     char detail[160];
 
     if (err) {
-        sem_destroy(&self->reader_closed);
+        sem_destroy(&self->thread_closed);
         free(self);
         return err;
     }
     reader_init(&self->reader, &self->file);
+    flush_init(&self->flush, &self->file, self->retention_ms, self->retention_jobs_max);
     if (!bring_up(self)) {
         fault_text(&self->journal.fault, detail, sizeof detail);
         err = problem_set(why, ERR_IO, "data_dir", "The store file %s cannot be used: %s.",
@@ -459,12 +704,7 @@ static enum err embedded_open(const struct store_config *config, struct store **
         free_all(self);
         return err;
     }
-    if (!desk_start(&self->front.helper, "berth-reader", helper_thread, self)) {
-        free_all(self);
-        return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
-    }
-    if (!desk_start(&self->front.desk, "berth-store", store_thread, self)) {
-        front_stop_desk(&self->front.helper, &self->helper_stop);
+    if (!start_threads(self)) {
         free_all(self);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
@@ -476,8 +716,14 @@ static void embedded_stop(struct store *store)
 {
     struct embedded *self = of(store);
 
-    front_stop_desk(&self->front.desk, &self->stop); /* it may still need the helper */
+    front_stop_desk(&self->front.desk, &self->stop); /* it may still need the others */
+    front_stop_desk(&self->flusher, &self->flusher_stop);
     front_stop_desk(&self->front.helper, &self->helper_stop);
+    if (front_is_up(&self->front)) {
+        journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
+                        atomic_exchange(&self->flushed_bytes, 0));
+        journal_retire(&self->journal);
+    }
     assert(atomic_load(&self->front.in_flight) == 0);
 }
 

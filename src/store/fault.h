@@ -6,7 +6,10 @@
 #include <stddef.h>
 
 enum {
-    FAULT_NEWER = -1, /* instead of an SQLite code: the file was written by a newer berth */
+    /* Instead of an SQLite code: */
+    FAULT_NEWER = -1,   /* the file was written by a newer berth */
+    FAULT_DAMAGED = -2, /* a batch of the journal is not what was written */
+    FAULT_GAP = -3,     /* the journal does not follow on what store.db has */
 };
 
 struct fault {

@@ -66,7 +66,7 @@ struct msg *front_send(struct front *front, struct msg *ops)
             continue;
         }
         ops->run = answered;
-        mail_add(!reads                                       ? &own
+        mail_add(!reads || front->reads_at_desk               ? &own
                  : front->is_long && front->is_long(op->verb) ? &lists_mail
                                                               : &reads_mail,
                  ops);
@@ -76,6 +76,11 @@ struct msg *front_send(struct front *front, struct msg *ops)
     inbox_post_all(&front->helper.inbox, &reads_mail);
     inbox_post_all(&front->lists.inbox, &lists_mail);
     return refused;
+}
+
+void front_hand_on(struct front *front, const struct mail *reads)
+{
+    inbox_post_all(&front->helper.inbox, reads);
 }
 
 struct msg *front_take(struct desk *desk, struct msg **ret_own)
@@ -110,8 +115,7 @@ static void count(_Atomic int64_t *value, int64_t n)
     atomic_fetch_add_explicit(value, n, memory_order_relaxed);
 }
 
-/* What only looks has done nothing in any case. */
-static bool only_looks(enum store_verb verb)
+bool front_only_looks(enum store_verb verb)
 {
     switch (verb) {
     case STORE_LANES:
@@ -144,7 +148,7 @@ static int64_t post(struct msg *batch, enum err fate)
 
         next = batch->next;
         if (fate) {
-            op->err = only_looks(op->verb) ? ERR_STORE_DOWN : fate;
+            op->err = front_only_looks(op->verb) ? ERR_STORE_DOWN : fate;
             op->head = (struct store_head){0};
             op->record = (struct store_record){0};
         }

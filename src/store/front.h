@@ -14,6 +14,7 @@ struct front {
     bool (*is_read)(enum store_verb verb);
     bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
+    bool reads_at_desk; /* reads pass the store thread, which hands them on: front_hand_on() */
     int64_t in_flight_max;
 
     /* Any thread. */
@@ -37,9 +38,12 @@ struct msg *front_send(struct front *front, struct msg *ops);
 /* What came in: the ops in their order, and apart from them the store's own messages. */
 struct msg *front_take(struct desk *desk, struct msg **ret_own);
 void front_run_own(struct msg *own);
+/* From the store thread to the reader. */
+void front_hand_on(struct front *front, const struct mail *reads);
 /* Posts every op of a batch to its sender. With an error they failed, whatever they hold:
  * ERR_STORE_DOWN when nothing of it was done, ERR_UNKNOWN when that cannot be said. */
 void front_answer(struct front *front, struct msg *batch, enum err fate);
+bool front_only_looks(enum store_verb verb); /* it changes nothing in any case */
 void front_set_mode(struct front *front, enum store_mode mode);
 void front_set_up(struct front *front, bool up);
 bool front_is_up(const struct front *front);

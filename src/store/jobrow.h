@@ -12,14 +12,17 @@
     "updated_ms, dispatched_ms, acked_ms, ended_ms, " due_ms                                       \
     ", timeout_ms, run_until_ms, type, lane, priority"
 #define JOBROW_WRITTEN JOBROW_COLUMNS("due_ms")
-/* As they are read: ends of times to wait move with journal.wait_shift_ms, not row by row. */
-#define JOBROW_HEAD JOBROW_COLUMNS("due_ms + (lane <> 0) * (SELECT wait_shift_ms FROM meta)")
+/* As they are read: ends of times to wait move with wait_shift_ms, not row by row. That of the meta
+ * row is as old as the rows; the journal may know a newer one. */
+#define JOBROW_HEAD    JOBROW_COLUMNS("due_ms + (lane <> 0) * (SELECT wait_shift_ms FROM meta)")
+#define JOBROW_SHIFTED JOBROW_COLUMNS("due_ms + (lane <> 0) * ?9")
 /* And what follows it when the whole record is wanted. */
 #define JOBROW_RECORD                                                                              \
-    JOBROW_HEAD ", attempts, result,"                                                              \
-                " coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
+    JOBROW_SHIFTED ", attempts, result,"                                                           \
+                   " coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
 
 enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 21, JOBROW_SPEC = 23 };
+enum { JOBROW_SHIFT = 9 }; /* the parameter */
 
 /* False: the row holds values no berth writes. */
 bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms);

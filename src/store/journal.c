@@ -1,63 +1,42 @@
-/* The statements on jobs, and the transaction around them. Nodes, sessions and the meta row are in
- * journal_side.c. */
-#include "store/journal_private.h"
+/* Notes changes, writes them as batches, and finds rows: in the memtable first, then in store.db.
+ */
+#include "store/journal.h"
 
-#include "base/mem.h"
+#include "base/json.h"
+#include "store/batch.h"
 #include "store/jobrow.h"
 
 #include <assert.h>
 #include <string.h>
 
-enum { SPEC_INLINE_MAX = 2048 }; /* longer ones have a row of their own, written once */
+enum {
+    RELEASE_ROWS = 512,  /* freed at a time */
+    DELETE_BATCHES = 64, /* deleted at a time, by the commit that finds so many store.db has */
+};
 
-static const char *const texts[JOURNAL_SQL_COUNT] = {
+static const char *const sql_texts[JOURNAL_SQL_COUNT] = {
     [SQL_BEGIN] = "BEGIN IMMEDIATE",
     [SQL_COMMIT] = "COMMIT",
-    [SQL_JOB_ADD] = "INSERT INTO job(" JOBROW_WRITTEN ", fingerprint, idem, first_node, spec) "
-                    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    [SQL_JOB_STEP] = "UPDATE job SET state = ?2, lease = ?3, attempt = ?4, epoch = ?5, node = ?6,"
-                     " reason = ?7, updated_ms = ?8, dispatched_ms = ?9, acked_ms = ?10,"
-                     " due_ms = ?11, run_until_ms = ?12, owner = ?13, lane = ?14, priority = ?15"
-                     " WHERE id = ?1",
-    [SQL_JOB_END] = "UPDATE job SET state = ?2, lease = ?3, attempt = ?4, epoch = ?5, node = ?6,"
-                    " reason = ?7, updated_ms = ?8, dispatched_ms = ?9, acked_ms = ?10,"
-                    " due_ms = ?11, run_until_ms = ?12, owner = ?13, lane = ?14, priority = ?15,"
-                    " ended_ms = ?16, attempts = ?17, result = ?18 WHERE id = ?1",
-    [SQL_JOB_CALLBACK] = "UPDATE job SET callback = ?2, updated_ms = ?3 WHERE id = ?1",
-    [SQL_JOB_FIRST_NODE] = "UPDATE job SET first_node = ?2 WHERE id = ?1",
-    [SQL_JOB_ANSWERED] = "UPDATE job SET answered = 1 WHERE id = ?1",
-    [SQL_JOB_DROP_KEY] = "UPDATE job SET idem = NULL, first_node = NULL WHERE id = ?1",
-    [SQL_JOB_DEL] = "DELETE FROM job WHERE id = ?1",
-    [SQL_JOB_FIND] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
-                     " WHERE id = ?1",
-    [SQL_JOB_RECORD] = "SELECT " JOBROW_RECORD ", idem, fingerprint FROM job WHERE id = ?1",
-    [SQL_JOB_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
-    [SQL_JOB_ACTIVE] = "SELECT " JOBROW_HEAD ", attempts, first_node, answered FROM job"
-                       " WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
-    [SQL_JOB_OLDEST] = "SELECT id, state, lease, callback, created_ms, updated_ms, spec IS NULL"
-                       " FROM job WHERE id > ?1 ORDER BY id LIMIT 1",
-    [SQL_JOB_NEWEST] = "SELECT coalesce(max(id), 0) FROM job",
-    [SQL_BULK_ADD] = "INSERT INTO bulk(id, spec) VALUES(?1, ?2)",
-    [SQL_BULK_DEL] = "DELETE FROM bulk WHERE id = ?1",
-    [SQL_NODE_PUT] = "INSERT OR REPLACE INTO node(id, own, health, max, epoch, admin, admin_reason,"
-                     " registered_ms, version, facts) VALUES(?,?,?,?,?,?,?,?,?,?)",
-    [SQL_NODE_DEL] = "DELETE FROM node WHERE id = ?1",
-    [SQL_NODE_ALL] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
+    [SQL_BATCH_ADD] = BATCH_ADD,
+    [SQL_BATCH_DEL] = "DELETE FROM batch WHERE seq <= ?1",
+    [SQL_BATCH_FIRST] = "SELECT coalesce(min(seq), 0) FROM batch",
+    [SQL_BATCH_AFTER] = BATCH_AFTER,
+};
+
+static const char *const lookup_texts[LOOKUP_COUNT] = {
+    [LOOKUP_JOB] =
+        "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered FROM job WHERE id = ?1",
+    [LOOKUP_RECORD] = "SELECT " JOBROW_RECORD ", idem, fingerprint FROM job WHERE id = ?1",
+    [LOOKUP_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
+    [LOOKUP_ACTIVE] = "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered FROM job"
+                      " WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
+    [LOOKUP_NODES] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
                      " version, facts FROM node",
-    [SQL_BREAKER_PUT] = "INSERT OR REPLACE INTO breaker(node, type, state, failures, opened_ms,"
-                        " probe_job) VALUES(?,?,?,?,?,?)",
-    [SQL_BREAKER_DEL] = "DELETE FROM breaker WHERE node = ?1 AND type = ?2",
-    [SQL_BREAKER_ALL] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
-    [SQL_SESSION_PUT] = "INSERT OR REPLACE INTO session(id, preferred_pool, lang_pair, version,"
-                        " updated_ms) VALUES(?,?,?,?,?)",
-    [SQL_SESSION_FIND] = "SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
-                         " WHERE id = ?1",
-    [SQL_SESSION_OLDEST] = "SELECT seq, updated_ms FROM session ORDER BY seq LIMIT 1",
-    [SQL_SESSION_DEL] = "DELETE FROM session WHERE seq = ?1",
-    [SQL_META_GET] = "SELECT floor, row_count, max_id,"
-                     " (SELECT coalesce(max(seq), 0) FROM session), wait_shift_ms FROM meta",
-    [SQL_META_PUT] = "UPDATE meta SET floor = ?1, row_count = ?2, max_id = ?3, wait_shift_ms = ?4",
-    [SQL_COUNT_SINCE] = "SELECT count(*) FROM job WHERE id > ?1",
+    [LOOKUP_BREAKERS] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
+    [LOOKUP_SESSION] = "SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
+                       " WHERE id = ?1",
+    [LOOKUP_META] = "SELECT floor, max(max_id, (SELECT coalesce(max(id), 0) FROM job)),"
+                    " wait_shift_ms, journal_seq FROM meta",
 };
 
 bool journal_failed(const struct journal *journal)
@@ -65,36 +44,120 @@ bool journal_failed(const struct journal *journal)
     return journal->fault.what != NULL;
 }
 
-void journal_fail(struct journal *journal, const char *what)
+static void fail_on(struct journal *journal, sqlite3 *db, const char *what)
 {
     if (journal_failed(journal))
         return; /* the first one tells most */
-    journal->fault = (struct fault){.what = what,
-                                    .code = sqlite3_extended_errcode(journal->db),
-                                    .sys = sqlite3_system_errno(journal->db)};
+    journal->fault = (struct fault){
+        .what = what, .code = sqlite3_extended_errcode(db), .sys = sqlite3_system_errno(db)};
 }
+
+/* A row was found; the caller reads it and resets the statement. */
+static bool row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
+{
+    int code = sqlite3_step(stmt);
+
+    if (code == SQLITE_ROW)
+        return true;
+    if (code != SQLITE_DONE)
+        fail_on(journal, sqlite3_db_handle(stmt), what);
+    sqlite3_reset(stmt);
+    return false;
+}
+
+static void run(struct journal *journal, enum journal_sql which, const char *what)
+{
+    if (journal_failed(journal))
+        return;
+    if (sqlite3_step(journal->sql[which]) != SQLITE_DONE)
+        fail_on(journal, journal->db, what);
+    sqlite3_reset(journal->sql[which]);
+}
+
+/* The statement on store.db, or NULL after a failure. */
+static sqlite3_stmt *lookup(struct journal *journal, enum journal_lookup which)
+{
+    return journal_failed(journal) ? NULL : journal->lookups[which];
+}
+
+/* Opening. */
 
 /* Remembers how long the WAL is; SQLite calls it inside COMMIT. */
 static int note_wal(void *arg, sqlite3 *db, const char *name, int pages)
 {
-    struct journal *journal = arg;
-
-    journal->wal_pages = pages;
+    ((struct journal *)arg)->wal_pages = pages;
     return SQLITE_OK;
+}
+
+static void load_meta(struct journal *journal)
+{
+    sqlite3_stmt *stmt = journal->lookups[LOOKUP_META];
+
+    if (!row(journal, stmt, "read the meta row"))
+        return;
+    journal->floor = (uint64_t)sqlite3_column_int64(stmt, 0);
+    journal->max_id = (uint64_t)sqlite3_column_int64(stmt, 1);
+    journal->wait_shift_ms = sqlite3_column_int64(stmt, 2);
+    journal->seq = journal->flushed_seq = (uint64_t)sqlite3_column_int64(stmt, 3);
+    sqlite3_reset(stmt);
+}
+
+static void replay_change(struct journal *journal, const struct change *change)
+{
+    if (change->kind == CHANGE_META) {
+        journal->floor = change->u.meta.floor;
+        journal->wait_shift_ms = change->u.meta.wait_shift_ms;
+        return;
+    }
+    memtable_put(&journal->rows, change);
+    if (change->kind == CHANGE_JOB && change->u.job.head.id > journal->max_id)
+        journal->max_id = change->u.job.head.id;
+}
+
+/* Everything behind what store.db has; each batch follows the one before. */
+static void replay(struct journal *journal)
+{
+    sqlite3_stmt *stmt = journal->sql[SQL_BATCH_AFTER];
+
+    sqlite3_bind_int64(stmt, 1, (int64_t)journal->flushed_seq);
+    while (!journal_failed(journal) && row(journal, stmt, "read the journal")) {
+        struct batch batch;
+
+        if (!batch_read(stmt, journal->seq, &batch, &journal->fault))
+            break;
+        journal->bytes += (int64_t)batch.changes.len;
+        for (struct change change; batch.changes.len;) {
+            if (!change_read(&batch.changes, &change)) {
+                batch_damaged(&batch, &journal->fault);
+                break;
+            }
+            replay_change(journal, &change);
+        }
+        memtable_seal(&journal->rows, batch.seq, NULL);
+        journal->seq = batch.seq;
+    }
+    sqlite3_reset(stmt);
+    stmt = journal->sql[SQL_BATCH_FIRST];
+    if (!journal_failed(journal) && row(journal, stmt, "read the journal")) {
+        journal->first_seq = (uint64_t)sqlite3_column_int64(stmt, 0);
+        sqlite3_reset(stmt);
+    }
 }
 
 bool journal_open(struct journal *journal, const struct storefile *file)
 {
     *journal = (struct journal){0};
-    if (!storefile_connect_writer(file, &journal->db, &journal->fault))
-        return false;
-    for (int i = 0; i < JOURNAL_SQL_COUNT; i++)
-        if (sqlite3_prepare_v3(journal->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT,
-                               &journal->sql[i], NULL) != SQLITE_OK)
-            journal_fail(journal, "prepare a statement");
-    sqlite3_wal_hook(journal->db, note_wal, journal);
-    if (!journal_failed(journal))
-        journal_meta_load(journal);
+    memtable_init(&journal->rows);
+    if (storefile_connect_writer(file, &journal->tables, &journal->fault) &&
+        storefile_connect_journal(file, &journal->db, &journal->fault) &&
+        storefile_prepare(journal->tables, lookup_texts, LOOKUP_COUNT, journal->lookups,
+                          &journal->fault) &&
+        storefile_prepare(journal->db, sql_texts, JOURNAL_SQL_COUNT, journal->sql,
+                          &journal->fault)) {
+        sqlite3_wal_hook(journal->db, note_wal, journal);
+        load_meta(journal);
+        replay(journal);
+    }
     if (!journal_failed(journal))
         return true;
     journal_close(journal);
@@ -103,48 +166,23 @@ bool journal_open(struct journal *journal, const struct storefile *file)
 
 void journal_close(struct journal *journal)
 {
-    for (int i = 0; i < JOURNAL_SQL_COUNT; i++) {
+    for (int i = 0; i < JOURNAL_SQL_COUNT; i++)
         sqlite3_finalize(journal->sql[i]);
-        journal->sql[i] = NULL;
-    }
+    for (int i = 0; i < LOOKUP_COUNT; i++)
+        sqlite3_finalize(journal->lookups[i]);
+    memset(journal->sql, 0, sizeof journal->sql);
+    memset(journal->lookups, 0, sizeof journal->lookups);
     storefile_disconnect(journal->db, journal_failed(journal));
-    journal->db = NULL;
+    storefile_disconnect(journal->tables, journal_failed(journal));
+    journal->db = journal->tables = NULL;
+    memtable_free(&journal->rows);
+    buf_free(&journal->batch);
 }
 
-sqlite3_stmt *journal_read(struct journal *journal, enum journal_sql which)
+bool journal_settle(struct journal *journal)
 {
-    return journal_failed(journal) ? NULL : journal->sql[which];
-}
-
-/* A row was found; the caller reads it and resets the statement. */
-bool journal_row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
-{
-    int code = sqlite3_step(stmt);
-
-    if (code == SQLITE_ROW)
-        return true;
-    if (code != SQLITE_DONE)
-        journal_fail(journal, what);
-    sqlite3_reset(stmt);
-    return false;
-}
-
-void journal_run(struct journal *journal, sqlite3_stmt *stmt, const char *what)
-{
-    if (sqlite3_step(stmt) != SQLITE_DONE)
-        journal_fail(journal, what);
-    sqlite3_reset(stmt);
-}
-
-/* The statement to write with, or NULL after a failure. The first write of a batch opens the
- * transaction, so that a batch without one costs no fsync. */
-sqlite3_stmt *journal_write(struct journal *journal, enum journal_sql which)
-{
-    if (!journal->writing && !journal_failed(journal)) {
-        journal_run(journal, journal->sql[SQL_BEGIN], "begin");
-        journal->writing = true;
-    }
-    return journal_failed(journal) ? NULL : journal->sql[which];
+    return storefile_empty_wal(journal->tables, &journal->fault) &&
+           storefile_empty_wal(journal->db, &journal->fault);
 }
 
 bool journal_probe(struct journal *journal)
@@ -158,6 +196,8 @@ bool journal_probe(struct journal *journal)
                           &journal->fault);
 }
 
+/* Batches. */
+
 /* Its last frame makes a transaction true. One that could not be written is not there, after a
  * crash either; but one that was written and not synced may be found there. */
 static enum err fate_of(const struct fault *fault, bool committing)
@@ -167,181 +207,159 @@ static enum err fate_of(const struct fault *fault, bool committing)
     return committing && !unwritten ? ERR_UNKNOWN : ERR_STORE_DOWN;
 }
 
+static void delete_batches(struct journal *journal, uint64_t up_to)
+{
+    sqlite3_bind_int64(journal->sql[SQL_BATCH_DEL], 1, (int64_t)up_to);
+    run(journal, SQL_BATCH_DEL, "delete from the journal");
+    journal->first_seq = up_to + 1;
+}
+
+static void add_batch(struct journal *journal)
+{
+    struct change meta = {.kind = CHANGE_META, .u.meta = {journal->floor, journal->wait_shift_ms}};
+
+    buf_clear(&journal->batch);
+    if (journal->meta_changed)
+        change_write(&journal->batch, &meta);
+    memtable_seal(&journal->rows, journal->seq + 1, &journal->batch);
+    batch_bind(journal->sql[SQL_BATCH_ADD],
+               &(struct batch){journal->seq + 1, buf_view(&journal->batch)});
+    run(journal, SQL_BATCH_ADD, "write the journal");
+    if (journal->first_seq == 0)
+        journal->first_seq = journal->seq + 1;
+}
+
 enum err journal_commit(struct journal *journal)
 {
-    bool committing;
+    bool committing = false;
 
-    if (journal->writing && !journal_failed(journal))
-        journal_meta_due(journal);
-    committing = journal->writing && !journal_failed(journal);
-    if (committing)
-        journal_run(journal, journal->sql[SQL_COMMIT], "commit");
+    if (journal->writing && !journal_failed(journal)) {
+        run(journal, SQL_BEGIN, "begin in the journal");
+        add_batch(journal);
+        /* The pages of old ones are what the next ones are written to: the file does not grow. */
+        if (journal->flushed_seq >= journal->first_seq + DELETE_BATCHES)
+            delete_batches(journal, journal->first_seq + DELETE_BATCHES - 1);
+        committing = !journal_failed(journal);
+        run(journal, SQL_COMMIT, "commit");
+    }
     journal->writing = false;
-    journal->added = 0;
-    return journal_failed(journal) ? fate_of(&journal->fault, committing) : ERR_OK;
+    if (journal_failed(journal))
+        return fate_of(&journal->fault, committing);
+    if (committing) {
+        journal->seq++;
+        journal->bytes += (int64_t)journal->batch.len;
+        journal->meta_changed = false;
+    }
+    return ERR_OK;
 }
 
-/* Borrowed text: it lives at least until the statement was run. */
-void journal_bind(sqlite3_stmt *stmt, int at, struct str text)
+void journal_flushed(struct journal *journal, uint64_t seq, int64_t bytes)
 {
-    if (text.at)
-        sqlite3_bind_text(stmt, at, text.at, (int)text.len, SQLITE_STATIC);
-    else
-        sqlite3_bind_null(stmt, at);
+    assert(seq >= journal->flushed_seq && seq <= journal->seq);
+    journal->flushed_seq = seq;
+    journal->bytes -= bytes;
+    assert(journal->bytes >= 0);
 }
 
-static void bind_cstr(sqlite3_stmt *stmt, int at, const char *text)
+bool journal_release(struct journal *journal)
 {
-    journal_bind(stmt, at, *text ? str_of(text) : STR_NONE);
+    return memtable_release(&journal->rows, journal->flushed_seq, RELEASE_ROWS);
 }
 
-/* As the row tells it, see journal.wait_shift_ms. */
-static int64_t written_due_ms(const struct journal *journal, const struct store_head *head)
+bool journal_retire(struct journal *journal)
 {
-    return head->lane ? head->due_ms - journal->wait_shift_ms : head->due_ms;
+    if (journal->flushed_seq != journal->seq || journal_failed(journal))
+        return false;
+    delete_batches(journal, journal->seq);
+    return !journal_failed(journal) && storefile_mark_whole(journal->tables, &journal->fault);
 }
 
-static void bind_head(const struct journal *journal, sqlite3_stmt *stmt, const struct entry *entry)
+bool journal_checkpoint(struct journal *journal)
 {
-    const struct store_head *head = &entry->head;
-    int at = 1;
+    int pages;
+    int copied;
+    int code =
+        sqlite3_wal_checkpoint_v2(journal->db, NULL, SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
 
-    sqlite3_bind_int64(stmt, at++, (int64_t)head->id);
-    sqlite3_bind_int(stmt, at++, head->state);
-    sqlite3_bind_int(stmt, at++, head->lease);
-    sqlite3_bind_int(stmt, at++, head->callback);
-    sqlite3_bind_int(stmt, at++, head->attempt);
-    sqlite3_bind_int(stmt, at++, head->max_attempts);
-    sqlite3_bind_int64(stmt, at++, head->epoch);
-    sqlite3_bind_int64(stmt, at++, head->owner);
-    bind_cstr(stmt, at++, head->node);
-    bind_cstr(stmt, at++, head->reason);
-    sqlite3_bind_int64(stmt, at++, head->created_ms);
-    sqlite3_bind_int64(stmt, at++, head->updated_ms);
-    sqlite3_bind_int64(stmt, at++, head->dispatched_ms);
-    sqlite3_bind_int64(stmt, at++, head->acked_ms);
-    sqlite3_bind_int64(stmt, at++, head->ended_ms);
-    sqlite3_bind_int64(stmt, at++, written_due_ms(journal, head));
-    sqlite3_bind_int64(stmt, at++, head->timeout_ms);
-    sqlite3_bind_int64(stmt, at++, entry->run_until_ms);
-    bind_cstr(stmt, at++, head->type);
-    sqlite3_bind_int64(stmt, at++, (int64_t)head->lane);
-    sqlite3_bind_int(stmt, at++, head->priority);
-    assert(at == JOBROW_AFTER_HEAD + 1);
+    return code == SQLITE_OK && pages == copied;
+}
+
+/* Jobs. */
+
+static void note(struct journal *journal, const struct change *change)
+{
+    if (journal_failed(journal))
+        return;
+    memtable_put(&journal->rows, change);
+    journal->writing = true;
+}
+
+/* How a job stands now, and beside that what `parts` say, which the caller adds. */
+static struct change change_of(const struct journal *journal, const struct entry *entry,
+                               unsigned parts)
+{
+    struct change change = {
+        .kind = CHANGE_JOB,
+        .u.job = {.head = entry->head,
+                  .run_until_ms = entry->run_until_ms,
+                  .answered = entry->answered,
+                  .parts = parts,
+                  .attempts = entry->attempts.len ? buf_view(&entry->attempts) : STR_NONE}};
+
+    if (entry->head.lane)
+        change.u.job.head.due_ms -= journal->wait_shift_ms;
+    return change;
 }
 
 void journal_job_add(struct journal *journal, const struct entry *entry, const struct store_op *op)
 {
-    sqlite3_stmt *stmt = journal_write(journal, SQL_JOB_ADD);
-    struct str spec = op->u.put.spec;
-    bool bulky = spec.len > SPEC_INLINE_MAX;
-    int at = JOBROW_AFTER_HEAD + 1;
+    struct change change = change_of(journal, entry, CHANGE_NEW);
 
-    if (!stmt)
-        return;
-    bind_head(journal, stmt, entry);
-    if (op->u.put.idem.at)
-        sqlite3_bind_int64(stmt, at++, (int64_t)op->u.put.fingerprint);
-    else
-        sqlite3_bind_null(stmt, at++);
-    journal_bind(stmt, at++, op->u.put.idem);
-    journal_bind(stmt, at++, entry->keyed ? str_of(entry->head.node) : STR_NONE);
-    journal_bind(stmt, at++, bulky ? STR_NONE : spec);
-    journal_run(journal, stmt, "write a job");
-    if (bulky && (stmt = journal_write(journal, SQL_BULK_ADD))) {
-        sqlite3_bind_int64(stmt, 1, (int64_t)entry->head.id);
-        journal_bind(stmt, 2, spec);
-        journal_run(journal, stmt, "write a job");
+    change.u.job.spec = op->u.put.spec;
+    change.u.job.idem = op->u.put.idem;
+    change.u.job.fingerprint = op->u.put.idem.at ? op->u.put.fingerprint : 0;
+    if (entry->keyed) {
+        change.u.job.parts |= CHANGE_FIRST_NODE;
+        change.u.job.first_node = str_of(entry->head.node);
     }
-    journal->added++;
-    journal_meta_added(journal, entry->head.id);
-}
-
-static void bind_step(const struct journal *journal, sqlite3_stmt *stmt, const struct entry *entry)
-{
-    const struct store_head *head = &entry->head;
-
-    sqlite3_bind_int64(stmt, 1, (int64_t)head->id);
-    sqlite3_bind_int(stmt, 2, head->state);
-    sqlite3_bind_int(stmt, 3, head->lease);
-    sqlite3_bind_int(stmt, 4, head->attempt);
-    sqlite3_bind_int64(stmt, 5, head->epoch);
-    bind_cstr(stmt, 6, head->node);
-    bind_cstr(stmt, 7, head->reason);
-    sqlite3_bind_int64(stmt, 8, head->updated_ms);
-    sqlite3_bind_int64(stmt, 9, head->dispatched_ms);
-    sqlite3_bind_int64(stmt, 10, head->acked_ms);
-    sqlite3_bind_int64(stmt, 11, written_due_ms(journal, head));
-    sqlite3_bind_int64(stmt, 12, entry->run_until_ms);
-    sqlite3_bind_int64(stmt, 13, head->owner);
-    sqlite3_bind_int64(stmt, 14, (int64_t)head->lane);
-    sqlite3_bind_int(stmt, 15, head->priority);
+    note(journal, &change);
+    if (entry->head.id > journal->max_id)
+        journal->max_id = entry->head.id;
+    if (entry->head.id < journal->floor) /* made before the floor was found, came after it */
+        journal_floor(journal, entry->head.id);
 }
 
 void journal_job_step(struct journal *journal, const struct entry *entry)
 {
-    sqlite3_stmt *stmt = journal_write(journal, SQL_JOB_STEP);
+    struct change change = change_of(journal, entry, 0);
 
-    if (!stmt)
-        return;
-    bind_step(journal, stmt, entry);
-    journal_run(journal, stmt, "write a job");
+    note(journal, &change);
 }
 
 void journal_job_end(struct journal *journal, const struct entry *entry, struct str result)
 {
-    sqlite3_stmt *stmt = journal_write(journal, SQL_JOB_END);
+    struct change change = change_of(journal, entry, CHANGE_RESULT);
 
-    if (!stmt)
-        return;
-    bind_step(journal, stmt, entry);
-    sqlite3_bind_int64(stmt, 16, entry->head.ended_ms);
-    journal_bind(stmt, 17, entry->attempts.len ? buf_view(&entry->attempts) : STR_NONE);
-    journal_bind(stmt, 18, result);
-    journal_run(journal, stmt, "write a job");
-}
-
-static void write_text(struct journal *journal, enum journal_sql which, uint64_t id,
-                       struct str text)
-{
-    sqlite3_stmt *stmt = journal_write(journal, which);
-
-    if (!stmt)
-        return;
-    sqlite3_bind_int64(stmt, 1, (int64_t)id);
-    if (sqlite3_bind_parameter_count(stmt) > 1)
-        journal_bind(stmt, 2, text);
-    journal_run(journal, stmt, "write a job");
+    change.u.job.result = result;
+    note(journal, &change);
 }
 
 void journal_job_first_node(struct journal *journal, const struct entry *entry)
 {
-    write_text(journal, SQL_JOB_FIRST_NODE, entry->head.id, str_of(entry->head.node));
+    struct change change = change_of(journal, entry, CHANGE_FIRST_NODE);
+
+    change.u.job.first_node = str_of(entry->head.node);
+    note(journal, &change);
 }
 
-void journal_job_answered(struct journal *journal, uint64_t id)
+void journal_job_drop_key(struct journal *journal, const struct entry *entry)
 {
-    write_text(journal, SQL_JOB_ANSWERED, id, STR_NONE);
+    struct change change = change_of(journal, entry, CHANGE_KEY_DROPPED);
+
+    note(journal, &change);
 }
 
-void journal_job_drop_key(struct journal *journal, uint64_t id)
-{
-    write_text(journal, SQL_JOB_DROP_KEY, id, STR_NONE);
-}
-
-void journal_job_callback(struct journal *journal, const struct entry *entry)
-{
-    sqlite3_stmt *stmt = journal_write(journal, SQL_JOB_CALLBACK);
-
-    if (!stmt)
-        return;
-    sqlite3_bind_int64(stmt, 1, (int64_t)entry->head.id);
-    sqlite3_bind_int(stmt, 2, entry->head.callback);
-    sqlite3_bind_int64(stmt, 3, entry->head.updated_ms);
-    journal_run(journal, stmt, "write a job");
-}
-
-/* SQL_JOB_FIND or SQL_JOB_ACTIVE stands on a row. */
+/* LOOKUP_JOB or LOOKUP_ACTIVE stands on a row. */
 static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct entry *entry)
 {
     struct str attempts = jobrow_text(stmt, JOBROW_AFTER_HEAD);
@@ -357,69 +375,341 @@ static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct entry
     return true;
 }
 
-bool journal_job_find(struct journal *journal, uint64_t id, struct entry *entry)
+/* What the memtable knows is newer than what was read, if anything was. */
+static void take_row(const struct journal *journal, const struct memjob *job, struct entry *entry)
 {
-    sqlite3_stmt *stmt = journal_read(journal, SQL_JOB_FIND);
-    bool found;
+    const struct change_job *row = &job->row;
 
-    if (!stmt)
-        return false;
-    sqlite3_bind_int64(stmt, 1, (int64_t)id);
-    if (!journal_row(journal, stmt, "read a job"))
-        return false;
-    found = read_entry(journal, stmt, entry);
-    sqlite3_reset(stmt);
-    return found;
+    entry->head = memtable_head(job, journal->wait_shift_ms);
+    entry->run_until_ms = row->run_until_ms;
+    entry->answered = row->answered;
+    buf_clear(&entry->attempts);
+    buf_str(&entry->attempts, row->attempts);
+    if (row->parts & CHANGE_NEW)
+        entry->keyed = false;
+    if (row->parts & CHANGE_FIRST_NODE)
+        entry->keyed = true;
+    if (row->parts & CHANGE_KEY_DROPPED)
+        entry->keyed = false;
 }
 
-bool journal_job_active(struct journal *journal, struct entry *entry)
+bool journal_job_find(struct journal *journal, uint64_t id, struct entry *entry)
 {
-    sqlite3_stmt *stmt = journal_read(journal, SQL_JOB_ACTIVE);
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_JOB);
+    const struct memjob *job = memtable_job(&journal->rows, id);
+    bool found = false;
 
     if (!stmt)
         return false;
-    if (!sqlite3_stmt_busy(stmt)) {
-        sqlite3_bind_int64(stmt, 1, (int64_t)journal->floor);
-        sqlite3_bind_int(stmt, 2, JOB_DONE); /* DONE and FAILED are the last ones */
+    if (!job || !(job->row.parts & CHANGE_NEW)) {
+        sqlite3_bind_int64(stmt, 1, (int64_t)id);
+        sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
+        if (!row(journal, stmt, "read a job"))
+            return false;
+        found = read_entry(journal, stmt, entry);
+        sqlite3_reset(stmt);
+        if (!found)
+            return false;
     }
-    if (journal_row(journal, stmt, "read the active jobs") && read_entry(journal, stmt, entry))
-        return true;
-    sqlite3_reset(stmt);
+    if (job)
+        take_row(journal, job, entry);
+    return true;
+}
+
+static bool is_active(const struct store_head *head)
+{
+    return head->state < JOB_DONE || head->lease > 0;
+}
+
+/* First the rows of store.db, then those that are only in the memtable. */
+bool journal_job_active(struct journal *journal, struct entry *entry)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_ACTIVE);
+    const struct memjob *job;
+
+    if (!stmt)
+        return false;
+    if (journal->rows_at == 0) {
+        if (!sqlite3_stmt_busy(stmt)) {
+            sqlite3_bind_int64(stmt, 1, (int64_t)journal->floor);
+            sqlite3_bind_int(stmt, 2, JOB_DONE); /* DONE and FAILED are the last ones */
+            sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
+        }
+        while (row(journal, stmt, "read the active jobs")) {
+            if (!read_entry(journal, stmt, entry)) {
+                sqlite3_reset(stmt);
+                return false;
+            }
+            job = memtable_job(&journal->rows, entry->head.id);
+            if (job)
+                take_row(journal, job, entry);
+            if (is_active(&entry->head))
+                return true;
+        }
+        if (journal_failed(journal))
+            return false;
+    }
+    while ((job = idmap_next(&journal->rows.jobs, &journal->rows_at)))
+        if (job->row.parts & CHANGE_NEW && is_active(&job->row.head)) {
+            take_row(journal, job, entry);
+            return true;
+        }
+    journal->rows_at = 0;
     return false;
 }
 
 bool journal_job_record(struct journal *journal, uint64_t id, struct arena *arena,
                         struct store_record *ret_record)
 {
-    sqlite3_stmt *stmt = journal_read(journal, SQL_JOB_RECORD);
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_RECORD);
+    const struct memjob *job = memtable_job(&journal->rows, id);
+    struct store_record newer;
     bool found;
 
     if (!stmt)
         return false;
+    if (job && job->row.parts & CHANGE_NEW) {
+        memtable_record(job, journal->wait_shift_ms, arena, ret_record);
+        return true;
+    }
     sqlite3_bind_int64(stmt, 1, (int64_t)id);
-    if (!journal_row(journal, stmt, "read a job"))
+    sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
+    if (!row(journal, stmt, "read a job"))
         return false;
     found = jobrow_record(stmt, arena, ret_record);
-    if (found && sqlite3_column_type(stmt, JOBROW_SPEC + 1) != SQLITE_NULL) {
+    if (found && sqlite3_column_type(stmt, JOBROW_SPEC + 1) != SQLITE_NULL &&
+        !(job && job->row.parts & CHANGE_KEY_DROPPED)) {
         ret_record->idem = arena_str(arena, jobrow_text(stmt, JOBROW_SPEC + 1));
         ret_record->fingerprint = (uint64_t)sqlite3_column_int64(stmt, JOBROW_SPEC + 2);
     }
     sqlite3_reset(stmt);
-    return found;
+    if (!found || !job)
+        return found;
+    memtable_record(job, journal->wait_shift_ms, arena, &newer);
+    ret_record->head = newer.head;
+    ret_record->history = newer.history;
+    if (job->row.parts & CHANGE_RESULT)
+        ret_record->result = newer.result;
+    return true;
+}
+
+void journal_job_account(struct journal *journal, uint64_t id, struct arena *arena,
+                         struct store_account *ret_account)
+{
+    struct store_record record;
+    const struct json *spec;
+
+    if (!journal_job_record(journal, id, arena, &record))
+        return;
+    *ret_account = (struct store_account){.bytes = (int64_t)record.spec.len};
+    if (!json_parse(record.spec, arena, &spec, NULL))
+        ret_account->name = json_str(json_get(spec, "submitted_by"), arena);
 }
 
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key)
 {
-    sqlite3_stmt *stmt = journal_read(journal, SQL_JOB_KEY);
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_KEY);
+    const struct memjob *job = memtable_key(&journal->rows, key);
 
     if (!stmt)
         return false;
-    journal_bind(stmt, 1, key);
-    if (!journal_row(journal, stmt, "look for a key"))
+    *ret_key = (struct journal_key){0};
+    if (job) {
+        ret_key->job = job->row.head.id;
+        ret_key->fingerprint = job->row.fingerprint;
+    } else {
+        sqlite3_bind_text(stmt, 1, key.at, (int)key.len, SQLITE_STATIC);
+        if (!row(journal, stmt, "look for a key"))
+            return false;
+        ret_key->job = (uint64_t)sqlite3_column_int64(stmt, 0);
+        ret_key->fingerprint = (uint64_t)sqlite3_column_int64(stmt, 1);
+        str_copy(jobrow_text(stmt, 2), ret_key->first_node, sizeof ret_key->first_node);
+        sqlite3_reset(stmt);
+        job = memtable_job(&journal->rows, ret_key->job);
+    }
+    if (job && job->row.parts & CHANGE_FIRST_NODE)
+        str_copy(job->row.first_node, ret_key->first_node, sizeof ret_key->first_node);
+    return !job || !(job->row.parts & CHANGE_KEY_DROPPED);
+}
+
+/* Nodes. */
+
+void journal_node_put(struct journal *journal, const struct holder *holder)
+{
+    struct change change = {.kind = CHANGE_NODE,
+                            .u.node = {.id = holder->id,
+                                       .counts = holder->counts,
+                                       .own = holder->own,
+                                       .admin = holder->admin,
+                                       .admin_reason = buf_view(&holder->admin_reason),
+                                       .registered_ms = holder->registered_ms,
+                                       .version = holder->version,
+                                       .facts = buf_view(&holder->facts)}};
+
+    note(journal, &change);
+}
+
+void journal_node_del(struct journal *journal, struct str id)
+{
+    struct change change = {.kind = CHANGE_NODE_DEL, .u.node = {.id = id}};
+
+    note(journal, &change);
+}
+
+static void read_node(sqlite3_stmt *stmt, struct store_node *ret_node)
+{
+    int own = sqlite3_column_int(stmt, 1);
+    int health = sqlite3_column_int(stmt, 2);
+    int admin = sqlite3_column_int(stmt, 5);
+
+    *ret_node = (struct store_node){
+        .id = jobrow_text(stmt, 0),
+        .counts = {.max = sqlite3_column_int(stmt, 3),
+                   .epoch = (uint32_t)sqlite3_column_int64(stmt, 4)},
+        .admin_reason = jobrow_text(stmt, 6),
+        .registered_ms = sqlite3_column_int64(stmt, 7),
+        .version = sqlite3_column_int64(stmt, 8),
+        .facts = jobrow_text(stmt, 9),
+    };
+    /* Values no berth writes read as "unknown", which never gets work. */
+    if (own > 0 && own < NODE_HEALTH_COUNT)
+        ret_node->own = (enum node_health)own;
+    if (health > 0 && health < NODE_HEALTH_COUNT)
+        ret_node->counts.health = (enum node_health)health;
+    if (admin > 0 && admin <= NODE_ADMIN_DRAINING)
+        ret_node->admin = (enum node_admin)admin;
+}
+
+bool journal_node_next(struct journal *journal, struct store_node *ret_node)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_NODES);
+    struct change change;
+
+    if (!stmt)
         return false;
-    ret_key->job = (uint64_t)sqlite3_column_int64(stmt, 0);
-    ret_key->fingerprint = (uint64_t)sqlite3_column_int64(stmt, 1);
-    str_copy(jobrow_text(stmt, 2), ret_key->first_node, sizeof ret_key->first_node);
+    while (journal->rows_at == 0 && row(journal, stmt, "read the nodes")) {
+        read_node(stmt, ret_node);
+        if (!memtable_side(&journal->rows, CHANGE_NODE, ret_node->id, &change))
+            return true; /* else it is told below, or deleted */
+    }
+    while (!journal_failed(journal) &&
+           memtable_side_next(&journal->rows, CHANGE_NODE, &journal->rows_at, &change))
+        if (change.kind == CHANGE_NODE) {
+            *ret_node = change.u.node;
+            ret_node->counts.reserved = ret_node->counts.running = 0;
+            return true;
+        }
+    journal->rows_at = 0;
+    return false;
+}
+
+/* Breakers. */
+
+void journal_breaker_put(struct journal *journal, const struct gate *gate)
+{
+    struct change change = {.kind = CHANGE_BREAKER,
+                            .u.breaker = {.node = gate->node,
+                                          .type = gate->type,
+                                          .breaker = gate->breaker,
+                                          .probe_job = gate->probe ? gate->probe->head.id : 0}};
+
+    note(journal, &change);
+}
+
+void journal_breaker_del(struct journal *journal, const struct gate *gate)
+{
+    struct change change = {.kind = CHANGE_BREAKER_DEL,
+                            .u.breaker = {.node = gate->node, .type = gate->type}};
+
+    note(journal, &change);
+}
+
+/* Values no berth writes are passed over: work is not kept from a node for them. */
+static bool read_breaker(sqlite3_stmt *stmt, struct change_breaker *ret_breaker)
+{
+    int state = sqlite3_column_int(stmt, 2);
+    int64_t failures = sqlite3_column_int64(stmt, 3);
+
+    *ret_breaker = (struct change_breaker){
+        .node = jobrow_text(stmt, 0),
+        .type = jobrow_text(stmt, 1),
+        .breaker = {.opened_ms = sqlite3_column_int64(stmt, 4)},
+        .probe_job = (uint64_t)sqlite3_column_int64(stmt, 5),
+    };
+    if (state < 0 || state >= BREAKER_STATE_COUNT || failures < 1 || failures > INT32_MAX)
+        return false;
+    ret_breaker->breaker.state = (enum breaker_state)state;
+    ret_breaker->breaker.failures = (int32_t)failures;
+    return ret_breaker->node.len > 0 && ret_breaker->node.len <= NODE_ID_MAX &&
+           ret_breaker->type.len > 0 && ret_breaker->type.len <= POOL_LANG_MAX;
+}
+
+bool journal_breaker_next(struct journal *journal, struct change_breaker *ret_breaker)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_BREAKERS);
+    struct change change;
+
+    if (!stmt)
+        return false;
+    while (journal->rows_at == 0 && row(journal, stmt, "read the breakers"))
+        if (read_breaker(stmt, ret_breaker) &&
+            !memtable_breaker(&journal->rows, ret_breaker->node, ret_breaker->type))
+            return true;
+    while (!journal_failed(journal) &&
+           memtable_side_next(&journal->rows, CHANGE_BREAKER, &journal->rows_at, &change))
+        if (change.kind == CHANGE_BREAKER) {
+            *ret_breaker = change.u.breaker;
+            return true;
+        }
+    journal->rows_at = 0;
+    return false;
+}
+
+/* Sessions. */
+
+void journal_session_put(struct journal *journal, const struct change_session *session)
+{
+    struct change change = {.kind = CHANGE_SESSION, .u.session = *session};
+
+    note(journal, &change);
+}
+
+bool journal_session_find(struct journal *journal, struct change_session *session, bool *ret_same)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_SESSION);
+    struct change change;
+
+    if (!stmt)
+        return false;
+    if (memtable_side(&journal->rows, CHANGE_SESSION, session->id, &change)) {
+        *ret_same = str_eq(change.u.session.pool, session->pool) &&
+                    str_eq(change.u.session.lang_pair, session->lang_pair);
+        session->version = change.u.session.version;
+        session->updated_ms = change.u.session.updated_ms;
+        return true;
+    }
+    sqlite3_bind_text(stmt, 1, session->id.at, (int)session->id.len, SQLITE_STATIC);
+    if (!row(journal, stmt, "read a session"))
+        return false;
+    *ret_same = str_eq(jobrow_text(stmt, 0), session->pool) &&
+                str_eq(jobrow_text(stmt, 1), session->lang_pair);
+    session->version = sqlite3_column_int64(stmt, 2);
+    session->updated_ms = sqlite3_column_int64(stmt, 3);
     sqlite3_reset(stmt);
     return true;
+}
+
+/* The meta row. */
+
+void journal_shift_waits(struct journal *journal, int64_t ms)
+{
+    journal->wait_shift_ms += ms;
+    journal->meta_changed = true;
+    journal->writing = true;
+}
+
+void journal_floor(struct journal *journal, uint64_t floor)
+{
+    journal->meta_changed |= floor != journal->floor;
+    journal->floor = floor;
 }

@@ -54,7 +54,7 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
     op->u.put.duplicate = true;
     if (!entry->answered && !job_state_final(entry->head.state)) {
         entry->answered = true;
-        journal_job_answered(ledger->journal, key.job);
+        journal_job_step(ledger->journal, entry);
     }
     return true;
 }

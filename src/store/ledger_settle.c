@@ -232,12 +232,10 @@ static void become_final(struct ledger *ledger, struct entry *entry, const struc
     head->ended_ms = now_ms;
     if (head->lease == LEASE_NONE)
         head->due_ms = 0;
-    if (head->callback == CALLBACK_WANTED) {
+    if (head->callback == CALLBACK_WANTED)
         head->callback = CALLBACK_PENDING;
-        journal_job_callback(ledger->journal, entry);
-    }
     if (verdict->frees_key)
-        journal_job_drop_key(ledger->journal, head->id);
+        journal_job_drop_key(ledger->journal, entry);
 }
 
 static void become_waiting(struct store_op *op, struct entry *entry, int64_t now_ms)
@@ -391,7 +389,7 @@ void ledger_callback_done(struct ledger *ledger, struct store_op *op, int64_t no
     if (entry->head.callback == CALLBACK_PENDING) {
         entry->head.callback = op->u.callback.given_up ? CALLBACK_GIVEN_UP : CALLBACK_SENT;
         entry->head.updated_ms = now_ms;
-        journal_job_callback(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry);
     } else if (entry->head.callback < CALLBACK_PENDING) {
         op->err = ERR_CONFLICT; /* none was asked for, or the job still runs */
     }

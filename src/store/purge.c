@@ -2,6 +2,8 @@
  * too late to be too old. */
 #include "store/purge.h"
 
+#include "store/sessions.h"
+
 #include <assert.h>
 
 void purge_init(struct purge *purge, int64_t retention_ms, int64_t jobs_max)
@@ -12,9 +14,9 @@ void purge_init(struct purge *purge, int64_t retention_ms, int64_t jobs_max)
     purge->sessions_max = jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX;
 }
 
-static bool too_many(const struct purge *purge, const struct journal *journal, size_t active)
+static bool too_many(const struct purge *purge, const struct tables *tables, size_t active)
 {
-    return purge->jobs_max && journal->row_count - (int64_t)active > purge->jobs_max;
+    return purge->jobs_max && tables->row_count - (int64_t)active > purge->jobs_max;
 }
 
 static bool too_old(const struct purge *purge, int64_t at_ms, int64_t now_ms)
@@ -28,17 +30,17 @@ static void end_round(struct purge *purge, int64_t look_ms)
     purge->look_ms = look_ms;
 }
 
-static bool purge_jobs(struct purge *purge, struct journal *journal, size_t active, int64_t now_ms,
+static bool purge_jobs(struct purge *purge, struct tables *tables, size_t active, int64_t now_ms,
                        int64_t budget)
 {
-    struct journal_old old;
+    struct tables_old old;
 
     while (budget-- > 0) {
-        bool crowded = too_many(purge, journal, active);
+        bool crowded = too_many(purge, tables, active);
 
         if (!crowded && (!purge->retention_ms || now_ms < purge->look_ms))
             return false;
-        if (!journal_job_oldest(journal, purge->at, &old)) {
+        if (!tables_job_oldest(tables, purge->at, &old)) {
             /* All others are active or wait for a callback: look again later. */
             end_round(purge, now_ms + 1000);
             return false;
@@ -48,40 +50,39 @@ static bool purge_jobs(struct purge *purge, struct journal *journal, size_t acti
             return false;
         }
         if (old.finished && (crowded || too_old(purge, old.updated_ms, now_ms)))
-            journal_job_del(journal, &old);
+            tables_job_del(tables, &old);
         purge->at = old.id;
     }
     return true;
 }
 
-static bool purge_sessions(struct purge *purge, struct journal *journal, int64_t now_ms,
+static bool purge_sessions(struct purge *purge, struct tables *tables, int64_t now_ms,
                            int64_t budget)
 {
     int64_t seq;
     int64_t updated_ms;
 
     while (budget-- > 0) {
-        if (now_ms < purge->session_look_ms ||
-            !journal_session_oldest(journal, &seq, &updated_ms)) {
+        if (now_ms < purge->session_look_ms || !tables_session_oldest(tables, &seq, &updated_ms)) {
             purge->session_look_ms =
                 now_ms < purge->session_look_ms ? purge->session_look_ms : now_ms + 1000;
             return false;
         }
-        bool crowded = purge->jobs_max && journal->session_max - seq >= purge->sessions_max;
+        bool crowded = purge->jobs_max && tables->session_max - seq >= purge->sessions_max;
         if (!crowded && !too_old(purge, updated_ms, now_ms)) {
             purge->session_look_ms = now_ms + 1000;
             return false;
         }
-        journal_session_del(journal, seq);
+        tables_session_del(tables, seq);
     }
     return true;
 }
 
-bool purge_step(struct purge *purge, struct journal *journal, size_t active, int64_t now_ms,
+bool purge_step(struct purge *purge, struct tables *tables, size_t active, int64_t now_ms,
                 int64_t budget)
 {
-    bool more = purge_jobs(purge, journal, active, now_ms, budget);
+    bool more = purge_jobs(purge, tables, active, now_ms, budget);
 
     assert(budget > 0);
-    return purge_sessions(purge, journal, now_ms, budget) || more;
+    return purge_sessions(purge, tables, now_ms, budget) || more;
 }

@@ -3,7 +3,7 @@
 #ifndef STORE_PURGE_H
 #define STORE_PURGE_H
 
-#include "store/journal.h"
+#include "store/tables.h"
 
 struct purge {
     int64_t retention_ms; /* 0 = any age */
@@ -15,9 +15,9 @@ struct purge {
 };
 
 void purge_init(struct purge *purge, int64_t retention_ms, int64_t jobs_max);
-/* Looks at up to `budget` rows, inside the journal's transaction. `active` of the rows are no
+/* Looks at up to `budget` rows, inside the transaction of the tables. `active` of the rows are no
  * concern of ours. True: there is more to do. */
-bool purge_step(struct purge *purge, struct journal *journal, size_t active, int64_t now_ms,
+bool purge_step(struct purge *purge, struct tables *tables, size_t active, int64_t now_ms,
                 int64_t budget);
 
 #endif

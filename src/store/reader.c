@@ -1,8 +1,9 @@
-/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS, straight from the file. */
+/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db, and over it what it lacks. */
 #include "store/reader.h"
 
 #include "base/json.h"
 #include "store/jobrow.h"
+#include "store/memtable.h"
 
 #include <assert.h>
 
@@ -11,7 +12,7 @@ static const char *const texts[READER_SQL_COUNT] = {
     [READ_JOBS] = "SELECT " JOBROW_RECORD " FROM job WHERE id < ?1 AND id >= ?2 ORDER BY id DESC",
     [READ_FLOOR] = "SELECT floor FROM meta",
     [READ_CALLBACKS] = "SELECT " JOBROW_RECORD " FROM job WHERE callback = 2 AND id > ?1"
-                       " ORDER BY id LIMIT ?2",
+                       " AND id <= ?2 ORDER BY id",
     /* Bracketed: clang takes two literals at the end of a table for a forgotten comma. */
     [READ_SESSION] = ("SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
                       " WHERE id = ?1"),
@@ -84,22 +85,49 @@ void reader_run(struct reader *reader, struct store_op *op)
     reader_close(reader, true);
 }
 
-static bool job_get(struct reader *reader, struct store_op *op)
+/* The row of store.db that `stmt` stands on, and over it what is newer. */
+static bool complete(sqlite3_stmt *stmt, const struct memread_row *row, struct arena *arena,
+                     struct store_record *ret_record)
+{
+    if (!jobrow_record(stmt, arena, ret_record))
+        return false;
+    if (!row)
+        return true;
+    ret_record->head = row->record->head;
+    ret_record->history = row->record->history;
+    if (row->has_result)
+        ret_record->result = row->record->result;
+    return true;
+}
+
+/* One job by its id. False: the file failed; ERR_NOT_FOUND: it has no such row. */
+static bool look_up(struct reader *reader, uint64_t id, const struct memread *recent,
+                    const struct memread_row *row, struct arena *arena,
+                    struct store_record *ret_record, enum err *ret_err)
 {
     sqlite3_stmt *stmt = reader->sql[READ_JOB];
     int code;
-    bool ok = true;
+    bool ok;
 
-    sqlite3_bind_int64(stmt, 1, (int64_t)op->job);
+    sqlite3_bind_int64(stmt, 1, (int64_t)id);
+    sqlite3_bind_int64(stmt, JOBROW_SHIFT, recent->wait_shift_ms);
     code = sqlite3_step(stmt);
-    if (code == SQLITE_ROW && jobrow_record(stmt, op->arena, &op->record))
-        op->head = op->record.head;
-    else if (code == SQLITE_DONE)
-        op->err = ERR_NOT_FOUND;
-    else
-        ok = fail(reader, "read a job");
+    *ret_err = code == SQLITE_DONE ? ERR_NOT_FOUND : ERR_OK;
+    ok = code == SQLITE_DONE || (code == SQLITE_ROW && complete(stmt, row, arena, ret_record)) ||
+         fail(reader, "read a job");
     sqlite3_reset(stmt);
     return ok;
+}
+
+static bool job_get(struct reader *reader, struct store_op *op)
+{
+    const struct memread_row *row = op->recent->count ? op->recent->rows : NULL;
+
+    if (!look_up(reader, op->job, op->recent, row, op->arena, &op->record, &op->err))
+        return false;
+    if (!op->err)
+        op->head = op->record.head;
+    return true;
 }
 
 static bool text_fits(const struct json *spec, const char *name, struct str want,
@@ -109,13 +137,13 @@ static bool text_fits(const struct json *spec, const char *name, struct str want
 }
 
 /* Type and session are said in the spec; it is looked at only when one of them is asked for. */
-static bool spec_fits(sqlite3_stmt *stmt, const struct store_op *op)
+static bool spec_fits(struct str text, const struct store_op *op)
 {
     struct arena arena = {0};
     const struct json *spec;
     bool fits = !op->u.list.type.at && !op->u.list.session.at;
 
-    if (!fits && !json_parse(jobrow_text(stmt, JOBROW_SPEC), &arena, &spec, NULL))
+    if (!fits && !json_parse(text, &arena, &spec, NULL))
         fits = text_fits(spec, "type", op->u.list.type, &arena) &&
                text_fits(spec, "session_id", op->u.list.session, &arena);
     arena_free(&arena);
@@ -131,13 +159,14 @@ static bool fits(sqlite3_stmt *stmt, const struct store_op *op)
         return false;
     if (op->u.list.node_id.at && !str_eq(jobrow_text(stmt, JOBROW_NODE), op->u.list.node_id))
         return false;
-    if (op->u.list.type.at && type.at && !str_eq(type, op->u.list.type))
+    if (!namespace_lists(op->u.list.namespace, type) ||
+        (op->u.list.type.at && type.at && !str_eq(type, op->u.list.type)))
         return false; /* without a look into the spec */
-    return spec_fits(stmt, op);
+    return spec_fits(jobrow_text(stmt, JOBROW_SPEC), op);
 }
 
 /* Where a list may stop looking: jobs that still run are never below the floor. */
-static bool get_floor(struct reader *reader, unsigned states, int64_t *ret_floor)
+static bool get_floor(struct reader *reader, unsigned states, uint64_t *ret_floor)
 {
     const unsigned final = 1u << JOB_DONE | 1u << JOB_FAILED;
     sqlite3_stmt *stmt = reader->sql[READ_FLOOR];
@@ -148,58 +177,123 @@ static bool get_floor(struct reader *reader, unsigned states, int64_t *ret_floor
         return true;
     ok = sqlite3_step(stmt) == SQLITE_ROW || fail(reader, "read the meta row");
     if (ok)
-        *ret_floor = sqlite3_column_int64(stmt, 0);
+        *ret_floor = (uint64_t)sqlite3_column_int64(stmt, 0);
     sqlite3_reset(stmt);
     return ok;
 }
 
-/* Rows into op->u.list until the page is full, the end is reached, or enough were looked at. */
-static bool collect(struct reader *reader, struct store_op *op, sqlite3_stmt *stmt)
+/* Two lists in the same order that are read as one: the rows of store.db and the newer ones. */
+struct merge {
+    sqlite3_stmt *stmt;
+    int code;         /* of its last step */
+    uint64_t file_id; /* of the row it stands on */
+    const struct memread *recent;
+    size_t at; /* of the next newer row */
+    bool ascending;
+};
+
+static void step_file(struct merge *merge)
+{
+    merge->code = sqlite3_step(merge->stmt);
+    if (merge->code == SQLITE_ROW)
+        merge->file_id = (uint64_t)sqlite3_column_int64(merge->stmt, 0);
+}
+
+/* The newer row that comes before what store.db has next, or is of the same job; else NULL. */
+static const struct memread_row *newer_row(const struct merge *merge)
+{
+    const struct memread_row *row = &merge->recent->rows[merge->at];
+
+    if (merge->at == merge->recent->count)
+        return NULL;
+    if (merge->code != SQLITE_ROW || row->id == merge->file_id)
+        return row;
+    return (row->id < merge->file_id) == merge->ascending ? row : NULL;
+}
+
+/* The next job into *ret_record, if it fits. False: the file failed. */
+static bool take_next(struct reader *reader, struct merge *merge, struct store_op *op,
+                      struct store_record *ret_record, uint64_t *ret_id, bool *ret_fits)
+{
+    const struct memread_row *row = newer_row(merge);
+    bool of_file = !row || (merge->code == SQLITE_ROW && merge->file_id == row->id);
+    enum err err = ERR_OK;
+    bool ok = true;
+
+    *ret_id = row ? row->id : merge->file_id;
+    *ret_fits = false;
+    if (!row) {
+        *ret_fits = fits(merge->stmt, op);
+        ok = !*ret_fits || complete(merge->stmt, NULL, op->arena, ret_record);
+    } else if (row->record) { /* else it is of another state by now */
+        if (row->whole)
+            *ret_record = *row->record;
+        else if (of_file)
+            ok = complete(merge->stmt, row, op->arena, ret_record);
+        else /* the state that store.db knows is not asked for; or it was purged */
+            ok = look_up(reader, row->id, merge->recent, row, op->arena, ret_record, &err);
+        *ret_fits = ok && !err && spec_fits(ret_record->spec, op);
+    }
+    merge->at += row != NULL;
+    if (of_file)
+        step_file(merge);
+    return ok;
+}
+
+/* Jobs into op->u.list until the page is full, the end is reached, or enough were looked at. */
+static bool collect(struct reader *reader, struct store_op *op, struct merge *merge)
 {
     size_t scanned = 0;
     size_t count = 0;
     uint64_t last = 0;
-    int code = SQLITE_ROW;
+    bool ok = true;
 
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
-    while (count < op->u.list.max && scanned < READER_SCAN_MAX &&
-           (code = sqlite3_step(stmt)) == SQLITE_ROW) {
+    op->u.list.bytes = 0;
+    step_file(merge);
+    while (ok && !store_list_full(op, count) && scanned < READER_SCAN_MAX &&
+           (merge->code == SQLITE_ROW || newer_row(merge))) {
+        bool fits;
+
         scanned++;
-        last = (uint64_t)sqlite3_column_int64(stmt, 0);
-        if (!fits(stmt, op))
-            continue;
-        if (!jobrow_record(stmt, op->arena, &op->u.list.items[count++])) {
-            code = SQLITE_CORRUPT;
-            break;
-        }
+        ok = take_next(reader, merge, op, &op->u.list.items[count], &last, &fits);
+        if (ok && fits)
+            op->u.list.bytes += store_record_bytes(&op->u.list.items[count++]);
     }
-    sqlite3_reset(stmt);
-    if (code != SQLITE_ROW && code != SQLITE_DONE)
-        return fail(reader, "list jobs");
+    if (merge->code != SQLITE_ROW && merge->code != SQLITE_DONE)
+        ok = false;
     op->u.list.count = count;
-    op->u.list.next = code == SQLITE_DONE ? 0 : last;
-    return true;
+    op->u.list.next = merge->code == SQLITE_ROW || newer_row(merge) ? last : op->recent->end;
+    if (!ok)
+        fail(reader, "list jobs");
+    sqlite3_reset(merge->stmt);
+    return ok;
 }
 
 static bool job_list(struct reader *reader, struct store_op *op)
 {
-    sqlite3_stmt *stmt = reader->sql[READ_JOBS];
-    int64_t floor;
+    struct merge merge = {.stmt = reader->sql[READ_JOBS], .recent = op->recent};
+    uint64_t floor;
 
     if (!get_floor(reader, op->u.list.states, &floor))
         return false;
-    sqlite3_bind_int64(stmt, 1, op->u.list.before ? (int64_t)op->u.list.before : INT64_MAX);
-    sqlite3_bind_int64(stmt, 2, floor);
-    return collect(reader, op, stmt);
+    if (op->recent->end > floor)
+        floor = op->recent->end;
+    sqlite3_bind_int64(merge.stmt, 1, op->u.list.before ? (int64_t)op->u.list.before : INT64_MAX);
+    sqlite3_bind_int64(merge.stmt, 2, (int64_t)floor);
+    sqlite3_bind_int64(merge.stmt, JOBROW_SHIFT, op->recent->wait_shift_ms);
+    return collect(reader, op, &merge);
 }
 
 static bool callbacks(struct reader *reader, struct store_op *op)
 {
-    sqlite3_stmt *stmt = reader->sql[READ_CALLBACKS];
+    struct merge merge = {
+        .stmt = reader->sql[READ_CALLBACKS], .recent = op->recent, .ascending = true};
 
-    sqlite3_bind_int64(stmt, 1, (int64_t)op->u.list.after);
-    sqlite3_bind_int64(stmt, 2, (int64_t)op->u.list.max);
-    return collect(reader, op, stmt);
+    sqlite3_bind_int64(merge.stmt, 1, (int64_t)op->u.list.after);
+    sqlite3_bind_int64(merge.stmt, 2, op->recent->end ? (int64_t)op->recent->end : INT64_MAX);
+    sqlite3_bind_int64(merge.stmt, JOBROW_SHIFT, op->recent->wait_shift_ms);
+    return collect(reader, op, &merge);
 }
 
 static bool session_get(struct reader *reader, struct store_op *op)
@@ -223,14 +317,4 @@ static bool session_get(struct reader *reader, struct store_op *op)
     }
     sqlite3_reset(stmt);
     return ok;
-}
-
-bool reader_checkpoint(struct reader *reader, int *ret_pages, int *ret_copied)
-{
-    if (!ready(reader))
-        return false;
-    if (sqlite3_wal_checkpoint_v2(reader->db, NULL, SQLITE_CHECKPOINT_PASSIVE, ret_pages,
-                                  ret_copied) == SQLITE_OK)
-        return true;
-    return fail(reader, "checkpoint");
 }

@@ -1,6 +1,6 @@
-/* The reading side: verbs that need no memory of ours and change nothing. It has a connection of
- * its own and runs on the helper thread; everything that was ever answered is committed, so it sees
- * it. */
+/* The reading side: verbs that change nothing. It has a connection of its own to store.db and runs
+ * on the helper thread. What store.db lacked when the read came, the store thread has put into
+ * op->recent; the answer is made of both. */
 #ifndef STORE_READER_H
 #define STORE_READER_H
 
@@ -27,8 +27,5 @@ bool reader_answers(enum store_verb verb); /* else it is for the ledger */
 void reader_init(struct reader *reader, const struct storefile *file);
 void reader_close(struct reader *reader, bool after_fault);
 void reader_run(struct reader *reader, struct store_op *op);
-/* Copies as much of the WAL as nobody needs any more; how many pages it has and how many of them
- * were copied. */
-bool reader_checkpoint(struct reader *reader, int *ret_pages, int *ret_copied);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum {
     PAGE = 64,        /* jobs that are read at once */
-    LANE_PAGE = 8,    /* likewise, while it is not known how large those of a lane are */
+    FIRST_PAGE = 8,   /* likewise, while it is not known how large they are */
     SPANS_MAX = 32,   /* and lists */
     SCAN_MAX = 4096,  /* jobs one list looks at */
     STEPS_MAX = 256,  /* in so many steps */
@@ -267,7 +267,8 @@ static bool fits(const struct store_op *op, redisReply *const *fields)
         return false;
     if (op->u.list.node_id.at && !str_is(op->u.list.node_id, head.node))
         return false;
-    if (op->u.list.type.at && *head.type && !str_is(op->u.list.type, head.type))
+    if (!namespace_lists(op->u.list.namespace, str_of(head.type)) ||
+        (op->u.list.type.at && *head.type && !str_is(op->u.list.type, head.type)))
         return false;
     return spec_fits(redis_text(fields[1]), op);
 }
@@ -291,27 +292,45 @@ static void ids_add(struct redis_read *read, struct ids *ids, const char *id)
     ids->at[ids->count++][JOB_ID_TEXT] = '\0';
 }
 
+/* How many are read at once when only so many bytes are wanted: first a few, then as many as there
+ * is room for by what those had. */
+static size_t page_size(size_t bytes_max, size_t bytes, size_t looked, size_t looked_bytes)
+{
+    size_t left = bytes_max > bytes ? bytes_max - bytes : 0;
+    size_t page = !bytes_max ? PAGE : !looked ? FIRST_PAGE : left / (looked_bytes / looked + 1);
+
+    return page < 1 ? 1 : page < PAGE ? page : PAGE;
+}
+
 /* A part of a list: ids in order, all looked at unless the page is full before. */
 static bool take_ids(struct redis_read *read, const struct ids *list, size_t *ret_looked_at)
 {
     struct store_op *op = read->op;
     size_t at = 0;
 
-    while (at < list->count && op->u.list.count < op->u.list.max) {
+    while (at < list->count && !store_list_full(op, op->u.list.count)) {
         const char *ids[PAGE];
         struct page page;
         size_t count = 0;
+        size_t most = page_size(op->u.list.bytes_max, op->u.list.bytes, read->jobs, read->bytes);
 
-        while (at + count < list->count && count < PAGE) {
+        while (at + count < list->count && count < most) {
             ids[count] = list->at[at + count];
             count++;
         }
         if (!get_jobs(read, ids, count, &page))
             return false;
-        for (size_t i = 0; i < count && op->u.list.count < op->u.list.max; i++, at++)
-            if (fits(op, page.fields[i]) &&
-                read_job(read, ids[i], page.fields[i], &op->u.list.items[op->u.list.count]))
+        for (size_t i = 0; i < count && !store_list_full(op, op->u.list.count); i++, at++) {
+            struct store_record *record = &op->u.list.items[op->u.list.count];
+
+            read->jobs++;
+            for (size_t k = 0; k < FIELDS; k++)
+                read->bytes += redis_text(page.fields[i][k]).len;
+            if (fits(op, page.fields[i]) && read_job(read, ids[i], page.fields[i], record)) {
+                op->u.list.bytes += store_record_bytes(record);
                 op->u.list.count++;
+            }
+        }
         page_free(&page);
     }
     *ret_looked_at = at;
@@ -505,10 +524,12 @@ static bool job_list(struct redis_read *read)
 
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
     op->u.list.count = 0;
+    op->u.list.bytes = 0;
     op->u.list.next = 0;
     walk_begin(&walk, op->u.list.before);
-    for (int i = 0; !walk.over && i < STEPS_MAX && walk.scanned < SCAN_MAX &&
-                    op->u.list.count < op->u.list.max && (i == 0 || clock_mono_ms() < enough_ms);
+    for (int i = 0;
+         !walk.over && i < STEPS_MAX && walk.scanned < SCAN_MAX &&
+         !store_list_full(op, op->u.list.count) && (i == 0 || clock_mono_ms() < enough_ms);
          i++)
         if (!walk_step(read, &walk))
             return false;
@@ -535,6 +556,7 @@ static bool callbacks(struct redis_read *read)
     snprintf(max, sizeof max, "%zu", op->u.list.max);
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
     op->u.list.count = 0;
+    op->u.list.bytes = 0;
     op->u.list.next = 0;
     reply =
         redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list callbacks");
@@ -785,15 +807,6 @@ static bool get_lane(struct redis_read *read, struct ids *ids)
     return ok;
 }
 
-/* How many are read at once: first a few, then as many as there is room for by what those have. */
-static size_t lane_page(const struct store_op *op, size_t looked, size_t bytes)
-{
-    size_t left = op->u.lane.bytes_max > bytes ? op->u.lane.bytes_max - bytes : 0;
-    size_t page = !op->u.lane.bytes_max ? PAGE : !looked ? LANE_PAGE : left / (bytes / looked + 1);
-
-    return page < 1 ? 1 : page < PAGE ? page : PAGE;
-}
-
 /* What has been read since is taken; false: there is no room for more. */
 static bool lane_cut(struct store_op *op, size_t from, size_t *bytes)
 {
@@ -819,7 +832,8 @@ static bool lane(struct redis_read *read)
     op->u.lane.items = arena_array(op->arena, struct store_record, list.count);
     for (size_t at = 0, count; at < list.count; at += count) {
         const char *ids[PAGE];
-        size_t page = lane_page(op, at, bytes), before = op->u.lane.count;
+        size_t page = page_size(op->u.lane.bytes_max, bytes, at, bytes);
+        size_t before = op->u.lane.count;
 
         for (count = 0; at + count < list.count && count < page; count++)
             ids[count] = list.at[at + count];

@@ -13,6 +13,7 @@ struct redis_read {
     int64_t timeout_ms; /* of each answer of Redis; as long as they come, a list may go on */
     int64_t offset_ms;  /* of the store's time before its steady clock, as last heard */
     struct arena arena; /* until the answer is complete */
+    size_t jobs, bytes; /* a list has looked at so far, also those it does not tell */
 };
 
 bool redis_read_answers(enum store_verb verb);

@@ -45,7 +45,7 @@ static struct str put_text(char **at, struct str text)
     return copy;
 }
 
-static void keep(struct sessions *sessions, const struct journal_session *from, int64_t written_ms)
+static void keep(struct sessions *sessions, const struct change_session *from, int64_t written_ms)
 {
     size_t bytes = from->id.len + from->pool.len + from->lang_pair.len;
     struct session *session = mem_alloc(sizeof *session + bytes);
@@ -65,7 +65,7 @@ static void keep(struct sessions *sessions, const struct journal_session *from, 
 void sessions_note(struct sessions *sessions, struct journal *journal, struct str id,
                    struct str pool, struct str lang_pair, int64_t now_ms, int64_t refresh_ms)
 {
-    struct journal_session session = {.id = id, .pool = pool, .lang_pair = lang_pair};
+    struct change_session session = {.id = id, .pool = pool, .lang_pair = lang_pair};
     struct session *known = map_get(&sessions->known, id);
     bool same = known && str_eq(known->pool, pool) && str_eq(known->lang_pair, lang_pair);
 

@@ -18,6 +18,7 @@
 #include "model/breaker.h"
 #include "model/job.h"
 #include "model/lease.h"
+#include "model/namespace.h"
 #include "model/pool.h"
 
 enum {
@@ -129,7 +130,7 @@ struct store_record {
 /* What of it has no bound but that of a request. */
 static inline size_t store_record_bytes(const struct store_record *record)
 {
-    return record->spec.len + record->history.len;
+    return record->spec.len + record->history.len + record->result.len;
 }
 
 /* How a node can be reached, in a shared store: the instance that has its connection. */
@@ -218,6 +219,23 @@ struct store_run {
     bool later;   /* the store's own: it has not come to this one yet */
 };
 
+/* Whose job it is: what they have waiting is counted together. */
+struct store_account {
+    struct str name; /* at == NULL: nobody's, and it is not counted */
+    int64_t bytes;   /* what this job counts for */
+    int64_t jobs_max;
+    int64_t bytes_max;
+};
+
+/* What keeps a job from waiting in a lane, 0 = nothing. How many wait there does not matter to one
+ * that stands there already, nor the others to one that stands in any lane. */
+struct store_bounds {
+    int64_t lane_max;             /* jobs in that lane: ERR_QUEUE_FULL */
+    int64_t all_max;              /* in all lanes: ERR_QUEUES_FULL */
+    struct store_account account; /* ERR_QUOTA_WAITING, ERR_QUOTA_BYTES */
+};
+
+struct memread;
 struct store_op;
 typedef void store_done(struct store_op *op);
 
@@ -366,11 +384,14 @@ struct store_op {
         struct {                               /* JOB_LIST, CALLBACKS */
             unsigned states;                   /* bit per job_state; 0 = all */
             struct str type, session, node_id; /* at == NULL: any */
+            struct str namespace;              /* of its type, likewise */
             uint64_t before; /* cursor: ids smaller than this; 0 = from the newest */
             uint64_t after;  /* CALLBACKS: ids larger than this */
             size_t max;
+            size_t bytes_max; /* JOB_LIST: the record that reaches it is the last; 0: any */
             struct store_record *items; /* answer, in `arena` */
             size_t count;
+            size_t bytes; /* answer: of all items */
             /* Answer: the next `before`; 0 = no more. A page may be short, even empty, with more
              * behind it: one call looks at a bounded number of rows. */
             uint64_t next;
@@ -413,6 +434,7 @@ struct store_op {
         } breaker;
     } u;
 
+    struct memread *recent; /* the embedded store's own: what its file lacks for this read */
     struct arena *arena;    /* where answers that need memory go; required for reads, want_record */
     struct store_head head; /* answer of every verb about a job; id 0 when there is no such job */
     struct store_record
@@ -436,9 +458,18 @@ struct store_status {
     /* How often another server took over. What it answers begins anew: orders may be smaller, and
      * what was acknowledged last may be gone. */
     unsigned moves;
-    bool full; /* Redis is near its maxmemory: new jobs and nodes answer ERR_STORE_FULL */
+    /* New jobs answer ERR_STORE_FULL: Redis is near its maxmemory (nodes, too), or the embedded
+     * store's tables do not follow its journal. */
+    bool full;
     bool deaf; /* a shared store: others are not heard now, what they change has to be looked for */
 };
+
+/* Has a JOB_LIST as much as it may have with `count` items? */
+static inline bool store_list_full(const struct store_op *op, size_t count)
+{
+    return count >= op->u.list.max ||
+           (op->u.list.bytes_max && op->u.list.bytes >= op->u.list.bytes_max);
+}
 
 struct store_config {
     const char *url; /* "embedded:", "redis://host:port/db", see redis_url.h */
@@ -448,6 +479,8 @@ struct store_config {
     int format;                  /* a shared store: the newest to write; 0 = as others can read */
     int64_t retention_ms;        /* finished jobs, and sessions nobody uses; 0 = any age */
     int64_t retention_jobs_max;  /* and no more of them than this; 0 = any number */
+    int64_t journal_bytes_max;   /* the embedded store: of what its tables lack; 0 = 256 MiB */
+    int64_t flush_ms;            /* and how long at most they are behind it; 0 = 500 */
     int64_t in_flight_max;       /* ops under way; more answer ERR_BUSY at once; 0 = 65536 */
     struct lease_terms terms;    /* recovery gives running leases this much; 0 = the defaults */
     int64_t breaker_threshold;   /* failures in a row that open one; 0: no breakers */

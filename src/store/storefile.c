@@ -1,4 +1,5 @@
-/* Opens, locks and migrates store.db. What stands in its tables is journal.c's and reader.c's. */
+/* Opens, locks and migrates store.db and journal.db. What stands in their tables is journal.c's,
+ * tables.c's and reader.c's. */
 #include "store/storefile.h"
 
 #include "base/mem.h"
@@ -53,10 +54,16 @@ static const struct {
      "ALTER TABLE job ADD COLUMN priority INT NOT NULL DEFAULT 0;"
      "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;",
      2},
+    {"ALTER TABLE meta ADD COLUMN journal_seq INT NOT NULL DEFAULT 0;", 2},
 };
 
 /* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
-enum { VERSION_KNOWN = COUNT_OF(migrations), OLDEST_UNIT = 65536 };
+enum {
+    VERSION_KNOWN = COUNT_OF(migrations),
+    OLDEST_UNIT = 65536,
+    JOURNAL_SINCE = 3, /* the first version whose program reads the journal */
+    JOURNAL_KNOWN = 1, /* the version of the journal's own table */
+};
 
 void fault_text(const struct fault *fault, char *to, size_t size)
 {
@@ -68,6 +75,14 @@ void fault_text(const struct fault *fault, char *to, size_t size)
                  "%d): use "
                  "that release, or a back-up from before it",
                  fault->what, fault->sys, VERSION_KNOWN);
+    else if (fault->code == FAULT_DAMAGED)
+        snprintf(to, size, "%s: batch %d of journal.db is not what was written: restore a back-up",
+                 fault->what, fault->sys);
+    else if (fault->code == FAULT_GAP)
+        snprintf(to, size,
+                 "%s: journal.db begins at batch %d, behind what store.db has: they do not belong "
+                 "together",
+                 fault->what, fault->sys);
     else if (fault->sys)
         snprintf(to, size, "%s: %s (%d, %s)", fault->what, sqlite3_errstr(fault->code), fault->code,
                  strerrorname_np(fault->sys) ? strerrorname_np(fault->sys) : "?");
@@ -137,14 +152,17 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
         errno = 0;
     snprintf(path, sizeof path, "%s/store.db", data_dir);
     file->path = strdup(path);
+    snprintf(path, sizeof path, "%s/journal.db", data_dir);
+    file->journal = strdup(path);
     file->lock = lock;
-    assert(file->path);
+    assert(file->path && file->journal);
     return ERR_OK;
 }
 
 void storefile_release(struct storefile *file)
 {
     free(file->path);
+    free(file->journal);
     close(file->lock); /* lets the lock go; the file stays, or two could hold two of them */
 }
 
@@ -180,15 +198,31 @@ static bool use_wal(sqlite3 *db, struct fault *fault)
     return strcmp(mode, "wal") == 0 || set_fault(fault, "turn on WAL", NULL, SQLITE_CANTOPEN);
 }
 
-static bool migrate(sqlite3 *db, struct fault *fault)
+static bool get_version(sqlite3 *db, int *ret_version, int *ret_oldest, struct fault *fault)
 {
     char text[16];
-    int version, oldest;
 
     if (!ask(db, "PRAGMA user_version", text, sizeof text, fault))
         return false;
-    version = atoi(text) % OLDEST_UNIT;
-    oldest = atoi(text) / OLDEST_UNIT;
+    *ret_version = atoi(text) % OLDEST_UNIT;
+    *ret_oldest = atoi(text) / OLDEST_UNIT;
+    return true;
+}
+
+static bool set_version(sqlite3 *db, int version, int oldest, struct fault *fault)
+{
+    char sql[64];
+
+    snprintf(sql, sizeof sql, "PRAGMA user_version = %d", OLDEST_UNIT * oldest + version);
+    return storefile_exec(db, sql, fault);
+}
+
+static bool migrate(sqlite3 *db, struct fault *fault)
+{
+    int version, oldest;
+
+    if (!get_version(db, &version, &oldest, fault))
+        return false;
     if (version > VERSION_KNOWN && (oldest == 0 || oldest > VERSION_KNOWN)) {
         *fault = (struct fault){.what = "open", .code = FAULT_NEWER, .sys = version};
         return false;
@@ -205,9 +239,29 @@ static bool migrate(sqlite3 *db, struct fault *fault)
     return true;
 }
 
-static bool connect(const struct storefile *file, int flags, sqlite3 **ret_db, struct fault *fault)
+/* What the journal has and store.db has not would be lost on a program that does not read it. */
+static bool mark_journaled(sqlite3 *db, struct fault *fault)
 {
-    int code = sqlite3_open_v2(file->path, ret_db, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    int version, oldest;
+
+    return get_version(db, &version, &oldest, fault) &&
+           (oldest >= JOURNAL_SINCE || set_version(db, version, JOURNAL_SINCE, fault));
+}
+
+bool storefile_mark_whole(sqlite3 *db, struct fault *fault)
+{
+    int version, oldest;
+
+    if (!get_version(db, &version, &oldest, fault))
+        return false;
+    /* Of a later version only its own release knows who may read it. */
+    return version != VERSION_KNOWN ||
+           set_version(db, version, migrations[VERSION_KNOWN - 1].oldest, fault);
+}
+
+static bool connect(const char *path, int flags, sqlite3 **ret_db, struct fault *fault)
+{
+    int code = sqlite3_open_v2(path, ret_db, flags | SQLITE_OPEN_NOMUTEX, NULL);
 
     if (code != SQLITE_OK) {
         set_fault(fault, "open", *ret_db, code);
@@ -220,28 +274,26 @@ static bool connect(const struct storefile *file, int flags, sqlite3 **ret_db, s
     return true;
 }
 
-/* All of the WAL goes into the main file. A reader in the way is an error here: nobody reads yet.
- */
-static bool empty_wal(sqlite3 *db, struct fault *fault)
+/* A reader in the way is an error here: nobody reads yet, or not for long. */
+bool storefile_empty_wal(sqlite3 *db, struct fault *fault)
 {
     if (sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK)
         return set_fault(fault, "checkpoint", db, 0);
     return true;
 }
 
+#define WRITER_PRAGMAS                                                                             \
+    "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"        \
+    "PRAGMA cache_size = -65536; PRAGMA trusted_schema = OFF"
+
 bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
 {
     sqlite3 *db;
 
-    if (!connect(file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, fault))
+    if (!connect(file->path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, fault))
         return false;
-    if (!use_wal(db, fault) ||
-        !storefile_exec(db,
-                        "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"
-                        "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -65536;"
-                        "PRAGMA trusted_schema = OFF",
-                        fault) ||
-        !migrate(db, fault) || !empty_wal(db, fault)) {
+    if (!use_wal(db, fault) || !storefile_exec(db, WRITER_PRAGMAS, fault) || !migrate(db, fault) ||
+        !mark_journaled(db, fault)) {
         storefile_disconnect(db, true);
         return false;
     }
@@ -249,12 +301,12 @@ bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, st
     return true;
 }
 
-bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
+static bool connect_reader(const char *path, sqlite3 **ret_db, struct fault *fault)
 {
     sqlite3 *db;
 
     /* Not read-only: it also makes the checkpoints, and those write the main file. */
-    if (!connect(file, SQLITE_OPEN_READWRITE, &db, fault))
+    if (!connect(path, SQLITE_OPEN_READWRITE, &db, fault))
         return false;
     if (!storefile_exec(db,
                         "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"
@@ -267,15 +319,69 @@ bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, st
     return true;
 }
 
+bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
+{
+    return connect_reader(file->path, ret_db, fault);
+}
+
+bool storefile_connect_journal_reader(const struct storefile *file, sqlite3 **ret_db,
+                                      struct fault *fault)
+{
+    return connect_reader(file->journal, ret_db, fault);
+}
+
+static bool make_journal(sqlite3 *db, struct fault *fault)
+{
+    int version, oldest;
+
+    if (!get_version(db, &version, &oldest, fault))
+        return false;
+    if (version > JOURNAL_KNOWN) {
+        *fault = (struct fault){.what = "open the journal", .code = FAULT_NEWER, .sys = version};
+        return false;
+    }
+    return version == JOURNAL_KNOWN ||
+           storefile_exec(db,
+                          "BEGIN IMMEDIATE; CREATE TABLE batch("
+                          " seq INTEGER PRIMARY KEY, sum INT NOT NULL, changes BLOB NOT NULL);"
+                          "PRAGMA user_version = 1; COMMIT",
+                          fault);
+}
+
+bool storefile_connect_journal(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
+{
+    sqlite3 *db;
+
+    if (!connect(file->journal, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, fault))
+        return false;
+    if (!use_wal(db, fault) || !storefile_exec(db, WRITER_PRAGMAS, fault) ||
+        !make_journal(db, fault)) {
+        storefile_disconnect(db, true);
+        return false;
+    }
+    *ret_db = db;
+    return true;
+}
+
+bool storefile_prepare(sqlite3 *db, const char *const *texts, int count, sqlite3_stmt **ret_sql,
+                       struct fault *fault)
+{
+    for (int i = 0; i < count; i++)
+        if (sqlite3_prepare_v3(db, texts[i], -1, SQLITE_PREPARE_PERSISTENT, &ret_sql[i], NULL) !=
+            SQLITE_OK)
+            return set_fault(fault, "prepare a statement", db, 0);
+    return true;
+}
+
 bool storefile_anchor(struct storefile *file, struct fault *fault)
 {
     char rows[16];
     sqlite3 *db;
 
-    if (!storefile_connect_reader(file, &db, fault))
+    if (!storefile_connect_journal_reader(file, &db, fault))
         return false;
     /* The index is opened by the first read; no lock is kept after it. */
-    if (!ask(db, "SELECT count(*) FROM meta", rows, sizeof rows, fault)) {
+    if (!ask(db, "SELECT count(*) FROM sqlite_schema", rows, sizeof rows, fault)) {
         storefile_disconnect(db, true);
         return false;
     }

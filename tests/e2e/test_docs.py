@@ -395,7 +395,8 @@ class Typed(TlsCase):
             self.remember(addr)
 
         self.read("docs/install.md", before={
-            "enable --now": self.unpacked, "cp -a /etc/berth": lambda: (store(""), self.remember(addr)), "--rdb": shared,
+            "enable --now": self.unpacked, "cp -a /etc/berth": lambda: (store(""), self.remember(addr, lib / "berth")),
+            "--rdb": shared,
             "stop berth-server": lambda: self.forget(addr)}, after={
             "ssh root@us": self.arrived, " start berth-server": lambda: self.remembers(addr)})
 
@@ -405,13 +406,15 @@ class Typed(TlsCase):
         self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}")
         return done.stdout
 
-    def remember(self, addr):
+    def remember(self, addr, data_dir=None):
         """Something that a back-up holds: a job, a deployment, a token; then something it does not."""
         path = self.dir / "kept.yaml"
         path.write_text("{id: kept, command: sleep 1000, selector: no=where}")
         self.ask(addr, "deploy", "apply", path)
         self.ask(addr, "node", "register", "n1", "--semantic", "en,zh", "--nmt", "en:zh", "--max", "9")
         self.kept = self.ask(addr, "job", "submit", "--src", "en", "--tgt", "zh", "-o", "name").strip()
+        if data_dir:  # what happened last stands in the journal alone for a moment
+            eventually("store.db has the job", lambda: self.kept in berth("store", "dump", "--data-dir", data_dir).stdout)
 
     def forget(self, addr):
         """What came after the back-up."""

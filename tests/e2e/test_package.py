@@ -1,5 +1,7 @@
 """What an operator installs: files in their places, units, a Debian package, an agent on another machine;
 and what is backed up comes back."""
+import contextlib
+import json
 import os
 import pathlib
 import re
@@ -171,11 +173,15 @@ class BackUp(Case):
         node = Node(server, "n1", allowed_types=["dev"])
         job = self.ok(self.task(server))
         self.ok(node.done(job, result={"answer": 42}))
-        source = sqlite3.connect(f"file:{server.data_dir}/store.db?mode=ro", uri=True)
-        target = sqlite3.connect(self.dir / "store.db.saved")
-        source.backup(target)
-        source.close()
-        target.close()
+
+        def saved():
+            """What happened last stands in the journal alone for a moment."""
+            with contextlib.closing(sqlite3.connect(f"file:{server.data_dir}/store.db?mode=ro", uri=True)) as source, \
+                    contextlib.closing(sqlite3.connect(self.dir / "store.db.saved")) as target:
+                source.backup(target)
+                return target.execute("SELECT count(*) FROM job WHERE result IS NOT NULL").fetchone()[0]
+
+        eventually("the back-up has the job as it ended", saved)
         later = self.ok(self.task(server))
         server.kill()
         self.servers.remove(server)

@@ -314,6 +314,18 @@ static void test_list(void **state)
     assert_int_equal(list(rig, op), 1);
     assert_int_equal(rig->op.u.list.next, 0);
 
+    op = (struct store_op){.u.list.bytes_max = 1}; /* the record that reaches it, and no more */
+    for (uint64_t newest = 5; newest > 0; newest--) {
+        assert_int_equal(list(rig, op), 1);
+        assert_int_equal(rig->op.u.list.items[0].head.id, newest);
+        assert_int_equal(rig->op.u.list.bytes, store_record_bytes(&rig->op.u.list.items[0]));
+        op.u.list.before = rig->op.u.list.next;
+        if (newest > 1) /* behind the last a store may know that there is no more, or not yet */
+            assert_int_equal(op.u.list.before, newest);
+    }
+    op = (struct store_op){.u.list.bytes_max = 1 << 20};
+    assert_int_equal(list(rig, op), 5);
+
     op = (struct store_op){.u.list.states = 1u << JOB_DONE};
     assert_int_equal(list(rig, op), 1);
     op = (struct store_op){.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_NEW};
@@ -326,6 +338,47 @@ static void test_list(void **state)
     assert_int_equal(list(rig, op), 2);
     op = (struct store_op){.u.list.session = STR("s1"), .u.list.type = STR("f2f")};
     assert_int_equal(list(rig, op), 0);
+}
+
+/* A page has those of one namespace only, and goes on where it ended. */
+static void test_list_of_a_namespace(void **state)
+{
+    static const char *const types[] = {"work",     "maps/work",  "ml/work",
+                                        "maps/f2f", "mapss/work", "maps/work"};
+    static const struct {
+        const char *namespace, *type;
+        uint64_t ids[4];
+    } rows[] = {
+        {"maps", NULL, {6, 4, 2}}, {"default", NULL, {1}},        {"ml", NULL, {3}},
+        {"none", NULL, {0}},       {"maps", "maps/work", {6, 2}}, {"maps", "ml/work", {0}},
+    };
+    struct rig *rig = *state;
+    char spec[64];
+
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        struct store_op op = contract_reserve(i + 1, "n3");
+
+        snprintf(spec, sizeof spec, "{\"type\":\"%s\"}", types[i]);
+        op.verb = STORE_PUT;
+        op.u.put.spec = str_of(spec);
+        op.u.put.type = str_of(types[i]);
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        assert_string_equal(op.head.type, types[i]);
+    }
+    contract_reopen(rig);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct store_op op = {.u.list.max = 1};
+        size_t seen = 0;
+
+        op.u.list.namespace = str_of(rows[i].namespace);
+        op.u.list.type = str_of(rows[i].type);
+        do {
+            if (list(rig, op) == 1)
+                assert_int_equal(rig->op.u.list.items[0].head.id, rows[i].ids[seen++]);
+            op.u.list.before = rig->op.u.list.next;
+        } while (op.u.list.before);
+        assert_int_equal(rows[i].ids[seen], 0);
+    }
 }
 
 static size_t pending(struct rig *rig, uint64_t after)
@@ -456,6 +509,7 @@ const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_only_who_reserved_takes_back),
     CONTRACT(test_reasons),
     CONTRACT(test_time_out_bounds_the_lease),
+    CONTRACT(test_list_of_a_namespace),
     CONTRACT(test_long_texts),
     CONTRACT(test_history_is_bounded),
     CONTRACT(test_list),

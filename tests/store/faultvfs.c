@@ -9,6 +9,7 @@
 struct file {
     sqlite3_file base;
     int is_wal;
+    const char *name;
     sqlite3_file *real; /* behind this struct */
 };
 
@@ -19,12 +20,18 @@ static _Atomic int failing[FAULT_KINDS]; /* calls to fail; negative: all */
 static _Atomic int good_first[FAULT_KINDS];
 static _Atomic int hits;
 static _Atomic int syncs;
+static _Atomic(const char *) only = "";
 
-static int fails(enum faultvfs_kind kind)
+static int is_meant(const char *name)
+{
+    return strstr(name ? name : "", atomic_load(&only)) != NULL;
+}
+
+static int fails(enum faultvfs_kind kind, const char *name)
 {
     int left = atomic_load(&failing[kind]);
 
-    if (left == 0)
+    if (left == 0 || !is_meant(name))
         return 0;
     if (atomic_load(&good_first[kind]) > 0) {
         atomic_fetch_sub(&good_first[kind], 1);
@@ -53,9 +60,9 @@ static int vfs_read(sqlite3_file *file, void *to, int len, sqlite3_int64 at)
 
 static int vfs_write(sqlite3_file *file, const void *from, int len, sqlite3_int64 at)
 {
-    if (fails(FAULT_WRITE))
+    if (fails(FAULT_WRITE, ((struct file *)file)->name))
         return SQLITE_IOERR_WRITE;
-    if (fails(FAULT_FULL))
+    if (fails(FAULT_FULL, ((struct file *)file)->name))
         return SQLITE_FULL;
     return real_of(file)->pMethods->xWrite(real_of(file), from, len, at);
 }
@@ -67,8 +74,10 @@ static int vfs_truncate(sqlite3_file *file, sqlite3_int64 size)
 
 static int vfs_sync(sqlite3_file *file, int flags)
 {
-    atomic_fetch_add(&syncs, ((struct file *)file)->is_wal);
-    if (fails(FAULT_SYNC))
+    const struct file *ours = (struct file *)file;
+
+    atomic_fetch_add(&syncs, ours->is_wal && is_meant(ours->name));
+    if (fails(FAULT_SYNC, ((struct file *)file)->name))
         return SQLITE_IOERR_FSYNC;
     return real_of(file)->pMethods->xSync(real_of(file), flags);
 }
@@ -136,8 +145,9 @@ static int vfs_open(sqlite3_vfs *self, const char *name, sqlite3_file *file, int
 
     memset(ours, 0, sizeof *ours);
     ours->real = (sqlite3_file *)(ours + 1);
+    ours->name = name; /* SQLite keeps it as long as the file is open */
     ours->is_wal = (flags & SQLITE_OPEN_WAL) != 0;
-    if (fails(FAULT_OPEN))
+    if (fails(FAULT_OPEN, name))
         return SQLITE_CANTOPEN;
     code = real_vfs->xOpen(real_vfs, name, ours->real, flags, ret_flags);
     if (ours->real->pMethods)
@@ -193,6 +203,11 @@ void faultvfs_clear(void)
     for (int i = 0; i < FAULT_KINDS; i++)
         faultvfs_set((enum faultvfs_kind)i, 0);
     atomic_store(&hits, 0);
+}
+
+void faultvfs_only(const char *part)
+{
+    atomic_store(&only, part);
 }
 
 int faultvfs_hits(void)

@@ -16,8 +16,10 @@ void faultvfs_install(void);
 void faultvfs_set(enum faultvfs_kind kind, int times);
 /* So many calls of the kind go well first, then one fails. */
 void faultvfs_after(enum faultvfs_kind kind, int good);
-void faultvfs_clear(void);
+void faultvfs_clear(void); /* nothing fails; which files are meant stays */
+/* Only files whose name has this in it; "" = all. */
+void faultvfs_only(const char *part);
 int faultvfs_hits(void);  /* failures dealt out since the last clear */
-int faultvfs_syncs(void); /* syncs of a WAL since the start, good or bad */
+int faultvfs_syncs(void); /* syncs of those files' WAL since the start, good or bad */
 
 #endif

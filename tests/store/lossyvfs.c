@@ -24,6 +24,7 @@ struct shared { /* what all who have it open see */
     char name[256];
     struct write *oldest;
     struct write **end;
+    struct file *file; /* one who has it open; NULL: that one closed it */
 };
 
 struct file {
@@ -60,12 +61,15 @@ static int flush(struct file *file, bool in_part)
     return code;
 }
 
-/* Under the lock. The power goes: some of what waits got there, the rest never did. */
-static void maybe_die(struct file *file)
+/* Under the lock. The power goes: of every file some of what waits got there, the rest never did.
+ */
+static void maybe_die(void)
 {
     if (calls_left < 0 || calls_left-- > 0)
         return;
-    flush(file, true);
+    for (int i = 0; i < FILES; i++)
+        if (files[i].file)
+            flush(files[i].file, true);
     _exit(LOSSY_DIED);
 }
 
@@ -77,6 +81,8 @@ static int lossy_close(sqlite3_file *base)
     pthread_mutex_lock(&lock);
     if (file->shared)
         flush(file, false);
+    if (file->shared && file->shared->file == file)
+        file->shared->file = NULL;
     code = file->real->pMethods->xClose(file->real);
     pthread_mutex_unlock(&lock);
     return code;
@@ -133,7 +139,7 @@ static int lossy_write(sqlite3_file *base, const void *from, int len, sqlite3_in
     pthread_mutex_lock(&lock);
     *file->shared->end = write;
     file->shared->end = &write->next;
-    maybe_die(file);
+    maybe_die();
     pthread_mutex_unlock(&lock);
     return SQLITE_OK;
 }
@@ -145,7 +151,7 @@ static int lossy_sync(sqlite3_file *base, int flags)
 
     pthread_mutex_lock(&lock);
     if (file->shared) {
-        maybe_die(file);
+        maybe_die();
         code = flush(file, false);
     }
     pthread_mutex_unlock(&lock);
@@ -158,8 +164,10 @@ static int lossy_truncate(sqlite3_file *base, sqlite3_int64 size)
     int code;
 
     pthread_mutex_lock(&lock);
-    if (file->shared)
+    if (file->shared) {
+        maybe_die();
         flush(file, false);
+    }
     code = file->real->pMethods->xTruncate(file->real, size);
     pthread_mutex_unlock(&lock);
     return code;
@@ -241,7 +249,7 @@ static int lossy_open(sqlite3_vfs *self, const char *name, sqlite3_file *base, i
     code = real_vfs->xOpen(real_vfs, name, file->real, flags, ret_flags);
     pthread_mutex_lock(&lock);
     if (code == SQLITE_OK && flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_WAL))
-        file->shared = shared_of(name);
+        (file->shared = shared_of(name))->file = file;
     pthread_mutex_unlock(&lock);
     if (file->real->pMethods)
         file->base.pMethods = &methods;

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Dies (exit code LOSSY_DIED) at the `calls`-th write or sync after lossyvfs_arm(). */
+/* Dies (exit code LOSSY_DIED) at the `calls`-th write, sync or truncation after lossyvfs_arm(). */
 enum { LOSSY_DIED = 77 };
 void lossyvfs_install(uint64_t seed);
 void lossyvfs_arm(int calls);

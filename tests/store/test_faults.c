@@ -23,6 +23,7 @@ static int setup(void **state)
     struct rig *rig = mem_new(struct rig);
 
     faultvfs_clear();
+    faultvfs_only("journal.db"); /* what a commit waits for */
     rig_init(rig);
     rig_open(rig);
     embedded_check_always(rig->store);
@@ -55,7 +56,13 @@ static void wait_for_mode(struct rig *rig, enum store_mode want)
 
     while (mode(rig) != want && clock_mono_ms() < end_ms)
         sched_yield();
-    assert_string_equal(store_mode_name(mode(rig)), store_mode_name(want));
+    if (mode(rig) != want) {
+        struct store_status status;
+
+        store_status(rig->store, &status);
+        fail_msg("%s, not %s: %s", store_mode_name(status.mode), store_mode_name(want),
+                 status.detail);
+    }
 }
 
 static void wait_for_hits(int want)
@@ -279,24 +286,330 @@ static void test_close_while_down(void **state)
     assert_int_equal(rig_counts(rig, "n1").max, 100000);
 }
 
-/* Somebody outside holds the write lock. */
-static void test_outside_lock(void **state)
+static void change_file(const struct rig *rig, const char *sql, char path[128])
 {
-    struct rig *rig = *state;
+    sqlite3 *db;
+
+    snprintf(path, 128, "%s/store.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* What stands in store.db, as anybody may see it. */
+static int64_t ask(struct rig *rig, const char *sql)
+{
+    char path[128];
+    sqlite3 *db;
+    sqlite3_stmt *stmt;
+    int64_t value = -1;
+
+    snprintf(path, sizeof path, "%s/store.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) == SQLITE_OK &&
+        sqlite3_step(stmt) == SQLITE_ROW)
+        value = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    return value;
+}
+
+static void wait_for_row(struct rig *rig, const char *sql, int64_t want)
+{
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    while (ask(rig, sql) != want && clock_mono_ms() < end_ms)
+        sched_yield();
+    assert_int_equal(ask(rig, sql), want);
+}
+
+/* A lock on store.db, which keeps everything in the journal. */
+static sqlite3 *lock_tables(struct rig *rig)
+{
     char path[128];
     sqlite3 *db;
 
-    some_work(rig);
     snprintf(path, sizeof path, "%s/store.db", rig->dir);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, PATIENCE_MS);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
-    assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_STORE_DOWN); /* while the lock is held */
-    wait_for_mode(rig, STORE_L2_ONLY);
+    return db;
+}
+
+static void unlock_tables(sqlite3 *db)
+{
     assert_int_equal(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
-    wait_for_mode(rig, STORE_NORMAL);
-    assert_work(rig);
+}
+
+/* Somebody outside holds the write lock of store.db: commits go on, and are seen; store.db follows
+ * when it can. */
+static void test_outside_lock(void **state)
+{
+    struct rig *rig = *state;
+    sqlite3 *db;
+
+    some_work(rig);
+    db = lock_tables(rig);
     assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_OK);
+    assert_int_equal(mode(rig), STORE_NORMAL);
+    assert_int_equal(rig_get(rig, 5), ERR_OK);
+    assert_int_equal(ask(rig, "SELECT count(*) FROM job WHERE id = 5"), 0);
+    unlock_tables(db);
+    wait_for_row(rig, "SELECT count(*) FROM job WHERE id = 5", 1);
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 5, 1, "n1", NULL), ERR_OK);
+    assert_work(rig);
+}
+
+/* Store.db fails at this call or that: nobody notices but who looks into the status. */
+static void tables_fail_anywhere(void **state, enum faultvfs_kind kind, int calls)
+{
+    struct rig *rig = *state;
+    uint64_t job = 100;
+    char sql[80];
+
+    rig_close(rig);
+    rig->config.flush_ms = 1;
+    rig_open(rig);
+    faultvfs_only("store.db");
+    for (int good = 0; good < calls; good++, job++) {
+        faultvfs_clear();
+        faultvfs_after(kind, good);
+        for (int i = 0; faultvfs_hits() == 0 && i < 1000; i++, job++) {
+            assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+            snprintf(sql, sizeof sql, "SELECT lease FROM job WHERE id = %d", (int)job);
+            wait_for_row(rig, sql, LEASE_RESERVED);
+            assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
+        }
+        assert_int_equal(faultvfs_hits(), 1);
+        assert_int_equal(mode(rig), STORE_NORMAL);
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM job WHERE state = %d", JOB_DONE);
+        wait_for_row(rig, sql, (int64_t)job - 100 - good);
+    }
+    rig_close(rig);
+    rig_open(rig);
+    assert_int_equal(rig_get(rig, 100), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
+}
+
+static void test_tables_write_fails_anywhere(void **state)
+{
+    tables_fail_anywhere(state, FAULT_WRITE, 12);
+}
+
+static void test_tables_sync_fails_anywhere(void **state)
+{
+    tables_fail_anywhere(state, FAULT_SYNC, 3);
+}
+
+static void test_tables_full_anywhere(void **state)
+{
+    tables_fail_anywhere(state, FAULT_FULL, 12);
+}
+
+/* Either file fails at this call or that, in a life from opening to closing: what was accepted is
+ * there, and of what was refused nothing. */
+static void life_fails_anywhere(void **state, enum faultvfs_kind kind, int calls)
+{
+    enum { LIFE = 12 };
+    struct rig *rig = *state;
+    uint64_t job = 1000;
+
+    rig->config.flush_ms = 1;
+    faultvfs_only("");
+    for (int good = 0; good < calls; good++) {
+        struct problem why = {0};
+        enum err errs[LIFE];
+        uint64_t first = job;
+
+        rig_close(rig);
+        faultvfs_after(kind, good);
+        while (store_open(&rig->config, &rig->store, &why))
+            assert_true(faultvfs_hits() > 0);
+        embedded_check_always(rig->store);
+        for (int i = 0; i < LIFE; i++, job++) {
+            wait_for_mode(rig, STORE_NORMAL);
+            errs[i] = rig_reserve(rig, job, 1, "n1");
+            if (!errs[i] && i % 2)
+                rig_finish(rig, STORE_DONE, job, 1, "n1", NULL);
+        }
+        wait_for_mode(rig, STORE_NORMAL);
+        rig_close(rig);
+        faultvfs_clear();
+        rig_open(rig);
+        for (int i = 0; i < LIFE; i++) {
+            enum err err = rig_get(rig, first + (uint64_t)i);
+
+            if (!errs[i])
+                assert_int_equal(err, ERR_OK);
+            else if (errs[i] == ERR_STORE_DOWN)
+                assert_int_equal(err, ERR_NOT_FOUND);
+        }
+        arena_reset(&rig->arena);
+    }
+}
+
+static void test_life_write_fails_anywhere(void **state)
+{
+    life_fails_anywhere(state, FAULT_WRITE, 60);
+}
+
+static void test_life_full_anywhere(void **state)
+{
+    life_fails_anywhere(state, FAULT_FULL, 60);
+}
+
+static void test_life_sync_fails_anywhere(void **state)
+{
+    life_fails_anywhere(state, FAULT_SYNC, 30);
+}
+
+static bool is_full(struct rig *rig)
+{
+    struct store_status status;
+
+    store_status(rig->store, &status);
+    return status.full;
+}
+
+/* Store.db cannot follow: at the bound nothing new is taken, with the reason; what there is goes on
+ * for a while; and all of it comes back by itself. */
+static void test_tables_stay_full(void **state)
+{
+    enum { MAX = 256 << 10 };
+    struct rig *rig = *state;
+    struct store_status status;
+    uint64_t job = 1;
+    int changes = 0;
+    enum err err;
+    int64_t end_ms;
+
+    rig_close(rig);
+    rig->config.journal_bytes_max = MAX;
+    rig_open(rig);
+    faultvfs_only("store.db");
+    faultvfs_set(FAULT_FULL, -1);
+    while (!(err = rig_reserve(rig, job, 1, "n1")))
+        assert_true(++job < MAX);
+    assert_int_equal(err, ERR_STORE_FULL);
+    wait_for_hits(1);
+    assert_true(is_full(rig));
+    assert_int_equal(mode(rig), STORE_NORMAL);
+    end_ms = clock_mono_ms() + PATIENCE_MS; /* the failure comes first, then it is noted */
+    do
+        store_status(rig->store, &status);
+    while (!strstr(status.detail, "full") && clock_mono_ms() < end_ms);
+    assert_non_null(strstr(status.detail, "full"));
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_get(rig, job - 1), ERR_OK);
+    assert_int_equal(rig_get(rig, job), ERR_NOT_FOUND);
+    /* Twice as much is the end of that, too. */
+    do
+        err = rig_node(rig, "n2", ++changes, NODE_READY);
+    while (!err && changes < MAX);
+    assert_int_equal(err, ERR_STORE_FULL);
+    faultvfs_clear();
+    end_ms = clock_mono_ms() + PATIENCE_MS;
+    while (is_full(rig) && clock_mono_ms() < end_ms)
+        sched_yield();
+    assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, (int)job - 1);
+    rig_close(rig);
+    assert_int_equal(ask(rig, "SELECT count(*) FROM job"), (int64_t)job);
+    rig_open(rig);
+    assert_int_equal(rig_counts(rig, "n1").reserved, (int)job - 1);
+    assert_int_equal(rig_counts(rig, "n1").running, 1);
+}
+
+/* What a process left that ended without a word, with nothing of it in store.db. */
+static void leave_a_journal(struct rig *rig)
+{
+    pid_t child;
+    int status;
+
+    rig_close(rig);
+    child = fork();
+    if (child == 0) {
+        rig_open(rig);
+        lock_tables(rig);
+        for (uint64_t job = 30; job < 34; job++)
+            rig_reserve(rig, job, 1, "n1");
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+static void change_journal(struct rig *rig, const char *sql)
+{
+    char path[128];
+    sqlite3 *db;
+
+    snprintf(path, sizeof path, "%s/journal.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static void assert_refused(struct rig *rig, const char *word)
+{
+    struct problem why = {0};
+
+    assert_int_not_equal(store_open(&rig->config, &rig->store, &why), ERR_OK);
+    assert_non_null(strstr(why.detail, word));
+    rig->store = NULL;
+}
+
+/* A bit of the journal flips, a batch is missing, or a later release wrote it: it is named, and
+ * nothing of it is taken for true. */
+static void test_a_journal_that_is_not_ours(void **state)
+{
+    struct rig *rig = *state;
+
+    leave_a_journal(rig);
+    change_journal(rig, "CREATE TABLE saved AS SELECT * FROM batch");
+    change_journal(rig, "UPDATE batch SET changes = substr(changes, 1, length(changes) - 1) || "
+                        "x'77' WHERE seq = (SELECT max(seq) FROM batch)");
+    assert_refused(rig, "is not what was written");
+    change_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
+                        "DELETE FROM batch WHERE seq = (SELECT max(seq) - 1 FROM batch)");
+    assert_refused(rig, "do not belong together");
+    change_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
+                        "PRAGMA user_version = 999");
+    assert_refused(rig, "newer berth");
+    change_journal(rig, "PRAGMA user_version = 1");
+    rig_open(rig);
+    for (uint64_t job = 30; job < 34; job++)
+        assert_int_equal(rig_get(rig, job), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 4);
+}
+
+/* The release before knows of no journal: store.db is its again after a clean stop, and only
+ * then. */
+static void test_the_release_before(void **state)
+{
+    struct rig *rig = *state;
+    char path[128];
+
+    some_work(rig);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 3);
+    rig_close(rig);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 2);
+    /* What that release then writes is found: the journal has nothing to set against it. */
+    change_file(rig, "UPDATE job SET reason = 'BEFORE' WHERE id = 3", path);
+    rig_open(rig);
+    assert_work(rig);
+    assert_int_equal(rig_get(rig, 3), ERR_OK);
+    assert_string_equal(rig->op.record.head.reason, "BEFORE");
+    rig_close(rig);
+    /* And its own files go on. */
+    change_file(rig, "ALTER TABLE meta DROP COLUMN journal_seq; PRAGMA user_version = 131074",
+                path);
+    rig_open(rig);
+    assert_work(rig);
+    leave_a_journal(rig);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 3);
+    rig_open(rig);
+    assert_int_equal(rig_get(rig, 33), ERR_OK);
 }
 
 /* What changes no row costs no fsync. */
@@ -350,16 +663,6 @@ static void test_directory_in_use(void **state)
     rig_remove_dir(path);
 }
 
-static void change_file(const struct rig *rig, const char *sql, char path[128])
-{
-    sqlite3 *db;
-
-    snprintf(path, 128, "%s/store.db", rig->dir);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 static enum err wait_in_lane(struct rig *rig, uint64_t job)
 {
     rig->op = (struct store_op){.verb = STORE_WAIT, .job = job, .attempt = 1};
@@ -410,6 +713,7 @@ static void test_older_file(void **state)
     change_file(rig,
                 "ALTER TABLE job DROP COLUMN answered; ALTER TABLE job DROP COLUMN lane;"
                 "ALTER TABLE job DROP COLUMN priority; ALTER TABLE meta DROP COLUMN wait_shift_ms;"
+                "ALTER TABLE meta DROP COLUMN journal_seq;"
                 "PRAGMA user_version = 1",
                 path);
     rig_open(rig);
@@ -566,6 +870,15 @@ int main(void)
         TEST(test_open_stays_broken),
         TEST(test_close_while_down),
         TEST(test_outside_lock),
+        TEST(test_tables_write_fails_anywhere),
+        TEST(test_tables_sync_fails_anywhere),
+        TEST(test_tables_full_anywhere),
+        TEST(test_life_write_fails_anywhere),
+        TEST(test_life_full_anywhere),
+        TEST(test_life_sync_fails_anywhere),
+        TEST(test_tables_stay_full),
+        TEST(test_a_journal_that_is_not_ours),
+        TEST(test_the_release_before),
         TEST(test_no_sync_without_a_change),
         TEST(test_directory_in_use),
         TEST(test_a_lane_after_a_failed_commit),

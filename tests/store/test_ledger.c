@@ -2,6 +2,7 @@
 #include "contract.h"
 
 #include "store/dump.h"
+#include "store/flush.h"
 #include "store/journal.h"
 #include "store/ledger.h"
 
@@ -24,6 +25,7 @@ static void load(struct fixture *fixture)
                                    .breaker = breaker_defaults};
 
     assert_true(journal_open(&fixture->journal, &fixture->file));
+    assert_true(journal_settle(&fixture->journal));
     assert_true(ledger_load(&fixture->ledger, &config));
 }
 
@@ -216,8 +218,8 @@ static int64_t take_steps(struct fixture *fixture)
 {
     int64_t steps = 0;
 
-    for (int i = 0; i < JOURNAL_SQL_COUNT; i++)
-        steps += sqlite3_stmt_status(fixture->journal.sql[i], SQLITE_STMTSTATUS_VM_STEP, true);
+    for (int i = 0; i < LOOKUP_COUNT; i++)
+        steps += sqlite3_stmt_status(fixture->journal.lookups[i], SQLITE_STMTSTATUS_VM_STEP, true);
     return steps;
 }
 
@@ -335,10 +337,15 @@ static void test_dump_tells_the_lane(void **state)
     struct fixture *fixture = *state;
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
+    struct flush flush;
+    bool more;
 
     assert_int_equal(put(fixture, 7, UINT64_MAX), ERR_OK);
     assert_int_equal(put(fixture, 8, 0), ERR_OK);
     unload(fixture);
+    flush_init(&flush, &fixture->file, 0, 0);
+    assert_true(flush_step(&flush, 0, fixture->now_ms, 1, &more));
+    flush_close(&flush, false);
     assert_int_equal(dump_embedded(fixture->rig.dir, 10, &w, NULL), ERR_OK);
     buf_char(&text, '\0');
     assert_non_null(strstr(text.at, "\"lane\":\"ffffffffffffffff\",\"priority\":7"));

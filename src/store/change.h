@@ -1,0 +1,80 @@
+/* What a batch changed, as bytes: the record that the journal keeps of it. Each change says how a
+ * row stands afterwards, not what happened to it, so of two changes of the same row the later one
+ * is the truth. */
+#ifndef STORE_CHANGE_H
+#define STORE_CHANGE_H
+
+#include "store/store.h"
+
+/* Values are written: a number that was ever released keeps its meaning. */
+enum change_kind {
+    CHANGE_JOB = 1,
+    CHANGE_NODE = 2,
+    CHANGE_NODE_DEL = 3,
+    CHANGE_BREAKER = 4,
+    CHANGE_BREAKER_DEL = 5,
+    CHANGE_SESSION = 6,
+    CHANGE_META = 7,
+};
+
+/* What a change of a job tells beside its head and its attempts. */
+enum change_part {
+    CHANGE_NEW = 1,         /* there is no row yet: its spec and its key */
+    CHANGE_RESULT = 2,      /* `result`; at == NULL: none */
+    CHANGE_FIRST_NODE = 4,  /* `first_node` */
+    CHANGE_KEY_DROPPED = 8, /* its Idempotency-Key is free again */
+    CHANGE_PARTS = 15,
+};
+
+struct change_job {
+    struct store_head head; /* due_ms of one in a lane: less the meta row's wait_shift_ms */
+    int64_t run_until_ms;
+    bool answered;
+    unsigned parts;      /* enum change_part */
+    struct str attempts; /* at == NULL: none ended yet */
+    struct str spec;
+    struct str idem; /* at == NULL: none */
+    uint64_t fingerprint;
+    struct str first_node;
+    struct str result;
+};
+
+struct change_breaker {
+    struct str node;
+    struct str type;
+    struct breaker breaker;
+    uint64_t probe_job; /* whose lease is the probe; 0: none was out */
+};
+
+struct change_session {
+    struct str id;
+    struct str pool;
+    struct str lang_pair;
+    int64_t version;
+    int64_t updated_ms;
+};
+
+struct change_meta {
+    uint64_t floor; /* no active job has a smaller id */
+    int64_t wait_shift_ms;
+};
+
+struct change {
+    enum change_kind kind;
+    union {
+        struct change_job job;
+        struct store_node node;        /* NODE_DEL: the id alone */
+        struct change_breaker breaker; /* BREAKER_DEL: node and type alone */
+        struct change_session session;
+        struct change_meta meta;
+    } u;
+};
+
+void change_write(struct buf *to, const struct change *change);
+/* Takes the next change from *rest, whose texts it borrows. False: no berth wrote that, or a later
+ * one did. */
+bool change_read(struct str *rest, struct change *ret_change);
+/* A later change of the same job: `into` tells both. */
+void change_job_merge(struct change_job *into, const struct change_job *later);
+
+#endif

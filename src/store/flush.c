@@ -1,0 +1,163 @@
+/* From journal.db into store.db. */
+#include "store/flush.h"
+
+#include "base/mem.h"
+#include "store/batch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { TABLES_WAL_PAGES = 4096 }; /* of 4 KiB: then the WAL of store.db is copied */
+
+void flush_init(struct flush *flush, const struct storefile *file, int64_t retention_ms,
+                int64_t jobs_max)
+{
+    *flush = (struct flush){.file = file};
+    purge_init(&flush->purge, retention_ms, jobs_max);
+}
+
+static void forget(struct flush *flush)
+{
+    idmap_free(&flush->jobs);
+    arena_reset(&flush->arena);
+    flush->job_count = 0;
+    flush->bytes = 0;
+}
+
+void flush_close(struct flush *flush, bool after_fault)
+{
+    sqlite3_finalize(flush->read);
+    flush->read = NULL;
+    storefile_disconnect(flush->journal, after_fault);
+    flush->journal = NULL;
+    if (after_fault && !tables_failed(&flush->tables))
+        flush->tables.fault = flush->fault;
+    tables_close(&flush->tables);
+    forget(flush);
+    arena_free(&flush->arena);
+    free(flush->job_order);
+    flush->job_order = NULL;
+}
+
+static bool fail(struct flush *flush, const char *what)
+{
+    flush->fault = (struct fault){.what = what,
+                                  .code = sqlite3_extended_errcode(flush->journal),
+                                  .sys = sqlite3_system_errno(flush->journal)};
+    return false;
+}
+
+static bool ready(struct flush *flush)
+{
+    if (!flush->tables.db && !tables_open(&flush->tables, flush->file)) {
+        flush->fault = flush->tables.fault;
+        return false;
+    }
+    if (flush->journal)
+        return true;
+    if (!storefile_connect_journal_reader(flush->file, &flush->journal, &flush->fault))
+        return false;
+    if (sqlite3_prepare_v3(flush->journal, BATCH_AFTER, -1, SQLITE_PREPARE_PERSISTENT, &flush->read,
+                           NULL) != SQLITE_OK)
+        return fail(flush, "prepare a statement");
+    if (!flush->job_order)
+        flush->job_order = mem_array(struct change *, FLUSH_JOBS);
+    return true;
+}
+
+static void take_job(struct flush *flush, const struct change *change)
+{
+    struct change *known = idmap_get(&flush->jobs, change->u.job.head.id);
+
+    if (known) {
+        change_job_merge(&known->u.job, &change->u.job);
+        return;
+    }
+    known = arena_raw(&flush->arena, sizeof *known);
+    *known = *change;
+    idmap_put(&flush->jobs, change->u.job.head.id, known);
+    if (flush->job_count >= FLUSH_JOBS && !(flush->job_count & (flush->job_count - 1)))
+        flush->job_order =
+            mem_resize(flush->job_order, 2 * flush->job_count * sizeof *flush->job_order);
+    flush->job_order[flush->job_count++] = known;
+}
+
+static bool take_batch(struct flush *flush, struct batch *batch)
+{
+    struct str rest = arena_str(&flush->arena, batch->changes);
+
+    for (struct change change; rest.len;) {
+        if (!change_read(&rest, &change)) {
+            batch_damaged(batch, &flush->fault);
+            return false;
+        }
+        if (change.kind == CHANGE_JOB)
+            take_job(flush, &change);
+        else
+            tables_put(&flush->tables, &change);
+    }
+    flush->bytes += (int64_t)batch->changes.len;
+    flush->seq = batch->seq;
+    return true;
+}
+
+static bool read_batches(struct flush *flush)
+{
+    int code = SQLITE_ROW;
+    bool ok = true;
+
+    flush->seq = flush->tables.seq;
+    sqlite3_bind_int64(flush->read, 1, (int64_t)flush->seq);
+    while (ok && flush->bytes < FLUSH_BYTES && flush->job_count < FLUSH_JOBS &&
+           (code = sqlite3_step(flush->read)) == SQLITE_ROW) {
+        struct batch batch;
+
+        ok =
+            batch_read(flush->read, flush->seq, &batch, &flush->fault) && take_batch(flush, &batch);
+    }
+    sqlite3_reset(flush->read);
+    if (ok && code != SQLITE_ROW && code != SQLITE_DONE)
+        return fail(flush, "read the journal");
+    return ok;
+}
+
+static bool write(struct flush *flush, size_t active, int64_t now_ms, int64_t purge_rows,
+                  bool *ret_purge_more)
+{
+    struct tables *tables = &flush->tables;
+
+    if (!read_batches(flush))
+        return false;
+    for (size_t i = 0; i < flush->job_count; i++)
+        tables_put(tables, flush->job_order[i]);
+    *ret_purge_more =
+        purge_step(&flush->purge, tables, active, now_ms, purge_rows + 2 * tables->added);
+    if (tables_commit(tables, flush->seq) &&
+        (tables->wal_pages < TABLES_WAL_PAGES || tables_checkpoint(tables)))
+        return true;
+    flush->fault = tables->fault;
+    return false;
+}
+
+bool flush_step(struct flush *flush, size_t active, int64_t now_ms, int64_t purge_rows,
+                bool *ret_purge_more)
+{
+    *ret_purge_more = false;
+    forget(flush);
+    if (ready(flush) && write(flush, active, now_ms, purge_rows, ret_purge_more))
+        return true;
+    flush_close(flush, true);
+    return false;
+}
+
+bool flush_checkpoint_journal(struct flush *flush, int *ret_pages, int *ret_copied)
+{
+    if (!ready(flush))
+        return false;
+    if (sqlite3_wal_checkpoint_v2(flush->journal, NULL, SQLITE_CHECKPOINT_PASSIVE, ret_pages,
+                                  ret_copied) == SQLITE_OK)
+        return true;
+    fail(flush, "checkpoint the journal");
+    flush_close(flush, true);
+    return false;
+}

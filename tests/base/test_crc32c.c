@@ -1,0 +1,42 @@
+/* What others compute, and any bit that flips. */
+#include "base/crc32c.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_known_sums(void **state)
+{
+    char zeros[32] = "";
+
+    assert_int_equal(crc32c(STR("")), 0);
+    assert_int_equal(crc32c(STR("123456789")), 0xe3069283);
+    assert_int_equal(crc32c((struct str){zeros, sizeof zeros}), 0x8a9136aa); /* RFC 3720 */
+    memset(zeros, 0xff, sizeof zeros);
+    assert_int_equal(crc32c((struct str){zeros, sizeof zeros}), 0x62a8ab43);
+}
+
+static void test_every_bit_counts(void **state)
+{
+    char bytes[61] = "some bytes, more than the eight that are taken at a time";
+    uint32_t sum = crc32c((struct str){bytes, sizeof bytes});
+
+    for (size_t bit = 0; bit < 8 * sizeof bytes; bit++) {
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+        assert_int_not_equal(crc32c((struct str){bytes, sizeof bytes}), sum);
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_sums),
+        cmocka_unit_test(test_every_bit_counts),
+    };
+
+    return cmocka_run_group_tests_name("base/crc32c", tests, NULL, NULL);
+}
