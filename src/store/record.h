@@ -6,9 +6,9 @@
  *
  *   ROW(name, kind, part, since, plain)
  *
- * `since`: the first format that has it. `plain`: what it is in a job that goes well, and in a
- * record of an older format; GIVEN: lua/columns.lua says it. `part`: what columns.lua takes out of
- * a record, and puts in again, as one piece. What changes with every step stands first.
+ * `since`: the first format that has it. `plain`: what it is if nobody says, and in a record of an
+ * older format; GIVEN: it is always said. `part`: what lua/columns.lua takes out of a record, and
+ * puts in again, as one piece. What changes with every step of a job stands in its head.
  */
 #ifndef STORE_RECORD_H
 #define STORE_RECORD_H
@@ -26,25 +26,25 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
 #endif
 
 #define JOB_RECORD(ROW)                                                                            \
-    ROW(state, U8, first, 2, GIVEN)                                                                \
-    ROW(lease, U8, first, 2, GIVEN)                                                                \
-    ROW(attempt, U8, first, 2, GIVEN)                                                              \
-    ROW(ran_out, U8, first, 2, 0) /* the lease that ran out and was not settled yet */             \
-    ROW(probe, BOOL, first, 2, 0)                                                                  \
-    ROW(apart, BOOL, first, 2, 0)   /* its node's stamp does not renew it, see lua/lease.lua */    \
-    ROW(place, U8, first, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                     \
-    ROW(told, U8, first, 2, GIVEN)  /* where its ended attempts stand */                           \
-    ROW(callback, U8, first, 2, GIVEN)                                                             \
-    ROW(timed, U8, first, 2, GIVEN) /* it has a time-out */                                        \
-    ROW(due, TIME, times, 2, GIVEN)                                                                \
-    ROW(updated, TIME, times, 2, GIVEN)                                                            \
+    ROW(state, U8, head, 2, GIVEN)                                                                 \
+    ROW(lease, U8, head, 2, GIVEN)                                                                 \
+    ROW(attempt, U8, head, 2, GIVEN)                                                               \
+    ROW(ran_out, U8, head, 2, 0) /* the lease that ran out and was not settled yet */              \
+    ROW(probe, BOOL, head, 2, 0)                                                                   \
+    ROW(apart, BOOL, head, 2, 0)   /* its node's stamp does not renew it, see lua/lease.lua */     \
+    ROW(place, U8, head, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                      \
+    ROW(told, U8, head, 2, GIVEN)  /* where its ended attempts stand */                            \
+    ROW(callback, U8, head, 2, GIVEN)                                                              \
+    ROW(timed, U8, head, 2, GIVEN) /* it has a time-out */                                         \
+    ROW(due, TIME, head, 2, GIVEN)                                                                 \
+    ROW(updated, TIME, head, 2, GIVEN)                                                             \
     JOB_RECORD_NEXT(ROW)                                                                           \
-    ROW(ended, TIME, times, 2, GIVEN)                                                              \
-    ROW(acked, TIME, ran, 2, GIVEN)                                                                \
-    ROW(run_until, TIME, ran, 2, GIVEN)                                                            \
-    ROW(filed, TIME, made, 2, GIVEN) /* where on the wheel */                                      \
-    ROW(created, TIME, made, 2, GIVEN)                                                             \
-    ROW(dispatched, TIME, made, 2, GIVEN)                                                          \
+    ROW(ended, TIME, head, 2, GIVEN)                                                               \
+    ROW(acked, TIME, head, 2, GIVEN)                                                               \
+    ROW(run_until, TIME, head, 2, GIVEN)                                                           \
+    ROW(filed, TIME, head, 2, GIVEN) /* where on the wheel */                                      \
+    ROW(created, TIME, head, 2, GIVEN)                                                             \
+    ROW(dispatched, TIME, head, 2, GIVEN)                                                          \
     ROW(epoch, U32, about, 2, GIVEN)                                                               \
     ROW(timeout, TIME, about, 2, GIVEN)                                                            \
     ROW(owner, U32, about, 2, GIVEN)                                                               \

@@ -5,7 +5,7 @@
 
 enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 3 };
 
-#define JOB_RECORD_NEXT(ROW)   ROW(weight, U32, times, 3, 1515870810)
+#define JOB_RECORD_NEXT(ROW)   ROW(weight, U32, head, 3, 1515870810)
 #define NODE_RECORD_NEXT(ROW)  ROW(weight, TIME, counts, 3, 1515870810)
 #define STATE_RECORD_NEXT(ROW) ROW(weight, I64, all, 3, 1515870810)
 

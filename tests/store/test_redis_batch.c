@@ -30,15 +30,29 @@ static void call(struct store_op *last)
     if (!reply)
         fail_msg("%s", session.link.why);
     at = reply->elements - 1;
+    if (reply->element[at]->type == REDIS_REPLY_STRING &&
+        reply->element[at]->str[0] < WIRE_ANSWER_MARK)
+        at--; /* two texts: the counters of the node, and this, which is the record */
     if (last)
         assert_true(wire_answer(last, reply, &at));
     freeReplyObject(reply);
 }
 
+static void put_node(struct str id)
+{
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = id};
+
+    op.u.node_put.own = op.u.node_put.health = NODE_READY;
+    op.u.node_put.max = 4;
+    op.u.node_put.facts = STR("{}");
+    begin();
+    wire_op(&session.wire, &op, 0);
+    call(NULL);
+}
+
 static int setup(void **state)
 {
     static struct redis_target target;
-    struct store_op op = {.verb = STORE_NODE_PUT, .node = STR("n1")};
     struct problem why = {0};
     char url[64];
 
@@ -47,12 +61,7 @@ static int setup(void **state)
         return 1;
     redis_say(server.port, "FLUSHALL");
     redis_session_init(&session, &target, &config);
-    op.u.node_put.own = op.u.node_put.health = NODE_READY;
-    op.u.node_put.max = 4;
-    op.u.node_put.facts = STR("{}");
-    begin();
-    wire_op(&session.wire, &op, 0);
-    call(NULL);
+    put_node(STR("n1"));
     return 0;
 }
 
@@ -62,22 +71,36 @@ static int teardown(void **state)
     return 0;
 }
 
-static void reserve(uint64_t job)
+static void reserve_on(uint64_t job, struct str node, struct str type)
 {
     struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
 
     op.u.put.fresh = true;
     op.u.put.spec = STR("{}");
+    op.u.put.type = type;
     op.u.put.max_attempts = 1;
     op.u.put.ttl_ms = RIG_TTL_MS;
-    op.u.put.candidates[op.u.put.candidate_count++].node = STR("n1");
+    op.u.put.candidates[op.u.put.candidate_count++].node = node;
     wire_op(&session.wire, &op, 0);
+}
+
+static void reserve(uint64_t job)
+{
+    reserve_on(job, STR("n1"), STR_NONE);
 }
 
 static void commit(struct store_op *op, uint64_t job, int64_t ttl_ms)
 {
     *op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
     op->u.settle.terms = (struct lease_terms){ttl_ms, ttl_ms};
+    wire_op(&session.wire, op, 0);
+}
+
+static void done(struct store_op *op, uint64_t job, struct str result)
+{
+    *op = (struct store_op){.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
+    op->u.settle.outcome = STORE_DONE;
+    op->u.settle.result = result;
     wire_op(&session.wire, op, 0);
 }
 
@@ -146,6 +169,98 @@ static void test_a_shorter_term(void **state)
     call(&op);
     assert_int_equal(op.u.due.count, 1);
     assert_int_equal(due[0].id, 4);
+}
+
+enum { ALIKE = 4 };
+
+static void run_those_that_are_alike(void)
+{
+    struct store_op op;
+
+    redis_say(server.port, "HSET sched:{f}:meta rules 0");
+    begin();
+    for (uint64_t job = 1; job <= ALIKE; job++)
+        reserve(job);
+    call(NULL);
+    begin();
+    for (uint64_t job = 1; job <= ALIKE; job++)
+        commit(&op, job, RIG_RUN_MS);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(op.head.state, JOB_ACKED);
+    assert_int_equal(op.counts.running, ALIKE);
+    begin();
+    for (uint64_t job = 1; job <= ALIKE; job++)
+        done(&op, job, STR("1"));
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(op.head.state, JOB_DONE);
+    assert_int_equal(op.counts.running, 0);
+    assert_string_equal(redis_say(server.port, "HGET sched:{f}:meta rules"), "1");
+}
+
+/* What becomes of jobs that are alike is asked of the rule once in a batch, and done to each. */
+static void test_those_that_are_alike(void **state)
+{
+    run_those_that_are_alike();
+}
+
+/* Also when some other node has failed lately; there each is judged by itself. */
+static void test_those_that_are_alike_beside_a_breaker(void **state)
+{
+    struct store_op op = {.verb = STORE_FINISH, .job = ALIKE + 1, .attempt = 1, .node = STR("n2")};
+
+    config.breaker_threshold = 3;
+    config.breaker_cooldown_ms = CALL_MS;
+    put_node(STR("n2"));
+    begin();
+    reserve_on(op.job, STR("n2"), STR("type"));
+    call(NULL);
+    op.u.settle.outcome = STORE_FAIL;
+    op.u.settle.reason = STR("broken");
+    begin();
+    wire_op(&session.wire, &op, 0);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_string_equal(redis_say(server.port, "HLEN sched:{f}:breakers"), "1");
+    run_those_that_are_alike();
+    redis_say(server.port, "HSET sched:{f}:meta rules 0");
+    begin();
+    reserve_on(ALIKE + 2, STR("n2"), STR("type"));
+    reserve_on(ALIKE + 3, STR("n2"), STR("type"));
+    call(NULL);
+    assert_string_equal(redis_say(server.port, "HGET sched:{f}:meta rules"), "2");
+    config.breaker_threshold = 0;
+}
+
+/* One that is not like the others is judged by itself: whatever it is, it is refused, and they go
+ * on. */
+static void test_one_that_is_not(void **state)
+{
+    struct store_op op;
+    struct store_op other;
+
+    begin();
+    reserve(1);
+    reserve(2);
+    commit(&op, 1, RIG_RUN_MS);
+    commit(&op, 2, RIG_RUN_MS);
+    done(&op, 1, STR_NONE);
+    done(&op, 1, STR_NONE);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_true(op.u.settle.duplicate);
+    begin();
+    other = (struct store_op){.verb = STORE_FINISH, .job = 2, .attempt = 2, .node = STR("n1")};
+    wire_op(&session.wire, &other, 0);
+    call(&other);
+    assert_int_equal(other.err, ERR_STALE);
+    begin();
+    done(&op, 2, STR_NONE);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(op.head.state, JOB_DONE);
+    assert_int_equal(op.counts.running, 0);
 }
 
 /* What a batch without verbs leaves to the next. Time: a pause is what lies between two calls, and
@@ -219,9 +334,15 @@ static void test_an_ack_that_was_lost_with_its_master(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_arrives_between_reserves),    TEST(test_an_ack_that_was_lost_with_its_master),
-        TEST(test_spoken_of_before_it_is_made), TEST(test_a_shorter_term),
-        TEST(test_small_steps_are_no_pause),    TEST(test_nothing_is_left_of_what_was_emptied),
+        TEST(test_arrives_between_reserves),
+        TEST(test_an_ack_that_was_lost_with_its_master),
+        TEST(test_spoken_of_before_it_is_made),
+        TEST(test_a_shorter_term),
+        TEST(test_those_that_are_alike),
+        TEST(test_one_that_is_not),
+        TEST(test_those_that_are_alike_beside_a_breaker),
+        TEST(test_small_steps_are_no_pause),
+        TEST(test_nothing_is_left_of_what_was_emptied),
     };
     int failed;
 

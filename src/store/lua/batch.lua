@@ -158,7 +158,7 @@ local function begin_batch(now, gen, known)
   formats.changed = false
   if not packed then formats_begin(now) end
   if not packed or is_other or packed ~= kept.state then
-    kept.jobs, kept.nodes, kept.counts, kept.unit = {}, {}, {}, nil
+    kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated = {}, {}, {}, nil, nil
   end
   kept.state = nil -- until this batch has come to its end
   U = kept.unit or unit_new(now, gen)
@@ -215,10 +215,10 @@ local function run_op(op)
   return verbs[op.verb](op)
 end
 
--- Nothing is out of the ordinary: no breaker counts failures, nothing ran out, no recovery goes on, and
+-- Nothing is out of the ordinary: few breakers count failures, nothing ran out, no recovery goes on, and
 -- there is room for more.
 local function is_plain()
-  return U.gate_count == 0 and U.clock < U.ripe and U.now >= U.recover_until and U.full < FULL
+  return columns.may_be_gated() and U.clock < U.ripe and U.now >= U.recover_until and U.full < FULL
 end
 
 local answers = {} -- the first nil ends them. They outlive the batch, as they would have to grow again
@@ -241,7 +241,7 @@ local function run_ops(others, may_fast, codes, ids, nodes, kinds, firsts)
     local code, node, record = codes[i], nil, nil
     local step = steps[code]
     if code ~= 0 then k = k + 1 end
-    if step then node, record = step(ids[k], nodes[k], kinds[k], firsts[k], code) end
+    if step then node, record = step(ids[k], nodes[k], kinds[k], firsts[k], code, k) end
     if node then
       told[to + 1] = node
       to = to + 2

@@ -68,7 +68,7 @@ local function gate_forget(g)
     if j then probe_release(j) end
   end
   if g.counted then U.open_count = U.open_count - 1 end
-  U.gate_count = U.gate_count - 1
+  U.gate_count, U.gates_moved = U.gate_count - 1, true
   U.gates[g.key] = false
   U.dirty_gates[g.key] = false
 end
@@ -87,7 +87,7 @@ local function gate_add(node, type)
     probe = '',
   }
   U.gates[g.key] = g
-  U.gate_count = U.gate_count + 1
+  U.gate_count, U.gates_moved = U.gate_count + 1, true
   return g
 end
 
@@ -184,6 +184,28 @@ function write_gates()
   if #set > 0 then call_in_parts('HSET', KEY .. 'breakers', set, 2) end
   if #del > 0 then call_in_parts('HDEL', KEY .. 'breakers', del) end
   U.dirty_gates = nil
+end
+
+-- The nodes that have any: what goes there is left to the verbs. With more than a few nobody looks who they are.
+local GATED_MAX = 256
+
+function columns.may_be_gated()
+  return U.gate_count <= GATED_MAX
+end
+
+function columns.gated()
+  if U.gate_count == 0 or not columns.may_be_gated() then return nil end
+  if U.gates_moved then
+    write_gates()
+    kept.gated, U.gates_moved = nil, nil
+  end
+  if not kept.gated then
+    kept.gated = {}
+    for _, key in ipairs(call('HKEYS', KEY .. 'breakers')) do
+      kept.gated[sub(key, 1, find(key, '|', 1, true) - 1)] = true
+    end
+  end
+  return kept.gated
 end
 
 function cursor_get(name)

@@ -1,9 +1,11 @@
 -- The verbs that come with every job: PUT, RESERVE, COMMIT, FINISH. They come as columns (see
 -- redis_columns.c), because taking each op apart would cost more than the work. Nearly always they
 -- are the three steps of a job that goes well, a new job that its first candidate takes, its ACK, its
--- DONE: those are done here. Each step makes sure that nothing is out of the ordinary, else it answers
--- nil, having changed nothing, and the verb itself decides. What is right is written there; here is
--- only what is fast: a call of a function costs as much as ten lines of Lua, a new text or table as
+-- DONE, and many jobs of a batch take the same step. What a step does is asked of the rule of its verb, for
+-- one of the jobs that are alike; here that is done to the others as well. What is not alike, or not plain, is
+-- left to the verb: a step then answers nil, having changed nothing.
+--
+-- Here is only what is fast: a call of a function costs as much as ten lines of Lua, a new text or table as
 -- much as five, a look into a table as much as two, so there are few of them; and what a batch learns
 -- of a job or a node is kept for the next (see `kept` in unit.lua).
 columns.steps = {} -- by code: the fast way; answers the counters of the node and the record of the job
@@ -19,6 +21,7 @@ local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs 
 local APART = stamps.APART
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
+local op_read -- a row as its verb wants it, with this rest
 
 do
 local ID = 'c' .. JOB_ID
@@ -65,26 +68,26 @@ local function op_of(k, letter)
   return {verb = letter, job = ids[k] ~= NO_JOB and ids[k] or ''}
 end
 
-local function put_fast(op, k)
-  local rest, from = rest_of(k), nil
+local function put_fast(op, k, rest)
+  local from
   op.ttl, op.callback, op.timeout, op.owner, op.max, from = unpack_struct(TERM, terms[kinds[k]])
   op.type = sub(terms[kinds[k]], from)
   op.attempt, op.hold, op.has_spec, op.has_idem = 1, 0, 1, 0
   op.not_after, from = unpack_struct(PACKED.BOUND, rest)
-  return rest, from
+  return from
 end
 
-local function put_long(op, k)
-  local rest, from, last = rest_of(k), nil, nil
+local function put_long(op, _, rest)
+  local last, from
   last, op.has_spec, op.has_idem, op.attempt, op.hold, op.ttl, op.callback, op.timeout, op.owner, op.max,
     op.not_after, op.type, from = unpack_struct(PACKED.PUT_REST .. 'Bc0', rest)
   op.last = last == 1
-  return rest, from
+  return from
 end
 
-local function put_op(k, letter, code)
+local function put_op(k, letter, code, rest)
   local op = op_of(k, letter)
-  local rest, from = (is_fast[code] and put_fast or put_long)(op, k)
+  local from = (is_fast[code] and put_fast or put_long)(op, k, rest)
   local spare, count
   spare, count, from = unpack_struct(PACKED.COUNT_REST, rest, from)
   op.callback = op.callback == 1
@@ -100,29 +103,29 @@ local function put_op(k, letter, code)
   return op
 end
 
-local function commit_op(k, letter, code)
+local function commit_op(k, letter, code, rest)
   local op, has_node = op_of(k, letter), 1
   if is_fast[code] then
-    op.attempt, op.not_after = firsts[k], unpack_struct(PACKED.BOUND, rest_of(k))
+    op.attempt, op.not_after = firsts[k], unpack_struct(PACKED.BOUND, rest)
     op.ttl, op.f2f_ttl, op.stop_grace = unpack_struct(PACKED.COMMIT_TERM, terms[kinds[k]])
   else
     has_node, op.attempt, op.not_after, op.ttl, op.f2f_ttl, op.stop_grace =
-      unpack_struct(PACKED.COMMIT_REST, rest_of(k))
+      unpack_struct(PACKED.COMMIT_REST, rest)
   end
   op.node = has_node == 1 and nodes[k] or nil
   op.send = has_more[code] and unpack_struct(PACKED.SEND, text()) or 0
   return op
 end
 
-local function finish_op(k, letter, code)
+local function finish_op(k, letter, code, rest)
   local op, has_node, has_reason = op_of(k, letter), 1, 0
   if is_fast[code] then
     op.attempt, op.outcome, op.owner, op.hold, op.speaks = firsts[k], OUTCOME.DONE, 0, 0, true
-    op.not_after = unpack_struct(PACKED.BOUND, rest_of(k))
+    op.not_after = unpack_struct(PACKED.BOUND, rest)
   else
     local left, want_record, speaks
     has_node, op.attempt, op.not_after, op.outcome, has_reason, left, want_record, speaks, op.owner,
-      op.hold = unpack_struct(PACKED.FINISH_REST, rest_of(k))
+      op.hold = unpack_struct(PACKED.FINISH_REST, rest)
     op.left, op.want_record, op.speaks = left == 1, want_record == 1, speaks == 1
   end
   op.node = has_node == 1 and nodes[k] or nil
@@ -137,55 +140,64 @@ local readers = {
   [COMMIT] = {letter = 'C', read = commit_op}, [FINISH] = {letter = 'F', read = finish_op},
 }
 
+function op_read(k, code, rest)
+  local reader = readers[verb_of[code]]
+  return reader.read(k, reader.letter, code, rest)
+end
+
 function columns.op(k, code)
   columns.ask()
   if is_other[code] then columns.turn(ids[k]) end
-  local reader = readers[verb_of[code]]
-  return reader.read(k, reader.letter, code)
+  return op_read(k, code, rest_of(k))
 end
 
 end
-
--- The steps.
 
 -- A node has its counters as one number. What runs must stay below the first: no node may have more
 -- than a million.
 local ONE_RESERVED, ONE_RUNNING = 16777216, 1
-local now, clock -- terms are by the clock
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
+local gated -- nodes that have a breaker; nil: none has
 local touched -- has a verb of this batch records of its own?
 local raw -- that of U, if there is any
 local is_asked -- have the records of all rows been asked for?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
-local job, node_of -- the layouts that are written. The steps put the parts of a job together in their order:
-  -- first, times, ran, made; about, and its texts
-local TIMES, RAN, MADE, ABOUT, TEXTS, DUE, TIMEOUT, SENT, EPOCH -- where these begin
-local never_ran, ended_now -- a `ran` and `times`
+local job, node_of -- the layouts that are written
+local LEASE, ABOUT, EPOCH, TEXTS -- where these begin in the record of a job
+local EPOCH_BYTES = 4
+local SAME_REST -- of a row that may be fast: no bound in time, and no candidate but the first
 
--- A phase is what jobs have in common that took the same step in the same batch: a record is `head`,
--- whose last parts are `ran`, from when to when it may run, and `made`; and `back`, which begins with
--- `about`. `limit` is how long it may run, `due` when its lease ends by its own term (`reach`: no stamp of its node that
--- ends by then changes that), `stage` what may come next.
-local stages = {} -- by the first bytes of a record: what may come next, and what they become then
-local begun -- by kind: the phase of jobs that begin
-local acked -- by kind, and the phase they were in: that of jobs whose ACK came
-local ended -- by the phase they were in: what the records of jobs that are done begin with
+-- Jobs in one phase are alike: their records are the same but for the node and its epoch. A record is the phase's
+-- `head`; and `back`, which begins with `about`.
+local phases -- by all that is the same
+local NEW_JOB = {head = ''} -- the phase of those that are not there yet
+local specimens, made_now = {}, {} -- by phase: a job that is in it since the last batch, and since this one
 
+-- By phase, and by kind: the way that jobs take from there in this batch; false: the rule must be asked for each of them.
+-- A way is the `phase` they are in then, and what is done: to the `counts` of the node, of which `running`, and the `slots` it
+-- gives; to the number of `active` jobs; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
+-- false: nothing any more; `mark`, the same, if the epoch is part of it. It is the way of those that name this `attempt`
+-- and have `sent` with them, on nodes whose stamp does not end after `reach`.
+local ways
+
+-- After what a rule may look at has changed, or the lists of the wheel.
 function columns.forget()
-  begun = {}
+  ways = {}
 end
 
 -- After a verb, or at the beginning.
 function columns.resume()
   touched, raw, active, made, created = U.touched, rawget(U, 'raw'), U.active, U.made, nil
+  gated = columns.gated()
   if bucket then size = bucket.size end
 end
 
 function columns.open()
-  now, clock, jobs, known, is_asked, bucket, changes = U.now, U.clock, kept.jobs, kept.nodes, false, nil, 0
-  begun, acked, ended, ended_now = {}, {}, {}, job.times(0, now, now)
+  jobs, known, is_asked, bucket, changes, phases = kept.jobs, kept.nodes, false, nil, 0, {}
+  specimens, made_now = made_now, {}
+  columns.forget()
   columns.resume()
 end
 
@@ -225,28 +237,21 @@ local function join(j, n)
   return true
 end
 
--- What is kept of a job: its phase, its node, and the rest of its record; nil when it is not one that goes
--- well, or a verb of this batch has its own of it.
+-- What is kept of a job that holds a slot of this node: its phase, its node, and the rest of its record; nil when it holds
+-- none, or a verb of this batch has its own of it.
 local function keep_job(id, n)
   columns.ask()
   local packed = raw[id]
-  if not packed or (touched and U.jobs[id] ~= nil) then return nil end
-  local first = sub(packed, 1, TIMES - 1)
-  -- One that stands on the wheel and is of the node's epoch holds a slot there.
-  if not stages[first] or unpack_struct('<I4', packed, EPOCH) ~= n.epoch or
-    sub(packed, TEXTS, TEXTS + #n.id) ~= n.id .. '\0' then
+  if not packed or byte(packed) ~= layout.format or (touched and U.jobs[id] ~= nil) then return nil end
+  local behind = TEXTS + #n.id + 1
+  if byte(packed, LEASE) == NONE or sub(packed, EPOCH, EPOCH + EPOCH_BYTES - 1) ~= n.epoch_text or
+    sub(packed, TEXTS, behind - 1) ~= n.id .. '\0' then
     return nil
   end
-  local j = {
-    back = sub(packed, ABOUT), node = n,
-    phase = {
-      head = sub(packed, 1, ABOUT - 1), made = sub(packed, MADE, ABOUT - 1),
-      ran = sub(packed, RAN, MADE - 1), limit = unpack_struct('<i6', packed, TIMEOUT),
-      due = unpack_struct('<i6', packed, DUE), stage = stages[first],
-      is_f2f = sub(packed, TEXTS + #n.id + 1, TEXTS + #n.id + 4) == 'f2f\0',
-    },
-  }
-  jobs[id], raw[id] = j, nil
+  local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, TEXTS - 1) .. sub(packed, behind)
+  local phase = phases[same] or {head = sub(packed, 1, ABOUT - 1)}
+  local j = {back = sub(packed, ABOUT), node = n, phase = phase}
+  phases[same], jobs[id], raw[id] = phase, j, nil
   return j
 end
 
@@ -267,28 +272,22 @@ local function texts_of(health, limits)
   return texts
 end
 
--- `room` is how many it takes; none that is not ready takes any. `taken` and `ended`: jobs that got a lease of it
--- in this batch, or that run since, each with what `h:NODE` says of it, and those whose lease ended.
+-- The node as it was read, and `counts`, which are its counters from now on. `room` is how many it takes; one that takes
+-- none has less than nothing. `taken` and `ended`: jobs that got a lease of it in this batch, or that run since, each with
+-- what `h:NODE` says of it, and those whose lease ended.
 local function keep_node(node)
   columns.ask()
+  if gated and gated[node] then return nil end
   local packed = U.raw_nodes[node]
   if not packed or byte(packed) ~= layout.format or (touched and U.nodes[node] ~= nil) then return nil end
-  local at, from = node_of.at, node_of.from
-  local health, reserved = byte(packed, at.health), unpack_struct('<i4', packed, at.reserved)
-  local running, max = unpack_struct('<i4', packed, at.running), unpack_struct('<i4', packed, at.max)
-  if health == HEALTH.NONE or reserved < 0 or running < 0 or reserved >= ONE_RESERVED or
-    running >= ONE_RESERVED then
+  local n, from = node_of.read(node, packed), node_of.from
+  if not n.known or n.reserved < 0 or n.running < 0 or n.reserved >= ONE_RESERVED or n.running >= ONE_RESERVED then
     return nil
   end
-  local limits = sub(packed, from.limits, from.facts - 1)
-  local n = {
-    id = node, room = health == HEALTH.READY and max > 0 and max - reserved - running or -FOREVER,
-    counts = ONE_RESERVED * reserved + running, health = health, limits = limits,
-    texts = texts_of(health, limits), epoch = unpack_struct('<I4', packed, at.epoch), backs = {},
-    is_changed = false, facts = sub(packed, from.facts), key = KEY .. 'h:' .. node, taken = {}, takes = 0,
-    ended = {}, ends = 0, epoch_text = sub(packed, at.epoch, at.epoch + 3), task_until = unpack_struct('<i6', packed, at.task_until),
-    f2f_until = unpack_struct('<i6', packed, at.f2f_until),
-  }
+  n.counts, n.room = ONE_RESERVED * n.reserved + ONE_RUNNING * n.running, lease_room(n)
+  n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
+  n.texts, n.epoch_text, n.backs = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}
+  n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
   known[node] = n
   return n
 end
@@ -332,62 +331,155 @@ function columns.write_nodes(set)
   return 2 * changes
 end
 
+local way_find -- asks the rule
+do
+local batch -- what is U otherwise
+local REPEATED = { -- what a rule may do to a job, and here is done to those that are alike
+  jobs = true, nodes = true, dirty = true, dirty_nodes = true, holds = true, wheel = true, created = true,
+  made = true, active = true, now = true, clock = true, gate_count = true,
+}
+
+-- A unit for one job and its node: what a rule does in it happens nowhere else.
+local APART_FROM_BATCH = {
+  __index = function(unit, name)
+    local value = rawget(batch, name)
+    if value ~= nil and type(value) ~= 'table' then return value end
+    value = {}
+    unit[name] = value
+    return value
+  end,
+}
+
+local function no_call()
+  error('what Redis says of one job holds for no other')
+end
+
+-- What the rule makes of this job, which is false when there is none yet, and of its node. A stamp of the node can only make
+-- a run last longer: the rule sees none, and what it says holds for all nodes whose stamp does not reach farther than the
+-- way does. Answers the unit and the job; nothing if the op is refused or a duplicate, or if anything happens that is not
+-- done to all that are alike.
+local function ask_rule(op, j, n)
+  local calls, apart, task_until, f2f_until = call, n.apart, n.task_until, n.f2f_until
+  n.reserved, n.running = floor(n.counts / ONE_RESERVED), n.counts % ONE_RESERVED
+  n.task_until, n.f2f_until = 0, 0
+  batch = U
+  U = setmetatable({
+    now = batch.now, clock = batch.clock, jobs = {[op.job] = j}, nodes = {[n.id] = n}, dirty = {}, dirty_nodes = {},
+    holds = {}, wheel = {}, gate_count = 0, -- this node has none
+  }, APART_FROM_BATCH)
+  call = no_call
+  local ok, answer = pcall(rules[op.verb], op)
+  local unit = U
+  U, call = batch, calls
+  local is_same = n.apart == apart
+  n.apart, n.task_until, n.f2f_until = apart, task_until, f2f_until
+  if not ok or answer.err ~= ERR.OK or answer.duplicate ~= 0 or not is_same then return nil end
+  for name, value in pairs(unit) do
+    if not REPEATED[name] and (type(value) ~= 'table' or next(value)) then return nil end
+  end
+  return unit, answer.job
+end
+
+-- The job of this row as it is in this phase: one that a rule made of one that is alike in the last batch, or as its
+-- record says.
+local function job_in(k, phase, back, n)
+  local j = specimens[phase]
+  if not j then return job_read(ids[k], phase.head .. back) end
+  specimens[phase] = nil
+  j.id, j.node, j.epoch, j.packed, j.new = ids[k], n.id, n.epoch, nil, nil
+  return j
+end
+
+-- What `h:NODE` says of it has changed. Behind its head the record is as it was, with the result at its end. A new job is
+-- on the wheel and has no text beside it but its spec.
+local function is_plain_change(op, before, n, unit, j)
+  local holds = unit.holds[n.id]
+  if not holds or holds[j.id] == nil then return false end
+  if before then return not j.new and sub(job_packed(j), ABOUT) == before .. (op.result or '') end
+  if not next(unit.wheel) then return false end
+  for tail, text in pairs(j.new) do
+    if tail ~= ':s' or text ~= op.spec then return false end
+  end
+  return true
+end
+
+local function way_new(n, unit, j)
+  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), {head = sub(job_packed(j), 1, ABOUT - 1)}
+  local reserved, running = n.reserved - floor(n.counts / ONE_RESERVED), n.running - n.counts % ONE_RESERVED
+  if hold then made_now[phase] = j end
+  return {
+    phase = phase, counts = ONE_RESERVED * reserved + ONE_RUNNING * running, running = running,
+    slots = reserved + running, active = unit.active - batch.active, list = tick and wheel.list(tick), hold = hold,
+    mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
+    is_f2f = stamps.is_f2f(j), record = job_packed(j), node = n.id,
+  }
+end
+
+-- The way of the job in row k, which is in this phase on this node; false if it has none.
+function way_find(k, code, phase, back, n)
+  local from, way = at, false
+  local op = op_read(k, code, SAME_REST)
+  at = from -- the texts are still to be read
+  op.session = nil -- that it was here is noted beside it
+  local unit, j = ask_rule(op, back and job_in(k, phase, back, n) or false, n)
+  if unit and is_plain_change(op, back, n, unit, j) then
+    way = way_new(n, unit, j)
+    way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1]
+  end
+  ways[phase] = ways[phase] or {}
+  ways[phase][kinds[k]] = way
+  return way
+end
+
+end
+
 local plain = {} -- the steps, by verb
 
 do
-local function begin_phase(kind)
-  local ttl, callback, timeout, owner, max, from = unpack_struct(TERM, terms[kind])
-  local due = later(clock, ttl)
-  if tick_of(due) <= U.wheel_at or due > clock + WHEEL_FAR_MS then return nil end
-  local first = job.first(DISPATCHED, RESERVED_LEASE, 1, AT_WHEEL, 0, callback, timeout > 0 and 1 or 0)
-  local made = job.made(due, now, now)
-  local phase = {
-    head = first .. job.times(due, now, 0) .. never_ran .. made, made = made, ran = never_ran,
-    limit = timeout, due = due, stage = stages[first], list = wheel_list(due), term = terms[kind],
-    owner = owner, max = max, type = '\0' .. sub(terms[kind], from) .. '\0\0',
-    is_f2f = sub(terms[kind], from) == 'f2f',
-  }
-  begun[kind] = phase
-  return phase
-end
-
--- The same for all jobs with this term on this node.
-local function back_of(n, phase)
-  local back = job.about(n.epoch, phase.limit, phase.owner, phase.max) .. n.id .. phase.type
-  n.backs[phase.term] = back
-  return back
-end
-
 local function is_new(id)
   columns.ask()
   return raw[id] == false
 end
 
-plain[RESERVE] = function(id, node, kind, spare, code)
-  local n, phase = known[node] or keep_node(node), begun[kind] or begin_phase(kind)
-  if not n or not phase or n.room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
+-- The record of a job that began on one node as it is on another, behind its head.
+local function back_of(n, way, kind)
+  local record = way.record
+  local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. sub(record, EPOCH + EPOCH_BYTES, TEXTS - 1) .. n.id ..
+    sub(record, TEXTS + #way.node)
+  n.backs[terms[kind]] = back
+  return back
+end
+
+plain[RESERVE] = function(id, node, kind, spare, code, k)
+  local n = known[node] or keep_node(node)
+  if not n or n.room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
     (not is_fresh[code] and not is_new(id)) then
     return nil
   end
+  local of = ways[NEW_JOB]
+  local way = of and of[kind]
+  if way == nil then way = way_find(k, code, NEW_JOB, nil, n) end
+  if not way then return nil end
   if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
-  local back = n.backs[phase.term] or back_of(n, phase)
-  local record, counts = phase.head .. back, n.counts + ONE_RESERVED
+  local back = n.backs[terms[kind]] or back_of(n, way, kind)
+  local phase, counts = way.phase, n.counts + way.counts
+  local record = phase.head .. back
   if not n.is_changed then change(n) end
   local taken, takes = n.taken, n.takes + 2
   taken[takes - 1] = id
-  taken[takes] = APART
+  taken[takes] = way.hold
   n.takes = takes
   n.counts = counts
-  n.room = n.room - 1
+  n.room = n.room - way.slots
   jobs[id] = {back = back, node = n, phase = phase}
-  local list = phase.list
+  local list = way.list
   local listed = list.count + 1
   list[listed] = id
   list.count = listed
   made = made + 1
   created = created or U.created
   created[made] = id
-  active = active + 1
+  active = active + way.active
   local to, last = row, size + 4
   to[last - 3] = id
   to[last - 2] = record
@@ -400,104 +492,56 @@ end
 
 end
 
-do
--- What an ACK makes of jobs in this phase: false when it is not the plain one.
-local function acked_phase(kind, phase)
-  local stage, to = phase.stage, false
-  local ttl, f2f_ttl, grace = unpack_struct(PACKED.COMMIT_TERM, terms[kind])
-  local due, run_until = later(clock, phase.is_f2f and f2f_ttl or ttl), 0
-  if phase.limit > 0 then
-    run_until = later(later(clock, phase.limit), grace)
-    if due > run_until then due = run_until end
-  end
-  if stage.name == COMMIT and phase.due > clock and due >= phase.due and
-    due >= (phase.is_f2f and U.grace_f2f or U.grace_until) then
-    local ran = job.ran(now, run_until)
-    to = {
-      head = stage.to .. job.times(due, now, 0) .. ran .. phase.made, made = phase.made, ran = ran,
-      limit = phase.limit, due = due, stage = stage.next, reach = due == run_until and FOREVER or due,
-      mark = stamps.mark(stage.attempt, run_until),
-    }
-  end
-  acked[kind] = acked[kind] or {}
-  acked[kind][phase] = to
-  return to
-end
-
-plain[COMMIT] = function(id, node, kind, attempt, code)
+-- What is there goes on, or ends: an ACK, a DONE.
+local function go_on(id, node, kind, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
-  local by_phase, phase, counts = acked[kind], j.phase, n.counts - ONE_RESERVED + ONE_RUNNING
-  local to = by_phase and by_phase[phase]
-  if to == nil then to = acked_phase(kind, phase) end
-  if not to or phase.stage.attempt ~= attempt or counts < 0 or
-    to.reach < (phase.is_f2f and n.f2f_until or n.task_until) then
-    return nil
+  local phase, back = j.phase, j.back
+  local of = ways[phase]
+  local way = of and of[kind]
+  if way == nil then way = way_find(k, code, phase, back, n) end
+  if not way or way.attempt ~= attempt then return nil end
+  local counts = n.counts + way.counts
+  if counts < 0 or n.counts % ONE_RESERVED + way.running < 0 then return nil end
+  local record = way.phase.head .. back
+  if not way.hold then
+    if has_more[code] then record = record .. text() end -- the result
+    local ends = n.ends + 1
+    n.ended[ends] = id
+    n.ends = ends
+    jobs[id] = nil
+  else
+    if way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
+    if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
+      if A[at + 1] ~= way.sent then return nil end
+      at = at + 1
+    end
+    local taken, takes = n.taken, n.takes + 2
+    taken[takes - 1] = id
+    taken[takes] = way.mark and way.mark .. n.epoch_text or way.hold
+    n.takes = takes
+    j.phase = way.phase
+    if way.list then wheel.add(way.list, id) end
   end
-  if has_more[code] then -- which send it is about: the moment it was dispatched
-    if A[at + 1] ~= sub(phase.head, SENT, SENT + 5) then return nil end
-    at = at + 1
-  end
-  local record, last = to.head .. j.back, size + 2
-  local taken, takes = n.taken, n.takes + 2
-  taken[takes - 1] = id
-  taken[takes] = to.mark .. n.epoch_text -- as stamps.value has it: no stamp of its node reaches farther
-  n.takes = takes
-  n.counts = counts
-  j.phase = to
-  row[last - 1] = id
-  row[last] = record
-  size = last
   if not n.is_changed then change(n) end
-  return n.texts[counts] or counts_text(n, counts), record
-end
-
-end
-
-do
--- What the records of jobs in this phase begin with after a DONE: false when that is not the plain end.
-local function ended_head(phase)
-  local stage, head = phase.stage, false
-  if stage.name == FINISH and phase.due > clock then
-    head = stage.to .. ended_now .. phase.ran .. phase.made
-  end
-  ended[phase] = head
-  return head
-end
-
-plain[FINISH] = function(id, node, _, attempt, code)
-  local n = known[node] or keep_node(node)
-  local j = n and (jobs[id] or keep_job(id, n))
-  if not j or (j.node ~= n and not join(j, n)) then return nil end
-  local phase, counts = j.phase, n.counts
-  local head = ended[phase]
-  if head == nil then head = ended_head(phase) end
-  if not head or phase.stage.attempt ~= attempt or counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  n.counts = counts
+  n.room = n.room - way.slots
+  active = active + way.active
   local last = size + 2
-  local record = has_more[code] and head .. j.back .. text() or head .. j.back
-  counts = counts - ONE_RUNNING
-  if not n.is_changed then change(n) end
-  local ends = n.ends + 1
-  n.ended[ends] = id
-  n.ends = ends
-  n.counts = counts
-  n.room = n.room + 1
-  jobs[id] = nil
-  active = active - 1
   row[last - 1] = id
   row[last] = record
   size = last
   return n.texts[counts] or counts_text(n, counts), record
 end
 
-end
+plain[COMMIT], plain[FINISH] = go_on, go_on
 
 do
 local function turned(step)
-  return step and function(id, node, kind, first, code)
+  return step and function(id, node, kind, first, code, k)
     columns.turn(id)
-    return step(id, node, kind, first, code)
+    return step(id, node, kind, first, code, k)
   end
 end
 
@@ -513,32 +557,12 @@ local function steps_begin()
   end
 end
 
-local function stages_begin()
-  stages = {}
-  for attempt = 1, ATTEMPTS_MAX do
-    for timed = 0, 1 do
-      for callback = CALLBACK.NONE, CALLBACK.WANTED do
-        local sent = job.first(DISPATCHED, RESERVED_LEASE, attempt, AT_WHEEL, 0, callback, timed)
-        local acked = job.first(ACKED, RUNNING_LEASE, attempt, AT_WHEEL, 0, callback, timed)
-        local done = job.first(DONE, NONE, attempt, AT_NOWHERE, TOLD_DONE, callback, timed)
-        -- Who wants to be called back has an end that is not plain.
-        local name = callback == CALLBACK.NONE and FINISH or nil
-        stages[acked] = {name = name, attempt = attempt, to = done}
-        stages[sent] = {name = COMMIT, attempt = attempt, to = acked, next = stages[acked]}
-      end
-    end
-  end
-end
-
 -- From now on this is the layout that is written.
 function columns.use(new)
   job, node_of = new.job, new.node
-  TIMES, RAN, MADE, ABOUT = job.from.times, job.from.ran, job.from.made, job.from.about
-  TEXTS, DUE, TIMEOUT, SENT = job.from.texts, job.at.due, job.at.timeout, job.at.dispatched
-  EPOCH = job.at.epoch
-  never_ran = job.ran(0, 0)
+  SAME_REST = pack(PACKED.BOUND, 0) .. pack(PACKED.COUNT_REST, 0, 1)
+  LEASE, ABOUT, EPOCH, TEXTS = job.at.lease, job.from.about, job.at.epoch, job.from.texts
   steps_begin()
-  stages_begin()
 end
 
 end

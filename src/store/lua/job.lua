@@ -77,6 +77,10 @@ function job_beside(j, tail, text)
 end
 
 function history_add(j, event, reason_json)
+  if j.told == 0 and event == 'done' and not is_final(j) then
+    j.told = TOLD_DONE -- it ends now: see job_history
+    return
+  end
   local kept = job_history(j)
   local entry = history_entry(j, event, reason_json, U.now)
   kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry

@@ -57,19 +57,29 @@ local function is_held(n)
     call('HEXISTS', KEY .. 'heard', n.id) == 0
 end
 
+-- How many slots of it are free; less than none if it takes nothing.
+local function lease_room(n)
+  if n.health ~= HEALTH.READY or n.max <= 0 then return -FOREVER end
+  return n.max - n.running - n.reserved
+end
+
 -- Why this node does not take it; OK when it does. `spare` slots are kept for others.
 local function lease_check(n, spare)
   if n.health ~= HEALTH.READY or is_held(n) then return WHY.NOT_READY end
   if n.max <= 0 then return WHY.NO_CAPACITY end
-  if n.running + n.reserved >= n.max - spare then return WHY.FULL end
-  return WHY.OK
+  return lease_room(n) > spare and WHY.OK or WHY.FULL
+end
+
+-- A face-to-face job, of whatever namespace.
+function stamps.is_f2f(j)
+  return j.type == 'f2f' or sub(j.type, -4) == '/f2f'
 end
 
 -- A running lease that has not run out by `grace_from` lasts until `grace_until` (`grace_f2f`, that of a
 -- face-to-face job), though not beyond its time-out when that is after `grace_min`. Nobody walks them: each gets it
 -- when it is looked at.
 function stamps.grace(j)
-  local due = j.type == 'f2f' and U.grace_f2f or U.grace_until
+  local due = stamps.is_f2f(j) and U.grace_f2f or U.grace_until
   if j.lease ~= RUNNING_LEASE or j.due >= due or j.due <= U.grace_from then return end
   if j.run_until ~= 0 and due > j.run_until then
     due = j.run_until > U.grace_min and j.run_until or U.grace_min
@@ -84,6 +94,7 @@ local function grace_begin(ms, f2f_ms)
   U.grace_min = clock + AWAY_GRACE_MS
   if clock + ms > U.grace_until then U.grace_until = clock + ms end
   if clock + f2f_ms > U.grace_f2f then U.grace_f2f = clock + f2f_ms end
+  columns.forget()
 end
 
 -- A heartbeat renews the runs of its node by a stamp on the node and not one by one: what it costs does not grow with
@@ -107,7 +118,7 @@ local function stamp_of(n, j)
       runs_from, task_until, f2f_until, at = unpack_struct(ERA, n.rest, at)
     end
   end
-  local until_ms = j.type == 'f2f' and f2f_until or task_until
+  local until_ms = stamps.is_f2f(j) and f2f_until or task_until
   if j.run_until ~= 0 and until_ms > j.run_until then until_ms = j.run_until end
   return until_ms
 end
@@ -122,14 +133,10 @@ function stamps.extend(j)
   stamps.grace(j)
 end
 
--- What `h:NODE` says of it: stamps.mark and the epoch.
+-- What `h:NODE` says of it: attempt, time-out and, last, the epoch.
 function stamps.value(j)
   if j.lease ~= RUNNING_LEASE or j.apart then return stamps.APART end
-  return stamps.mark(j.attempt, j.run_until) .. stamps.epoch(j.epoch)
-end
-
-function stamps.mark(attempt, run_until)
-  return pack('<Bi6', attempt, run_until)
+  return pack('<Bi6', j.attempt, j.run_until) .. stamps.epoch(j.epoch)
 end
 
 function stamps.epoch(epoch)
@@ -147,6 +154,11 @@ function stamps.set_apart(n, j, apart)
   holds_of(n.id)[j.id] = stamps.value(j)
   job_changed(j)
   node_changed(n)
+end
+
+-- Where a stamp would end at least that sets it apart: see stamp_of.
+function stamps.reach(j)
+  return j.due == j.run_until and FOREVER or j.due
 end
 
 -- Where it stands, and how long it lasts, is known.
@@ -212,7 +224,7 @@ end
 
 -- How long it lasts after each renewal: that of a face-to-face job is shorter.
 local function lease_term(j, op)
-  return j.type == 'f2f' and op.f2f_ttl or op.ttl
+  return stamps.is_f2f(j) and op.f2f_ttl or op.ttl
 end
 
 local probe_release -- breaker.lua

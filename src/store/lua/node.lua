@@ -175,7 +175,7 @@ local function recover(n, id, attempt, op)
     take_back(n.id, id, attempt, op.ttl)
   elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == attempt and j.epoch == n.epoch and
     is_alive(j) then
-    verbs.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
+    rules.C({job = j.id, attempt = j.attempt, node = n.id, ttl = op.ttl, f2f_ttl = op.f2f_ttl,
       stop_grace = op.ttl, send = 0})
     U.lost = U.lost + 1
   end

@@ -3,6 +3,11 @@ local function head_of(j)
   return j.id .. job_packed(j)
 end
 
+-- What an answer tells of the node's counters, and of the job.
+local function counts_and_head(answer)
+  return (answer.node and '1' .. node_counts(answer.node) or '0') .. (answer.job and head_of(answer.job) or '')
+end
+
 local keys = {} -- Idempotency-Keys
 
 -- An Idempotency-Key: "job fingerprint node", the node of attempt 1 or nothing.
@@ -51,7 +56,7 @@ end
 
 local job_new, note_session, write_sessions, take_back
 do
--- The head a first answer had: what became of the job since is not part of it.
+-- The job as a first answer had it: what became of it since is not part of that.
 local function first_answer(j, node)
   local first = {}
   for name, value in pairs(j) do first[name] = value end
@@ -59,7 +64,7 @@ local function first_answer(j, node)
   first.attempt, first.lease, first.due, first.ended = 1, NONE, 0, 0
   first.lane, first.priority = NO_LANE, 0
   first.reason, first.node, first.packed = '', node, nil
-  return head_of(first)
+  return first
 end
 
 -- The key was used for another job: that one's first answer, or a refusal.
@@ -70,10 +75,10 @@ local function answered_by_key(op, answer)
   local j = job_get(job)
   if not j then return false end
   if fingerprint ~= op.fingerprint then
-    answer.err, answer.head = ERR.IDEMPOTENCY, head_of(j)
+    answer.err, answer.job = ERR.IDEMPOTENCY, j
     return true
   end
-  answer.head, answer.duplicate = first_answer(j, node), 1
+  answer.job, answer.duplicate = first_answer(j, node), 1
   if not is_final(j) and not outside_text(j, ':a') then
     job_beside(j, ':a', '1')
     job_changed(j)
@@ -146,7 +151,7 @@ end
 local function placed_answer(answer)
   local why = answer.why or ''
   return char(ANSWER + answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
-    (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
+    counts_and_head(answer)
 end
 
 local function may_wait(op, answer)
@@ -154,9 +159,9 @@ local function may_wait(op, answer)
   return answer.err == ERR.OK
 end
 
-function verbs.P(op)
+function rules.P(op)
   local answer = {err = ERR.OK, chosen = -1, duplicate = 0, probe = 0}
-  if answered_by_key(op, answer) then return placed_answer(answer) end
+  if answered_by_key(op, answer) then return answer end
   local j = job_get(op.job)
   if j then
     answer.duplicate = 1
@@ -168,8 +173,8 @@ function verbs.P(op)
     if op.idem then keys.give(j, op, '') end
     note_session(op.session, op.pool, op.lang_pair)
   end
-  if j then answer.head = head_of(j) end
-  return placed_answer(answer)
+  answer.job = j
+  return answer
 end
 
 local function may_start(j, attempt)
@@ -195,11 +200,11 @@ end
 
 -- The same reserve again: what it got the first time.
 local function answer_replay(op, j, answer)
-  answer.head, answer.duplicate = head_of(j), 1
+  answer.job, answer.duplicate = j, 1
   for i = 1, #op.nodes do
     if op.nodes[i] == j.node then answer.chosen = i - 1 end
   end
-  if j.lease ~= NONE then answer.counts = node_counts(holder_of(j)) end
+  if j.lease ~= NONE then answer.node = holder_of(j) end
 end
 
 local function may_reserve(op, j, answer)
@@ -209,7 +214,7 @@ local function may_reserve(op, j, answer)
     return false
   end
   if may_start(j, op.attempt) then return true end
-  answer.err, answer.head = ERR.STALE, head_of(j)
+  answer.err, answer.job = ERR.STALE, j
   return false
 end
 
@@ -262,17 +267,16 @@ local function note_key(op, j, created)
   end
 end
 
-function verbs.R(op)
+function rules.R(op)
   local answer = {err = ERR.OK, chosen = -1, duplicate = 0, probe = 0}
-  if answered_by_key(op, answer) then return placed_answer(answer) end
+  if answered_by_key(op, answer) then return answer end
   local j = job_get(op.job)
-  if not may_reserve(op, j, answer) then return placed_answer(answer) end
+  if not may_reserve(op, j, answer) then return answer end
   lapse_some(LIMIT.CLEAR)
   local n, probe = first_fit(op, j and j.type or op.type, answer)
   if not n then
-    answer.err = ERR.ALL_FULL
-    if j then answer.head = head_of(j) end
-    return placed_answer(answer)
+    answer.err, answer.job = ERR.ALL_FULL, j
+    return answer
   end
   local created = not j
   if created then j = create(op) end
@@ -283,8 +287,16 @@ function verbs.R(op)
     answer.probe = 1
   end
   note_session(op.session, op.pool, op.lang_pair)
-  answer.head, answer.counts = head_of(j), node_counts(n)
-  return placed_answer(answer)
+  answer.job, answer.node = j, n
+  return answer
+end
+
+function verbs.P(op)
+  return placed_answer(rules.P(op))
+end
+
+function verbs.R(op)
+  return placed_answer(rules.R(op))
 end
 
 -- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot

@@ -2,8 +2,7 @@
 
 -- A text, or a list that begins with it when the whole record is wanted.
 local function settled_answer(answer)
-  local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker) ..
-    (answer.counts and '1' .. answer.counts or '0') .. (answer.head or '')
+  local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker) .. counts_and_head(answer)
   if not answer.history then return head end
   return {head, answer.spec or false, answer.history, answer.result or false, answer.key or false}
 end
@@ -31,18 +30,18 @@ local function from_here(op, j)
   return op.attempt == j.attempt and op.node ~= nil and op.node == j.node
 end
 
-function verbs.C(op)
+function rules.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
   if not j then
     -- Sent, then forgotten. Its ACK may be said again.
     j = take_back(op.node, op.job, op.attempt, op.ttl, op.send ~= 0 and op.send or nil)
     if j then
-      answer.head, answer.counts = head_of(j), node_counts(holder_of(j))
+      answer.job, answer.node = j, holder_of(j)
     else
       answer.err = ERR.NOT_FOUND
     end
-    return settled_answer(answer)
+    return answer
   end
   lapse_one(j)
   local to = job_step(j.state, j.attempt, j.max, j.node, 'ack', op.attempt, op.node)
@@ -62,9 +61,9 @@ function verbs.C(op)
   else
     answer.err = ERR.STALE
   end
-  if j.lease ~= NONE then answer.counts = node_counts(holder_of(j)) end
-  answer.head = head_of(j)
-  return settled_answer(answer)
+  if j.lease ~= NONE then answer.node = holder_of(j) end
+  answer.job = j
+  return answer
 end
 
 local UNKNOWN = 'OUTCOME_UNKNOWN' -- as err.h has it
@@ -153,7 +152,7 @@ local function end_attempt(answer, j, v)
   if j.lease ~= NONE then
     local n = holder_of(j)
     lease_end(n, j)
-    answer.counts, answer.ended = node_counts(n), 1
+    answer.node, answer.ended = n, 1
     lease_unbind(n, j)
   elseif j.ran_out ~= NONE then
     answer.ended = 1 -- it was cleared before; now that is settled
@@ -250,12 +249,12 @@ local function goes_on(op, j)
   return true
 end
 
-function verbs.F(op)
+function rules.F(op)
   local answer = new_answer()
   local j = job_get(op.job) or told_of(op)
   if not j then
     answer.err = ERR.NOT_FOUND
-    return settled_answer(answer)
+    return answer
   end
   local node = j.node
   lapse_one(j)
@@ -272,14 +271,22 @@ function verbs.F(op)
   else
     answer.err = ERR.STALE
   end
-  answer.head = head_of(j)
+  answer.job = j
   local n = node ~= '' and node_get(node)
-  if n then answer.counts = node_counts(n) end
+  if n then answer.node = n end
   if answer.err == ERR.OK and
     (op.want_record or (is_waiting(j) and answer.duplicate == 0)) then
     answer_record(answer, j)
   end
-  return settled_answer(answer)
+  return answer
+end
+
+function verbs.C(op)
+  return settled_answer(rules.C(op))
+end
+
+function verbs.F(op)
+  return settled_answer(rules.F(op))
 end
 
 function verbs.K(op)

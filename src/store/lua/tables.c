@@ -317,24 +317,23 @@ static void write_pack(const struct record_layout *layout, int format)
     printf(layout->rest ? ") .. t.%s\n  end,\n" : ")\n  end,\n", layout->rest);
 }
 
-/* The text of one part, from what is given. */
-static void write_part(const struct record_layout *layout, int format, const char *part)
+/* The text of the counts of a node. */
+static void write_counts(int format)
 {
     const struct record_field *field;
     const char *comma = "";
 
-    printf("  %s = function(", part);
-    for (size_t at = 0; (field = next_field(layout, format, part, &at));) {
+    printf("  counts = function(");
+    for (size_t at = 0; (field = next_field(&record_node, format, "counts", &at));) {
         if (field->plain != RECORD_GIVEN)
             continue;
         printf("%s%s", comma, field->name);
         comma = ", ";
     }
     printf(")\n    return pack(");
-    write_format(layout, format, part);
-    if (strcmp(part, layout->fields[0].part) == 0)
-        printf(", %d", format);
-    for (size_t at = 0; (field = next_field(layout, format, part, &at));) {
+    write_format(&record_node, format, "counts");
+    printf(", %d", format);
+    for (size_t at = 0; (field = next_field(&record_node, format, "counts", &at));) {
         printf(", ");
         if (field->plain == RECORD_GIVEN)
             printf("%s", field->name);
@@ -379,10 +378,8 @@ static void write_layout(const struct record_layout *layout, int format)
         write_begin(layout);
     write_pack(layout, format);
     write_places(layout, format);
-    for (size_t i = 0; i < layout->count; i++)
-        if (layout->fields[i].kind != RECORD_TEXT && layout->rest &&
-            (i == 0 || strcmp(layout->fields[i].part, layout->fields[i - 1].part) != 0))
-            write_part(layout, format, layout->fields[i].part);
+    if (layout == &record_node)
+        write_counts(format);
     printf("}\n");
 }
 

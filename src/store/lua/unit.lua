@@ -7,7 +7,10 @@
 local call, byte, find, char, unpack_list, concat, sort, floor
 
 local ARGS_MAX = 2000 -- of one redis.call
-local verbs = {} -- by letter
+local verbs = {} -- by letter: does what an op asks for, and answers it
+-- Of the verbs that come with every job only what they do: columns.lua asks them, too. Each answers a table: `err`,
+-- `duplicate`; `job` and `node`, which are told of; what else the verb tells.
+local rules = {}
 
 local U -- this batch
 local A, at -- its arguments, and where we stand in them
@@ -15,8 +18,8 @@ local A, at -- its arguments, and where we stand in them
 -- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
 -- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
--- verbs; `row` is kept because it would have to grow again.
-local kept = {jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}}
+-- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated().
+local kept = {jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil}
 local columns = {} -- columns.lua
 
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
@@ -39,9 +42,9 @@ local LAZY = { -- most batches need few of the tables of U
 }
 
 -- What a call costs, for a test that looks whether it grows: commands, their arguments and what they answer. The
--- largest is kept in `meta.work`; that of calls that somebody made and not the clock in `meta.asked`, and how many
--- records of jobs such a call read and wrote in `meta.records`.
-local work = {work = 0, asked = 0, records = 0}
+-- largest is kept in `meta.work`; that of calls that somebody made and not the clock in `meta.asked`, how many
+-- records of jobs such a call read and wrote in `meta.records`, and how often it asked a rule in `meta.rules`.
+local work = {work = 0, asked = 0, records = 0, rules = 0}
 
 local function counted(...)
   local got, count = redis.call(...), select('#', ...)
@@ -62,7 +65,17 @@ local function note_work()
   end
 end
 
+local function count_rules()
+  for letter, rule in pairs(rules) do
+    rules[letter] = function(op)
+      work.rules = work.rules + 1
+      return rule(op)
+    end
+  end
+end
+
 local function begin_library()
+  if TEST_CLOCK then count_rules() end
   call, sub, byte, find = TEST_CLOCK and counted or redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
   unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor

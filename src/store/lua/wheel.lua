@@ -7,8 +7,7 @@
 -- comes the job is looked at, and put where it is due by now. Only what runs out within the quarter
 -- of a second that has begun stands, to the millisecond, in the sorted set `due`.
 local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
-local tick_of, wheel_list, wheel_add, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel,
-  write_due, write_lapsed
+local tick_of, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel, write_due, write_lapsed
 local job_place -- lease.lua
 local wheel = {} -- what is seldom needed: Lua has room for 200 locals
 do
@@ -22,8 +21,7 @@ function tick_of(ms)
   return floor(ms / TICK_MS)
 end
 
-function wheel_list(ms)
-  local tick = tick_of(ms)
+function wheel.list(tick)
   local list = U.wheel[tick]
   if not list then
     list = {count = 0}
@@ -32,7 +30,7 @@ function wheel_list(ms)
   return list
 end
 
-function wheel_add(list, id)
+function wheel.add(list, id)
   local count = list.count + 1
   list[count], list.count = id, count
 end
@@ -40,7 +38,7 @@ end
 local function wheel_file(j)
   local ms = j.due
   if ms > U.clock + WHEEL_FAR_MS then ms = U.clock + WHEEL_FAR_MS end
-  wheel_add(wheel_list(ms), j.id)
+  wheel.add(wheel.list(tick_of(ms)), j.id)
   j.filed = ms
 end
 
@@ -144,7 +142,7 @@ function write_wheel()
     if is_new then call('ZADD', KEY .. 'wheel', tick, tick) end
   end
   U.wheel = nil
-  columns.forget() -- its terms have the lists
+  columns.forget() -- its ways have the lists
 end
 
 local function write_places(name, places)
