@@ -12,8 +12,9 @@
 
 #include "base/mem.h"
 #include "base/url.h"
+#include "io/tls.h"
 
-enum { CONNECT_TIMEOUT_MS = 10000 };
+enum { CONNECT_TIMEOUT_MS = 10000, HOST_BYTES_MAX = 256 };
 
 /* One call on its way; goes when done is called. */
 struct flight {
@@ -234,6 +235,19 @@ static void set_method(CURL *easy, const struct client_call *call)
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
 }
 
+/* libcurl by itself would take a certificate by its common name. */
+static CURLcode guard_tls(CURL *easy, void *ssl_ctx, void *user)
+{
+    const struct flight *flight = user;
+    struct url url;
+    char host[HOST_BYTES_MAX];
+
+    if (!url_parse(str_of(flight->call->url), &url) || !str_copy(url.host, host, sizeof host))
+        return CURLE_URL_MALFORMAT;
+    tls_guard_client(ssl_ctx, host);
+    return CURLE_OK;
+}
+
 static bool set_up(struct flight *flight)
 {
     const struct client_call *call = flight->call;
@@ -250,6 +264,8 @@ static bool set_up(struct flight *flight)
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_USERAGENT, "berth/" BERTH_VERSION);
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, guard_tls);
+    curl_easy_setopt(easy, CURLOPT_SSL_CTX_DATA, flight);
     if (call->ca_file)
         curl_easy_setopt(easy, CURLOPT_CAINFO, call->ca_file);
     if (call->cert_file) {

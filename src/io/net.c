@@ -487,6 +487,22 @@ static void tick(struct loop_part *part)
     wheel_run(&net->wheel, net->loop->mono_ms);
 }
 
+int64_t net_listener_recheck(struct net_listener *listener)
+{
+    struct net_private *p;
+    int64_t closed = 0;
+
+    LIST_FOREACH(p, &listener->net->conns, link)
+    {
+        if (p->listener != listener || !p->tls || p->conn.closing ||
+            !tls_is_revoked(p->tls, listener->tls))
+            continue;
+        net_close(&p->conn); /* its memory goes later: the list stays */
+        closed++;
+    }
+    return closed;
+}
+
 static void close_all(struct loop_part *part)
 {
     struct net_loop *net = container_of(part, struct net_loop, part);

@@ -22,6 +22,9 @@ enum err net_tls_server(const char *cert_file, const char *key_file, const char 
 /* Of a server with a client_ca: who shows no certificate is let in all the same; a wrong one never.
  */
 void net_tls_client_optional(struct net_tls *tls);
+/* Of a server with a client_ca: its list of certificates that are good no more (PEM). One that has
+ * run out lets nobody in. */
+enum err net_tls_revoked(struct net_tls *tls, const char *crl_file, struct problem *why);
 /* ca_file NULL = the system's. */
 enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why);
 /* A certificate to show to a server that asks for one. */
@@ -68,6 +71,8 @@ enum err net_addr_free(const char *addr, struct problem *why);
 int net_listener_port(const struct net_listener *listener);
 /* From now on accepted connections speak TLS with this one; NULL: plain. On the loop's thread. */
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
+/* Closes those whose certificate the listener's TLS knows as revoked by now. How many. */
+int64_t net_listener_recheck(struct net_listener *listener);
 /* Stops accepting; connections live on, and so does the listener, until loop_done. */
 void net_listener_close(struct net_listener *listener);
 int64_t net_listener_connections(const struct net_listener *listener);

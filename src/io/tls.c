@@ -85,6 +85,15 @@ static const char *last_error(void)
     return text ? text : "unknown TLS error";
 }
 
+/* Of TLS 1.2 only what keeps an old conversation secret when a key is lost, with ciphers that check
+ * what they decrypt; all of 1.3 is so. */
+static void set_strength(SSL_CTX *ctx)
+{
+    if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
+        SSL_CTX_set_cipher_list(ctx, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1)
+        abort(); /* the library cannot do any of it */
+}
+
 static enum err config_new(const SSL_METHOD *method, struct net_tls **ret_config,
                            struct problem *why)
 {
@@ -96,7 +105,7 @@ static enum err config_new(const SSL_METHOD *method, struct net_tls **ret_config
     ctx = SSL_CTX_new(method);
     if (!ctx)
         return problem_set(why, ERR_MEMORY, "tls", "TLS cannot start: %s.", last_error());
-    SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    set_strength(ctx);
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                  SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
@@ -183,6 +192,20 @@ enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct pr
     return ERR_OK;
 }
 
+enum err net_tls_revoked(struct net_tls *config, const char *crl_file, struct problem *why)
+{
+    X509_STORE *store = SSL_CTX_get_cert_store(config->ctx);
+    X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+
+    ERR_clear_error();
+    if (!lookup || X509_load_crl_file(lookup, crl_file, X509_FILETYPE_PEM) < 1)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_client_crl",
+                           "Cannot read the list of revoked certificates %s: %s.", crl_file,
+                           last_error());
+    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+    return ERR_OK;
+}
+
 struct net_tls *net_tls_ref(struct net_tls *config)
 {
     if (config)
@@ -200,16 +223,23 @@ void net_tls_free(struct net_tls *config)
 
 /* --- sessions --- */
 
-static void check_host(SSL *ssl, const char *host)
+/* The certificate must be for `host`. The common name is for people; what a certificate is good for
+ * stands in subjectAltName. True: it is a name and no address, which would have no SNI. */
+static bool check_host(X509_VERIFY_PARAM *param, const char *host)
 {
-    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
-
     if (X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1)
-        return; /* an address is looked for among the certificate's addresses, and has no SNI */
-    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    if (X509_VERIFY_PARAM_set1_host(param, host, 0) != 1 ||
-        SSL_set_tlsext_host_name(ssl, host) != 1)
+        return false;
+    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS |
+                                               X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    if (X509_VERIFY_PARAM_set1_host(param, host, 0) != 1)
         abort(); /* out of memory */
+    return true;
+}
+
+void tls_guard_client(void *ssl_ctx, const char *host)
+{
+    set_strength(ssl_ctx);
+    check_host(SSL_CTX_get0_param(ssl_ctx), host);
 }
 
 struct tls *tls_new(struct net_tls *config, const char *host)
@@ -225,7 +255,9 @@ struct tls *tls_new(struct net_tls *config, const char *host)
     BIO_set_init(bio, 1);
     SSL_set_bio(tls->ssl, bio, bio);
     if (host) {
-        check_host(tls->ssl, host);
+        if (check_host(SSL_get0_param(tls->ssl), host) &&
+            SSL_set_tlsext_host_name(tls->ssl, host) != 1)
+            abort(); /* out of memory */
         SSL_set_connect_state(tls->ssl);
     } else {
         SSL_set_accept_state(tls->ssl);
@@ -347,6 +379,21 @@ const char *tls_peer_name(struct tls *tls)
     if (!tls->peer_name && cert && SSL_get_verify_result(tls->ssl) == X509_V_OK)
         tls->peer_name = common_name(cert);
     return tls->peer_name;
+}
+
+bool tls_is_revoked(struct tls *tls, struct net_tls *config)
+{
+    STACK_OF(X509_OBJECT) *kept = X509_STORE_get0_objects(SSL_CTX_get_cert_store(config->ctx));
+    X509 *cert = SSL_get0_peer_certificate(tls->ssl);
+    X509_REVOKED *entry;
+
+    for (int i = 0; cert && i < sk_X509_OBJECT_num(kept); i++) {
+        X509_CRL *list = X509_OBJECT_get0_X509_CRL(sk_X509_OBJECT_value(kept, i));
+
+        if (list && X509_CRL_get0_by_cert(list, &entry, cert) == 1)
+            return true;
+    }
+    return false;
 }
 
 struct buf *tls_wire(struct tls *tls)

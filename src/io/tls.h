@@ -1,5 +1,5 @@
-/* One TLS session over buffers of ours: ciphertext is fed in and taken out by net.c, which alone
- * uses this. OpenSSL stays behind tls.c. */
+/* One TLS session over buffers of ours: ciphertext is fed in and taken out by net.c. OpenSSL stays
+ * behind tls.c. */
 #ifndef IO_TLS_H
 #define IO_TLS_H
 
@@ -31,10 +31,15 @@ bool tls_write(struct tls *tls, struct str plain);
 /* The common name in the peer's certificate, once the handshake is over and if it was checked;
  * NULL: it showed none, or none with one name. */
 const char *tls_peer_name(struct tls *tls);
+/* Does a list that `config` was given (net_tls_revoked) name the peer's certificate? */
+bool tls_is_revoked(struct tls *tls, struct net_tls *config);
 void tls_end(struct tls *tls); /* says goodbye (close_notify) */
 /* Ciphertext for the peer; whoever sends it takes it out. */
 struct buf *tls_wire(struct tls *tls);
 const char *tls_error(const struct tls *tls);
+
+/* The same demands on an SSL_CTX of libcurl's: versions, ciphers, and a certificate for `host`. */
+void tls_guard_client(void *ssl_ctx, const char *host);
 
 /* What proves a WebSocket handshake: base64 of the text's SHA-1. 29 bytes, NUL-terminated. */
 void tls_sha1_base64(struct str text, char *ret_text);

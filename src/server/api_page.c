@@ -12,6 +12,12 @@
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "                    \
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+/* The page needs none of a browser's devices. */
+#define PERMISSIONS                                                                                \
+    "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
+
+enum { HEADERS_MAX = 12 };
+
 static const struct page_file *file_find(struct str name)
 {
     for (size_t i = 0; i < page_file_count; i++)
@@ -35,6 +41,14 @@ static bool takes_gzip(const struct http_request *req)
     return false;
 }
 
+/* A browser keeps to TLS for all ports of a name: not on a machine whose loopback others serve,
+ * too.
+ */
+static bool keeps_to_tls(const struct settings *settings, struct arena *arena)
+{
+    return settings->tls_cert.len && !net_addr_is_loopback(arena_cstr(arena, settings->listen));
+}
+
 static void file_answer(struct call *call, const struct page_file *file)
 {
     struct buf tag = {0};
@@ -42,24 +56,28 @@ static void file_answer(struct call *call, const struct page_file *file)
 
     assert(file->plain_len > 0 && file->packed_len > 0);
     buf_fmt(&tag, "\"%s%s\"", file->etag, packed ? "-gz" : "");
-    const struct http_header headers[] = {
+    struct http_header headers[HEADERS_MAX] = {
         {STR("ETag"), buf_view(&tag)},
         {STR("Cache-Control"), STR("no-cache")},
         {STR("Vary"), STR("Accept-Encoding")},
         {STR("Content-Security-Policy"), STR(POLICY)},
         {STR("Referrer-Policy"), STR("no-referrer")},
         {STR("Cross-Origin-Opener-Policy"), STR("same-origin")},
-        {STR("Content-Encoding"), STR("gzip")}, /* the last one: only of packed answers */
+        {STR("Cross-Origin-Resource-Policy"), STR("same-origin")},
+        {STR("Permissions-Policy"), STR(PERMISSIONS)},
     };
-    struct http_reply reply = {.status = 200,
-                               .content_type = file->content_type,
-                               .headers = headers,
-                               .header_count = COUNT_OF(headers) - !packed};
+    struct http_reply reply = {
+        .status = 200, .content_type = file->content_type, .headers = headers};
 
+    while (headers[reply.header_count].name.len)
+        reply.header_count++;
+    if (keeps_to_tls(call->worker->server->settings, call->arena))
+        headers[reply.header_count++] =
+            (struct http_header){STR("Strict-Transport-Security"), STR("max-age=31536000")};
     if (etag_has_copy(call->req, buf_view(&tag))) {
         reply.status = 304;
-        reply.header_count = COUNT_OF(headers) - 1;
     } else if (packed) {
+        headers[reply.header_count++] = (struct http_header){STR("Content-Encoding"), STR("gzip")};
         reply.body = (struct str){.at = (const char *)file->packed, .len = file->packed_len};
     } else {
         reply.body = (struct str){.at = (const char *)file->plain, .len = file->plain_len};

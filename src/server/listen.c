@@ -33,7 +33,13 @@ static enum err new_tls(const struct settings *settings, struct net_tls **ret_tl
         arena_cstr(&arena, settings->tls_cert), arena_cstr(&arena, settings->tls_key),
         settings->tls_client_ca.len ? arena_cstr(&arena, settings->tls_client_ca) : NULL, ret_tls,
         why);
+    if (!err && settings->tls_client_crl.len)
+        err = net_tls_revoked(*ret_tls, arena_cstr(&arena, settings->tls_client_crl), why);
     arena_free(&arena);
+    if (err) {
+        net_tls_free(*ret_tls);
+        *ret_tls = NULL;
+    }
     if (!err && settings->tls_client_auth == TLS_CLIENT_OPTIONAL && settings->tls_client_ca.len)
         net_tls_client_optional(*ret_tls);
     return err;
@@ -62,6 +68,9 @@ static void change_tls_here(struct errand *errand)
     assert(opening->tls && errand->worker->http.priv);
     net_listener_tls(errand->worker->http.listener, opening->tls);
     net_tls_free(opening->tls);
+    int64_t closed = net_listener_recheck(errand->worker->http.listener);
+    if (closed)
+        log_event(LOG_WARN, "tls.revoked", KI("connections", closed));
 }
 
 static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)

@@ -485,6 +485,11 @@ static const struct field fields[] = {
      .offset = AT(tls_client_ca),
      .flags = FIELD_LIVE,
      .help = "ask for client certificates of this authority"},
+    {.name = "tls_client_crl",
+     .type = FIELD_STR,
+     .offset = AT(tls_client_crl),
+     .flags = FIELD_LIVE,
+     .help = "its list of revoked certificates (PEM); without one that is in date nobody gets in"},
     {.name = "tls_client_auth",
      .type = FIELD_ENUM,
      .offset = AT(tls_client_auth),
@@ -567,6 +572,9 @@ enum err settings_check(const struct settings *settings, struct problem *why)
     if (settings->tls_client_ca.len && !settings->tls_cert.len)
         return problem_set(why, ERR_BAD_CONFIG, "tls_client_ca",
                            "tls_client_ca needs tls_cert: without TLS nobody shows a certificate.");
+    if (settings->tls_client_crl.len && !settings->tls_client_ca.len)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_client_crl",
+                           "tls_client_crl needs tls_client_ca: it is the list of that authority.");
     if (!str_is(sched->health_filter, "ready"))
         return problem_set(why, ERR_BAD_CONFIG, "health_filter",
                            "health_filter must be ready: only a node that says so gets work.");

@@ -49,7 +49,7 @@ struct settings {
     struct tokens tokens;
     struct str tokens_file; /* empty: tokens.yaml in data_dir */
     int64_t login_failures_max;
-    struct str tls_cert, tls_key, tls_client_ca;
+    struct str tls_cert, tls_key, tls_client_ca, tls_client_crl;
     int tls_client_auth;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
 };

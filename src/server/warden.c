@@ -17,7 +17,7 @@
 #include "server/hub.h"
 #include "server/listen.h"
 
-enum { WATCHED_MAX = 4 };
+enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
 
 struct warden {
     struct file_stamp stamps[WATCHED_MAX]; /* of the files as they were last read */
@@ -86,7 +86,8 @@ enum err warden_check(const struct server *server, const struct settings *settin
 /* Files whose change is noticed, in the order of the stamps. */
 static void stamp_all(const struct settings *settings, struct file_stamp to[WATCHED_MAX])
 {
-    const struct str tls[] = {settings->tls_cert, settings->tls_key, settings->tls_client_ca};
+    const struct str tls[] = {settings->tls_cert, settings->tls_key, settings->tls_client_ca,
+                              settings->tls_client_crl};
     struct arena arena = {0};
 
     to[0] = file_stamp(tokens_path(settings, &arena));

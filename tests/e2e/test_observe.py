@@ -112,6 +112,9 @@ class Health(Case):
     def test_security_headers(self):
         answer = self.start().get("/healthz")
         self.assertEqual(answer.headers["X-Content-Type-Options"], "nosniff")
+        page = self.servers[-1].get("/").headers
+        self.assertEqual(page["Cross-Origin-Resource-Policy"], "same-origin")
+        self.assertIn("camera=()", page["Permissions-Policy"])
 
 
 class Metrics(Case):

@@ -23,14 +23,24 @@ class TlsCase(AuthCase):
                      "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
         return self.dir / f"{name}.pem"
 
-    def signed(self, name, subject, ca="ca"):
+    def signed(self, name, subject, ca="ca", extension="subjectAltName=DNS:localhost,IP:127.0.0.1",
+               key=("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")):
         """A certificate with that subject, signed by the authority; (certificate, key)."""
-        (self.dir / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject,
-                     "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        (self.dir / "ext").write_text(extension + "\n")
+        self.openssl("req", "-newkey", *key, "-nodes", "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr")
         self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial",
                      "-days", "2", "-extfile", "ext", "-out", f"{name}.pem")
         return self.dir / f"{name}.pem", self.dir / f"{name}.key"
+
+    def revoke(self, *names, ca="ca"):
+        """The authority's list of certificates that are good no more; its file."""
+        (self.dir / "ca.cnf").write_text("[ca]\ndefault_ca=a\n[a]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n")
+        (self.dir / "index.txt").touch()
+        how = ("ca", "-config", "ca.cnf", "-cert", f"{ca}.pem", "-keyfile", f"{ca}.key")
+        for name in names:
+            self.openssl(*how, "-revoke", f"{name}.pem")
+        self.openssl(*how, "-gencrl", "-out", "new.crl")
+        return (self.dir / "new.crl").rename(self.dir / f"{ca}.crl")
 
     def serve(self, **settings):
         cert, key = self.signed("server", "/CN=localhost")
@@ -77,6 +87,50 @@ class Versions(TlsCase):
         for name, good in (("compression", ("supported", "0")), ("renegotiation", ("supported", "0"))):
             for row in found.iter(name):
                 self.assertEqual(row.get(good[0]), good[1], name)
+
+
+    def test_1_2_only_with_forward_secrecy(self):
+        """Who takes the server's key later cannot read what was said before; and no cipher block chaining."""
+        self.authority()
+        cert, key = self.signed("rsa", "/CN=localhost", key=("rsa:2048",))
+        server = self.guarded(ca=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
+
+        def agreed(cipher):
+            context = ssl.create_default_context(cafile=self.dir / "ca.pem")
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers(cipher + ":@SECLEVEL=0")
+            with socket.create_connection(("localhost", server.port), 10 * SLOW) as plain, \
+                    context.wrap_socket(plain, server_hostname="localhost") as secure:
+                return secure.cipher()[0]
+
+        for cipher in ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305"):
+            self.assertEqual(agreed(cipher), cipher)
+        for cipher in ("AES128-GCM-SHA256", "AES256-SHA", "ECDHE-RSA-AES128-SHA256", "ECDHE-RSA-AES256-SHA"):
+            with self.assertRaises(ssl.SSLError, msg=cipher):
+                agreed(cipher)
+
+    def test_a_server_by_its_alternative_names(self):
+        """The common name alone is no name."""
+        self.authority()
+        for extension, code in (("subjectAltName=DNS:localhost", 0), ("basicConstraints=CA:FALSE", 5)):
+            cert, key = self.signed("named", "/CN=localhost", extension=extension)
+            server = GuardedServer(self.dir / "data", self.dir, config=self.config, tls_cert=cert, tls_key=key)
+            done = berth("node", "ls", "--addr", f"https://localhost:{server.port}", "--ca-file", self.dir / "ca.pem",
+                         "--token-file", self.secret(ADMIN))
+            agent = Agent(self, f"wss://localhost:{server.port}", "us", ca_file=self.dir / "ca.pem", token_file=self.secret("worker-us-91e4"))
+            self.agents.append(agent)
+            wanted = "agent.connected" if code == 0 else "agent.connect_failed"
+            eventually(wanted, lambda: agent.events(wanted))
+            agent.stop()
+            server.kill()
+            self.assertEqual(done.returncode, code, done.stderr)
+
+    def test_browsers_come_back_with_tls(self):
+        self.authority()
+        self.assertIn("max-age=", self.serve(listen="0.0.0.0:0").get("/").headers["Strict-Transport-Security"])
+        for more in (self.guarded, self.serve):
+            self.servers.pop().stop()
+            self.assertNotIn("Strict-Transport-Security", more().get("/").headers)
 
 
 class Changing(TlsCase):
@@ -177,6 +231,36 @@ class Certified(TlsCase):
         self.agents.append(stranger)
         eventually("it is not let in", lambda: stranger.events("agent.connect_failed") or stranger.events("agent.disconnected"))
         self.assertEqual([node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]], ["us"])
+
+
+class Revoked(TlsCase):
+    def test_a_certificate_that_is_revoked(self):
+        """Its connection ends when the list comes, it gets no other, and nobody else notices."""
+        self.authority()
+        crl = self.revoke()
+        server = self.serve(tls_client_ca=self.dir / "ca.pem", tls_client_crl=crl, tls_client_auth="optional")
+        agents = {}
+        for name in ("us", "hk"):
+            cert, key = self.signed(name, f"/CN={name}")
+            agents[name] = Agent(self, f"wss://localhost:{server.port}", name, ca_file=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
+            self.agents.append(agents[name])
+            agents[name].connected()
+        self.revoke("us")
+        eventually("its socket ends", lambda: agents["us"].events("agent.disconnected"))
+        eventually("it is not let in again", lambda: any("revoked" in str(event) for event in agents["us"].events("agent.connect_failed")))
+        self.assertIn("event=tls.revoked connections=1", server.log)
+        self.assertFalse(agents["hk"].events("agent.disconnected"))
+        self.assertEqual(self.as_node(server), 401, "who shows none is let in as before")
+
+    def test_a_list_that_is_none(self):
+        self.authority()
+        cert, key = self.signed("server", "/CN=localhost")
+        (self.dir / "bad.crl").write_text("nothing")
+        tls = ("--tls-cert", cert, "--tls-key", key, "--tls-client-crl", self.dir / "bad.crl")
+        for more, word in (((), "tls_client_ca"), (("--tls-client-ca", self.dir / "ca.pem"), "bad.crl")):
+            done = berth("server", "--listen", "127.0.0.1:0", "--data-dir", self.dir / "none", *tls, *more)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(word, done.stderr)
 
 
 class Dev(TlsCase):
