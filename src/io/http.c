@@ -21,6 +21,7 @@ const struct http_limits http_limits_default = {
     .header_count_max = 100,
     .uri_bytes_max = 8 * 1024,
     .body_bytes_max = 1024 * 1024,
+    .bodies_bytes_max = 256 * 1024 * 1024,
     .requests_per_connection_max = 0,
 };
 
@@ -32,50 +33,58 @@ static void ask_handler(struct http_conn *conn)
 
     assert(p && !p->answerable && http_body_done(&conn->body));
     conn->state = HTTP_WAIT;
-    conn->requests++;
     net_conn_deadline(conn->net, 0);
     p->answerable = true;
     conn->srv->server->callbacks->request(&p->req);
 }
 
-/* Answers an error. A body that still comes is skipped if it is short, else the connection ends. */
-static void refuse_body(struct http_conn *conn, const struct http_head *head, enum err err,
-                        const char *detail)
+static void refuse(struct http_private *p, enum err err, const char *detail)
 {
-    struct http_private *p = conn->req;
-    bool has_body = head->chunked || head->content_length > 0;
+    struct problem why;
 
-    assert(err != ERR_OK);
-    if (head->content_length > HTTP_SKIP_BYTES_MAX || (has_body && head->expect_continue))
-        p->keep_alive = false;
-    if (has_body && p->keep_alive) {
-        conn->state = HTTP_SKIP;
-        conn->skipped = 0;
-        net_conn_deadline(conn->net, conn->net->loop->mono_ms +
-                                         conn->srv->server->limits->net.body_timeout_ms);
-    }
-    http_refuse(p, err, detail);
+    problem_set(&why, err, "", "%s", detail && *detail ? detail : err_title(err));
+    http_refuse(p, &why);
 }
 
-/* The bound for this body, or why it is not wanted. */
-static enum err bound_body(struct http_private *p, const struct http_head *head,
-                           struct problem *why)
+bool http_conn_leave_body(struct http_conn *conn)
+{
+    if (http_body_done(&conn->body))
+        return true;
+    if (!conn->skippable)
+        return false;
+    conn->state = HTTP_SKIP;
+    conn->skipped = 0;
+    net_conn_deadline(conn->net,
+                      conn->net->loop->mono_ms + conn->srv->server->limits->net.body_timeout_ms);
+    return true;
+}
+
+/* May they, and how much? False: answered already. */
+static bool ask_head(struct http_private *p)
 {
     const struct http_server *server = p->req.server;
-    enum err err = ERR_OK;
+    int64_t max = server->limits->body_bytes_max;
 
-    p->body_bytes_max = server->limits->body_bytes_max;
-    if (server->callbacks->body_limit) {
-        int64_t max = server->callbacks->body_limit(&p->req, &err, why);
+    p->answerable = true;
+    if (server->callbacks->head && !server->callbacks->head(&p->req, &max))
+        return false;
+    p->answerable = false;
+    assert(max >= 0);
+    p->body_bytes_max = max < server->limits->body_bytes_max ? max : server->limits->body_bytes_max;
+    return true;
+}
 
-        assert(max >= 0);
-        if (max < p->body_bytes_max)
-            p->body_bytes_max = max;
-    }
-    if (!err && head->content_length > p->body_bytes_max)
-        err = problem_set(why, ERR_TOO_LARGE, "", "The body may have %lld bytes here.",
-                          (long long)p->body_bytes_max);
-    return err;
+/* So much of its body, all in all: is there room for it? */
+static enum err admit_body(struct http_private *p, int64_t bytes, struct problem *why)
+{
+    if (bytes > p->body_bytes_max)
+        return problem_set(why, ERR_TOO_LARGE, "", "The body may have %lld bytes here.",
+                           (long long)p->body_bytes_max);
+    if (!http_request_reserve(p, bytes > 0 ? (size_t)bytes : 0))
+        return problem_set(why, ERR_BUSY, "",
+                           "The bodies of all requests together are too large now "
+                           "(bodies_bytes_max); try again.");
+    return ERR_OK;
 }
 
 /* The head is whole: everything that can be refused without the body is. `rest` is what came behind
@@ -87,13 +96,13 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
                              .header_max = (size_t)srv->server->limits->header_count_max};
     struct http_private *p = http_request_new(conn);
     enum err err = http_head_request(&head, text);
-    struct problem why = {.detail = ""};
+    struct problem why;
 
     if (!err && head.target.len > (size_t)srv->server->limits->uri_bytes_max)
         err = ERR_URI_TOO_LONG;
     if (err) {
         p->req.method = head.method;
-        http_refuse(p, err, head.detail);
+        refuse(p, err, head.detail);
         return 0;
     }
     http_request_keep(p, &head, text);
@@ -101,13 +110,15 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
         http_body_chunked(&conn->body);
     else
         http_body_sized(&conn->body, head.content_length > 0 ? (uint64_t)head.content_length : 0);
-    if (!http_request_decode(&p->req)) {
-        refuse_body(conn, &head, ERR_BAD_REQUEST, "The path is not valid percent-encoded UTF-8.");
+    conn->skippable = head.content_length <= HTTP_SKIP_BYTES_MAX && !head.expect_continue;
+    conn->requests++;
+    err = http_request_check(&p->req, &why);
+    if (!err && !ask_head(p))
         return 0;
-    }
-    err = bound_body(p, &head, &why);
+    if (!err)
+        err = admit_body(p, head.content_length, &why);
     if (err) {
-        refuse_body(conn, &head, err, why.detail);
+        http_refuse(p, &why);
         return 0;
     }
     if (http_body_done(&conn->body)) {
@@ -131,7 +142,7 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
 
 static void refuse_head(struct http_conn *conn, enum err err, const char *detail)
 {
-    http_refuse(http_request_new(conn), err, detail);
+    refuse(http_request_new(conn), err, detail);
 }
 
 static size_t step_head(struct http_conn *conn, struct str bytes)
@@ -176,17 +187,18 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
 static size_t step_body(struct http_conn *conn, struct str bytes)
 {
     struct http_private *p = conn->req;
+    struct problem why;
     struct str piece;
     size_t used = 0;
     enum err err = http_body_read(&conn->body, bytes, &used, &piece);
 
-    if (!err && p->body.len + piece.len > (size_t)p->body_bytes_max)
-        err = ERR_TOO_LARGE;
+    if (err)
+        problem_set(&why, err, "", "The chunks of the body are malformed.");
+    else
+        err = admit_body(p, (int64_t)(p->body.len + piece.len), &why);
     if (err) {
         p->keep_alive = false;
-        http_refuse(p, err,
-                    err == ERR_TOO_LARGE ? "The body is too large."
-                                         : "The chunks of the body are malformed.");
+        http_refuse(p, &why);
         return used;
     }
     buf_str(&p->body, piece);
@@ -371,7 +383,7 @@ static void on_expired(struct net_conn *net)
         refuse_head(conn, ERR_REQUEST_TIMEOUT, "The headers did not come in time.");
     } else if (conn->state == HTTP_BODY) {
         conn->req->keep_alive = false;
-        http_refuse(conn->req, ERR_REQUEST_TIMEOUT, "The body did not come in time.");
+        refuse(conn->req, ERR_REQUEST_TIMEOUT, "The body did not come in time.");
     } else {
         net_close_after(net); /* idle, or a refused body that does not end */
     }
@@ -388,7 +400,7 @@ static void on_closed(struct net_conn *net)
         http_request_free(p); /* no handler saw it */
     } else if (p) {
         p->conn = NULL;
-        p->req.peer = arena_cstr(&p->req.arena, str_of(net->peer));
+        p->req.peer = arena_cstr(&p->req.arena, str_of(p->req.peer)); /* it may be the socket's */
         if (net->peer_name)
             p->req.peer_name = arena_cstr(&p->req.arena, str_of(net->peer_name));
         p->req.gone = true;
@@ -420,6 +432,7 @@ static void free_part(struct loop_part *part)
     assert(LIST_EMPTY(&srv->conns));
     while ((p = LIST_FIRST(&srv->requests))) { /* never answered; nobody is left to do it */
         buf_free(&p->body);
+        http_request_release(p);
         LIST_REMOVE(p, link);
         arena_free(&p->req.arena);
         free(p);

@@ -6,12 +6,17 @@
 #include "base/arena.h"
 #include "io/net.h"
 
+/* A request may hold so much of a body for itself, as it may of a head; what is above that counts
+ * against bodies_bytes_max. So who sends much never stands in the way of who sends little. */
+enum { HTTP_BODY_SMALL_BYTES = 16 * 1024 };
+
 struct http_limits {
     struct net_limits net;
     int64_t header_bytes_max; /* request line and headers together */
     int64_t header_count_max;
     int64_t uri_bytes_max;
     int64_t body_bytes_max;              /* the server's bound; a route may set a smaller one */
+    int64_t bodies_bytes_max;            /* all bodies of the process, read or being worked on */
     int64_t requests_per_connection_max; /* 0 = no bound */
 };
 
@@ -35,24 +40,26 @@ struct http_header {
 
 struct http_server;
 
-/* A complete request. It lives until http_reply (or ws_accept, http_stream) and everything it
- * points to lives with it: strings stand in its arena. */
+/* A request: its head, and once it is complete its body. It lives until http_reply (or ws_accept,
+ * http_stream) and everything it points to lives with it: strings stand in its arena. */
 struct http_request {
     struct http_server *server;
     struct loop *loop;
     enum http_method method;
-    struct str path;  /* percent-decoded; refused earlier if it decodes to NUL or invalid UTF-8 */
-    struct str query; /* behind '?', still encoded */
+    /* As it was sent: cut at its slashes first, then http_path_part. Refused earlier if it is not
+     * percent-encoded UTF-8 without NUL. */
+    struct str path;
+    struct str query; /* behind '?', still encoded; its values decode to text, as the path does */
     struct str body;
     const struct http_header *headers;
     size_t header_count;
-    const char *peer;
+    const char *peer;      /* who sent it: "127.0.0.1:5123"; without a port: http_caller told us */
     uint64_t peer_id;      /* its address, for limits; 0: not known */
     const char *peer_name; /* out of its certificate; NULL: it showed none */
     struct arena arena;    /* the request's memory: handlers allocate here */
     int64_t begun_us;      /* monotonic, when its first byte was parsed */
     void *user;            /* for the handler */
-    void *route;           /* set by body_limit, read by the handler */
+    void *call;            /* of the callbacks: from `head` to `request` */
     bool gone;             /* the peer left; a reply is still required and goes nowhere */
     /* Told once when the peer leaves before the reply; may be NULL. */
     void (*on_gone)(struct http_request *req);
@@ -60,14 +67,13 @@ struct http_request {
 };
 
 struct http_callbacks {
-    /* At the end of the headers, before any body is read: the body's bound for this request.
-     * May answer an error at once by setting *ret_err (404, 405, 413, 403...) and `why`; then the
-     * body is discarded and http closes or resumes as framing allows. */
-    int64_t (*body_limit)(struct http_request *req, enum err *ret_err, struct problem *why);
+    /* The head is whole and nothing of the body was read: who calls, and may they? False: it has
+     * called http_reply; a short body is thrown away then, with a longer one the connection ends
+     * behind the reply. Else *ret_body_bytes_max bounds the body. NULL: all may. */
+    bool (*head)(struct http_request *req, int64_t *ret_body_bytes_max);
     void (*request)(struct http_request *req); /* must lead to exactly one reply */
     /* Writes the body of an error answer http itself gives (400, 408, 413, 431...). */
-    void (*problem)(struct http_request *req, enum err err, const char *detail,
-                    struct buf *ret_body);
+    void (*problem)(struct http_request *req, const struct problem *why, struct buf *ret_body);
 };
 
 struct http_server {
@@ -84,8 +90,12 @@ int http_port(const struct http_server *server);
 /* Stops accepting; idle connections close, the others after their reply. */
 void http_drain(struct http_server *server);
 int64_t http_connections(const struct http_server *server); /* WebSockets and streams included */
+int64_t http_bodies_bytes(void); /* what counts against bodies_bytes_max now */
 
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
+/* What stands between two slashes of a path, percent-decoded, in the arena if need be. What is not
+ * percent-encoded stays as it is. */
+struct str http_path_part(struct str part, struct arena *arena);
 /* A decoded query parameter, in the arena; at==NULL: absent. */
 struct str http_query(struct http_request *req, const char *name);
 

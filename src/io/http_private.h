@@ -37,8 +37,9 @@ struct http_conn {
     int64_t requests;
     int64_t skipped; /* bytes of a refused body so far */
     enum http_state state;
-    bool busy;  /* inside consume(): a reply need not go on reading */
-    bool blank; /* the one empty line before a request was seen */
+    bool skippable; /* the body of the request, if it is refused: it is short, and surely comes */
+    bool busy;      /* inside consume(): a reply need not go on reading */
+    bool blank;     /* the one empty line before a request was seen */
     LIST_ENTRY(http_conn) link;
 };
 
@@ -47,6 +48,7 @@ struct http_private {
     struct http_conn *conn;  /* NULL: the peer is gone */
     struct buf body;         /* one that did not come with its head */
     int64_t body_bytes_max;
+    int64_t body_reserved; /* of bodies_bytes_max */
     bool keep_alive;
     bool upgrade;
     bool answerable; /* the handler has it, or http refuses it */
@@ -76,15 +78,22 @@ struct http_private *http_request_new(struct http_conn *conn);
 void http_request_free(struct http_private *p);
 /* The read buffer is used again before the reply: what the request needs of it is copied. */
 void http_request_keep(struct http_private *p, const struct http_head *head, struct str text);
-bool http_request_decode(struct http_request *req); /* its path; false: not percent-encoded UTF-8 */
+/* Do its path and the values of its query decode to text? */
+enum err http_request_check(struct http_request *req, struct problem *why);
+/* It is to hold so much of a body; false: all bodies together are too much. */
+bool http_request_reserve(struct http_private *p, size_t bytes);
+void http_request_release(struct http_private *p); /* what it reserved */
 
 /* http.c */
+/* What did not come yet of the body of a request that is being answered; false: the connection must
+ * end. */
+bool http_conn_leave_body(struct http_conn *conn);
 void http_conn_replied(struct http_conn *conn, bool keep_alive); /* the request is freed already */
 /* Hands the connection over: the request is consumed, what was read too far goes to `handler`. */
 struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user);
 
 /* http_reply.c */
-void http_refuse(struct http_private *p, enum err err, const char *detail);
+void http_refuse(struct http_private *p, const struct problem *why);
 struct str http_date_lines(struct http_server_private *srv); /* Date and the fixed headers */
 void http_stream_closed(struct http_stream *stream);
 

@@ -160,9 +160,9 @@ void http_reply(struct http_request *req, const struct http_reply *reply)
     struct http_conn *conn = p->conn;
     bool keep_alive = false;
 
-    assert(p->answerable); /* exactly one reply, and only to a whole request */
+    assert(p->answerable); /* exactly one reply, and only where one is asked for */
     if (conn && !conn->net->closing) {
-        keep_alive = stays_open(p);
+        keep_alive = reply->status != 401 && stays_open(p) && http_conn_leave_body(conn);
         write_reply(p, reply, keep_alive);
     }
     p->answerable = false;
@@ -171,22 +171,25 @@ void http_reply(struct http_request *req, const struct http_reply *reply)
         http_conn_replied(conn, keep_alive);
 }
 
-void http_refuse(struct http_private *p, enum err err, const char *detail)
+void http_refuse(struct http_private *p, const struct problem *why)
 {
     const struct http_callbacks *callbacks = p->req.server->callbacks;
+    struct http_header retry = {.name = STR("Retry-After"), .value = STR("1")};
+    int status = err_http(why->err);
     struct buf body = {0};
 
-    assert(err > ERR_OK && err < ERR_COUNT && !p->answerable);
-    if (!detail || !*detail)
-        detail = err_title(err);
+    assert(status >= 400 && why->detail[0] && !p->answerable);
     if (callbacks->problem)
-        callbacks->problem(&p->req, err, detail, &body);
+        callbacks->problem(&p->req, why, &body);
     else
-        buf_fmt(&body, "{\"error\":\"%s\",\"detail\":\"%s\"}", err_name(err), err_title(err));
+        buf_fmt(&body, "{\"error\":\"%s\",\"detail\":\"%s\"}", err_name(why->err),
+                err_title(why->err));
     p->answerable = true;
-    http_reply(&p->req, &(struct http_reply){.status = err_http(err),
+    http_reply(&p->req, &(struct http_reply){.status = status,
                                              .content_type = "application/problem+json",
-                                             .body = buf_view(&body)});
+                                             .body = buf_view(&body),
+                                             .headers = &retry,
+                                             .header_count = status == 503});
     buf_free(&body);
 }
 

@@ -1,5 +1,6 @@
 /* A request's memory: taken from the last ones, filled in one go, and what handlers ask of it. */
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,7 @@ void http_request_free(struct http_private *p)
         p->conn->req = NULL;
     }
     LIST_REMOVE(p, link);
+    http_request_release(p);
     buf_free(&p->body);
     if (srv->spare_count < HTTP_SPARE_REQUESTS) {
         arena_reset(&p->req.arena);
@@ -91,19 +93,88 @@ void http_request_keep(struct http_private *p, const struct http_head *head, str
     p->minor = head->minor;
 }
 
-bool http_request_decode(struct http_request *req)
+/* False: it is not percent-encoded UTF-8, or holds a NUL. What stands there encoded is ASCII, see
+ * http_head.c. */
+static bool decode(struct str encoded, bool plus_is_blank, struct arena *arena,
+                   struct str *ret_text)
 {
-    char *decoded;
+    char *decoded = arena_raw(arena, encoded.len + 1);
     size_t len;
 
-    if (!memchr(req->path.at, '%', req->path.len))
-        return true; /* ASCII already, see http_head.c */
-    decoded = arena_raw(&req->arena, req->path.len);
-    if (!http_percent_decode(req->path, false, decoded, &len))
+    if (!http_percent_decode(encoded, plus_is_blank, decoded, &len))
         return false;
-    req->path = (struct str){.at = decoded, .len = len};
-    return !memchr(decoded, '\0', len) && str_is_utf8(req->path);
+    decoded[len] = '\0';
+    *ret_text = (struct str){.at = decoded, .len = len};
+    return !memchr(decoded, '\0', len) && str_is_utf8(*ret_text);
 }
+
+struct str http_path_part(struct str part, struct arena *arena)
+{
+    struct str text;
+
+    if (!part.len || !memchr(part.at, '%', part.len))
+        return part;
+    return decode(part, false, arena, &text) ? text : part;
+}
+
+static enum err check_query(struct http_request *req, struct problem *why)
+{
+    struct str rest = req->query, text;
+
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&');
+        struct str key = str_cut(&value, '=');
+
+        if (value.len > 0 && memchr(value.at, '%', value.len) &&
+            !decode(value, true, &req->arena, &text))
+            return problem_set(why, ERR_BAD_FIELD, arena_cstr(&req->arena, key),
+                               STR_FMT " must be percent-encoded UTF-8 text without NUL.",
+                               STR_ARG(key));
+    }
+    return ERR_OK;
+}
+
+enum err http_request_check(struct http_request *req, struct problem *why)
+{
+    struct str text;
+
+    if (memchr(req->path.at, '%', req->path.len) && !decode(req->path, false, &req->arena, &text))
+        return problem_set(why, ERR_BAD_REQUEST, "",
+                           "The path is not valid percent-encoded UTF-8.");
+    return check_query(req, why);
+}
+
+/* --- all bodies together --- */
+
+static _Atomic int64_t bodies_bytes; /* of all loops: memory is one */
+
+bool http_request_reserve(struct http_private *p, size_t bytes)
+{
+    int64_t more = (int64_t)bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
+
+    if (more <= 0)
+        return true;
+    if (atomic_fetch_add(&bodies_bytes, more) + more > p->req.server->limits->bodies_bytes_max) {
+        atomic_fetch_sub(&bodies_bytes, more);
+        return false;
+    }
+    p->body_reserved += more;
+    return true;
+}
+
+void http_request_release(struct http_private *p)
+{
+    if (p->body_reserved > 0)
+        atomic_fetch_sub(&bodies_bytes, p->body_reserved);
+    p->body_reserved = 0;
+}
+
+int64_t http_bodies_bytes(void)
+{
+    return atomic_load(&bodies_bytes);
+}
+
+/* --- what handlers ask --- */
 
 struct str http_header_get(const struct http_request *req, const char *name)
 {
@@ -122,16 +193,13 @@ struct str http_query(struct http_request *req, const char *name)
     while (rest.len > 0) {
         struct str value = str_cut(&rest, '&');
         struct str key = str_cut(&value, '=');
-        char *decoded;
-        size_t len;
+        struct str text = STR_NONE;
 
         if (!str_is(key, name))
             continue;
-        decoded = arena_raw(&req->arena, value.len + 1);
-        if (!http_percent_decode(value, true, decoded, &len))
-            return STR_NONE;
-        decoded[len] = '\0';
-        return (struct str){.at = decoded, .len = len};
+        if (!decode(value, true, &req->arena, &text))
+            assert(!"http_request_check has looked at it");
+        return text;
     }
     return STR_NONE;
 }

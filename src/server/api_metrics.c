@@ -114,6 +114,7 @@ static void set_gauges(struct server *server, const struct store_status *status)
     for (int i = 0; i < server->loop_count; i++)
         connections += atomic_load(&server->workers[i].connections);
     metric_set(METRIC_CONNECTIONS, connections);
+    metric_set(METRIC_BODIES, http_bodies_bytes());
     metric_set(METRIC_STORE_MODE, status->mode);
     metric_set(METRIC_SNAPSHOT_AGE, age_us / 1000);
     metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));

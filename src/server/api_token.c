@@ -87,6 +87,10 @@ static enum err read_new(struct token_call *own, struct problem *why)
     int64_t expires_in_ms = 0;
     enum err err;
 
+    /* Names of before may be any text; a file that has them is still read. */
+    if (!str_is_id(json_str(json_get(call->body, "name"), call->arena), TOKEN_NAME_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "name",
+                           "name is required: 1 to %d letters, digits or ._:@-.", TOKEN_NAME_MAX);
     if (json_is_null(digest)) {
         if (!digest_secret(own->secret))
             return problem_set(why, ERR_INTERNAL, "", "There are no random bytes.");

@@ -23,6 +23,7 @@ enum err guard_identify(struct call *call, struct problem *why)
     uint64_t token = str_hash(bearer);
     enum err err;
 
+    call->auth_number = worker->auth_number;
     if (call->route->scope == SCOPE_UNSET)
         return problem_set(why, ERR_FORBIDDEN, "", "Nobody may call this route.");
     if (call->route->scope == SCOPE_NONE || !worker->auth->tokens.count)
@@ -43,6 +44,17 @@ enum err guard_identify(struct call *call, struct problem *why)
     if (bearer.at && logins_failed(worker->logins, peer, max, now_ms))
         log_event(LOG_WARN, "login.limited", KC("peer", call->req->peer));
     return err;
+}
+
+enum err guard_still(const struct call *call, struct problem *why)
+{
+    const struct worker *worker = call->worker;
+
+    if (call->auth_number == worker->auth_number || call->route->scope == SCOPE_NONE ||
+        auth_still(worker->auth, call->token, call->route->scope, worker->loop.wall_ms))
+        return ERR_OK;
+    return problem_set(why, ERR_UNAUTHORIZED, "Authorization",
+                       "The token is not valid any more, or no more good for this.");
 }
 
 bool guard_audited(const struct route *route)

@@ -8,6 +8,9 @@
 /* Who calls: fills call->token. ERR_UNAUTHORIZED, ERR_FORBIDDEN, or ERR_RATE_LIMIT when its address
  * has sent too many wrong tokens. */
 enum err guard_identify(struct call *call, struct problem *why);
+/* May they still? Tokens may have changed while the body came, or while they waited for what they
+ * are to be told. ERR_UNAUTHORIZED. */
+enum err guard_still(const struct call *call, struct problem *why);
 /* Is it something an operator does, and changes something? */
 bool guard_audited(const struct route *route);
 /* To the audit, once, with the answer that is about to leave. */

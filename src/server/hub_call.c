@@ -62,7 +62,7 @@ static bool find_route(struct call *call, const struct json *message, struct are
     struct str path = json_str(json_get(message, "path"), arena);
     bool get = json_str_is(json_get(message, "method"), "GET"), known;
 
-    call->route = route_find(get ? HTTP_M_GET : HTTP_M_POST, path, call->params, &known);
+    call->route = route_find(get ? HTTP_M_GET : HTTP_M_POST, path, arena, call->params, &known);
     return call->route && call->route->socket;
 }
 

@@ -162,8 +162,24 @@ const struct route *route_at(size_t index)
     return index < COUNT_OF(routes) ? &routes[index] : NULL;
 }
 
-/* "/v1/jobs/{id}" against a path; fills params. */
-static bool path_matches(const char *pattern, struct str path, struct str params[ROUTE_PARAMS_MAX])
+/* How many bytes of a path stand for this character of a pattern; 0: it is another. An encoded
+ * slash is part of a name and separates nothing. */
+static size_t char_matches(struct str path, char wanted, struct arena *arena)
+{
+    struct str first = {.at = path.at, .len = 3};
+
+    if (!path.len)
+        return 0;
+    if (path.at[0] != '%' || path.len < first.len)
+        return path.at[0] == wanted;
+    return wanted != '/' && str_eq(http_path_part(first, arena), (struct str){&wanted, 1})
+               ? first.len
+               : 0;
+}
+
+/* "/v1/jobs/{id}" against a path as it was sent; fills params, as they were sent. */
+static bool path_matches(const char *pattern, struct str path, struct arena *arena,
+                         struct str params[ROUTE_PARAMS_MAX])
 {
     size_t at = 0, count = 0;
 
@@ -179,25 +195,34 @@ static bool path_matches(const char *pattern, struct str path, struct str params
             pattern = strchr(pattern, '}') + 1;
             continue;
         }
-        if (at >= path.len || path.at[at] != *pattern)
+        struct str rest = {.at = path.at + at, .len = path.len - at};
+        size_t len = char_matches(rest, *pattern, arena);
+
+        if (!len)
             return false;
-        at++;
+        at += len;
         pattern++;
     }
     return at == path.len;
 }
 
-const struct route *route_find(enum http_method method, struct str path,
+const struct route *route_find(enum http_method method, struct str path, struct arena *arena,
                                struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path)
 {
+    memset(params, 0, ROUTE_PARAMS_MAX * sizeof *params);
+    if (!path.at)
+        path = STR(""); /* a frame of a socket may have none */
     if (method == HTTP_M_HEAD)
         method = HTTP_M_GET;
     *ret_known_path = false;
     for (size_t i = 0; i < COUNT_OF(routes); i++)
-        if (path_matches(routes[i].path, path, params)) {
+        if (path_matches(routes[i].path, path, arena, params)) {
             *ret_known_path = true;
-            if (routes[i].method == method)
-                return &routes[i];
+            if (routes[i].method != method)
+                continue;
+            for (int p = 0; p < ROUTE_PARAMS_MAX; p++)
+                params[p] = http_path_part(params[p], arena);
+            return &routes[i];
         }
     return NULL;
 }
@@ -211,7 +236,7 @@ static const char *reason_allow(struct http_request *req, struct arena *arena)
     struct buf buf = {0};
 
     for (size_t i = 0; i < COUNT_OF(routes); i++)
-        if (path_matches(routes[i].path, req->path, params))
+        if (path_matches(routes[i].path, req->path, arena, params))
             buf_fmt(&buf, "%s%s", buf.len ? ", " : "", names[routes[i].method]);
     buf_fmt(&buf, "%sOPTIONS", buf.len ? ", " : "");
     const char *text = arena_cstr(arena, buf_view(&buf));
@@ -230,17 +255,14 @@ static struct call *call_new(struct http_request *req)
     return call;
 }
 
-static int64_t body_limit(struct http_request *req, enum err *ret_err, struct problem *why)
+/* Some send an empty object with everything: a route that takes no body does not mind a small one.
+ */
+static int64_t body_limit(const struct route *route, const struct settings *settings)
 {
-    const struct settings *settings = worker_of(req->loop)->server->settings;
-    struct str params[ROUTE_PARAMS_MAX];
-    bool known;
-
-    *ret_err = ERR_OK;
-    req->route = (void *)route_find(req->method, req->path, params, &known);
-    const struct route *route = req->route;
-    int64_t limit = settings->http.body_bytes_max;
-    return route && route->large ? ROUTE_LARGE * limit : limit;
+    if (!route->body)
+        return HTTP_BODY_SMALL_BYTES;
+    return route->large ? ROUTE_LARGE * settings->http.body_bytes_max
+                        : settings->http.body_bytes_max;
 }
 
 static void count_status(int status)
@@ -316,39 +338,61 @@ static bool read_body(struct call *call)
     return true;
 }
 
-static void on_request(struct http_request *req)
+/* Strangers, and who may not do this, are told so before they can make us read anything. */
+static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
     struct call *call = call_new(req);
+    const struct settings *settings = call->worker->server->settings;
     bool known;
     struct problem why;
 
-    if (origin_check(req, call->worker->server->settings, &why)) {
+    req->call = call;
+    if (origin_check(req, settings, &why)) {
         call_problem(call, &why);
-        return;
+        return false;
     }
-    call->route = route_find(req->method, req->path, call->params, &known);
-    if (!call->route)
+    call->route = route_find(req->method, req->path, call->arena, call->params, &known);
+    if (!call->route) {
         answer_unrouted(call, known);
-    else if (guard_identify(call, &why))
+        return false;
+    }
+    if (guard_identify(call, &why)) {
+        call_problem(call, &why);
+        return false;
+    }
+    *ret_body_bytes_max = body_limit(call->route, settings);
+    return true;
+}
+
+static void handle(struct call *call)
+{
+    struct problem why;
+
+    if (guard_still(call, &why))
         call_problem(call, &why);
     else if (read_body(call))
         call->route->handle(call);
 }
 
-static void on_problem(struct http_request *req, enum err err, const char *detail,
-                       struct buf *ret_body)
+static void on_request(struct http_request *req)
+{
+    struct call *call = req->call;
+
+    handle(call);
+}
+
+static void on_problem(struct http_request *req, const struct problem *why, struct buf *ret_body)
 {
     struct jsonw w = jsonw_to(ret_body);
-    struct problem why;
 
-    problem_set(&why, err, "", "%s", detail && *detail ? detail : err_title(err));
+    count_status(err_http(why->err));
     jsonw_obj(&w);
-    problem_write(&w, &why);
+    problem_write(&w, why);
     jsonw_end_obj(&w);
 }
 
 const struct http_callbacks route_callbacks = {
-    .body_limit = body_limit, .request = on_request, .problem = on_problem};
+    .head = on_head, .request = on_request, .problem = on_problem};
 
 void call_json(struct call *call, int status, const struct buf *body)
 {

@@ -1,5 +1,6 @@
 /* Requests on their way to a handler: one table of routes, the Host and Origin check, and the ways
- * a handler answers. */
+ * a handler answers. Who calls and whether they may is settled with the head, before anything of a
+ * body is read. */
 #ifndef SERVER_ROUTE_H
 #define SERVER_ROUTE_H
 
@@ -22,6 +23,7 @@ struct call {
     struct arena *arena;
     struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
     const struct token *token;           /* who calls; NULL: there are no tokens */
+    int64_t auth_number;                 /* the worker's, when they were looked up */
     struct str target;                   /* what it is about, for the audit: a handler may set it
                                             where it does not stand in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */
@@ -53,9 +55,10 @@ struct route {
 
 extern const struct http_callbacks route_callbacks;
 const struct route *route_at(size_t index); /* NULL behind the last: for the tests and docs */
-/* The route of a request; fills `params`. NULL: there is none, and *ret_known_path tells whether
- * the path is one that takes other methods. HEAD is answered as GET. */
-const struct route *route_find(enum http_method method, struct str path,
+/* The route of a request, by its path as it was sent; fills `params`, decoded. NULL: there is none,
+ * and *ret_known_path tells whether the path is one that takes other methods. HEAD is answered as
+ * GET. */
+const struct route *route_find(enum http_method method, struct str path, struct arena *arena,
                                struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path);
 
 /* Answers. Each ends the request. */

@@ -35,7 +35,12 @@
 #include "server/waiters.h"
 #include "server/warden.h"
 
-enum { LOOPS_BY_CORES = 8, PUSH_CONNECTIONS_MAX = 256, DRAIN_MS = 3000, LOADED_LOOK_MS = 100 };
+enum {
+    LOOPS_BY_CORES = 8,
+    DRAIN_MS = 3000,
+    LOADED_LOOK_MS = 100,
+    BODIES_PART_OF_MEMORY = 16, /* the rest: as JSON a body takes some times its bytes once more */
+};
 
 /* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
 static void noted(struct sched_loop *from, const struct settle_note *note)
@@ -167,7 +172,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->serves = index < server->loop_count;
     worker->loop.owner = worker;
     if (!err)
-        err = client_new(&worker->loop, PUSH_CONNECTIONS_MAX, &worker->client);
+        err = client_new(&worker->loop, SERVER_PUSH_CONNECTIONS_MAX, &worker->client);
     if (err)
         return problem_set(why, err, "", "A loop cannot be made: %s.", err_title(err));
     worker->hub = hub_new(worker);
@@ -232,6 +237,19 @@ static int loop_count_of(const struct settings *settings)
     return cores < 1 ? 1 : cores > LOOPS_BY_CORES ? LOOPS_BY_CORES : (int)cores;
 }
 
+/* With settings_check(): never less than the largest body a route takes. */
+static int64_t bodies_bytes_max_of(const struct settings *settings)
+{
+    int64_t largest = ROUTE_LARGE * settings->http.body_bytes_max;
+    int64_t share = (int64_t)(uv_get_total_memory() / BODIES_PART_OF_MEMORY);
+
+    if (settings->http.bodies_bytes_max > 0)
+        return settings->http.bodies_bytes_max;
+    if (share > http_limits_default.bodies_bytes_max)
+        share = http_limits_default.bodies_bytes_max;
+    return share > largest ? share : largest;
+}
+
 static enum err open_store(struct server *server, struct problem *why)
 {
     const struct settings *settings = server->settings;
@@ -274,6 +292,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     sem_init(&server->loaded, 0, 0);
     server->limits = settings->http;
     server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
+    server->limits.bodies_bytes_max = bodies_bytes_max_of(settings);
     server->loop_count = loop_count_of(settings);
     enum err err = warden_open(server, why);
     if (!err)

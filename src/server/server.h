@@ -42,6 +42,7 @@ struct worker {
     struct session_cache *session_cache; /* read through this loop */
     struct stats *stats;                 /* of the loops that serve */
     struct auth *auth;                   /* its hold on the tokens in force, see warden.h */
+    int64_t auth_number;                 /* goes up when these change, or one of them expires */
     struct logins *logins;
     struct request_log request_log;
     bool serves;                 /* false: the keeper's */
@@ -51,7 +52,10 @@ struct worker {
     _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
 };
 
-enum { SERVER_LOOPS_MAX = 64 }; /* of the setting `loops` */
+enum {
+    SERVER_LOOPS_MAX = 64,             /* of the setting `loops` */
+    SERVER_PUSH_CONNECTIONS_MAX = 256, /* of a loop's client */
+};
 
 struct server {
     _Atomic(struct settings *) settings; /* a reload puts others in their place, see reload.h */

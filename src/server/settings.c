@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "sched/explain.h"
+#include "server/route.h"
 
 #define AT(member) offsetof(struct settings, member)
 #define SCHED(m)   offsetof(struct settings, sched.m)
@@ -319,6 +320,14 @@ static const struct field fields[] = {
      .max = 256 * MIB,
      .preset = "1048576",
      .help = "body of a request (a batch: eight times that)"},
+    {.name = "bodies_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.bodies_bytes_max),
+     .min = 0,
+     .max = 1024 * 1024 * MIB,
+     .preset = "0",
+     .help = "all bodies at once, over 16 KiB of each; 0 = a sixteenth of the memory, at "
+             "most 256 MiB"},
     {.name = "message_bytes_max",
      .type = FIELD_INT,
      .offset = AT(ws.message_bytes_max),
@@ -566,6 +575,12 @@ enum err settings_check(const struct settings *settings, struct problem *why)
         return problem_set(why, ERR_BAD_CONFIG, "deploy_lease_ms",
                            "deploy_lease_ms must be at least 3 x deploy_renew_ms (%lld).",
                            (long long)(3 * settings->deploy_renew_ms));
+    if (settings->http.bodies_bytes_max > 0 &&
+        settings->http.bodies_bytes_max < ROUTE_LARGE * settings->http.body_bytes_max)
+        return problem_set(why, ERR_BAD_CONFIG, "bodies_bytes_max",
+                           "bodies_bytes_max must be at least %d x body_bytes_max (%lld), which is "
+                           "what a batch may have, or 0.",
+                           ROUTE_LARGE, (long long)(ROUTE_LARGE * settings->http.body_bytes_max));
     if ((settings->tls_cert.len > 0) != (settings->tls_key.len > 0))
         return problem_set(why, ERR_BAD_CONFIG, "tls_key",
                            "tls_cert and tls_key must be given together.");

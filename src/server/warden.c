@@ -149,6 +149,7 @@ static void swap_here(struct errand *errand)
 
     auth_free(worker->auth);
     worker->auth = auth_ref(handover->auth);
+    worker->auth_number++;
     hub_recheck(worker->hub);
     events_recheck(worker->events);
 }

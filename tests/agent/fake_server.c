@@ -71,19 +71,19 @@ static void on_request(struct http_request *req)
         server->ws = ws_accept(req, &ws_handler, &ws_limits_default, server);
 }
 
-static int64_t body_limit(struct http_request *req, enum err *ret_err, struct problem *why)
+static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
-    return 0;
+    *ret_body_bytes_max = 0;
+    return true;
 }
 
-static void write_problem(struct http_request *req, enum err err, const char *detail,
-                          struct buf *ret_body)
+static void write_problem(struct http_request *req, const struct problem *why, struct buf *ret_body)
 {
     buf_str(ret_body, STR("{}"));
 }
 
 static const struct http_callbacks callbacks = {
-    .body_limit = body_limit, .request = on_request, .problem = write_problem};
+    .head = on_head, .request = on_request, .problem = write_problem};
 
 void fake_server_open(struct fake_server *server)
 {

@@ -81,6 +81,9 @@ class Made(TokenCase):
                      {"name": "x", "scopes": ["node"], "node_id": 5}, {"name": "x", "scopes": ["read"], "expires_in_ms": -1},
                      {"name": 5, "scopes": ["read"]}, {"name": "x\n", "scopes": ["read"]}):
             self.problem(server.post("/v1/tokens", body, bearer(root)), 400, "BAD_FIELD")
+        for name in ("a/b", "a b", ".", "a%2Fb", "ä", "x" * 65):  # it could not stand in a path, or be typed
+            answer = server.post("/v1/tokens", {"name": name, "scopes": ["read"]}, bearer(root))
+            self.assertEqual(self.problem(answer, 400, "BAD_FIELD")["field"], "name")
         made = server.post("/v1/tokens", {"name": "x", "scopes": ["read"]}, bearer(root))
         self.assertEqual(made.status, 201)
         self.assertEqual(self.status(server, made["token"]), 200)
@@ -152,6 +155,18 @@ class Files(TokenCase):
         server.token = "two-11112222"
         path.write_text(self.line("b", "two-11112222", "admin"))
         eventually("the new one is good", lambda: self.status(server, "two-11112222") == 200)
+
+    def test_names_of_before_can_be_revoked(self):
+        path = self.dir / "tokens.yaml"
+        names = ["a/b", "a%2Fb", "x y", "ä/.."]
+        path.write_text(self.line("root", "one-11112222", "admin") +
+                        "".join(self.line(json.dumps(name), f"old-{i}", "read") for i, name in enumerate(names)))
+        server = self.start(tokens_file=path)
+        server.token = "one-11112222"
+        for i, name in enumerate(names):
+            self.assertEqual(self.status(server, f"old-{i}"), 200)
+            self.cli(server, "token", "revoke", name, token="one-11112222")
+            self.assertEqual(self.status(server, f"old-{i}"), 401, name)
 
     def test_a_signal_reads_both_places(self):
         config, path = self.dir / "server.yaml", self.dir / "tokens.yaml"

@@ -24,6 +24,7 @@ static const struct http_limits limits = {
     .header_count_max = 12,
     .uri_bytes_max = 256,
     .body_bytes_max = 2048,
+    .bodies_bytes_max = 1 << 20,
 };
 
 /* One run over the input. */
@@ -120,24 +121,27 @@ static bool follows(struct str ours, struct str theirs)
     return true;
 }
 
-static int64_t body_limit(struct http_request *req, enum err *ret_err, struct problem *why)
+static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
-    if (req->path.len > 1 && req->path.at[1] == 'n')
-        *ret_err = problem_set(why, ERR_NOT_FOUND, "", "Not here.");
-    return 1024;
+    *ret_body_bytes_max = 1024;
+    if (req->path.len <= 1 || req->path.at[1] != 'n')
+        return true;
+    run.refusals++;
+    look_for_odd(req);
+    http_reply(req, &(struct http_reply){.status = 404, .body = STR("no")});
+    return false;
 }
 
-static void problem(struct http_request *req, enum err err, const char *detail,
-                    struct buf *ret_body)
+static void problem(struct http_request *req, const struct problem *why, struct buf *ret_body)
 {
     run.refusals++;
     look_for_odd(req);
-    must(err_http(err) >= 400 && detail[0], "a refusal has a status and a sentence");
+    must(err_http(why->err) >= 400 && why->detail[0], "a refusal has a status and a sentence");
     buf_str(ret_body, STR("no"));
 }
 
 static const struct http_callbacks callbacks = {
-    .body_limit = body_limit, .request = on_request, .problem = problem};
+    .head = on_head, .request = on_request, .problem = problem};
 
 /* Counts the replies in what was sent; aborts when something else stands between them. */
 static int replies_in(struct str sent)

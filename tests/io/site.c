@@ -153,21 +153,23 @@ static void on_request(struct http_request *req)
     do_echo(site, req);
 }
 
-static int64_t body_limit(struct http_request *req, enum err *ret_err, struct problem *why)
+static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
-    if (str_is(req->path, "/none"))
-        *ret_err = problem_set(why, ERR_NOT_FOUND, "", "No such path.");
-    return str_is(req->path, "/small") ? 10 : 1 << 20;
+    *ret_body_bytes_max = str_is(req->path, "/small") ? 10 : 1 << 20;
+    if (!str_is(req->path, "/none"))
+        return true;
+    http_reply(req, &(struct http_reply){.status = 404, .body = STR("No such path.")});
+    return false;
 }
 
-static void problem(struct http_request *req, enum err err, const char *detail,
-                    struct buf *ret_body)
+static void problem(struct http_request *req, const struct problem *why, struct buf *ret_body)
 {
-    buf_fmt(ret_body, "{\"error\":\"%s\",\"detail\":\"%s\"}", err_name(err), detail);
+    buf_fmt(ret_body, "{\"error\":\"%s\",\"detail\":\"%s\",\"field\":\"%s\"}", err_name(why->err),
+            why->detail, why->field);
 }
 
 static const struct http_callbacks callbacks = {
-    .body_limit = body_limit, .request = on_request, .problem = problem};
+    .head = on_head, .request = on_request, .problem = problem};
 
 /* --- life --- */
 
@@ -192,6 +194,7 @@ void site_open(struct site *site)
     or_default(&limits->header_count_max, preset->header_count_max);
     or_default(&limits->uri_bytes_max, preset->uri_bytes_max);
     or_default(&limits->body_bytes_max, preset->body_bytes_max);
+    or_default(&limits->bodies_bytes_max, preset->bodies_bytes_max);
     or_default(&site->ws_limits.message_bytes_max, ws_limits_default.message_bytes_max);
     or_default(&site->ws_limits.queue_bytes_max, ws_limits_default.queue_bytes_max);
     or_default(&site->ws_limits.ping_ms, ws_limits_default.ping_ms);

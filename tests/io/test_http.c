@@ -36,7 +36,7 @@ static void test_what_a_handler_sees(void **state)
     site = (struct site){0};
     site_start(&site);
     peer_dial(&peer, site_port(&site));
-    ask(&peer, "GET /a%20b?x=%20 HTTP/1.1\r\n" H "\r\n", "GET /a b x=%20 ");
+    ask(&peer, "GET /a%20b?x=%20 HTTP/1.1\r\n" H "\r\n", "GET /a%20b x=%20 ");
     ask(&peer, "PUT http://h:1/p?q HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhi", "PUT /p q hi");
     ask(&peer, "PATCH http://h?q HTTP/1.1\r\n" H "\r\n", "PATCH / q ");
     ask(&peer,
@@ -293,6 +293,146 @@ static void test_limits_of_the_body(void **state)
     assert_true(peer_ended(&peer));
     peer_close(&peer);
     buf_free(&raw);
+    site_stop(&site);
+}
+
+/* Who is refused by the head is told so at once, not a byte of the body is waited for; and the
+ * connection goes on only where it is sure what comes next. */
+static void test_refused_by_the_head(void **state)
+{
+    static struct site site;
+    struct peer peer;
+    static const struct {
+        const char *head, *body; /* NULL: it never comes */
+        bool stays;
+    } rows[] = {
+        {"", "", true},
+        {"Content-Length: 5\r\n", "hello", true},
+        {"Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n", true},
+        {"Content-Length: 65537\r\n", NULL, false},
+        {"Content-Length: 5\r\nExpect: 100-continue\r\n", NULL, false},
+        {"Content-Length: 5\r\nConnection: close\r\n", NULL, false},
+    };
+
+    site = (struct site){0};
+    site_start(&site);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct buf raw = {0};
+
+        peer_dial(&peer, site_port(&site));
+        buf_fmt(&raw, "POST /none HTTP/1.1\r\n" H "%s\r\n", rows[i].head);
+        peer_send(&peer, buf_view(&raw));
+        assert_true(peer_reply(&peer, &reply, false)); /* nothing of the body was sent */
+        assert_int_equal(reply.status, 404);
+        assert_int_equal(peer_reply_has(&reply, "Connection: close"), !rows[i].stays);
+        if (rows[i].stays) {
+            peer_send(&peer, str_of(rows[i].body));
+            ask(&peer, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+        } else {
+            assert_true(peer_ended(&peer));
+        }
+        peer_close(&peer);
+        buf_free(&raw);
+    }
+    assert_int_equal(site.asked, 3); /* the handler never saw the others */
+    site_stop(&site);
+}
+
+/* Two bodies of 60000 bytes find room together, a third does not, sized or chunked; a small one
+ * always does. With the first answer there is room again. */
+static void test_limit_of_all_bodies(void **state)
+{
+    enum { BODY = 60000, COUNTED = BODY - HTTP_BODY_SMALL_BYTES };
+    static struct site site;
+    static char text[BODY];
+    struct peer held[2], peer;
+    static const char *const framings[] = {"Content-Length: 60000\r\n",
+                                           "Transfer-Encoding: chunked\r\n"};
+    struct buf raw = {0};
+
+    site = (struct site){.limits = {.bodies_bytes_max = 2 * COUNTED}};
+    site_start(&site);
+    memset(text, 'y', sizeof text);
+    for (int i = 0; i < 2; i++) { /* one is being read, one is being worked on */
+        peer_dial(&held[i], site_port(&site));
+        peer_send(&held[i], STR("POST /later HTTP/1.1\r\n" H "Content-Length: 60000\r\n"
+                                "Expect: 100-continue\r\n\r\n"));
+        assert_true(peer_await(&held[i], strlen("HTTP/1.1 100 Continue\r\n\r\n")));
+        buf_clear(&held[i].in);
+    }
+    peer_send(&held[0], (struct str){.at = text, .len = BODY});
+    site_await(&site, &site.later, 1);
+    assert_int_equal(http_bodies_bytes(), 2 * COUNTED);
+    for (size_t i = 0; i < COUNT_OF(framings); i++) {
+        peer_dial(&peer, site_port(&site));
+        buf_clear(&raw);
+        buf_fmt(&raw, "POST /echo HTTP/1.1\r\n" H "%s\r\n", framings[i]);
+        peer_send(&peer, buf_view(&raw));
+        if (i == 1) {
+            peer_send(&peer, STR("ea60\r\n"));
+            peer_send(&peer, (struct str){.at = text, .len = BODY});
+        }
+        assert_true(peer_reply(&peer, &reply, false));
+        assert_int_equal(reply.status, 503);
+        assert_true(peer_reply_has(&reply, "Retry-After: 1"));
+        assert_non_null(strstr(reply.body, "bodies_bytes_max"));
+        peer_close(&peer);
+    }
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("POST /echo HTTP/1.1\r\n" H "Content-Length: 16384\r\n\r\n"));
+    peer_send(&peer, (struct str){.at = text, .len = 16384});
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 200);
+    site_answer(&site, 0, "done");
+    assert_true(peer_reply(&held[0], &reply, false));
+    assert_int_equal(http_bodies_bytes(), COUNTED);
+    peer_send(&peer, STR("POST /echo HTTP/1.1\r\n" H "Content-Length: 60000\r\n\r\n"));
+    peer_send(&peer, (struct str){.at = text, .len = BODY});
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 200);
+    peer_close(&held[1]); /* in the middle of its body */
+    peer_close(&held[0]);
+    peer_close(&peer);
+    buf_free(&raw);
+    site_stop(&site);
+    assert_int_equal(http_bodies_bytes(), 0);
+}
+
+static void test_values_of_a_query_are_text(void **state)
+{
+    static struct site site;
+    static const struct {
+        const char *query;
+        int status;
+        const char *field;
+    } rows[] = {
+        {"a=%c3%bc&b=x+y&c", 200, ""},
+        {"", 200, ""},
+        {"a=%ff", 400, "a"},
+        {"a=1&b=%ed%a0%80", 400, "b"},
+        {"cursor=x%00y&b=1", 400, "cursor"},
+        {"b=%c3", 400, "b"},
+        {"b=%zz", 400, "b"},
+        {"b=%4", 400, "b"},
+    };
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct buf raw = {0};
+        char field[40];
+
+        buf_fmt(&raw, "GET /echo?%s HTTP/1.1\r\n" H "\r\n", rows[i].query);
+        peer_send(&peer, buf_view(&raw));
+        assert_true(peer_reply(&peer, &reply, false));
+        assert_int_equal(reply.status, rows[i].status);
+        snprintf(field, sizeof field, "\"field\":\"%s\"", rows[i].field);
+        assert_true(reply.status == 200 || strstr(reply.body, field));
+        buf_free(&raw);
+    }
+    peer_close(&peer);
     site_stop(&site);
 }
 
@@ -562,6 +702,9 @@ int main(void)
         cmocka_unit_test(test_a_request_never_answered_goes_with_the_loop),
         cmocka_unit_test(test_limits_of_the_head),
         cmocka_unit_test(test_limits_of_the_body),
+        cmocka_unit_test(test_refused_by_the_head),
+        cmocka_unit_test(test_limit_of_all_bodies),
+        cmocka_unit_test(test_values_of_a_query_are_text),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_a_pending_reply_has_no_deadline),
         cmocka_unit_test(test_requests_per_connection),

@@ -55,11 +55,48 @@ static void every_route_is_guarded(void **state)
     }
 }
 
+/* A body may take its time: who was let in by the head is looked at again if the tokens changed
+ * since, and only then. */
+static void tokens_change_while_a_body_comes(void **state)
+{
+    static const struct route submits = {.scope = SCOPE_SUBMIT}, open = {.scope = SCOPE_NONE};
+    struct token token = {.name = STR("ci"), .scopes = 1u << SCOPE_SUBMIT, .digest = "d1"};
+    struct token other = {.name = STR("ci"), .scopes = 1u << SCOPE_READ, .digest = "d1"};
+    struct auth without = {.tokens = {0}}, with = {.tokens = {.at = &token, .count = 1}},
+                less = {.tokens = {.at = &other, .count = 1}};
+    struct {
+        const struct route *route;
+        const struct token *token; /* as it was found with the head */
+        struct auth *auth;         /* in force now */
+        int64_t number;            /* of it; it was 1 */
+        enum err err;
+    } rows[] = {
+        {&submits, &token, &with, 1, ERR_OK},
+        {&submits, &token, &with, 2, ERR_OK},
+        {&submits, &token, &without, 2, ERR_UNAUTHORIZED},
+        {&submits, &token, &less, 2, ERR_UNAUTHORIZED},
+        {&submits, NULL, &with, 2, ERR_UNAUTHORIZED}, /* there were no tokens then */
+        {&submits, NULL, &without, 2, ERR_OK},
+        {&open, NULL, &with, 2, ERR_OK},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct worker worker = {.auth = rows[i].auth, .auth_number = rows[i].number};
+        struct call call = {
+            .worker = &worker, .route = rows[i].route, .token = rows[i].token, .auth_number = 1};
+        struct problem why;
+
+        if (guard_still(&call, &why) != rows[i].err)
+            fail_msg("row %zu", i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_actions),
         cmocka_unit_test(every_route_is_guarded),
+        cmocka_unit_test(tokens_change_while_a_body_comes),
     };
 
     return cmocka_run_group_tests_name("server/guard", tests, NULL, NULL);
