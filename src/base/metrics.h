@@ -76,6 +76,8 @@
     ROW(METRIC_CONNECTIONS, GAUGE, "berth_connections", NULL, "Open connections")                  \
     ROW(METRIC_BODIES, GAUGE, "berth_bodies_bytes", NULL,                                          \
         "Bodies of requests that count against bodies_bytes_max")                                  \
+    ROW(METRIC_CONNECTIONS_DROPPED, COUNTER, "berth_connections_dropped_total", "reason",          \
+        "Connections given up for a newer one before they showed a token, or refused")             \
     ROW(METRIC_RELOADS, COUNTER, "berth_reloads_total", "result", "Settings read again (SIGHUP)")  \
     ROW(METRIC_HTTP, COUNTER, "berth_http_requests_total", "status",                               \
         "HTTP answers, by status class")                                                           \

@@ -25,6 +25,9 @@ static int cmd_health(struct cli *cli)
         show_object(cli, ask.json);
     if (ask.status == 200)
         return CLI_OK;
+    if (json_is_null(json_get(ask.json, "reason")))
+        return cli_fail(cli, CLI_UNAVAILABLE,
+                        "the server is not ready; why it tells to those who may read");
     return cli_fail(cli, CLI_UNAVAILABLE, "the server is not ready: " STR_FMT,
                     STR_ARG(show_member(cli, ask.json, "reason")));
 }

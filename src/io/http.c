@@ -12,8 +12,10 @@
 
 const struct http_limits http_limits_default = {
     .net = {.connections_max = 20000,
-            .connections_per_peer_max = 0,
+            .connections_unknown_percent = 50,
+            .connections_per_peer_max = 512,
             .write_queue_bytes_max = 4 * 1024 * 1024,
+            .write_queues_bytes_max = 16 * 1024 * 1024,
             .header_timeout_ms = 10000,
             .body_timeout_ms = 30000,
             .idle_timeout_ms = 75000},

@@ -92,6 +92,8 @@ void http_drain(struct http_server *server);
 int64_t http_connections(const struct http_server *server); /* WebSockets and streams included */
 int64_t http_bodies_bytes(void); /* what counts against bodies_bytes_max now */
 
+/* Who sent it has shown who it is: its connection is kept when there is no room for another. */
+void http_known(struct http_request *req);
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
 /* What stands between two slashes of a path, percent-decoded, in the arena if need be. What is not
  * percent-encoded stays as it is. */
@@ -108,7 +110,8 @@ struct http_reply {
 };
 
 /* Exactly once per request; frees it. HEAD sends the headers alone. Adds Date, Content-Length,
- * Connection where needed, X-Content-Type-Options: nosniff. */
+ * Connection where needed, X-Content-Type-Options: nosniff. A 401 is the last answer of its
+ * connection: who is not let in shall not stay. */
 void http_reply(struct http_request *req, const struct http_reply *reply);
 
 /* Server-sent events: the request turns into a stream until one side closes it. */

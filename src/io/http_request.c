@@ -176,6 +176,12 @@ int64_t http_bodies_bytes(void)
 
 /* --- what handlers ask --- */
 
+void http_known(struct http_request *req)
+{
+    if (req->priv->conn)
+        net_known(req->priv->conn->net);
+}
+
 struct str http_header_get(const struct http_request *req, const char *name)
 {
     struct str wanted = str_of(name);

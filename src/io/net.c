@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/mem.h"
+#include "base/metrics.h"
 #include "io/net_private.h"
 
 static void deliver(struct net_private *p, struct str bytes)
@@ -53,6 +54,42 @@ static void spare_give(struct net_loop *net, struct buf *buf)
     *buf = (struct buf){0};
 }
 
+/* --- readers that are behind ---
+ *
+ * What the kernel does not take of an answer waits here, in memory, for as long as its reader
+ * likes; so there is one bound for all of them, and over it the one that has been behind for the
+ * longest time goes. */
+
+static void count_behind(struct net_private *p)
+{
+    struct net_loop *net = p->net;
+    int64_t bytes = p->flight ? (int64_t)(p->flight->bytes.len + p->out.len) : 0;
+
+    if (!p->listener || p->conn.queue_bounded || uv_is_closing((uv_handle_t *)&p->tcp))
+        bytes = 0;
+    if (bytes > 0 && p->behind_bytes == 0)
+        TAILQ_INSERT_TAIL(&net->behind, p, behind_link);
+    else if (bytes == 0 && p->behind_bytes > 0)
+        TAILQ_REMOVE(&net->behind, p, behind_link);
+    net->behind_bytes += bytes - p->behind_bytes;
+    p->behind_bytes = bytes;
+}
+
+static void give_up_behind(struct net_loop *net)
+{
+    struct net_private *p, *next;
+
+    for (p = TAILQ_FIRST(&net->behind); p; p = next) {
+        int64_t max = p->listener->limits->write_queues_bytes_max;
+
+        next = TAILQ_NEXT(p, behind_link);
+        if (max == 0 || net->behind_bytes <= max || !next)
+            break; /* one may be larger than all are to be */
+        metric_add_label(METRIC_CONNECTIONS_DROPPED, "behind", 1);
+        net_conn_fail(&p->conn, "the peer reads too slowly");
+    }
+}
+
 /* --- writing --- */
 
 static void on_written(uv_write_t *req, int status)
@@ -64,6 +101,7 @@ static void on_written(uv_write_t *req, int status)
     p->flight = NULL;
     spare_give(p->net, &flight->bytes);
     free(flight);
+    count_behind(p);
     if (uv_is_closing((uv_handle_t *)&p->tcp))
         return;
     if (status < 0)
@@ -104,6 +142,7 @@ static void send_wire(struct net_private *p, struct buf *wire)
         return;
     }
     p->flight = flight;
+    count_behind(p);
 }
 
 /* Everything has left: shut our side and read until the peer has shut its own. */
@@ -125,6 +164,7 @@ void net_flush(struct net_conn *conn)
     struct buf *wire = &p->out;
 
     unmark_dirty(p);
+    count_behind(p);
     if (p->dial || p->flight || p->lingering || uv_is_closing((uv_handle_t *)&p->tcp))
         return;
     if (p->tls) {
@@ -431,6 +471,10 @@ void net_close(struct net_conn *conn)
     if (uv_is_closing((uv_handle_t *)&p->tcp))
         return; /* on_closed comes, or net_dial.c sees `closing` before its next try */
     unmark_dirty(p);
+    if (p->behind_bytes > 0)
+        TAILQ_REMOVE(&p->net->behind, p, behind_link);
+    p->net->behind_bytes -= p->behind_bytes;
+    p->behind_bytes = 0;
     if (p->unread_queued)
         TAILQ_REMOVE(&p->net->unread, p, unread_link);
     p->unread_queued = false;
@@ -478,6 +522,7 @@ static void turn(struct loop_part *part)
 
     while ((p = TAILQ_FIRST(&net->dirty)))
         net_flush(&p->conn);
+    give_up_behind(net);
 }
 
 static void tick(struct loop_part *part)
@@ -546,6 +591,7 @@ struct net_loop *net_loop(struct loop *loop)
     LIST_INIT(&net->conns);
     LIST_INIT(&net->listeners);
     TAILQ_INIT(&net->dirty);
+    TAILQ_INIT(&net->behind);
     TAILQ_INIT(&net->unread);
     wheel_init(&net->wheel, loop->mono_ms, on_expired);
     loop_add_part(loop, &net->part);

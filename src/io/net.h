@@ -6,11 +6,15 @@
 #include "base/str.h"
 #include "io/loop.h"
 
+enum { NET_REFUSED_MAX = 64 }; /* connections over the limit that a loop may still talk to */
+
 struct net_limits {
-    int64_t connections_max;          /* per loop */
-    int64_t connections_per_peer_max; /* per loop and remote address; 0 = no limit */
-    int64_t write_queue_bytes_max;    /* a slower reader is dropped */
-    int64_t header_timeout_ms;        /* also for connecting and the TLS handshake */
+    int64_t connections_max;             /* per loop */
+    int64_t connections_unknown_percent; /* of them for peers that are not known, see net_known */
+    int64_t connections_per_peer_max;    /* not known, per loop and remote address; 0 = no limit */
+    int64_t write_queue_bytes_max;       /* a slower reader is dropped */
+    int64_t write_queues_bytes_max;      /* of all together, per loop; 0 = no limit */
+    int64_t header_timeout_ms;           /* also for connecting and the TLS handshake */
     int64_t body_timeout_ms;
     int64_t idle_timeout_ms;
 };
@@ -52,6 +56,7 @@ struct net_conn {
     char peer[64];                     /* "127.0.0.1:5123" */
     uint64_t peer_id;                  /* what it counts as for limits per address; 0: not known */
     bool closing;
+    bool queue_bounded;    /* by its handler: it is not given up for what others do not read */
     const char *peer_name; /* out of the certificate it showed and we checked; NULL: none */
     const char *error;     /* what broke it, in words that live for ever; NULL: nothing did */
     /* the rest is private to net.c, behind this header */
@@ -76,6 +81,12 @@ int64_t net_listener_recheck(struct net_listener *listener);
 /* Stops accepting; connections live on, and so does the listener, until loop_done. */
 void net_listener_close(struct net_listener *listener);
 int64_t net_listener_connections(const struct net_listener *listener);
+/* The peer has shown who it is. Until then its connection is the first to go when another comes and
+ * there is no room; from now on it is given up for nobody. */
+void net_known(struct net_conn *conn);
+/* It is used for a peer of another address now: until it is known it counts as one of that one's,
+ * and the oldest of those makes room for it if need be. 0: of none. */
+void net_counts_as(struct net_conn *conn, uint64_t peer_id);
 
 /* Tries the host's addresses in turn. `opened` comes when it stands, `closed` when none answered;
  * neither before this returns. What is written meanwhile waits. */

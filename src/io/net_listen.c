@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/metrics.h"
+#include "io/ip.h"
 #include "io/net_private.h"
 
 bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port)
@@ -57,65 +59,151 @@ bool net_addr_is_loopback(const char *addr)
     return uv_ip6_addr(text, 0, &v6) == 0 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
-static uint64_t id_of_v4(const unsigned char *octets)
-{
-    return (uint64_t)1 << 32 | (uint64_t)octets[0] << 24 | (uint64_t)octets[1] << 16 |
-           (uint64_t)octets[2] << 8 | octets[3];
-}
-
 uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, size_t size)
 {
     char host[INET6_ADDRSTRLEN] = "";
-    uint64_t id = 0;
+    struct ip ip;
 
     if (addr->sa_family == AF_INET) {
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
 
         uv_ip4_name(v4, host, sizeof host);
         snprintf(ret_text, size, "%s:%d", host, ntohs(v4->sin_port));
-        return id_of_v4((const unsigned char *)&v4->sin_addr);
+        ip = ip_of_v4(&v4->sin_addr);
+        return ip_peer_id(&ip);
     }
     if (addr->sa_family == AF_INET6) {
         const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
-        const unsigned char *octets = v6->sin6_addr.s6_addr;
 
         uv_ip6_name(v6, host, sizeof host);
         snprintf(ret_text, size, "[%s]:%d", host, ntohs(v6->sin6_port));
-        if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-            return id_of_v4(octets + 12);
-        memcpy(&id, octets, sizeof id); /* one customer usually has a whole /64 */
-        return id ? id : 1;
+        ip = ip_of_v6(&v6->sin6_addr);
+        return ip_peer_id(&ip);
     }
     str_copy(STR("unknown"), ret_text, size);
     return 0;
 }
 
-/* --- the limit per peer --- */
+/* --- who goes when there is no room ---
+ *
+ * A peer that has not shown who it is may be anybody, and there are many of them. Of those the one
+ * that had the longest time to do so makes room for a newcomer: who is let in shows it within a
+ * moment, so a peer that comes back gets in through any number of silent ones, and nobody who has
+ * shown it is ever given up. */
 
-static int64_t peer_count(const struct net_listener *listener, uint64_t id)
+static struct net_peer *peer_of(struct net_listener *listener, uint64_t id)
 {
-    return (int64_t)(intptr_t)idmap_get(&listener->peers, id);
+    struct net_peer *peer = idmap_get(&listener->peers, id);
+
+    if (!peer) {
+        peer = mem_new(struct net_peer);
+        peer->id = id;
+        TAILQ_INIT(&peer->conns);
+        idmap_put(&listener->peers, id, peer);
+    }
+    return peer;
 }
 
-static void peer_add(struct net_listener *listener, uint64_t id, int64_t n)
+static void peer_join(struct net_private *p, uint64_t peer_id)
 {
-    int64_t count = peer_count(listener, id) + n;
-
-    assert(count >= 0);
-    if (count == 0)
-        idmap_del(&listener->peers, id);
-    else
-        idmap_put(&listener->peers, id, (void *)(intptr_t)count);
+    if (!peer_id)
+        return;
+    p->peer = peer_of(p->listener, peer_id);
+    p->peer->count++;
+    TAILQ_INSERT_TAIL(&p->peer->conns, p, peer_link);
 }
 
-static bool has_room(const struct net_listener *listener, uint64_t peer_id)
+static void peer_leave(struct net_private *p)
+{
+    struct net_peer *peer = p->peer;
+
+    p->peer = NULL;
+    if (!peer)
+        return;
+    peer->count--;
+    TAILQ_REMOVE(&peer->conns, p, peer_link);
+    if (peer->count == 0) {
+        idmap_del(&p->listener->peers, peer->id);
+        free(peer);
+    }
+}
+
+static void unknown_add(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    p->unknown = true;
+    listener->unknown_count++;
+    TAILQ_INSERT_TAIL(&listener->unknown, p, unknown_link);
+    peer_join(p, p->conn.peer_id);
+}
+
+static void unknown_remove(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    if (!p->unknown)
+        return;
+    p->unknown = false;
+    listener->unknown_count--;
+    TAILQ_REMOVE(&listener->unknown, p, unknown_link);
+    peer_leave(p);
+}
+
+void net_known(struct net_conn *conn)
+{
+    if (conn->priv->listener)
+        unknown_remove(conn->priv);
+}
+
+/* Its place is free at once, its descriptor with it; its end is told in the next turn. */
+static void give_up(struct net_private *p)
+{
+    p->given_up = true;
+    unknown_remove(p);
+    p->listener->connections--;
+    metric_add_label(METRIC_CONNECTIONS_DROPPED, "unknown", 1);
+    net_conn_fail(&p->conn, "another connection needed its place");
+}
+
+/* The one of this address that makes room for another of it; NULL: there is room. */
+static struct net_private *peer_oldest(struct net_listener *listener, uint64_t peer_id)
+{
+    int64_t max = listener->limits->connections_per_peer_max;
+    struct net_peer *peer = peer_id ? idmap_get(&listener->peers, peer_id) : NULL;
+
+    return peer && max > 0 && peer->count >= max ? TAILQ_FIRST(&peer->conns) : NULL;
+}
+
+void net_counts_as(struct net_conn *conn, uint64_t peer_id)
+{
+    struct net_private *p = conn->priv, *oldest;
+
+    if (!p->listener || !p->unknown || (p->peer ? p->peer->id : 0) == peer_id)
+        return;
+    peer_leave(p);
+    oldest = peer_oldest(p->listener, peer_id);
+    if (oldest)
+        give_up(oldest);
+    peer_join(p, peer_id);
+}
+
+/* False: everybody is known, and there is no place left. */
+static bool make_room(struct net_listener *listener, uint64_t peer_id)
 {
     const struct net_limits *limits = listener->limits;
+    int64_t unknown_max = limits->connections_max * limits->connections_unknown_percent / 100;
+    struct net_private *oldest = peer_oldest(listener, peer_id);
 
-    if (listener->connections >= limits->connections_max)
-        return false;
-    return limits->connections_per_peer_max == 0 || peer_id == 0 ||
-           peer_count(listener, peer_id) < limits->connections_per_peer_max;
+    if (!oldest && (listener->connections >= limits->connections_max ||
+                    listener->unknown_count >= (unknown_max > 0 ? unknown_max : 1))) {
+        oldest = TAILQ_FIRST(&listener->unknown);
+        if (!oldest)
+            return false;
+    }
+    if (oldest)
+        give_up(oldest);
+    return true;
 }
 
 /* --- accepting --- */
@@ -124,12 +212,11 @@ void net_listener_left(struct net_private *p)
 {
     struct net_listener *listener = p->listener;
 
+    unknown_remove(p);
     if (p->refused)
         listener->refused--;
-    else
+    else if (!p->given_up)
         listener->connections--;
-    if (p->peer_id)
-        peer_add(listener, p->peer_id, -1);
     assert(listener->connections >= 0 && listener->refused >= 0);
 }
 
@@ -139,6 +226,7 @@ static void refuse(struct net_private *p)
     struct net_listener *listener = p->listener;
 
     p->refused = true;
+    metric_add_label(METRIC_CONNECTIONS_DROPPED, "full", 1);
     if (listener->refused++ >= NET_REFUSED_MAX || listener->tls ||
         listener->handler->refusal.len == 0) {
         net_close(&p->conn);
@@ -150,18 +238,14 @@ static void refuse(struct net_private *p)
 
 /* libuv keeps a spare descriptor: when there are no more it closes that, accepts and drops what
  * waits, and opens it again. If another thread was quicker to take it, libuv would ask us for ever,
- * so our youngest connection makes room: who came last has the least to lose. */
+ * so a connection that is not known makes room. connections_max leaves enough descriptors for all
+ * else, so this is for a process that lost some of them while it ran. */
 static void out_of_descriptors(struct net_listener *listener)
 {
-    struct net_private *p;
+    struct net_private *oldest = TAILQ_FIRST(&listener->unknown);
 
-    LIST_FOREACH(p, &listener->net->conns, link)
-    {
-        if (uv_is_closing((uv_handle_t *)&p->tcp))
-            continue;
-        net_conn_fail(&p->conn, "out of file descriptors");
-        return;
-    }
+    if (oldest)
+        give_up(oldest);
 }
 
 static void on_connection(uv_stream_t *server, int status)
@@ -189,15 +273,12 @@ static void on_connection(uv_stream_t *server, int status)
     if (uv_tcp_getpeername(&p->tcp, (struct sockaddr *)&addr, &addr_len) == 0)
         peer_id = net_peer_describe((struct sockaddr *)&addr, p->conn.peer, sizeof p->conn.peer);
     p->conn.peer_id = peer_id;
-    if (!has_room(listener, peer_id)) {
+    if (!make_room(listener, peer_id)) {
         refuse(p);
         return;
     }
     listener->connections++;
-    if (peer_id && listener->limits->connections_per_peer_max > 0) {
-        p->peer_id = peer_id;
-        peer_add(listener, peer_id, 1);
-    }
+    unknown_add(p);
     if (listener->tls) {
         p->tls = tls_new(listener->tls, NULL);
         net_conn_deadline(&p->conn, p->conn.loop->mono_ms + listener->limits->header_timeout_ms);
@@ -295,6 +376,7 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
     int err;
 
     assert(limits->connections_max > 0 && limits->write_queue_bytes_max > 0);
+    assert(limits->connections_unknown_percent > 0 && limits->connections_unknown_percent <= 100);
     if (!addr_parse(addr, &sockaddr))
         return problem_set(why, ERR_BAD_FIELD, "listen",
                            "\"%s\" is not an address like 127.0.0.1:7420 or [::1]:7420.", addr);
@@ -303,6 +385,7 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
     listener->limits = limits;
     listener->handler = handler;
     listener->user = user;
+    TAILQ_INIT(&listener->unknown);
     err = uv_tcp_init_ex(&loop->uv, &listener->tcp, sockaddr.ss_family);
     if (err != 0) { /* no descriptor, or no IPv6 here: libuv has kept nothing */
         free(listener);

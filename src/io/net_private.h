@@ -13,7 +13,6 @@ enum {
     NET_SPARE_BUFS = 64,             /* empty write buffers kept for the next writer */
     NET_SPARE_BYTES_MAX = 16 * 1024, /* a bigger one is given back to the heap */
     NET_LINGER_MS = 2000,            /* how long a closed connection may take to drain */
-    NET_REFUSED_MAX = 64,            /* connections over the limit that may linger at once */
     NET_BACKLOG = 1024,
     NET_KEEPALIVE_S = 30,
     NET_USER_TIMEOUT_MS = 60000,
@@ -36,15 +35,21 @@ struct net_private {
     struct buf out;            /* not sent yet; plaintext */
     struct net_flight *flight; /* NULL: the kernel took everything so far */
     struct buf unread;
-    uint64_t peer_id; /* for the limit per address; 0: not counted */
+    struct net_peer *peer; /* NULL: known, or its address is not */
     struct wheel_item deadline;
     LIST_ENTRY(net_private) link;
     TAILQ_ENTRY(net_private) dirty_link;
     TAILQ_ENTRY(net_private) unread_link;
+    TAILQ_ENTRY(net_private) unknown_link;
+    TAILQ_ENTRY(net_private) peer_link;
+    TAILQ_ENTRY(net_private) behind_link;
+    int64_t behind_bytes; /* of net->behind_bytes; 0: its reader has taken all */
     bool dirty;
     bool opened;    /* the handler was told */
     bool paused;    /* by the handler */
     bool refused;   /* over the limits; the handler never hears of it */
+    bool unknown;   /* its peer has not shown who it is; in listener->unknown */
+    bool given_up;  /* for a newer connection, which has its place already */
     bool lingering; /* our side is shut; reading until the peer's is */
     bool in_data;   /* the handler is being given bytes */
     bool eof;       /* the peer shut its side */
@@ -55,6 +60,13 @@ LIST_HEAD(net_conn_list, net_private);
 TAILQ_HEAD(net_conn_queue, net_private);
 LIST_HEAD(net_listener_list, net_listener);
 
+/* The connections of one address that are not known. */
+struct net_peer {
+    uint64_t id;
+    int64_t count;
+    struct net_conn_queue conns; /* the oldest first */
+};
+
 /* What the connections of one loop share. */
 struct net_loop {
     struct loop_part part;
@@ -63,6 +75,8 @@ struct net_loop {
     struct net_listener_list listeners;
     struct net_conn_queue dirty;  /* have something to flush */
     struct net_conn_queue unread; /* have bytes to be read again */
+    struct net_conn_queue behind; /* whose readers have not taken all, the longest first */
+    int64_t behind_bytes;         /* of all of them */
     struct wheel wheel;
     struct buf spare[NET_SPARE_BUFS];
     int spare_count;
@@ -78,8 +92,10 @@ struct net_listener {
     struct net_tls *tls;
     int port;
     int64_t connections;
-    int64_t refused;    /* of NET_REFUSED_MAX */
-    struct idmap peers; /* address -> number of connections, as a pointer */
+    int64_t refused; /* of NET_REFUSED_MAX */
+    int64_t unknown_count;
+    struct net_conn_queue unknown; /* the oldest first */
+    struct idmap peers;            /* address -> struct net_peer */
     LIST_ENTRY(net_listener) link;
 };
 

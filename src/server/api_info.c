@@ -4,6 +4,7 @@
 
 #include "server/api.h"
 #include "server/events.h"
+#include "server/guard.h"
 #include "server/hub.h"
 #include "store/deploys.h"
 
@@ -85,6 +86,40 @@ void api_healthz(struct call *call)
     call_ok(call);
 }
 
+/* Would a route for readers let them in? A wrong token counts as it does there. */
+static bool may_read(struct call *call)
+{
+    static const struct route readers = {.scope = SCOPE_READ};
+    struct call asked = {.worker = call->worker, .req = call->req, .route = &readers};
+    struct problem why;
+
+    if (!call->worker->auth->tokens.count)
+        return true;
+    return auth_bearer(call->req).at && guard_identify(&asked, &why) == ERR_OK;
+}
+
+static void write_state(struct jsonw *w, struct call *call, const char *reason,
+                        const struct store_status *status)
+{
+    struct server *server = call->worker->server;
+
+    jsonw_kstr(w, "store_mode", str_of(store_mode_name(status->mode)));
+    jsonw_kstr(w, "reason", reason ? str_of(reason) : STR_NONE);
+    jsonw_key(w, "database_up"); /* deployments only: without it all else works */
+    if (server->deploys) {
+        struct deploys_status database;
+
+        deploys_status(server->deploys, &database);
+        jsonw_bool(w, database.up);
+    } else {
+        jsonw_null(w);
+    }
+    jsonw_kint(w, "snapshot_version",
+               call->worker->sched->snapshot ? call->worker->sched->snapshot->version : 0);
+    jsonw_kstr(w, "version", STR(BERTH_VERSION));
+}
+
+/* A load balancer needs no more than the status; the rest is for those who may look. */
 void api_readyz(struct call *call)
 {
     struct server *server = call->worker->server;
@@ -98,24 +133,14 @@ void api_readyz(struct call *call)
     bool ready = loaded && !draining && status.mode == STORE_NORMAL;
     jsonw_obj(&w);
     jsonw_kbool(&w, "ready", ready);
-    jsonw_kstr(&w, "store_mode", str_of(store_mode_name(status.mode)));
-    jsonw_kstr(&w, "reason",
-               ready      ? STR_NONE
-               : draining ? STR("draining")
-               : !loaded  ? STR("loading nodes")
-                          : str_of(status.detail[0] ? status.detail : "store down"));
-    jsonw_key(&w, "database_up"); /* deployments only: without it all else works */
-    if (server->deploys) {
-        struct deploys_status database;
-
-        deploys_status(server->deploys, &database);
-        jsonw_bool(&w, database.up);
-    } else {
-        jsonw_null(&w);
-    }
-    jsonw_kint(&w, "snapshot_version",
-               call->worker->sched->snapshot ? call->worker->sched->snapshot->version : 0);
-    jsonw_kstr(&w, "version", STR(BERTH_VERSION));
+    if (may_read(call))
+        write_state(&w, call,
+                    ready              ? NULL
+                    : draining         ? "draining"
+                    : !loaded          ? "loading nodes"
+                    : status.detail[0] ? status.detail
+                                       : "store down",
+                    &status);
     jsonw_end_obj(&w);
     call_json(call, ready ? 200 : 503, &buf);
     buf_free(&buf);

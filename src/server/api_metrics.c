@@ -36,6 +36,7 @@ void api_metrics_declare(void)
         {METRIC_BREAKER_EVENTS, {"open", "probe", "closed", "reset"}},
         {METRIC_INVARIANT, {"slots_equal_leases"}},
         {METRIC_RELOADS, {"ok", "refused"}},
+        {METRIC_CONNECTIONS_DROPPED, {"unknown", "full", "behind"}},
         {METRIC_SQL, {"ok", "error", "refused"}},
         {METRIC_CLAIMS,
          {"claimed", "duplicate", "claim_conflict", "lease_alive", "owner_online", "no_lease",

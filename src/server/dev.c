@@ -14,12 +14,14 @@
 enum { STOP_MS = 5000, QUICK_END_MS = 500 };
 
 /* In the child, after fork: only what is safe there. */
-static void become_agent(char *const *argv, char *const *envp, int parent)
+static void become_agent(char *const *argv, char *const *envp, int parent,
+                         const struct rlimit *descriptors)
 {
     sigset_t none;
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    setrlimit(RLIMIT_NOFILE, descriptors); /* the server's many are no use to jobs */
     /* When the server is killed, so is it, and the next one takes up what runs; told to end, it
      * would end that. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -118,7 +120,7 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
     char **env = agent_env(token);
     int pid = fork();
     if (pid == 0)
-        become_agent((char *const *)argv, env, parent);
+        become_agent((char *const *)argv, env, parent, &server->descriptors);
     free(env);
     if (pid < 0)
         return problem_set(why, ERR_IO, "", "The agent cannot be started: %s.", strerror(errno));

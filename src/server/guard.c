@@ -20,25 +20,28 @@ enum err guard_identify(struct call *call, struct problem *why)
     int64_t max = settings->login_failures_max, now_ms = worker->loop.mono_ms;
     uint64_t peer = call->req->peer_id ? call->req->peer_id : 1;
     struct str bearer = auth_bearer(call->req);
-    uint64_t token = str_hash(bearer);
     enum err err;
 
     call->auth_number = worker->auth_number;
     if (call->route->scope == SCOPE_UNSET)
         return problem_set(why, ERR_FORBIDDEN, "", "Nobody may call this route.");
-    if (call->route->scope == SCOPE_NONE || !worker->auth->tokens.count)
+    if (!worker->auth->tokens.count) {
+        http_known(call->req); /* only this machine can call, and nobody has more to show */
         return ERR_OK;
-    if (bearer.at && !logins_may(worker->logins, peer, token, max, now_ms)) {
-        metric_add_label(METRIC_LOGINS, "limited", 1);
-        return problem_set(why, ERR_RATE_LIMIT, "Authorization",
-                           "Too many wrong tokens came from this address; try again later.");
     }
+    if (call->route->scope == SCOPE_NONE)
+        return ERR_OK;
     err = auth_check(worker->auth, call->req, call->route->scope, worker->loop.wall_ms,
                      &call->token, why);
     if (err != ERR_UNAUTHORIZED) {
-        if (bearer.at)
-            logins_passed(worker->logins, peer, token, now_ms);
+        http_known(call->req);
         return err;
+    }
+    /* Behind one address there may be many callers: a right token is never limited. */
+    if (bearer.at && !logins_may(worker->logins, peer, max, now_ms)) {
+        metric_add_label(METRIC_LOGINS, "limited", 1);
+        return problem_set(why, ERR_RATE_LIMIT, "Authorization",
+                           "Too many wrong tokens came from this address; try again later.");
     }
     metric_add_label(METRIC_LOGINS, bearer.at ? "refused" : "missing", 1);
     if (bearer.at && logins_failed(worker->logins, peer, max, now_ms))

@@ -9,7 +9,12 @@
 #include "server/errand.h"
 #include "server/route.h"
 
-enum { ADDR_MAX = 256 };
+enum {
+    ADDR_MAX = 256,
+    FDS_PROCESS = 64, /* store, database, logs, tokens, certificates while they are read */
+    FDS_LOOP = 16,    /* of libuv, and the listener */
+    FDS_LOOP_ALSO = SERVER_PUSH_CONNECTIONS_MAX + NET_REFUSED_MAX, /* at most, and seldom */
+};
 
 struct opening {
     struct errand errand;
@@ -128,6 +133,46 @@ enum err listen_tls(struct server *server, const struct settings *settings, stru
         errand_run(&openings[i].errand);
     }
     return err;
+}
+
+/* What is seldom needed may have a quarter at most: with few descriptors callers come first. */
+int64_t listen_connections(int64_t descriptors, int loops, int64_t wanted)
+{
+    int64_t threads = loops + 1; /* and the keeper's */
+    int64_t left = descriptors - FDS_PROCESS - threads * FDS_LOOP;
+    int64_t also = threads * FDS_LOOP_ALSO;
+    int64_t most = left <= 0 ? 0 : (left - (also < left / 4 ? also : left / 4)) / loops;
+
+    assert(loops > 0 && wanted > 0);
+    return most < wanted ? most : wanted;
+}
+
+enum err listen_fit(struct server *server, struct problem *why)
+{
+    int64_t wanted = server->settings->http.net.connections_max;
+    struct rlimit *found = &server->descriptors, all;
+
+    assert(server->loop_count > 0);
+    if (getrlimit(RLIMIT_NOFILE, found) != 0)
+        return problem_set(why, ERR_IO, "", "The limit of descriptors cannot be read.");
+    all = *found;
+    all.rlim_cur = all.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &all) != 0)
+        all = *found;
+    if (all.rlim_cur == RLIM_INFINITY || all.rlim_cur > INT32_MAX)
+        all.rlim_cur = INT32_MAX;
+    server->limits.net.connections_max =
+        listen_connections((int64_t)all.rlim_cur, server->loop_count, wanted);
+    if (server->limits.net.connections_max == 0)
+        return problem_set(why, ERR_BAD_CONFIG, "loops",
+                           "%lld descriptors are too few for %d loops: raise the limit (ulimit -n, "
+                           "LimitNOFILE=) or set fewer loops.",
+                           (long long)all.rlim_cur, server->loop_count);
+    if (server->limits.net.connections_max < wanted)
+        log_event(LOG_WARN, "server.connections_fewer", KI("connections_max", wanted),
+                  KI("in_force", server->limits.net.connections_max),
+                  KI("loops", server->loop_count), KI("descriptors", (int64_t)all.rlim_cur));
+    return ERR_OK;
 }
 
 enum err listen_check(const struct settings *settings, bool guarded, struct problem *why)

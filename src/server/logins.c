@@ -59,23 +59,14 @@ static void leak(struct login *login, int64_t max_per_min, int64_t now_ms)
         login->told = false;
 }
 
-static bool is_good(const struct login *login, uint64_t token)
-{
-    for (int i = 0; i < LOGINS_GOOD; i++)
-        if (login->good[i] == token)
-            return true;
-    return false;
-}
-
-bool logins_may(struct logins *logins, uint64_t peer, uint64_t token, int64_t max_per_min,
-                int64_t now_ms)
+bool logins_may(struct logins *logins, uint64_t peer, int64_t max_per_min, int64_t now_ms)
 {
     struct login *login = find(logins, peer);
 
     if (!login || max_per_min == 0)
         return true;
     leak(login, max_per_min, now_ms);
-    return login->failures_milli + MILLI <= max_per_min * MILLI || is_good(login, token);
+    return login->failures_milli + MILLI <= max_per_min * MILLI;
 }
 
 bool logins_failed(struct logins *logins, uint64_t peer, int64_t max_per_min, int64_t now_ms)
@@ -91,16 +82,4 @@ bool logins_failed(struct logins *logins, uint64_t peer, int64_t max_per_min, in
     news = !login->told && login->failures_milli + MILLI > max_per_min * MILLI;
     login->told |= news;
     return news;
-}
-
-void logins_passed(struct logins *logins, uint64_t peer, uint64_t token, int64_t now_ms)
-{
-    struct login *login = find_or_take(logins, peer, now_ms);
-
-    if (login->failures_milli == 0)
-        login->seen_ms = now_ms;
-    if (is_good(login, token))
-        return;
-    login->good[login->next_good] = token;
-    login->next_good = (login->next_good + 1) % LOGINS_GOOD;
 }

@@ -294,7 +294,9 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
     server->limits.bodies_bytes_max = bodies_bytes_max_of(settings);
     server->loop_count = loop_count_of(settings);
-    enum err err = warden_open(server, why);
+    enum err err = listen_fit(server, why);
+    if (!err)
+        err = warden_open(server, why);
     if (!err)
         err = open_store(server, why);
     if (!err)

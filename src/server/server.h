@@ -3,6 +3,7 @@
 #define SERVER_SERVER_H
 
 #include <semaphore.h>
+#include <sys/resource.h>
 
 #include "io/client.h"
 #include "sched/keeper.h"
@@ -75,7 +76,9 @@ struct server {
     struct callbacks *callbacks; /* the keeper's */
     struct archive *archive;     /* the keeper's */
     struct peers *peers;         /* the keeper's; NULL: nobody shares our store */
-    struct http_limits limits;   /* the settings', with room for the largest route */
+    struct http_limits limits;   /* the settings', with room for the largest route, and no more
+                                  * connections than there are descriptors for */
+    struct rlimit descriptors;   /* as we were started with */
     int port;
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;

@@ -249,14 +249,21 @@ static const struct field fields[] = {
      .min = 1,
      .max = 1000000,
      .preset = "20000",
-     .help = "open connections per loop"},
+     .help = "open connections per loop; fewer if there are not descriptors enough"},
+    {.name = "connections_unknown_percent",
+     .type = FIELD_INT,
+     .offset = AT(http.net.connections_unknown_percent),
+     .min = 1,
+     .max = 100,
+     .preset = "50",
+     .help = "of them for callers that have not shown a token; the oldest makes room for the next"},
     {.name = "connections_per_peer_max",
      .type = FIELD_INT,
      .offset = AT(http.net.connections_per_peer_max),
      .min = 0,
      .max = 1000000,
-     .preset = "0",
-     .help = "and per remote address; 0 = no limit"},
+     .preset = "512",
+     .help = "and of those per remote address; 0 = no limit"},
     {.name = "events_replay_bytes",
      .type = FIELD_INT,
      .offset = AT(events_replay_bytes),
@@ -271,6 +278,14 @@ static const struct field fields[] = {
      .max = 1024 * MIB,
      .preset = "8388608",
      .help = "a reader slower than this is dropped"},
+    {.name = "write_queues_bytes_max",
+     .type = FIELD_INT,
+     .offset = AT(http.net.write_queues_bytes_max),
+     .min = 0,
+     .max = 1024 * 1024 * MIB,
+     .preset = "16777216",
+     .help = "all such readers of a loop together, nodes aside; over it the one that is behind for "
+             "the longest time is dropped; 0 = no limit"},
     {.name = "header_timeout_ms",
      .type = FIELD_MS,
      .offset = AT(http.net.header_timeout_ms),
@@ -581,6 +596,12 @@ enum err settings_check(const struct settings *settings, struct problem *why)
                            "bodies_bytes_max must be at least %d x body_bytes_max (%lld), which is "
                            "what a batch may have, or 0.",
                            ROUTE_LARGE, (long long)(ROUTE_LARGE * settings->http.body_bytes_max));
+    if (settings->http.net.write_queues_bytes_max > 0 &&
+        settings->http.net.write_queues_bytes_max < settings->http.net.write_queue_bytes_max)
+        return problem_set(why, ERR_BAD_CONFIG, "write_queues_bytes_max",
+                           "write_queues_bytes_max must be at least write_queue_bytes_max (%lld), "
+                           "or 0.",
+                           (long long)settings->http.net.write_queue_bytes_max);
     if ((settings->tls_cert.len > 0) != (settings->tls_key.len > 0))
         return problem_set(why, ERR_BAD_CONFIG, "tls_key",
                            "tls_cert and tls_key must be given together.");

@@ -161,14 +161,16 @@ class Client:
 
 
 class Server:
-    """A berth process. Settings are flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300."""
+    """A berth process. Settings are flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300. `descriptors`: it may have
+    no more of them."""
 
-    def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), log_path=None, binary=BINARY, **settings):
+    def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), log_path=None, binary=BINARY, descriptors=None,
+                 **settings):
         self.data_dir = pathlib.Path(data_dir)
         self.secrets = []
         self.token = None  # to read its metrics with, once it wants one
         flags = {"listen": "127.0.0.1:0", "data_dir": str(self.data_dir), **settings}
-        command = [binary, verb]
+        command = [*(["prlimit", f"--nofile={descriptors}"] if descriptors else []), binary, verb]
         for name, value in flags.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--" + name.replace("_", "-"), text]

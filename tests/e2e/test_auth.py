@@ -72,6 +72,135 @@ class Answers(AuthCase):
         self.assertNotIn("sender-77d0", body["detail"])
 
 
+class Strangers(AuthCase):
+    def test_what_a_stranger_is_told(self):
+        """A load balancer needs to know whether it is ready; which program it is and how its store does are not for everybody."""
+        server = self.guarded(login_failures_max=5)
+        for token in (None, "sender-77d0", "worker-us-91e4", "nobody-0000"):
+            self.assertEqual(self.ok(server.get("/readyz", **(bearer(token) or {"Authorization": None}))), {"ready": True}, token)
+        for token in ("reader-5c1a", ADMIN):
+            self.assertEqual(self.ok(server.get("/readyz", **bearer(token)))["store_mode"], "NORMAL")
+        refused = server.metrics()
+        for number in range(20):
+            self.assertEqual(server.get("/readyz", **bearer(f"nobody-{number}")).status, 200, "a balancer is never sent away")
+        counts = {name: value - refused.get(name, 0) for name, value in server.metrics().items() if name.startswith("berth_logins_failed")}
+        self.assertEqual(sum(counts.values()), 20, "wrong tokens count here, too")
+
+
+class InTheClear(AuthCase):
+    """Who could read a token on its way, or where it lies, is told."""
+
+    def secret(self, mode, token=ADMIN):
+        path = self.dir / f"{token}-{mode:o}"
+        path.write_text(token + "\n")
+        path.chmod(mode)
+        return path
+
+    def test_on_the_way(self):
+        ca, key = self.dir / "c.pem", self.dir / "k.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-subj", "/CN=x", "-addext", "subjectAltName=IP:0.0.0.0,DNS:localhost", "-keyout", key, "-out", ca], check=True, capture_output=True)
+        for tls, listen, told in ((False, "0.0.0.0:0", True), (True, "0.0.0.0:0", False), (False, "127.0.0.1:0", False)):
+            server = self.guarded(ca=ca if tls else None, listen=listen, hosts="0.0.0.0", **({"tls_cert": ca, "tls_key": key} if tls else {}))
+            url = f"{'https' if tls else 'http'}://{listen.split(':')[0]}:{server.port}"
+            self.assertEqual("server.in_the_clear" in server.log, told, url)
+            for token, said in ((True, told), (False, False)):
+                how = ("--token-file", self.secret(0o600)) if token else ()
+                done = berth("health", "--addr", url, "--ca-file", ca, *how)
+                self.assertEqual((done.returncode, "unencrypted" in done.stderr), (0, said), (url, done.stderr))
+            agent = Agent(self, url, "us", token_file=self.secret(0o600, "worker-us-91e4"), ca_file=ca)
+            self.agents.append(agent)
+            agent.connected()
+            self.assertEqual(len(agent.events("agent.in_the_clear")), told)
+            agent.stop()
+            server.stop()
+
+    def test_where_it_lies(self):
+        server = self.guarded()
+        for mode, told in ((0o600, False), (0o640, False), (0o644, True)):
+            done = berth("health", "--addr", f"http://127.0.0.1:{server.port}", "--token-file", self.secret(mode))
+            self.assertEqual((done.returncode, "chmod 600" in done.stderr), (0, told), done.stderr)
+            agent = Agent(self, f"http://127.0.0.1:{server.port}", "us", token_file=self.secret(mode, "worker-us-91e4"))
+            self.agents.append(agent)
+            agent.connected()
+            self.assertEqual(len(agent.events("agent.secret_readable")), told)
+            agent.stop()
+
+    def test_a_new_token_goes_into_a_file_of_its_own(self):
+        server, out = self.guarded(), self.dir / "ops.token"
+        how = ("--addr", f"http://127.0.0.1:{server.port}", "--token-file", self.secret(0o600), "--scope", "read", "--out", out)
+        done = berth("token", "create", "new", *how)
+        self.assertEqual((done.returncode, out.stat().st_mode & 0o777), (0, 0o600), done.stderr)
+        token = out.read_text().strip()
+        self.assertNotIn(token, done.stdout + done.stderr)
+        self.ok(server.get("/v1/jobs", **bearer(token)))
+        self.assertEqual(berth("token", "create", "other", *how).returncode, 4, "what is there stays")
+        self.assertEqual(out.read_text().strip(), token)
+        out.unlink()
+        self.assertEqual(berth("token", "create", "new", *how).returncode, 4, "the name is taken")
+        self.assertFalse(out.exists())
+
+    def test_a_password_in_the_flags(self):
+        """It is read in ps by everybody; in the environment it is not."""
+        url = "postgresql://berth:hush-hush@127.0.0.1:1/berth"
+        for where, told in (({"database": url}, True), ({"env": {"BERTH_DATABASE": url}}, False)):
+            server = GuardedServer(self.dir / "data", self.dir, config=self.config, **where)
+            self.assertEqual("server.password_in_flags" in server.log, told)
+            self.assertNotIn("hush-hush", server.log)
+            server.kill()
+
+
+class Urls(AuthCase):
+    """Who has a token is not on this machine: its other services are not theirs to call."""
+
+    def answers(self, server, url):
+        """Of a node that names it as its endpoint, over HTTP and over a socket, and of a job as its callback."""
+        node = {"node_id": "us", "max_concurrent_jobs": 1, "allowed_types": ["dev"], "endpoint": url}
+        registered = server.post("/v1/node/register", node, bearer("worker-us-91e4"))
+        socket = WsNode(server, "us", hello=False, headers=bearer("worker-us-91e4"))
+        socket.send("hello", protocol=1, **node)
+        hello = socket.expect("welcome" if registered.status == 200 else "reply")
+        socket.close()
+        sent = server.post("/v1/dispatch/task", {"type": "dev", "callback_url": url}, bearer("sender-77d0"))
+        return registered, hello, sent
+
+    def allowed(self, server, url):
+        registered, _, sent = self.answers(server, url)
+        return registered.status == 200, sent.json.get("field") != "callback_url"
+
+    def test_with_tokens_there_are_none(self):
+        server = self.guarded()
+        registered, hello, sent = self.answers(server, "http://127.0.0.1:9/admin/shutdown?now=1")
+        self.assertIn("endpoint_urls", self.problem(registered, 400, "BAD_FIELD")["detail"])
+        self.assertIn("endpoint_urls", hello["detail"])
+        self.assertIn("callback_urls", self.problem(sent, 400, "BAD_FIELD")["detail"])
+
+    def test_each_has_a_list(self):
+        url = "http://127.0.0.1:9/x"
+        for settings, wanted in (({"allow_urls": "loopback"}, (True, True)),
+                                 ({"endpoint_urls": "http://127.0.0.1:9/"}, (True, False)),
+                                 ({"callback_urls": "http://127.0.0.1:9/"}, (False, True)),
+                                 ({"allow_urls": "loopback", "callback_urls": "none"}, (True, False))):
+            server = self.guarded(**settings)
+            self.assertEqual(self.allowed(server, url), wanted, settings)
+            server.stop()
+
+    def test_a_first_token_ends_what_was_allowed_without(self):
+        """A callback that was taken while everybody was on this machine is not sent later."""
+        server = GuardedServer(self.dir / "data", self.dir, log_level="debug")
+        self.servers.append(server)
+        node = Node(server, "n1", allowed_types=["dev"])
+        listener = Listener()
+        job = self.ok(self.task(server, callback_url=listener.url))
+        self.ok(node.ack(job))
+        (self.dir / "data/tokens.yaml").write_text(json.dumps([{"name": "ops", "sha256": digest(ADMIN), "scopes": ["admin"]}]))
+        eventually("there are tokens", lambda: server.get("/v1/jobs", Authorization=None).status == 401)
+        self.ok(node.done(job))
+        eventually("it is refused", lambda: "callback.failed" in server.log)
+        self.assertEqual(listener.requests, [])
+        listener.close()
+
+
 class Sockets(AuthCase):
     def test_the_handshake_needs_a_node_token(self):
         server = self.guarded()

@@ -16,6 +16,7 @@
 
 static const struct http_limits limits = {
     .net = {.connections_max = 10,
+            .connections_unknown_percent = 100,
             .write_queue_bytes_max = 1 << 24,
             .header_timeout_ms = 1 << 30,
             .body_timeout_ms = 1 << 30,

@@ -46,6 +46,17 @@ static void do_echo(struct site *site, struct http_request *req)
                &(struct http_reply){.status = 200, .content_type = "text/plain", .body = text});
 }
 
+static void do_known(struct site *site, struct http_request *req)
+{
+    http_known(req);
+    do_echo(site, req);
+}
+
+static void do_refused(struct site *site, struct http_request *req)
+{
+    http_reply(req, &(struct http_reply){.status = 401, .body = STR("{}")});
+}
+
 static void on_gone(struct http_request *req)
 {
     struct site *site = site_of(req);
@@ -134,10 +145,8 @@ static const struct {
     const char *path;
     void (*run)(struct site *site, struct http_request *req);
 } paths[] = {
-    {"/later", do_later},
-    {"/stream", do_stream},
-    {"/ws", do_ws},
-    {"/moved", do_moved},
+    {"/later", do_later}, {"/stream", do_stream}, {"/ws", do_ws},
+    {"/moved", do_moved}, {"/known", do_known},   {"/refused", do_refused},
 };
 
 static void on_request(struct http_request *req)
@@ -186,6 +195,7 @@ void site_open(struct site *site)
     struct problem why = {.detail = ""};
 
     or_default(&limits->net.connections_max, preset->net.connections_max);
+    or_default(&limits->net.connections_unknown_percent, preset->net.connections_unknown_percent);
     or_default(&limits->net.write_queue_bytes_max, preset->net.write_queue_bytes_max);
     or_default(&limits->net.header_timeout_ms, preset->net.header_timeout_ms);
     or_default(&limits->net.body_timeout_ms, preset->net.body_timeout_ms);

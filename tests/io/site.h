@@ -15,6 +15,8 @@ enum { SITE_PENDING_MAX = 16 };
  *  /small        takes a body of 10 bytes
  *  /none         is refused before its body is read
  *  /stream       becomes a stream
+ *  /known        the same as /echo, and its connection is known from now on
+ *  /refused      answers 401
  *  /moved        redirects to /echo, with a line end in the value
  *  /ws           a WebSocket that echoes; "close N" closes with N, "push N" sends N bytes back */
 struct site {

@@ -568,42 +568,101 @@ static void test_a_slow_reader_is_dropped(void **state)
 
 /* --- many connections --- */
 
+static void ask_known(struct peer *peer)
+{
+    ask(peer, "GET /known HTTP/1.1\r\n" H "\r\n", "GET /known  ");
+}
+
+/* Everybody is known: nobody goes, and the next one is told to come later. */
 static void test_over_the_cap(void **state)
 {
     static struct site site;
     struct peer peers[3];
 
-    for (int per_peer = 0; per_peer < 2; per_peer++) {
-        site = (struct site){.limits.net.connections_max = per_peer ? 10 : 2,
-                             .limits.net.connections_per_peer_max = per_peer ? 2 : 0};
-        site_start(&site);
-        for (int i = 0; i < 2; i++) {
-            peer_dial(&peers[i], site_port(&site));
-            ask(&peers[i], "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
-        }
+    site = (struct site){.limits.net.connections_max = 2};
+    site_start(&site);
+    for (int i = 0; i < 2; i++) {
+        peer_dial(&peers[i], site_port(&site));
+        ask_known(&peers[i]);
+    }
+    peer_dial(&peers[2], site_port(&site));
+    peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
+    assert_true(peer_reply(&peers[2], &reply, false));
+    assert_int_equal(reply.status, 503);
+    assert_true(peer_reply_has(&reply, "Retry-After: 1"));
+    assert_true(peer_ended(&peers[2]));
+    peer_close(&peers[2]);
+    peer_send(&peers[0], STR("GET /a HTTP/1.1\r\n" H "Connection: close\r\n\r\n"));
+    assert_true(peer_reply(&peers[0], &reply, false));
+    assert_true(peer_ended(&peers[0]));
+    peer_close(&peers[0]);
+    do { /* its place is free once the server has seen it close */
         peer_dial(&peers[2], site_port(&site));
         peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
         assert_true(peer_reply(&peers[2], &reply, false));
-        assert_int_equal(reply.status, 503);
-        assert_true(peer_reply_has(&reply, "Retry-After: 1"));
-        assert_true(peer_ended(&peers[2]));
-        peer_close(&peers[2]);
-        peer_send(&peers[0], STR("GET /a HTTP/1.1\r\n" H "Connection: close\r\n\r\n"));
-        assert_true(peer_reply(&peers[0], &reply, false));
-        assert_true(peer_ended(&peers[0]));
-        peer_close(&peers[0]);
-        do { /* its place is free once the server has seen it close */
-            peer_dial(&peers[2], site_port(&site));
-            peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
-            assert_true(peer_reply(&peers[2], &reply, false));
-            if (reply.status == 503)
-                peer_close(&peers[2]);
-        } while (reply.status == 503);
-        assert_int_equal(reply.status, 200);
-        peer_close(&peers[1]);
-        peer_close(&peers[2]);
+        if (reply.status == 503)
+            peer_close(&peers[2]);
+    } while (reply.status == 503);
+    assert_int_equal(reply.status, 200);
+    peer_close(&peers[1]);
+    peer_close(&peers[2]);
+    site_stop(&site);
+}
+
+/* Whatever limit is reached, the connection that has been unknown for the longest time goes, also
+ * one that was answered; those that are known and those that just came stay. */
+static void test_the_unknown_make_room(void **state)
+{
+    static const struct net_limits rows[] = {
+        {.connections_max = 3, .connections_unknown_percent = 100},
+        {.connections_max = 10, .connections_unknown_percent = 20},
+        {.connections_max = 10, .connections_unknown_percent = 100, .connections_per_peer_max = 2},
+    };
+    static struct site site;
+    struct peer known, next, unknown[5];
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        site = (struct site){.limits.net = rows[i]};
+        site_start(&site);
+        peer_dial(&known, site_port(&site));
+        ask_known(&known);
+        peer_dial(&unknown[0], site_port(&site));
+        ask(&unknown[0], "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+        for (int k = 1; k < 5; k++) {
+            peer_dial(&unknown[k], site_port(&site));
+            if (k > 1) {
+                assert_true(peer_ended(&unknown[k - 2]));
+                peer_close(&unknown[k - 2]);
+            }
+        }
+        peer_dial(&next, site_port(&site)); /* in the place of the older one of two */
+        ask_known(&next);
+        assert_true(peer_ended(&unknown[3]));
+        ask(&unknown[4], "GET /b HTTP/1.1\r\n" H "\r\n", "GET /b  ");
+        ask_known(&known);
+        peer_close(&unknown[3]);
+        peer_close(&unknown[4]);
+        peer_close(&next);
+        peer_close(&known);
         site_stop(&site);
     }
+}
+
+static void test_401_ends_its_connection(void **state)
+{
+    static struct site site;
+    struct peer peer;
+
+    site = (struct site){0};
+    site_start(&site);
+    peer_dial(&peer, site_port(&site));
+    peer_send(&peer, STR("GET /refused HTTP/1.1\r\n" H "\r\n"));
+    assert_true(peer_reply(&peer, &reply, false));
+    assert_int_equal(reply.status, 401);
+    assert_true(peer_reply_has(&reply, "Connection: close"));
+    assert_true(peer_ended(&peer));
+    peer_close(&peer);
+    site_stop(&site);
 }
 
 static void test_out_of_descriptors(void **state)
@@ -619,7 +678,7 @@ static void test_out_of_descriptors(void **state)
     site = (struct site){0};
     site_start(&site);
     peer_dial(&peer, site_port(&site));
-    ask(&peer, "GET /a HTTP/1.1\r\n" H "\r\n", "GET /a  ");
+    ask_known(&peer);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     tight = before;
     tight.rlim_cur = 64;
@@ -711,6 +770,8 @@ int main(void)
         cmocka_unit_test(test_a_stream_is_read_to_its_end),
         cmocka_unit_test(test_a_slow_reader_is_dropped),
         cmocka_unit_test(test_over_the_cap),
+        cmocka_unit_test(test_the_unknown_make_room),
+        cmocka_unit_test(test_401_ends_its_connection),
         cmocka_unit_test(test_out_of_descriptors),
         cmocka_unit_test(test_drain),
     };

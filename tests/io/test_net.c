@@ -12,6 +12,7 @@
 #include "unit.h"
 
 static const struct net_limits limits = {.connections_max = 10,
+                                         .connections_unknown_percent = 100,
                                          .write_queue_bytes_max = 1 << 20,
                                          .header_timeout_ms = 5000,
                                          .body_timeout_ms = 5000,

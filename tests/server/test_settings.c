@@ -98,6 +98,8 @@ static void what_is_refused(void **state)
         {"--health-filter", "any", "health_filter"},
         {"--heartbeat-stale-ms", "14000", "heartbeat_stale_ms"}, /* less than three heartbeats */
         {"--heartbeat-ms", "6000", "heartbeat_stale_ms"},
+        {"--bodies-bytes-max", "8388607", "bodies_bytes_max"}, /* no batch would find room */
+        {"--write-queues-bytes-max", "8388607", "write_queues_bytes_max"},
         {"--heartbeat-ms", "10", "heartbeat-ms"},
         {"--tls-cert", "x.pem", "tls_key"},
         {"--tls-key", "x.key", "tls_cert"},
