@@ -94,6 +94,9 @@ int64_t http_bodies_bytes(void); /* what counts against bodies_bytes_max now */
 
 /* Who sent it has shown who it is: its connection is kept when there is no room for another. */
 void http_known(struct http_request *req);
+/* It is not its peer's own, which passes it on for this one: text that lives as long as the
+ * request, and ip_peer_id(). */
+void http_caller(struct http_request *req, const char *peer, uint64_t peer_id);
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
 /* What stands between two slashes of a path, percent-decoded, in the arena if need be. What is not
  * percent-encoded stays as it is. */

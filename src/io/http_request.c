@@ -182,6 +182,14 @@ void http_known(struct http_request *req)
         net_known(req->priv->conn->net);
 }
 
+void http_caller(struct http_request *req, const char *peer, uint64_t peer_id)
+{
+    req->peer = peer;
+    req->peer_id = peer_id;
+    if (req->priv->conn)
+        net_counts_as(req->priv->conn->net, peer_id);
+}
+
 struct str http_header_get(const struct http_request *req, const char *name)
 {
     struct str wanted = str_of(name);

@@ -10,6 +10,7 @@
 #include "base/metrics.h"
 #include "server/audit.h"
 #include "server/logins.h"
+#include "server/proxy.h"
 
 enum { REQUEST_ID_MAX = 64 };
 
@@ -25,6 +26,8 @@ enum err guard_identify(struct call *call, struct problem *why)
     call->auth_number = worker->auth_number;
     if (call->route->scope == SCOPE_UNSET)
         return problem_set(why, ERR_FORBIDDEN, "", "Nobody may call this route.");
+    if (bearer.at)
+        proxy_tell_clear(call);
     if (!worker->auth->tokens.count) {
         http_known(call->req); /* only this machine can call, and nobody has more to show */
         return ERR_OK;

@@ -111,7 +111,16 @@ enum err listen_all(struct server *server, struct problem *why)
         snprintf(colon, sizeof addr - (size_t)(colon - addr), ":%d", server->port);
     }
     log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
-              KI("loops", server->loop_count), KI("pid", getpid()));
+              KI("loops", server->loop_count),
+              KI("connections_max", server->limits.net.connections_max), KI("pid", getpid()));
+    /* Behind a proxy it depends on how that was called: see proxy.h. */
+    if (!settings->tls_cert.len && !net_addr_is_loopback(addr) && !settings->proxies.count) {
+        atomic_store(&server->clear_told, true);
+        log_event(LOG_WARN, "server.in_the_clear", KC("addr", addr),
+                  KC("reason",
+                     "tokens and payloads cross the network unencrypted: set tls_cert and "
+                     "tls_key, or trusted_proxies if something in front of it speaks TLS"));
+    }
     return ERR_OK;
 }
 

@@ -39,7 +39,7 @@ void request_log(struct call *call, int status)
               KC("route", call->route ? call->route->path : ""), KI("status", status),
               KC("job_id", call->job_id), KS("node_id", call->about_node),
               KI("attempt_id", call->attempt), KC("reason", call->err ? err_name(call->err) : ""),
-              KI("left_out", log->left_out));
+              KC("peer", call->req->peer), KI("left_out", log->left_out));
     log->left_out = 0;
 }
 

@@ -11,6 +11,7 @@
 #include "server/api.h"
 #include "server/guard.h"
 #include "server/origin.h"
+#include "server/proxy.h"
 #include "server/request_log.h"
 
 static const struct route routes[] = {
@@ -347,6 +348,7 @@ static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
     struct problem why;
 
     req->call = call;
+    proxy_resolve(call);
     if (origin_check(req, settings, &why)) {
         call_problem(call, &why);
         return false;

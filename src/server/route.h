@@ -24,6 +24,7 @@ struct call {
     struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
     const struct token *token;           /* who calls; NULL: there are no tokens */
     int64_t auth_number;                 /* the worker's, when they were looked up */
+    bool by_proxy;                       /* a trusted one passed it on, see proxy.h */
     struct str target;                   /* what it is about, for the audit: a handler may set it
                                             where it does not stand in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */

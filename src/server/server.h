@@ -83,11 +83,12 @@ struct server {
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
-    struct inbox errands;   /* of the main thread: what loops ask it to do */
-    struct warden *warden;  /* the main thread's, as all that follows */
-    struct auth *auth;      /* the tokens in force */
-    bool guarded;           /* there are some */
-    struct token dev_token; /* of the agent of `berth dev`; without a name there is none */
+    struct inbox errands;    /* of the main thread: what loops ask it to do first, see warden.h */
+    struct warden *warden;   /* the main thread's, as all that follows */
+    struct auth *auth;       /* the tokens in force */
+    _Atomic bool clear_told; /* that tokens cross a network unencrypted */
+    _Atomic bool guarded;    /* there are some; for all to read */
+    struct token dev_token;  /* of the agent of `berth dev`; without a name there is none */
     char dev_secret[DIGEST_HEX + 1];
     struct audit *audit;
 };

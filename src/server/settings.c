@@ -475,6 +475,12 @@ static const struct field fields[] = {
      .offset = AT(hosts),
      .flags = FIELD_LIVE,
      .help = "names besides loopback that a request's Host may carry"},
+    {.name = "trusted_proxies",
+     .type = FIELD_STRS,
+     .offset = AT(trusted_proxies),
+     .flags = FIELD_LIVE,
+     .help = "proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses and "
+             "ranges (10.0.0.0/8, fd00::/8)"},
     {.name = "tokens",
      .type = FIELD_JSON,
      .offset = AT(tokens_json),
@@ -543,6 +549,22 @@ static const struct field fields[] = {
 static const struct schema settings_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
+static enum err read_proxies(struct settings *settings, struct arena *arena, struct problem *why)
+{
+    const struct strs *rows = &settings->trusted_proxies;
+    struct ip_ranges ranges = {.at = arena_array(arena, struct ip_range, rows->count + 1),
+                               .count = rows->count};
+
+    for (size_t i = 0; i < rows->count; i++)
+        if (!ip_range_parse(rows->at[i], &ranges.at[i]))
+            return problem_set(why, ERR_BAD_CONFIG, "trusted_proxies",
+                               "trusted_proxies: row %zu, \"" STR_FMT
+                               "\", is no address or range like 10.0.0.7, 10.0.0.0/8 or fd00::/8.",
+                               i + 1, STR_ARG(rows->at[i]));
+    settings->proxies = ranges;
+    return ERR_OK;
+}
+
 enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why)
 {
     struct settings *settings = &source->settings;
@@ -559,6 +581,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
         err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
     if (!err)
         err = settings_read_routes(settings, &source->arena, why);
+    if (!err)
+        err = read_proxies(settings, &source->arena, why);
     if (!err)
         err = settings_check(settings, why);
     return err;

@@ -6,11 +6,17 @@
 #include "base/log.h"
 #include "base/schema.h"
 #include "io/http.h"
+#include "io/ip.h"
 #include "io/ws.h"
 #include "model/token.h"
 #include "sched/sched.h"
 
 enum tls_client_auth { TLS_CLIENT_REQUIRED, TLS_CLIENT_OPTIONAL };
+
+struct ip_ranges {
+    struct ip_range *at;
+    size_t count;
+};
 
 struct settings {
     struct str listen;
@@ -42,6 +48,8 @@ struct settings {
     int64_t metrics_nodes_max;
     struct strs allow_urls;
     struct strs hosts;
+    struct strs trusted_proxies; /* becomes proxies */
+    struct ip_ranges proxies;
     int log_level;
     int log_format;
     struct str log_file;            /* empty: standard error */
