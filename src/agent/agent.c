@@ -19,8 +19,10 @@
 #include "agent/agent_private.h"
 #include "agent/cgroup.h"
 #include "agent/identity.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "io/notify.h"
 
 enum {
@@ -454,6 +456,22 @@ static enum err open_copies(struct agent *agent, struct problem *why)
     return ERR_OK;
 }
 
+/* What a stranger could read: told at the start, and at a reload. */
+static void warn_of_strangers(const struct agent *agent)
+{
+    const struct config *config = agent->config;
+    const char *const secrets[] = {agent->access.token_file, agent->access.key_file};
+
+    for (size_t i = 0; config->token.at && i < config->url_count; i++)
+        if (url_is_exposed(str_of(config->urls[i])))
+            log_event(LOG_WARN, "agent.in_the_clear", KC("server", config->urls[i]),
+                      KC("reason", "the token crosses the network unencrypted: use https"));
+    for (size_t i = 0; i < COUNT_OF(secrets); i++)
+        if (secrets[i] && file_is_public(secrets[i]))
+            log_event(LOG_WARN, "agent.secret_readable", KC("path", secrets[i]),
+                      KC("reason", "everybody on this machine can read it: chmod 600"));
+}
+
 void agent_access(struct agent *agent)
 {
     const struct config *config = agent->config;
@@ -464,6 +482,7 @@ void agent_access(struct agent *agent)
                                     .ca_file = path_of(agent, config->ca_file),
                                     .cert_file = path_of(agent, config->tls_cert),
                                     .key_file = path_of(agent, config->tls_key)};
+    warn_of_strangers(agent);
 }
 
 /* What cannot be read now is told now; later it is a connection that fails. */

@@ -125,6 +125,13 @@ enum err file_replace(const char *path, struct str text, struct problem *why)
     return err ? ERR_IO : ERR_OK;
 }
 
+bool file_is_public(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && st.st_mode & S_IROTH;
+}
+
 struct file_stamp file_stamp(const char *path)
 {
     struct stat st;

@@ -12,6 +12,9 @@ enum err file_read(const char *path, size_t max, struct arena *arena, struct str
 /* Durable when it returns; the file is readable to its owner alone. ERR_IO: the old one stands. */
 enum err file_replace(const char *path, struct str text, struct problem *why);
 
+/* May everybody on this machine read it? For files that hold secrets. */
+bool file_is_public(const char *path);
+
 /* What tells whether a file is another than before. Zeroed: there is none. */
 struct file_stamp {
     uint64_t device, inode, size;

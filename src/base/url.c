@@ -110,3 +110,12 @@ bool url_is_loopback(const struct url *url)
         return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
     return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
 }
+
+bool url_is_exposed(struct str text)
+{
+    struct url url;
+
+    return url_parse(text, &url) &&
+           (str_eq_nocase(url.scheme, STR("http")) || str_eq_nocase(url.scheme, STR("ws"))) &&
+           !url_is_loopback(&url);
+}

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/url.h"
 #include "cli/complete.h"
 #include "cli/context.h"
 #include "cli/help.h"
@@ -150,6 +152,9 @@ static int read_token(struct cli *cli, const char *path)
     if (!got || str_trim(str_of(line)).len == 0)
         return cli_fail(cli, CLI_USAGE, "the token file %s is empty", path);
     cli->token = arena_cstr(&cli->arena, str_trim(str_of(line)));
+    if (file_is_public(path))
+        fprintf(cli->err, "berth: everybody on this machine can read the token in %s: chmod 600\n",
+                path);
     return check_token(cli, path);
 }
 
@@ -247,6 +252,9 @@ int cli_reach(struct cli *cli)
         code = read_token(cli, token_file);
     else if (cli->token)
         code = check_token(cli, "BERTH_TOKEN");
+    if (code == CLI_OK && cli->token && url_is_exposed(str_of(cli->addr)))
+        fprintf(cli->err, "berth: the token crosses the network to %s unencrypted: use https\n",
+                cli->addr);
     return code;
 }
 

@@ -169,6 +169,23 @@ static int create_at_server(struct cli *cli, const struct token *token)
     return code;
 }
 
+/* Into a file of its own, which nobody else can read; before the token is made known, as it would
+ * be lost if the file could not be written. */
+static int write_secret(struct cli *cli, const char *path, const char *secret)
+{
+    struct buf text = {0};
+    struct problem why;
+    enum err err;
+
+    if (access(path, F_OK) == 0)
+        return cli_fail(cli, CLI_CONFLICT, "there is a file %s already", path);
+    buf_fmt(&text, "%s\n", secret);
+    err = file_replace(path, buf_view(&text), &why);
+    explicit_bzero(text.at, text.len);
+    buf_free(&text);
+    return err ? cli_fail(cli, CLI_FAILED, "%s", why.detail) : CLI_OK;
+}
+
 /* The token alone on standard output, so that it can be sent to a file. */
 static void print_new(struct cli *cli, const struct token *token, const char *secret)
 {
@@ -191,7 +208,7 @@ static void print_new(struct cli *cli, const struct token *token, const char *se
 
 static int cmd_token_create(struct cli *cli)
 {
-    const char *path = cli_text(cli, "file");
+    const char *path = cli_text(cli, "file"), *out = cli_text(cli, "out");
     char secret[DIGEST_HEX + 1];
     struct token token;
     int code = read_new(cli, &token);
@@ -201,8 +218,16 @@ static int cmd_token_create(struct cli *cli)
     if (code != CLI_OK)
         return code;
     digest_sha256_hex(str_of(secret), token.digest);
-    code = path ? create_in_file(cli, path, &token) : create_at_server(cli, &token);
-    if (code == CLI_OK)
+    if (out)
+        code = write_secret(cli, out, secret);
+    if (code == CLI_OK) {
+        code = path ? create_in_file(cli, path, &token) : create_at_server(cli, &token);
+        if (code != CLI_OK && out)
+            unlink(out);
+    }
+    if (code == CLI_OK && out)
+        fprintf(cli->out, "%s created; the token is in %s\n", cli->args[0], out);
+    else if (code == CLI_OK)
         print_new(cli, &token, secret);
     explicit_bzero(secret, sizeof secret);
     return code;
@@ -277,6 +302,10 @@ static const struct flag create_flags[] = {
      .type = FLAG_TEXT,
      .value = "FILE",
      .help = "into this file, without asking a server"},
+    {.name = "out",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "put the token itself into this new file, for its owner to read only"},
 };
 
 static const struct command rows[] = {
@@ -291,7 +320,7 @@ static const struct command rows[] = {
          "one must be for an admin. With --file it is added to a file of tokens: the way to the\n"
          "first token of a server that others shall reach (tokens_file, or tokens.yaml in its\n"
          "data directory). The server reads that file again when it changes.",
-     .examples = "berth token create ops --scope admin\n"
+     .examples = "berth token create ops --scope admin --out ops.token\n"
                  "berth token create ci --scope submit,read --expires 90d > ci.token\n"
                  "berth token create node-1 --scope node --node-id node-1 -o json\n"
                  "berth token create first --scope admin --file tokens.yaml",

@@ -484,6 +484,20 @@ static void sources_free(struct settings_source *source)
     }
 }
 
+/* Everybody on this machine can read the flags of every process. */
+static void warn_of_flags(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *host = strstr(argv[i], "://"), *at = host ? strrchr(host, '@') : NULL;
+
+        if (at && memchr(host + 3, ':', (size_t)(at - host - 3)))
+            log_event(LOG_WARN, "server.password_in_flags",
+                      KC("reason", "everybody on this machine can read it in ps: put it into the "
+                                   "configuration file or the environment (BERTH_STORE_PASSWORD, "
+                                   "BERTH_DATABASE)"));
+    }
+}
+
 int server_main(int argc, char **argv, bool dev)
 {
     static struct server server;
@@ -502,6 +516,7 @@ int server_main(int argc, char **argv, bool dev)
         sources_free(source);
         return fail(&why);
     }
+    warn_of_flags(argc, argv);
     if (dev)
         dev_token(&server);
     if (server_init(&server, source, argc, argv, &why))

@@ -29,7 +29,7 @@ static const struct field fields[] = {
      .offset = AT(store),
      .preset = "embedded:",
      .help = "where jobs and leases live: embedded:, redis://..., redis-cluster://..., "
-             "redis-sentinel://...",
+             "redis-sentinel://...; a password belongs into BERTH_STORE_PASSWORD, not into a flag",
      .flags = FIELD_SECRET},
     {.name = "data_dir",
      .type = FIELD_STR,
@@ -41,7 +41,8 @@ static const struct field fields[] = {
      .offset = AT(database),
      .flags = FIELD_SECRET,
      .help =
-         "where deployments live: sqlite:PATH (default berth.db in data_dir), postgresql://..."},
+         "where deployments live: sqlite:PATH (default berth.db in data_dir), postgresql://...; "
+         "a password belongs into BERTH_DATABASE or the file, not into a flag"},
     {.name = "database_timeout_ms",
      .type = FIELD_MS,
      .offset = AT(database_timeout_ms),

@@ -332,6 +332,7 @@ class Typed(TlsCase):
         (self.place / "units/berth-server").write_text(f"berth server --listen 127.0.0.1:{other} --data-dir {self.place}/lib/alone")
 
         def alone():
+            (self.here / "us.token").unlink()  # a new token is put over none
             self.shell.type(f"systemctl start berth-server; export BERTH_ADDR=http://127.0.0.1:{other}")
 
         def connected():

@@ -155,6 +155,22 @@ class AnotherMachine(Case):
         agent.send_signal(signal.SIGTERM)
         self.assertEqual(agent.wait(10 * SLOW), 0)
 
+    def test_secrets_are_nobodys_from_the_start(self):
+        """Not readable first and closed later: whoever looks at the right moment has it then."""
+        seen, tools = self.dir / "seen", self.dir / "tools"
+        tools.mkdir()
+        (tools / "chmod").write_text(f'#!/bin/sh\nstat -c "%a %n" "$2" >>{seen}\nexec /bin/chmod "$@"\n')
+        (tools / "chmod").chmod(0o755)
+        token = self.dir / "token"
+        token.write_text("secret\n")
+        made = self.script("--server", "https://berth.example.net:7420", "--token-file", token)
+        done = subprocess.run(["sh"], input=made.stdout, capture_output=True, text=True,
+                              env=dict(clean_env(), ROOT=str(self.dir / "far"), PATH=f"{tools}:{os.environ['PATH']}"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        modes = {line.split()[1].rsplit("/", 1)[1]: line.split()[0] for line in seen.read_text().splitlines()}
+        self.assertEqual(modes["agent.token.new"], "600")
+        self.assertEqual(set(modes.values()), {"600"})
+
     def test_mistakes(self):
         rows = [((), 2), (("--server",), 2), (("--server", "ftp://x"), 1), (("--server", "http://x y"), 1),
                 (("--server", "http://x", "--node-id", "a'b"), 1), (("--server", "http://x", "--token-file", "/no"), 1),
