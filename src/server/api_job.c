@@ -5,6 +5,7 @@
 #include "sched/dispatch.h"
 #include "server/api.h"
 #include "server/etag.h"
+#include "server/guard.h"
 #include "server/hub.h"
 #include "server/waiters.h"
 
@@ -274,9 +275,14 @@ static void show_answer(struct show *show)
     struct call *call = show->call;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
+    struct problem why;
 
     if (show->waiter)
         waiters_del(call->worker->waiters, show->waiter);
+    if (guard_still(call, &why)) {
+        call_problem(call, &why);
+        return;
+    }
     if (op->err) {
         char id[JOB_ID_TEXT + 1];
 

@@ -356,6 +356,7 @@ void hub_recheck(struct hub *hub)
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
         if (!auth_still(worker->auth, socket->token, SCOPE_NODE, worker->loop.wall_ms))
             ws_close(socket->ws, HUB_CLOSE_TOKEN, "the token is not valid any more");
+    hub_boxes_recheck(hub);
 }
 
 void hub_tick(struct hub *hub)

@@ -15,7 +15,7 @@ void hub_tick(struct hub *hub);  /* polls whose wait is over */
 void hub_drain(struct hub *hub); /* the server goes: sockets close with 1012, polls are answered */
 /* A hint to every node on this loop. */
 void hub_tell_all(struct hub *hub, struct str text);
-/* The tokens changed: nodes whose token is not good any more are closed. */
+/* The tokens changed: nodes whose token is not good any more are closed, and wait for no job. */
 void hub_recheck(struct hub *hub);
 int64_t hub_connections(const struct hub *hub);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/guard.h"
 #include "server/hub_private.h"
 #include "server/links.h"
 
@@ -87,8 +88,13 @@ static void poll_answered(struct msg *msg)
 {
     struct poll *poll = container_of(msg, struct poll, msg);
 
+    struct problem why;
+
     assert(poll->answer.len > 0);
-    call_json(poll->call, 200, &poll->answer);
+    if (guard_still(poll->call, &why))
+        call_problem(poll->call, &why);
+    else
+        call_json(poll->call, 200, &poll->answer);
     buf_free(&poll->answer);
     free(poll);
 }
@@ -115,6 +121,14 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
     inbox_post(&poll->call->worker->loop.inbox, &poll->msg);
 }
 
+/* May it still be given jobs? One that may not takes none along: they would be lost. */
+static bool poll_may(const struct hub *hub, const struct poll *poll)
+{
+    const struct worker *worker = hub->worker;
+
+    return auth_still(worker->auth, poll->call->token, SCOPE_NODE, worker->loop.wall_ms);
+}
+
 void hub_box_add(struct hub *hub, struct send_op *send)
 {
     struct box *box = box_of(hub, send->node);
@@ -130,11 +144,11 @@ void hub_box_add(struct hub *hub, struct send_op *send)
     memcpy(box->jobs.at + box->jobs.len, &head, sizeof head);
     memcpy(box->jobs.at + box->jobs.len + sizeof head, send->message.at, send->message.len);
     box->jobs.len += bytes;
-    if (box->polls) {
+    while (box->polls && box_first(box)) {
         struct poll *poll = box->polls;
 
         box->polls = poll->next;
-        poll_answer(box, poll, now_ms);
+        poll_answer(poll_may(hub, poll) ? box : NULL, poll, now_ms);
     }
     hub_send_over(send, true, NULL);
 }
@@ -152,6 +166,10 @@ static void poll_arrived(struct msg *msg)
         links_note(hub->worker, poll->node, STORE_LINK_POLL, 0);
     }
     box_expire(box, now_ms);
+    if (!poll_may(hub, poll)) { /* the tokens changed while it was on its way */
+        poll_answer(NULL, poll, now_ms);
+        return;
+    }
     if (box_first(box) || poll->until_ms <= now_ms || atomic_load(&server->draining)) {
         poll_answer(box, poll, now_ms);
         return;
@@ -266,15 +284,15 @@ void hub_move_box(struct server *server, struct node *node, uint32_t holder)
     inbox_post(&move->home->worker->loop.inbox, &move->msg);
 }
 
-/* Answers, empty-handed, those whose wait is over. */
-static void end_polls(struct box *box, int64_t now_ms)
+/* Answers, empty-handed, those whose wait is over; with `recheck` also those whose token is. */
+static void end_polls(struct hub *hub, struct box *box, int64_t now_ms, bool recheck)
 {
     struct poll **at = &box->polls;
 
     while (*at) {
         struct poll *poll = *at;
 
-        if (poll->until_ms > now_ms) {
+        if (poll->until_ms > now_ms && !(recheck && !poll_may(hub, poll))) {
             at = &poll->next;
             continue;
         }
@@ -290,7 +308,7 @@ void hub_boxes_tick(struct hub *hub)
     struct box *box, *idle = NULL;
 
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
-        end_polls(box, now_ms);
+        end_polls(hub, box, now_ms, false);
         box_expire(box, now_ms);
         if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
             idle = box;
@@ -306,7 +324,15 @@ void hub_boxes_drain(struct hub *hub)
     struct box *box;
 
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        end_polls(box, INT64_MAX);
+        end_polls(hub, box, INT64_MAX, false);
+}
+
+void hub_boxes_recheck(struct hub *hub)
+{
+    struct box *box;
+
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
+        end_polls(hub, box, sched_awake_ms(hub->worker->sched), true);
 }
 
 void hub_boxes_free(struct hub *hub)

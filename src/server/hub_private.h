@@ -76,6 +76,7 @@ struct worker *hub_home(struct server *server, const struct node *node); /* wher
 void hub_box_add(struct hub *hub, struct send_op *send);                 /* on its home loop */
 void hub_boxes_tick(struct hub *hub);
 void hub_boxes_drain(struct hub *hub);
+void hub_boxes_recheck(struct hub *hub);
 void hub_boxes_free(struct hub *hub);
 /* What became of a send; then whoever delivers it answers it. */
 void hub_send_over(struct send_op *send, bool ok, const char *reason);

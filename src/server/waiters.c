@@ -134,14 +134,22 @@ void waiters_tell(struct server *server, uint64_t job)
     }
 }
 
-static void end_waits(struct waiters *waiters, int64_t now_ms)
+static bool still_good(const struct waiters *waiters, const struct call *call)
+{
+    const struct worker *worker = waiters->worker;
+
+    return auth_still(worker->auth, call->token, call->route->scope, worker->loop.wall_ms);
+}
+
+static void end_waits(struct waiters *waiters, int64_t now_ms, bool recheck)
 {
     struct waiter *waiter, *over = NULL;
 
     /* Found first, ended then: the map must not change while it is walked. */
     for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
         for (; waiter; waiter = waiter->next)
-            if (waiter->until_ms <= now_ms || waiter->call->req->gone) {
+            if (waiter->until_ms <= now_ms || waiter->call->req->gone ||
+                (recheck && !still_good(waiters, waiter->call))) {
                 waiter->next_over = over;
                 over = waiter;
             }
@@ -182,10 +190,15 @@ bool waiters_wait(const struct server *server)
 void waiters_tick(struct waiters *waiters)
 {
     look_again(waiters);
-    end_waits(waiters, waiters->worker->loop.mono_ms);
+    end_waits(waiters, waiters->worker->loop.mono_ms, false);
+}
+
+void waiters_recheck(struct waiters *waiters)
+{
+    end_waits(waiters, waiters->worker->loop.mono_ms, true);
 }
 
 void waiters_drain(struct waiters *waiters)
 {
-    end_waits(waiters, INT64_MAX);
+    end_waits(waiters, INT64_MAX, false);
 }

@@ -10,8 +10,10 @@ struct waiters;
 struct waiters *waiters_new(struct worker *worker);
 void waiters_free(struct waiters *waiters);
 void waiters_tick(struct waiters *waiters);
-void waiters_drain(struct waiters *waiters); /* the server goes: nobody waits any longer */
-/* Calls ready(call) once on this loop: when the job ended, or wait_ms later. Register first, then
+void waiters_drain(struct waiters *waiters);   /* the server goes: nobody waits any longer */
+void waiters_recheck(struct waiters *waiters); /* the tokens changed: whose is not good, is ready */
+/* Calls ready(call) once on this loop: when the job ended, or wait_ms later, or when its token
+ * did: ask guard_still before telling. Register first, then
  * read the job: an end in between is not missed. Where other instances may end it too, and what
  * they tell may get lost, look(call) is called every second: read the job again. */
 struct waiter;

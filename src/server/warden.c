@@ -16,6 +16,7 @@
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/listen.h"
+#include "server/waiters.h"
 
 enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
 
@@ -152,6 +153,7 @@ static void swap_here(struct errand *errand)
     worker->auth_number++;
     hub_recheck(worker->hub);
     events_recheck(worker->events);
+    waiters_recheck(worker->waiters);
 }
 
 void warden_swap(struct server *server, struct auth *auth)

@@ -124,6 +124,34 @@ class Made(TokenCase):
         other.close()
 
 
+    def test_revoking_ends_what_waits(self):
+        """Long polls and `?wait=`, on whichever loop they stand: no job goes to a token that is none any more."""
+        server, root = self.guarded(loops=3)
+        nodes = [self.cli(server, "token", "create", f"us-{i}", "--scope", "node", token=root) for i in range(4)]
+        reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
+        facts = {"max_concurrent_jobs": 4, "health": "ready", "allowed_types": ["dev"]}
+        for i, node in enumerate(nodes):
+            self.ok(server.post("/v1/node/register", {"node_id": f"us-{i}", **facts}, bearer(node)))
+        self.ok(server.post("/v1/node/register", {"node_id": "hk", **facts, "allowed_types": ["other"]}, bearer(root)))
+        job = self.ok(server.post("/v1/dispatch/task", {"type": "other", "payload": {"secret": 1}}, bearer(root)))["job_id"]
+        paths = [(f"/v1/node/jobs?node_id=us-{i}&wait=60s", node) for i, node in enumerate(nodes)]
+        paths += [(f"/v1/jobs/{job}?wait=60s", reader)] * 4
+        links = []
+        for path, token in paths:
+            link = socket.create_connection(("127.0.0.1", server.port), 60 * SLOW)
+            link.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            links.append(link)
+        for name in ("us-0", "us-1", "us-2", "us-3", "reader"):
+            self.cli(server, "token", "revoke", name, token=root)
+        answers = [link.recv(65536) for link in links]
+        for link in links:
+            link.close()
+        self.ok(server.post(f"/v1/jobs/{job}/cancel", {}, bearer(root)))
+        for answer in answers:
+            self.assertNotIn(b"secret", answer)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 401 ") or answer.endswith(b'{"jobs":[]}'), answer)
+
+
 class Files(TokenCase):
     def line(self, name, token, *scopes):
         return f"- {{name: {name}, sha256: {digest(token)}, scopes: [{', '.join(scopes)}]}}\n"

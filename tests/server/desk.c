@@ -32,6 +32,7 @@ struct server *desk_new(struct settings *settings)
         worker->sched = &server->sched.loops[i];
         sched_loop_init(&server->sched, i, &worker->loop.inbox, &worker->loop.wall_ms,
                         &worker->loop.mono_ms);
+        worker->auth = auth_new();
         worker->hub = hub_new(worker);
         worker->waiters = waiters_new(worker);
     }
@@ -43,6 +44,7 @@ void desk_free(struct server *server)
     for (int i = 0; i <= DESK_LOOPS; i++) {
         hub_free(server->workers[i].hub);
         waiters_free(server->workers[i].waiters);
+        auth_free(server->workers[i].auth);
     }
     for (int i = 0; i <= DESK_LOOPS; i++) {
         explain_book_free(server->sched.loops[i].book);

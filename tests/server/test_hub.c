@@ -176,6 +176,35 @@ static void a_poll_whose_peer_left_takes_no_job(void **state)
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
 }
 
+/* The first token comes: who has none may not wait for jobs any longer, nor begin to. */
+static void a_poll_whose_token_ended_takes_no_job(void **state)
+{
+    struct fixture *own = *state;
+    struct send_op send = send_to(own, 1, "{\"job\":1}");
+    struct worker *home = &own->server->workers[1];
+    struct token token = {.name = STR("a")};
+
+    poll_from(own, 1, 30000, 16);
+    desk_run(own->server, 1);
+    home->auth->tokens = (struct tokens){.at = &token, .count = 1};
+    hub_send(home->sched, &send); /* before anybody looked */
+    assert_answer(own, "{\"jobs\":[]}");
+    poll_from(own, 1, 30000, 16);
+    desk_run(own->server, 1);
+    assert_answer(own, "{\"jobs\":[]}");
+    home->auth->tokens = (struct tokens){0};
+    poll_from(own, 1, 30000, 16); /* the job is still there, for one who may have it */
+    desk_run(own->server, 1);
+    assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
+    poll_from(own, 1, 30000, 16);
+    desk_run(own->server, 1);
+    hub_recheck(home->hub);
+    assert_null(answered(own));
+    home->auth->tokens = (struct tokens){.at = &token, .count = 1};
+    hub_recheck(home->hub);
+    assert_answer(own, "{\"jobs\":[]}");
+}
+
 /* It left when its answer was on the way already: nothing is answered twice. */
 static void a_peer_that_leaves_too_late_changes_nothing(void **state)
 {
@@ -303,6 +332,7 @@ int main(void)
         ROW(a_poll_ends_with_its_time),
         ROW(a_job_past_its_deadline_is_not_handed_out),
         ROW(a_poll_whose_peer_left_takes_no_job),
+        ROW(a_poll_whose_token_ended_takes_no_job),
         ROW(a_peer_that_leaves_too_late_changes_nothing),
         ROW(a_draining_server_keeps_nobody_waiting),
         ROW(boxes_do_not_pile_up),

@@ -103,6 +103,27 @@ static void who_left_need_not_wait(void **state)
     assert_int_equal(told[0], 1);
 }
 
+static void whose_token_ended_need_not_wait(void **state)
+{
+    static const struct route route = {.scope = SCOPE_READ};
+    struct fixture *own = *state;
+    struct worker *worker = &own->server->workers[0];
+    struct token good = {.name = STR("a"), .digest = "a", .scopes = 1u << SCOPE_READ};
+    struct token other = {.name = STR("b"), .digest = "b", .scopes = 1u << SCOPE_READ};
+
+    for (int i = 0; i < 2; i++) {
+        wait_for(own, i, 0, 7, 60000);
+        own->calls[i].route = &route;
+        own->calls[i].token = i ? &other : &good;
+    }
+    worker->auth->tokens = (struct tokens){.at = &good, .count = 1};
+    waiters_recheck(worker->waiters);
+    assert_true(told[0] == 0 && told[1] == 1);
+    good.expires_ms = worker->loop.wall_ms - 1;
+    waiters_recheck(worker->waiters);
+    assert_true(told[0] == 1 && told[1] == 1);
+}
+
 static void one_that_was_taken_back_is_not_told(void **state)
 {
     struct fixture *own = *state;
@@ -149,6 +170,7 @@ int main(void)
         ROW(all_who_wait_for_it_are_told_once),
         ROW(a_wait_has_an_end),
         ROW(who_left_need_not_wait),
+        ROW(whose_token_ended_need_not_wait),
         ROW(one_that_was_taken_back_is_not_told),
         ROW(telling_nobody_costs_nothing),
         ROW(a_draining_server_answers_all),
