@@ -3,7 +3,10 @@
 
 #include <assert.h>
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -25,6 +28,23 @@ void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1])
     _Static_assert(2 * sizeof raw == DIGEST_HEX, "two digits a byte");
     SHA256((const unsigned char *)(text.at ? text.at : ""), text.len, raw);
     to_hex(raw, out);
+}
+
+void digest_hmac_sha256_hex(struct str key, struct str first, struct str second,
+                            char out[DIGEST_HEX + 1])
+{
+    unsigned char raw[EVP_MAX_MD_SIZE];
+    struct buf text = {0};
+    unsigned len = 0;
+
+    buf_str(&text, first);
+    buf_str(&text, second);
+    if (!HMAC(EVP_sha256(), key.at, (int)key.len, (const unsigned char *)text.at, text.len, raw,
+              &len))
+        abort(); /* for want of memory */
+    assert(len == DIGEST_HEX / 2);
+    to_hex(raw, out);
+    buf_free(&text);
 }
 
 bool digest_secret(char out[DIGEST_HEX + 1])

@@ -7,6 +7,9 @@
 enum { DIGEST_HEX = 64 };
 
 void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1]);
+/* HMAC-SHA256 of two texts, one behind the other. */
+void digest_hmac_sha256_hex(struct str key, struct str first, struct str second,
+                            char out[DIGEST_HEX + 1]);
 /* A new secret: 256 random bits as hex. False: the kernel gives none. */
 bool digest_secret(char out[DIGEST_HEX + 1]);
 /* Takes the same time wherever they differ. Both are DIGEST_HEX long. */

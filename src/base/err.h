@@ -38,6 +38,7 @@
     ROW(ERR_STORE_FULL, "STORE_FULL", 503, 5,                                                      \
         "The store takes no new work: Redis is near its maxmemory")                                \
     ROW(ERR_BUSY, "SCHEDULER_BUSY", 503, 5, "Too much is in flight")                               \
+    ROW(ERR_AUDIT, "AUDIT_NOT_WRITTEN", 503, 5, "The audit cannot be written")                     \
     ROW(ERR_NO_DATABASE, "DEPLOYMENTS_NEED_SHARED_DATABASE", 503, 5,                               \
         "Deployments need a shared database")                                                      \
     ROW(ERR_TIMEOUT, "TIMEOUT", 504, 6, "No answer came in time")                                  \

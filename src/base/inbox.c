@@ -53,6 +53,14 @@ struct msg *inbox_take(struct inbox *inbox)
     return oldest;
 }
 
+struct msg *inbox_next(struct inbox *inbox, struct msg **left)
+{
+    struct msg *msg = *left ? *left : inbox_take(inbox);
+
+    *left = msg ? msg->next : NULL;
+    return msg;
+}
+
 int inbox_run(struct inbox *inbox)
 {
     struct msg *msg = inbox_take(inbox);

@@ -1,4 +1,5 @@
 /* `berth audit`: who did what. */
+#include "cli/ask.h"
 #include "cli/list.h"
 
 static void put_result(struct list_view *view, const struct list_column *column,
@@ -15,13 +16,16 @@ static const struct list_column audit_columns[] = {
     {.title = "ACTION", .member = "action"},
     {.title = "TARGET", .member = "target"},
     {.title = "RESULT", .member = "result", .put = put_result},
+    {.title = ">CALLS", .member = "count"},
     {.title = ">STATUS", .member = "status", .wide = true},
+    {.title = "KIND", .member = "kind", .wide = true},
     {.title = "PEER", .member = "peer", .wide = true},
     {.title = "REQUEST", .member = "request_id", .wide = true},
+    {.title = "BODY SHA256", .member = "body_sha256", .wide = true},
 };
 
 static const struct list_filter audit_filters[] = {
-    {"who", "who"}, {"action", "action"}, {"target", "target"}};
+    {"who", "who"}, {"action", "action"}, {"target", "target"}, {"kind", "kind"}};
 
 static const struct listing audit_list = {.path = "/v1/audit",
                                           .name = "audit",
@@ -36,18 +40,64 @@ static const struct flag audit_flags[] = {
     {.name = "who", .type = FLAG_TEXT, .value = "NAME", .help = "only with this token"},
     {.name = "action", .type = FLAG_TEXT, .value = "ACTION", .help = "only this, like nodes.drain"},
     {.name = "target", .type = FLAG_TEXT, .value = "ID", .help = "only about this"},
+    {.name = "kind",
+     .type = FLAG_TEXT,
+     .value = "KIND",
+     .help = "only change (it did something, or may have) or refused"},
 };
 
+static int cmd_audit_verify(struct cli *cli)
+{
+    const struct json *json, *chain;
+    struct str reply;
+    int code = ask_get(cli, "/v1/audit?verify=1&limit=1", &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    chain = json_get(json, "chain");
+    if (json_is_null(chain))
+        return cli_fail(cli, CLI_FAILED, "the server's audit is not signed: its log says why");
+    if (cli->json)
+        show_json(cli, json_raw(chain), cli->output == CLI_JSONL, cli->out);
+    if (!json_is_null(json_get(chain, "broken_id")))
+        return cli_fail(cli, CLI_FAILED, "entry " STR_FMT " does not fit: " STR_FMT,
+                        STR_ARG(show_member(cli, chain, "broken_id")),
+                        STR_ARG(show_member(cli, chain, "broken_reason")));
+    if (cli->output == CLI_NAME)
+        show_name(cli, show_member(cli, chain, "newest_mac"), cli->out);
+    else if (!cli->json)
+        fprintf(cli->out,
+                STR_FMT " changes fit together; the newest is entry " STR_FMT ", MAC " STR_FMT "\n",
+                STR_ARG(show_member(cli, chain, "entries")),
+                STR_ARG(show_member(cli, chain, "newest_id")),
+                STR_ARG(show_member(cli, chain, "newest_mac")));
+    return CLI_OK;
+}
+
 static const struct command rows[] = {
+    {.noun = "audit",
+     .verb = "verify",
+     .kind = COMMAND_API,
+     .help = "was a change altered in the audit, or taken out of it?",
+     .detail =
+         "Every change in audit.jsonl is signed together with the one before. Exit 1 and the\n"
+         "first that does not fit, if there is one. Keep the newest MAC somewhere else: a\n"
+         "later check of all files together cannot tell that an older copy was put back.",
+     .examples = "berth audit verify\n"
+                 "berth audit verify -o json | jq .newest_mac",
+     .run = cmd_audit_verify},
     {.noun = "audit",
      .kind = COMMAND_API,
      .flags = FLAGS(audit_flags),
      .list = &audit_list,
      .help = "who did what: every change an operator asked for, newest first",
-     .detail = "Allowed or refused. The server keeps the newest 4096 here, and all of them in\n"
-               "audit.jsonl in its data directory and in its log (event=audit).",
+     .detail = "Allowed or refused, and wrong tokens. Of a caller that is refused often one line\n"
+               "tells how many more there were (CALLS). The server keeps the newest 4096 of each\n"
+               "kind here, and more in audit.jsonl and audit-refused.jsonl in its data directory\n"
+               "and in its log (event=audit).",
      .examples = "berth audit\n"
                  "berth audit --action nodes.drain --target node-1\n"
+                 "berth audit --kind change\n"
                  "berth audit --who ops --limit 10 -o wide"},
 };
 

@@ -11,18 +11,65 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-struct audit {
-    char path[4096]; /* "" : there is no file */
+/* What is kept of one kind. */
+struct trail {
+    char path[AUDIT_PATH_MAX]; /* "": there is no file */
     int fd;
+    bool cut; /* the file ends within a line: a write failed, or a crash came between */
     int64_t size;
-    struct audit_entry *ring; /* AUDIT_KEPT; entry n stands at n % AUDIT_KEPT */
-    int64_t last;             /* id of the newest; 0: none yet */
-    int64_t first;            /* id of the oldest that is kept */
+    struct audit_chain *chain; /* NULL: its entries are not signed */
+    struct buf lines;          /* of this batch, not in the file yet */
+    int64_t line_count;
+    struct audit_entry *ring; /* AUDIT_KEPT; the one that was put as number n at n % AUDIT_KEPT */
+    int64_t put;              /* how many there have been */
 };
+
+struct audit {
+    struct trail trails[AUDIT_KINDS];
+    struct audit_chain chain; /* of the changes */
+    struct audit_check check; /* the last that was made, */
+    int64_t checked_ms;       /* and when */
+    int error;                /* errno of the file of changes in this batch; 0: none */
+    int64_t last;             /* id of the newest; 0: none yet */
+    struct msg *left;         /* of the server's inbox of notes: taken, and not run yet */
+    struct mail back; /* requests of this batch: they go back to their loops once it is written */
+    /* The loops'. */
+    _Atomic int64_t queued[AUDIT_KINDS];
+    _Atomic int64_t left_out[AUDIT_KINDS]; /* calls that nobody was told of yet */
+};
+
+static const struct {
+    const char *name, *file;
+} kinds[AUDIT_KINDS] = {
+    [AUDIT_CHANGE] = {.name = "change", .file = "audit.jsonl"},
+    [AUDIT_REFUSED] = {.name = "refused", .file = "audit-refused.jsonl"},
+};
+
+enum audit_kind audit_kind_of(int status)
+{
+    return status >= 400 && status < 500 ? AUDIT_REFUSED : AUDIT_CHANGE;
+}
+
+const char *audit_kind_name(enum audit_kind kind)
+{
+    assert(kind < AUDIT_KINDS);
+    return kinds[kind].name;
+}
+
+bool audit_kind_parse(struct str name, enum audit_kind *ret_kind)
+{
+    for (int i = 0; i < AUDIT_KINDS; i++)
+        if (str_is(name, kinds[i].name)) {
+            *ret_kind = (enum audit_kind)i;
+            return true;
+        }
+    return false;
+}
 
 /* The texts of an entry, by the name they have in JSON. */
 static const struct {
@@ -34,17 +81,21 @@ static const struct {
     {                                                                                              \
 #member, offsetof(struct audit_entry, member), sizeof(((struct audit_entry *)0)->member)   \
     }
-    TEXT(who), TEXT(peer), TEXT(action), TEXT(target), TEXT(request_id), TEXT(result),
+    TEXT(who),        TEXT(peer),   TEXT(action),      TEXT(target),
+    TEXT(request_id), TEXT(result), TEXT(body_sha256),
 #undef TEXT
 };
 
-static void write_entry(struct buf *buf, const struct audit_entry *entry)
+/* All but its MAC. */
+static void write_bare(struct buf *buf, const struct audit_entry *entry)
 {
     struct jsonw w = jsonw_to(buf);
 
     jsonw_obj(&w);
     jsonw_kint(&w, "id", entry->id);
     jsonw_kint(&w, "at_ms", entry->at_ms);
+    jsonw_kstr(&w, "kind", str_of(audit_kind_name(entry->kind)));
+    jsonw_kint(&w, "count", entry->count);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         const char *text = (const char *)entry + texts[i].offset;
 
@@ -54,9 +105,19 @@ static void write_entry(struct buf *buf, const struct audit_entry *entry)
     jsonw_end_obj(&w);
 }
 
+static void write_entry(struct buf *buf, const struct audit_entry *entry)
+{
+    write_bare(buf, entry);
+    buf->len--; /* the brace */
+    if (entry->mac[0])
+        buf_fmt(buf, ",\"mac\":\"%s\"}", entry->mac);
+    else
+        buf_str(buf, STR(",\"mac\":null}"));
+}
+
 static bool read_entry(struct str line, struct audit_entry *ret_entry)
 {
-    struct audit_entry entry = {0};
+    struct audit_entry entry = {.count = 1};
     struct arena arena = {0};
     const struct json *json;
     int64_t status = 0;
@@ -69,27 +130,39 @@ static bool read_entry(struct str line, struct audit_entry *ret_entry)
                  texts[i].size);
     if (good && json_int(json_get(json, "status"), &status))
         entry.status = (int)status;
+    if (good) {
+        json_int(json_get(json, "count"), &entry.count);
+        str_copy(json_str(json_get(json, "mac"), &arena), entry.mac, sizeof entry.mac);
+        /* A line of before the kinds were kept apart does not name its own. */
+        if (!audit_kind_parse(json_str(json_get(json, "kind"), &arena), &entry.kind))
+            entry.kind = audit_kind_of(entry.status);
+    }
     arena_free(&arena);
     *ret_entry = entry;
     return good;
 }
 
-static void keep(struct audit *audit, const struct audit_entry *entry)
+static struct audit_entry *entry_at(const struct trail *trail, int64_t number)
 {
-    assert(entry->id > audit->last);
-    if (audit->first == 0 || entry->id != audit->last + 1)
-        audit->first = entry->id; /* a gap in the file: what stood before is not found by its id */
-    audit->last = entry->id;
-    audit->ring[entry->id % AUDIT_KEPT] = *entry;
-    if (audit->last - audit->first >= AUDIT_KEPT)
-        audit->first = audit->last - AUDIT_KEPT + 1;
+    assert(number >= 0 && number < trail->put && number >= trail->put - AUDIT_KEPT);
+    return &trail->ring[number % AUDIT_KEPT];
 }
 
-/* Lines that cannot be read, as a last one that was cut by a crash, are left out. */
-static void load(struct audit *audit, const char *path)
+static void keep(struct audit *audit, const struct audit_entry *entry)
+{
+    struct trail *trail = &audit->trails[entry->kind];
+
+    trail->ring[trail->put % AUDIT_KEPT] = *entry;
+    trail->put++;
+    if (entry->id > audit->last)
+        audit->last = entry->id;
+}
+
+/* Every line of a file, without its end. */
+static void each_line(const char *path, void (*use)(struct audit *audit, struct str line),
+                      struct audit *audit)
 {
     FILE *file = fopen(path, "re");
-    struct audit_entry entry;
     char *line = NULL;
     size_t size = 0;
     ssize_t len;
@@ -101,38 +174,122 @@ static void load(struct audit *audit, const char *path)
 
         if (text.at[text.len - 1] == '\n')
             text.len--;
-        if (read_entry(text, &entry) && entry.id > audit->last)
-            keep(audit, &entry);
+        use(audit, text);
     }
     free(line);
     fclose(file);
 }
 
-static void open_file(struct audit *audit)
+/* Lines that cannot be read, as one that was cut by a crash, are left out. */
+static void load_line(struct audit *audit, struct str line)
 {
-    struct stat st;
+    struct audit_entry entry;
+    const struct trail *trail;
 
-    audit->fd = open(audit->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    audit->size = audit->fd >= 0 && fstat(audit->fd, &st) == 0 ? st.st_size : 0;
-    if (audit->fd < 0)
-        log_event(LOG_WARN, "audit.no_file", KC("path", audit->path),
-                  KC("reason", strerror(errno)));
+    if (!read_entry(line, &entry))
+        return;
+    trail = &audit->trails[entry.kind];
+    if (trail->put == 0 || entry.id > entry_at(trail, trail->put - 1)->id)
+        keep(audit, &entry);
 }
 
+static void check_line(struct audit *audit, struct str line)
+{
+    struct audit_entry entry;
+    /* One that ends with a MAC is what it says, or does not fit. */
+    bool change =
+        !audit_line_signed(line) && read_entry(line, &entry) && entry.kind == AUDIT_CHANGE;
+
+    audit_check_line(&audit->check, line, change ? entry.id : 0);
+}
+
+/* 0, or why there is none. */
+static int open_file(struct trail *trail)
+{
+    struct stat st = {0};
+    char last = '\n';
+
+    if (!trail->path[0])
+        return ENAMETOOLONG;
+    trail->fd = open(trail->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (trail->fd < 0) {
+        int error = errno;
+
+        log_event(LOG_WARN, "audit.no_file", KC("path", trail->path),
+                  KC("reason", strerror(error)));
+        return error;
+    }
+    if (fstat(trail->fd, &st) == 0 && st.st_size > 0 &&
+        pread(trail->fd, &last, 1, st.st_size - 1) != 1)
+        last = 0;
+    trail->size = st.st_size;
+    trail->cut = last != '\n';
+    return 0;
+}
+
+static void old_path(const struct trail *trail, char to[sizeof trail->path + 2])
+{
+    snprintf(to, sizeof trail->path + 2, "%s.1", trail->path);
+}
+
+/* The old file and the present one. */
+static void each_line_of(struct trail *trail, void (*use)(struct audit *audit, struct str line),
+                         struct audit *audit)
+{
+    char old[sizeof trail->path + 2];
+
+    old_path(trail, old);
+    each_line(old, use, audit);
+    each_line(trail->path, use, audit);
+}
+
+static void check(struct audit *audit)
+{
+    audit->check = audit_check_begin(&audit->chain);
+    audit->checked_ms = clock_wall_ms();
+    if (!audit->chain.key[0])
+        return;
+    each_line_of(&audit->trails[AUDIT_CHANGE], check_line, audit);
+    audit_check_end(&audit->check);
+    if (audit->check.reason)
+        log_event(LOG_ERROR, "audit.broken", KI("id", audit->check.broken_id),
+                  KC("reason", audit->check.reason));
+}
+
+static bool some_signed(const struct trail *trail)
+{
+    for (int64_t i = trail->put - 1; i >= 0 && i >= trail->put - AUDIT_KEPT; i--)
+        if (entry_at(trail, i)->mac[0])
+            return true;
+    return false;
+}
+
+/* The file of changes comes first: before the kinds were kept apart it had both, and those are
+ * older than all of the other file. */
 struct audit *audit_open(struct str data_dir)
 {
     struct audit *audit = mem_new(struct audit);
-    char old[sizeof audit->path + 2];
 
-    audit->ring = mem_array(struct audit_entry, AUDIT_KEPT);
-    audit->fd = -1;
-    if (snprintf(audit->path, sizeof audit->path, STR_FMT "/audit.jsonl", STR_ARG(data_dir)) >=
-        (int)sizeof audit->path)
-        return audit;
-    snprintf(old, sizeof old, "%s.1", audit->path);
-    load(audit, old);
-    load(audit, audit->path);
-    open_file(audit);
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        struct trail *trail = &audit->trails[i];
+
+        trail->ring = mem_array(struct audit_entry, AUDIT_KEPT);
+        trail->fd = -1;
+        if (snprintf(trail->path, sizeof trail->path, STR_FMT "/%s", STR_ARG(data_dir),
+                     kinds[i].file) >= (int)sizeof trail->path)
+            trail->path[0] = 0;
+    }
+    audit->trails[AUDIT_CHANGE].chain = &audit->chain;
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        each_line_of(&audit->trails[i], load_line, audit);
+        open_file(&audit->trails[i]);
+    }
+    audit_chain_open(&audit->chain, data_dir, audit->last,
+                     some_signed(&audit->trails[AUDIT_CHANGE]));
+    if (audit->chain.written.id > audit->last)
+        audit->last = audit->chain.written.id; /* a number is not given twice */
+    check(audit);
+    audit_chain_resume(&audit->chain, &audit->check);
     return audit;
 }
 
@@ -140,38 +297,96 @@ void audit_free(struct audit *audit)
 {
     if (!audit)
         return;
-    if (audit->fd >= 0)
-        close(audit->fd);
-    free(audit->ring);
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        struct trail *trail = &audit->trails[i];
+
+        if (trail->fd >= 0)
+            close(trail->fd);
+        buf_free(&trail->lines);
+        free(trail->ring);
+    }
+    audit_chain_close(&audit->chain);
     free(audit);
 }
 
-static void rotate(struct audit *audit)
+static int rotate(struct trail *trail)
 {
-    char old[sizeof audit->path + 2];
+    char old[sizeof trail->path + 2];
+    struct audit_link oldest = {0};
 
-    snprintf(old, sizeof old, "%s.1", audit->path);
-    close(audit->fd);
-    if (rename(audit->path, old) != 0)
+    old_path(trail, old);
+    close(trail->fd);
+    if (trail->chain)
+        oldest = audit_chain_rotate(trail->chain);
+    if (rename(trail->path, old) != 0) {
         log_event(LOG_WARN, "audit.not_rotated", KC("reason", strerror(errno)));
-    open_file(audit);
+        if (trail->chain)
+            audit_chain_not_rotated(trail->chain, &oldest);
+    }
+    return open_file(trail);
 }
 
-/* One write a line: a crash leaves whole lines and at most one that is cut. */
-static void append(struct audit *audit, const struct audit_entry *entry)
+static int write_lines(struct trail *trail, size_t *wrote_bytes)
 {
-    struct buf line = {0};
+    const char *at = trail->lines.at;
+    size_t left = trail->lines.len;
 
-    if (audit->fd >= 0 && audit->size >= AUDIT_FILE_BYTES_MAX)
-        rotate(audit);
-    if (audit->fd < 0)
-        return;
-    write_entry(&line, entry);
-    buf_char(&line, '\n');
-    if (write(audit->fd, line.at, line.len) != (ssize_t)line.len || fdatasync(audit->fd) != 0)
-        log_event(LOG_ERROR, "audit.not_written", KC("reason", strerror(errno)));
-    audit->size += (int64_t)line.len;
-    buf_free(&line);
+    while (left > 0) {
+        ssize_t wrote = write(trail->fd, at, left);
+
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return wrote < 0 ? errno : ENOSPC;
+        trail->size += wrote;
+        trail->cut = at[wrote - 1] != '\n';
+        at += wrote;
+        left -= (size_t)wrote;
+        *wrote_bytes += (size_t)wrote;
+    }
+    return fdatasync(trail->fd) == 0 ? 0 : errno;
+}
+
+/* The lines of a batch, with one sync; 0, or why not. A crash leaves whole lines and at most one
+ * that is cut. */
+static int flush(struct trail *trail)
+{
+    size_t wrote = 0;
+    int error = 0;
+
+    if (!trail->lines.len)
+        return 0;
+    if (trail->fd >= 0 && trail->size >= AUDIT_FILE_BYTES_MAX)
+        error = rotate(trail);
+    else if (trail->fd < 0)
+        error = open_file(trail); /* the disk may be well again */
+    if (!error)
+        error = write_lines(trail, &wrote);
+    if (trail->chain)
+        audit_chain_wrote(trail->chain, buf_view(&trail->lines), wrote);
+    if (error)
+        log_event(LOG_ERROR, "audit.not_written", KI("lines", trail->line_count),
+                  KC("reason", strerror(error)));
+    buf_clear(&trail->lines);
+    trail->line_count = 0;
+    return error;
+}
+
+static void put(struct audit *audit, struct audit_entry *entry)
+{
+    struct trail *trail = &audit->trails[entry->kind];
+
+    assert(entry->count > 0);
+    entry->id = audit->last + 1;
+    if (trail->cut && !trail->lines.len)
+        buf_char(&trail->lines, '\n'); /* what stands there cut must not take this one with it */
+    size_t from = trail->lines.len;
+    write_bare(&trail->lines, entry);
+    if (trail->chain)
+        audit_chain_sign(trail->chain, entry->id, &trail->lines, from, entry->mac);
+    keep(audit, entry);
+    buf_char(&trail->lines, '\n');
+    trail->line_count++;
 }
 
 /* --- messages --- */
@@ -187,71 +402,224 @@ static void note_here(struct msg *msg)
     struct note *note = container_of(msg, struct note, msg);
     struct audit *audit = note->server->audit;
 
-    note->entry.id = audit->last + 1;
-    keep(audit, &note->entry);
-    append(audit, &note->entry);
+    atomic_fetch_sub(&audit->queued[note->entry.kind], 1);
+    put(audit, &note->entry);
     free(note);
+}
+
+static void log_entry(const struct audit_entry *entry)
+{
+    assert(entry->action[0] && entry->at_ms > 0 && entry->count > 0);
+    log_event(LOG_INFO, "audit", KC("who", entry->who), KC("action", entry->action),
+              KC("target", entry->target), KC("result", entry->result), KI("status", entry->status),
+              KC("request_id", entry->request_id), KC("peer", entry->peer),
+              KI("count", entry->count));
 }
 
 void audit_note(struct worker *from, const struct audit_entry *entry)
 {
-    struct note *note = mem_new(struct note);
+    struct audit *audit = from->server->audit;
+    struct note *note;
 
-    assert(entry->action[0] && entry->at_ms > 0);
-    log_event(LOG_INFO, "audit", KC("who", entry->who), KC("action", entry->action),
-              KC("target", entry->target), KC("result", entry->result), KI("status", entry->status),
-              KC("request_id", entry->request_id), KC("peer", entry->peer));
+    log_entry(entry);
+    if (atomic_fetch_add(&audit->queued[entry->kind], 1) >= AUDIT_QUEUED_MAX) {
+        atomic_fetch_sub(&audit->queued[entry->kind], 1);
+        atomic_fetch_add(&audit->left_out[entry->kind], entry->count);
+        return; /* the main thread is at work, and tells of it after its next batch */
+    }
+    note = mem_new(struct note);
     *note = (struct note){.msg = {.run = note_here}, .server = from->server, .entry = *entry};
-    inbox_post(&from->server->errands, &note->msg);
+    inbox_post(&from->server->notes, &note->msg);
+}
+
+static void tell_left_out(struct audit *audit)
+{
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        struct audit_entry entry = {.at_ms = clock_wall_ms(),
+                                    .kind = (enum audit_kind)i,
+                                    .count = atomic_exchange(&audit->left_out[i], 0),
+                                    .action = "audit.left_out",
+                                    .status = err_http(ERR_BUSY)};
+
+        if (!entry.count)
+            continue;
+        str_copy(str_of(err_name(ERR_BUSY)), entry.result, sizeof entry.result);
+        log_event(LOG_WARN, "audit.left_out", KC("kind", kinds[i].name), KI("count", entry.count));
+        put(audit, &entry);
+    }
 }
 
 static bool wanted(const struct audit_query *query, const struct audit_entry *entry)
 {
     return (!query->who.at || str_is(query->who, entry->who)) &&
            (!query->action.at || str_is(query->action, entry->action)) &&
-           (!query->target.at || str_is(query->target, entry->target));
+           (!query->target.at || str_is(query->target, entry->target)) &&
+           (!query->kind.at || str_is(query->kind, kinds[entry->kind].name));
+}
+
+/* The newest entry that was not passed yet, of both kinds; NULL: none is left. */
+static const struct audit_entry *step_back(const struct audit *audit, int64_t next[AUDIT_KINDS])
+{
+    const struct audit_entry *newest = NULL;
+
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        const struct trail *trail = &audit->trails[i];
+        const struct audit_entry *entry;
+
+        if (next[i] < 0 || next[i] < trail->put - AUDIT_KEPT)
+            continue;
+        entry = entry_at(trail, next[i]);
+        if (!newest || entry->id > newest->id)
+            newest = entry;
+    }
+    if (newest)
+        next[newest->kind]--;
+    return newest;
 }
 
 static void query_over(struct msg *msg)
 {
-    struct audit_query *query = container_of(msg, struct audit_query, msg);
+    struct audit_request *request = container_of(msg, struct audit_request, msg);
+    struct audit_query *query = container_of(request, struct audit_query, request);
 
     query->done(query);
 }
 
+/* What was noted in this batch comes into the file with it, or not: whoever waits for that is told
+ * at its end. */
+static void flush_changes(struct audit *audit)
+{
+    int error = flush(&audit->trails[AUDIT_CHANGE]);
+
+    if (error)
+        audit->error = error;
+}
+
+static void write_chain(struct buf *buf, const struct audit *audit)
+{
+    const struct audit_chain *chain = &audit->chain;
+    const struct audit_check *check = &audit->check;
+    struct jsonw w = jsonw_to(buf);
+
+    if (!chain->key[0]) {
+        jsonw_null(&w);
+        return;
+    }
+    jsonw_obj(&w);
+    jsonw_kint(&w, "checked_ms", audit->checked_ms);
+    jsonw_kint(&w, "entries", check->entries);
+    jsonw_key(&w, "broken_id");
+    if (check->reason)
+        jsonw_int(&w, check->broken_id);
+    else
+        jsonw_null(&w);
+    jsonw_kstr(&w, "broken_reason", str_of(check->reason));
+    jsonw_kint(&w, "newest_id", chain->written.id);
+    jsonw_kstr(&w, "newest_mac", str_of(chain->written.mac));
+    jsonw_end_obj(&w);
+}
+
 static void query_here(struct msg *msg)
 {
-    struct audit_query *query = container_of(msg, struct audit_query, msg);
-    const struct audit *audit = query->from->server->audit;
-    int64_t id = query->before && query->before <= audit->last ? query->before - 1 : audit->last;
-    int64_t next = 0;
+    struct audit_request *request = container_of(msg, struct audit_request, msg);
+    struct audit_query *query = container_of(request, struct audit_query, request);
+    struct audit *audit = request->from->server->audit;
+    const struct audit_entry *entry;
+    int64_t next[AUDIT_KINDS], before = 0;
     size_t count = 0;
 
+    for (int i = 0; i < AUDIT_KINDS; i++)
+        next[i] = audit->trails[i].put - 1;
     buf_str(&query->answer, STR("{\"audit\":["));
-    for (; audit->first && id >= audit->first && !next; id--) {
-        const struct audit_entry *entry = &audit->ring[id % AUDIT_KEPT];
-
-        if (!wanted(query, entry))
+    while ((entry = step_back(audit, next))) {
+        if ((query->before && entry->id >= query->before) || !wanted(query, entry))
             continue;
         if (count == query->max) {
-            next = id + 1;
+            before = entry->id + 1;
             break;
         }
         if (count++ > 0)
             buf_char(&query->answer, ',');
         write_entry(&query->answer, entry);
     }
-    if (next)
-        buf_fmt(&query->answer, "],\"next_cursor\":\"%" PRId64 "\"}", next);
+    if (before)
+        buf_fmt(&query->answer, "],\"next_cursor\":\"%" PRId64 "\"", before);
     else
-        buf_str(&query->answer, STR("],\"next_cursor\":null}"));
-    query->msg.run = query_over;
-    inbox_post(&query->from->loop.inbox, &query->msg);
+        buf_str(&query->answer, STR("],\"next_cursor\":null"));
+    if (query->verify) {
+        flush_changes(audit);
+        check(audit);
+    }
+    buf_str(&query->answer, STR(",\"chain\":"));
+    write_chain(&query->answer, audit);
+    buf_char(&query->answer, '}');
+    request->msg.run = query_over;
+    mail_add(&audit->back, &request->msg);
 }
 
 void audit_ask(struct audit_query *query)
 {
-    assert(query->from && query->done && query->max > 0);
-    query->msg.run = query_here;
-    inbox_post(&query->from->server->errands, &query->msg);
+    assert(query->request.from && query->done && query->max > 0);
+    query->request.msg.run = query_here;
+    inbox_post(&query->request.from->server->notes, &query->request.msg);
+}
+
+static void record_over(struct msg *msg)
+{
+    struct audit_request *request = container_of(msg, struct audit_request, msg);
+    struct audit_record *record = container_of(request, struct audit_record, request);
+
+    record->done(record);
+}
+
+static void record_here(struct msg *msg)
+{
+    struct audit_request *request = container_of(msg, struct audit_request, msg);
+    struct audit *audit = request->from->server->audit;
+
+    put(audit, &container_of(request, struct audit_record, request)->entry);
+    request->msg.run = record_over;
+    mail_add(&audit->back, &request->msg);
+}
+
+void audit_write(struct audit_record *record)
+{
+    assert(record->request.from && record->done && record->entry.kind == AUDIT_CHANGE);
+    log_entry(&record->entry);
+    record->request.msg.run = record_here;
+    inbox_post(&record->request.from->server->notes, &record->request.msg);
+}
+
+static void send_back(struct audit *audit, int error)
+{
+    struct msg *msg = audit->back.newest;
+
+    audit->back = (struct mail){0};
+    while (msg) {
+        struct msg *next = msg->next; /* it is the loop's once it is posted */
+
+        struct audit_request *request = container_of(msg, struct audit_request, msg);
+
+        request->error = error;
+        inbox_post(&request->from->loop.inbox, msg);
+        msg = next;
+    }
+}
+
+bool audit_run(struct server *server)
+{
+    struct audit *audit = server->audit;
+    struct msg *msg = NULL;
+    int ran = 0;
+
+    audit->error = 0;
+    while (ran < AUDIT_BATCH_MAX && (msg = inbox_next(&server->notes, &audit->left))) {
+        msg->run(msg);
+        ran++;
+    }
+    tell_left_out(audit);
+    flush(&audit->trails[AUDIT_REFUSED]);
+    flush_changes(audit);
+    send_back(audit, audit->error);
+    return msg != NULL;
 }

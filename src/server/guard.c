@@ -11,6 +11,7 @@
 #include "server/audit.h"
 #include "server/logins.h"
 #include "server/proxy.h"
+#include "server/refusals.h"
 
 enum { REQUEST_ID_MAX = 64 };
 
@@ -72,7 +73,8 @@ bool guard_audited(const struct route *route)
 /* The verb of a route whose path ends in what it is about. */
 static const char *method_verb(enum http_method method)
 {
-    static const char *const verbs[] = {[HTTP_M_POST] = "create",
+    static const char *const verbs[] = {[HTTP_M_GET] = "read",
+                                        [HTTP_M_POST] = "create",
                                         [HTTP_M_PUT] = "put",
                                         [HTTP_M_PATCH] = "change",
                                         [HTTP_M_DELETE] = "delete"};
@@ -136,19 +138,88 @@ static void copy_text(struct str text, char *to, size_t size)
     to[len] = 0;
 }
 
-void guard_audit(struct call *call, int status)
+uint64_t guard_caller(const struct call *call)
 {
-    struct audit_entry entry = {.at_ms = call->worker->loop.wall_ms, .status = status};
+    uint64_t caller = call->token ? str_hash(call->token->name) : call->req->peer_id;
 
-    if (!call->req || !call->route || !guard_audited(call->route) || status == 401 || status == 429)
-        return; /* nobody we know: login.limited and the metrics tell of those */
+    return caller ? caller : 1;
+}
+
+/* Somebody who brought a token that is none, whatever he wanted. */
+static bool wrong_token(const struct call *call)
+{
+    return !call->token && (call->err == ERR_UNAUTHORIZED || call->err == ERR_RATE_LIMIT) &&
+           auth_bearer(call->req).at;
+}
+
+static struct audit_entry entry_of(struct call *call, enum audit_kind kind, int status,
+                                   const char *result)
+{
+    struct audit_entry entry = {
+        .at_ms = call->worker->loop.wall_ms, .kind = kind, .count = 1, .status = status};
+
     guard_action(call->route, entry.action, sizeof entry.action);
     copy_text(call->token ? call->token->name : STR(""), entry.who, sizeof entry.who);
     copy_text(str_of(call->req->peer), entry.peer, sizeof entry.peer);
     copy_text(target_of(call), entry.target, sizeof entry.target);
     copy_text(call_request_id(call), entry.request_id, sizeof entry.request_id);
-    copy_text(str_of(call->err ? err_name(call->err) : "ok"), entry.result, sizeof entry.result);
-    audit_note(call->worker, &entry);
+    copy_text(str_of(result), entry.result, sizeof entry.result);
+    if (entry.kind == AUDIT_CHANGE && call->route->body) /* whoever is refused costs no digest */
+        digest_sha256_hex(call->req->body, entry.body_sha256);
+    return entry;
+}
+
+struct recorded {
+    struct audit_record record;
+    struct call *call;
+};
+
+static void recorded(struct audit_record *record)
+{
+    struct call *call = container_of(record, struct recorded, record)->call;
+    struct problem why;
+
+    if (record->request.error)
+        call_error(call, ERR_AUDIT, "",
+                   "Nothing was done: the audit, which is required, cannot be written (%s).",
+                   strerror(record->request.error));
+    else if (guard_still(call, &why))
+        call_problem(call, &why);
+    else
+        call->route->handle(call);
+}
+
+void guard_handle(struct call *call)
+{
+    struct recorded *own;
+
+    if (!guard_audited(call->route) ||
+        call->worker->server->settings->audit != SETTINGS_AUDIT_REQUIRED) {
+        call->route->handle(call);
+        return;
+    }
+    own = arena_new(call->arena, struct recorded);
+    own->call = call;
+    own->record = (struct audit_record){.request.from = call->worker,
+                                        .entry = entry_of(call, AUDIT_CHANGE, 0, "asked"),
+                                        .done = recorded};
+    audit_write(&own->record);
+}
+
+void guard_audit(struct call *call, int status)
+{
+    /* What was not done for want of an audit is no change, although the fault is ours. */
+    enum audit_kind kind = call->err == ERR_AUDIT ? AUDIT_REFUSED : audit_kind_of(status);
+    struct audit_entry entry;
+
+    if (!call->req || !call->route || (!guard_audited(call->route) && !wrong_token(call)))
+        return;
+    entry = entry_of(call, kind, status, call->err ? err_name(call->err) : "ok");
+    if (entry.kind == AUDIT_REFUSED)
+        refusals_note(call->worker, guard_caller(call),
+                      call->worker->server->settings->audit_refused_max, &entry);
+    else
+        audit_note(call->worker, &entry);
 }
 
 struct str call_request_id(struct call *call)

@@ -11,9 +11,17 @@ enum err guard_identify(struct call *call, struct problem *why);
 /* May they still? Tokens may have changed while the body came, or while they waited for what they
  * are to be told. ERR_UNAUTHORIZED. */
 enum err guard_still(const struct call *call, struct problem *why);
+/* Tells callers apart, never 0: by the token, so that nobody is another by coming from elsewhere;
+ * by the address without one. */
+uint64_t guard_caller(const struct call *call);
 /* Is it something an operator does, and changes something? */
 bool guard_audited(const struct route *route);
-/* To the audit, once, with the answer that is about to leave. */
+/* The handler: at once, or where the audit is required once it has been written that somebody
+ * asked.
+ */
+void guard_handle(struct call *call);
+/* To the audit, once, with the answer that is about to leave: if it is audited, or if a wrong token
+ * came with it. */
 void guard_audit(struct call *call, int status);
 /* "nodes.drain" for POST /v1/nodes/{id}/drain; "tokens.create", "tokens.delete" where the path has
  * no verb. */

@@ -32,6 +32,8 @@ static const struct {
     {"who", "string", "only of this token"},
     {"action", "string", "only this: nodes.drain"},
     {"target", "string", "only about this"},
+    {"kind", "string", "only change, or only refused"},
+    {"verify", "integer", "1: read the files now, and tell whether all changes fit together"},
     {"brief", "integer", "1: without what takes long to read"},
     {"thin", "integer", "1: of each job only the last event of every 200 ms"},
     {"since", "string", "stats: what came after this, milliseconds since 1970; report: 2h, 7d"},

@@ -138,8 +138,9 @@ static const struct route routes[] = {
      .status = 201, .out = "MadeToken", .help = "a new token, told this once"},
     {HTTP_M_DELETE, "/v1/tokens/{name}", api_token_delete, SCOPE_ADMIN, .out = "Ok",
      .help = "a token is not good any more"},
-    {HTTP_M_GET, "/v1/audit", api_audit, SCOPE_ADMIN, .query = "who action target limit cursor",
-     .out = "Audit", .help = "who did what, newest first"},
+    {HTTP_M_GET, "/v1/audit", api_audit, SCOPE_ADMIN,
+     .query = "who action target kind limit cursor verify", .out = "Audit",
+     .help = "who did what, newest first"},
     {HTTP_M_GET, "/healthz", api_healthz, SCOPE_NONE, .out = "Ok", .help = "the process lives"},
     {HTTP_M_GET, "/readyz", api_readyz, SCOPE_NONE, .out = "Ready", .also = 503,
      .help = "it can take work"},
@@ -373,7 +374,7 @@ static void handle(struct call *call)
     if (guard_still(call, &why))
         call_problem(call, &why);
     else if (read_body(call))
-        call->route->handle(call);
+        guard_handle(call);
 }
 
 static void on_request(struct http_request *req)

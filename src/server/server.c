@@ -27,6 +27,7 @@
 #include "server/listen.h"
 #include "server/logins.h"
 #include "server/peers.h"
+#include "server/refusals.h"
 #include "server/route.h"
 #include "server/rpc.h"
 #include "server/signals.h"
@@ -105,6 +106,7 @@ static void loop_tick(struct loop *loop)
     deploy_tick(worker);
     terminals_tell(worker);
     events_tick(worker->events);
+    refusals_tick(worker);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
     tally_tick(worker->sched);
 }
@@ -182,6 +184,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->stats = mem_new(struct stats);
     worker->auth = auth_ref(server->auth);
     worker->logins = mem_new(struct logins);
+    worker->refusals = refusals_new();
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
     worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];
@@ -356,7 +359,8 @@ static void server_stop(struct server *server)
         inbox_post(&server->workers[i].loop.inbox, &drains[i].msg);
     }
     while (open > 0 && clock_mono_ms() < until_ms) {
-        usleep(5000);
+        if (!warden_run(server)) /* requests under way may wait for it */
+            usleep(5000);
         open = 0;
         for (int i = 0; i < server->loop_count; i++)
             open += !atomic_load(&drains[i].begun) + atomic_load(&server->workers[i].connections);
@@ -384,6 +388,7 @@ static void run_what_is_left(struct server *server)
         ran = 0;
         if (server->sched.keeper)
             keeper_turn(server->sched.keeper);
+        warden_end(server);
         for (int i = 0; i <= server->loop_count; i++) {
             struct worker *worker = &server->workers[i];
 
@@ -410,6 +415,7 @@ static void server_done(struct server *server)
         session_cache_free(worker->session_cache);
         free(worker->stats);
         free(worker->logins);
+        free(worker->refusals);
         hub_free(worker->hub);
     }
     warden_free(server);

@@ -25,6 +25,7 @@ struct events;
 struct stats;
 struct deploys;
 struct logins;
+struct refusals;
 struct warden;
 struct audit;
 struct terminals;
@@ -45,6 +46,7 @@ struct worker {
     struct auth *auth;                   /* its hold on the tokens in force, see warden.h */
     int64_t auth_number;                 /* goes up when these change, or one of them expires */
     struct logins *logins;
+    struct refusals *refusals;
     struct request_log request_log;
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
@@ -84,6 +86,7 @@ struct server {
     _Atomic bool draining;
     int64_t started_ms;
     struct inbox errands;    /* of the main thread: what loops ask it to do first, see warden.h */
+    struct inbox notes;      /* likewise, what waits for its turn: of the audit */
     struct warden *warden;   /* the main thread's, as all that follows */
     struct auth *auth;       /* the tokens in force */
     _Atomic bool clear_told; /* that tokens cross a network unencrypted */

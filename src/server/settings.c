@@ -18,6 +18,8 @@ static const char *const client_auths[] = {"required", "optional", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
 static const char *const claim_modes[] = {"hardened", "seed", NULL}; /* enum deploy_mode */
 
+static const char *const audits[] = {"tried", "required", NULL}; /* enum settings_audit */
+
 static const struct field fields[] = {
     {.name = "listen",
      .type = FIELD_STR,
@@ -501,6 +503,24 @@ static const struct field fields[] = {
      .preset = "60",
      .flags = FIELD_LIVE,
      .help = "wrong tokens an address may send a minute, per loop; 0 = no limit"},
+    {.name = "audit",
+     .type = FIELD_ENUM,
+     .offset = AT(audit),
+     .names = audits,
+     .preset = "tried",
+     .flags = FIELD_LIVE,
+     .help =
+         "required: what an operator asks for is on the disk before it is done, or is not done; "
+         "tried: it is done, and noted"},
+    {.name = "audit_refused_max",
+     .type = FIELD_INT,
+     .offset = AT(audit_refused_max),
+     .min = 0,
+     .max = 1000,
+     .preset = "20",
+     .flags = FIELD_LIVE,
+     .help = "refused calls of one caller in ten seconds that the audit tells one by one, per "
+             "loop; the others as one number"},
     {.name = "tls_cert",
      .type = FIELD_STR,
      .offset = AT(tls_cert),

@@ -57,10 +57,14 @@ struct settings {
     struct tokens tokens;
     struct str tokens_file; /* empty: tokens.yaml in data_dir */
     int64_t login_failures_max;
+    int64_t audit_refused_max;
+    int audit; /* enum settings_audit */
     struct str tls_cert, tls_key, tls_client_ca, tls_client_crl;
     int tls_client_auth;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
 };
+
+enum settings_audit { SETTINGS_AUDIT_TRIED, SETTINGS_AUDIT_REQUIRED };
 
 struct settings_source {
     struct conf conf;

@@ -40,14 +40,26 @@ static bool all_alive(struct server *server, int64_t patience_ms)
     return true;
 }
 
-/* The next signal, or 0 when it is time to look after things. */
-static int next_signal(const sigset_t *set, int64_t every_ms)
+static int wait_for(const sigset_t *set, int64_t most_ms)
 {
-    struct timespec most = {.tv_sec = every_ms / 1000, .tv_nsec = every_ms % 1000 * 1000000};
+    struct timespec most = {.tv_sec = most_ms / 1000, .tv_nsec = most_ms % 1000 * 1000000};
     int got = sigtimedwait(set, NULL, &most);
 
     assert(got > 0 || errno == EAGAIN || errno == EINTR);
     return got > 0 ? got : 0;
+}
+
+/* The next signal, or 0 when it is time to look after things. Of several the kernel gives the one
+ * with the lowest number, and loops that post all the time send SIGUSR1 all the time: what people
+ * and children send is asked for first. */
+static int next_signal(const sigset_t *set, int64_t most_ms)
+{
+    sigset_t others = *set;
+    int got;
+
+    sigdelset(&others, SIGUSR1);
+    got = wait_for(&others, 0);
+    return got ? got : wait_for(set, most_ms);
 }
 
 int signals_wait(struct server *server, struct dev *agent)
@@ -55,11 +67,12 @@ int signals_wait(struct server *server, struct dev *agent)
     int64_t watchdog_ms = notify_watchdog_ms();
     int64_t every_ms =
         watchdog_ms > 0 && watchdog_ms / 3 < WARDEN_LOOK_MS ? watchdog_ms / 3 : WARDEN_LOOK_MS;
+    bool more = false; /* asked for by the loops, and not done yet */
     sigset_t set;
 
     own_signals(&set);
     for (;;) {
-        int got = next_signal(&set, every_ms);
+        int got = next_signal(&set, more ? 0 : every_ms);
 
         if (got == SIGTERM || got == SIGINT)
             return got;
@@ -67,7 +80,7 @@ int signals_wait(struct server *server, struct dev *agent)
             dev_revive(agent, server);
         if (got == SIGHUP)
             reload_run(server);
-        warden_run(server);
+        more = warden_run(server);
         warden_look(server);
         if (watchdog_ms > 0 && all_alive(server, watchdog_ms / 2))
             notify_send("WATCHDOG=1");

@@ -16,6 +16,7 @@
 #include "server/events.h"
 #include "server/hub.h"
 #include "server/listen.h"
+#include "server/refusals.h"
 #include "server/waiters.h"
 
 enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
@@ -23,7 +24,8 @@ enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
 struct warden {
     struct file_stamp stamps[WATCHED_MAX]; /* of the files as they were last read */
     int64_t looked_ms;                     /* monotonic */
-    bool stopping;
+    struct msg *left;                      /* of the errands: taken, and not run yet */
+    bool stopping;                         /* the loops have ended */
 };
 
 /* tokens_file, else tokens.yaml in the data directory. */
@@ -111,6 +113,7 @@ enum err warden_open(struct server *server, struct problem *why)
 
     server->warden = mem_new(struct warden);
     server->errands.wake = wake_main;
+    server->notes.wake = wake_main;
     stamp_all(settings, server->warden->stamps);
     err = warden_read(server, settings, &auth, why);
     if (err)
@@ -125,10 +128,6 @@ enum err warden_open(struct server *server, struct problem *why)
 
 void warden_free(struct server *server)
 {
-    if (server->warden) {
-        server->warden->stopping = true;
-        inbox_run(&server->errands);
-    }
     audit_free(server->audit);
     for (int i = 0; server->workers && i <= server->loop_count; i++)
         auth_free(server->workers[i].auth);
@@ -244,9 +243,29 @@ void warden_look(struct server *server)
         warden_swap(server, server->auth);
 }
 
-void warden_run(struct server *server)
+bool warden_run(struct server *server)
 {
-    inbox_run(&server->errands);
+    struct warden *warden = server->warden;
+    int64_t until_ms = clock_mono_ms() + WARDEN_SLICE_MS;
+    bool late = false;
+    struct msg *msg;
+
+    while (!late && (msg = inbox_next(&server->errands, &warden->left))) {
+        msg->run(msg);
+        late = clock_mono_ms() >= until_ms;
+    }
+    return audit_run(server) || late;
+}
+
+void warden_end(struct server *server)
+{
+    if (!server->audit)
+        return; /* they never began */
+    server->warden->stopping = true;
+    for (int i = 0; i < server->loop_count; i++)
+        refusals_tell(&server->workers[i]);
+    while (warden_run(server))
+        ;
 }
 
 /* --- tokens that come and go --- */
@@ -328,9 +347,9 @@ static void edit_here(struct msg *msg)
     struct token_edit *edit = container_of(msg, struct token_edit, msg);
     struct server *server = edit->from->server;
 
-    if (server->warden->stopping)
-        return; /* its request is gone with its loop */
-    edit->err = apply(server, edit, &edit->why);
+    edit->err = server->warden->stopping
+                    ? problem_set(&edit->why, ERR_BUSY, "", "The server is stopping.")
+                    : apply(server, edit, &edit->why);
     edit->msg.run = edit_over;
     inbox_post(&edit->from->loop.inbox, &edit->msg);
 }

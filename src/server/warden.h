@@ -9,7 +9,10 @@
 
 struct warden;
 
-enum { WARDEN_LOOK_MS = 1000 }; /* how often files are looked at */
+enum {
+    WARDEN_LOOK_MS = 1000, /* how often files are looked at */
+    WARDEN_SLICE_MS = 100, /* no further edit is begun in a slice that took so long */
+};
 
 /* The tokens of these settings and of their file. */
 enum err warden_read(const struct server *server, const struct settings *settings,
@@ -20,13 +23,17 @@ enum err warden_check(const struct server *server, const struct settings *settin
 
 /* Before the loops start: the first tokens go to every worker. */
 enum err warden_open(struct server *server, struct problem *why);
-void warden_free(
-    struct server *server); /* after they ended: what is left of the audit is written */
+/* After they ended: what they still asked for gets an answer, and the audit is written. */
+void warden_end(struct server *server);
+void warden_free(struct server *server);
 
 /* The rest on the main thread while the loops run. */
 void warden_swap(struct server *server, struct auth *auth); /* takes it over */
 void warden_look(struct server *server); /* files that changed, tokens that expired */
-void warden_run(struct server *server);  /* what the loops have asked for */
+/* A slice of what the loops have asked for: tokens that come and go before notes and questions of
+ * the audit, so that who floods it is not safe from being revoked. True: there may be more, but
+ * signals and the service manager come first. */
+bool warden_run(struct server *server);
 
 /* From a loop: adds or removes a token in the file, durably; `done` comes back on that loop when
  * every loop knows. Stands in the request's memory. */

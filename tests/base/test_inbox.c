@@ -42,6 +42,26 @@ static void read_letter(struct msg *msg)
     free(letter);
 }
 
+/* One at a time, in order; what comes meanwhile comes behind what was taken. */
+static void test_one_at_a_time(void **state)
+{
+    struct letter letters[4] = {{.number = 0}, {.number = 1}, {.number = 2}, {.number = 3}};
+    struct inbox inbox = {.wake = NULL};
+    struct msg *left = NULL;
+
+    for (int i = 0; i < 4; i++)
+        letters[i].msg.run = read_letter;
+    assert_null(inbox_next(&inbox, &left));
+    inbox_post(&inbox, &letters[0].msg);
+    inbox_post(&inbox, &letters[1].msg);
+    assert_ptr_equal(inbox_next(&inbox, &left), &letters[0].msg);
+    inbox_post(&inbox, &letters[2].msg);
+    inbox_post(&inbox, &letters[3].msg);
+    for (int i = 1; i < 4; i++)
+        assert_ptr_equal(inbox_next(&inbox, &left), &letters[i].msg);
+    assert_null(inbox_next(&inbox, &left));
+}
+
 /* Odd senders send mail of up to seven letters, even ones each letter by itself. */
 static void *send_letters(void *arg)
 {
@@ -144,6 +164,7 @@ int main(void)
         cmocka_unit_test(test_many_senders),
         cmocka_unit_test(test_a_message_may_post_itself_again),
         cmocka_unit_test(test_take_is_oldest_first),
+        cmocka_unit_test(test_one_at_a_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

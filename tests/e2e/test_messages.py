@@ -215,7 +215,7 @@ class Messages(DeployCase, AgentCase):
         self.assertEqual([one["status"] for one in results["results"]], [200, 422])
         self.agrees(inline('{"jobs":[…],'), self.ok(self.server.get("/v1/jobs")), "list")
         for name, more in {"nodes": {"stale", "age_ms"}, "pools": {"stale", "age_ms"}, "breakers": set(), "deployments": {"version"},
-                           "terminals": {"source", "seq"}, "tokens": set(), "audit": set()}.items():
+                           "terminals": {"source", "seq"}, "tokens": set(), "audit": {"chain"}}.items():
             self.assertEqual(set(self.ok(self.server.get(f"/v1/{name}"))), {name, "next_cursor"} | more)
 
 

@@ -12,7 +12,7 @@ from harness import Case, Node, WsNode, eventually
 # Errors that a client cannot provoke at will, or that other cases provoke (raw bytes, a store that is away).
 ELSEWHERE = {"BAD_CONFIG", "REQUEST_TIMEOUT", "URI_TOO_LONG", "EXPECTATION_FAILED",
              "HEADERS_TOO_LARGE", "INTERNAL", "NOT_IMPLEMENTED", "SCHEDULER_DEPENDENCY_DOWN", "SCHEDULER_BUSY",
-             "STORE_FULL",
+             "STORE_FULL", "AUDIT_NOT_WRITTEN",
              "DEPLOYMENTS_NEED_SHARED_DATABASE", "HTTP_VERSION_NOT_SUPPORTED", "RATE_LIMITED", "TIMEOUT",
              "PRECONDITION_FAILED", "OUTCOME_UNKNOWN"}
 

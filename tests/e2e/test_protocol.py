@@ -34,6 +34,7 @@ LISTS = {
     "GET /v1/nodes/{id}` answers `{": ("Node", ()),
     "and `clamps`, a list of `{": ("Clamp", ("bites",)),
     "what operators did: `{": ("AuditEntry", ()),
+    "the one before it. `chain` `{": ("Audit.chain", ()),
     "&max=` | read | what it printed: `{": ("Logs", ("tail_only",)),
     "&address=` | read | what it printed: `{": ("Logs", ("tail_only", "attempt_id")),
     "a point every 2 s: `{": ("Stats", ()),

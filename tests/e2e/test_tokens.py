@@ -1,7 +1,12 @@
 """Tokens and certificates that change while the server runs, the limit on wrong tokens, and the audit."""
 import json
+import pathlib
+import re
 import signal
+import socket
 import subprocess
+import threading
+import time
 
 from harness import BINARY, SLOW, Case, WsNode, berth, clean_env, eventually, in_parallel, tags
 from test_auth import bearer, digest
@@ -251,14 +256,22 @@ class Audit(TokenCase):
         server.call("POST", "/v1/nodes/us/undrain", {}, {**bearer(ops), "X-Request-Id": "change-4711"})
         server.call("POST", "/v1/breakers/reset", {"node_id": "us", "type": "x"}, bearer(ops))
         server.call("POST", "/v1/nodes/us/cordon", {}, bearer("wrong"))  # nobody we know
+        server.call("GET", "/v1/jobs", headers=bearer("wrong"))
+        server.call("GET", "/v1/jobs")
         entries = json.loads(self.cli(server, "audit", "-o", "json", token=root))["audit"]
         self.assertEqual([(row["who"], row["action"], row["target"], row["result"]) for row in entries],
-                         [("ops", "breakers.reset", "us", "NOT_FOUND"), ("ops", "nodes.undrain", "us", "ok"),
+                         [(None, "jobs.read", None, "UNAUTHORIZED"), (None, "nodes.cordon", "us", "UNAUTHORIZED"),
+                          ("ops", "breakers.reset", "us", "NOT_FOUND"), ("ops", "nodes.undrain", "us", "ok"),
                           ("ops", "nodes.drain", "nobody", "NOT_FOUND"), ("reader", "nodes.drain", "us", "FORBIDDEN"),
                           ("ops", "nodes.drain", "us", "ok"), ("root", "tokens.create", "reader", "ok"),
                           ("root", "tokens.create", "ops", "ok"), (None, "tokens.create", "root", "ok")])
-        self.assertEqual(entries[1]["request_id"], "change-4711")
-        self.assertTrue(all(row["request_id"] and row["peer"] and row["at_ms"] for row in entries))
+        self.assertEqual(entries[3]["request_id"], "change-4711")
+        self.assertTrue(all(row["request_id"] and row["peer"] and row["at_ms"] and row["count"] == 1 for row in entries))
+        self.assertTrue(all((row["kind"] == "change") == (row["result"] == "ok") for row in entries))
+        for kind in ("change", "refused"):
+            listed = json.loads(self.cli(server, "audit", "--kind", kind, "-o", "json", token=root))["audit"]
+            self.assertEqual(listed, [row for row in entries if row["kind"] == kind])
+        self.cli(server, "audit", "--kind", "both", token=root, code=2)
         self.assertIn("event=audit who=ops action=nodes.undrain target=us result=ok status=200 request_id=change-4711", server.log)
         self.assertIn("nodes.undrain", self.cli(server, "audit", "--action", "nodes.undrain", token=root))
         self.assertNotIn("tokens.create", self.cli(server, "audit", "--who", "ops", token=root))
@@ -270,9 +283,61 @@ class Audit(TokenCase):
         after = json.loads(self.cli(again, "audit", "-o", "json", token=root))["audit"]
         self.assertEqual(after, entries, "what was answered is kept")
         page = json.loads(self.cli(again, "audit", "--limit", "2", "-o", "json", token=root))
-        self.assertEqual([row["id"] for row in page["audit"]], [8, 7])
+        self.assertEqual([row["id"] for row in page["audit"]], [10, 9])
         rest = json.loads(self.cli(again, "audit", "--limit", "9", "--cursor", page["next_cursor"], "-o", "json", token=root))
-        self.assertEqual([row["id"] for row in rest["audit"]], [6, 5, 4, 3, 2, 1])
+        self.assertEqual([row["id"] for row in rest["audit"]], [8, 7, 6, 5, 4, 3, 2, 1])
+
+    def test_who_alters_it_is_noticed(self):
+        server, root = self.guarded()
+        for name in ("a", "b", "c"):
+            self.cli(server, "token", "create", name, "--scope", "read", token=root)
+        self.cli(server, "node", "drain", "nobody", token=root, code=3)  # refused: nobody signs that
+        chain = json.loads(self.cli(server, "audit", "verify", "-o", "json", token=root))
+        self.assertEqual((chain["entries"], chain["newest_id"], chain["broken_id"]), (4, 4, None))
+        rows = json.loads(self.cli(server, "audit", "-o", "json", token=root))["audit"]
+        self.assertEqual([bool(row["mac"]) for row in rows], [False, True, True, True, True])
+        self.assertEqual(rows[1]["mac"], chain["newest_mac"])
+        self.assertIn(f"4 changes fit together; the newest is entry 4, MAC {chain['newest_mac']}", self.cli(server, "audit", "verify", token=root))
+        self.assertEqual((server.data_dir / "audit.key").stat().st_mode & 0o777, 0o600)
+        server.stop()
+        file = server.data_dir / "audit.jsonl"
+        file.write_text(file.read_text().replace('"target":"b"', '"target":"x"'))
+        again = self.start()
+        again.token = root
+        self.assertRegex(again.log, r"event=audit.broken id=3 ")
+        self.assertEqual(self.ok(again.get("/v1/audit", **bearer(root)))["chain"]["broken_id"], 3)
+        self.cli(again, "audit", "verify", token=root, code=1)
+        self.problem(again.get("/v1/audit?verify=x", **bearer(root)), 400, "BAD_FIELD")
+
+    def test_a_disk_that_refuses_it(self):
+        spec = {"type": "daemon", "command": ["sleep", "1"]}
+        blocked = self.dir / "data" / "audit.jsonl"
+        blocked.mkdir(parents=True)
+        server = self.start(audit="required")
+        told = self.problem(server.call("PUT", "/v1/deployments/d1", spec), 503, "AUDIT_NOT_WRITTEN")["detail"]
+        self.assertIn("Is a directory", told)
+        self.assertEqual(server.get("/v1/deployments/d1").status, 404, "it was not done")
+        self.assertEqual(server.post("/v1/node/register", {"node_id": "n1"}).status, 200, "nodes go on")
+        blocked.rmdir()
+        self.ok(server.call("PUT", "/v1/deployments/d1", spec), 201)
+        self.problem(server.call("PUT", "/v1/deployments/d2", {}), 400, "BAD_FIELD")
+        entries = server.get("/v1/audit").json["audit"]
+        self.assertEqual([(row["target"], row["result"], row["kind"]) for row in entries],
+                         [("d2", "BAD_FIELD", "refused"), ("d2", "asked", "change"), ("d1", "ok", "change"), ("d1", "asked", "change"),
+                          ("d1", "AUDIT_NOT_WRITTEN", "refused"), ("d1", "asked", "change")])
+        self.assertEqual(entries[2]["request_id"], entries[3]["request_id"])
+        self.assertEqual(entries[3]["body_sha256"], digest(json.dumps(spec)))
+        lines = [json.loads(line) for line in blocked.read_text().splitlines()]
+        self.assertEqual([(line["target"], line["result"]) for line in lines], [("d1", "asked"), ("d1", "ok"), ("d2", "asked")])
+
+    def test_what_a_change_brought(self):
+        server = self.start()
+        spec = json.dumps({"type": "daemon", "command": ["sleep", "1"]})
+        self.ok(server.call("PUT", "/v1/deployments/d1", spec), 201)
+        self.problem(server.call("PUT", "/v1/deployments/d1", '{"type": "none"}'), 400, "BAD_FIELD")
+        self.ok(server.call("DELETE", "/v1/deployments/d1"))
+        self.assertEqual([(row["action"], row["body_sha256"]) for row in server.get("/v1/audit").json["audit"]],
+                         [("deployments.delete", None), ("deployments.put", None), ("deployments.put", digest(spec))])
 
     def test_without_tokens_and_with_bad_words(self):
         server = self.start()
@@ -284,6 +349,123 @@ class Audit(TokenCase):
         self.assertTrue(all(row["request_id"].startswith("r") for row in entries))
         self.problem(server.get("/v1/audit?limit=0"), 400, "BAD_FIELD")
         self.problem(server.get("/v1/audit?cursor=x"), 400, "BAD_FIELD")
+
+
+class Flood:
+    """Calls one route with one token as fast as it can, over a few connections, and counts the answers by status."""
+    CONNECTIONS, AT_ONCE = 4, 64
+
+    def __init__(self, server, token):
+        self.address = ("127.0.0.1", server.port)
+        request = (f"POST /v1/nodes/us/cordon HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+                   "Content-Length: 2\r\n\r\n{}")
+        self.requests = request.encode() * self.AT_ONCE
+        self.answered = {}
+        self.lock, self.over = threading.Lock(), threading.Event()
+        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self.CONNECTIONS)]
+        for thread in self.threads:
+            thread.start()
+
+    def _round(self, link):
+        """True: all of them were answered."""
+        left, kept = self.AT_ONCE, b""
+        link.sendall(self.requests)
+        while left > 0:
+            got = link.recv(1 << 20)
+            heads = re.findall(rb"HTTP/1\.1 (\d+) ", kept + got)
+            kept = (kept + got)[-12:] if not heads else re.split(rb"HTTP/1\.1 \d+ ", kept + got)[-1][-12:]
+            left -= len(heads)
+            with self.lock:
+                for status in map(int, heads):
+                    self.answered[status] = self.answered.get(status, 0) + 1
+            if not got:
+                return False
+        return True
+
+    def _run(self):
+        while not self.over.is_set():
+            try:
+                with socket.create_connection(self.address, 30 * SLOW) as link:
+                    while not self.over.is_set() and self._round(link):
+                        pass
+            except OSError:  # closed on us; when the server has gone, `end` comes soon
+                self.over.wait(0.01)
+
+    def end(self):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+@tags("threads")
+class Flooded(TokenCase):
+    CALLS = 200000
+    STRANGERS = 200  # more than are told one by one; each ends its connection
+    PROMPT_S = 10  # how much longer something may take than without the flood
+
+    def took(self, act):
+        begun = time.monotonic()
+        act()
+        return time.monotonic() - begun
+
+    def rss_kb(self, server):
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{server.pid}/status").read_text()).group(1))
+
+    def flood(self, server, token):
+        flood = Flood(server, token)
+        self.addCleanup(flood.end)
+        return flood
+
+    def reload(self, server):
+        before = server.log.count("event=server.reloaded")
+        server.process.send_signal(signal.SIGHUP)
+        eventually("it has read its settings again", lambda: server.log.count("event=server.reloaded") > before, 60)
+
+    def told(self, server, root, **filters):
+        query = "".join(f"&{name}={value}" for name, value in filters.items())
+        return self.ok(server.call("GET", f"/v1/audit?limit=1000{query}", headers=bearer(root)))["audit"]
+
+    def test_a_reader_is_refused_as_fast_as_it_can(self):
+        server, root = self.guarded()
+        reader, other = (self.cli(server, "token", "create", name, "--scope", "read", token=root) for name in ("reader", "other"))
+        node = WsNode(server, "us", headers=bearer(root))
+        self.cli(server, "node", "drain", "us", token=root)
+        calm = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "other", token=root))]
+        changes, small_kb = self.told(server, root, kind="change"), self.rss_kb(server)
+        flood = self.flood(server, reader)
+        eventually("it was refused often", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
+        flooded = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "reader", token=root))]
+        grown_kb = self.rss_kb(server)
+        for before, after in zip(calm, flooded):
+            self.assertLess(after, before + self.PROMPT_S * SLOW, (calm, flooded))
+        if SLOW == 1:  # a sanitiser keeps what was freed
+            self.assertLess(grown_kb, 2 * small_kb)
+        eventually("its token is no good", lambda: flood.answered.get(401, 0) + flood.answered.get(429, 0) > self.STRANGERS, 120)
+        flood.end()
+        # Every call was counted, most of them in a line that stands for many.
+        refused = lambda: self.told(server, root, kind="refused", who="reader")
+        eventually("all of them are told", lambda: sum(row["count"] for row in refused()) >= flood.answered[403])
+        self.assertEqual(sum(row["count"] for row in refused()), flood.answered[403])
+        self.assertLess(len(refused()), flood.answered[403] / 100)
+        strangers = lambda: [row for row in self.told(server, root, kind="refused") if not row["who"] and row["peer"]]
+        eventually("so are those without a token", lambda: strangers()[0]["count"] > 1)
+        self.assertEqual({row["result"] for row in strangers()} - {"RATE_LIMITED"}, {"UNAUTHORIZED"})
+        self.assertEqual(self.told(server, root, kind="change")[1:], changes, "what was done before is still there")
+        node.close()
+
+    def test_it_ends_when_it_is_told_to(self):
+        server, root = self.guarded()
+        calm_s = self.took(lambda: self.assertEqual(server.stop(60), 0))
+        server = self.start()
+        server.token = root
+        reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
+        flood = self.flood(server, reader)
+        eventually("it was refused often", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
+        flooded_s = self.took(lambda: self.assertEqual(server.stop(120), 0))
+        flood.end()
+        self.assertLess(flooded_s, calm_s + self.PROMPT_S * SLOW)
+        lines = [json.loads(line) for line in (server.data_dir / "audit-refused.jsonl").read_text().splitlines()]
+        self.assertGreaterEqual(sum(line["count"] for line in lines if line["who"] == "reader"), flood.answered[403])
 
 
 class Dev(TokenCase):

@@ -3,9 +3,13 @@
 
 #include "server/audit.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A server that has nothing but its main thread's inbox and one loop, both run by hand. */
@@ -36,7 +40,9 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    static const char *const names[] = {"audit.jsonl", "audit.jsonl.1"};
+    static const char *const names[] = {"audit.jsonl",         "audit.jsonl.1",
+                                        "audit-refused.jsonl", "audit-refused.jsonl.1",
+                                        "audit.key",           "audit.chain"};
     struct rig *rig = *state;
     char path[128];
 
@@ -51,15 +57,34 @@ static int teardown(void **state)
     return 0;
 }
 
-static void note(struct rig *rig, const char *who, const char *action, const char *target)
+/* On its way to the main thread. */
+static void post(struct rig *rig, enum audit_kind kind, const char *who, const char *action,
+                 const char *target)
 {
-    struct audit_entry entry = {.at_ms = 1000, .status = 200, .result = "ok"};
+    struct audit_entry entry = {.at_ms = 1000, .kind = kind, .count = 1, .status = 200};
 
     str_copy(str_of(who), entry.who, sizeof entry.who);
     str_copy(str_of(action), entry.action, sizeof entry.action);
     str_copy(str_of(target), entry.target, sizeof entry.target);
     audit_note(&rig->worker, &entry);
-    assert_int_equal(inbox_run(&rig->server.errands), 1);
+}
+
+static void note(struct rig *rig, const char *who, const char *action, const char *target)
+{
+    post(rig, AUDIT_CHANGE, who, action, target);
+    assert_false(audit_run(&rig->server));
+}
+
+static void run_all(struct rig *rig)
+{
+    while (audit_run(&rig->server))
+        ;
+}
+
+static void refuse(struct rig *rig, const char *target)
+{
+    post(rig, AUDIT_REFUSED, "eve", "nodes.drain", target);
+    assert_false(audit_run(&rig->server));
 }
 
 /* The targets of a page as "c b a", and behind them the cursor if there is more. */
@@ -72,11 +97,11 @@ static const char *page(struct rig *rig, struct audit_query query)
 
     buf_free(&rig->query.answer);
     rig->query = query;
-    rig->query.from = &rig->worker;
+    rig->query.request.from = &rig->worker;
     rig->query.done = answered;
     rig->answers = 0;
     audit_ask(&rig->query);
-    inbox_run(&rig->server.errands);
+    assert_false(audit_run(&rig->server));
     inbox_run(&rig->worker.loop.inbox);
     assert_int_equal(rig->answers, 1);
     assert_int_equal(json_parse(buf_view(&rig->query.answer), &arena, &root, NULL), ERR_OK);
@@ -120,6 +145,12 @@ static void pages_and_filters(void **state)
     assert_string_equal(page(rig, (struct audit_query){.max = 9, .who = STR("nobody")}), "");
 }
 
+static void reopen(struct rig *rig)
+{
+    audit_free(rig->server.audit);
+    rig->server.audit = audit_open(str_of(rig->dir));
+}
+
 static void append_to_file(struct rig *rig, const char *text)
 {
     char path[128];
@@ -139,13 +170,10 @@ static void it_outlives_the_process(void **state)
 
     note_four(rig);
     append_to_file(rig, "{\"id\":5,\"at_ms\":1000,\"who\":\"o");
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(str_of(rig->dir));
+    reopen(rig);
     assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
-    append_to_file(rig, "\n");
     note(rig, "ops", "nodes.drain", "e");
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(str_of(rig->dir));
+    reopen(rig);
     assert_string_equal(page(rig, (struct audit_query){.max = 10}), "e d c b a");
 }
 
@@ -156,11 +184,102 @@ static void the_oldest_make_room(void **state)
 
     for (int i = 1; i <= AUDIT_KEPT + 3; i++) {
         snprintf(target, sizeof target, "t%d", i);
-        note(rig, "ops", "nodes.drain", target);
+        post(rig, AUDIT_CHANGE, "ops", "nodes.drain", target);
+        if (i % AUDIT_BATCH_MAX == 0)
+            run_all(rig);
     }
+    run_all(rig);
     assert_string_equal(page(rig, (struct audit_query){.max = 2}), "t4099 t4098 >4098");
     assert_string_equal(page(rig, (struct audit_query){.max = 2, .before = 6}), "t5 t4");
     assert_string_equal(page(rig, (struct audit_query){.max = 2, .target = STR("t3")}), "");
+}
+
+/* Whoever is refused a thousand times takes nothing away but what was refused before. */
+static void refusals_push_out_no_change(void **state)
+{
+    static const struct audit_query changes = {.max = 10, .kind = STR("change")};
+    struct rig *rig = *state;
+    int64_t bytes = 0;
+
+    note(rig, "ops", "nodes.drain", "a");
+    for (int i = 0; i < AUDIT_KEPT + 3; i++) {
+        post(rig, AUDIT_REFUSED, "eve", "nodes.drain", "r");
+        if (i % AUDIT_BATCH_MAX == 0)
+            run_all(rig);
+    }
+    run_all(rig);
+    note(rig, "ops", "nodes.drain", "b");
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(page(rig, changes), "b a");
+        assert_string_equal(page(rig, (struct audit_query){.max = 2}), "b r >4100");
+        reopen(rig);
+    }
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/audit.jsonl", rig->dir);
+    assert_int_equal(stat(path, &st), 0);
+    bytes = st.st_size;
+    refuse(rig, "r");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, bytes);
+}
+
+static void both_kinds_in_one_order(void **state)
+{
+    struct rig *rig = *state;
+
+    note(rig, "ops", "nodes.drain", "a");
+    refuse(rig, "b");
+    refuse(rig, "c");
+    note(rig, "ops", "nodes.drain", "d");
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
+        assert_string_equal(page(rig, (struct audit_query){.max = 2}), "d c >3");
+        assert_string_equal(page(rig, (struct audit_query){.max = 2, .before = 3}), "b a");
+        assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("refused")}),
+                            "c b");
+        reopen(rig);
+    }
+    refuse(rig, "e");
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "e d c b a");
+}
+
+/* Lines of before the kinds were kept apart: the status tells. */
+static void a_file_with_both_kinds(void **state)
+{
+    struct rig *rig = *state;
+
+    append_to_file(rig,
+                   "{\"id\":1,\"at_ms\":1,\"action\":\"x\",\"target\":\"a\",\"status\":200}\n"
+                   "{\"id\":2,\"at_ms\":1,\"action\":\"x\",\"target\":\"b\",\"status\":403}\n"
+                   "{\"id\":3,\"at_ms\":1,\"action\":\"x\",\"target\":\"c\",\"status\":504}\n");
+    reopen(rig);
+    refuse(rig, "d");
+    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("change")}), "c a");
+    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("refused")}), "d b");
+}
+
+/* However slow the main thread is, no more than so many wait for it; the rest is told as a number,
+ * and one kind leaves the other its room. */
+static void what_does_not_fit_is_counted(void **state)
+{
+    struct rig *rig = *state;
+    int slices = 1;
+
+    for (int i = 0; i < AUDIT_QUEUED_MAX + 7; i++)
+        post(rig, AUDIT_REFUSED, "eve", "nodes.drain", "r");
+    post(rig, AUDIT_CHANGE, "ops", "nodes.drain", "a");
+    while (audit_run(&rig->server))
+        slices++;
+    assert_int_equal(slices, AUDIT_QUEUED_MAX / AUDIT_BATCH_MAX + 1);
+    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("change")}), "a");
+    page(rig, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
+    assert_non_null(strstr(rig->query.answer.at, "\"kind\":\"refused\",\"count\":7"));
+    for (int i = 0; i < AUDIT_QUEUED_MAX + 2; i++)
+        post(rig, AUDIT_CHANGE, "ops", "nodes.drain", "b");
+    run_all(rig);
+    page(rig, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
+    assert_non_null(strstr(rig->query.answer.at, "\"kind\":\"change\",\"count\":2"));
 }
 
 static void no_place_for_a_file(void **state)
@@ -173,6 +292,372 @@ static void no_place_for_a_file(void **state)
     assert_string_equal(page(rig, (struct audit_query){.max = 10}), "a");
 }
 
+static int last_error;
+
+static void written(struct audit_record *record)
+{
+    last_error = record->request.error;
+}
+
+/* What came of an entry that must be on the disk: errno, or 0. */
+static int must(struct rig *rig, const char *target)
+{
+    struct audit_record record = {.request.from = &rig->worker,
+                                  .entry = {.at_ms = 1, .count = 1, .action = "nodes.drain"},
+                                  .done = written};
+
+    str_copy(str_of(target), record.entry.target, sizeof record.entry.target);
+    last_error = -1;
+    audit_write(&record);
+    assert_int_equal(last_error, -1);
+    run_all(rig);
+    inbox_run(&rig->worker.loop.inbox);
+    return last_error;
+}
+
+static void a_disk_that_refuses_is_told(void **state)
+{
+    struct rig *rig = *state;
+    struct rlimit had, none;
+
+    assert_int_equal(must(rig, "a"), 0);
+    reopen(rig);
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "a");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
+    none = (struct rlimit){.rlim_cur = 200, .rlim_max = had.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    assert_int_equal(must(rig, "b"), EFBIG); /* a part of it may have been written */
+    assert_int_equal(must(rig, "c"), EFBIG);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
+    assert_int_equal(must(rig, "d"), 0);
+    reopen(rig);
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d a");
+    audit_free(rig->server.audit);
+    rig->server.audit = audit_open(STR("/proc/nowhere"));
+    assert_int_equal(must(rig, "e"), ENOENT);
+}
+
+/* --- the chain --- */
+
+static void path_of(const struct rig *rig, const char *name, char to[128])
+{
+    snprintf(to, 128, "%s/%s", rig->dir, name);
+}
+
+/* The first entry that does not fit; 0: all do. -1: nothing is signed. */
+static int64_t broken(struct rig *rig)
+{
+    struct arena arena = {0};
+    const struct json *root, *chain;
+    int64_t id = 0;
+
+    page(rig, (struct audit_query){.max = 1, .verify = true});
+    assert_int_equal(json_parse(buf_view(&rig->query.answer), &arena, &root, NULL), ERR_OK);
+    chain = json_get(root, "chain");
+    if (json_is_null(chain))
+        id = -1;
+    else
+        json_int(json_get(chain, "broken_id"), &id);
+    assert_true(json_is_null(chain) || (id == 0) == json_is_null(json_get(chain, "broken_reason")));
+    arena_free(&arena);
+    return id;
+}
+
+enum { LINES_MAX = 16 };
+
+static size_t read_lines(struct rig *rig, const char *name, char *lines[LINES_MAX])
+{
+    char path[128], *line = NULL;
+    size_t size = 0, count = 0;
+    FILE *file;
+
+    path_of(rig, name, path);
+    file = fopen(path, "re");
+    assert_non_null(file);
+    while (getline(&line, &size, file) > 0) {
+        assert_true(count < LINES_MAX);
+        lines[count++] = strdup(line);
+    }
+    free(line);
+    fclose(file);
+    return count;
+}
+
+/* The file anew, of these lines of its own: "134" leaves the second out. */
+static void rewrite(struct rig *rig, const char *name, const char *order)
+{
+    char path[128], *lines[LINES_MAX];
+    size_t count = read_lines(rig, name, lines);
+    FILE *file;
+
+    path_of(rig, name, path);
+    file = fopen(path, "we");
+    assert_non_null(file);
+    for (; *order; order++)
+        fputs(lines[*order - '1'], file);
+    fclose(file);
+    while (count > 0)
+        free(lines[--count]);
+}
+
+/* One character of a line becomes another. */
+static void alter(struct rig *rig, size_t number, const char *find, char to)
+{
+    char path[128], *lines[LINES_MAX];
+    size_t count = read_lines(rig, "audit.jsonl", lines);
+    FILE *file;
+
+    assert_true(number < count && strstr(lines[number], find));
+    strstr(lines[number], find)[strlen(find) - 1] = to;
+    path_of(rig, "audit.jsonl", path);
+    file = fopen(path, "we");
+    for (size_t i = 0; i < count; i++) {
+        fputs(lines[i], file);
+        free(lines[i]);
+    }
+    fclose(file);
+}
+
+static void a_change_of_the_file_is_noticed(void **state)
+{
+    static const struct {
+        const char *order; /* of the lines that are left */
+        int64_t broken;
+    } rows[] = {
+        {"1234", 0}, {"234", 2},   {"134", 3},  {"124", 4},   {"123", 4}, {"", 4},
+        {"1324", 3}, {"12234", 2}, {"4123", 4}, {"12341", 1}, {"1", 4},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct rig *rig;
+
+        setup((void **)&rig);
+        note_four(rig);
+        assert_int_equal(broken(rig), 0);
+        rewrite(rig, "audit.jsonl", rows[i].order);
+        if (broken(rig) != rows[i].broken)
+            fail_msg("%s: %lld", rows[i].order, (long long)broken(rig));
+        reopen(rig); /* nor does a restart make it good, nor what comes behind it */
+        if (broken(rig) != rows[i].broken)
+            fail_msg("%s, restarted: %lld", rows[i].order, (long long)broken(rig));
+        note(rig, "ops", "nodes.drain", "e");
+        if ((broken(rig) != 0) != (rows[i].broken != 0))
+            fail_msg("%s, and one more: %lld", rows[i].order, (long long)broken(rig));
+        teardown((void **)&rig);
+    }
+}
+
+static void a_change_of_a_line_is_noticed(void **state)
+{
+    static const char *const places[] = {"\"who\":\"o", "\"status\":2", "\"at_ms\":1", "\"id\":2",
+                                         "\"mac\":\""};
+
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        struct rig *rig;
+
+        setup((void **)&rig);
+        note_four(rig);
+        alter(rig, 1, places[i], '9');
+        if (!broken(rig))
+            fail_msg("%s", places[i]);
+        teardown((void **)&rig);
+    }
+}
+
+static void a_line_that_nobody_signed(void **state)
+{
+    struct rig *rig = *state;
+
+    note_four(rig);
+    append_to_file(rig,
+                   "{\"id\":5,\"at_ms\":1,\"action\":\"x\",\"target\":\"y\",\"status\":200}\n");
+    assert_int_equal(broken(rig), 5);
+}
+
+/* What a crash leaves: a line that is cut, a whole one without its end, a file that is ahead of
+ * what is told beside it. */
+static void a_crash_breaks_nothing(void **state)
+{
+    struct rig *rig = *state;
+    char chain[128], kept[128];
+
+    note(rig, "ops", "nodes.drain", "a");
+    path_of(rig, "audit.chain", chain);
+    path_of(rig, "kept", kept);
+    char command[300];
+    snprintf(command, sizeof command, "cp %s %s", chain, kept);
+    assert_int_equal(system(command), 0);
+    note(rig, "ops", "nodes.drain", "b");
+    append_to_file(rig, "{\"id\":3,\"at_ms\":1000,\"who\":\"o");
+    assert_int_equal(rename(kept, chain), 0);
+    reopen(rig);
+    assert_int_equal(broken(rig), 0);
+    note(rig, "ops", "nodes.drain", "c");
+    assert_int_equal(broken(rig), 0);
+    char path[128];
+    struct stat st;
+    path_of(rig, "audit.jsonl", path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, st.st_size - 1), 0);
+    reopen(rig);
+    note(rig, "ops", "nodes.drain", "d");
+    assert_int_equal(broken(rig), 0);
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
+}
+
+/* A disk that takes a part of a line, or none of it, leaves a chain without it. */
+static void a_full_disk_breaks_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct rlimit had, some;
+    struct stat st;
+    char path[128];
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    path_of(rig, "audit.jsonl", path);
+    for (rlim_t more = 0; more < 400; more += 7) { /* a line has fewer bytes */
+        assert_int_equal(must(rig, "a"), 0);
+        assert_int_equal(stat(path, &st), 0);
+        some = (struct rlimit){.rlim_cur = (rlim_t)st.st_size + more, .rlim_max = had.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &some), 0);
+        must(rig, "b");
+        must(rig, "c");
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
+        if (broken(rig))
+            fail_msg("%d bytes: %lld", (int)more, (long long)broken(rig));
+    }
+    assert_int_equal(must(rig, "d"), 0);
+    reopen(rig);
+    assert_int_equal(broken(rig), 0);
+}
+
+static void fill_file(struct rig *rig)
+{
+    struct audit_entry entry = {
+        .at_ms = 1000, .kind = AUDIT_CHANGE, .count = 1, .status = 200, .action = "nodes.drain"};
+    struct stat st = {0};
+    char path[128];
+
+    path_of(rig, "audit.jsonl", path);
+    memset(entry.target, 'x', sizeof entry.target - 1);
+    memset(entry.request_id, 'x', sizeof entry.request_id - 1);
+    memset(entry.who, 'x', sizeof entry.who - 1);
+    do {
+        for (int i = 0; i < AUDIT_BATCH_MAX; i++)
+            audit_note(&rig->worker, &entry);
+        run_all(rig);
+        assert_int_equal(stat(path, &st), 0);
+    } while (st.st_size < AUDIT_FILE_BYTES_MAX);
+}
+
+/* Old entries go: that is no gap. That a file is missing, or is an older one, is. */
+static void rotation_is_no_gap(void **state)
+{
+    struct rig *rig = *state;
+    char old[128], kept[128], command[300];
+
+    path_of(rig, "audit.jsonl.1", old);
+    path_of(rig, "kept", kept);
+    for (int i = 0; i < 3; i++) {
+        fill_file(rig);
+        note(rig, "ops", "nodes.drain", "first of the next");
+        if (broken(rig))
+            fail_msg("file %d: %lld", i, (long long)broken(rig));
+        if (i == 0) {
+            snprintf(command, sizeof command, "cp %s %s", old, kept);
+            assert_int_equal(system(command), 0);
+        }
+        reopen(rig);
+        assert_int_equal(broken(rig), 0);
+    }
+    assert_int_equal(rename(kept, old), 0); /* that of two rotations ago */
+    assert_true(broken(rig) > 0);
+    unlink(old);
+    assert_true(broken(rig) > 0);
+    fill_file(rig);
+    fill_file(rig); /* nothing of it is kept any more */
+    note(rig, "ops", "nodes.drain", "x");
+    assert_int_equal(broken(rig), 0);
+}
+
+static void files_that_cannot_be_renamed(void **state)
+{
+    struct rig *rig = *state;
+    char old[128];
+
+    path_of(rig, "audit.jsonl.1", old);
+    assert_int_equal(mkdir(old, 0700), 0);
+    fill_file(rig);
+    for (int i = 0; i < 3; i++) {
+        note(rig, "ops", "nodes.drain", "x");
+        assert_int_equal(broken(rig), 0);
+    }
+    assert_int_equal(rmdir(old), 0);
+    note(rig, "ops", "nodes.drain", "y");
+    assert_int_equal(broken(rig), 0);
+    reopen(rig);
+    assert_int_equal(broken(rig), 0);
+}
+
+/* Entries of before there was a key are nobody's lie. */
+static void an_audit_from_before(void **state)
+{
+    struct rig *rig = *state;
+    char path[128];
+
+    audit_free(rig->server.audit);
+    path_of(rig, "audit.key", path);
+    unlink(path);
+    path_of(rig, "audit.chain", path);
+    unlink(path);
+    append_to_file(rig,
+                   "{\"id\":1,\"at_ms\":1,\"action\":\"x\",\"target\":\"a\",\"status\":200}\n"
+                   "{\"id\":2,\"at_ms\":1,\"action\":\"x\",\"target\":\"b\",\"status\":403}\n");
+    rig->server.audit = audit_open(str_of(rig->dir));
+    assert_int_equal(broken(rig), 0);
+    note(rig, "ops", "nodes.drain", "c");
+    reopen(rig);
+    assert_int_equal(broken(rig), 0);
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "c b a");
+    struct stat st;
+    path_of(rig, "audit.key", path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+/* Who takes away what stands beside the file gains nothing. */
+static void without_its_key_or_its_end(void **state)
+{
+    static const char *const names[] = {"audit.key", "audit.chain"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct rig *rig;
+        char path[128];
+
+        setup((void **)&rig);
+        note_four(rig);
+        rewrite(rig, "audit.jsonl", "234");
+        path_of(rig, names[i], path);
+        unlink(path);
+        reopen(rig);
+        if (broken(rig) != 2)
+            fail_msg("%s: %lld", names[i], (long long)broken(rig));
+        teardown((void **)&rig);
+    }
+}
+
+static void without_a_place_nothing_is_signed(void **state)
+{
+    struct rig *rig = *state;
+
+    audit_free(rig->server.audit);
+    rig->server.audit = audit_open(STR("/proc/nowhere"));
+    note(rig, "ops", "nodes.drain", "a");
+    assert_int_equal(broken(rig), -1);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -180,7 +665,22 @@ int main(void)
         ROW(pages_and_filters),
         ROW(it_outlives_the_process),
         ROW(the_oldest_make_room),
+        ROW(refusals_push_out_no_change),
+        ROW(both_kinds_in_one_order),
+        ROW(a_file_with_both_kinds),
+        ROW(what_does_not_fit_is_counted),
         ROW(no_place_for_a_file),
+        ROW(a_disk_that_refuses_is_told),
+        ROW(a_change_of_the_file_is_noticed),
+        ROW(a_change_of_a_line_is_noticed),
+        ROW(a_line_that_nobody_signed),
+        ROW(a_crash_breaks_nothing),
+        ROW(a_full_disk_breaks_nothing),
+        ROW(rotation_is_no_gap),
+        ROW(files_that_cannot_be_renamed),
+        ROW(an_audit_from_before),
+        ROW(without_its_key_or_its_end),
+        ROW(without_a_place_nothing_is_signed),
     };
 
     log_setup(LOG_ERROR, LOG_LOGFMT, STDERR_FILENO);
