@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts
+.PHONY: help run build test check fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -82,6 +82,10 @@ witness: build ## jobs and deployments over ROUNDS (200) of partitions, frozen, 
 
 outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an hour; BERTH_OUTAGES, BERTH_OUTAGE_S)
 	@BERTH_OUTAGES=$${BERTH_OUTAGES:-20} BERTH_OUTAGE_S=$${BERTH_OUTAGE_S:-60} tests/e2e/run -k test_redis_outage -j 1 -v
+
+attacks: build ## what callers, nodes and memory notice while others attack (tests/e2e/attacks.py --help); wants an idle machine
+	@tools/install-packages test
+	@tests/e2e/attacks.py $(ARGS)
 
 MANY ?= 100000
 many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait

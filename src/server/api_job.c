@@ -9,7 +9,7 @@
 #include "server/hub.h"
 #include "server/waiters.h"
 
-enum { LIST_DEFAULT = 50, LIST_MAX = 1000 };
+enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_BYTES_MAX = 1024 * 1024 };
 
 struct message_fields {
     struct str job_id, node_id, status, reason;
@@ -413,6 +413,7 @@ void api_job_list(struct call *call)
         return;
     }
     op->u.list.max = (size_t)limit;
+    op->u.list.bytes_max = LIST_BYTES_MAX;
     op->u.list.type = http_query(call->req, "type");
     op->u.list.session = http_query(call->req, "session_id");
     op->u.list.node_id = http_query(call->req, "node_id");

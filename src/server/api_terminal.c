@@ -9,7 +9,11 @@
 #include "server/events.h"
 #include "server/rpc.h"
 
-enum { ADDRESSES_MAX = 4096, USAGE_TIMEOUT_MS = 1000 };
+enum {
+    ADDRESSES_MAX = 4096,
+    USAGE_TIMEOUT_MS = 1000,
+    USAGE_ASKS_MAX = 65536, /* under way for the callers of one loop */
+};
 
 void api_terminal_events(struct call *call)
 {
@@ -99,6 +103,7 @@ static void write_usage(struct usage_call *own)
     }
     jsonw_end_obj(&w);
     jsonw_end_obj(&w);
+    own->call->worker->usage_asks -= (int64_t)own->count;
     call_json(own->call, 200, &buf);
     buf_free(&buf);
 }
@@ -116,6 +121,12 @@ static void ask_usage(struct usage_call *own, int64_t timeout_ms)
 {
     struct call *call = own->call;
 
+    if (call->worker->usage_asks + (int64_t)own->count > USAGE_ASKS_MAX) {
+        call_error(call, ERR_BUSY, "addresses", "%d nodes are being asked already.",
+                   USAGE_ASKS_MAX);
+        return;
+    }
+    call->worker->usage_asks += (int64_t)own->count;
     own->waiting = own->count + 1; /* one more is held here, until all were asked */
     for (size_t i = 0; i < own->count; i++) {
         struct usage_ask *ask = &own->asks[i];

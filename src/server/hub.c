@@ -47,9 +47,9 @@ void hub_free(struct hub *hub)
     if (!hub)
         return;
     hub_boxes_free(hub);
+    hub_calls_free(hub);
     idmap_free(&hub->sockets);
     idmap_free(&hub->rpcs);
-    hub_calls_free(hub);
     hub_ws_free(hub);
     free(hub);
 }

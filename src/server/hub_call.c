@@ -4,6 +4,9 @@
 
 #include "server/hub_private.h"
 
+/* An agent has a handful. Each holds its message, and may make us ask others. */
+enum { SOCKET_CALLS_MAX = 64 };
+
 /* Lives until its answer, which may come after the socket went. */
 struct socket_call {
     struct call call;
@@ -17,6 +20,10 @@ struct socket_call {
 
 static void call_over(struct socket_call *own)
 {
+    struct socket *socket = idmap_get(&own->hub->sockets, own->incarnation);
+
+    if (socket)
+        socket->calls--;
     *own->prev = own->next;
     if (own->next)
         own->next->prev = own->prev;
@@ -90,6 +97,11 @@ void hub_call(struct socket *socket, const struct json *message, struct arena *a
     if (socket->token) /* the socket may go before the answer */
         call->token =
             token_put(arena_alloc(call->arena, token_bytes(socket->token)), socket->token);
+    if (socket->calls++ >= SOCKET_CALLS_MAX) {
+        call_error(call, ERR_BUSY, "", "%d calls of this connection wait for their answers.",
+                   SOCKET_CALLS_MAX);
+        return;
+    }
     if (!find_route(call, message, &own->arena)) {
         call_error(call, ERR_NOT_FOUND, "path", "There is no such route for a node here.");
         return;

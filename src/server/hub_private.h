@@ -44,6 +44,7 @@ struct socket {
     struct node *node;   /* NULL until its hello was taken */
     bool greeted;        /* a hello is under way or taken */
     bool welcomed;       /* and it was told so: a node listens from then on */
+    int calls;           /* of hub_call, not answered yet */
     struct buf early;    /* frames to send behind the welcome, each behind its length */
 };
 

@@ -40,7 +40,7 @@ static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/batch", api_dispatch_batch, SCOPE_SUBMIT, .body = true,
      .large = true, .in = "Batch", .out = "BatchResults",
      .help = "dispatch many jobs, each answered"},
-    {HTTP_M_GET, "/v1/jobs", api_job_list, SCOPE_READ,
+    {HTTP_M_GET, "/v1/jobs", api_job_list, SCOPE_READ, .long_answer = true,
      .query = "state type session_id node_id limit cursor", .out = "JobList",
      .help = "jobs, newest first"},
     {HTTP_M_GET, "/v1/jobs/{id}", api_job_show, SCOPE_READ, .query = "wait", .out = "Job",
@@ -54,15 +54,15 @@ static const struct route routes[] = {
      .out = "Explain", .help = "why a job went to its node, or to none"},
     {HTTP_M_GET, "/v1/jobs/{id}/logs", api_job_logs, SCOPE_READ, .query = "offset max",
      .out = "Logs", .help = "what a job printed, from an offset"},
-    {HTTP_M_GET, "/api/brain/cluster/status", api_cluster_status, SCOPE_READ,
+    {HTTP_M_GET, "/api/brain/cluster/status", api_cluster_status, SCOPE_READ, .long_answer = true,
      .query = "brief node_id", .out = "ClusterStatus", .help = "every server, its slots and tasks"},
-    {HTTP_M_GET, "/v1/cluster/status", api_cluster_status, SCOPE_READ, .query = "brief node_id",
-     .out = "ClusterStatus", .help = "the same"},
+    {HTTP_M_GET, "/v1/cluster/status", api_cluster_status, SCOPE_READ, .long_answer = true,
+     .query = "brief node_id", .out = "ClusterStatus", .help = "the same"},
     {HTTP_M_POST, "/v1/nodes/{id}/rpc/{service}/{method}", api_node_rpc, SCOPE_OPERATE,
      .body = true, .body_optional = true, .in = "Anything", .out = "Anything",
      .help = "ask a node something"},
-    {HTTP_M_GET, "/v1/nodes", api_node_list, SCOPE_READ, .query = "health selector limit cursor",
-     .out = "NodeList", .help = "nodes, by id"},
+    {HTTP_M_GET, "/v1/nodes", api_node_list, SCOPE_READ, .long_answer = true,
+     .query = "health selector limit cursor", .out = "NodeList", .help = "nodes, by id"},
     {HTTP_M_GET, "/v1/nodes/{id}", api_node_show, SCOPE_READ, .out = "Node", .help = "one node"},
     {HTTP_M_DELETE, "/v1/nodes/{id}", api_node_delete, SCOPE_OPERATE, .out = "Ok",
      .help = "a node leaves"},
@@ -92,7 +92,7 @@ static const struct route routes[] = {
     {HTTP_M_POST, "/v1/deployments/approve", api_deploy_approve, SCOPE_OPERATE, .body = true,
      .body_optional = true, .in = "Approve", .out = "Approved",
      .help = "nodes may claim although many are gone"},
-    {HTTP_M_GET, "/v1/deployments", api_deploy_list, SCOPE_READ,
+    {HTTP_M_GET, "/v1/deployments", api_deploy_list, SCOPE_READ, .long_answer = true,
      .query = "type enabled address package_name limit cursor", .out = "DeploymentList",
      .help = "deployments, by id"},
     {HTTP_M_GET, "/v1/deployments/{id}", api_deploy_show, SCOPE_READ, .out = "Deployment",
@@ -112,8 +112,8 @@ static const struct route routes[] = {
     {HTTP_M_GET, "/v1/deployments/{id}/logs", api_deploy_logs, SCOPE_READ,
      .query = "offset max address", .out = "Logs",
      .help = "what a deployment printed, from an offset"},
-    {HTTP_M_GET, "/v1/terminals", api_terminal_list, SCOPE_READ, .query = "limit cursor",
-     .out = "TerminalList", .help = "who is online, by id"},
+    {HTTP_M_GET, "/v1/terminals", api_terminal_list, SCOPE_READ, .long_answer = true,
+     .query = "limit cursor", .out = "TerminalList", .help = "who is online, by id"},
     {HTTP_M_GET, "/v1/terminals/events", api_terminal_events, SCOPE_READ,
      .media = "text/event-stream", .help = "the same, and how it changes, as server-sent events"},
     {HTTP_M_POST, "/v1/terminals/sync", api_terminal_sync, SCOPE_NODE, .body = true, .socket = true,
@@ -122,12 +122,13 @@ static const struct route routes[] = {
      .socket = true, .in = "UsageAsk", .out = "Usage", .help = "ask nodes for their usage"},
     {HTTP_M_POST, "/v1/terminals/{id}", api_terminal_update, SCOPE_NODE, .body = true,
      .socket = true, .in = "TerminalUpdate", .out = "Ok", .help = "set tags of a member"},
-    {HTTP_M_GET, "/v1/breakers", api_breaker_list, SCOPE_READ, .query = "limit cursor",
-     .out = "BreakerList", .help = "nodes that fail a type of work, by id"},
+    {HTTP_M_GET, "/v1/breakers", api_breaker_list, SCOPE_READ, .long_answer = true,
+     .query = "limit cursor", .out = "BreakerList",
+     .help = "nodes that fail a type of work, by id"},
     {HTTP_M_POST, "/v1/breakers/reset", api_breaker_reset, SCOPE_OPERATE, .body = true,
      .in = "BreakerName", .out = "Ok", .help = "a node gets work of a type again"},
-    {HTTP_M_GET, "/v1/pools", api_pools, SCOPE_READ, .query = "limit cursor", .out = "PoolList",
-     .help = "pools, by id"},
+    {HTTP_M_GET, "/v1/pools", api_pools, SCOPE_READ, .long_answer = true, .query = "limit cursor",
+     .out = "PoolList", .help = "pools, by id"},
     {HTTP_M_GET, "/v1/sessions/{id}", api_session, SCOPE_READ, .out = "Session",
      .help = "what is known of a session"},
     {HTTP_M_GET, "/v1/events", api_events, SCOPE_READ, .query = "thin",
@@ -138,7 +139,7 @@ static const struct route routes[] = {
      .status = 201, .out = "MadeToken", .help = "a new token, told this once"},
     {HTTP_M_DELETE, "/v1/tokens/{name}", api_token_delete, SCOPE_ADMIN, .out = "Ok",
      .help = "a token is not good any more"},
-    {HTTP_M_GET, "/v1/audit", api_audit, SCOPE_ADMIN,
+    {HTTP_M_GET, "/v1/audit", api_audit, SCOPE_ADMIN, .long_answer = true,
      .query = "who action target kind limit cursor verify", .out = "Audit",
      .help = "who did what, newest first"},
     {HTTP_M_GET, "/healthz", api_healthz, SCOPE_NONE, .out = "Ok", .help = "the process lives"},
@@ -148,11 +149,12 @@ static const struct route routes[] = {
      .help = "all routes, as OpenAPI 3.1"},
     {HTTP_M_GET, "/v1/stats", api_stats, SCOPE_READ, .query = "since", .out = "Stats",
      .help = "the last minutes, for charts"},
-    {HTTP_M_GET, "/v1/report", api_report, SCOPE_READ, .query = "since node_id type",
-     .out = "Report", .help = "how work went, by server and type, over the last hours"},
+    {HTTP_M_GET, "/v1/report", api_report, SCOPE_READ, .long_answer = true,
+     .query = "since node_id type", .out = "Report",
+     .help = "how work went, by server and type, over the last hours"},
     {HTTP_M_GET, "/v1/debug", api_debug, SCOPE_OPERATE, .out = "Debug",
      .help = "this process: settings without secrets, store, last log lines"},
-    {HTTP_M_GET, "/metrics", api_metrics, SCOPE_READ, .media = "text/plain",
+    {HTTP_M_GET, "/metrics", api_metrics, SCOPE_READ, .long_answer = true, .media = "text/plain",
      .help = "Prometheus text"},
     {HTTP_M_GET, "/", api_page, SCOPE_NONE, .media = "text/html", .help = "the page"},
     {HTTP_M_GET, "/page/{name}", api_page_file, SCOPE_NONE, .media = "*/*",
@@ -277,6 +279,9 @@ static void count_status(int status)
 
 void call_reply(struct call *call, const struct http_reply *reply)
 {
+    struct worker *worker = call->worker;
+    bool had_turn = call->turn.under_way;
+
     assert(call->req || call->answer);
     count_status(reply->status);
     guard_audit(call, reply->status);
@@ -288,6 +293,8 @@ void call_reply(struct call *call, const struct http_reply *reply)
 
         http_reply(call->req, &with);
     }
+    if (had_turn)
+        turns_leave(&worker->turns);
 }
 
 static void answer_unrouted(struct call *call, bool known_path)
@@ -377,11 +384,21 @@ static void handle(struct call *call)
         guard_handle(call);
 }
 
+static void has_turn(struct turn *turn)
+{
+    handle(container_of(turn, struct call, turn));
+}
+
 static void on_request(struct http_request *req)
 {
     struct call *call = req->call;
 
-    handle(call);
+    if (call->route->long_answer) {
+        call->turn.run = has_turn;
+        turns_enter(&call->worker->turns, guard_caller(call), &call->turn);
+    } else {
+        handle(call);
+    }
 }
 
 static void on_problem(struct http_request *req, const struct problem *why, struct buf *ret_body)

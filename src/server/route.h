@@ -25,6 +25,7 @@ struct call {
     const struct token *token;           /* who calls; NULL: there are no tokens */
     int64_t auth_number;                 /* the worker's, when they were looked up */
     bool by_proxy;                       /* a trusted one passed it on, see proxy.h */
+    struct turn turn;                    /* of a long answer */
     struct str target;                   /* what it is about, for the audit: a handler may set it
                                             where it does not stand in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */
@@ -42,8 +43,9 @@ struct route {
     enum token_scope scope; /* who may call it once tokens exist; a row without one is refused */
     bool body;              /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
-    bool large;  /* eight times the usual body */
-    bool socket; /* a node may call it over its WebSocket */
+    bool large;       /* eight times the usual body */
+    bool long_answer; /* it grows with the cluster: these take turns, see turns.h */
+    bool socket;      /* a node may call it over its WebSocket */
     const char *help;
     /* For the document of all routes, see openapi.h. */
     const char *query; /* the parameters it reads, with a blank between; NULL: none */

@@ -185,6 +185,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->auth = auth_ref(server->auth);
     worker->logins = mem_new(struct logins);
     worker->refusals = refusals_new();
+    turns_init(&worker->turns, &worker->loop.inbox);
     worker->loop.on_tick = worker->serves ? loop_tick : keeper_tick_all;
     worker->loop.on_turn = worker->serves ? loop_turned : keeper_turned;
     worker->sched = &server->sched.loops[index];

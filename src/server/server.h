@@ -10,6 +10,7 @@
 #include "server/auth.h"
 #include "server/session_cache.h"
 #include "server/settings.h"
+#include "server/turns.h"
 
 /* What its log told of requests lately, see request_log.h. */
 struct request_log {
@@ -48,6 +49,8 @@ struct worker {
     struct logins *logins;
     struct refusals *refusals;
     struct request_log request_log;
+    struct turns turns;          /* of long answers */
+    int64_t usage_asks;          /* under way, see api_terminal.c */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
     int64_t told_seq;            /* of the list of members, likewise */

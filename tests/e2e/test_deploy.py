@@ -372,6 +372,35 @@ class Members(DeployCase):
                        == ["on0", "on1"], 20)
         nodes[0].close()
 
+    def test_calls_of_a_socket_are_bounded(self):
+        """Each call that waits costs memory, and asks others: a node that does not wait for answers gets none."""
+        server = self.start()
+        mute = WsNode(server, "mute")
+        node = WsNode(server, "greedy")
+        eventually("it can be asked", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
+        for number in range(1, 201):
+            node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": ["mute"], "timeout_ms": 5000})
+        refused = [node.expect("reply")["error"] for _ in range(200 - 64)]
+        self.assertEqual(set(refused), {"SCHEDULER_BUSY"})
+        answers = [node.expect("reply", seconds=30)["body"]["usage"] for _ in range(64)]
+        self.assertEqual(answers, [{"mute": None}] * 64)
+        self.assertTrue(node.ask("call", path="/v1/deployments/renew")["ok"], "and goes on")
+        mute.close()
+
+    def test_usage_of_many_is_bounded(self):
+        server = self.start(loops=1)
+        mute = WsNode(server, "mute")
+        node = WsNode(server, "greedy")
+        names = ["mute", *(f"nobody-{number}" for number in range(4095))]
+        eventually("it can be asked", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
+        for number in range(1, 21):
+            node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": names, "timeout_ms": 5000})
+        self.assertEqual({node.expect("reply", seconds=30)["error"] for _ in range(4)}, {"SCHEDULER_BUSY"})
+        for _ in range(16):
+            self.assertTrue(node.expect("reply", seconds=30)["ok"])
+        self.assertTrue(node.ask("call", path="/v1/terminals/usage", body={"addresses": names[1:]})["ok"], "then there is room again")
+        mute.close()
+
     def test_usage_of_many_with_one_that_hangs(self):
         server = self.start()
         nodes = {name: WsNode(server, name) for name in ("fast", "slow")}

@@ -256,6 +256,17 @@ class Queue(Case):
         self.ok(server.post(f"/v1/jobs/{waiting[0]['job_id']}/cancel"))
         eventually("a place is free", lambda: self.task(server, queue_ms=60000).status == 202)
 
+    def test_a_page_of_large_jobs_ends_early(self):
+        """A list is bounded in bytes, and goes on at its cursor."""
+        server, node, first = self.full()
+        waiting = [self.wait_in_line(server, payload={"text": "x" * 900_000})["job_id"] for _ in range(12)]
+        page = server.get("/v1/jobs?limit=1000")
+        self.assertLess(len(page.body), 6 << 20)
+        jobs = self.ok(page)["jobs"]
+        self.assertEqual([job["job_id"] for job in jobs], waiting[::-1][:len(jobs)])
+        self.assertGreater(len(jobs), 1)
+        self.assertEqual([job["job_id"] for job in server.all_jobs()], [*waiting[::-1], first["job_id"]])
+
     def test_waiting_jobs_survive_kill_9(self):
         server, node, first = self.full()
         waiting = [self.wait_in_line(server, title=str(i)) for i in range(3)]
