@@ -4,6 +4,7 @@
 
 #include "sched/candidates.h"
 #include "server/api.h"
+#include "server/urls.h"
 
 enum { IDEM_MAX = 255 };
 
@@ -38,13 +39,7 @@ static struct submit *submit_new(struct worker *worker, struct arena *arena,
 static enum err check_callback(const struct worker *worker, const struct spec *spec,
                                struct problem *why)
 {
-    const struct strs *allowed = &worker->server->settings->allow_urls;
-
-    if (!spec->callback_url.at ||
-        client_url_allowed(spec->callback_url, allowed->at, allowed->count))
-        return ERR_OK;
-    return problem_set(why, ERR_BAD_FIELD, "callback_url",
-                       "callback_url is not among the URLs this server may call (allow_urls).");
+    return urls_check(worker->server, URL_CALLBACK, spec->callback_url, why);
 }
 
 enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,

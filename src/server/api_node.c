@@ -11,6 +11,7 @@
 #include "server/etag.h"
 #include "server/hub.h"
 #include "server/renew.h"
+#include "server/urls.h"
 
 enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256, DEADLINE_MAX_MS = 7 * 86400000 };
 
@@ -43,15 +44,12 @@ static void registered(struct change *change)
 static enum err read_report(struct call *call, struct report *report, struct report_load *load,
                             struct problem *why)
 {
-    const struct strs *allowed = &call->worker->server->settings->allow_urls;
     enum err err = report_read(call->body, STR_NONE, call->arena, report, why);
 
     if (!err)
         err = report_load(report, load, why);
-    if (!err && report->endpoint.len &&
-        !client_url_allowed(report->endpoint, allowed->at, allowed->count))
-        err = problem_set(why, ERR_BAD_FIELD, "endpoint",
-                          "endpoint is not among the URLs this server may call (allow_urls).");
+    if (!err)
+        err = urls_check(call->worker->server, URL_ENDPOINT, report->endpoint, why);
     return err;
 }
 

@@ -11,6 +11,7 @@
 #include "base/metrics.h"
 #include "server/api.h"
 #include "server/peers.h"
+#include "server/urls.h"
 
 enum {
     BATCH = 64,
@@ -145,7 +146,6 @@ static void delivered(struct client_call *call)
 static void post(struct delivery *delivery)
 {
     struct callbacks *callbacks = delivery->callbacks;
-    const struct strs *allowed = &callbacks->keeper->server->settings->allow_urls;
 
     delivery->call = (struct client_call){.method = "POST",
                                           .url = delivery->url,
@@ -155,7 +155,7 @@ static void post(struct delivery *delivery)
                                           .reply_bytes_max = 65536,
                                           .done = delivered};
     /* Accepted under other settings, maybe: what counts is what is allowed now. */
-    if (!client_url_allowed(str_of(delivery->url), allowed->at, allowed->count)) {
+    if (!urls_allowed(callbacks->keeper->server, URL_CALLBACK, str_of(delivery->url))) {
         delivery->call.err = ERR_FORBIDDEN;
         delivered(&delivery->call);
     } else if (client_send(callbacks->keeper->client, &delivery->call)) {

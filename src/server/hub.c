@@ -12,6 +12,7 @@
 #include "server/hub_private.h"
 #include "server/links.h"
 #include "server/rpc.h"
+#include "server/urls.h"
 
 /* A link: kind, loop and incarnation in one word, so that reading it needs no lock. */
 #define LINK_SOCKET     (1ull << 63)
@@ -172,10 +173,8 @@ static void pushed(struct client_call *call)
 
 static void push_job(struct worker *worker, struct send_op *send)
 {
-    const struct strs *allowed = &worker->server->settings->allow_urls;
-
     /* Registered under other settings, maybe: what counts is what is allowed now. */
-    if (!client_url_allowed(send->endpoint, allowed->at, allowed->count)) {
+    if (!urls_allowed(worker->server, URL_ENDPOINT, send->endpoint)) {
         hub_send_over(send, false, "URL_NOT_ALLOWED");
         send->done(send);
         return;

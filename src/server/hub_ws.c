@@ -14,6 +14,7 @@
 #include "server/links.h"
 #include "server/renew.h"
 #include "server/rpc.h"
+#include "server/urls.h"
 
 enum { HUB_PROTOCOL = 1, SPARE_MAX = 1024 };
 
@@ -273,17 +274,6 @@ static void hello_registered(struct change *change)
         welcome(call, change->node);
 }
 
-static enum err check_endpoint(struct worker *worker, const struct report *report,
-                               struct problem *why)
-{
-    const struct strs *allowed = &worker->server->settings->allow_urls;
-
-    if (!report->endpoint.len || client_url_allowed(report->endpoint, allowed->at, allowed->count))
-        return ERR_OK;
-    return problem_set(why, ERR_BAD_FIELD, "endpoint",
-                       "endpoint is not among the URLs this server may call (allow_urls).");
-}
-
 static void on_hello(struct wscall *call)
 {
     struct worker *worker = call->hub->worker;
@@ -299,7 +289,8 @@ static void on_hello(struct wscall *call)
         return;
     }
     if (report_read(call->body, STR_NONE, &call->arena, &report, &why) ||
-        report_load(&report, &load, &why) || check_endpoint(worker, &report, &why) ||
+        report_load(&report, &load, &why) ||
+        urls_check(worker->server, URL_ENDPOINT, report.endpoint, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
         refuse_hello(call, &why);
         return;

@@ -46,7 +46,7 @@ struct settings {
     int64_t poll_wait_max_ms;
     int64_t events_replay_bytes;
     int64_t metrics_nodes_max;
-    struct strs allow_urls;
+    struct strs allow_urls, endpoint_urls, callback_urls; /* see urls.h */
     struct strs hosts;
     struct strs trusted_proxies; /* becomes proxies */
     struct ip_ranges proxies;

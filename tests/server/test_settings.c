@@ -66,7 +66,7 @@ static void defaults_are_the_seeds(void **state)
     assert_str(sched->policy, "least_loaded");
     assert_str(source.settings.listen, "127.0.0.1:7420");
     assert_int_equal(source.settings.tokens.count, 0);
-    assert_int_equal(source.settings.allow_urls.count, 1);
+    assert_int_equal(source.settings.allow_urls.count, 0);
     assert_int_equal(source.settings.result_bytes_max, 65536);
     assert_int_equal(source.settings.batch_max, 1000);
 }
