@@ -167,8 +167,25 @@ static bool fits_board(const struct json *value, const char *field, struct probl
     return false;
 }
 
-enum err report_read(const struct json *body, struct str who, struct arena *arena,
-                     struct report *ret_report, struct problem *why)
+/* The fields of an object, over those that are there. */
+static enum err read_over(const struct json *obj, struct report *report, struct arena *arena,
+                          struct problem *why)
+{
+    const struct {
+        const char *name;
+        const struct json **raw;
+    } raws[] = {{"max_concurrent_jobs", &report->raw_max},
+                {"reserved_slots", &report->raw_reserved},
+                {"priority", &report->raw_priority}};
+
+    for (size_t i = 0; i < COUNT_OF(raws); i++)
+        if (!json_is_null(json_get(obj, raws[i].name)))
+            *raws[i].raw = json_get(obj, raws[i].name);
+    return schema_read(&report_schema, obj, report, arena, why);
+}
+
+enum err report_read(const struct json *body, struct str who, const struct node_rules *rules,
+                     struct arena *arena, struct report *ret_report, struct problem *why)
 {
     struct report report = {.node_id = who,
                             .health = NODE_HEALTH_NONE,
@@ -177,7 +194,8 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
                             .priority = FIELD_OFF,
                             .max = FIELD_OFF,
                             .level = -1};
-    enum err err = schema_read(&report_schema, body, &report, arena, why);
+    const struct json *fixed;
+    enum err err = read_over(body, &report, arena, why);
 
     if (err)
         return err;
@@ -195,11 +213,13 @@ enum err report_read(const struct json *body, struct str who, struct arena *aren
     err = check_usage(report.usage, arena, why);
     if (err)
         return err;
-    report.raw_max = json_get(body, "max_concurrent_jobs");
-    report.raw_reserved = json_get(body, "reserved_slots");
-    report.raw_priority = json_get(body, "priority");
+    report.registers = report.max_concurrent_jobs != FIELD_OFF ||
+                       !json_is_null(report.semantic_langs) || !json_is_null(report.allowed_types);
+    fixed = rules ? node_rules_find(rules, report.node_id) : NULL;
+    err = fixed ? read_over(fixed, &report, arena, why) : ERR_OK;
+    report.namespaces = json_get(fixed, "namespaces");
     *ret_report = report;
-    return ERR_OK;
+    return err;
 }
 
 enum { MARK_SEMANTIC, MARK_NMT, MARK_TTS, MARK_CAPS }; /* the first; the rest have no names */
@@ -272,8 +292,7 @@ void report_remember(const struct report *report, struct node *node)
 bool report_registers(const struct report *report)
 {
     assert(report->node_id.at);
-    return report->max_concurrent_jobs != FIELD_OFF || !json_is_null(report->semantic_langs) ||
-           !json_is_null(report->allowed_types);
+    return report->registers;
 }
 
 static enum err read_langs(const struct json *list, const char *field, struct facts *facts,
@@ -556,7 +575,8 @@ enum err report_facts(const struct report *report, const struct facts *before,
     return ERR_OK;
 }
 
-enum err report_stored(struct str facts_json, struct facts **ret_facts, struct problem *why)
+enum err report_stored(struct str facts_json, const struct node_rules *rules,
+                       struct facts **ret_facts, struct problem *why)
 {
     struct arena arena = {0};
     const struct json *root;
@@ -564,7 +584,7 @@ enum err report_stored(struct str facts_json, struct facts **ret_facts, struct p
     enum err err = json_parse(facts_json, &arena, &root, why);
 
     if (!err)
-        err = report_read(root, STR_NONE, &arena, &report, why);
+        err = report_read(root, STR_NONE, rules, &arena, &report, why);
     if (!err)
         err = report_facts(&report, NULL, ret_facts, why);
     arena_free(&arena);

@@ -4,6 +4,7 @@
 #define SCHED_REPORT_H
 
 #include "base/json.h"
+#include "model/node_rules.h"
 #include "sched/snapshot.h"
 
 enum {
@@ -35,6 +36,8 @@ struct report {
     const struct json *current_load;
     const struct json *running_jobs;
     int64_t taking; /* jobs it has received and not begun: their ACK may be under way */
+    bool registers; /* see report_registers() */
+    const struct json *namespaces; /* whose work it takes, as the rules say; NULL: all */
     /* The fields as they were sent, for their marks. */
     const struct json *raw_max, *raw_reserved, *raw_priority;
 };
@@ -43,19 +46,22 @@ struct report_load {
     int32_t cpu_pm, gpu_pm, mem_pm; /* 1/1000 of full use; -1: not sent */
 };
 
-/* who: the node, where the connection tells; at == NULL: the body must. */
-enum err report_read(const struct json *body, struct str who, struct arena *arena,
-                     struct report *ret_report, struct problem *why);
+/* who: the node, where the connection tells; at == NULL: the body must. What `rules` fix of the
+ * node stands in the report as if it had said so itself, with every report; NULL: nothing is. */
+enum err report_read(const struct json *body, struct str who, const struct node_rules *rules,
+                     struct arena *arena, struct report *ret_report, struct problem *why);
 /* True when a field that was sent differs from what the node last stored. */
 bool report_is_news(const struct report *report, const struct node *node);
 void report_remember(const struct report *report, struct node *node);
-/* True when it says enough of itself to register a node nobody knows. */
+/* True when it says enough of itself to register a node nobody knows: it itself, not the rules. */
 bool report_registers(const struct report *report);
 /* The facts: what was sent, and for what was not, `before` (NULL: the defaults). */
 enum err report_facts(const struct report *report, const struct facts *before,
                       struct facts **ret_facts, struct problem *why);
-/* A record of the store back into facts; fails only on a record we did not write. */
-enum err report_stored(struct str facts_json, struct facts **ret_facts, struct problem *why);
+/* A record of the store back into facts; fails only on a record we did not write. The rules may be
+ * younger than it. */
+enum err report_stored(struct str facts_json, const struct node_rules *rules,
+                       struct facts **ret_facts, struct problem *why);
 enum err report_load(const struct report *report, struct report_load *ret_load,
                      struct problem *why);
 struct store_run;

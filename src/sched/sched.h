@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "base/schema.h"
+#include "model/namespace.h"
+#include "model/node_rules.h"
 #include "model/policy.h"
 #include "model/routing.h"
 #include "sched/snapshot.h"
@@ -28,10 +30,11 @@ struct sched_config {
     int64_t nodes_max;
     int64_t latency_target_ms; /* of health_score */
     struct str policy;
-    struct strs pools;         /* "en:zh": pools that exist for `any` nodes */
-    struct routing routing;    /* which servers a type of task may go to, in which order */
-    int64_t high_priority_min; /* what a machine at level warning still takes */
-    int64_t explain_bytes;     /* what each loop keeps of placed jobs, and as much of the others */
+    struct strs pools;            /* "en:zh": pools that exist for `any` nodes */
+    struct node_rules node_rules; /* what nodes are, whatever they say */
+    struct routing routing;       /* which servers a type of task may go to, in which order */
+    int64_t high_priority_min;    /* what a machine at level warning still takes */
+    int64_t explain_bytes; /* what each loop keeps of placed jobs, and as much of the others */
 };
 
 enum { SCHED_L1_MS = 5000, SCHED_L2_MS = 30000 }; /* how long a snapshot is fresh, and usable */

@@ -121,12 +121,12 @@ static void want(struct view *view, struct str id)
 
 /* --- taking over what was read --- */
 
-static struct facts *facts_of(const struct store_node *record)
+static struct facts *facts_of(const struct view *view, const struct store_node *record)
 {
     struct facts *facts;
     struct problem why;
 
-    if (report_stored(record->facts, &facts, &why)) {
+    if (report_stored(record->facts, &view->sched->config.node_rules, &facts, &why)) {
         log_event(LOG_ERROR, "node.unreadable", KS("node_id", record->id),
                   KC("reason", why.detail));
         return NULL;
@@ -169,7 +169,7 @@ static void take_finding(struct view *view, struct node *node, const struct stor
 static void load_new(struct view *view, const struct store_node *record)
 {
     int64_t now_ms = sched_awake_ms(loop_of(view));
-    struct facts *facts = facts_of(record);
+    struct facts *facts = facts_of(view, record);
 
     if (!facts)
         return;
@@ -188,10 +188,14 @@ static void load_known(struct view *view, struct node *node, const struct facts 
 {
     bool same = str_eq(known->json, record->facts);
     bool new_health = atomic_load(&node->health) != (int32_t)record->counts.health;
-    struct facts *facts = same ? NULL : facts_of(record);
+    struct facts *facts = same ? NULL : facts_of(view, record);
 
     if (!same && !facts)
         return;
+    if (facts && str_eq(known->json, facts->json)) { /* with what our rules say they are the same */
+        same = true;
+        facts_unref(facts);
+    }
     take_figures(view, node, record, false);
     if (new_health)
         take_finding(view, node, record);

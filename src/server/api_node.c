@@ -44,7 +44,8 @@ static void registered(struct change *change)
 static enum err read_report(struct call *call, struct report *report, struct report_load *load,
                             struct problem *why)
 {
-    enum err err = report_read(call->body, STR_NONE, call->arena, report, why);
+    enum err err = report_read(call->body, STR_NONE, &call->worker->sched->sched->config.node_rules,
+                               call->arena, report, why);
 
     if (!err)
         err = report_load(report, load, why);
@@ -198,7 +199,7 @@ void api_node_deregister(struct call *call)
     struct report report;
     struct problem why;
 
-    if (report_read(call->body, STR_NONE, call->arena, &report, &why))
+    if (report_read(call->body, STR_NONE, NULL, call->arena, &report, &why))
         call_problem(call, &why);
     else if (call_speaks_for(call, report.node_id))
         leave(call, report.node_id);

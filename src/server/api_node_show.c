@@ -90,6 +90,19 @@ static void live_write(struct jsonw *w, const struct node *node, const struct sc
     jsonw_kint(w, "epoch", atomic_load(&node->epoch));
 }
 
+/* What of it is the configuration's word and not its own. */
+static void fixed_write(struct jsonw *w, const struct node *node, const struct sched *sched)
+{
+    const struct json *facts = node_rules_find(&sched->config.node_rules, node->id);
+    const struct json *key = json_first(facts);
+
+    jsonw_key(w, "fixed");
+    jsonw_arr(w);
+    for (uint32_t i = 0; facts && i < facts->count; i++, key = json_next(key + 1))
+        jsonw_raw(w, json_raw(key));
+    jsonw_end_arr(w);
+}
+
 /* Its members, within an object. */
 static void node_write(struct jsonw *w, const struct snap_node *member,
                        const struct sched_loop *loop)
@@ -100,6 +113,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     live_write(w, member->node, loop);
     jsonw_kraw(w, "labels", facts->labels);
     pool_facts_write(w, &facts->pool, "capabilities");
+    fixed_write(w, member->node, loop->sched);
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
     jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);

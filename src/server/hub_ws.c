@@ -288,7 +288,8 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
-    if (report_read(call->body, STR_NONE, &call->arena, &report, &why) ||
+    if (report_read(call->body, STR_NONE, &worker->sched->sched->config.node_rules, &call->arena,
+                    &report, &why) ||
         report_load(&report, &load, &why) ||
         urls_check(worker->server, URL_ENDPOINT, report.endpoint, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
@@ -366,7 +367,8 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     struct problem why;
 
     assert(socket->node);
-    if (report_read(call->body, socket->node->id, &call->arena, &report, &why) ||
+    if (report_read(call->body, socket->node->id, &worker->sched->sched->config.node_rules,
+                    &call->arena, &report, &why) ||
         report_load(&report, &load, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
         atomic_fetch_add(&socket->node->bad_heartbeats, 1);

@@ -217,6 +217,12 @@ static const struct field fields[] = {
      .type = FIELD_STRS,
      .offset = SCHED(routing.default_route),
      .help = "the same for types no route names; none = any server that allows the type"},
+    {.name = "nodes",
+     .type = FIELD_JSON,
+     .offset = AT(nodes),
+     .flags = FIELD_NO_FLAG,
+     .help = "what nodes are, whatever they say: by node_id (\"gpu-*\": {labels: {zone: eu}, "
+             "allowed_types: [f2f]})"},
     {.name = "high_priority_min",
      .type = FIELD_INT,
      .offset = SCHED(high_priority_min),
@@ -613,6 +619,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
     if (!err)
         err = settings_read_routes(settings, &source->arena, why);
     if (!err)
+        err = settings_read_nodes(settings, &source->arena, why);
+    if (!err)
         err = read_proxies(settings, &source->arena, why);
     if (!err)
         err = settings_check(settings, why);
@@ -628,7 +636,7 @@ void settings_keep(struct settings_source *source, const struct settings_source 
                    struct buf *ret_changed, struct buf *ret_waiting)
 {
     conf_keep(&source->conf, &old->conf, ret_changed, ret_waiting);
-    source->settings.sched = old->settings.sched; /* with what was read out of `routes` */
+    source->settings.sched = old->settings.sched; /* with what was read out of `routes`, `nodes` */
 }
 
 enum err settings_check(const struct settings *settings, struct problem *why)

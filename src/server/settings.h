@@ -62,6 +62,7 @@ struct settings {
     struct str tls_cert, tls_key, tls_client_ca, tls_client_crl;
     int tls_client_auth;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
+    const struct json *nodes;  /* {"gpu-*": {...}}; becomes sched.node_rules */
 };
 
 enum settings_audit { SETTINGS_AUDIT_TRIED, SETTINGS_AUDIT_REQUIRED };
@@ -84,6 +85,8 @@ void settings_keep(struct settings_source *source, const struct settings_source 
                    struct buf *ret_changed, struct buf *ret_waiting);
 /* `routes` into sched.routing: {"talk": ["hk", "us"]}. */
 enum err settings_read_routes(struct settings *settings, struct arena *arena, struct problem *why);
+/* `nodes` into sched.node_rules: {"gpu-*": {"labels": {"zone": "eu"}}}. */
+enum err settings_read_nodes(struct settings *settings, struct arena *arena, struct problem *why);
 /* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
 enum err settings_check(const struct settings *settings, struct problem *why);
 void settings_help(struct buf *out); /* the flags, one a line */

@@ -31,7 +31,7 @@ static struct facts *facts_of(int number, int round)
     struct problem why;
 
     if (json_parse(json, &arena, &root, &why) ||
-        report_read(root, STR_NONE, &arena, &report, &why) ||
+        report_read(root, STR_NONE, NULL, &arena, &report, &why) ||
         report_facts(&report, NULL, &facts, &why))
         abort();
     arena_free(&arena);

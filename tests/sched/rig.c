@@ -505,7 +505,8 @@ static struct report read_report(struct rig *rig, const char *json)
     struct report report = {0};
     struct problem why = {0};
 
-    if (report_read(parse(rig, json), STR_NONE, &rig->arena, &report, &why))
+    if (report_read(parse(rig, json), STR_NONE, &rig->sched.config.node_rules, &rig->arena, &report,
+                    &why))
         fail_msg("%s: %s", json, why.detail);
     return report;
 }

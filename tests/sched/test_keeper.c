@@ -464,7 +464,7 @@ static void change_some(struct sched_loop *loop, int number, struct arena *arena
                   number % THREAD_NODES, number, number % 7);
 
     assert_int_equal(json_parse(json, arena, &root, &why), ERR_OK);
-    assert_int_equal(report_read(root, STR_NONE, arena, &report, &why), ERR_OK);
+    assert_int_equal(report_read(root, STR_NONE, NULL, arena, &report, &why), ERR_OK);
     assert_int_equal(registry_prepare(loop, &report, change, &why), ERR_OK);
     change->done = count_answer;
     registry_send(loop, change);

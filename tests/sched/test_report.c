@@ -35,7 +35,7 @@ static enum err read(struct desk_of *own, const char *json, struct report *repor
     *why = (struct problem){0};
     if (json_parse(str_of(json), &own->arena, &root, why))
         fail_msg("%s: %s", json, why->detail);
-    return report_read(root, STR_NONE, &own->arena, report, why);
+    return report_read(root, STR_NONE, NULL, &own->arena, report, why);
 }
 
 static struct report must_read(struct desk_of *own, const char *json)
@@ -267,12 +267,12 @@ static void facts_survive_the_store(void **state)
     struct problem why = {0};
 
     assert_str(facts->pool.semantic_langs[1], "zh-tw");
-    assert_int_equal(report_stored(facts->json, &again, &why), ERR_OK);
+    assert_int_equal(report_stored(facts->json, NULL, &again, &why), ERR_OK);
     assert_same_facts(facts, again);
     facts_unref(again);
     facts_unref(facts);
-    assert_int_equal(report_stored(STR("{\"node_id\":5}"), &again, &why), ERR_BAD_FIELD);
-    assert_int_equal(report_stored(STR("not json"), &again, &why), ERR_BAD_JSON);
+    assert_int_equal(report_stored(STR("{\"node_id\":5}"), NULL, &again, &why), ERR_BAD_FIELD);
+    assert_int_equal(report_stored(STR("not json"), NULL, &again, &why), ERR_BAD_JSON);
 }
 
 static void a_heartbeat_keeps_what_it_leaves_out(void **state)
@@ -398,10 +398,53 @@ static void a_connection_speaks_for_its_node_only(void **state)
     struct problem why = {0};
 
     json_parse(STR("{\"node_id\":\"other\"}"), &own->arena, &root, NULL);
-    assert_int_equal(report_read(root, STR("mine"), &own->arena, &report, &why), ERR_FORBIDDEN);
+    assert_int_equal(report_read(root, STR("mine"), NULL, &own->arena, &report, &why),
+                     ERR_FORBIDDEN);
     json_parse(STR("{}"), &own->arena, &root, NULL);
-    assert_int_equal(report_read(root, STR("mine"), &own->arena, &report, &why), ERR_OK);
+    assert_int_equal(report_read(root, STR("mine"), NULL, &own->arena, &report, &why), ERR_OK);
     assert_str(report.node_id, "mine");
+}
+
+/* What a rule fixes stands in every report as if the node had said it: it is stored once, is no
+ * news after that, and does not make a registration of a heartbeat. */
+static void what_a_rule_fixes(void **state)
+{
+    struct desk_of *own = *state;
+    struct node_rule row = {.pattern = STR("n*")};
+    const struct node_rules rules = {.rows = &row, .count = 1};
+    struct node *node = calloc(1, sizeof *node);
+    struct facts *facts, *again;
+    const struct json *lie, *beat;
+    struct report report;
+    struct problem why = {0};
+
+    json_parse(STR("{\"labels\":{\"zone\":\"eu\"},\"max_concurrent_jobs\":2}"), &own->arena,
+               &row.facts, NULL);
+    json_parse(STR("{\"node_id\":\"n1\",\"labels\":{\"zone\":\"us\"},\"role\":\"x\","
+                   "\"max_concurrent_jobs\":9}"),
+               &own->arena, &lie, NULL);
+    json_parse(STR("{\"node_id\":\"n1\"}"), &own->arena, &beat, NULL);
+    assert_int_equal(report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_true(report_registers(&report) && report_is_news(&report, node));
+    assert_int_equal(report_facts(&report, NULL, &facts, &why), ERR_OK);
+    assert_str(facts->labels, "{\"zone\":\"eu\"}");
+    assert_int_equal(facts->max_concurrent_jobs, 2);
+    assert_str(facts->role, "x");
+    report_remember(&report, node);
+    assert_int_equal(report_read(beat, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_false(report_registers(&report) || report_is_news(&report, node));
+    assert_int_equal(report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_false(report_is_news(&report, node));
+    assert_int_equal(report_read(lie, STR("n1"), NULL, &own->arena, &report, &why), ERR_OK);
+    assert_true(report_is_news(&report, node));
+    facts_unref(facts);
+    /* Also what was stored before there was a rule. */
+    assert_int_equal(report_facts(&report, NULL, &facts, &why), ERR_OK);
+    assert_int_equal(report_stored(facts->json, &rules, &again, &why), ERR_OK);
+    assert_str(again->labels, "{\"zone\":\"eu\"}");
+    facts_unref(again);
+    facts_unref(facts);
+    free(node);
 }
 
 int main(void)
@@ -419,6 +462,7 @@ int main(void)
         ROW(loads_are_shares),
         ROW(no_list_is_not_an_empty_list),
         ROW(a_connection_speaks_for_its_node_only),
+        ROW(what_a_rule_fixes),
     };
 
     return cmocka_run_group_tests_name("sched/report", tests, NULL, NULL);

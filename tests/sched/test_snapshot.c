@@ -40,7 +40,7 @@ static struct facts *facts_of(struct table *table, const char *json)
     struct problem why = {0};
 
     if (json_parse(str_of(json), &table->arena, &root, &why) ||
-        report_read(root, STR_NONE, &table->arena, &report, &why) ||
+        report_read(root, STR_NONE, NULL, &table->arena, &report, &why) ||
         report_facts(&report, NULL, &facts, &why))
         fail_msg("%s: %s", json, why.detail);
     return facts;

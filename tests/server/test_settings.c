@@ -129,6 +129,8 @@ static void the_file_may_say_more(void **state)
                                "routes:\n  talk: [hk, us]\n  dev: [us]\n"
                                "default_route: [us]\n"
                                "hosts: [berth.example]\n"
+                               "trusted_proxies: [10.0.0.0/8, \"::1\"]\n"
+                               "nodes:\n  gpu-*: {nmt_pairs: any, namespaces: [maps, ml]}\n"
                                "tokens:\n  - name: ops\n    scopes: [operate]\n    sha256: "
                                "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n",
                                &why),
@@ -141,6 +143,16 @@ static void the_file_may_say_more(void **state)
     assert_int_equal(routing->default_route.count, 1);
     assert_int_equal(source.settings.tokens.count, 1);
     assert_str(source.settings.hosts.at[0], "berth.example");
+    assert_int_equal(source.settings.proxies.count, 2);
+    assert_int_equal(source.settings.proxies.at[1].bits, 128);
+    const struct node_rules *rules = &source.settings.sched.node_rules;
+    assert_int_equal(rules->count, 1);
+    assert_str(rules->rows[0].pattern, "gpu-*");
+    assert_true(node_rules_fix(rules, STR("gpu-1"), "tts_langs")); /* with the pairs */
+    assert_false(node_rules_fix(rules, STR("gpu-1"), "labels"));
+    assert_true(rules->namespaces);
+    assert_str(json_raw(node_rules_namespaces(rules, STR("gpu-1"))), "[\"maps\",\"ml\"]");
+    assert_null(node_rules_namespaces(rules, STR("us")));
 }
 
 static void a_wrong_file_is_told_with_its_line(void **state)
@@ -157,6 +169,12 @@ static void a_wrong_file_is_told_with_its_line(void **state)
          "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n",
          "scopes"},
         {"listen: [1]\n", "listen"},
+        {"nodes:\n  gpu-1: {labels: {zone: 5}}\n", "gpu-1"},
+        {"nodes:\n  us: {namespaces: maps}\n", "namespaces must be"},
+        {"nodes:\n  us: {namespaces: []}\n", "namespaces must be"},
+        {"nodes:\n  us: {namespaces: [a/b]}\n", "namespaces must be"},
+        {"nodes:\n  gpu-1: {label: {zone: eu}}\n", "allowed_types"},
+        {"trusted_proxies: [10.0.0.0/8, 10.0.0.0/33]\n", "row 2, \"10.0.0.0/33\""},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
