@@ -276,6 +276,8 @@ static enum claim_skip own_skip(const struct claimer *claimer)
 {
     const struct tenure *tenure = claimer->config.tenure;
 
+    if (!claimer->config.config->allow_deployments)
+        return CLAIM_NOT_ALLOWED;
     if (claimer->danger)
         return CLAIM_LEVEL;
     if (tenure_admin(tenure) != TENURE_NONE)
@@ -561,7 +563,9 @@ void claimer_danger(struct claimer *claimer, bool danger)
 
 bool claimer_takes(const struct claimer *claimer)
 {
-    return claimer->config.config->claim_policy->provider && room(claimer) > 0;
+    const struct config *config = claimer->config.config;
+
+    return config->allow_deployments && config->claim_policy->provider && room(claimer) > 0;
 }
 
 void claimer_write(const struct claimer *claimer, struct jsonw *w)

@@ -53,7 +53,7 @@ struct config {
     const struct json *nmt_pairs, *capability_by_type, *labels;
     int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not told */
     int64_t max_concurrent_jobs;
-    bool allow_commands;
+    bool allow_commands, allow_deployments;
     const struct json *executors_given;
     struct executor *executors;
     size_t executor_count;

@@ -63,6 +63,7 @@ enum copy_hold {
     COPY_DRAINED,   /* the node is drained */
     COPY_UNMATCHED, /* its selector does not match this node */
     COPY_FAILING,   /* it cannot run here; a new spec is a new chance */
+    COPY_REFUSED,   /* this node runs none: allow_deployments */
 };
 void copies_hold(struct copies *copies, struct str id, enum copy_hold hold);
 /* That reason does not hold any more, for one or (at == NULL) all. */

@@ -259,9 +259,11 @@ size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw
 
 void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
 {
-    static const char *const words[] = {[COPY_DRAINED] = "the node is drained",
-                                        [COPY_UNMATCHED] = "its selector does not match this node",
-                                        [COPY_FAILING] = "it keeps failing here"};
+    static const char *const words[] = {
+        [COPY_DRAINED] = "the node is drained",
+        [COPY_UNMATCHED] = "its selector or its namespace does not match this node",
+        [COPY_FAILING] = "it keeps failing here",
+        [COPY_REFUSED] = "allow_deployments is false here"};
     struct copy *copy = copies_find(copies, id);
 
     assert(hold > COPY_KEPT && hold < COUNT_OF(words));

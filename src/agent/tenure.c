@@ -10,12 +10,14 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "model/fence.h"
+#include "model/namespace.h"
 #include "model/selector.h"
 
 enum {
     LEASE_MS = 45000, /* until a server says otherwise */
     RENEW_MS = 5000,
     RENEW_MS_MIN = 50,
+    JUDGE_MS = 100, /* until a server that knows other labels of ours is asked again */
     CALL_MS_MIN = 500,
     STATUS_PAUSE_MS = 100, /* changes that come together are told together */
     STATUS_COPIES = 1000,  /* told in one call; the server takes some more */
@@ -72,37 +74,48 @@ static struct jsonw new_body(struct tenure *tenure)
 
 /* --- what a renewal says --- */
 
-static bool matches(const struct tenure *tenure, const struct json *row, struct arena *arena)
+/* `namespaces`: those this node takes deployments of. */
+static bool matches(const struct json *labels, const struct json *namespaces,
+                    const struct json *row, struct arena *arena)
 {
     struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), arena);
 
-    return !selector.len || selector_match(selector, tenure->config->labels);
+    return (!selector.len || selector_match(selector, labels)) &&
+           namespace_in(namespaces, json_str(json_get(row, "id"), arena));
 }
 
-/* Each node judges itself. A daemon that does not match is not run; a deployment is this node's
- * until it was given up, and before that it must have stopped. */
-static void take_row(struct tenure *tenure, const struct json *row, struct arena *arena)
+/* Each node judges itself. A daemon that does not match, or is not allowed, is not run; a
+ * deployment is this node's until it was given up, and before that it must have stopped. */
+static void take_row(struct tenure *tenure, const struct json *labels,
+                     const struct json *namespaces, const struct json *row, struct arena *arena)
 {
-    bool fits = matches(tenure, row, arena);
+    struct str id = json_str(json_get(row, "id"), arena);
+    bool fits = matches(labels, namespaces, row, arena),
+         allowed = tenure->config->allow_deployments;
 
     if (json_str_is(json_get(row, "type"), "daemon")) {
-        if (fits)
+        if (fits && allowed)
             copies_want(tenure->copies, row);
         return;
     }
     copies_want(tenure->copies, row);
-    (fits ? copies_keep : copies_hold)(tenure->copies, json_str(json_get(row, "id"), arena),
-                                       COPY_UNMATCHED);
+    if (fits)
+        copies_keep(tenure->copies, id, COPY_UNMATCHED);
+    if (allowed)
+        copies_keep(tenure->copies, id, COPY_REFUSED);
+    if (!allowed || !fits)
+        copies_hold(tenure->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
 }
 
-static void take_rows(struct tenure *tenure, const struct json *rows)
+static void take_rows(struct tenure *tenure, const struct json *labels,
+                      const struct json *namespaces, const struct json *rows)
 {
     const struct json *row = json_first(rows);
     struct arena arena = {0};
 
     copies_round(tenure->copies);
     for (uint32_t i = 0; i < rows->count; i++, row = json_next(row))
-        take_row(tenure, row, &arena);
+        take_row(tenure, labels, namespaces, row, &arena);
     copies_round_over(tenure->copies);
     arena_free(&arena);
 }
@@ -138,18 +151,39 @@ static void take_deadline(struct tenure *tenure, const struct json *reply)
         tenure->drain_deadline_ms = tenure->loop->mono_ms + deadline_ms - now_ms;
 }
 
+/* Did the server judge by the labels we have? A server that does not say so leaves it to us. */
+static bool judged_by_ours(const struct tenure *tenure, const struct json *labels)
+{
+    const struct json *own = tenure->config->labels, *key = json_first(own);
+    uint32_t count = json_type(own) == JSON_OBJ ? own->count : 0;
+    struct arena arena = {0};
+    bool same = !labels || count == (json_type(labels) == JSON_OBJ ? labels->count : 0);
+
+    for (uint32_t i = 0; labels && same && i < count; i++, key = json_next(key + 1)) {
+        const struct json *value = json_get(labels, arena_cstr(&arena, json_str(key, &arena)));
+
+        same = str_eq(json_str(value, &arena), json_str(key + 1, &arena));
+    }
+    arena_free(&arena);
+    return same;
+}
+
 static void renewed(struct tenure *tenure, const struct json *reply)
 {
     const struct json *rows = json_get(reply, "deployments");
+    const struct json *fixed = json_get(reply, "fixed_labels"); /* by the server, whatever we say */
     int64_t grace_ms;
 
     assert(tenure->sent_ms > 0 && !tenure->renewing);
     take_times(tenure, reply);
     take_admin(tenure, json_get(reply, "admin"));
     take_deadline(tenure, reply);
-    if (json_type(rows) == JSON_ARR) {
+    if (json_type(rows) == JSON_ARR && !judged_by_ours(tenure, json_get(reply, "labels"))) {
+        tenure->next_ms = tenure->loop->mono_ms + JUDGE_MS; /* our labels are on their way */
+    } else if (json_type(rows) == JSON_ARR) {
         json_int(json_get(reply, "version"), &tenure->version);
-        take_rows(tenure, rows);
+        take_rows(tenure, fixed ? fixed : tenure->config->labels, json_get(reply, "namespaces"),
+                  rows);
     }
     tenure->good_until_ms = fence_stop_ms(tenure->sent_ms, tenure->lease_ms);
     grace_ms = fence_grace_ms(tenure->lease_ms);
@@ -262,8 +296,9 @@ void tenure_changed(struct tenure *tenure)
 
 static const char *const reasons[] = {
     [COPY_DRAINED] = "The node is drained.",
-    [COPY_UNMATCHED] = "Its selector does not match the node.",
+    [COPY_UNMATCHED] = "Its selector or its namespace does not match the node.",
     [COPY_FAILING] = "It keeps failing on the node.",
+    [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
 };
 
 static void on_yielded(struct query *query)

@@ -94,12 +94,12 @@ static int read_new(struct cli *cli, struct token *ret_token)
 
         if (!brings)
             return cli_misuse(
-                cli, "--scope is read, submit, node, operate or admin, not \"" STR_FMT "\"",
+                cli, "--scope is read, submit, node, deploy, operate or admin, not \"" STR_FMT "\"",
                 STR_ARG(scopes[i]));
         token.scopes |= brings;
     }
     if (!token.scopes)
-        return cli_misuse(cli, "--scope is missing: read, submit, node, operate or admin");
+        return cli_misuse(cli, "--scope is missing: read, submit, node, deploy, operate or admin");
     if (node && !str_is_id(str_of(node), NODE_ID_MAX))
         return cli_misuse(cli, "\"%s\" cannot be the id of a node", node);
     token.node_id = str_of(node);
@@ -287,7 +287,7 @@ static const struct flag create_flags[] = {
     {.name = "scope",
      .type = FLAG_LIST,
      .value = "SCOPE,...",
-     .help = "read, submit, node, operate (and read, submit), admin (everything)"},
+     .help = "read, submit, node, deploy (and read), operate (and read, submit), admin (all)"},
     {.name = "node-id",
      .type = FLAG_TEXT,
      .value = "ID",
@@ -351,8 +351,8 @@ static const struct command rows[] = {
                "configuration file says who may do what:\n"
                "\n"
                "  tokens:\n"
-               "    - {name: ops, sha256: 9f86d0..., scopes: [operate, submit, read]}\n"
-               "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us}\n"
+               "    - {name: ops, sha256: 9f86d0..., scopes: [operate, deploy], format: 2}\n"
+               "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us, format: 2}\n"
                "\n"
                "Callers have the token in BERTH_TOKEN or in the file of --token-file.",
      .examples = "berth token hash --new\n"

@@ -96,7 +96,7 @@ static const struct {
     const char *values[8];
 } flag_values[] = {
     {"output", {"table", "wide", "json", "jsonl", "name"}},
-    {"scope", {"read", "submit", "node", "operate", "admin"}},
+    {"scope", {"read", "submit", "node", "deploy", "operate", "admin"}},
     {"health", {"ready", "degraded", "draining", "offline"}},
     {"state", {"NEW", "DISPATCHED", "ACKED", "RETRYING", "DONE", "FAILED"}},
     {"for", {"ready", "drained", "offline", "gone"}},

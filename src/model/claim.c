@@ -83,6 +83,7 @@ static const char *const skip_names[CLAIM_SKIP_COUNT] = {
     [CLAIM_LEVEL] = "level",
     [CLAIM_DRAINING] = "draining",
     [CLAIM_FULL] = "full",
+    [CLAIM_NOT_ALLOWED] = "not_allowed",
 };
 
 const char *claim_skip_name(enum claim_skip skip)

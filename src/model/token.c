@@ -16,9 +16,13 @@ static const struct {
     [SCOPE_READ] = {"read", BIT(SCOPE_READ)},
     [SCOPE_SUBMIT] = {"submit", BIT(SCOPE_SUBMIT)},
     [SCOPE_NODE] = {"node", BIT(SCOPE_NODE)},
+    [SCOPE_DEPLOY] = {"deploy", BIT(SCOPE_DEPLOY) | BIT(SCOPE_READ)},
     [SCOPE_OPERATE] = {"operate", BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) | BIT(SCOPE_SUBMIT)},
     [SCOPE_ADMIN] = {"admin", BIT(SCOPE_ADMIN) | BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) |
-                                  BIT(SCOPE_SUBMIT) | BIT(SCOPE_NODE)}};
+                                  BIT(SCOPE_SUBMIT) | BIT(SCOPE_NODE) | BIT(SCOPE_DEPLOY)}};
+
+/* Of a row. In the first `operate` brought `deploy` along, and rows had no number. */
+enum { FORMAT_FIRST = 1, FORMAT_DEPLOY = 2, FORMAT_KNOWN = FORMAT_DEPLOY };
 
 const char *token_scope_name(enum token_scope scope)
 {
@@ -60,8 +64,8 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
 /* A name that is not known may be a binding that somebody relies on. */
 static bool knows_all_keys(const struct json *item)
 {
-    static const char *const keys[] = {"name",    "sha256",     "scopes",
-                                       "node_id", "created_ms", "expires_ms"};
+    static const char *const keys[] = {"name",       "sha256", "scopes", "node_id",  "created_ms",
+                                       "expires_ms", "format"};
     const struct json *key = json_first(item);
 
     for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
@@ -95,6 +99,21 @@ static bool read_time(const struct json *value, int64_t *ret_ms)
     return json_is_null(value) || (json_int(value, ret_ms) && *ret_ms > 0);
 }
 
+static bool read_format(const struct json *value, struct token *token)
+{
+    int64_t format = FORMAT_FIRST;
+
+    if (!json_is_null(value) &&
+        (!json_int(value, &format) || format < FORMAT_FIRST || format > FORMAT_KNOWN))
+        return false;
+    if (format < FORMAT_DEPLOY && (token->scopes & BIT(SCOPE_OPERATE)) &&
+        !(token->scopes & BIT(SCOPE_DEPLOY))) {
+        token->scopes |= scopes[SCOPE_DEPLOY].brings;
+        token->old_operate = true;
+    }
+    return true;
+}
+
 static enum err read_token(const struct json *item, struct arena *arena, struct token *token,
                            struct problem *why)
 {
@@ -110,10 +129,12 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
     if (!read_digest(json_str(json_get(item, "sha256"), arena), token->digest))
         return bad(why, "sha256 must be 64 lower-case hex digits (printf %s TOKEN | sha256sum).");
     if (!read_scopes(json_get(item, "scopes"), arena, &token->scopes))
-        return bad(why, "scopes must list read, submit, node, operate or admin.");
+        return bad(why, "scopes must list read, submit, node, deploy, operate or admin.");
     if (!knows_all_keys(item))
-        return bad(why, "each has name, sha256, scopes, node_id, created_ms and expires_ms, and "
-                        "nothing else.");
+        return bad(why, "each has name, sha256, scopes, node_id, created_ms, expires_ms "
+                        "and format, and nothing else.");
+    if (!read_format(json_get(item, "format"), token))
+        return bad(why, "format must be 1 or 2.");
     if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
         !read_time(json_get(item, "expires_ms"), &token->expires_ms))
         return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
@@ -198,6 +219,8 @@ void token_members(struct jsonw *w, const struct token *token, bool whole)
         jsonw_kint(w, "expires_ms", token->expires_ms);
     else if (!whole)
         jsonw_knull(w, "expires_ms");
+    if (whole)
+        jsonw_kint(w, "format", FORMAT_KNOWN);
 }
 
 void tokens_write(const struct tokens *tokens, struct buf *out)

@@ -12,6 +12,7 @@ enum token_scope {
     SCOPE_READ,
     SCOPE_SUBMIT,
     SCOPE_NODE,
+    SCOPE_DEPLOY,
     SCOPE_OPERATE,
     SCOPE_ADMIN,
     SCOPE_COUNT
@@ -27,10 +28,11 @@ enum {
 struct token {
     struct str name;
     char digest[TOKEN_DIGEST_HEX + 1];
-    unsigned scopes;    /* bit per scope, with those it brings along */
-    struct str node_id; /* at == NULL: not bound to one */
-    int64_t created_ms; /* 0: not known */
-    int64_t expires_ms; /* 0: never */
+    unsigned scopes;      /* bit per scope, with those it brings along */
+    bool old_operate;     /* its row is older than `deploy`, which `operate` brought along then */
+    struct str node_id;   /* at == NULL: not bound to one */
+    int64_t created_ms;   /* 0: not known */
+    int64_t expires_ms;   /* 0: never */
 };
 
 struct tokens {

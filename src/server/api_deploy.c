@@ -22,6 +22,12 @@ static struct str etag_of(struct call *call, const struct deploys_row *row)
     return arena_fmt(call->arena, "\"%lld\"", (long long)row->version);
 }
 
+/* Passwords that stand in the environment of a deployment are for those who may write it. */
+static bool sees_secrets(const struct call *call)
+{
+    return !call->token || call->token->scopes & 1u << SCOPE_DEPLOY;
+}
+
 static void answer_row(struct deploy_call *own)
 {
     struct deploys_op *op = &own->op;
@@ -31,7 +37,7 @@ static void answer_row(struct deploy_call *own)
     bool created = op->verb == DEPLOYS_PUT && op->u.put.created;
 
     assert(op->found);
-    deploy_row_write(&w, &op->row, op, own->call->arena);
+    deploy_row_write(&w, &op->row, op, sees_secrets(own->call), own->call->arena);
     struct http_reply reply = {
         .status = created ? 201 : 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
     call_reply(own->call, &reply);
@@ -55,8 +61,11 @@ static void answer_list(struct deploy_call *own)
     jsonw_obj(&w);
     jsonw_key(&w, "deployments");
     jsonw_arr(&w);
-    for (size_t i = 0; i < op->u.list.count; i++)
-        deploy_row_write(&w, &op->u.list.items[i], NULL, own->call->arena);
+    for (size_t i = 0; i < op->u.list.count; i++) {
+        struct deploys_row *row = &op->u.list.items[i];
+
+        deploy_row_write(&w, row, NULL, sees_secrets(own->call), own->call->arena);
+    }
     jsonw_end_arr(&w);
     assert(!op->u.list.more || op->u.list.count > 0);
     jsonw_kstr(&w, "next_cursor",

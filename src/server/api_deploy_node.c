@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "model/selector.h"
 #include "server/api.h"
 #include "server/deploy.h"
 
@@ -48,6 +49,30 @@ static enum node_admin admin_of(const struct call *call, struct str node_id)
     return known ? (enum node_admin)atomic_load(&known->node->admin) : NODE_ADMIN_NONE;
 }
 
+/* Is the node one of those that take work of this deployment's namespace? */
+static bool is_admitted(const struct call *call, struct str node_id, struct str id)
+{
+    return namespace_in(
+        node_rules_namespaces(&call->worker->sched->sched->config.node_rules, node_id), id);
+}
+
+/* As it registered them; at == NULL: we know no such node. */
+static struct str labels_of(const struct call *call, struct str node_id)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
+
+    return known ? known->facts->labels : STR_NONE;
+}
+
+/* The same, parsed and the call's own: the node may register others meanwhile. NULL: none. */
+static const struct json *label_values(struct call *call, struct str node_id)
+{
+    struct str text = arena_str(call->arena, labels_of(call, node_id));
+    const struct json *labels;
+
+    return text.len && !json_parse(text, call->arena, &labels, NULL) ? labels : NULL;
+}
+
 static void assignment_write(struct jsonw *w, const struct deploys_row *row, struct arena *arena)
 {
     jsonw_kstr(w, "id", row->spec.id);
@@ -57,7 +82,7 @@ static void assignment_write(struct jsonw *w, const struct deploys_row *row, str
     jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
     jsonw_key(w, "spec");
     jsonw_obj(w);
-    deploy_body_write(w, &row->spec, arena);
+    deploy_body_write(w, &row->spec, true, arena);
     jsonw_end_obj(w);
 }
 
@@ -80,6 +105,8 @@ static const char *sentence_of(const char *reason)
         {"no_lease", "Your own lease has run out: renew it first."},
         {"mass_loss", "More than half of all nodes are gone: an operator must approve."},
         {"draining", "You are cordoned or draining."},
+        {"selector", "Its selector does not match your labels."},
+        {"namespace", "You are kept for other namespaces."},
         {"was_daemon", "It was a daemon, and nodes may still run it as one."},
         {"other_instance", "Another agent with this node_id has the lease of the node."},
     };
@@ -108,6 +135,34 @@ static void refuse(struct deploy_call *own, const char *reason)
     call_problem_end(own->call, &buf, &w, &why);
 }
 
+/* What it must run. Of daemons only those that its labels match: what stands in the others, like
+ * passwords in their environment, is not for it to read. It is told by which labels it was judged:
+ * it may just have changed them, or they are not its to choose. */
+static void assignments_write(struct jsonw *w, const struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    const struct json *labels = label_values(own->call, op->node);
+    const struct node_rules *rules = &own->call->worker->sched->sched->config.node_rules;
+    const struct json *namespaces = node_rules_namespaces(rules, op->node);
+    bool fixed = node_rules_fix(rules, op->node, "labels");
+
+    jsonw_kraw(w, fixed ? "fixed_labels" : "labels", labels ? json_raw(labels) : STR("{}"));
+    jsonw_kraw(w, "namespaces", namespaces ? json_raw(namespaces) : STR("null"));
+    jsonw_key(w, "deployments");
+    jsonw_arr(w);
+    for (size_t i = 0; i < op->u.renew.count; i++) {
+        const struct deploys_row *row = &op->u.renew.items[i];
+
+        if (row->spec.type == DEPLOY_DAEMON && (!selector_match(row->spec.selector, labels) ||
+                                                !is_admitted(own->call, op->node, row->spec.id)))
+            continue;
+        jsonw_obj(w);
+        assignment_write(w, row, own->call->arena);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
 static void answer_renew(struct deploy_call *own)
 {
     static const char *const words[] = {[NODE_ADMIN_NONE] = "none",
@@ -134,16 +189,8 @@ static void answer_renew(struct deploy_call *own)
     jsonw_kstr(&w, "admin", str_of(words[admin_of(own->call, op->node)]));
     kms(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms);
     jsonw_kbool(&w, "unchanged", op->u.renew.unchanged);
-    if (!op->u.renew.unchanged) {
-        jsonw_key(&w, "deployments");
-        jsonw_arr(&w);
-        for (size_t i = 0; i < op->u.renew.count; i++) {
-            jsonw_obj(&w);
-            assignment_write(&w, &op->u.renew.items[i], own->call->arena);
-            jsonw_end_obj(&w);
-        }
-        jsonw_end_arr(&w);
-    }
+    if (!op->u.renew.unchanged)
+        assignments_write(&w, own);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
     buf_free(&buf);
@@ -292,7 +339,7 @@ static bool read_claim(struct deploy_call *own)
     if (!read_instance(call, &op->instance))
         return false;
     op->id = json_str(json_get(call->body, "id"), call->arena);
-    if (!str_is_id(op->id, DEPLOY_ID_MAX)) {
+    if (!str_is_name(op->id, DEPLOY_ID_MAX)) {
         call_error(call, ERR_BAD_FIELD, "id", "id is required: a deployment.");
         return false;
     }
@@ -318,11 +365,17 @@ void api_deploy_claim(struct call *call)
         refuse(own, "draining");
         return;
     }
+    if (!is_admitted(call, op->node, op->id)) {
+        metric_add_label(METRIC_CLAIMS, "namespace", 1);
+        refuse(own, "namespace");
+        return;
+    }
     const struct snap_node *owner =
         snapshot_node(call->worker->sched->snapshot, op->u.claim.observed);
     op->u.claim.owner_online = owner && atomic_load(&owner->node->link);
     op->u.claim.lease_ms = settings->deploy_lease_ms;
     op->u.claim.seed = settings->claim_mode == DEPLOY_SEED;
+    op->u.claim.labels = label_values(call, op->node);
     deploy_send(own);
 }
 
@@ -433,7 +486,7 @@ struct copy_fields {
 #define AT(member) offsetof(struct copy_fields, member)
 static const struct field copy_fields[] = {
     {.name = "id",
-     .type = FIELD_ID,
+     .type = FIELD_NAME,
      .offset = AT(id),
      .max = DEPLOY_ID_MAX,
      .flags = FIELD_REQUIRED},

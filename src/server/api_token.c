@@ -107,6 +107,7 @@ static enum err read_new(struct token_call *own, struct problem *why)
     node = json_get(call->body, "node_id");
     if (!json_is_null(node))
         jsonw_kraw(&w, "node_id", json_raw(node));
+    jsonw_kint(&w, "format", 2); /* it says all it may do */
     jsonw_end_obj(&w);
     jsonw_end_arr(&w);
     struct str text = arena_str(call->arena, buf_view(&line));

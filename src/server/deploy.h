@@ -31,10 +31,12 @@ void deploy_send(struct deploy_call *own); /* answers by itself when it cannot *
 /* The body of a PUT. */
 enum err deploy_body_read(const struct json *body, struct str id, struct arena *arena,
                           struct deploys_spec *ret_spec, struct problem *why);
-/* What was PUT, as members of an open object. */
-void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, struct arena *arena);
+/* What was PUT, as members of an open object. Without `secrets` the values of env are null, which
+ * no PUT takes: what was shown so cannot come back by mistake. */
+void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
+                       struct arena *arena);
 /* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
 void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
-                      struct arena *arena);
+                      bool secrets, struct arena *arena);
 
 #endif

@@ -134,7 +134,27 @@ static void command_write(struct jsonw *w, struct str command, const struct json
         jsonw_end_arr(w);
 }
 
-void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, struct arena *arena)
+/* Its names alone. */
+static void env_names_write(struct jsonw *w, struct str text, struct arena *arena)
+{
+    const struct json *env, *key;
+
+    if (json_parse(text, arena, &env, NULL) || json_type(env) != JSON_OBJ) {
+        jsonw_knull(w, "env");
+        return;
+    }
+    jsonw_key(w, "env");
+    jsonw_obj(w);
+    key = json_first(env);
+    for (uint32_t i = 0; i < env->count; i++, key = json_next(key + 1)) {
+        jsonw_key_str(w, json_str(key, arena));
+        jsonw_raw(w, STR("null"));
+    }
+    jsonw_end_obj(w);
+}
+
+void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
+                       struct arena *arena)
 {
     const struct json *options = NULL;
     const struct json *key;
@@ -145,7 +165,10 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, struct 
     jsonw_kstr(w, "package_version", spec->package_version);
     command_write(w, spec->command, options);
     kjson(w, "args", spec->args, arena);
-    kjson(w, "env", spec->env, arena);
+    if (secrets)
+        kjson(w, "env", spec->env, arena);
+    else
+        env_names_write(w, spec->env, arena);
     jsonw_kstr(w, "selector", spec->selector);
     key = json_first(options);
     for (uint32_t i = 0; options && i < options->count; i++, key = json_next(key + 1)) {
@@ -187,12 +210,12 @@ static void failure_write(struct jsonw *w, const struct deploys_failure *failure
 }
 
 void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
-                      struct arena *arena)
+                      bool secrets, struct arena *arena)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "id", row->spec.id);
     jsonw_kstr(w, "type", str_of(deploy_type_name(row->spec.type)));
-    deploy_body_write(w, &row->spec, arena);
+    deploy_body_write(w, &row->spec, secrets, arena);
     jsonw_kbool(w, "enabled", row->spec.enabled);
     jsonw_kstr(w, "address", row->address);
     jsonw_kint(w, "generation", row->generation);

@@ -100,6 +100,7 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
                           "--max-concurrent-jobs",
                           "4",
                           "--allow-commands",
+                          "--allow-deployments",
                           "--stop-runs",
                           "--sleeps-with-server",
                           NULL,

@@ -66,7 +66,8 @@ enum err guard_still(const struct call *call, struct problem *why)
 
 bool guard_audited(const struct route *route)
 {
-    return (route->scope == SCOPE_OPERATE || route->scope == SCOPE_ADMIN) &&
+    return (route->scope == SCOPE_DEPLOY || route->scope == SCOPE_OPERATE ||
+            route->scope == SCOPE_ADMIN) &&
            route->method != HTTP_M_GET;
 }
 

@@ -46,8 +46,9 @@ static const char *const methods[] = {[HTTP_M_GET] = "get",
                                       [HTTP_M_DELETE] = "delete"};
 
 static const char *const scopes[SCOPE_COUNT] = {
-    [SCOPE_NONE] = "none", [SCOPE_READ] = "read",       [SCOPE_SUBMIT] = "submit",
-    [SCOPE_NODE] = "node", [SCOPE_OPERATE] = "operate", [SCOPE_ADMIN] = "admin"};
+    [SCOPE_NONE] = "none",  [SCOPE_READ] = "read",     [SCOPE_SUBMIT] = "submit",
+    [SCOPE_NODE] = "node",  [SCOPE_DEPLOY] = "deploy", [SCOPE_OPERATE] = "operate",
+    [SCOPE_ADMIN] = "admin"};
 
 static int query_index(struct str name)
 {

@@ -86,6 +86,24 @@ enum err warden_check(const struct server *server, const struct settings *settin
     return listen_check(settings, auth->tokens.count > 0, why);
 }
 
+/* Rows that are older than the scope `deploy` say less than their tokens may do. */
+static void tell_old_operate(const struct auth *auth)
+{
+    struct buf names = {0};
+    size_t count = 0;
+
+    for (size_t i = 0; i < auth->tokens.count; i++)
+        if (auth->tokens.at[i].old_operate && count++ < NAMED_MAX)
+            buf_fmt(&names, "%s" STR_FMT, names.len ? ", " : "", STR_ARG(auth->tokens.at[i].name));
+    if (count > 0)
+        log_event(LOG_WARN, "tokens.operate_deploys", KI("tokens", (int64_t)count),
+                  KS("names", buf_view(&names)),
+                  KC("reason",
+                     "their rows are from before `deploy` was a scope of its own, so that "
+                     "`operate` brings it along: say what they may do, with format: 2"));
+    buf_free(&names);
+}
+
 /* Files whose change is noticed, in the order of the stamps. */
 static void stamp_all(const struct settings *settings, struct file_stamp to[WATCHED_MAX])
 {
@@ -123,6 +141,7 @@ enum err warden_open(struct server *server, struct problem *why)
     if (err)
         return err;
     server->guarded = auth->tokens.count > 0;
+    tell_old_operate(auth);
     return ERR_OK;
 }
 
@@ -168,6 +187,7 @@ void warden_swap(struct server *server, struct auth *auth)
 
         errand_run(&handover.errand);
     }
+    tell_old_operate(auth);
     if (old != auth)
         auth_free(old);
 }

@@ -124,6 +124,7 @@ enum deploys_refusal {
     DEPLOYS_NO_LEASE,
     DEPLOYS_MASS_LOSS,
     DEPLOYS_WAS_DAEMON,     /* nodes may still run it as one */
+    DEPLOYS_SELECTOR,       /* the node's labels do not match */
     DEPLOYS_OTHER_INSTANCE, /* the node's lease is another agent's */
     DEPLOYS_REFUSAL_COUNT
 };
@@ -226,11 +227,12 @@ struct deploys_op {
             int64_t generation;
             bool owner_online; /* the server sees the owner; counts for one more lease_ms */
             int64_t lease_ms;
-            bool seed;         /* leases do not count: the seed's rules */
-            bool failed;       /* YIELD: it cannot run here; `reason` says why */
-            int64_t version;   /* YIELD: of the spec that failed */
-            struct str reason; /* YIELD; at == NULL: none */
-            bool duplicate;    /* answer */
+            bool seed;                 /* leases do not count */
+            const struct json *labels; /* CLAIM: the node's; NULL: none */
+            bool failed;               /* YIELD: it cannot run here; `reason` says why */
+            int64_t version;           /* YIELD: of the spec that failed */
+            struct str reason;         /* YIELD; at == NULL: none */
+            bool duplicate;            /* answer */
         } claim;
         struct { /* STATUS */
             struct deploys_copy *copies;

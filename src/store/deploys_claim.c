@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "model/claim.h"
+#include "model/selector.h"
 #include "store/deploys_private.h"
 
 enum {
@@ -23,6 +24,7 @@ static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
     [DEPLOYS_NO_LEASE] = "no_lease",
     [DEPLOYS_MASS_LOSS] = "mass_loss",
     [DEPLOYS_WAS_DAEMON] = "was_daemon",
+    [DEPLOYS_SELECTOR] = "selector",
     [DEPLOYS_OTHER_INSTANCE] = "other_instance",
 };
 
@@ -496,6 +498,9 @@ bool deploys_claim(struct work *work)
         op->u.claim.duplicate = true;
         return deploys_meta(work);
     }
+    if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
+        !selector_match(op->row.spec.selector, op->u.claim.labels))
+        op->refusal = DEPLOYS_SELECTOR;
     if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
         !check_mass_loss(work, &owner, &mass_loss))
         return false;

@@ -28,6 +28,7 @@ void bench_make(struct bench *bench)
                                     .restart_max_ms = 60000,
                                     .restart_stable_ms = 30000,
                                     .deployments_max = 256,
+                                    .allow_deployments = true,
                                     .install_timeout_ms = 60000};
 }
 

@@ -7,15 +7,15 @@ import ssl
 import subprocess
 
 import wsclient
-from harness import ROOT, SLOW, Client, Server, WsNode, berth, eventually
+from harness import ROOT, SLOW, Client, Listener, Node, Server, WsNode, berth, eventually
 from test_agent import Agent, AgentCase
 
 # name: (scopes, the node it is bound to)
 TOKENS = {"reader-5c1a": (["read"], None), "sender-77d0": (["submit"], None), "worker-us-91e4": (["node"], "us"),
-          "worker-any-03bb": (["node"], None), "operator-e2f6": (["operate"], None), "admin-8ab9": (["admin"], None)}
+          "worker-any-03bb": (["node"], None), "operator-e2f6": (["operate"], None), "deployer-40aa": (["deploy"], None), "admin-8ab9": (["admin"], None)}
 ADMIN = "admin-8ab9"
 # Which scope of a route each may use; an admin all.
-GRANTS = {"READ": {"reader-5c1a", "operator-e2f6"}, "SUBMIT": {"sender-77d0", "operator-e2f6"},
+GRANTS = {"READ": {"reader-5c1a", "operator-e2f6", "deployer-40aa"}, "DEPLOY": {"deployer-40aa"}, "SUBMIT": {"sender-77d0", "operator-e2f6"},
           "NODE": {"worker-us-91e4", "worker-any-03bb"}, "OPERATE": {"operator-e2f6"}, "NONE": set(TOKENS)}
 
 def digest(token):
@@ -48,17 +48,56 @@ class GuardedServer(Server):
 class AuthCase(AgentCase):
     def setUp(self):
         super().setUp()
-        tokens = [{"name": token.rsplit("-", 1)[0], "sha256": digest(token), "scopes": scopes,
+        tokens = [{"name": token.rsplit("-", 1)[0], "sha256": digest(token), "scopes": scopes, "format": 2,
                    **({"node_id": node} if node else {})} for token, (scopes, node) in TOKENS.items()]
         self.config = self.dir / "server.yaml"
         self.config.write_text(json.dumps({"tokens": tokens}))
 
-    def guarded(self, ca=None, **settings):
-        server = GuardedServer(self.dir / "data", self.dir, ca=ca, config=self.config, log_level="debug",
+    def guarded(self, ca=None, data_dir="data", **settings):
+        server = GuardedServer(self.dir / data_dir, self.dir, ca=ca, config=self.config, log_level="debug",
                                **{"login_failures_max": 0, **settings})
         server.secrets = [*TOKENS, *map(digest, TOKENS)]
         self.servers.append(server)
         return server
+
+
+class OldRows(AuthCase):
+    """`deploy` is a scope of its own; rows from before that keep what `operate` brought along, and the server says so."""
+
+    def put(self, server, token):
+        return server.call("PUT", "/v1/deployments/web", {"command": "true"}, bearer(token)).status
+
+    def test_operate_alone_deploys_nothing(self):
+        server = self.guarded()
+        self.assertEqual(self.put(server, "operator-e2f6"), 403)
+        self.assertEqual(self.put(server, "deployer-40aa"), 201)
+        self.problem(server.call("POST", "/v1/nodes/us/drain", {}, bearer("deployer-40aa")), 403, "FORBIDDEN")
+        self.assertNotIn("tokens.operate_deploys", server.log)
+
+    def test_rows_from_before(self):
+        rows = json.loads(self.config.read_text())["tokens"]
+        for row in rows:
+            row.pop("format")
+        self.config.write_text(json.dumps({"tokens": rows}))
+        server = self.guarded()
+        self.assertEqual(self.put(server, "operator-e2f6"), 201)
+        self.assertEqual(self.put(server, "reader-5c1a"), 403)
+        self.assertRegex(server.log, r"event=tokens\.operate_deploys tokens=1 names=operator ")
+
+    def test_a_file_that_is_written_again_says_it(self):
+        """Who had it keeps it, and a new one does not get it."""
+        file = self.dir / "tokens.yaml"
+        file.write_text("".join(f"- {{name: {name}, sha256: {digest(name)}, scopes: [{scope}]}}\n"
+                                for name, scope in (("old", "operate"), (ADMIN, "admin"))))
+        done = berth("token", "create", "new", "--scope", "operate", "--file", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.config.write_text(json.dumps({"tokens_file": str(file)}))
+        server = self.guarded()
+        self.assertEqual(self.put(server, "old"), 201)
+        self.assertEqual(self.put(server, done.stdout.strip()), 403)
+        self.assertNotIn("tokens.operate_deploys", server.log)
+        listed = {row["name"]: row["scopes"] for row in self.ok(server.get("/v1/tokens"))["tokens"]}
+        self.assertEqual(listed, {"old": ["deploy", "operate"], ADMIN: ["admin"], "new": ["operate"]})
 
 
 class Answers(AuthCase):

@@ -634,6 +634,39 @@ class Living(ClaimCase):
         broken.unlink()
         eventually("and tried again", lambda: "@acme/web 3.0" in self.lines("installs"), 20)
 
+    def test_a_node_that_allows_none_runs_none(self):
+        """Neither a deployment nor a daemon, whatever else is allowed; and what runs when that changes goes."""
+        server = self.serve()
+        config = self.dir / "agent-a.yaml"
+        agent = self.node(server, "a", config="allow_deployments: false\n", allow_deployments=None)
+        self.deploy(server, "web")
+        self.deploy(server, "everywhere", type="daemon")
+        self.looked_again("not_allowed")
+        self.assertEqual(self.starts(), [])
+        self.assertEqual(self.rows(server)["web"][0], "")
+        for allowed, count in (("true", 2), ("false", 0), ("true", 2)):
+            config.write_text(f"allow_deployments: {allowed}\n")
+            agent.process.send_signal(signal.SIGHUP)
+            eventually(f"{count} run", lambda: len(self.living()) == count, 60)
+            eventually("the table says so", lambda: self.rows(server)["web"][0] == ("a" if count else ""), 60)
+
+    @unittest.skipUnless(os.geteuid() == 0, "root")
+    def test_install_check_and_copy_are_not_root(self):
+        """All three of a deployment are the user that work runs as; the package is its own."""
+        server = self.serve()
+        os.chmod(self.dir, 0o711)
+        install = "[sh, -c, 'id -un > who; mkdir -m 700 inside; touch inside/file']"
+        agent = self.node(server, "a", job_user="nobody", allow_root=False, packages_kept=0, packages_unused_ms=1000,
+                          config=f"install_command: {install}\n")
+        self.deploy(server, "web", "echo copy $(id -un) $(cat who); exec sleep 100", package_name="p", package_version="1",
+                    health={"command": ["sh", "-c", "test $(id -un) = nobody && test -O who"], "interval_ms": 200, "timeout_ms": 5000})
+        eventually("it runs, and is well", lambda: b"copy nobody nobody" in server.get("/v1/deployments/web/logs").body and
+                   self.copy(server, "web").get("healthy") is not False and self.copy(server, "web")["state"] == "running", 30)
+        self.assertEqual(agent.events("copy.unhealthy"), [])
+        self.ok(server.call("DELETE", "/v1/deployments/web"))
+        eventually("the package goes with its last user", lambda: not list((agent.dir / "packages").glob("p.*")) and
+                   not list((agent.dir / "runs" / ".gone").iterdir()), 60)
+
     def copy(self, server, name, node=None):
         """What is told of a deployment's copy, or of the one on a node."""
         copies = self.ok(server.get(f"/v1/deployments/{name}"))["copies"]

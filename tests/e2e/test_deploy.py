@@ -1,6 +1,8 @@
 """Deployments as the server keeps them: the table on SQLite and on PostgreSQL, claims, leases, members. What agents make
 of it is in test_claim.py."""
 import hashlib
+import json
+import re
 import subprocess
 import threading
 
@@ -255,13 +257,7 @@ class Leases(DeployCase):
         self.ok(self.claim(server, "n1", "web"))
 
     def test_a_node_speaks_for_itself_only(self):
-        config = self.dir / "tokens.yaml"
-        tokens = {"n1": ("node", "n1"), "ops": ("operate", None), "look": ("read", None)}
-        config.write_text("tokens:\n" + "".join(
-            f"  - {{name: {name}, sha256: {hashlib.sha256(name.encode()).hexdigest()}, scopes: [{scope}]"
-            + (f", node_id: {node}" if node else "") + "}\n" for name, (scope, node) in tokens.items()))
-        server = self.start(config=str(config))
-        who = {name: {"Authorization": f"Bearer {name}"} for name in tokens}
+        server, who = self.guarded(n1=("node", "n1"), ops=("operate", None), look=("read", None))
         self.ok(server.call("PUT", f"{NODE}/web", {"command": "x"}, who["ops"]), 201)
         self.problem(server.call("PUT", f"{NODE}/web", {"command": "y"}, who["n1"]), 403, "FORBIDDEN")
         self.problem(server.call("DELETE", f"{NODE}/web", None, who["look"]), 403, "FORBIDDEN")
@@ -272,6 +268,51 @@ class Leases(DeployCase):
             self.problem(server.call("POST", f"{NODE}/{path}", body, who["n1"]), 403, "FORBIDDEN")
             self.problem(server.call("POST", f"{NODE}/{path}", body, who["ops"]), 403, "FORBIDDEN")
         self.problem(server.call("POST", "/v1/terminals/n2", {"tags": {}}, who["n1"]), 403, "FORBIDDEN")
+        self.assertEqual(server.stop(), 0)
+
+    def guarded(self, **tokens):
+        """A server with a token of each name: (scope, node). Headers by name."""
+        config = self.dir / "tokens.yaml"
+        config.write_text("tokens:\n" + "".join(
+            f"  - {{name: {name}, sha256: {hashlib.sha256(name.encode()).hexdigest()}, scopes: [{scope}]"
+            + (f", node_id: {node}" if node else "") + "}\n" for name, (scope, node) in tokens.items()))
+        return self.start(config=str(config)), {name: {"Authorization": f"Bearer {name}"} for name in tokens}
+
+    def test_a_node_gets_only_what_its_labels_match(self):
+        """Specs hold passwords: a node has those of what it runs, not of the whole cluster."""
+        server, who = self.guarded(n1=("node", "n1"), ops=("operate", None))
+        for name, kind, selector in (("d-eu", "daemon", "zone=eu"), ("d-us", "daemon", "zone=us"), ("d-all", "daemon", ""),
+                                     ("w-eu", "deployment", "zone=eu"), ("w-us", "deployment", "zone=us")):
+            self.ok(server.call("PUT", f"{NODE}/{name}", {"command": "x", "type": kind, "selector": selector, "env": {"PASS": f"of-{name}"}}, who["ops"]), 201)
+
+        def renew():
+            answer = server.post(f"{NODE}/renew", {"node_id": "n1"}, who["n1"])
+            return self.ok(answer)["labels"], [row["id"] for row in answer.json["deployments"]], answer.body.decode()
+
+        self.assertEqual(renew()[:2], ({}, ["d-all"]), "it never said what it is")
+        facts = {"node_id": "n1", "max_concurrent_jobs": 1, "allowed_types": ["dev"], "labels": {"zone": "us"}}
+        self.ok(server.post("/v1/node/register", facts, who["n1"]))
+        eventually("its labels are known", lambda: renew()[0] == {"zone": "us"})
+        _, ids, text = renew()
+        self.assertEqual(ids, ["d-all", "d-us"])
+        self.assertNotIn("of-d-eu", text)
+        claim = lambda name: server.post(f"{NODE}/claim", {"node_id": "n1", "id": name, "observed": "", "generation": 0}, who["n1"])
+        refused = claim("w-eu")
+        self.assertEqual(self.problem(refused, 409, "CONFLICT")["reason"], "selector")
+        self.assertNotIn(b"of-w-eu", refused.body)
+        self.assertEqual(self.ok(claim("w-us"))["spec"]["env"], {"PASS": "of-w-us"})
+        self.assertEqual(server.stop(), 0)
+
+    def test_who_only_reads_sees_no_values_of_the_environment(self):
+        server, who = self.guarded(ops=("operate", None), look=("read", None))
+        self.ok(server.call("PUT", f"{NODE}/web", {"command": "x", "env": {"PASS": "hush-hush", "MODE": "prod"}}, who["ops"]), 201)
+        for path in (f"{NODE}/web", NODE):
+            self.assertIn(b"hush-hush", server.call("GET", path, None, who["ops"]).body)
+            answer = server.call("GET", path, None, who["look"])
+            self.assertNotIn(b"hush-hush", answer.body)
+            row = self.ok(answer) if path != NODE else self.ok(answer)["deployments"][0]
+            self.assertEqual(row["env"], {"PASS": None, "MODE": None})
+        self.problem(server.call("PUT", f"{NODE}/web", {"command": "x", "env": row["env"]}, who["ops"]), 400, "BAD_FIELD")
         self.assertEqual(server.stop(), 0)
 
     def test_over_the_socket(self):

@@ -139,10 +139,11 @@ class Calls:
 
     def deployment_logs(self):
         """Asked of the node that has it."""
-        node = WsNode(self.server, "keeper")
+        node = WsNode(self.server, "keeper", labels={"zone": "us"})
         node.ask("call", path="/v1/deployments/renew")
         row = node.ask("call", path="/v1/deployments/view")["body"]["rows"][-1]
-        node.ask("call", path="/v1/deployments/claim", body={"id": "web", "generation": row["generation"]})
+        eventually("its labels are known", lambda: node.ask("call", path="/v1/deployments/claim", body={
+            "id": "web", "generation": row["generation"]})["ok"])
 
         def answer():
             asked = node.expect("rpc", method="Deployment/Logs")

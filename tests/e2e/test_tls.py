@@ -172,8 +172,8 @@ class Changing(TlsCase):
         shutil.copy(self.dir / "fresh.key", self.dir / "server.key")
         shutil.copy(self.dir / "fresh.pem", self.dir / "server.pem")
         eventually("the certificate is in force", lambda: "event=tls.reloaded" in server.log)
-        left = [{"name": name, "sha256": digest(name), "scopes": scopes}
-                for name, (scopes, _) in TOKENS.items() if name != "worker-us-91e4"]
+        left = [{"name": token.rsplit("-", 1)[0], "sha256": digest(token), "scopes": scopes, "format": 2}
+                for token, (scopes, _) in TOKENS.items() if token != "worker-us-91e4"]
         self.config.write_text(json.dumps({"tokens": left}))
         server.ca = self.dir / "other.pem"
         server.process.send_signal(signal.SIGHUP)

@@ -98,6 +98,7 @@ export class Rig {
       host_root: machine(this.dir, id, on),
       slots_fixed: 4,
       allow_commands: true,
+      allow_deployments: true,
       gpu_command: "",
       monitor_interval_ms: 200,
       ...settings,

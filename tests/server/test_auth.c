@@ -94,17 +94,17 @@ static void what_a_scope_may_do(void **state)
 {
     static const struct {
         const char *scope;
-        const char *may; /* read submit node operate admin */
-    } rows[] = {{"read", "r----"},
-                {"submit", "-s---"},
-                {"node", "--n--"},
-                {"operate", "rs-o-"},
-                {"admin", "rsnoa"}};
+        int format;
+        const char *may; /* read submit node deploy operate admin */
+    } rows[] = {{"read", 2, "r-----"},   {"submit", 2, "-s----"},  {"node", 2, "--n---"},
+                {"deploy", 2, "r--d--"}, {"operate", 2, "rs--o-"}, {"admin", 2, "rsndoa"},
+                {"operate", 1, "rs-do-"}}; /* it brought `deploy` along then */
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct auth auth;
         struct problem why;
-        struct str json = arena_fmt(*state, TOKEN("\"scopes\":[\"%s\"]"), rows[i].scope);
+        struct str json = arena_fmt(*state, TOKEN("\"scopes\":[\"%s\"],\"format\":%d"),
+                                    rows[i].scope, rows[i].format);
 
         assert_int_equal(read_tokens(*state, json.at, &auth, &why), ERR_OK);
         for (int s = SCOPE_READ; s < SCOPE_COUNT; s++) {

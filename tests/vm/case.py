@@ -29,6 +29,7 @@ class Case(unittest.TestCase):
 # How busy the processor is says nothing where instructions are emulated, and how long something takes neither: leases are so long
 # that nothing is lost because this machine was slow. `slots_fixed` because the room for jobs is not what is tried.
 AGENT = """allow_commands: true
+allow_deployments: true
 slots_fixed: 32
 resources: {load_warning_pct: 1000, load_danger_pct: 1001, load_critical_pct: 1002}
 """
