@@ -27,6 +27,7 @@
         "The preferred node cannot do this work")                                                  \
     ROW(ERR_UPGRADE, "UPGRADE_REQUIRED", 426, 2, "The route speaks WebSocket")                     \
     ROW(ERR_QUEUE_FULL, "QUEUE_FULL", 429, 5, "The queue is full")                                 \
+    ROW(ERR_QUOTA, "QUOTA_EXCEEDED", 429, 5, "The token has used up its quota")                    \
     ROW(ERR_RATE_LIMIT, "RATE_LIMITED", 429, 5, "Too many requests")                               \
     ROW(ERR_HEADERS, "HEADERS_TOO_LARGE", 431, 2, "The headers are too large")                     \
     ROW(ERR_INTERNAL, "INTERNAL", 500, 1, "Something is broken in the server")                     \
@@ -46,6 +47,10 @@
         "The store did not answer: it may have happened or not")                                   \
     ROW(ERR_HTTP_VERSION, "HTTP_VERSION_NOT_SUPPORTED", 505, 2, "Only HTTP/1.x is spoken")         \
     /* Inside the program; a client never sees these names. */                                     \
+    ROW(ERR_QUEUES_FULL, "QUEUE_FULL", 429, 5, "All queues together are full")                     \
+    ROW(ERR_QUOTA_WAITING, "QUOTA_EXCEEDED", 429, 5, "Too many jobs of the token wait")            \
+    ROW(ERR_QUOTA_BYTES, "QUOTA_EXCEEDED", 429, 5,                                                 \
+        "The jobs of the token that wait are too large")                                           \
     ROW(ERR_TOO_LATE, "SCHEDULER_DEPENDENCY_DOWN", 503, 5, "The call reached the store too late")  \
     ROW(ERR_MEMORY, "INTERNAL", 500, 1, "Out of memory")                                           \
     ROW(ERR_IO, "INTERNAL", 500, 1, "An I/O call failed")                                          \

@@ -81,7 +81,8 @@ static int cmd_token_hash(struct cli *cli)
 static int read_new(struct cli *cli, struct token *ret_token)
 {
     struct token token = {.name = str_of(cli->args[0]), .created_ms = clock_wall_ms()};
-    const char *node = cli_text(cli, "node-id");
+    const char *node = cli_text(cli, "node-id"), *quota = cli_text(cli, "quota");
+    struct problem why;
     struct str *scopes;
     size_t count = cli_list(cli, "scope", &scopes);
 
@@ -103,6 +104,9 @@ static int read_new(struct cli *cli, struct token *ret_token)
     if (node && !str_is_id(str_of(node), NODE_ID_MAX))
         return cli_misuse(cli, "\"%s\" cannot be the id of a node", node);
     token.node_id = str_of(node);
+    if (quota && quota_parse(str_of(quota), &token.quota, &why))
+        return cli_misuse(cli, "--quota is like rate=10/s,waiting=1000,bytes=64MiB, not \"%s\"",
+                          quota);
     if (cli_given(cli, "expires"))
         token.expires_ms = token.created_ms + cli_num(cli, "expires", 0);
     *ret_token = token;
@@ -260,6 +264,7 @@ static const struct list_column token_columns[] = {
     {.title = "NAME", .member = "name"},
     {.title = "SCOPES", .member = "scopes"},
     {.title = "NODE", .member = "node_id"},
+    {.title = "QUOTA", .member = "quota"},
     {.title = ">AGE", .member = "created_ms", .put = list_put_age},
     {.title = ">EXPIRES IN", .member = "expires_ms", .put = list_put_until},
     {.title = "EXPIRED", .member = "expired"},
@@ -298,6 +303,11 @@ static const struct flag create_flags[] = {
      .min = 1,
      .max = INT64_C(3153600000000),
      .help = "good for so long, like 90d (default: until it is revoked)"},
+    {.name = "quota",
+     .type = FLAG_TEXT,
+     .value = "QUOTA",
+     .help = "rate=10/s,waiting=1000,bytes=64MiB, or some of it: how fast it may submit jobs, how "
+             "many may wait, how large those are together"},
     {.name = "file",
      .type = FLAG_TEXT,
      .value = "FILE",

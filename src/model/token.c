@@ -65,7 +65,7 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
 static bool knows_all_keys(const struct json *item)
 {
     static const char *const keys[] = {"name",       "sha256", "scopes", "node_id",  "created_ms",
-                                       "expires_ms", "format"};
+                                       "expires_ms", "quota",  "format"};
     const struct json *key = json_first(item);
 
     for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
@@ -92,6 +92,18 @@ static bool read_digest(struct str text, char out[TOKEN_DIGEST_HEX + 1])
     }
     out[TOKEN_DIGEST_HEX] = 0;
     return true;
+}
+
+static enum err read_quota(const struct json *value, struct arena *arena, struct quota *ret_quota,
+                           struct problem *why)
+{
+    struct problem what = {.detail = "quota must be a text."};
+
+    if (json_is_null(value))
+        return ERR_OK;
+    if (json_type(value) == JSON_STR && !quota_parse(json_str(value, arena), ret_quota, &what))
+        return ERR_OK;
+    return bad(why, what.detail);
 }
 
 static bool read_time(const struct json *value, int64_t *ret_ms)
@@ -131,13 +143,15 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
     if (!read_scopes(json_get(item, "scopes"), arena, &token->scopes))
         return bad(why, "scopes must list read, submit, node, deploy, operate or admin.");
     if (!knows_all_keys(item))
-        return bad(why, "each has name, sha256, scopes, node_id, created_ms, expires_ms "
-                        "and format, and nothing else.");
+        return bad(why, "each has name, sha256, scopes, node_id, created_ms, expires_ms, "
+                        "quota and format, and nothing else.");
     if (!read_format(json_get(item, "format"), token))
         return bad(why, "format must be 1 or 2.");
     if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
         !read_time(json_get(item, "expires_ms"), &token->expires_ms))
         return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
+    if (read_quota(json_get(item, "quota"), arena, &token->quota, why))
+        return ERR_BAD_CONFIG;
     if (json_is_null(node))
         return ERR_OK;
     /* Taken for no binding, anything else would speak for every node. */
@@ -205,6 +219,8 @@ static void write_scopes(struct jsonw *w, unsigned have)
 
 void token_members(struct jsonw *w, const struct token *token, bool whole)
 {
+    char quota[QUOTA_TEXT_MAX + 1];
+
     jsonw_kstr(w, "name", token->name);
     if (whole)
         jsonw_kstr(w, "sha256", str_of(token->digest));
@@ -219,6 +235,11 @@ void token_members(struct jsonw *w, const struct token *token, bool whole)
         jsonw_kint(w, "expires_ms", token->expires_ms);
     else if (!whole)
         jsonw_knull(w, "expires_ms");
+    quota_text(&token->quota, quota);
+    if (quota[0])
+        jsonw_kstr(w, "quota", str_of(quota));
+    else if (!whole)
+        jsonw_knull(w, "quota");
     if (whole)
         jsonw_kint(w, "format", FORMAT_KNOWN);
 }

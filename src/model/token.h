@@ -4,6 +4,8 @@
 #define MODEL_TOKEN_H
 
 #include "base/json.h"
+#include "model/quota.h"
+
 
 /* What a route needs, and what a token has. */
 enum token_scope {
@@ -33,6 +35,7 @@ struct token {
     struct str node_id;   /* at == NULL: not bound to one */
     int64_t created_ms;   /* 0: not known */
     int64_t expires_ms;   /* 0: never */
+    struct quota quota;
 };
 
 struct tokens {

@@ -1019,6 +1019,7 @@ static void wait_in_lane(struct waiting *waiting)
     int64_t left_ms = waiting->give_up_ms - sched_awake_ms(loop_of(waiting->queue));
 
     call->op.u.wait.wait_ms = left_ms > 0 ? left_ms : 0;
+    call->op.u.wait.bounds.account = spec_account(&waiting->spec);
     sched_send(loop_of(waiting->queue), &call->op);
 }
 
@@ -1412,6 +1413,9 @@ static void leave_to_others(struct queue *queue, const struct store_record *reco
                                     .arena = &setting->arena};
     setting->op.u.wait.lane = head->id;
     setting->op.u.wait.wait_ms = left_ms > 0 ? left_ms : 0;
+    setting->op.u.wait.bounds.account =
+        (struct store_account){.name = json_str(json_get(spec, "submitted_by"), &setting->arena),
+                               .bytes = (int64_t)record->spec.len};
     sched_send(loop_of(queue), &setting->op);
 }
 

@@ -224,6 +224,7 @@ static void put_again(struct entry *entry, int64_t now_ms)
     op->u.put.lane = spec_lane(&spec);
     op->u.put.priority = (int)spec.priority;
     op->u.put.wait_ms = entry->until_ms - now_ms;
+    op->u.put.bounds.account = spec_account(&spec);
     sched_send(sched_keeper_loop(replay->sched), op);
 }
 

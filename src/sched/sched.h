@@ -26,7 +26,8 @@ struct sched_config {
     struct lease_terms leases; /* how long a running job is its node's after each renewal */
     int64_t stop_grace_ms;
     int64_t store_timeout_ms;
-    int64_t queue_max; /* jobs that wait in one lane, see spec_lane() */
+    int64_t queue_max;       /* jobs that wait in one lane, see spec_lane() */
+    int64_t queue_total_max; /* in all lanes */
     int64_t nodes_max;
     int64_t latency_target_ms; /* of health_score */
     struct str policy;

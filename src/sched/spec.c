@@ -78,6 +78,7 @@ static const struct field fields[] = {
      .offset = SPEC_AT(traceparent),
      .max = TRACE_PARENT_LEN},
     {.name = "retried_from", .type = FIELD_ID, .offset = SPEC_AT(retried_from), .max = JOB_ID_TEXT},
+    {.name = "submitted_by", .type = FIELD_STR, .offset = SPEC_AT(submitted_by), .max = TEXT_MAX},
 };
 
 static const struct schema spec_schema = {
@@ -123,6 +124,8 @@ static void write_spec(struct spec *spec, struct arena *arena)
         jsonw_kstr(&w, "callback_url", spec->callback_url);
     if (spec->retried_from.at)
         jsonw_kstr(&w, "retried_from", spec->retried_from);
+    if (spec->submitted_by.at)
+        jsonw_kstr(&w, "submitted_by", spec->submitted_by);
     jsonw_end_obj(&w);
     assert(w.depth == 0 && spec->type.at);
     spec->json = arena_str(arena, buf_view(&buf));
@@ -165,8 +168,8 @@ static enum err bad_lang(struct problem *why, const char *name)
                        "%s must be a language code like \"en\" or \"zh-tw\".", name);
 }
 
-enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec *ret_spec,
-                       struct problem *why)
+enum err spec_read_f2f(const struct json *body, const struct spec_author *author,
+                       struct arena *arena, struct spec *ret_spec, struct problem *why)
 {
     struct spec spec = {.f2f = true, .priority = SPEC_PRIORITY_F2F, .max_attempts = FIELD_OFF};
     enum err err = read_fields(body, arena, &spec, why);
@@ -183,6 +186,7 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
         return bad_lang(why, "tgt_lang");
     spec.type = STR("f2f");
     spec.retried_from = STR_NONE; /* only spec_again() says so */
+    spec.submitted_by = author->name;
     assert(spec.src.len && spec.tgt.len);
     spec.queue_ms = 0; /* face to face is refused at once when all are full */
     write_spec(&spec, arena);
@@ -190,8 +194,8 @@ enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec
     return ERR_OK;
 }
 
-enum err spec_read_task(const struct json *body, struct arena *arena, struct spec *ret_spec,
-                        struct problem *why)
+enum err spec_read_task(const struct json *body, const struct spec_author *author,
+                        struct arena *arena, struct spec *ret_spec, struct problem *why)
 {
     struct spec spec = {.priority = SPEC_PRIORITY_TASK, .max_attempts = FIELD_OFF};
     enum err err = read_fields(body, arena, &spec, why);
@@ -204,6 +208,7 @@ enum err spec_read_task(const struct json *body, struct arena *arena, struct spe
         return problem_set(why, ERR_BAD_FIELD, "type",
                            "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
     spec.retried_from = STR_NONE;
+    spec.submitted_by = author->name;
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
@@ -264,8 +269,8 @@ static struct str without_callback(const struct spec *spec, struct arena *arena)
     return shown.json;
 }
 
-enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
-                    struct spec *ret_spec, struct problem *why)
+enum err spec_again(struct str json, uint64_t retried_from, struct str submitted_by,
+                    struct arena *arena, struct spec *ret_spec, struct problem *why)
 {
     char id[JOB_ID_TEXT + 1];
     enum err err = spec_stored(json, arena, ret_spec, why);
@@ -274,8 +279,14 @@ enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
         return err;
     job_id_text(retried_from, id);
     ret_spec->retried_from = arena_str(arena, str_of(id));
+    ret_spec->submitted_by = submitted_by;
     write_spec(ret_spec, arena);
     return ERR_OK;
+}
+
+struct store_account spec_account(const struct spec *spec)
+{
+    return (struct store_account){.name = spec->submitted_by, .bytes = (int64_t)spec->json.len};
 }
 
 uint64_t spec_lane(const struct spec *spec)

@@ -3,6 +3,7 @@
 #define SCHED_SPEC_H
 
 #include "base/schema.h"
+#include "model/namespace.h"
 #include "store/store.h"
 
 struct spec_options {
@@ -27,15 +28,25 @@ struct spec {
     struct str callback_url;
     struct str traceparent; /* of the request, see model/trace.h; at == NULL: none */
     struct str retried_from;
-    struct str json; /* as the store keeps it */
+    struct str submitted_by; /* the name of a token; at == NULL: there are none */
+    struct str json;         /* as the store keeps it */
 };
 
 enum { SPEC_PRIORITY_F2F = 7, SPEC_PRIORITY_TASK = 5 };
 
-enum err spec_read_f2f(const struct json *body, struct arena *arena, struct spec *ret_spec,
-                       struct problem *why);
-enum err spec_read_task(const struct json *body, struct arena *arena, struct spec *ret_spec,
-                        struct problem *why);
+/* Whoever sent the body; it does not say so itself. */
+struct spec_author {
+    struct str name; /* of a token; at == NULL: there are none */
+    struct namespace_view view;
+};
+enum err spec_read_f2f(const struct json *body, const struct spec_author *author,
+                       struct arena *arena, struct spec *ret_spec, struct problem *why);
+enum err spec_read_task(const struct json *body, const struct spec_author *author,
+                        struct arena *arena, struct spec *ret_spec, struct problem *why);
+/* The type as nodes know it: the same in every namespace. */
+struct str spec_node_type(const struct spec *spec);
+/* The session it belongs to, as the store knows it; at == NULL: none is kept. */
+struct str spec_session(const struct spec *spec, struct arena *arena);
 /* The request's header: as if the body had named it. What is no traceparent changes nothing. */
 void spec_set_trace(struct spec *spec, struct str header, struct arena *arena);
 struct str spec_trace_of(struct str json); /* of a stored job; STR_NONE: none */
@@ -43,8 +54,10 @@ struct str spec_trace_of(struct str json); /* of a stored job; STR_NONE: none */
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
                      struct problem *why);
 /* The same work again under a new id, for an operator's retry. */
-enum err spec_again(struct str json, uint64_t retried_from, struct arena *arena,
-                    struct spec *ret_spec, struct problem *why);
+enum err spec_again(struct str json, uint64_t retried_from, struct str submitted_by,
+                    struct arena *arena, struct spec *ret_spec, struct problem *why);
+/* For whom it waits, without bounds. */
+struct store_account spec_account(const struct spec *spec);
 /* The number of the lane in which it waits, never 0: everything that decides who may take it. The
  * same in every instance and after every restart, and nobody can make other work share it. */
 uint64_t spec_lane(const struct spec *spec);

@@ -143,14 +143,17 @@ struct submit {
     struct store_op op;
     void (*done)(struct submit *submit);
     void *user;
+    struct quota quota; /* of whoever submits it */
     bool queued;        /* answer: it waits */
     enum err err;       /* answer */
     struct problem why; /* answer */
 };
 void submit_start(struct submit *submit);
-/* Prepares a dispatch of a new job; the arena must be fresh for each. */
-enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,
-                        bool f2f, struct submit **ret_submit, struct problem *why);
+/* Prepares a dispatch of a new job; the arena must be fresh for each. `by`: NULL when there are no
+ * tokens. */
+enum err submit_prepare(struct worker *worker, const struct token *by, struct arena *arena,
+                        const struct json *body, bool f2f, struct submit **ret_submit,
+                        struct problem *why);
 void submit_write(struct jsonw *w, const struct submit *submit); /* job_id, node_id, attempt_id */
 
 #endif

@@ -2,8 +2,10 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/metrics.h"
 #include "sched/candidates.h"
 #include "server/api.h"
+#include "server/guard.h"
 #include "server/urls.h"
 
 enum { IDEM_MAX = 255 };
@@ -18,7 +20,12 @@ static uint64_t fingerprint(struct str text)
     return hash;
 }
 
-static struct submit *submit_new(struct worker *worker, struct arena *arena,
+static struct str name_of(const struct token *token)
+{
+    return token ? token->name : STR_NONE;
+}
+
+static struct submit *submit_new(struct worker *worker, const struct token *by, struct arena *arena,
                                  const struct spec *spec)
 {
     const struct sched_config *config = &worker->server->settings->sched;
@@ -26,6 +33,8 @@ static struct submit *submit_new(struct worker *worker, struct arena *arena,
     struct dispatch *dispatch = dispatch_new(arena);
 
     submit->dispatch = dispatch;
+    if (by)
+        submit->quota = by->quota;
     dispatch->loop = worker->sched;
     dispatch->spec = *spec;
     dispatch->job = job_id_next(worker->loop.wall_ms, store_number(worker->sched->sched->store));
@@ -42,18 +51,20 @@ static enum err check_callback(const struct worker *worker, const struct spec *s
     return urls_check(worker->server, URL_CALLBACK, spec->callback_url, why);
 }
 
-enum err submit_prepare(struct worker *worker, struct arena *arena, const struct json *body,
-                        bool f2f, struct submit **ret_submit, struct problem *why)
+enum err submit_prepare(struct worker *worker, const struct token *by, struct arena *arena,
+                        const struct json *body, bool f2f, struct submit **ret_submit,
+                        struct problem *why)
 {
+    struct spec_author author = {.name = name_of(by)};
     struct spec spec;
-    enum err err =
-        f2f ? spec_read_f2f(body, arena, &spec, why) : spec_read_task(body, arena, &spec, why);
+    enum err err = f2f ? spec_read_f2f(body, &author, arena, &spec, why)
+                       : spec_read_task(body, &author, arena, &spec, why);
 
     if (!err)
         err = check_callback(worker, &spec, why);
     if (err)
         return err;
-    *ret_submit = submit_new(worker, arena, &spec);
+    *ret_submit = submit_new(worker, by, arena, &spec);
     return ERR_OK;
 }
 
@@ -101,11 +112,46 @@ static void submit_failed(struct submit *submit, enum err err)
     submit_over(submit, err);
 }
 
-static enum err queue_full(struct submit *submit)
+static struct store_bounds bounds_of(const struct submit *submit)
 {
-    return problem_set(&submit->why, ERR_QUEUE_FULL, "",
-                       "%lld jobs that ask for the same wait already (queue_max).",
-                       (long long)submit->dispatch->loop->sched->config.queue_max);
+    const struct sched_config *config = &submit->dispatch->loop->sched->config;
+    struct store_bounds bounds = {.lane_max = config->queue_max,
+                                  .all_max = config->queue_total_max,
+                                  .account = spec_account(&submit->dispatch->spec)};
+
+    bounds.account.jobs_max = submit->quota.waiting;
+    bounds.account.bytes_max = submit->quota.bytes;
+    return bounds;
+}
+
+/* Is it one of the bounds that keeps it from waiting? Then submit->why says which. */
+static bool is_out_of_bounds(struct submit *submit, enum err err)
+{
+    struct store_bounds bounds = bounds_of(submit);
+
+    if (err == ERR_QUEUE_FULL)
+        problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                    "%lld jobs that ask for the same wait already (queue_max).",
+                    (long long)bounds.lane_max);
+    else if (err == ERR_QUEUES_FULL)
+        problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                    "%lld jobs wait already, whatever they ask for (queue_total_max).",
+                    (long long)bounds.all_max);
+    else if (err == ERR_QUOTA_WAITING)
+        problem_set(&submit->why, ERR_QUOTA, "quota.waiting",
+                    "%lld jobs of the token " STR_FMT " wait already (its quota waiting=%lld).",
+                    (long long)bounds.account.jobs_max, STR_ARG(bounds.account.name),
+                    (long long)bounds.account.jobs_max);
+    else if (err == ERR_QUOTA_BYTES)
+        problem_set(&submit->why, ERR_QUOTA, "quota.bytes",
+                    "With the %lld bytes of this job those of the token " STR_FMT
+                    " that wait would have more than %lld (its quota bytes=).",
+                    (long long)bounds.account.bytes, STR_ARG(bounds.account.name),
+                    (long long)bounds.account.bytes_max);
+    else
+        return false;
+    metric_add_label(METRIC_DISPATCH, err_name(submit->why.err), 1);
+    return true;
 }
 
 static void abandoned(struct store_op *op)
@@ -118,7 +164,7 @@ static void abandoned(struct store_op *op)
     }
     if (!op->err)
         settle_applied(submit->dispatch->loop, op);
-    submit_over(submit, queue_full(submit));
+    submit_over(submit, submit->why.err);
 }
 
 /* A send failed, and it may not wait: it has ended before its client is refused. */
@@ -127,14 +173,14 @@ static void abandon(struct submit *submit)
     struct dispatch *dispatch = submit->dispatch;
     struct store_op *op = &submit->op;
 
-    assert(dispatch->exists);
+    assert(dispatch->exists && submit->why.err);
     *op = (struct store_op){.verb = STORE_FINISH,
                             .reply_to = dispatch->loop->inbox,
                             .done = abandoned,
                             .job = dispatch->job,
                             .arena = dispatch->arena};
     op->u.settle.outcome = STORE_ABANDON;
-    op->u.settle.reason = str_of(err_name(ERR_QUEUE_FULL));
+    op->u.settle.reason = str_of(err_name(submit->why.err));
     sched_send(dispatch->loop, op);
 }
 
@@ -145,8 +191,8 @@ static void put(struct store_op *op)
     struct store_record record = {.head = op->head};
 
     dispatch->head = op->head;
-    if (op->err == ERR_QUEUE_FULL) {
-        submit_over(submit, queue_full(submit));
+    if (is_out_of_bounds(submit, op->err)) {
+        submit_over(submit, submit->why.err);
     } else if (op->err) {
         submit_failed(submit, op->err);
     } else if (op->u.put.duplicate) {
@@ -178,7 +224,7 @@ static void waited(struct store_op *op)
     struct dispatch *dispatch = submit->dispatch;
     struct store_record record = {.head = op->head, .history = dispatch->record.history};
 
-    if (op->err == ERR_QUEUE_FULL) {
+    if (is_out_of_bounds(submit, op->err)) {
         abandon(submit);
     } else if (op->err == ERR_STALE) {
         went_on(submit, &op->head);
@@ -207,7 +253,7 @@ static void wait_in_lane(struct submit *submit)
     op->u.wait.lane = spec_lane(&dispatch->spec);
     op->u.wait.priority = (int)dispatch->spec.priority;
     op->u.wait.wait_ms = dispatch->spec.queue_ms;
-    op->u.wait.lane_max = dispatch->loop->sched->config.queue_max;
+    op->u.wait.bounds = bounds_of(submit);
     sched_send(dispatch->loop, op);
 }
 
@@ -241,7 +287,7 @@ static void enqueue(struct submit *submit)
     op->u.put.lane = spec_lane(&dispatch->spec);
     op->u.put.priority = (int)dispatch->spec.priority;
     op->u.put.wait_ms = dispatch->spec.queue_ms;
-    op->u.put.lane_max = sched->config.queue_max;
+    op->u.put.bounds = bounds_of(submit);
     sched_send(dispatch->loop, op);
 }
 
@@ -316,7 +362,8 @@ static void whys_write(struct jsonw *w, const struct dispatch *dispatch)
 
 static bool shows_whys(enum err err)
 {
-    return err == ERR_ALL_FULL || err == ERR_PREFERRED_UNAVAILABLE || err == ERR_QUEUE_FULL;
+    return err == ERR_ALL_FULL || err == ERR_PREFERRED_UNAVAILABLE || err == ERR_QUEUE_FULL ||
+           err == ERR_QUOTA;
 }
 
 /* What a refusal tells more: reasons, and under which id its explanation is found. */
@@ -387,7 +434,7 @@ static void dispatch_one(struct call *call, bool f2f)
 
     if (!call_query_bool(call, "dry_run", &dry))
         return;
-    if (submit_prepare(call->worker, call->arena, call->body, f2f, &submit, &why)) {
+    if (submit_prepare(call->worker, call->token, call->arena, call->body, f2f, &submit, &why)) {
         call_problem(call, &why);
         return;
     }
@@ -418,6 +465,7 @@ struct batch {
     struct call *call;
     size_t count;
     size_t open;
+    quota_meter *meter; /* while they are started */
     struct entry *entries;
 };
 
@@ -482,13 +530,15 @@ static bool is_f2f(const struct json *job)
 
 static void entry_start(struct entry *entry, const struct json *job)
 {
-    struct worker *worker = entry->batch->call->worker;
+    struct call *call = entry->batch->call;
 
     if (json_type(job) != JSON_OBJ) {
         problem_set(&entry->why, ERR_BAD_FIELD, "jobs", "jobs must hold objects.");
         return;
     }
-    if (submit_prepare(worker, &entry->arena, job, is_f2f(job), &entry->submit, &entry->why)) {
+    if (guard_count_job(call, entry->batch->meter, &entry->why) ||
+        submit_prepare(call->worker, call->token, &entry->arena, job, is_f2f(job), &entry->submit,
+                       &entry->why)) {
         entry->submit = NULL;
         return;
     }
@@ -520,6 +570,7 @@ void api_dispatch_batch(struct call *call)
     *batch = (struct batch){.call = call,
                             .count = jobs->count,
                             .open = 1, /* ours, until all have started */
+                            .meter = guard_meter(call),
                             .entries = arena_array(call->arena, struct entry, jobs->count)};
     const struct json *job = json_first(jobs);
     for (size_t i = 0; i < batch->count; i++, job = json_next(job)) {
@@ -554,12 +605,12 @@ static void again_read(struct store_op *op)
                    job_state_name(op->head.state));
         return;
     }
-    if (spec_again(op->record.spec, op->job, call->arena, &spec, &why) ||
+    if (spec_again(op->record.spec, op->job, name_of(call->token), call->arena, &spec, &why) ||
         check_callback(call->worker, &spec, &why)) {
         call_problem(call, &why);
         return;
     }
-    struct submit *submit = submit_new(call->worker, call->arena, &spec);
+    struct submit *submit = submit_new(call->worker, call->token, call->arena, &spec);
     submit->done = answer;
     submit->user = call;
     submit_start(submit);

@@ -182,11 +182,11 @@ static void raw_or_null(struct jsonw *w, const struct json *spec, const char *na
 
 void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena)
 {
-    static const char *const always[] = {"session_id", "src",   "tgt",     "audio_ref",
-                                         "type",       "title", "priority"};
-    static const char *const sometimes[] = {"options",      "payload",     "command",
-                                            "requires",     "queue_ms",    "timeout_ms",
-                                            "retried_from", "interactive", "traceparent"};
+    static const char *const always[] = {"session_id", "src",   "tgt",
+                                         "audio_ref",  "type", "title", "priority"};
+    static const char *const sometimes[] = {
+        "options",    "payload",      "command",     "secrets",     "requires",    "queue_ms",
+        "timeout_ms", "retried_from", "interactive", "traceparent", "submitted_by"};
     static const char *const callbacks[] = {[CALLBACK_WANTED] = "wanted",
                                             [CALLBACK_PENDING] = "pending",
                                             [CALLBACK_SENT] = "sent",

@@ -20,13 +20,13 @@ void api_metrics_declare(void)
 {
     static const struct {
         enum metric metric;
-        const char *labels[12];
+        const char *labels[13];
     } rows[] = {
         {METRIC_DISPATCH,
          {"PLACED", "WAITS", "NO_CAPABLE_NODE", "PREFERRED_NODE_NOT_CAPABLE",
           "PREFERRED_NODE_UNAVAILABLE", "ALL_CANDIDATES_FULL_OR_FAILED",
           "SCHEDULER_DEPENDENCY_DOWN", "OUTCOME_UNKNOWN", "SCHEDULER_BUSY", "STORE_FULL",
-          "QUEUE_FULL"}},
+          "QUEUE_FULL", "QUOTA_EXCEEDED"}},
         {METRIC_DISPATCH_SECONDS, {"PLACED"}},
         {METRIC_CACHE, {"l1,hit", "l1,miss", "l2,hit", "l2,miss"}},
         {METRIC_STORE_CALLS, {"ok", "refused", "down", "unknown"}},

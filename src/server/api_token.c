@@ -83,6 +83,7 @@ static enum err read_new(struct token_call *own, struct problem *why)
     struct buf line = {0};
     struct jsonw w = jsonw_to(&line);
     const struct json *digest = json_get(call->body, "sha256"), *node, *list;
+    const struct json *quota = json_get(call->body, "quota");
     struct tokens tokens;
     int64_t expires_in_ms = 0;
     enum err err;
@@ -107,6 +108,8 @@ static enum err read_new(struct token_call *own, struct problem *why)
     node = json_get(call->body, "node_id");
     if (!json_is_null(node))
         jsonw_kraw(&w, "node_id", json_raw(node));
+    if (!json_is_null(quota))
+        jsonw_kraw(&w, "quota", json_raw(quota));
     jsonw_kint(&w, "format", 2); /* it says all it may do */
     jsonw_end_obj(&w);
     jsonw_end_arr(&w);

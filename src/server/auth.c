@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "model/node.h"
 
@@ -126,6 +127,29 @@ enum err auth_check(const struct auth *auth, struct http_request *req, enum toke
     if (!http_header_get(req, "Authorization").at && node_id.at)
         return by_certificate(req, node_id, needed, ret_token, why);
     return by_token(auth, req, needed, now_ms, ret_token, why);
+}
+
+quota_meter *auth_meter(const struct auth *auth, const struct token *token)
+{
+    const struct token *now = find(auth, token->digest);
+
+    return now ? &auth->meters[now - auth->tokens.at] : NULL;
+}
+
+void auth_begin_meters(struct auth *auth, const struct auth *before)
+{
+    struct map known = {0};
+
+    auth->meters = arena_array(&auth->arena, quota_meter, auth->tokens.count + 1);
+    for (size_t i = 0; before && i < before->tokens.count; i++)
+        map_put(&known, str_of(before->tokens.at[i].digest), &before->meters[i]);
+    for (size_t i = 0; i < auth->tokens.count; i++) {
+        const quota_meter *meter = map_get(&known, str_of(auth->tokens.at[i].digest));
+
+        if (meter)
+            auth->meters[i] = *meter;
+    }
+    map_free(&known);
 }
 
 bool auth_speaks_for(const struct token *token, struct str node_id)

@@ -16,6 +16,7 @@ struct auth {
     struct arena arena;
     struct tokens tokens; /* those of the configuration first */
     size_t fixed;         /* how many of them stand in the configuration */
+    quota_meter *meters;  /* one for each of them */
 };
 
 struct auth *auth_new(void); /* empty, with one owner */
@@ -33,6 +34,10 @@ bool auth_speaks_for(const struct token *token, struct str node_id);
  * tokens. */
 bool auth_still(const struct auth *auth, const struct token *token, enum token_scope needed,
                 int64_t now_ms);
+/* What measures how fast it submits, as long as `auth` is there; NULL: it is none of these. */
+quota_meter *auth_meter(const struct auth *auth, const struct token *token);
+/* All tokens are in: their meters go on from those of `before`, which may be NULL. */
+void auth_begin_meters(struct auth *auth, const struct auth *before);
 /* What a request brought as its token; at == NULL: no bearer token. */
 struct str auth_bearer(const struct http_request *req);
 

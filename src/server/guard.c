@@ -53,6 +53,46 @@ enum err guard_identify(struct call *call, struct problem *why)
     return err;
 }
 
+quota_meter *guard_meter(const struct call *call)
+{
+    return call->token && call->token->quota.rate ? auth_meter(call->worker->auth, call->token)
+                                                  : NULL;
+}
+
+enum err guard_count_job(struct call *call, quota_meter *meter, struct problem *why)
+{
+    struct quota rate = {0};
+    char text[QUOTA_TEXT_MAX + 1];
+    int64_t wait_ms;
+
+    if (call->job_counted) {
+        call->job_counted = false; /* it was counted with the head */
+        return ERR_OK;
+    }
+    if (!meter || quota_take(&call->token->quota, meter, call->worker->loop.mono_ms, &wait_ms))
+        return ERR_OK;
+    rate.rate = call->token->quota.rate;
+    rate.rate_ms = call->token->quota.rate_ms;
+    quota_text(&rate, text);
+    call->retry_after_s = (wait_ms + 999) / 1000;
+    metric_add_label(METRIC_DISPATCH, err_name(ERR_QUOTA), 1);
+    return problem_set(why, ERR_QUOTA, "quota.rate",
+                       "The token " STR_FMT " submits too fast (its quota %s): the next job may "
+                       "come in %lld ms.",
+                       STR_ARG(call->token->name), text, (long long)wait_ms);
+}
+
+enum err guard_submit(struct call *call, struct problem *why)
+{
+    enum err err;
+
+    if (!call->route->submits)
+        return ERR_OK;
+    err = guard_count_job(call, guard_meter(call), why);
+    call->job_counted = !err;
+    return err;
+}
+
 enum err guard_still(const struct call *call, struct problem *why)
 {
     const struct worker *worker = call->worker;

@@ -8,6 +8,15 @@
 /* Who calls: fills call->token. ERR_UNAUTHORIZED, ERR_FORBIDDEN, or ERR_RATE_LIMIT when its address
  * has sent too many wrong tokens. */
 enum err guard_identify(struct call *call, struct problem *why);
+/* The head of a request that submits: its first job is counted against the token's rate before
+ * anything of its body is read, so that who is over the rate cannot make us read. A body that never
+ * comes, or is refused, has used it up. ERR_QUOTA. */
+enum err guard_submit(struct call *call, struct problem *why);
+/* What measures the rate of the caller; NULL: nothing does. Good for this turn of the loop: the
+ * tokens may change after it. */
+quota_meter *guard_meter(const struct call *call);
+/* One more job of this call; the first one is counted already. ERR_QUOTA. */
+enum err guard_count_job(struct call *call, quota_meter *meter, struct problem *why);
 /* May they still? Tokens may have changed while the body came, or while they waited for what they
  * are to be told. ERR_UNAUTHORIZED. */
 enum err guard_still(const struct call *call, struct problem *why);

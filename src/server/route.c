@@ -15,7 +15,7 @@
 #include "server/request_log.h"
 
 static const struct route routes[] = {
-    {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true,
+    {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true, .submits = true,
      .query = "dry_run limit", .in = "F2f", .out = "Dispatched",
      .help = "dispatch one face-to-face job"},
     {HTTP_M_POST, "/v1/job/ack", api_job_ack, SCOPE_NODE, .body = true, .in = "JobReport",
@@ -35,10 +35,10 @@ static const struct route routes[] = {
     {HTTP_M_GET, "/v1/node/connect", api_connect, SCOPE_NODE, .status = 101,
      .help = "WebSocket of a node"},
     {HTTP_M_POST, "/v1/dispatch/task", api_dispatch_task, SCOPE_SUBMIT, .body = true,
-     .query = "dry_run limit", .in = "Task", .out = "Dispatched", .also = 202,
+     .submits = true, .query = "dry_run limit", .in = "Task", .out = "Dispatched", .also = 202,
      .help = "dispatch one task, which may wait"},
     {HTTP_M_POST, "/v1/dispatch/batch", api_dispatch_batch, SCOPE_SUBMIT, .body = true,
-     .large = true, .in = "Batch", .out = "BatchResults",
+     .submits = true, .large = true, .in = "Batch", .out = "BatchResults",
      .help = "dispatch many jobs, each answered"},
     {HTTP_M_GET, "/v1/jobs", api_job_list, SCOPE_READ, .long_answer = true,
      .query = "state type session_id node_id limit cursor", .out = "JobList",
@@ -48,7 +48,7 @@ static const struct route routes[] = {
     {HTTP_M_POST, "/v1/jobs/{id}/cancel", api_job_cancel, SCOPE_OPERATE, .body = true,
      .body_optional = true, .in = "Anything", .out = "JobEnd", .help = "end a job"},
     {HTTP_M_POST, "/v1/jobs/{id}/retry", api_job_retry, SCOPE_OPERATE, .body = true,
-     .body_optional = true, .in = "Anything", .out = "Placed", .also = 202,
+     .submits = true, .body_optional = true, .in = "Anything", .out = "Placed", .also = 202,
      .help = "the same work again, as a new job"},
     {HTTP_M_GET, "/v1/jobs/{id}/explain", api_job_explain, SCOPE_READ, .query = "limit",
      .out = "Explain", .help = "why a job went to its node, or to none"},
@@ -366,7 +366,7 @@ static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
         answer_unrouted(call, known);
         return false;
     }
-    if (guard_identify(call, &why)) {
+    if (guard_identify(call, &why) || guard_submit(call, &why)) {
         call_problem(call, &why);
         return false;
     }
@@ -451,7 +451,10 @@ struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct
 void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                       const struct problem *why)
 {
-    struct http_header retry = {.name = STR("Retry-After"), .value = STR("1")};
+    struct http_header retry = {
+        .name = STR("Retry-After"),
+        .value = arena_fmt(call->arena, "%lld",
+                           (long long)(call->retry_after_s ? call->retry_after_s : 1))};
     struct http_header who = {.name = STR("WWW-Authenticate"), .value = STR("Bearer")};
     int status = err_http(why->err);
     bool later = status == 503 || status == 429;

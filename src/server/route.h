@@ -26,6 +26,8 @@ struct call {
     int64_t auth_number;                 /* the worker's, when they were looked up */
     bool by_proxy;                       /* a trusted one passed it on, see proxy.h */
     struct turn turn;                    /* of a long answer */
+    bool job_counted;                    /* the first job it submits: with the head */
+    int64_t retry_after_s;               /* of an answer 429 or 503; 0: a second */
     struct str target;                   /* what it is about, for the audit: a handler may set it
                                             where it does not stand in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */
@@ -43,6 +45,7 @@ struct route {
     enum token_scope scope; /* who may call it once tokens exist; a row without one is refused */
     bool body;              /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
+    bool submits;     /* jobs, which count against the rate of the caller's token */
     bool large;       /* eight times the usual body */
     bool long_answer; /* it grows with the cluster: these take turns, see turns.h */
     bool socket;      /* a node may call it over its WebSocket */

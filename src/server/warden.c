@@ -72,6 +72,7 @@ enum err warden_read(const struct server *server, const struct settings *setting
     auth->fixed = settings->tokens.count;
     if (auth->tokens.count > 0 && server->dev_token.name.len)
         auth->tokens = tokens_with(&auth->tokens, &server->dev_token, &auth->arena);
+    auth_begin_meters(auth, server->auth);
     *ret_auth = auth;
     return ERR_OK;
 }

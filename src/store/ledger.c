@@ -332,6 +332,17 @@ static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_m
     ledger_bind(entry, holder);
 }
 
+/* It counts for whom its spec says. */
+static void load_lane(struct ledger *ledger, struct entry *entry, const struct store_head *row)
+{
+    struct arena arena = {0};
+    struct store_account account = {.name = STR_NONE};
+
+    journal_job_account(ledger->journal, row->id, &arena, &account);
+    ledger_enter_lane(ledger, entry, row->lane, row->priority, &account);
+    arena_free(&arena);
+}
+
 static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 {
     struct entry row = {0};
@@ -350,7 +361,7 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         if (entry->head.lease != LEASE_NONE)
             load_lease(ledger, entry, now_ms);
         else if (row.head.lane && ledger_waiting(entry)) /* until the same moment as before */
-            ledger_enter_lane(ledger, entry, row.head.lane, row.head.priority);
+            load_lane(ledger, entry, &row.head);
         else
             entry->head.due_ms = now_ms; /* nobody holds it any more: the sweep takes it up */
         ledger_place(ledger, entry);
@@ -406,6 +417,7 @@ void ledger_free(struct ledger *ledger)
         free(holder);
     }
     lanes_free(&ledger->lanes);
+    accounts_free(&ledger->accounts);
     idmap_free(&ledger->jobs);
     map_free(&ledger->nodes);
     heap_free(&ledger->due);

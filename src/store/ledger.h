@@ -9,6 +9,7 @@
 #include "base/heap.h"
 #include "base/map.h"
 #include "base/slab.h"
+#include "store/accounts.h"
 #include "store/breakers.h"
 #include "store/chain.h"
 #include "store/lanes.h"
@@ -53,6 +54,8 @@ struct entry {
     struct gate *probe;      /* the breaker its lease is the probe of; NULL: none */
     struct heap_node due;
     struct heap_node in_lane;
+    struct account *account; /* where it counts while it stands in a lane; NULL: nowhere */
+    int64_t account_bytes;
     struct chain in_list;
     struct chain in_holder;
     struct buf attempts; /* JSON array of ended attempts; empty: none yet */
@@ -66,7 +69,8 @@ struct ledger {
     struct slab entries;
     struct map nodes;
     struct heap due;
-    struct lanes lanes;  /* of entry.in_lane */
+    struct lanes lanes; /* of entry.in_lane */
+    struct accounts accounts;
     struct chain lapsed; /* oldest first */
     struct chain recent; /* oldest first */
     size_t recent_count;
@@ -126,9 +130,12 @@ void ledger_unbind(struct ledger *ledger, struct entry *entry);
 /* Puts it where its state and lease say it belongs. */
 void ledger_place(struct ledger *ledger, struct entry *entry);
 /* It waits in this lane, and in no other; whoever calls sets until when, and places it. */
-void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority);
+void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority,
+                       const struct store_account *account);
 void ledger_leave_lane(struct ledger *ledger, struct entry *entry); /* in none: nothing happens */
-bool ledger_lane_is_full(const struct ledger *ledger, uint64_t number, int64_t lane_max);
+/* What keeps a job that stands in lane `from`, 0 = none, from waiting in lane `to`. */
+enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
+                        const struct store_bounds *bounds);
 /* Is this the attempt that may start now? */
 bool ledger_may_start(const struct entry *entry, int attempt);
 /* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */

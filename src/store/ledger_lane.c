@@ -5,7 +5,8 @@
 
 #include <assert.h>
 
-void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority)
+void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority,
+                       const struct store_account *account)
 {
     assert(lane != 0 && ledger_waiting(entry));
     ledger_leave_lane(ledger, entry);
@@ -13,6 +14,10 @@ void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane
     entry->head.priority = priority;
     entry->in_lane = (struct heap_node){.key = -(int64_t)priority, .tie = entry->head.id};
     lanes_enter(&ledger->lanes, lane, &entry->in_lane);
+    if (!account->name.len)
+        return;
+    entry->account = accounts_enter(&ledger->accounts, account->name, account->bytes);
+    entry->account_bytes = account->bytes;
 }
 
 void ledger_leave_lane(struct ledger *ledger, struct entry *entry)
@@ -20,15 +25,39 @@ void ledger_leave_lane(struct ledger *ledger, struct entry *entry)
     if (!entry->head.lane)
         return;
     lanes_leave(&ledger->lanes, entry->head.lane, &entry->in_lane);
+    if (entry->account)
+        accounts_leave(&ledger->accounts, entry->account, entry->account_bytes);
+    entry->account = NULL;
     entry->head.lane = 0;
     entry->head.priority = 0;
 }
 
-bool ledger_lane_is_full(const struct ledger *ledger, uint64_t number, int64_t lane_max)
+static bool is_over(int64_t have, int64_t max)
 {
-    const struct lane *lane = lanes_find(&ledger->lanes, number);
+    return max > 0 && have > max;
+}
 
-    return lane && lane_max > 0 && lane->jobs.count >= (uint64_t)lane_max;
+enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
+                        const struct store_bounds *bounds)
+{
+    const struct store_account *account = &bounds->account;
+    const struct lane *lane = lanes_find(&ledger->lanes, to);
+    const struct account *known;
+
+    if (from != to && is_over(lane ? (int64_t)lane->jobs.count + 1 : 1, bounds->lane_max))
+        return ERR_QUEUE_FULL;
+    if (from)
+        return ERR_OK;
+    if (is_over((int64_t)ledger->lanes.job_count + 1, bounds->all_max))
+        return ERR_QUEUES_FULL;
+    if (!account->name.len)
+        return ERR_OK;
+    known = map_get(&ledger->accounts.by_name, account->name);
+    if (is_over((known ? known->jobs : 0) + 1, account->jobs_max))
+        return ERR_QUOTA_WAITING;
+    if (is_over((known ? known->bytes : 0) + account->bytes, account->bytes_max))
+        return ERR_QUOTA_BYTES;
+    return ERR_OK;
 }
 
 void ledger_wait(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -40,12 +69,11 @@ void ledger_wait(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_NOT_FOUND;
         return;
     }
-    if (!ledger_may_start(entry, op->attempt)) {
-        op->err = ERR_STALE;
-    } else if (entry->head.lane != lane && ledger_lane_is_full(ledger, lane, op->u.wait.lane_max)) {
-        op->err = ERR_QUEUE_FULL;
-    } else {
-        ledger_enter_lane(ledger, entry, lane, op->u.wait.priority);
+    op->err = ledger_may_start(entry, op->attempt)
+                  ? ledger_refusal(ledger, entry->head.lane, lane, &op->u.wait.bounds)
+                  : ERR_STALE;
+    if (!op->err) {
+        ledger_enter_lane(ledger, entry, lane, op->u.wait.priority, &op->u.wait.bounds.account);
         entry->head.due_ms = ledger_later(now_ms, op->u.wait.wait_ms);
         entry->head.updated_ms = now_ms;
         ledger_place(ledger, entry);

@@ -230,9 +230,26 @@ static void check_entry(const struct ledger *ledger, const struct entry *entry)
         assert(lane && lane->jobs.nodes[entry->in_lane.at - 1] == &entry->in_lane);
         assert(entry->in_lane.key == -entry->head.priority && entry->in_lane.tie == entry->head.id);
     }
+    assert(!entry->account || entry->head.lane);
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
     assert(!entry->probe || (entry->holder && entry->probe->probe == entry));
     assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
+}
+
+static void check_accounts(const struct ledger *ledger)
+{
+    const struct account *account;
+    struct entry *entry;
+
+    for (size_t at = 0; (account = map_next(&ledger->accounts.by_name, &at));) {
+        int64_t jobs = 0, bytes = 0;
+
+        for (size_t i = 0; (entry = idmap_next(&ledger->jobs, &i));) {
+            jobs += entry->account == account;
+            bytes += entry->account == account ? entry->account_bytes : 0;
+        }
+        assert(jobs == account->jobs && bytes == account->bytes && jobs > 0);
+    }
 }
 
 void ledger_check(const struct ledger *ledger)
@@ -263,5 +280,6 @@ void ledger_check(const struct ledger *ledger)
     assert(ledger->recent_count <= LEDGER_RECENT_MAX);
     assert(in_lanes == ledger->lanes.job_count);
     lanes_check(&ledger->lanes);
+    check_accounts(ledger);
     breakers_check(&ledger->breakers);
 }

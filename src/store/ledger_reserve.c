@@ -115,15 +115,16 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (!may_create(op))
         return;
-    if (op->u.put.lane && ledger_lane_is_full(ledger, op->u.put.lane, op->u.put.lane_max)) {
-        op->err = ERR_QUEUE_FULL;
+    if (op->u.put.lane)
+        op->err = ledger_refusal(ledger, 0, op->u.put.lane, &op->u.put.bounds);
+    if (op->err)
         return;
-    }
     entry = create(ledger, op, now_ms);
     entry->head.due_ms =
         ledger_later(now_ms, op->u.put.lane ? op->u.put.wait_ms : op->u.put.hold_ms);
     if (op->u.put.lane)
-        ledger_enter_lane(ledger, entry, op->u.put.lane, op->u.put.priority);
+        ledger_enter_lane(ledger, entry, op->u.put.lane, op->u.put.priority,
+                          &op->u.put.bounds.account);
     ledger_place(ledger, entry);
     journal_job_add(ledger->journal, entry, op);
     note_session(ledger, op, now_ms);

@@ -165,11 +165,15 @@ static void put_rest(struct scratch *to, const struct store_op *op, size_t count
 /* The lane has more digits than the library's numbers. */
 static void put_lane(struct scratch *to, const struct store_op *op)
 {
+    const struct store_bounds *bounds = &op->u.put.bounds;
     char lane[WIRE_LANE];
 
     wire_lane(op->u.put.lane, lane);
     put_bytes(to, (struct str){lane, sizeof lane});
-    PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, op->u.put.lane_max);
+    PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, bounds->lane_max,
+        bounds->all_max, bounds->account.bytes, bounds->account.jobs_max,
+        bounds->account.bytes_max);
+    put_name(to, bounds->account.name);
 }
 
 static void put_rest_long(struct scratch *to, const struct store_op *op, size_t count,

@@ -36,9 +36,10 @@ enum {
 #define COLUMN_COUNT_REST                                                                          \
     "<i4B"                     /* slots that stay free on the first candidate, how many there are */
 #define COLUMN_NODE_REST "<i4" /* likewise, of a further one, whose name follows */
-/* Of a PUT: priority, how long it waits, how many may stand in its lane. The lane is before it,
- * eight bytes. */
-#define COLUMN_WAIT_REST   "<Bi8i8"
+/* Of a PUT: priority, how long it waits; how many may stand in its lane, and in all; what it counts
+ * for, how many jobs and bytes of its account may wait. The lane is before it, eight bytes, the
+ * name of the account behind it. */
+#define COLUMN_WAIT_REST   "<Bi8i8i8i8i8i8"
 #define COLUMN_COMMIT_REST "<Bi4i8i8i8i8"
 /* From a node, attempt, not after, outcome, has a reason, candidates are left, the record is
  * wanted, it speaks of its executor, owner, hold. */

@@ -201,6 +201,7 @@ static void write_renew(struct wire *wire, const struct store_op *op)
 
 static void write_wait(struct wire *wire, const struct store_op *op)
 {
+    const struct store_bounds *bounds = &op->u.wait.bounds;
     char *lane = arena_raw(&wire->arena, WIRE_LANE);
 
     wire_lane(op->u.wait.lane, lane);
@@ -209,7 +210,12 @@ static void write_wait(struct wire *wire, const struct store_op *op)
     add(wire, lane, WIRE_LANE);
     add_int(wire, op->u.wait.priority);
     add_int(wire, op->u.wait.wait_ms);
-    add_int(wire, op->u.wait.lane_max);
+    add_int(wire, bounds->lane_max);
+    add_int(wire, bounds->all_max);
+    add_int(wire, bounds->account.bytes);
+    add_int(wire, bounds->account.jobs_max);
+    add_int(wire, bounds->account.bytes_max);
+    add_text(wire, bounds->account.name.at ? bounds->account.name : STR(""));
 }
 
 static void write_due(struct wire *wire, const struct store_op *op)

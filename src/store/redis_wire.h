@@ -43,7 +43,10 @@ static_assert((int)FORMAT_NEWEST < (int)WIRE_ANSWER_MARK, "a record begins with 
     ROW(BAD_FIELD)                                                                                 \
     ROW(STORE_FULL)                                                                                \
     ROW(QUEUE_FULL)                                                                                \
-    ROW(CONFLICT)
+    ROW(CONFLICT)                                                                                  \
+    ROW(QUEUES_FULL)                                                                               \
+    ROW(QUOTA_WAITING)                                                                             \
+    ROW(QUOTA_BYTES)
 
 #define WIRE_ERROR_NUMBER(name) WIRE_ERR_##name,
 enum { WIRE_ERRORS(WIRE_ERROR_NUMBER) WIRE_ERROR_COUNT };

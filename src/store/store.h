@@ -117,7 +117,8 @@ enum store_callback {
 
 struct store_record {
     struct store_head head;
-    struct str spec;    /* JSON object; JOB_LIST looks at its `type` and `session_id` */
+    struct str spec;    /* JSON object; JOB_LIST looks at its `type` and `session_id`,
+                           a restart at `submitted_by`: the account for which it waits */
     struct str result;  /* JSON; at == NULL: none */
     struct str history; /* JSON array of ended attempts: attempt_id, node_id, outcome, reason,
                            dispatched_ms, acked_ms, ended_ms */
@@ -274,12 +275,11 @@ struct store_op {
             bool callback; /* wants one */
             unsigned owner;
             int64_t hold_ms; /* PUT */
-            /* PUT: where it waits, and how long. lane_max: ERR_QUEUE_FULL, and nothing is made,
-             * when so many wait there; 0 = any number. */
+            /* PUT: where it waits, and how long. Nothing is made when its bounds refuse it. */
             uint64_t lane;
             int priority; /* 0..9 */
             int64_t wait_ms;
-            int64_t lane_max;
+            struct store_bounds bounds;
             struct store_candidate candidates[STORE_CANDIDATES_MAX];
             size_t candidate_count;
             int64_t ttl_ms;
@@ -331,7 +331,7 @@ struct store_op {
             uint64_t lane;
             int priority;
             int64_t wait_ms;
-            int64_t lane_max; /* as PUT's; one that stands there already stays */
+            struct store_bounds bounds;
         } wait;
         struct {                      /* LANES, in the order of their numbers */
             uint64_t after;           /* cursor: lanes larger than this */

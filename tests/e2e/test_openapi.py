@@ -290,6 +290,9 @@ class OpenApi(Case):
             answer = server.call(method, path)
             self.checker.check(answer.json, self.doc["components"]["schemas"]["Problem"])
             self.errors.add(answer["error"])
+        server.token = self.ok(server.post("/v1/tokens", {"name": "root", "scopes": ["admin"], "quota": "rate=1/h"}), 201)["token"]
+        for _ in range(2):
+            bad("POST", "/v1/dispatch/task", {"type": "nobody"}, headers={"Authorization": f"Bearer {server.token}"})
         names = set(self.doc["components"]["schemas"]["ErrorName"]["enum"])
         self.assertEqual(self.errors - names, set())
         self.assertEqual(names - self.errors - ELSEWHERE, {"UNAUTHORIZED", "BAD_REQUEST"} - self.errors)

@@ -243,6 +243,7 @@ struct rig *rig_new(void)
                                         .stop_grace_ms = 15000,
                                         .store_timeout_ms = 2000,
                                         .queue_max = 10000,
+                                        .queue_total_max = 100000,
                                         .nodes_max = 20000,
                                         .latency_target_ms = 1000,
                                         .policy = STR("least_loaded"),
@@ -590,9 +591,11 @@ bool rig_over(const struct dispatch *dispatch)
 static struct dispatch *prepare(struct rig *rig, const char *json, bool f2f)
 {
     struct dispatch *dispatch = dispatch_new(&rig->arena);
+    const struct spec_author author = {.view = {.namespace = NAMESPACE_DEFAULT, .all = true}};
     struct problem why = {0};
-    enum err err = f2f ? spec_read_f2f(parse(rig, json), &rig->arena, &dispatch->spec, &why)
-                       : spec_read_task(parse(rig, json), &rig->arena, &dispatch->spec, &why);
+    enum err err =
+        f2f ? spec_read_f2f(parse(rig, json), &author, &rig->arena, &dispatch->spec, &why)
+            : spec_read_task(parse(rig, json), &author, &rig->arena, &dispatch->spec, &why);
 
     if (err)
         fail_msg("%s: %s", json, why.detail);

@@ -29,13 +29,16 @@ static const struct json *parse(struct arena *arena, struct str json)
     return root;
 }
 
+static const struct spec_author nobody = {.view = {.namespace = {"default", 7}, .all = true}};
+
 static enum err read(struct arena *arena, bool f2f, const char *json, struct spec *spec,
                      struct problem *why)
 {
     const struct json *root = parse(arena, str_of(json));
 
     *why = (struct problem){0};
-    return f2f ? spec_read_f2f(root, arena, spec, why) : spec_read_task(root, arena, spec, why);
+    return f2f ? spec_read_f2f(root, &nobody, arena, spec, why)
+               : spec_read_task(root, &nobody, arena, spec, why);
 }
 
 static struct spec must_read(struct arena *arena, bool f2f, const char *json)
@@ -156,7 +159,7 @@ static void specs_survive_the_store(void **state)
         assert_int_equal(back.queue_ms, rows[i].queue_ms);
         assert_int_equal(back.timeout_ms, rows[i].timeout_ms);
         assert_int_equal(back.max_attempts, rows[i].max_attempts);
-        assert_int_equal(spec_again(rows[i].json, 77, *state, &again, &why), ERR_OK);
+        assert_int_equal(spec_again(rows[i].json, 77, STR_NONE, *state, &again, &why), ERR_OK);
         assert_int_equal(again.retried_from.len, JOB_ID_TEXT);
         assert_int_equal(again.priority, rows[i].priority);
         assert_int_equal(spec_stored(again.json, *state, &back, &why), ERR_OK);
@@ -187,6 +190,26 @@ static void only_a_retry_says_where_it_came_from(void **state)
 
     assert_null(spec.retried_from.at);
     assert_null(strstr(spec.json.at, "retried_from"));
+}
+
+/* Nor in whose name: that is told by whoever let them in. */
+static void nobody_says_themselves_who_submits(void **state)
+{
+    const struct json *root = parse(*state, STR("{\"type\":\"dev\",\"submitted_by\":\"ops\"}"));
+    struct spec spec = must_read(*state, false, "{\"type\":\"dev\",\"submitted_by\":\"ops\"}"),
+                back;
+    const struct spec_author author = {.name = STR("a \"b\""), .view = nobody.view};
+    struct problem why;
+
+    assert_null(spec.submitted_by.at);
+    assert_null(strstr(spec.json.at, "submitted_by"));
+    assert_null(spec_account(&spec).name.at);
+    assert_int_equal(spec_read_task(root, &author, *state, &spec, &why), ERR_OK);
+    assert_int_equal(spec_stored(spec.json, *state, &back, &why), ERR_OK);
+    assert_true(str_is(back.submitted_by, "a \"b\""));
+    assert_int_equal(spec_account(&back).bytes, spec.json.len);
+    assert_int_equal(spec_again(spec.json, 77, STR_NONE, *state, &back, &why), ERR_OK);
+    assert_null(strstr(back.json.at, "submitted_by"));
 }
 
 static void the_message_is_whole_and_tells_no_callback(void **state)
@@ -271,6 +294,7 @@ int main(void)
         ROW(specs_survive_the_store),
         ROW(what_we_did_not_write_is_refused),
         ROW(only_a_retry_says_where_it_came_from),
+        ROW(nobody_says_themselves_who_submits),
         ROW(a_lane_is_of_those_who_wait_for_the_same),
         ROW(the_message_is_whole_and_tells_no_callback),
     };

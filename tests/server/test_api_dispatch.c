@@ -12,6 +12,7 @@ struct fixture {
     struct settings settings;
     struct server server;
     struct worker worker;
+    struct token *token; /* who submits */
 };
 
 static int setup(void **state)
@@ -53,7 +54,8 @@ static enum err prepare(struct fixture *own, const char *json, struct submit **r
     *why = (struct problem){0};
     own->worker.loop.wall_ms = own->rig->wall_ms;
     assert_int_equal(json_parse(str_of(json), &own->rig->arena, &root, why), ERR_OK);
-    enum err err = submit_prepare(&own->worker, &own->rig->arena, root, false, ret_submit, why);
+    enum err err =
+        submit_prepare(&own->worker, own->token, &own->rig->arena, root, false, ret_submit, why);
     if (!err)
         (*ret_submit)->done = submitted;
     return err;
@@ -144,12 +146,50 @@ static void a_full_queue_refuses(void **state)
     assert_int_equal(start(own, WAITS)->err, ERR_OK);
 }
 
-/* Its send failed, so the store has it; then the queue was full: it must not run later. */
-static void refused_by_a_full_queue_it_never_runs(void **state)
+/* Types are free text: all of them together have a bound, and so has one token. */
+static void other_bounds_refuse(void **state)
 {
     struct fixture *own = *state;
+    struct token token = {.name = STR("ci"), .quota = {.waiting = 2}};
+    char text[64];
+    struct submit *submit = NULL;
 
+    rig_worker(own->rig, "n1", 0);
+    own->rig->sched.config.queue_total_max = 5;
+    own->token = &token;
+    for (int i = 0; i < 8; i++) {
+        if (i == 3)
+            own->token = NULL;
+        snprintf(text, sizeof text, "{\"type\":\"t%d\",\"queue_ms\":60000}", i);
+        submit = start(own, text);
+        assert_int_equal(submit->err, i == 2 ? ERR_QUOTA : i < 6 ? ERR_OK : ERR_QUEUE_FULL);
+        if (i == 2)
+            assert_string_equal(submit->why.field, "quota.waiting");
+    }
+    assert_non_null(strstr(submit->why.detail, "queue_total_max"));
+    assert_int_equal(depth(own), 5);
+}
+
+static void bound_one(struct fixture *own)
+{
     own->rig->sched.config.queue_max = 1;
+}
+
+static void bound_all(struct fixture *own)
+{
+    own->rig->sched.config.queue_total_max = 1;
+}
+
+static void bound_token(struct fixture *own)
+{
+    static struct token token = {.name = STR("ci"), .quota = {.bytes = 1}};
+
+    own->token = &token;
+}
+
+/* Its send failed, so the store has it; then the queue was full: it must not run later. */
+static void never_runs_refused(struct fixture *own, enum err err)
+{
     rig_worker(own->rig, "n1", 1);
     own->rig->reach = RIG_KEEP;
     struct submit *submit;
@@ -161,7 +201,8 @@ static void refused_by_a_full_queue_it_never_runs(void **state)
         rig_wait_in_queue(own->rig, WAITS); /* another instance's: it knows of no room */
     rig_answer(own->rig, 0, false);
     rig_quiet(own->rig);
-    assert_int_equal(submit->err, ERR_QUEUE_FULL);
+    assert_int_equal(submit->err, err);
+    assert_string_equal(rig_job(own->rig, submit->dispatch->job).reason, err_name(err));
     own->rig->reach = RIG_OK;
     rig_settle(own->rig, SETTLE_CANCEL, other, 0, NULL, "CANCELLED");
     for (int i = 0; i < 10; i++) {
@@ -171,6 +212,21 @@ static void refused_by_a_full_queue_it_never_runs(void **state)
     assert_int_equal(rig_sends_of(own->rig, submit->dispatch->job), 1);
     assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
     assert_int_equal(depth(own), 0);
+}
+
+static void refused_by_a_bound_it_never_runs(void **state)
+{
+    static const struct {
+        void (*set)(struct fixture *own);
+        enum err err;
+    } rows[] = {{bound_one, ERR_QUEUE_FULL}, {bound_all, ERR_QUEUE_FULL}, {bound_token, ERR_QUOTA}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        assert_int_equal(teardown(state), 0);
+        assert_int_equal(setup(state), 0);
+        rows[i].set(*state);
+        never_runs_refused(*state, rows[i].err);
+    }
 }
 
 /* Whoever put those that wait there: the bound is that of the store. */
@@ -356,7 +412,8 @@ int main(void)
         ROW(what_nobody_can_do_is_refused_also_while_others_wait),
         ROW(who_may_wait_does_not_overtake),
         ROW(a_full_queue_refuses),
-        ROW(refused_by_a_full_queue_it_never_runs),
+        ROW(other_bounds_refuse),
+        ROW(refused_by_a_bound_it_never_runs),
         ROW(the_bound_is_over_all_instances),
         ROW(the_way_into_a_lane_may_be_lost_or_late),
         ROW(a_failed_send_may_wait_in_the_store),

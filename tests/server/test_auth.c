@@ -244,6 +244,30 @@ static void after_the_tokens_changed(void **state)
     assert_true(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS));
 }
 
+/* A token goes on where it was when others come and go. */
+static void a_meter_goes_on(void **state)
+{
+    struct auth *before = auth_new(), *after = auth_new();
+    struct problem why;
+
+    assert_int_equal(read_tokens(&before->arena, TOKEN("\"scopes\":[\"submit\"]"), before, &why),
+                     ERR_OK);
+    auth_begin_meters(before, NULL);
+    struct token token = before->tokens.at[0], other = token;
+    other.name = STR("other");
+    other.digest[0] = other.digest[0] == '0' ? '1' : '0';
+    assert_int_equal(*auth_meter(before, &token), 0);
+    assert_null(auth_meter(before, &other));
+    *auth_meter(before, &token) = 77;
+    after->tokens = tokens_with(&(struct tokens){0}, &other, &after->arena);
+    after->tokens = tokens_with(&after->tokens, &token, &after->arena);
+    auth_begin_meters(after, before);
+    assert_int_equal(*auth_meter(after, &token), 77);
+    assert_int_equal(*auth_meter(after, &other), 0);
+    auth_free(before);
+    auth_free(after);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -255,6 +279,7 @@ int main(void)
         ROW(an_expired_token_is_no_token),
         ROW(certificates),
         ROW(after_the_tokens_changed),
+        ROW(a_meter_goes_on),
     };
 
     return cmocka_run_group_tests_name("server/auth", tests, NULL, NULL);

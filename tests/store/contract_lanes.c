@@ -213,6 +213,93 @@ static void test_lanes_by_number(void **state)
         assert_int_not_equal(op.u.lanes.items[i].lane, 40);
 }
 
+/* Lanes are made by whoever submits: it is all of them together that have a bound. */
+static void test_all_lanes_are_full(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op;
+
+    for (uint64_t job = 1; job <= 3; job++) {
+        op = put_op(job, 70 + job, 0);
+        op.u.put.bounds.all_max = 3;
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+    }
+    op = put_op(4, 99, 9);
+    op.u.put.bounds.all_max = 3;
+    assert_int_equal(rig_call(rig, &op), ERR_QUEUES_FULL);
+    assert_int_equal(rig_get(rig, 4), ERR_NOT_FOUND);
+
+    op = (struct store_op){.verb = STORE_WAIT, .job = 3, .attempt = 1};
+    op.u.wait.lane = 71; /* it goes from one lane to another: that makes no more of them */
+    op.u.wait.wait_ms = RIG_WAIT_MS;
+    op.u.wait.bounds.all_max = 3;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    expect_lane(rig, 71, "1 3");
+    assert_int_equal(rig_put(rig, 5), ERR_OK); /* held */
+    op.job = 5;
+    assert_int_equal(rig_call(rig, &op), ERR_QUEUES_FULL);
+    assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, 1, 0, NULL, NULL), ERR_OK);
+    op = put_op(6, 99, 9);
+    op.u.put.bounds.all_max = 3;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    op = put_op(7, 99, 9); /* without a bound */
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+}
+
+static struct store_op put_for(uint64_t job, const char *account, int64_t jobs_max,
+                               int64_t bytes_max)
+{
+    struct store_op op = put_op(job, 70 + job, 0);
+
+    op.u.put.spec = STR("{\"type\":\"dev\",\"submitted_by\":\"ci\"}");
+    if (*account == 'o')
+        op.u.put.spec = STR("{\"type\":\"dev\",\"submitted_by\":\"ops\"}");
+    op.u.put.bounds.account = (struct store_account){.name = str_of(account),
+                                                     .bytes = (int64_t)op.u.put.spec.len,
+                                                     .jobs_max = jobs_max,
+                                                     .bytes_max = bytes_max};
+    return op;
+}
+
+/* What counts is what waits, whatever its lane; also after a restart. */
+static void test_an_account_has_bounds(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = put_for(1, "ci", 2, 0);
+    int64_t bytes = op.u.put.bounds.account.bytes;
+
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    op = put_for(2, "ci", 0, 2 * bytes - 1);
+    assert_int_equal(rig_call(rig, &op), ERR_QUOTA_BYTES);
+    op = put_for(2, "ci", 2, 2 * bytes);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    contract_reopen(rig);
+    op = put_for(3, "ci", 2, 0);
+    assert_int_equal(rig_call(rig, &op), ERR_QUOTA_WAITING);
+    op = put_for(3, "ci", 0, 3 * bytes - 1);
+    assert_int_equal(rig_call(rig, &op), ERR_QUOTA_BYTES);
+    assert_int_equal(rig_get(rig, 3), ERR_NOT_FOUND);
+    op = put_for(4, "ops", 1, 0);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK); /* it does not wait any more */
+    op = put_for(3, "ci", 2, 2 * bytes);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    /* And waits again: whoever was accepted stays so. */
+    assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
+    op = (struct store_op){.verb = STORE_WAIT, .job = 1, .attempt = 1};
+    op.u.wait.lane = 71;
+    op.u.wait.wait_ms = RIG_WAIT_MS;
+    op.u.wait.bounds.account = (struct store_account){.name = STR("ci"), .bytes = bytes};
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    op = put_for(5, "ci", 3, 0);
+    assert_int_equal(rig_call(rig, &op), ERR_QUOTA_WAITING);
+    op = put_for(5, "ci", 4, 4 * bytes);
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+}
+
 static void test_a_full_lane(void **state)
 {
     struct rig *rig = *state;
@@ -220,23 +307,23 @@ static void test_a_full_lane(void **state)
 
     for (uint64_t job = 1; job <= 2; job++) {
         op = put_op(job, 77, 0);
-        op.u.put.lane_max = 2;
+        op.u.put.bounds.lane_max = 2;
         assert_int_equal(rig_call(rig, &op), ERR_OK);
     }
     op = put_op(3, 77, 9);
-    op.u.put.lane_max = 2;
+    op.u.put.bounds.lane_max = 2;
     op.u.put.idem = STR("key");
     assert_int_equal(rig_call(rig, &op), ERR_QUEUE_FULL);
     assert_int_equal(op.head.id, 0);
     assert_int_equal(rig_get(rig, 3), ERR_NOT_FOUND);
     expect_lane(rig, 77, "1 2");
     op = put_op(4, 78, 9); /* another one has room, and the key is free */
-    op.u.put.lane_max = 2;
+    op.u.put.bounds.lane_max = 2;
     op.u.put.idem = STR("key");
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_false(op.u.put.duplicate);
     op = put_op(2, 77, 0); /* said again: it stands there already */
-    op.u.put.lane_max = 2;
+    op.u.put.bounds.lane_max = 2;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_true(op.u.put.duplicate);
 
@@ -244,7 +331,7 @@ static void test_a_full_lane(void **state)
     op = (struct store_op){.verb = STORE_WAIT, .job = 5, .attempt = 1};
     op.u.wait.lane = 77;
     op.u.wait.wait_ms = RIG_WAIT_MS;
-    op.u.wait.lane_max = 2;
+    op.u.wait.bounds.lane_max = 2;
     assert_int_equal(rig_call(rig, &op), ERR_QUEUE_FULL);
     assert_int_equal(op.head.state, JOB_NEW);
     assert_int_equal(op.head.lane, 0);
@@ -498,6 +585,8 @@ const struct CMUnitTest contract_lanes[] = {
     CONTRACT(test_large_jobs_of_a_lane),
     CONTRACT(test_lanes_by_number),
     CONTRACT(test_a_full_lane),
+    CONTRACT(test_all_lanes_are_full),
+    CONTRACT(test_an_account_has_bounds),
     CONTRACT(test_reserve_takes_it_out),
     CONTRACT(test_every_end_takes_it_out),
     CONTRACT(test_time_to_wait),

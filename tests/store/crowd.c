@@ -13,6 +13,8 @@ enum {
     HOLD_MS = 15000,
     WAIT_MS = 20000,
     LANE_MAX = 3,
+    ALL_MAX = 40,
+    ACCOUNT_MAX = 12,
 };
 
 #define LONG_32  "abcdefghijklmnopqrstuvwxyz.0-1_2"
@@ -158,6 +160,18 @@ static uint64_t some_lane(struct play *play)
     return crowd_lanes[crowd_below(play, LANES)];
 }
 
+static struct store_bounds some_bounds(struct play *play)
+{
+    struct str account = str_of(crowd_nodes[crowd_below(play, 4)]);
+
+    return (struct store_bounds){.lane_max = crowd_chance(play, 2) ? LANE_MAX : 0,
+                                 .all_max = crowd_chance(play, 3) ? ALL_MAX : 0,
+                                 .account = {.name = crowd_chance(play, 3) ? STR_NONE : account,
+                                             .bytes = crowd_below(play, 1 << 20),
+                                             .jobs_max = crowd_chance(play, 3) ? ACCOUNT_MAX : 0,
+                                             .bytes_max = crowd_chance(play, 3) ? 8 << 20 : 0}};
+}
+
 static void make_put_lane(struct play *play, struct store_op *op, int slot)
 {
     make_put(play, op, slot);
@@ -166,7 +180,7 @@ static void make_put_lane(struct play *play, struct store_op *op, int slot)
     op->u.put.lane = some_lane(play);
     op->u.put.priority = (int)crowd_below(play, 10);
     op->u.put.wait_ms = crowd_below(play, WAIT_MS);
-    op->u.put.lane_max = crowd_chance(play, 2) ? LANE_MAX : 0;
+    op->u.put.bounds = some_bounds(play);
 }
 
 static int next_attempt(struct play *play, const struct store_head *head)
@@ -183,7 +197,7 @@ static void make_wait(struct play *play, struct store_op *op, int slot)
     op->u.wait.lane = some_lane(play);
     op->u.wait.priority = (int)crowd_below(play, 10);
     op->u.wait.wait_ms = crowd_below(play, WAIT_MS);
-    op->u.wait.lane_max = crowd_chance(play, 2) ? LANE_MAX : 0;
+    op->u.wait.bounds = some_bounds(play);
 }
 
 /* Two of them get most: their lists are long. */

@@ -116,9 +116,16 @@ uint64_t model_lane_after(const struct model *model, uint64_t lane)
     return next;
 }
 
-static bool is_full(const struct model *model, const struct model_wait *wait)
+static enum err refusal(const struct model *model, uint64_t from, const struct model_wait *wait)
 {
-    return wait->lane_max && model_lane(model, wait->lane, 0, NULL) >= (size_t)wait->lane_max;
+    size_t all = 0;
+
+    if (from != wait->lane && wait->lane_max &&
+        model_lane(model, wait->lane, 0, NULL) >= (size_t)wait->lane_max)
+        return ERR_QUEUE_FULL;
+    for (size_t i = 0; i < model->job_count; i++)
+        all += model->jobs[i].lane != 0;
+    return !from && wait->all_max && all >= (size_t)wait->all_max ? ERR_QUEUES_FULL : ERR_OK;
 }
 
 static void enter(struct model_job *job, const struct model_wait *wait)
@@ -133,8 +140,8 @@ struct model_answer model_put(struct model *model, struct model_job *job, uint64
 {
     if (job->id)
         return duplicate();
-    if (lane->lane && is_full(model, lane))
-        return answer(ERR_QUEUE_FULL);
+    if (lane->lane && refusal(model, 0, lane))
+        return answer(refusal(model, 0, lane));
     create(job, id);
     job->hold_ms = model->now_ms + hold_ms;
     if (lane->lane)
@@ -149,8 +156,8 @@ struct model_answer model_wait(struct model *model, struct model_job *job, int a
         return answer(ERR_NOT_FOUND);
     if (!waiting(job) || attempt != job->attempt + (job->state == JOB_RETRYING))
         return answer(ERR_STALE);
-    if (job->lane != lane->lane && is_full(model, lane))
-        return answer(ERR_QUEUE_FULL);
+    if (refusal(model, job->lane, lane))
+        return answer(refusal(model, job->lane, lane));
     enter(job, lane);
     return answer(ERR_OK);
 }

@@ -53,6 +53,7 @@ struct model_wait {
     int priority;
     int64_t until_ms;
     int64_t lane_max;
+    int64_t all_max;
 };
 
 struct model_answer {

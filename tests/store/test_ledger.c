@@ -243,7 +243,7 @@ static void call_each(struct fixture *fixture, uint64_t waiting, uint64_t free_i
     ops[0].u.put.max_attempts = 2;
     ops[1].u.wait.lane = 77;
     ops[1].u.wait.wait_ms = LEASE_FOREVER / 2;
-    ops[1].u.wait.lane_max = INT64_MAX;
+    ops[1].u.wait.bounds.lane_max = INT64_MAX;
     ops[2].u.lane.lane = 77;
     ops[2].u.lane.max = 4;
     ops[3].u.lanes.max = 4;

@@ -20,6 +20,7 @@ enum {
     REFUSALS_MAX = MODEL_ENDED - 8,
     LANES = 5,
     LANE_MAX = 3,
+    ALL_MAX = 6,
     SHOWN_MAX = 8,
 };
 
@@ -167,7 +168,8 @@ static struct model_wait some_wait(struct play *play)
     return (struct model_wait){.lane = some_lane(play),
                                .priority = (int)below(play, 3),
                                .until_ms = play->model.now_ms + below(play, 4 * HOLD_MS),
-                               .lane_max = below(play, 4) ? LANE_MAX : 0};
+                               .lane_max = below(play, 4) ? LANE_MAX : 0,
+                               .all_max = below(play, 2) ? ALL_MAX : 0};
 }
 
 static void call_put(struct play *play, struct call *call)
@@ -187,9 +189,10 @@ static void call_put(struct play *play, struct call *call)
     op->u.put.lane = wait.lane;
     op->u.put.priority = wait.priority;
     op->u.put.wait_ms = wait.until_ms - play->model.now_ms;
-    op->u.put.lane_max = wait.lane_max;
+    op->u.put.bounds.lane_max = wait.lane_max;
+    op->u.put.bounds.all_max = wait.all_max;
     call->want = model_put(&play->model, job, op->job, HOLD_MS, &wait);
-    play->refused += call->want.err == ERR_QUEUE_FULL;
+    play->refused += call->want.err == ERR_QUEUE_FULL || call->want.err == ERR_QUEUES_FULL;
 }
 
 /* Mostly one that is held. */
@@ -207,10 +210,11 @@ static void call_wait(struct play *play, struct call *call)
     op->u.wait.lane = wait.lane;
     op->u.wait.priority = wait.priority;
     op->u.wait.wait_ms = wait.until_ms - play->model.now_ms;
-    op->u.wait.lane_max = wait.lane_max;
+    op->u.wait.bounds.lane_max = wait.lane_max;
+    op->u.wait.bounds.all_max = wait.all_max;
     call->want = model_wait(&play->model, call->job, op->attempt, &wait);
     play->waited += call->want.err == ERR_OK;
-    play->refused += call->want.err == ERR_QUEUE_FULL;
+    play->refused += call->want.err == ERR_QUEUE_FULL || call->want.err == ERR_QUEUES_FULL;
 }
 
 static void call_lane(struct play *play, struct call *call)

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PATIENCE_MS = 20000, CALL_MS = 5000, NODES = 200 };
 
@@ -36,6 +37,94 @@ static void test_wrong_counters_are_put_right(void **state)
     assert_int_equal(rig_repairs(&fixture->rig), 2);
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
     assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
+}
+
+/* How many wait in all lanes is counted anew, lane by lane, while jobs come and go. */
+static void test_a_wrong_number_of_waiting_jobs_is_put_right(void **state)
+{
+    enum { LANES = 20 };
+    static const char *const texts[] = {"900000 0 ", "0 0 ", "900000 7 2000000000000000", "x"};
+    struct redis_fixture *fixture = *state;
+    uint64_t job = 1;
+
+    for (; job <= LANES; job++)
+        assert_int_equal(rig_put_lane(&fixture->rig, job, job << 56, 0), ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        const char *words[] = {"HSET", "sched:{f}:meta", "waiting", texts[i]};
+        int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+        const char *text;
+
+        redis_say_words(fixture->server.port, COUNT_OF(words), words);
+        do {
+            assert_true(clock_mono_ms() < end_ms);
+            assert_int_equal(rig_put_lane(&fixture->rig, job, job << 56, 0), ERR_OK);
+            assert_int_equal(rig_finish(&fixture->rig, STORE_CANCEL, job++, 0, NULL, NULL), ERR_OK);
+            text = redis_say(fixture->server.port, "HGET sched:{f}:meta waiting");
+        } while (atoi(text) != LANES);
+    }
+    assert_int_equal(rig_repairs(&fixture->rig), 0); /* an older release may have moved them */
+}
+
+/* While the audit counts, jobs come and go before and behind it: the number stays right. */
+static void test_the_number_of_waiting_jobs_stays_right(void **state)
+{
+    enum { JOBS = 60, LANES = 200, ROUNDS = 2 };
+    struct redis_fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + 2 * PATIENCE_MS;
+    bool counting = false;
+    int rounds = 0;
+
+    for (uint64_t job = 1; rounds < ROUNDS; job++) {
+        uint64_t lane = (job / 2 % LANES + 1) << 56; /* thirty of them at a time, and others soon */
+        ;
+        const char *text;
+
+        assert_true(clock_mono_ms() < end_ms);
+        assert_int_equal(rig_put_lane(&fixture->rig, job, lane, 0), ERR_OK);
+        if (job <= JOBS)
+            continue;
+        assert_int_equal(rig_finish(&fixture->rig, STORE_CANCEL, job - JOBS, 0, NULL, NULL),
+                         ERR_OK);
+        text = redis_say(fixture->server.port, "HGET sched:{f}:meta waiting");
+        assert_int_equal(atoi(text), JOBS);
+        rounds += counting && text[strlen(text) - 1] == ' ';
+        counting = text[strlen(text) - 1] != ' ';
+    }
+}
+
+static enum err put_for_account(struct rig *rig, uint64_t job, uint64_t lane, int64_t jobs_max)
+{
+    struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.max_attempts = 1;
+    op.u.put.lane = lane;
+    op.u.put.wait_ms = RIG_WAIT_MS;
+    op.u.put.bounds.account = (struct store_account){
+        .name = STR("ci"), .bytes = 5, .jobs_max = jobs_max, .bytes_max = 5 * jobs_max};
+    return rig_call(rig, &op);
+}
+
+/* Jobs that somebody took away do not count for their account for ever. */
+static void test_an_account_is_put_right(void **state)
+{
+    struct redis_fixture *fixture = *state;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    enum err err;
+
+    for (uint64_t job = 1; job <= 3; job++)
+        assert_int_equal(put_for_account(&fixture->rig, job, 77, 3), ERR_OK);
+    assert_int_equal(put_for_account(&fixture->rig, 4, 78, 3), ERR_QUOTA_WAITING);
+    redis_say(fixture->server.port, "DEL sched:{f}:q:000000000000004d sched:{f}:j:j0000000");
+    while ((err = put_for_account(&fixture->rig, 4, 78, 1)) == ERR_QUOTA_WAITING)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(err, ERR_OK);
+    assert_int_equal(put_for_account(&fixture->rig, 5, 78, 1), ERR_QUOTA_WAITING);
+    redis_say(fixture->server.port, "DEL sched:{f}:counted");
+    end_ms = clock_mono_ms() + PATIENCE_MS;
+    while ((err = put_for_account(&fixture->rig, 5, 78, 1)) == ERR_QUOTA_WAITING)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(err, ERR_OK);
 }
 
 /* The auditor looks at a part of the nodes at a time, and comes to all of them. */
@@ -160,6 +249,12 @@ int main(void)
                                         redis_fixture_teardown),
         cmocka_unit_test_setup_teardown(test_a_deleted_node, setup, redis_fixture_teardown),
         cmocka_unit_test_setup_teardown(test_strangers_in_a_lane, setup, redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_a_wrong_number_of_waiting_jobs_is_put_right, setup,
+                                        redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_the_number_of_waiting_jobs_stays_right, setup,
+                                        redis_fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_an_account_is_put_right, setup,
+                                        redis_fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

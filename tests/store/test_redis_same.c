@@ -25,6 +25,8 @@ enum {
     HOLD_MS = 15000,
     WAIT_MS = 20000,
     LANE_MAX = 4,
+    ALL_MAX = 9,
+    ACCOUNT_MAX = 3,
 };
 
 static const char *const names[NODES] = {"n0", "n1", "n2", "n3", "n4", "n5", "d0", "d1"};
@@ -140,6 +142,19 @@ static bool is_typed(uint64_t job)
     return job % 2;
 }
 
+static struct store_bounds some_bounds(struct play *play)
+{
+    static const char *const accounts[] = {NULL, "ci", "a b", "n\xc3\xa4me"};
+    const char *account = accounts[below(play, COUNT_OF(accounts))];
+
+    return (struct store_bounds){.lane_max = chance(play, 2) ? LANE_MAX : 0,
+                                 .all_max = chance(play, 3) ? ALL_MAX : 0,
+                                 .account = {.name = account ? str_of(account) : STR_NONE,
+                                             .bytes = below(play, 1000),
+                                             .jobs_max = chance(play, 3) ? ACCOUNT_MAX : 0,
+                                             .bytes_max = chance(play, 3) ? 1500 : 0}};
+}
+
 static void make_put(struct play *play, struct store_op *op, int slot)
 {
     op->job = play->ids[slot];
@@ -169,7 +184,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     op->u.put.lane = lanes[below(play, COUNT_OF(lanes))];
     op->u.put.priority = (int)below(play, 10);
     op->u.put.wait_ms = below(play, WAIT_MS);
-    op->u.put.lane_max = chance(play, 2) ? LANE_MAX : 0;
+    op->u.put.bounds = some_bounds(play);
 }
 
 static void make_reserve(struct play *play, struct store_op *op, int slot)
@@ -203,7 +218,7 @@ static void make_wait(struct play *play, struct store_op *op, int slot)
     op->u.wait.lane = lanes[below(play, COUNT_OF(lanes))];
     op->u.wait.priority = (int)below(play, 10);
     op->u.wait.wait_ms = below(play, WAIT_MS);
-    op->u.wait.lane_max = chance(play, 2) ? LANE_MAX : 0;
+    op->u.wait.bounds = some_bounds(play);
 }
 
 static struct lease_terms some_terms(struct play *play, unsigned one_in)

@@ -31,10 +31,11 @@ static struct spec read_spec(struct slot *slot, const char *text)
 {
     const struct json *body;
     struct spec spec;
+    const struct spec_author author = {.view = {.namespace = NAMESPACE_DEFAULT}};
     struct problem why = {0};
 
     if (json_parse(str_of(text), &slot->arena, &body, &why) ||
-        spec_read_task(body, &slot->arena, &spec, &why)) {
+        spec_read_task(body, &author, &slot->arena, &spec, &why)) {
         fprintf(stderr, "%s: %s\n", text, why.detail);
         exit(1);
     }

@@ -35,7 +35,8 @@ end
 
 function readers.W()
   return {job = text(), attempt = number(), lane = text(), priority = number(), wait = number(),
-    lane_max = number()}
+    lane_max = number(), all_max = number(), bytes = number(), jobs_max = number(), bytes_max = number(),
+    account = text()}
 end
 
 function readers.D()
@@ -151,7 +152,7 @@ end
 
 -- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
 local function begin_batch(now, gen, known)
-  local got = call('HMGET', KEY .. 'meta', 'state', 'format')
+  local got = call('HMGET', KEY .. 'meta', 'state', 'format', 'waiting')
   local packed, text = got[1], got[2]
   local is_other = text ~= formats.text
   if packed and is_other and not formats_read(text) then return text or '' end
@@ -171,6 +172,7 @@ local function begin_batch(now, gen, known)
   elseif known ~= '' then
     recover_begin() -- whoever calls knew another generation: this store was emptied
   end
+  U.waiting_text = got[3]
   if (U.last and now - U.last > AWAY_MS) or now < formats.since then
     formats.since, formats.changed = now, true -- nobody could say that they are there
   end
@@ -280,6 +282,7 @@ local function end_batch(count)
     if next(U.dirty_gates) then write_gates() end
     if next(U.dirty_idems) then write_idems() end
     if next(U.callbacks) then write_callbacks() end
+    lanes.write()
     publish_nodes()
     lanes.publish()
   end

@@ -95,7 +95,8 @@ local function put_op(k, letter, code, rest)
   for i = 2, count do op.spares[i], op.nodes[i], from = unpack_struct(PACKED.NODE_REST .. 'Bc0', rest, from) end
   if letter == 'P' then
     op.lane, from = unpack_struct('c8', rest, from)
-    op.priority, op.wait, op.lane_max = unpack_struct(PACKED.WAIT_REST, rest, from)
+    op.priority, op.wait, op.lane_max, op.all_max, op.bytes, op.jobs_max, op.bytes_max, op.account =
+      unpack_struct(PACKED.WAIT_REST .. 'Bc0', rest, from)
   end
   if op.has_spec == 1 then op.spec = text() end
   if has_more[code] then op.session, op.pool, op.lang_pair = text(), text(), text() end

@@ -5,16 +5,77 @@ local lanes = {}
 local cursor_get, cursor_set -- where a chore goes on the next time: breaker.lua
 do
 
-local AUDIT_MAX = 256 -- jobs one call looks at
+local AUDIT_MAX, AUDIT_LANES = 256, 16 -- jobs and lanes one call looks at
 
 local function name_of(lane)
   local a, b, c, d, e, f, g, h = byte(lane, 1, 8)
   return string.format('%02x%02x%02x%02x%02x%02x%02x%02x', h, g, f, e, d, c, b, a)
 end
 
--- 0: there is room for any number.
-function lanes.is_full(lane, max)
-  return max > 0 and call('ZCARD', KEY .. 'q:' .. name_of(lane)) >= max
+-- How many wait in all lanes, and how far the audit has counted them anew: `sum` in the lanes up to `upto`, '' when it does not.
+-- `meta.waiting` has them as a text, read with the state.
+local function tally()
+  local t = U.waiting
+  if not t.count then
+    local count, sum, upto = string.match(U.waiting_text or '', '^(%d+) (%d+) (%x*)$')
+    t.count, t.sum, t.upto, t.changed = tonumber(count or 0), tonumber(sum or 0), upto or '', false
+  end
+  return t
+end
+
+local function moved(name, by)
+  local t = tally()
+  t.count, t.changed = t.count + by, true
+  if name <= t.upto then t.sum = t.sum + by end
+  -- Less than none: somebody else wrote here, and the audit puts it right when it comes round.
+  if t.count < 0 then t.count = 0 end
+  if t.sum < 0 then t.sum = 0 end
+end
+
+-- What an account has waiting: jobs and bytes, "JOBS BYTES" in `accounts`. Which job counts there, and for how much, is in
+-- `counted`, "BYTES ACCOUNT": one that leaves takes along what it came with.
+local function account_of(name)
+  local a = U.accounts[name]
+  if not a then
+    local jobs, bytes = string.match(call('HGET', KEY .. 'accounts', name) or '', '^(%d+) (%d+)$')
+    a = {jobs = tonumber(jobs or 0), bytes = tonumber(bytes or 0), changed = false}
+    U.accounts[name] = a
+  end
+  return a
+end
+
+local function account_leave(id)
+  local bytes, name = string.match(call('HGET', KEY .. 'counted', id) or '', '^(%d+) (.+)$')
+  if not bytes then return end
+  local a = account_of(name)
+  call('HDEL', KEY .. 'counted', id)
+  a.jobs, a.bytes, a.changed = a.jobs - 1, a.bytes - bytes, true
+end
+
+local function account_enter(id, op)
+  if op.account == '' then return end
+  local a = account_of(op.account)
+  call('HSET', KEY .. 'counted', id, string.format('%.0f', op.bytes) .. ' ' .. op.account)
+  a.jobs, a.bytes, a.changed = a.jobs + 1, a.bytes + op.bytes, true
+end
+
+local function is_over(have, max)
+  return max > 0 and have > max
+end
+
+-- What keeps it from waiting in the lane of `op`; `from` is the lane in which it stands. As ledger_refusal().
+function lanes.refusal(from, op)
+  if from ~= op.lane and op.lane_max > 0 and
+    call('ZCARD', KEY .. 'q:' .. name_of(op.lane)) >= op.lane_max then
+    return ERR.QUEUE_FULL
+  end
+  if from ~= NO_LANE then return ERR.OK end
+  if op.all_max > 0 and tally().count >= op.all_max then return ERR.QUEUES_FULL end
+  if op.account == '' then return ERR.OK end
+  local a = account_of(op.account)
+  if is_over(a.jobs + 1, op.jobs_max) then return ERR.QUOTA_WAITING end
+  if is_over(a.bytes + op.bytes, op.bytes_max) then return ERR.QUOTA_BYTES end
+  return ERR.OK
 end
 
 local function lane_forget(name)
@@ -25,20 +86,35 @@ end
 function lanes.leave(j)
   if j.lane == NO_LANE then return end
   local name = name_of(j.lane)
-  call('ZREM', KEY .. 'q:' .. name, j.id)
+  moved(name, 0 - call('ZREM', KEY .. 'q:' .. name, j.id))
+  account_leave(j.id)
   lane_forget(name)
   j.lane, j.priority = NO_LANE, 0
 end
 
--- It waits in this lane, and in no other. Whoever calls says until when, and places it.
-function lanes.enter(j, lane, priority)
+-- It waits in the lane of `op`, and in no other. Whoever calls says until when, and places it.
+function lanes.enter(j, op)
   lanes.leave(j)
-  local name = name_of(lane)
+  local name, priority = name_of(op.lane), op.priority
   local key = KEY .. 'q:' .. name
-  call('ZADD', key, 0 - priority, j.id) -- no -0
+  moved(name, call('ZADD', key, 0 - priority, j.id)) -- no -0
+  account_enter(j.id, op)
   if call('ZCARD', key) == 1 then call('ZADD', KEY .. 'lanes', 0, name) end
   if call('ZRANK', key, j.id) < LIMIT.LANE_TOLD then U.fronts[#U.fronts + 1] = name .. ' ' .. priority .. ' ' .. j.id end
-  j.lane, j.priority = lane, priority
+  j.lane, j.priority = op.lane, priority
+end
+
+-- The audit comes to this lane; nil: it was at all of them. Who comes and goes in those it has counted is counted by moved().
+local function count_on(is_first, name)
+  local t = tally()
+  if is_first then t.sum, t.upto = 0, '' end
+  if not is_first and t.upto == '' then return end -- that round began before there was a count
+  if name then
+    t.sum, t.upto = t.sum + call('ZCARD', KEY .. 'q:' .. name), name
+  else
+    t.count, t.sum, t.upto = t.sum, 0, ''
+  end
+  t.changed = true
 end
 
 -- The lane the audit looks at, and where in it. A cursor of 0: that one is done.
@@ -46,15 +122,17 @@ local function audited()
   local name, cursor = string.match(cursor_get('lanes'), '^(%x+) (%d+)$')
   if cursor ~= '0' and name then return name, cursor end
   local after = call('ZRANGEBYLEX', KEY .. 'lanes', name and '(' .. name or '-', '+', 'LIMIT', 0, 1)[1]
+  count_on(not name, after)
   if name and not after then cursor_set('lanes', '0') end
   return after, '0'
 end
 
 -- A job that a lane has, and that is not there or waits elsewhere, would keep a place for ever: it is taken out, a
 -- part of a lane at a time. Answers how many there were: somebody else wrote or deleted here.
-function lanes.audit()
+-- And how many jobs it looked at; nil: it was at all lanes.
+local function audit_lane()
   local name, cursor = audited()
-  if not name then return 0 end
+  if not name then return 0, nil end
   local page = call('ZSCAN', KEY .. 'q:' .. name, cursor, 'COUNT', AUDIT_MAX)
   local ids, wrong = {}, 0
   for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
@@ -62,13 +140,59 @@ function lanes.audit()
   for i = 1, #ids do
     local j = job_get(ids[i])
     if not j or j.lane == NO_LANE or name_of(j.lane) ~= name then
-      call('ZREM', KEY .. 'q:' .. name, ids[i])
+      moved(name, 0 - call('ZREM', KEY .. 'q:' .. name, ids[i]))
       wrong = wrong + 1
     end
   end
   lane_forget(name)
   cursor_set('lanes', name .. ' ' .. page[1])
+  return wrong, #ids
+end
+
+-- What counts for an account and does not wait, because somebody else or an older release took it away, leaves it.
+local function audit_accounts()
+  local page = call('HSCAN', KEY .. 'counted', cursor_get('counted'), 'COUNT', AUDIT_MAX)
+  local ids = {}
+  for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
+  jobs_prefetch(ids)
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if not j or j.lane == NO_LANE then account_leave(ids[i]) end
+  end
+  cursor_set('counted', page[1])
+  if #ids == 0 and call('EXISTS', KEY .. 'counted') == 0 then
+    call('UNLINK', KEY .. 'accounts')
+    U.accounts = nil
+  end
+end
+
+function lanes.audit()
+  local wrong, looked = 0, 0
+  for _ = 1, AUDIT_LANES do
+    local found, count = audit_lane()
+    wrong, looked = wrong + found, looked + (count or AUDIT_MAX)
+    if looked >= AUDIT_MAX then break end
+  end
+  audit_accounts()
   return wrong
+end
+
+local function write_account(name, a)
+  if a.jobs > 0 then
+    call('HSET', KEY .. 'accounts', name, string.format('%.0f %.0f', a.jobs, a.bytes > 0 and a.bytes or 0))
+  else
+    call('HDEL', KEY .. 'accounts', name)
+  end
+end
+
+function lanes.write()
+  local t = rawget(U, 'waiting')
+  if t and t.changed then
+    call('HSET', KEY .. 'meta', 'waiting', string.format('%.0f %.0f ', t.count, t.sum) .. t.upto)
+  end
+  for name, a in pairs(rawget(U, 'accounts') or {}) do
+    if a.changed then write_account(name, a) end
+  end
 end
 
 -- Who knows the first jobs of lanes hears of those that came to stand among them.

@@ -155,7 +155,7 @@ local function placed_answer(answer)
 end
 
 local function may_wait(op, answer)
-  if op.lane ~= NO_LANE and lanes.is_full(op.lane, op.lane_max) then answer.err = ERR.QUEUE_FULL end
+  if op.lane ~= NO_LANE then answer.err = lanes.refusal(NO_LANE, op) end
   return answer.err == ERR.OK
 end
 
@@ -168,7 +168,7 @@ function rules.P(op)
   elseif may_create(op, answer) and may_wait(op, answer) then
     j = create(op)
     j.due = later(U.clock, op.lane == NO_LANE and op.hold or op.wait)
-    if op.lane ~= NO_LANE then lanes.enter(j, op.lane, op.priority) end
+    if op.lane ~= NO_LANE then lanes.enter(j, op) end
     job_place(j)
     if op.idem then keys.give(j, op, '') end
     note_session(op.session, op.pool, op.lang_pair)
@@ -186,12 +186,9 @@ end
 function verbs.W(op)
   local j, err = job_get(op.job), ERR.OK
   if not j then return {ERR.NOT_FOUND, false, false} end
-  if not may_start(j, op.attempt) then
-    err = ERR.STALE
-  elseif j.lane ~= op.lane and lanes.is_full(op.lane, op.lane_max) then
-    err = ERR.QUEUE_FULL
-  else
-    lanes.enter(j, op.lane, op.priority)
+  if may_start(j, op.attempt) then err = lanes.refusal(j.lane, op) else err = ERR.STALE end
+  if err == ERR.OK then
+    lanes.enter(j, op)
     j.due, j.updated = later(U.clock, op.wait), U.now
     job_place(j)
   end
