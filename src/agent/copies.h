@@ -61,7 +61,7 @@ void copies_end(struct copies *copies);
 enum copy_hold {
     COPY_KEPT,      /* it does not */
     COPY_DRAINED,   /* the node is drained */
-    COPY_UNMATCHED, /* its selector does not match this node */
+    COPY_UNMATCHED, /* its selector or its namespace does not match this node */
     COPY_FAILING,   /* it cannot run here; a new spec is a new chance */
     COPY_REFUSED,   /* this node runs none: allow_deployments */
 };

@@ -173,7 +173,9 @@ static const struct json *tag(const struct roster_entry *entry, const char *name
 
 static void fill(const struct roster_entry *entry, struct str address, struct claim_node *node)
 {
-    *node = (struct claim_node){.address = address, .labels = json_get(entry->terminal, "labels")};
+    *node = (struct claim_node){.address = address,
+                                .labels = json_get(entry->terminal, "labels"),
+                                .namespaces = json_get(entry->terminal, "namespaces")};
     json_bool(json_get(entry->terminal, "takes"), &node->takes);
     if (json_str_is(tag(entry, TAG_TAKES), "false"))
         node->takes = false;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum metric_type { COUNTER, GAUGE, GAUGE_MS, HISTOGRAM };
+enum metric_type { COUNTER, GAUGE, GAUGE_MS, HISTOGRAM, PARTED };
 
 struct metric_row {
     enum metric_type type;
@@ -30,8 +30,11 @@ enum { HISTOGRAMS = 0 METRIC_ROWS(METRIC_IS_HISTOGRAM) };
                    "histograms stand before the others: " #id);
 METRIC_ROWS(METRIC_CHECK_ROW)
 
-static const char *const type_names[] = {
-    [COUNTER] = "counter", [GAUGE] = "gauge", [GAUGE_MS] = "gauge", [HISTOGRAM] = "histogram"};
+static const char *const type_names[] = {[COUNTER] = "counter",
+                                         [GAUGE] = "gauge",
+                                         [GAUGE_MS] = "gauge",
+                                         [HISTOGRAM] = "histogram",
+                                         [PARTED] = "counter"};
 
 /* Upper bounds; a last bucket without one follows. */
 static const struct {
@@ -147,6 +150,27 @@ void metric_add_label(enum metric metric, const char *label, int64_t n)
 
     assert(rows[metric].type != HISTOGRAM && rows[metric].label && label);
     bump(&find_cell(shard->cells[metric], label)->value, n, shard == own);
+}
+
+void metric_add_text(enum metric metric, const char *label, int64_t n)
+{
+    struct shard *shard = shard_for(metric);
+    struct cell *cell = shard->cells[metric], *end = cell + METRIC_LABELS_MAX;
+    const char *name = NULL;
+
+    assert(rows[metric].type == PARTED && label);
+    while (cell < end && (name = atomic_load_explicit(&cell->label, memory_order_acquire)) &&
+           strcmp(name, label) != 0)
+        cell++;
+    if (cell < end && !name) {
+        char *copy = mem_alloc(strlen(label) + 1);
+
+        memcpy(copy, label, strlen(label) + 1);
+        cell = find_cell(shard->cells[metric], copy);
+        if (atomic_load_explicit(&cell->label, memory_order_relaxed) != copy)
+            free(copy); /* another thread was faster */
+    }
+    bump(&cell->value, n, shard == own);
 }
 
 void metric_set(enum metric metric, int64_t value)
@@ -429,16 +453,35 @@ static void render_cell(struct buf *text, const struct metric_row *row, const st
     buf_char(text, '\n');
 }
 
-void metrics_render(struct buf *text, const char *version)
+void metrics_render(struct buf *text)
 {
     for (int i = 0; i < METRIC_COUNT; i++) {
         const struct metric_row *row = &rows[i];
         struct total total = add_up((enum metric)i);
 
+        if (row->type == PARTED)
+            continue;
         metrics_head(text, row->name, type_names[row->type], row->help);
         for (int k = 0; k < total.count; k++)
             (row->type == HISTOGRAM ? render_histogram : render_cell)(text, row, &total, k);
     }
+}
+
+void metrics_render_part(struct buf *text, enum metric metric,
+                         bool (*shows)(const char *label, const void *user), const void *user)
+{
+    const struct metric_row *row = &rows[metric];
+    struct total total = add_up(metric);
+
+    assert(row->type == PARTED);
+    metrics_head(text, row->name, type_names[row->type], row->help);
+    for (int k = 0; k < total.count; k++)
+        if (shows(total.cells[k].label, user))
+            render_cell(text, row, &total, k);
+}
+
+void metrics_render_version(struct buf *text, const char *version)
+{
     metrics_head(text, "berth_build_info", "gauge", "The version that runs");
     buf_str(text, STR("berth_build_info"));
     metrics_labels(text, "version", version);

@@ -7,7 +7,8 @@
 
 /* id, type, name, label, help. A label like "layer,result" stands for two, whose values are given
  * in one text as well: "l1,hit" is counted under layer="l1",result="hit". Histograms come first.
- * A GAUGE_MS is set in milliseconds and shown in seconds. */
+ * A GAUGE_MS is set in milliseconds and shown in seconds. A PARTED counter is not for everybody as
+ * a whole: who renders the others shows what it may of it. */
 #define METRIC_ROWS(ROW)                                                                           \
     ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", "outcome",                   \
         "Time from the request to its answer, by outcome")                                         \
@@ -33,6 +34,8 @@
     ROW(METRIC_LOST_LEASES, COUNTER, "berth_lost_lease_total", NULL,                               \
         "Leases a failover or an emptied store had lost, taken back from their nodes")             \
     ROW(METRIC_JOBS, COUNTER, "berth_jobs_total", "state", "Jobs that reached an end state")       \
+    ROW(METRIC_NAMESPACE_JOBS, PARTED, "berth_namespace_jobs_total", "namespace,state",            \
+        "Jobs that reached an end state, by namespace")                                            \
     ROW(METRIC_RETRIES, COUNTER, "berth_retries_total", NULL, "Second and later attempts")         \
     ROW(METRIC_KILLS, COUNTER, "berth_kills_total", "reason",                                      \
         "Runs that were ended from outside: emergency, timeout, oom")                              \
@@ -102,6 +105,8 @@ enum { METRIC_LABELS_MAX = 32 };
 void metrics_thread(void);
 void metric_add(enum metric metric, int64_t n); /* a gauge may be moved by a negative n */
 void metric_add_label(enum metric metric, const char *label, int64_t n);
+/* The same with a text that is copied when it is new: names that people made up. */
+void metric_add_text(enum metric metric, const char *label, int64_t n);
 void metric_set(enum metric metric, int64_t value);
 void metric_set_label(enum metric metric, const char *label, int64_t value);
 void metric_observe_us(enum metric metric, int64_t us);
@@ -126,7 +131,11 @@ int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t n
 /* For what others add to the text: the lines before the samples of a metric; a value in quotes. */
 void metrics_head(struct buf *text, const char *name, const char *type, const char *help);
 void metrics_labels(struct buf *text, const char *names, const char *values);
-/* All of it, with `berth_build_info{version="..."} 1`. */
-void metrics_render(struct buf *text, const char *version);
+/* All but the PARTED ones. */
+void metrics_render(struct buf *text);
+/* Of a PARTED one what `shows` says yes to, by the text of its labels. */
+void metrics_render_part(struct buf *text, enum metric metric,
+                         bool (*shows)(const char *label, const void *user), const void *user);
+void metrics_render_version(struct buf *text, const char *version); /* berth_build_info */
 
 #endif

@@ -62,7 +62,7 @@ static int apply_one(struct cli *cli, const struct json *spec)
     bool changed = false;
     int code;
 
-    if (json_type(spec) != JSON_OBJ || !str_is_id(id, DEPLOY_ID_MAX)) {
+    if (json_type(spec) != JSON_OBJ || !str_is_name(id, DEPLOY_ID_MAX)) {
         fprintf(cli->err, "berth: a deployment needs an id: 1 to %d letters, digits or ._:@-\n",
                 DEPLOY_ID_MAX);
         return CLI_USAGE;

@@ -82,6 +82,7 @@ static int read_new(struct cli *cli, struct token *ret_token)
 {
     struct token token = {.name = str_of(cli->args[0]), .created_ms = clock_wall_ms()};
     const char *node = cli_text(cli, "node-id"), *quota = cli_text(cli, "quota");
+    const char *namespace = cli_text(cli, "namespace");
     struct problem why;
     struct str *scopes;
     size_t count = cli_list(cli, "scope", &scopes);
@@ -107,6 +108,13 @@ static int read_new(struct cli *cli, struct token *ret_token)
     if (quota && quota_parse(str_of(quota), &token.quota, &why))
         return cli_misuse(cli, "--quota is like rate=10/s,waiting=1000,bytes=64MiB, not \"%s\"",
                           quota);
+    if (namespace && !namespace_valid(str_of(namespace)))
+        return cli_misuse(cli, "a namespace has 1 to %d of A-Za-z0-9._:@-, unlike \"%s\"",
+                          NAMESPACE_MAX, namespace);
+    if (namespace && !token_scopes_fit(token.scopes, str_of(namespace)))
+        return cli_misuse(cli, "%s", TOKEN_NAMESPACE_SCOPES);
+    if (namespace && !str_eq(str_of(namespace), NAMESPACE_DEFAULT))
+        token.namespace = str_of(namespace);
     if (cli_given(cli, "expires"))
         token.expires_ms = token.created_ms + cli_num(cli, "expires", 0);
     *ret_token = token;
@@ -264,6 +272,7 @@ static const struct list_column token_columns[] = {
     {.title = "NAME", .member = "name"},
     {.title = "SCOPES", .member = "scopes"},
     {.title = "NODE", .member = "node_id"},
+    {.title = "NAMESPACE", .member = "namespace"},
     {.title = "QUOTA", .member = "quota"},
     {.title = ">AGE", .member = "created_ms", .put = list_put_age},
     {.title = ">EXPIRES IN", .member = "expires_ms", .put = list_put_until},
@@ -297,6 +306,11 @@ static const struct flag create_flags[] = {
      .type = FLAG_TEXT,
      .value = "ID",
      .help = "it may speak for this node only"},
+    {.name = "namespace",
+     .type = FLAG_TEXT,
+     .value = "TEAM",
+     .help = "it sees and makes the jobs, sessions and deployments of this namespace only "
+             "(default: default)"},
     {.name = "expires",
      .type = FLAG_MS,
      .value = "DURATION",
@@ -333,6 +347,7 @@ static const struct command rows[] = {
      .examples = "berth token create ops --scope admin --out ops.token\n"
                  "berth token create ci --scope submit,read --expires 90d > ci.token\n"
                  "berth token create node-1 --scope node --node-id node-1 -o json\n"
+                 "berth token create maps-ci --scope submit,read --namespace maps\n"
                  "berth token create first --scope admin --file tokens.yaml",
      .run = cmd_token_create},
     {.noun = "token",

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "model/namespace.h"
 #include "model/selector.h"
 
 static bool count_metric(const struct claim_node *node, const struct claim_context *context,
@@ -147,9 +148,16 @@ static bool failed_on(const struct deploy_row *row, struct str address)
     return false;
 }
 
-static bool matches(const struct claim_node *node, struct str selector)
+static bool matches(const struct claim_node *node, const struct deploy_row *row)
 {
-    return !selector.len || selector_match(selector, node->labels);
+    return (!row->selector.len || selector_match(row->selector, node->labels)) &&
+           namespace_in(node->namespaces, row->id);
+}
+
+/* Do both match the same nodes? */
+static bool match_alike(const struct deploy_row *a, const struct deploy_row *b)
+{
+    return str_eq(a->selector, b->selector) && str_eq(namespace_of(a->id), namespace_of(b->id));
 }
 
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row)
@@ -157,7 +165,7 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
     for (size_t i = 0; i < view->node_count; i++) {
         const struct claim_node *node = &view->nodes[i];
 
-        if (node->takes && !str_eq(node->address, view->me) && matches(node, row->selector) &&
+        if (node->takes && !str_eq(node->address, view->me) && matches(node, row) &&
             !failed_on(row, node->address))
             return true;
     }
@@ -168,10 +176,10 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
  * there are no others: it must run somewhere. Selectors repeat, so the last answer is kept. */
 struct takers {
     const struct claim_view *view;
-    struct str selector; /* of the last answer; at == NULL: none */
-    bool *fit;           /* they would claim, and it matches them */
-    bool *chosen;        /* and it did not fail there, if there are such */
-    size_t count;        /* of the chosen */
+    const struct deploy_row *last; /* whose answer it is; NULL: none */
+    bool *fit;                     /* they would claim, and it matches them */
+    bool *chosen;                  /* and it did not fail there, if there are such */
+    size_t count;                  /* of the chosen */
 };
 
 static struct takers takers_of(const struct claim_view *view, struct arena *arena)
@@ -184,13 +192,12 @@ static struct takers takers_of(const struct claim_view *view, struct arena *aren
 static void takers_find(struct takers *takers, const struct deploy_row *row)
 {
     const struct claim_view *view = takers->view;
-    struct str selector = row->selector.at ? row->selector : STR("");
     size_t fresh = 0, fit = 0;
 
-    if (!takers->selector.at || !str_eq(selector, takers->selector))
+    if (!takers->last || !match_alike(row, takers->last))
         for (size_t i = 0; i < view->node_count; i++)
-            takers->fit[i] = view->nodes[i].takes && matches(&view->nodes[i], selector);
-    takers->selector = selector;
+            takers->fit[i] = view->nodes[i].takes && matches(&view->nodes[i], row);
+    takers->last = row;
     for (size_t i = 0; i < view->node_count; i++) {
         takers->chosen[i] = takers->fit[i] && !failed_on(row, view->nodes[i].address);
         fresh += takers->chosen[i];
@@ -240,7 +247,7 @@ static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_
     const struct claim_node nobody = {0}, *node = me == NAMES_NONE ? &nobody : &view->nodes[me];
 
     for (size_t i = 0; i < view->row_count; i++)
-        if (matches(node, view->rows[i].selector))
+        if (matches(node, &view->rows[i]))
             ret_rows[count++] = view->rows[i];
     return count;
 }
@@ -257,7 +264,7 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
 
     for (size_t i = 0; i < count; i++) {
         if (!before || before->failed_count || order[i]->failed_count ||
-            !str_eq(order[i]->selector, before->selector)) {
+            !match_alike(order[i], before)) {
             takers_find(&takers, order[i]);
             eligible = am_least(&takers, arena);
         }

@@ -78,7 +78,7 @@ static const struct field restart_fields[] = {
 };
 
 static const struct field fields[] = {
-    {.name = "id", .type = FIELD_ID, .offset = AT(id), .max = DEPLOY_ID_MAX},
+    {.name = "id", .type = FIELD_NAME, .offset = AT(id), .max = DEPLOY_ID_MAX},
     {.name = "type", .type = FIELD_ENUM, .offset = AT(type), .names = deploy_spec_types},
     {.name = "enabled", .type = FIELD_BOOL, .offset = AT(enabled)},
     {.name = "package_name", .type = FIELD_STR, .offset = AT(package_name), .max = PACKAGE_MAX},

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+#include "model/namespace.h"
+
 enum { RENEWALS = 6 }; /* in one term, at least */
 
 static const char *const reason_names[LEASE_REASON_COUNT] = {
@@ -25,7 +27,7 @@ const struct lease_terms lease_terms_default = {.task_ms = 120000, .f2f_ms = 450
 
 int64_t lease_term_ms(const struct lease_terms *terms, struct str type)
 {
-    return str_is(type, "f2f") ? terms->f2f_ms : terms->task_ms;
+    return str_is(namespace_name(type), "f2f") ? terms->f2f_ms : terms->task_ms;
 }
 
 int64_t lease_renew_every_ms(const struct lease_terms *terms)

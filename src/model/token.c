@@ -65,7 +65,7 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
 static bool knows_all_keys(const struct json *item)
 {
     static const char *const keys[] = {"name",       "sha256", "scopes", "node_id",  "created_ms",
-                                       "expires_ms", "quota",  "format"};
+                                       "expires_ms", "quota",  "format", "namespace"};
     const struct json *key = json_first(item);
 
     for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
@@ -106,6 +106,23 @@ static enum err read_quota(const struct json *value, struct arena *arena, struct
     return bad(why, what.detail);
 }
 
+/* Taken for no binding, anything else would see what is everybody's. */
+static enum err read_namespace(const struct json *value, struct arena *arena, struct token *token,
+                               struct problem *why)
+{
+    struct str namespace = json_str(value, arena);
+
+    if (json_is_null(value))
+        return ERR_OK;
+    if (json_type(value) != JSON_STR || !namespace_valid(namespace))
+        return bad(why, "namespace must be 1 to 16 letters, digits or ._:@-.");
+    if (!token_scopes_fit(token->scopes, namespace))
+        return bad(why, TOKEN_NAMESPACE_SCOPES);
+    if (!str_eq(namespace, NAMESPACE_DEFAULT))
+        token->namespace = namespace;
+    return ERR_OK;
+}
+
 static bool read_time(const struct json *value, int64_t *ret_ms)
 {
     return json_is_null(value) || (json_int(value, ret_ms) && *ret_ms > 0);
@@ -144,13 +161,15 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
         return bad(why, "scopes must list read, submit, node, deploy, operate or admin.");
     if (!knows_all_keys(item))
         return bad(why, "each has name, sha256, scopes, node_id, created_ms, expires_ms, "
-                        "quota and format, and nothing else.");
+                        "quota, namespace and format, and nothing else.");
     if (!read_format(json_get(item, "format"), token))
         return bad(why, "format must be 1 or 2.");
     if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
         !read_time(json_get(item, "expires_ms"), &token->expires_ms))
         return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
     if (read_quota(json_get(item, "quota"), arena, &token->quota, why))
+        return ERR_BAD_CONFIG;
+    if (read_namespace(json_get(item, "namespace"), arena, token, why))
         return ERR_BAD_CONFIG;
     if (json_is_null(node))
         return ERR_OK;
@@ -227,6 +246,8 @@ void token_members(struct jsonw *w, const struct token *token, bool whole)
     write_scopes(w, token->scopes);
     if (token->node_id.at || !whole)
         jsonw_kstr(w, "node_id", token->node_id);
+    if (token->namespace.at || !whole)
+        jsonw_kstr(w, "namespace", token_namespace(token));
     if (token->created_ms)
         jsonw_kint(w, "created_ms", token->created_ms);
     else if (!whole)
@@ -318,9 +339,36 @@ bool token_expired(const struct token *token, int64_t now_ms)
     return token->expires_ms && now_ms >= token->expires_ms;
 }
 
+struct str token_namespace(const struct token *token)
+{
+    return token && token->namespace.at ? token->namespace : NAMESPACE_DEFAULT;
+}
+
+struct namespace_view token_view(const struct token *token)
+{
+    return (struct namespace_view){.namespace = token_namespace(token),
+                                   .all = !token || token->scopes & BIT(SCOPE_ADMIN)};
+}
+
+bool token_scopes_fit(unsigned have, struct str namespace)
+{
+    return str_eq(namespace, NAMESPACE_DEFAULT) ||
+           !(have & (BIT(SCOPE_NODE) | BIT(SCOPE_OPERATE) | BIT(SCOPE_ADMIN)));
+}
+
 size_t token_bytes(const struct token *token)
 {
-    return sizeof *token + token->name.len + token->node_id.len;
+    return sizeof *token + token->name.len + token->node_id.len + token->namespace.len;
+}
+
+/* Returns where the next text may stand. */
+static char *put_text(char *to, struct str *text)
+{
+    if (!text->at)
+        return to;
+    memcpy(to, text->at, text->len);
+    text->at = to;
+    return to + text->len;
 }
 
 struct token *token_put(void *mem, const struct token *token)
@@ -329,11 +377,8 @@ struct token *token_put(void *mem, const struct token *token)
     char *text = (char *)(copy + 1);
 
     *copy = *token;
-    memcpy(text, token->name.at, token->name.len);
-    copy->name.at = text;
-    if (token->node_id.at) {
-        memcpy(text + token->name.len, token->node_id.at, token->node_id.len);
-        copy->node_id.at = text + token->name.len;
-    }
+    text = put_text(text, &copy->name);
+    text = put_text(text, &copy->node_id);
+    put_text(text, &copy->namespace);
     return copy;
 }

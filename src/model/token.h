@@ -4,8 +4,13 @@
 #define MODEL_TOKEN_H
 
 #include "base/json.h"
+#include "model/namespace.h"
 #include "model/quota.h"
 
+/* Why token_scopes_fit() says no. */
+#define TOKEN_NAMESPACE_SCOPES                                                                     \
+    "a token of a namespace has read, submit and deploy only: node, operate and admin are for "    \
+    "what all namespaces share."
 
 /* What a route needs, and what a token has. */
 enum token_scope {
@@ -33,6 +38,7 @@ struct token {
     unsigned scopes;      /* bit per scope, with those it brings along */
     bool old_operate;     /* its row is older than `deploy`, which `operate` brought along then */
     struct str node_id;   /* at == NULL: not bound to one */
+    struct str namespace; /* at == NULL: `default` */
     int64_t created_ms;   /* 0: not known */
     int64_t expires_ms;   /* 0: never */
     struct quota quota;
@@ -47,8 +53,9 @@ const char *token_scope_name(enum token_scope scope);
 /* A scope by its name, with those it brings along; 0: there is no such scope. */
 unsigned token_scopes_of(struct str name);
 
-/* [{"name": "ops", "sha256": "9f86d0…", "scopes": ["operate"], "node_id": "us"}], null = none.
- * Strings stand in the arena or in the JSON. */
+/* [{"name": "ops", "sha256": "9f86d0…", "scopes": ["operate"], "node_id": "us", "quota":
+ * "rate=10/s", "namespace": "team", "format": 2}], null = none. A row without a format is from
+ * before there were any. Strings stand in the arena or in the JSON. */
 enum err tokens_read(const struct json *list, struct arena *arena, struct tokens *ret_tokens,
                      struct problem *why);
 /* The same from a YAML file's text. */
@@ -69,6 +76,12 @@ struct tokens tokens_without(const struct tokens *tokens, struct str name, struc
 /* How many of them may do this, and will tomorrow. */
 size_t tokens_having(const struct tokens *tokens, enum token_scope scope, int64_t now_ms);
 bool token_expired(const struct token *token, int64_t now_ms);
+struct str token_namespace(const struct token *token);
+/* What its caller may see; NULL: there are no tokens, and everybody sees everything. */
+struct namespace_view token_view(const struct token *token);
+/* May a token of this namespace have these scopes? Nodes, and how the server runs, are shared by
+ * all namespaces. */
+bool token_scopes_fit(unsigned scopes, struct str namespace);
 
 /* A copy that stands on its own in `mem`, which has token_bytes(). */
 size_t token_bytes(const struct token *token);

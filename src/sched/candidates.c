@@ -105,7 +105,7 @@ const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
     const struct spec *spec = &dispatch->spec;
 
     return spec->f2f ? snapshot_pool(snapshot, spec->src, spec->tgt)
-                     : snapshot_type_pool(snapshot, spec->type);
+                     : snapshot_type_pool(snapshot, spec_node_type(spec));
 }
 
 static int32_t spare_of(const struct spec *spec, const struct snap_node *member)
@@ -157,7 +157,7 @@ static bool on_route(const struct sched *sched, const struct spec *spec,
                                     .online = true};
 
     assert(!spec->f2f && priority >= 0 && priority < RANK_STEP);
-    candidate->rank = is_routed(sched) ? routing_rank(routing, spec->type, &server) : 0;
+    candidate->rank = is_routed(sched) ? routing_rank(routing, spec_node_type(spec), &server) : 0;
     if (candidate->rank == ROUTING_REFUSED)
         return false;
     /* Within one place of a route, or without routes, the server's own priority decides. */
@@ -170,11 +170,17 @@ static bool has_labels(const struct spec *spec, const struct snap_node *member)
     return !spec->requires.at || selector_match(spec->requires, member->facts->label_values);
 }
 
+static bool is_admitted(const struct spec *spec, const struct snap_node *member)
+{
+    return namespace_in(member->facts->namespaces, spec->type);
+}
+
 static bool fits(const struct sched *sched, const struct spec *spec, const struct snap_node *member)
 {
     struct policy_candidate unused;
 
-    return has_labels(spec, member) && (spec->f2f || on_route(sched, spec, member, &unused));
+    return has_labels(spec, member) && is_admitted(spec, member) &&
+           (spec->f2f || on_route(sched, spec, member, &unused));
 }
 
 bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member)
@@ -190,7 +196,7 @@ bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
 
     return counts_load(member->node) < max - spare_of(spec, member) &&
            (spec->f2f ? pool_member(facts, spec->src, spec->tgt, candidates_wants(spec))
-                      : pool_type_member(facts, spec->type)) &&
+                      : pool_type_member(facts, spec_node_type(spec))) &&
            fits(loop->sched, spec, member);
 }
 
@@ -239,6 +245,8 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         return WHY_TRIED;
     if (!has_labels(&dispatch->spec, member))
         return WHY_REQUIRES;
+    if (!is_admitted(&dispatch->spec, member))
+        return WHY_NAMESPACE;
     if (!dispatch->spec.f2f &&
         !on_route(dispatch->loop->sched, &dispatch->spec, member, ret_candidate))
         return WHY_ROUTE;
@@ -445,6 +453,7 @@ void candidates_choose(struct dispatch *dispatch)
     if (dispatch->only)
         choose_it(dispatch, pool, again_ok, &rules);
     else if (dispatch->scan || dispatch->spec.requires.at ||
+             dispatch->loop->sched->config.node_rules.namespaces ||
              (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
         choose_by_scan(dispatch, members, count, again_ok, &rules);
     else
@@ -479,9 +488,9 @@ void candidates_preferred_failed(struct dispatch *dispatch)
 bool candidates_nobody_fits(const struct dispatch *dispatch)
 {
     const struct snap_pool *pool = candidates_pool(dispatch);
+    uint32_t never = dispatch->whys[WHY_REQUIRES] + dispatch->whys[WHY_NAMESPACE];
 
-    return dispatch->spec.requires.at && pool &&
-           dispatch->whys[WHY_REQUIRES] == pool->counts[candidates_wants(&dispatch->spec)];
+    return never > 0 && pool && never == pool->counts[candidates_wants(&dispatch->spec)];
 }
 
 /* No other reason is one that may pass by itself. */

@@ -25,6 +25,7 @@ static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_REQUIRES] = "REQUIRES",
                                                  [WHY_LEVEL] = "LEVEL",
                                                  [WHY_ROUTE] = "ROUTE",
+                                                 [WHY_NAMESPACE] = "NAMESPACE",
                                                  [WHY_BREAKER] = "BREAKER_OPEN"};
 
 static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
@@ -118,7 +119,7 @@ static enum err refuse_without_slots(struct dispatch *dispatch)
 static enum err refuse_all(struct dispatch *dispatch)
 {
     unsigned shut = dispatch->whys[WHY_BREAKER];
-    struct str type = dispatch->spec.type;
+    struct str type = spec_node_type(&dispatch->spec);
 
     if (candidates_all_shut(dispatch))
         return problem_set(&dispatch->why, ERR_ALL_FULL, "",
@@ -151,9 +152,9 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
                            : spec->requires
         .at ? arena_fmt(dispatch->arena,
                         "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
-                        STR_ARG(spec->type), STR_ARG(spec->requires))
+                        STR_ARG(spec_node_type(spec)), STR_ARG(spec->requires))
             : arena_fmt(dispatch->arena, "No node takes tasks of type " STR_FMT ".",
-                        STR_ARG(spec->type));
+                        STR_ARG(spec_node_type(spec)));
         return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
     case ERR_PREFERRED_NOT_CAPABLE:
     case ERR_PREFERRED_UNAVAILABLE:
@@ -317,7 +318,7 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
 
     assert(job_state_final(head->state));
     dispatch->head = *head;
-    metric_add_label(METRIC_JOBS, "FAILED", 1);
+    settle_count(head);
     if (dispatch->queued) /* else its request is refused: never a job to who asked */
         tally_note_unplaced(dispatch->loop, head);
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
@@ -427,7 +428,7 @@ static void fill_reserve(struct dispatch *dispatch)
         op->u.put.idem = dispatch->idem;
         op->u.put.fingerprint = dispatch->fingerprint;
         op->u.put.callback = spec->callback_url.at != NULL;
-        op->u.put.session = spec->f2f ? spec->session_id : STR_NONE;
+        op->u.put.session = spec_session(spec, dispatch->arena);
         if (op->u.put.session.at)
             fill_session(dispatch);
     }

@@ -15,11 +15,12 @@ enum dispatch_why {
     WHY_NO_CAPACITY,
     WHY_FULL,
     WHY_SEND_FAILED,
-    WHY_TRIED,    /* had it before, in this attempt or a failed one */
-    WHY_REQUIRES, /* its labels do not fit */
-    WHY_LEVEL,    /* its machine is too loaded for work of this priority */
-    WHY_ROUTE,    /* the type's route does not name it */
-    WHY_BREAKER,  /* it keeps failing work of this type */
+    WHY_TRIED,     /* had it before, in this attempt or a failed one */
+    WHY_REQUIRES,  /* its labels do not fit */
+    WHY_LEVEL,     /* its machine is too loaded for work of this priority */
+    WHY_ROUTE,     /* the type's route does not name it */
+    WHY_NAMESPACE, /* it is fixed to other namespaces */
+    WHY_BREAKER,   /* it keeps failing work of this type */
     WHY_COUNT
 };
 const char *dispatch_why_name(enum dispatch_why why); /* "NOT_READY" */

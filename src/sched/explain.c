@@ -176,10 +176,27 @@ static size_t text_size(const struct dispatch *dispatch, uint32_t looks)
     return size;
 }
 
+/* The type of a job whose namespace it tells. */
+static struct str told_type(const struct dispatch *dispatch)
+{
+    struct str type = dispatch->spec.type;
+
+    return str_eq(namespace_of(type), NAMESPACE_DEFAULT) ? STR("") : type;
+}
+
+static void put_type(struct explain *explain, const struct dispatch *dispatch)
+{
+    struct str type = told_type(dispatch);
+
+    explain->type_at = put_text(explain, type);
+    explain->type_len = (uint32_t)type.len;
+}
+
 static void put_texts(struct explain *explain, const struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
-    struct str src = spec->f2f ? spec->src : STR("type"), tgt = spec->f2f ? spec->tgt : spec->type;
+    struct str src = spec->f2f ? spec->src : STR("type"),
+               tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
     struct str detail = str_of(dispatch->err ? dispatch->why.detail : "");
 
     explain->src_at = put_text(explain, src);
@@ -220,7 +237,7 @@ void explain_note(struct dispatch *dispatch)
     enum explain_kind kind = kind_of(dispatch);
     uint32_t looks =
         dispatch->look_count < dispatch->look_max ? dispatch->look_count : dispatch->look_max;
-    size_t text = kind == KIND_KEPT ? text_size(dispatch, looks) : 0;
+    size_t text = (kind == KIND_KEPT ? text_size(dispatch, looks) : 0) + told_type(dispatch).len;
     size_t size = sizeof(struct explain) + (dispatch->count + looks) * sizeof(struct explain_node);
     struct explain *explain =
         log_room(&dispatch->loop->book->logs[kind], (size + text + 7) / 8 * 8);
@@ -246,6 +263,7 @@ void explain_note(struct dispatch *dispatch)
     }
     put_nodes(explain, dispatch, looks);
     put_counts(explain, dispatch);
+    put_type(explain, dispatch);
     if (kind == KIND_KEPT)
         put_texts(explain, dispatch);
     assert(explain->text_len <= text);
@@ -296,4 +314,20 @@ const struct explain *explain_next(const struct buf *found, size_t *at)
     *at += explain->size;
     assert(*at <= found->len);
     return explain;
+}
+
+void explain_keep(struct buf *found, struct str listed)
+{
+    const struct explain *explain;
+    size_t kept = 0;
+
+    for (size_t at = 0; (explain = explain_next(found, &at));) {
+        size_t size = explain->size;
+
+        if (!namespace_lists(listed, explain_text(explain, explain->type_at, explain->type_len)))
+            continue;
+        memmove(found->at + kept, explain, size);
+        kept += size;
+    }
+    found->len = kept;
 }

@@ -44,6 +44,7 @@ struct explain {
     bool f2f;
     bool waits;                                /* it found no room, and waits for some */
     uint32_t src_at, src_len, tgt_at, tgt_len; /* in the text; of a task: "type", NAME */
+    uint32_t type_at, type_len; /* its type with its namespace; none: it is of `default` */
     uint32_t detail_at, detail_len;
     uint32_t text_len;
     struct explain_node list[];
@@ -69,6 +70,8 @@ struct explain_ask {
 void explain_find(struct explain_ask *ask);
 /* The first of `found`, then the next; NULL: no more. */
 const struct explain *explain_next(const struct buf *found, size_t *at);
+/* Takes those of other namespaces out of `found`; at == NULL: all stay. */
+void explain_keep(struct buf *found, struct str listed);
 
 /* What would become of this job now: a dispatch that is filled in but never started. Every node is
  * looked at, also where a sample would decide. The breakers are the store's, of now; at most `max`

@@ -402,13 +402,14 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
     if (lane->group ||
         spec_stored(arena_str(&lane->arena, waiting->spec.json), &lane->arena, &lane->spec, NULL))
         return;
-    struct group *group = map_get(&queue->types, lane->spec.type);
+    struct str type = spec_node_type(&lane->spec); /* nodes are offered by what they take */
+    struct group *group = map_get(&queue->types, type);
     if (!group) {
-        char *text = mem_alloc(lane->spec.type.len + 1);
+        char *text = mem_alloc(type.len + 1);
 
         group = mem_new(struct group);
-        memcpy(text, lane->spec.type.at, lane->spec.type.len);
-        group->type = (struct str){.at = text, .len = lane->spec.type.len};
+        memcpy(text, type.at, type.len);
+        group->type = (struct str){.at = text, .len = type.len};
         group->head.tie = lane->number;
         map_put(&queue->types, group->type, group);
     }

@@ -570,6 +570,7 @@ enum err report_facts(const struct report *report, const struct facts *before,
         return err;
     }
     write_facts(facts, report->node_id);
+    facts->namespaces = report->namespaces;
     assert(facts->max_concurrent_jobs >= 0 && facts->label_values);
     *ret_facts = facts;
     return ERR_OK;

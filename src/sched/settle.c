@@ -2,6 +2,7 @@
 #include "sched/settle.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "base/log.h"
 #include "base/metrics.h"
@@ -240,6 +241,18 @@ static bool ends_replay(const struct sched_loop *loop, const struct store_op *op
            head->updated_ms - head->created_ms < REPLAY_KEEP_MS;
 }
 
+void settle_count(const struct store_head *head)
+{
+    const char *state = job_state_name(head->state);
+    struct str namespace = namespace_of(str_of(head->type));
+    char label[NAMESPACE_MAX + 16];
+
+    assert(job_state_final(head->state));
+    snprintf(label, sizeof label, STR_FMT ",%s", STR_ARG(namespace), state);
+    metric_add_label(METRIC_JOBS, state, 1);
+    metric_add_text(METRIC_NAMESPACE_JOBS, label, 1);
+}
+
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
@@ -257,7 +270,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     if (op->verb == STORE_FINISH)
         tally_note_end(loop, op, ended);
     if (ended)
-        metric_add_label(METRIC_JOBS, job_state_name(head->state), 1);
+        settle_count(head);
     if (ended || !job_state_final(head->state))
         loop->sched->hooks->noted(loop, &note);
     if (head->state == JOB_RETRYING)

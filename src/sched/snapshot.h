@@ -79,6 +79,7 @@ struct facts {
     struct str agent_version;
     struct str name, role;
     const struct json *label_values; /* parsed `labels` */
+    const struct json *namespaces;   /* whose work it takes, as the rules say; NULL: all */
     int32_t max_concurrent_jobs;
     int32_t reserved_slots; /* of its slots, kept for interactive jobs */
     int64_t priority;       /* of the server: lower is asked first where a route does not say */

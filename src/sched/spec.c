@@ -53,7 +53,7 @@ static const struct field fields[] = {
      .offset = SPEC_AT(options),
      .fields = option_fields,
      .field_count = COUNT_OF(option_fields)},
-    {.name = "type", .type = FIELD_ID, .offset = SPEC_AT(type), .max = POOL_LANG_MAX},
+    {.name = "type", .type = FIELD_NAME, .offset = SPEC_AT(type), .max = POOL_LANG_MAX},
     {.name = "title", .type = FIELD_STR, .offset = SPEC_AT(title), .max = TEXT_MAX},
     {.name = "priority", .type = FIELD_INT, .offset = SPEC_AT(priority), .min = 0, .max = 9},
     {.name = "payload", .type = FIELD_JSON, .offset = SPEC_AT(payload)},
@@ -84,7 +84,8 @@ static const struct field fields[] = {
 static const struct schema spec_schema = {
     .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
 
-static void write_spec(struct spec *spec, struct arena *arena)
+/* `namespace`: for a node; at == NULL: it stands in the type. */
+static void write_spec_in(struct spec *spec, struct str namespace, struct arena *arena)
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
@@ -94,6 +95,8 @@ static void write_spec(struct spec *spec, struct arena *arena)
     jsonw_kstr(&w, "type", spec->type);
     if (spec->traceparent.at) /* second, where spec_trace_of() looks */
         jsonw_kstr(&w, "traceparent", spec->traceparent);
+    if (namespace.at)
+        jsonw_kstr(&w, "namespace", namespace);
     if (spec->session_id.at)
         jsonw_kstr(&w, "session_id", spec->session_id);
     if (spec->f2f) {
@@ -130,6 +133,23 @@ static void write_spec(struct spec *spec, struct arena *arena)
     assert(w.depth == 0 && spec->type.at);
     spec->json = arena_str(arena, buf_view(&buf));
     buf_free(&buf);
+}
+
+static void write_spec(struct spec *spec, struct arena *arena)
+{
+    write_spec_in(spec, STR_NONE, arena);
+}
+
+struct str spec_node_type(const struct spec *spec)
+{
+    return namespace_name(spec->type);
+}
+
+struct str spec_session(const struct spec *spec, struct arena *arena)
+{
+    return spec->f2f && spec->session_id.at
+               ? namespace_session(namespace_of(spec->type), spec->session_id, arena)
+               : STR_NONE;
 }
 
 static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
@@ -184,7 +204,7 @@ enum err spec_read_f2f(const struct json *body, const struct spec_author *author
         return bad_lang(why, "src_lang");
     if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
         return bad_lang(why, "tgt_lang");
-    spec.type = STR("f2f");
+    spec.type = namespace_join(author->view.namespace, STR("f2f"), arena);
     spec.retried_from = STR_NONE; /* only spec_again() says so */
     spec.submitted_by = author->name;
     assert(spec.src.len && spec.tgt.len);
@@ -204,7 +224,10 @@ enum err spec_read_task(const struct json *body, const struct spec_author *autho
         return err;
     if (!spec.type.at)
         return missing(why, "type");
-    if (str_is(spec.type, "f2f"))
+    err = namespace_enter(&author->view, "type", spec.type, POOL_LANG_MAX, arena, &spec.type, why);
+    if (err)
+        return err;
+    if (str_is(spec_node_type(&spec), "f2f"))
         return problem_set(why, ERR_BAD_FIELD, "type",
                            "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
     spec.retried_from = STR_NONE;
@@ -254,18 +277,22 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
         return err;
     if (!spec.type.at)
         return missing(why, "type"); /* we did not write that */
-    spec.f2f = str_is(spec.type, "f2f");
+    spec.f2f = str_is(spec_node_type(&spec), "f2f");
     spec.json = json;
     *ret_spec = spec;
     return ERR_OK;
 }
 
-static struct str without_callback(const struct spec *spec, struct arena *arena)
+static struct str json_for_node(const struct spec *spec, struct arena *arena)
 {
     struct spec shown = *spec;
+    struct str type = spec_node_type(spec);
 
+    if (!spec->callback_url.at && type.len == spec->type.len)
+        return spec->json;
     shown.callback_url = STR_NONE;
-    write_spec(&shown, arena);
+    shown.type = type;
+    write_spec_in(&shown, type.len == spec->type.len ? STR_NONE : namespace_of(spec->type), arena);
     return shown.json;
 }
 
@@ -298,8 +325,9 @@ uint64_t spec_lane(const struct spec *spec)
 
     /* No language and no type has a space in it, and what may have one stands last. */
     if (spec->f2f)
-        buf_fmt(&text, "f2f " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->src), STR_ARG(spec->tgt),
-                spec->options.require_tts, spec->options.require_asr);
+        buf_fmt(&text, STR_FMT " " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->type),
+                STR_ARG(spec->src), STR_ARG(spec->tgt), spec->options.require_tts,
+                spec->options.require_asr);
     else
         buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
     if (!spec->f2f && spec->requires.at)
@@ -313,13 +341,11 @@ uint64_t spec_lane(const struct spec *spec)
 
 struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
 {
-    struct str rest = spec->json;
+    struct str rest = json_for_node(spec, arena);
     struct buf buf = {0}; /* over memory of the arena: it never grows */
     char id[JOB_ID_TEXT + 1];
 
     assert(spec->json.len > 2 && spec->json.at[0] == '{' && head->attempt > 0);
-    if (spec->callback_url.at)
-        rest = without_callback(spec, arena);
     job_id_text(head->id, id);
     buf.cap = HEAD_MAX + rest.len;
     buf.at = arena_raw(arena, buf.cap);

@@ -18,7 +18,8 @@ struct spec {
     struct str session_id, src, tgt, audio_ref;
     struct spec_options options;
     const struct json *options_raw;
-    struct str type, title;
+    struct str type; /* with its namespace; nodes know it by spec_node_type() */
+    struct str title;
     int64_t priority;
     const struct json *payload, *command;
     struct str requires; /* a label selector */
@@ -61,7 +62,8 @@ struct store_account spec_account(const struct spec *spec);
 /* The number of the lane in which it waits, never 0: everything that decides who may take it. The
  * same in every instance and after every restart, and nobody can make other work share it. */
 uint64_t spec_lane(const struct spec *spec);
-/* The message to the node, in the arena; leaves out what is not its business (callback_url). */
+/* The message to the node, in the arena: the type as it knows it, its namespace beside it, and not
+ * what is not its business (callback_url). */
 struct str spec_message(const struct spec *spec, const struct store_head *head,
                         struct arena *arena);
 

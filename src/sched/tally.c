@@ -99,6 +99,12 @@ static struct str checked(struct str id)
     return id.len == 0 ? STR("-") : str_is_id(id, NODE_ID_MAX) ? id : OTHER;
 }
 
+/* A type may be a namespace's. */
+static struct str checked_type(struct str type)
+{
+    return type.len == 0 ? STR("-") : str_is_name(type, NODE_ID_MAX) ? type : OTHER;
+}
+
 static struct str join(char key[KEY_MAX], struct str a, struct str b, struct str c)
 {
     struct buf buf = {.at = key, .cap = KEY_MAX};
@@ -121,7 +127,7 @@ static struct str part(struct str *rest, struct arena *arena)
 struct tally_work *tally_work(struct tally *tally, struct str node, struct str type)
 {
     char text[KEY_MAX];
-    struct str key = join(text, checked(node), checked(type), STR(""));
+    struct str key = join(text, checked(node), checked_type(type), STR(""));
     struct tally_work *work = map_get(&tally->works, key);
 
     if (work)
@@ -161,7 +167,7 @@ void tally_refuse(struct tally *tally, struct str node, struct str type, struct 
                   uint64_t count)
 {
     char text[KEY_MAX];
-    struct str key = join(text, checked(node), checked(type), checked(reason));
+    struct str key = join(text, checked(node), checked_type(type), checked(reason));
     struct tally_refusal *refusal = map_get(&tally->refusals, key);
 
     if (!refusal && tally->refusals.count >= TALLY_REFUSALS_MAX - 1) {

@@ -8,7 +8,7 @@
 /* Reasons for which a run was ended from outside. */
 static bool is_kill(struct str reason)
 {
-    static const char *const kills[] = {"EMERGENCY", "OOM", "TIMEOUT", "RUN_TIMEOUT"};
+    static const char *const kills[] = {"EMERGENCY", "OOM", "DISK_LIMIT", "TIMEOUT", "RUN_TIMEOUT"};
 
     for (size_t i = 0; i < COUNT_OF(kills); i++)
         if (str_is(reason, kills[i]))

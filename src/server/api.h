@@ -132,9 +132,12 @@ enum err message_read(const struct json *body, enum settle_kind kind, int64_t re
 /* The answer of a settle: ok, or the problem with the current attempt. */
 void settle_problem(const struct settle *settle, struct problem *ret_why);
 
-void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena);
+/* As `view` sees it. */
+void job_write(struct jsonw *w, const struct store_record *record,
+               const struct namespace_view *view, struct arena *arena);
 struct str node_etag(const struct snap_node *member, struct arena *arena);
-void breaker_write_item(struct jsonw *w, const struct store_breaker *item);
+/* As the caller sees it; one of another namespace is not to be shown at all. */
+void breaker_write_item(struct jsonw *w, const struct call *call, const struct store_breaker *item);
 const char *node_admin_name(const struct node *node); /* what an operator ordered; or NULL */
 
 /* A job that is not placed yet may wait (tasks with queue_ms). */

@@ -52,11 +52,11 @@ static void write_ms(struct jsonw *w, const char *name, int64_t at_ms)
         jsonw_knull(w, name);
 }
 
-void breaker_write_item(struct jsonw *w, const struct store_breaker *item)
+void breaker_write_item(struct jsonw *w, const struct call *call, const struct store_breaker *item)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", item->node);
-    jsonw_kstr(w, "type", item->type);
+    jsonw_kstr(w, "type", call_shown(call, item->type));
     jsonw_kstr(w, "state", str_of(breaker_state_name(item->breaker.state)));
     jsonw_kint(w, "failures", item->breaker.failures);
     write_ms(w, "opened_ms", item->breaker.opened_ms);
@@ -64,13 +64,13 @@ void breaker_write_item(struct jsonw *w, const struct store_breaker *item)
     jsonw_end_obj(w);
 }
 
-/* "node,type": neither holds a comma. */
-static bool is_behind(const struct store_breaker *item, struct str cursor)
+/* "node,type": neither holds a comma. Types of one namespace stand in the same order without it. */
+static bool is_behind(const struct call *call, const struct store_breaker *item, struct str cursor)
 {
     struct str node = str_cut(&cursor, ',');
     int order = str_cmp(item->node, node);
 
-    return order ? order > 0 : str_cmp(item->type, cursor) > 0;
+    return order ? order > 0 : str_cmp(call_shown(call, item->type), cursor) > 0;
 }
 
 static void listed(struct store_op *op)
@@ -78,28 +78,36 @@ static void listed(struct store_op *op)
     struct breaker_call *own = container_of(op, struct breaker_call, op);
     struct call *call = own->call;
     struct str cursor = http_query(call->req, "cursor");
-    const struct store_breaker *items = op->u.breakers.items;
+    const struct store_breaker *last = NULL;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
-    size_t at = 0, shown = 0;
+    int64_t shown = 0;
+    bool more = false;
 
     if (op->err) {
         failed(call, op);
         return;
     }
-    while (cursor.at && at < op->u.breakers.count && !is_behind(&items[at], cursor))
-        at++;
     jsonw_obj(&w);
     jsonw_key(&w, "breakers");
     jsonw_arr(&w);
-    for (; at < op->u.breakers.count && (int64_t)shown < own->limit; at++, shown++)
-        breaker_write_item(&w, &items[at]);
+    for (size_t i = 0; i < op->u.breakers.count && !more; i++) {
+        const struct store_breaker *item = &op->u.breakers.items[i];
+
+        if (!call_sees(call, item->type) || (cursor.at && !is_behind(call, item, cursor)))
+            continue;
+        more = shown == own->limit;
+        if (more)
+            continue;
+        breaker_write_item(&w, call, item);
+        last = item;
+        shown++;
+    }
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
-               shown && at < op->u.breakers.count
-                   ? arena_fmt(call->arena, STR_FMT "," STR_FMT, STR_ARG(items[at - 1].node),
-                               STR_ARG(items[at - 1].type))
-                   : STR_NONE);
+               more ? arena_fmt(call->arena, STR_FMT "," STR_FMT, STR_ARG(last->node),
+                                STR_ARG(call_shown(call, last->type)))
+                    : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
     buf_free(&buf);
@@ -124,7 +132,7 @@ static const struct field fields[] = {
      .max = NODE_ID_MAX,
      .flags = FIELD_REQUIRED},
     {.name = "type",
-     .type = FIELD_ID,
+     .type = FIELD_NAME,
      .offset = offsetof(struct reset_fields, type),
      .max = POOL_LANG_MAX,
      .flags = FIELD_REQUIRED},
@@ -160,6 +168,7 @@ void api_breaker_reset(struct call *call)
         return;
     }
     own->op.node = in.node_id;
-    own->op.u.breaker.type = in.type;
+    if (!call_name(call, "type", in.type, POOL_LANG_MAX, &own->op.u.breaker.type))
+        return;
     sched_send(call->worker->sched, &own->op);
 }

@@ -17,6 +17,14 @@ enum {
     LOG_MAX = 1 << 20,
 };
 
+/* The deployment of the path. */
+static struct str named(struct call *call)
+{
+    struct namespace_view view = call_view(call);
+
+    return namespace_wanted(&view, call->params[0], call->arena);
+}
+
 static struct str etag_of(struct call *call, const struct deploys_row *row)
 {
     return arena_fmt(call->arena, "\"%lld\"", (long long)row->version);
@@ -37,6 +45,7 @@ static void answer_row(struct deploy_call *own)
     bool created = op->verb == DEPLOYS_PUT && op->u.put.created;
 
     assert(op->found);
+    op->row.spec.id = call_shown(own->call, op->row.spec.id);
     deploy_row_write(&w, &op->row, op, sees_secrets(own->call), own->call->arena);
     struct http_reply reply = {
         .status = created ? 201 : 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
@@ -48,7 +57,7 @@ void api_deploy_show(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_GET, answer_row);
 
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     deploy_send(own);
 }
 
@@ -64,6 +73,7 @@ static void answer_list(struct deploy_call *own)
     for (size_t i = 0; i < op->u.list.count; i++) {
         struct deploys_row *row = &op->u.list.items[i];
 
+        row->spec.id = call_shown(own->call, row->spec.id);
         deploy_row_write(&w, row, NULL, sees_secrets(own->call), own->call->arena);
     }
     jsonw_end_arr(&w);
@@ -80,6 +90,7 @@ void api_deploy_list(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_LIST, answer_list);
     struct str type = http_query(call->req, "type");
+    struct namespace_view view = call_view(call);
     int64_t limit = LIST_DEFAULT;
     bool enabled = true;
 
@@ -94,7 +105,8 @@ void api_deploy_list(struct call *call)
     own->op.u.list.address = http_query(call->req, "address");
     own->op.u.list.package_name = http_query(call->req, "package_name");
     own->op.u.list.enabled = http_query(call->req, "enabled").at ? enabled : -1;
-    own->op.u.list.after = http_query(call->req, "cursor");
+    own->op.u.list.namespace = namespace_listed(&view);
+    own->op.u.list.after = namespace_wanted(&view, http_query(call->req, "cursor"), call->arena);
     own->op.u.list.max = (size_t)limit;
     deploy_send(own);
 }
@@ -149,7 +161,9 @@ void api_deploy_put(struct call *call)
         call_problem(call, &why);
         return;
     }
-    own->op.id = call->params[0];
+    if (!call_name(call, "id", call->params[0], DEPLOY_ID_MAX, &own->spec.id))
+        return;
+    own->op.id = own->spec.id;
     own->op.u.put.spec = &own->spec;
     if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
@@ -165,7 +179,7 @@ void api_deploy_patch(struct call *call)
                    "enabled must be true or false, and alone: everything else is for PUT.");
         return;
     }
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
@@ -174,7 +188,7 @@ void api_deploy_restart(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_RESTART, was_put);
 
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
@@ -189,7 +203,7 @@ void api_deploy_delete(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_DELETE, was_deleted);
 
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
@@ -232,7 +246,7 @@ void api_deploy_history(struct call *call)
     struct deploy_call *own = deploy_call(call, DEPLOYS_HISTORY, answer_history);
     int64_t limit = LIST_DEFAULT;
 
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     if (!call_query_int(call, "limit", 1, DEPLOYS_PAGE_MAX, &limit) ||
         !call_query_int(call, "cursor", 1, INT64_MAX, &own->op.u.history.before))
         return;
@@ -253,13 +267,13 @@ static void answer_release(struct deploy_call *own)
     jsonw_key(&w, "released");
     jsonw_arr(&w);
     for (size_t i = 0; i < op->u.release.released_count; i++)
-        jsonw_str(&w, op->u.release.released[i]);
+        jsonw_str(&w, call_shown(own->call, op->u.release.released[i]));
     jsonw_end_arr(&w);
     jsonw_key(&w, "held");
     jsonw_arr(&w);
     for (size_t i = 0; i < op->u.release.held_count; i++) {
         jsonw_obj(&w);
-        jsonw_kstr(&w, "id", op->u.release.held[i].id);
+        jsonw_kstr(&w, "id", call_shown(own->call, op->u.release.held[i].id));
         jsonw_kstr(&w, "address", op->u.release.held[i].address);
         jsonw_kint(&w, "left_ms", op->u.release.held[i].left_ms);
         jsonw_end_obj(&w);
@@ -275,7 +289,9 @@ void api_deploy_release(struct call *call)
     struct deploy_call *own = deploy_call(call, DEPLOYS_RELEASE, answer_release);
     const struct json *ids = json_get(call->body, "ids");
     struct str address = json_str(json_get(call->body, "address"), call->arena);
+    struct namespace_view view = call_view(call);
 
+    own->op.u.release.namespace = namespace_listed(&view);
     if ((address.len > 0) == (json_type(ids) == JSON_ARR) ||
         (ids && json_type(ids) == JSON_ARR && ids->count > IDS_MAX)) {
         call_error(call, ERR_BAD_FIELD, "address",
@@ -289,7 +305,9 @@ void api_deploy_release(struct call *call)
         const struct json *item = json_first(ids);
 
         for (uint32_t i = 0; i < ids->count; i++, item = json_next(item))
-            list[i] = json_type(item) == JSON_STR ? json_str(item, call->arena) : STR("");
+            list[i] = json_type(item) == JSON_STR
+                          ? namespace_wanted(&view, json_str(item, call->arena), call->arena)
+                          : STR("");
         own->op.u.release.ids = list;
         own->op.u.release.id_count = ids->count;
     }
@@ -314,9 +332,17 @@ void api_deploy_approve(struct call *call)
     static const struct field fields[] = {{.name = "for_ms", .type = FIELD_MS, .max = DAY_MS}};
     static const struct schema schema = {.what = "the body", .fields = fields, .count = 1};
     struct deploy_call *own = deploy_call(call, DEPLOYS_APPROVE, answer_approve);
+    struct namespace_view view = call_view(call);
     int64_t for_ms = APPROVE_DEFAULT_MS;
     struct problem why;
 
+    if (!namespace_sees_sums(&view)) {
+        call_error(call, ERR_FORBIDDEN, "Authorization",
+                   "The token is of the namespace " STR_FMT
+                   ": what all namespaces share is approved by others.",
+                   STR_ARG(view.namespace));
+        return;
+    }
     if (schema_read(&schema, call->body, &for_ms, call->arena, &why)) {
         call_problem(call, &why);
         return;
@@ -387,6 +413,6 @@ void api_deploy_logs(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_GET, logs_found);
 
-    own->op.id = call->params[0];
+    own->op.id = named(call);
     deploy_send(own);
 }

@@ -55,7 +55,7 @@ enum err submit_prepare(struct worker *worker, const struct token *by, struct ar
                         const struct json *body, bool f2f, struct submit **ret_submit,
                         struct problem *why)
 {
-    struct spec_author author = {.name = name_of(by)};
+    struct spec_author author = {.name = name_of(by), .view = token_view(by)};
     struct spec spec;
     enum err err = f2f ? spec_read_f2f(body, &author, arena, &spec, why)
                        : spec_read_task(body, &author, arena, &spec, why);
@@ -296,8 +296,10 @@ static void dispatched(struct dispatch *dispatch)
     struct submit *submit = dispatch->user;
     struct server *server = container_of(dispatch->loop->sched, struct server, sched);
 
-    if (dispatch->spec.f2f && dispatch->spec.session_id.at && !dispatch->err)
-        session_written(&server->session_marks, dispatch->spec.session_id);
+    struct str session = spec_session(&dispatch->spec, dispatch->arena);
+
+    if (session.at && !dispatch->err)
+        session_written(&server->session_marks, session);
     if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
         enqueue(submit);
         return;
@@ -421,7 +423,9 @@ static bool read_key(struct call *call, struct submit *submit)
                    "Idempotency-Key must be 1 to %d visible characters.", IDEM_MAX);
         return false;
     }
-    submit->dispatch->idem = key;
+    /* Those of one namespace share its keys: a retry may come with another token. */
+    submit->dispatch->idem =
+        namespace_key(namespace_of(submit->dispatch->spec.type), key, call->arena);
     submit->dispatch->fingerprint = fingerprint(call->req->body);
     return true;
 }
@@ -594,6 +598,7 @@ static void again_read(struct store_op *op)
     struct spec spec;
     struct problem why;
 
+    call_hide_job(call, op);
     if (op->err) {
         call_error(call, op->err, "job_id", "%s.",
                    op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));

@@ -205,11 +205,14 @@ static void job_told(struct peers_round *round)
 static void job_read(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, op);
+    struct namespace_view view = call_view(own->call);
 
+    call_hide_job(own->call, op);
+    explain_keep(&own->ask.found, namespace_listed(&view));
     own->round = (struct peers_round){
         .worker = own->call->worker, .arena = own->call->arena, .done = job_told};
     explain_round_start(&own->round, own->ask.job, op->err ? STR_NONE : op->record.spec,
-                        (size_t)own->limit);
+                        namespace_listed(&view), (size_t)own->limit);
 }
 
 static void job_found(struct explain_ask *ask)

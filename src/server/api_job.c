@@ -180,10 +180,11 @@ static void raw_or_null(struct jsonw *w, const struct json *spec, const char *na
     jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
 }
 
-void job_write(struct jsonw *w, const struct store_record *record, struct arena *arena)
+void job_write(struct jsonw *w, const struct store_record *record,
+               const struct namespace_view *view, struct arena *arena)
 {
     static const char *const always[] = {"session_id", "src",   "tgt",
-                                         "audio_ref",  "type", "title", "priority"};
+                                         "audio_ref",  "title", "priority"};
     static const char *const sometimes[] = {
         "options",    "payload",      "command",     "secrets",     "requires",    "queue_ms",
         "timeout_ms", "retried_from", "interactive", "traceparent", "submitted_by"};
@@ -206,6 +207,7 @@ void job_write(struct jsonw *w, const struct store_record *record, struct arena 
     jsonw_kint(w, "attempt_id", head->attempt);
     jsonw_kint(w, "max_attempts", head->max_attempts);
     jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
+    jsonw_kstr(w, "type", namespace_shown(view, json_str(json_get(spec, "type"), arena)));
     for (size_t i = 0; i < COUNT_OF(always); i++)
         raw_or_null(w, spec, always[i]);
     jsonw_kstr(w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
@@ -293,7 +295,8 @@ static void show_answer(struct show *show)
             call_error(call, op->err, "", "%s.", err_title(op->err));
         return;
     }
-    job_write(&w, &op->record, call->arena);
+    struct namespace_view view = call_view(call);
+    job_write(&w, &op->record, &view, call->arena);
     etag_json(call, &buf, job_etag(&op->head, call->arena));
     buf_free(&buf);
 }
@@ -304,6 +307,7 @@ static void show_got(struct store_op *op)
 
     assert(show->busy && op->job == show->job);
     show->busy = false;
+    call_hide_job(show->call, op);
     bool over = op->err || job_state_final(op->head.state);
     if (!over && show->waiter)
         return; /* show_ready comes when it ended, or when the time is over */
@@ -354,6 +358,7 @@ static void listed(struct store_op *op)
     struct call *call = list->call;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
+    struct namespace_view view = call_view(call);
     char cursor[JOB_ID_TEXT + 1];
 
     assert(op->err || op->u.list.count <= op->u.list.max);
@@ -365,7 +370,7 @@ static void listed(struct store_op *op)
     jsonw_key(&w, "jobs");
     jsonw_arr(&w);
     for (size_t i = 0; i < op->u.list.count; i++)
-        job_write(&w, &op->u.list.items[i], call->arena);
+        job_write(&w, &op->u.list.items[i], &view, call->arena);
     jsonw_end_arr(&w);
     job_id_text(op->u.list.next, cursor);
     jsonw_kstr(&w, "next_cursor", op->u.list.next ? str_of(cursor) : STR_NONE);
@@ -398,6 +403,7 @@ void api_job_list(struct call *call)
     struct list *list = arena_new(call->arena, struct list);
     struct store_op *op = &list->op;
     struct str cursor = http_query(call->req, "cursor");
+    struct namespace_view view = call_view(call);
     int64_t limit = LIST_DEFAULT;
 
     list->call = call;
@@ -414,7 +420,8 @@ void api_job_list(struct call *call)
     }
     op->u.list.max = (size_t)limit;
     op->u.list.bytes_max = LIST_BYTES_MAX;
-    op->u.list.type = http_query(call->req, "type");
+    op->u.list.namespace = namespace_listed(&view);
+    op->u.list.type = namespace_wanted(&view, http_query(call->req, "type"), call->arena);
     op->u.list.session = http_query(call->req, "session_id");
     op->u.list.node_id = http_query(call->req, "node_id");
     sched_send(call->worker->sched, op);
@@ -453,16 +460,43 @@ static void cancelled(struct settle *settle)
     buf_free(&buf);
 }
 
+/* It is read first: whose a job is never changes. */
+struct cancel {
+    struct call *call;
+    struct store_op op;
+    struct settle settle;
+};
+
+static void cancel_read(struct store_op *op)
+{
+    struct cancel *cancel = container_of(op, struct cancel, op);
+
+    call_hide_job(cancel->call, op);
+    if (!op->err) {
+        settle_start(&cancel->settle);
+        return;
+    }
+    cancel->settle.err = op->err;
+    cancelled(&cancel->settle);
+}
+
 void api_job_cancel(struct call *call)
 {
-    struct settle *settle = arena_new(call->arena, struct settle);
+    struct cancel *cancel = arena_new(call->arena, struct cancel);
 
-    *settle = (struct settle){.loop = call->worker->sched,
-                              .arena = call->arena,
-                              .kind = SETTLE_CANCEL,
-                              .reason = STR("CANCELLED"),
-                              .done = cancelled,
-                              .user = call};
-    if (call_job_id(call, call->params[0], &settle->job))
-        settle_start(settle);
+    cancel->call = call;
+    cancel->op = (struct store_op){.verb = STORE_JOB_GET,
+                                   .reply_to = &call->worker->loop.inbox,
+                                   .done = cancel_read,
+                                   .arena = call->arena};
+    if (!call_job_id(call, call->params[0], &cancel->op.job))
+        return;
+    cancel->settle = (struct settle){.loop = call->worker->sched,
+                                     .arena = call->arena,
+                                     .kind = SETTLE_CANCEL,
+                                     .job = cancel->op.job,
+                                     .reason = STR("CANCELLED"),
+                                     .done = cancelled,
+                                     .user = call};
+    sched_send(call->worker->sched, &cancel->op);
 }

@@ -88,7 +88,7 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
     buf_fmt(text, "berth_nodes_unlisted %zu\n", count - shown);
 }
 
-static void put_breakers(struct buf *text, const struct store_op *op)
+static void put_breakers(struct buf *text, const struct call *call, const struct store_op *op)
 {
     size_t shown = 0;
 
@@ -97,12 +97,13 @@ static void put_breakers(struct buf *text, const struct store_op *op)
     for (size_t i = 0; !op->err && i < op->u.breakers.count && shown < BREAKERS_MAX; i++) {
         const struct store_breaker *item = &op->u.breakers.items[i];
 
-        if (item->breaker.state == BREAKER_CLOSED)
+        if (item->breaker.state == BREAKER_CLOSED || !call_sees(call, item->type))
             continue;
         buf_fmt(text,
                 "berth_breaker_state{node_id=\"" STR_FMT "\",type=\"" STR_FMT "\",state=\"%s\"} "
                 "1\n",
-                STR_ARG(item->node), STR_ARG(item->type), breaker_state_name(item->breaker.state));
+                STR_ARG(item->node), STR_ARG(call_shown(call, item->type)),
+                breaker_state_name(item->breaker.state));
         shown++;
     }
 }
@@ -121,20 +122,40 @@ static void set_gauges(struct server *server, const struct store_status *status)
     metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
 }
 
+/* "NAMESPACE,STATE"; "other" is those of many. */
+static bool shows_namespace(const char *label, const void *user)
+{
+    const struct namespace_view *view = user;
+    struct str rest = str_of(label);
+
+    return view->all || str_eq(str_cut(&rest, ','), view->namespace);
+}
+
+/* Of the process, for who may see sums over all namespaces. */
+static void put_process(struct buf *text, struct server *server)
+{
+    struct store_status status;
+
+    store_status(server->store, &status);
+    set_gauges(server, &status);
+    metrics_render(text);
+    metrics_head(text, "berth_store_errors_total", "counter", "Errors of the store itself");
+    buf_fmt(text, "berth_store_errors_total %lld\n", (long long)status.errors);
+}
+
 static void reply(struct store_op *op)
 {
     struct call *call = container_of(op, struct scrape_call, op)->call;
     struct server *server = call->worker->server;
-    struct store_status status;
+    struct namespace_view view = call_view(call);
     struct buf buf = {0};
 
-    store_status(server->store, &status);
-    set_gauges(server, &status);
-    metrics_render(&buf, BERTH_VERSION);
-    metrics_head(&buf, "berth_store_errors_total", "counter", "Errors of the store itself");
-    buf_fmt(&buf, "berth_store_errors_total %lld\n", (long long)status.errors);
+    if (namespace_sees_sums(&view))
+        put_process(&buf, server);
+    metrics_render_part(&buf, METRIC_NAMESPACE_JOBS, shows_namespace, &view);
+    metrics_render_version(&buf, BERTH_VERSION);
     put_nodes(&buf, call->worker->sched->snapshot, server->settings->metrics_nodes_max);
-    put_breakers(&buf, op);
+    put_breakers(&buf, call, op);
     struct http_reply answer = {.status = 200,
                                 .content_type = "text/plain; version=0.0.4; charset=utf-8",
                                 .body = buf_view(&buf)};
@@ -163,10 +184,13 @@ void api_stats(struct call *call)
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
+    struct namespace_view view = call_view(call);
     int64_t since_ms = 0;
 
     if (!call_query_int(call, "since", 0, INT64_MAX, &since_ms))
         return;
+    if (!namespace_sees_sums(&view))
+        since_ms = INT64_MAX; /* no point is of one namespace alone */
     stats_write(call->worker->stats, since_ms, &w);
     call_json(call, 200, &buf);
     buf_free(&buf);

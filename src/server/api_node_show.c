@@ -139,7 +139,8 @@ struct node_call {
 };
 
 /* The types of work it gets none of; null when the store does not say. */
-static void breakers_write(struct jsonw *w, struct str node_id, const struct store_op *op)
+static void breakers_write(struct jsonw *w, const struct call *call, struct str node_id,
+                           const struct store_op *op)
 {
     jsonw_key(w, "breakers");
     if (op->err) {
@@ -147,9 +148,12 @@ static void breakers_write(struct jsonw *w, struct str node_id, const struct sto
         return;
     }
     jsonw_arr(w);
-    for (size_t i = 0; i < op->u.breakers.count; i++)
-        if (str_eq(op->u.breakers.items[i].node, node_id))
-            breaker_write_item(w, &op->u.breakers.items[i]);
+    for (size_t i = 0; i < op->u.breakers.count; i++) {
+        const struct store_breaker *item = &op->u.breakers.items[i];
+
+        if (str_eq(item->node, node_id) && call_sees(call, item->type))
+            breaker_write_item(w, call, item);
+    }
     jsonw_end_arr(w);
 }
 
@@ -167,7 +171,7 @@ static void node_shown(struct store_op *op)
     }
     jsonw_obj(&w);
     node_write(&w, known, call->worker->sched);
-    breakers_write(&w, known->node->id, op);
+    breakers_write(&w, call, known->node->id, op);
     jsonw_end_obj(&w);
     /* What moves with every heartbeat is no part of it: it names what an operator decides by. */
     struct http_header etag = {.name = STR("ETag"), .value = node_etag(known, call->arena)};

@@ -23,7 +23,8 @@ struct report_call {
     struct hours *hours; /* the keeper's */
     int64_t since_ms, until_ms;
     struct str node, type; /* empty: all */
-    struct str *parts;     /* of other instances: lines of a tally */
+    struct namespace_view view;
+    struct str *parts; /* of other instances: lines of a tally */
     size_t part_count, asked, answered;
     struct tally *sum;
     struct buf text;
@@ -145,7 +146,7 @@ static void write_server(struct jsonw *w, struct report_call *own, struct str no
     jsonw_arr(w);
     for (size_t i = 0; i < count; i++) {
         jsonw_obj(w);
-        jsonw_kstr(w, "type", works[i]->type);
+        jsonw_kstr(w, "type", namespace_shown(&own->view, works[i]->type));
         write_counts(w, works[i]);
         write_refusals(w, own, works[i]);
         jsonw_end_obj(w);
@@ -197,6 +198,11 @@ static void complete(struct tally *sum)
         tally_work(sum, machine->node, STR("-"));
 }
 
+static bool is_asked(const struct report_call *own, struct str type)
+{
+    return namespace_sees(&own->view, type) && (!own->type.len || str_eq(own->type, type));
+}
+
 /* A row of the type that was asked for. A blank one of no type is there for its node only. */
 static bool is_wanted(const struct report_call *own, const struct tally_work *work)
 {
@@ -204,7 +210,7 @@ static bool is_wanted(const struct report_call *own, const struct tally_work *wo
 
     for (int i = 0; blank && i < TALLY_COUNTS; i++)
         blank = work->counts[i] == 0;
-    return !blank && (!own->type.len || str_eq(own->type, work->type));
+    return !blank && is_asked(own, work->type);
 }
 
 /* Jobs that never were on a node count in the total alone. */
@@ -240,10 +246,10 @@ static void write_refused(struct jsonw *w, const struct report_call *own)
     for (size_t i = 0; i < own->sum->refusals.count; i++) {
         const struct tally_refusal *refusal = own->refusals[i];
 
-        if (!str_is(refusal->node, "-") || (own->type.len && !str_eq(own->type, refusal->type)))
+        if (!str_is(refusal->node, "-") || !is_asked(own, refusal->type))
             continue;
         jsonw_obj(w);
-        jsonw_kstr(w, "type", refusal->type);
+        jsonw_kstr(w, "type", namespace_shown(&own->view, refusal->type));
         jsonw_kstr(w, "reason", refusal->reason);
         jsonw_kint(w, "count", (int64_t)refusal->count);
         jsonw_end_obj(w);
@@ -352,7 +358,10 @@ static void parts_came(struct peers_round *round)
     own->until_ms = ask->until_ms;
     own->since_ms = ask->since_ms;
     own->node = arena_str(&own->arena, http_query(ask->call->req, "node_id"));
-    own->type = arena_str(&own->arena, http_query(ask->call->req, "type"));
+    own->view = call_view(ask->call);
+    own->view.namespace = arena_str(&own->arena, own->view.namespace);
+    own->type = namespace_wanted(
+        &own->view, arena_str(&own->arena, http_query(ask->call->req, "type")), &own->arena);
     own->parts = arena_array(&own->arena, struct str, round->count + 1);
     for (; own->part_count < round->count; own->part_count++)
         own->parts[own->part_count] = arena_str(&own->arena, round->texts[own->part_count]);

@@ -51,6 +51,53 @@ static void rpc_done(struct rpc *rpc)
     buf_free(&answer);
 }
 
+static void rpc_start(struct rpc_call *own)
+{
+    struct call *call = own->call;
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+
+    if (known)
+        rpc_send(&own->rpc, known->node);
+    else
+        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                   STR_ARG(call->params[0]));
+}
+
+static void rpc_job_found(struct store_op *op)
+{
+    struct rpc_call *own = container_of(op, struct rpc_call, op);
+
+    call_hide_job(own->call, op);
+    if (op->err)
+        call_error(own->call, op->err, "job_id", "%s.",
+                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+    else
+        rpc_start(own);
+}
+
+/* A node tells whatever it is asked: what is asked of a job or a deployment is looked at here. */
+static void rpc_check(struct rpc_call *own)
+{
+    struct call *call = own->call;
+    struct str id = json_str(json_get(call->body, "id"), call->arena);
+
+    if (call_view(call).all) {
+        rpc_start(own);
+    } else if (str_is(call->params[1], "Job")) {
+        own->op = (struct store_op){.verb = STORE_JOB_GET,
+                                    .reply_to = &call->worker->loop.inbox,
+                                    .done = rpc_job_found,
+                                    .arena = call->arena};
+        if (call_job_id(call, json_str(json_get(call->body, "job_id"), call->arena), &own->op.job))
+            sched_send(call->worker->sched, &own->op);
+    } else if (str_is(call->params[1], "Deployment") && !call_sees(call, id)) {
+        call_error(call, ERR_NOT_FOUND, "id", "There is no deployment \"" STR_FMT "\".",
+                   STR_ARG(id));
+    } else {
+        rpc_start(own);
+    }
+}
+
 void api_node_rpc(struct call *call)
 {
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
@@ -70,7 +117,7 @@ void api_node_rpc(struct call *call)
              STR_ARG(call->params[2]));
     own->rpc.params = call->req->body;
     own->rpc.done = rpc_done;
-    rpc_send(&own->rpc, known->node);
+    rpc_check(own);
 }
 
 /* The node is away, or never had it: the last lines that came with the result are better than
@@ -119,6 +166,7 @@ static void logs_found(struct store_op *op)
     struct jsonw w = jsonw_to(&params);
 
     assert(op->err || op->head.id == op->job);
+    call_hide_job(call, op);
     if (op->err) {
         call_error(call, op->err, "job_id", "%s.",
                    op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));

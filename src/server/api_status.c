@@ -134,8 +134,9 @@ static void write_task_ids(struct jsonw *w, const struct task *first)
     jsonw_end_arr(w);
 }
 
-static void write_tasks(struct jsonw *w, const struct task *first, struct arena *arena)
+static void write_tasks(struct jsonw *w, const struct call *call, const struct task *first)
 {
+    struct arena *arena = call->arena;
     char id[JOB_ID_TEXT + 1];
 
     jsonw_key(w, "tasks");
@@ -149,7 +150,7 @@ static void write_tasks(struct jsonw *w, const struct task *first, struct arena 
         job_id_text(record->head.id, id);
         jsonw_obj(w);
         jsonw_kstr(w, "job_id", str_of(id));
-        jsonw_kstr(w, "type", json_str(json_get(spec, "type"), arena));
+        jsonw_kstr(w, "type", call_shown(call, json_str(json_get(spec, "type"), arena)));
         jsonw_kstr(w, "title", json_str(json_get(spec, "title"), arena));
         jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
         jsonw_end_obj(w);
@@ -157,8 +158,8 @@ static void write_tasks(struct jsonw *w, const struct task *first, struct arena 
     jsonw_end_arr(w);
 }
 
-static void write_card(struct jsonw *w, const struct card *card, const struct task *tasks,
-                       bool brief, struct arena *arena)
+static void write_card(struct jsonw *w, const struct call *call, const struct card *card,
+                       const struct task *tasks, bool brief)
 {
     static const char *const figures[] = {
         "cpu_cores",     "cpu_load",      "cpu_pct",      "mem_total_gb", "mem_free_gb",
@@ -187,7 +188,7 @@ static void write_card(struct jsonw *w, const struct card *card, const struct ta
         copy_figure(w, card, "clamps");
         write_task_ids(w, tasks);
     }
-    write_tasks(w, tasks, arena);
+    write_tasks(w, call, tasks);
     jsonw_key(w, "available_for");
     jsonw_arr(w);
     for (size_t i = 0; i < card->fleet.available_for.count; i++)
@@ -220,7 +221,7 @@ static void tasks_listed(struct store_op *op)
         cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->sched, call->arena);
         servers[i] = cards[i].fleet;
         if (!own->node_id.at || str_eq(own->node_id, servers[i].id))
-            write_card(&w, &cards[i], map_get(&by_node, servers[i].id), own->brief, call->arena);
+            write_card(&w, call, &cards[i], map_get(&by_node, servers[i].id), own->brief);
     }
     jsonw_end_obj(&w);
     struct fleet fleet = fleet_sum(servers, count);
@@ -242,6 +243,7 @@ static void tasks_listed(struct store_op *op)
 void api_cluster_status(struct call *call)
 {
     struct status_call *own = arena_new(call->arena, struct status_call);
+    struct namespace_view view = call_view(call);
 
     own->call = call;
     own->node_id = http_query(call->req, "node_id");
@@ -253,6 +255,7 @@ void api_cluster_status(struct call *call)
                                 .arena = call->arena};
     own->op.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_ACKED;
     own->op.u.list.max = TASKS_MAX;
+    own->op.u.list.namespace = namespace_listed(&view);
     own->op.u.list.node_id = own->node_id;
     sched_send(call->worker->sched, &own->op);
 }

@@ -84,6 +84,7 @@ static enum err read_new(struct token_call *own, struct problem *why)
     struct jsonw w = jsonw_to(&line);
     const struct json *digest = json_get(call->body, "sha256"), *node, *list;
     const struct json *quota = json_get(call->body, "quota");
+    const struct json *namespace = json_get(call->body, "namespace");
     struct tokens tokens;
     int64_t expires_in_ms = 0;
     enum err err;
@@ -110,6 +111,8 @@ static enum err read_new(struct token_call *own, struct problem *why)
         jsonw_kraw(&w, "node_id", json_raw(node));
     if (!json_is_null(quota))
         jsonw_kraw(&w, "quota", json_raw(quota));
+    if (!json_is_null(namespace))
+        jsonw_kraw(&w, "namespace", json_raw(namespace));
     jsonw_kint(&w, "format", 2); /* it says all it may do */
     jsonw_end_obj(&w);
     jsonw_end_arr(&w);

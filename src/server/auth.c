@@ -169,5 +169,6 @@ bool auth_still(const struct auth *auth, const struct token *token, enum token_s
         return true; /* by its certificate, which TLS has checked */
     now = find(auth, token->digest);
     return now && !token_expired(now, now_ms) && (now->scopes & 1u << needed) &&
-           (!now->node_id.at || auth_speaks_for(token, now->node_id));
+           (!now->node_id.at || auth_speaks_for(token, now->node_id)) &&
+           str_eq(token_namespace(now), token_namespace(token));
 }

@@ -218,7 +218,8 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
     delivery->job = record->head.id;
     delivery->url = strndup(url.at ? url.at : "", url.len);
     struct jsonw w = jsonw_to(&delivery->body);
-    job_write(&w, record, &callbacks->arena);
+    struct namespace_view owner = {.namespace = namespace_of(str_of(record->head.type))};
+    job_write(&w, record, &owner, &callbacks->arena);
     idmap_put(&callbacks->known, delivery->job, delivery);
     if (callbacks->busy < BUSY_MAX)
         deliver(delivery); /* else with a tick */

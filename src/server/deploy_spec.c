@@ -85,7 +85,7 @@ enum err deploy_body_read(const struct json *body, struct str id, struct arena *
     struct deploy_spec in;
     enum err err;
 
-    if (!str_is_id(id, DEPLOY_ID_MAX))
+    if (!str_is_name(id, DEPLOY_ID_MAX))
         return problem_set(why, ERR_BAD_FIELD, "id",
                            "id must be 1 to %d letters, digits or ._:@-, not starting with a dot.",
                            DEPLOY_ID_MAX);

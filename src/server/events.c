@@ -23,17 +23,27 @@ enum {
     IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
 };
 
-#define HOST_EVENT "HostEvent" /* the seed's name of the channel */
+#define HOST_EVENT "HostEvent" /* the channel of members' changes */
+
+/* What is thinned out for the readers of one namespace; of all, for those who see all. */
+struct thinned {
+    struct thinned *next;
+    int readers;
+    struct str listed; /* its namespace; at == NULL: all */
+    char namespace[NAMESPACE_MAX + 1];
+    struct thin thin;
+};
 
 struct stream {
     struct events *events;
     struct http_stream *http; /* NULL: closed while it joined */
     struct token *token;      /* owned; NULL: there were no tokens */
     struct stream *next, **prev;
-    bool live;    /* the keeper has answered: what comes is new to it */
-    bool host;    /* wants the list of members, and nothing else */
-    bool thin;    /* wants only the last event of each job, now and then */
-    int64_t from; /* the number up to which it was told when it came */
+    bool live;               /* the keeper has answered: what comes is new to it */
+    bool host;               /* wants the list of members, and nothing else */
+    struct thinned *thinned; /* wants only the last event of each job, now and then; NULL: all */
+    struct str listed;       /* whose jobs it is told of, in `token`; at == NULL: all */
+    int64_t from;            /* the number up to which it was told when it came */
 };
 
 struct events {
@@ -41,7 +51,7 @@ struct events {
     struct stream *streams;
     _Atomic int count;
     int64_t next_alive_ms;
-    struct thin *thin; /* NULL until somebody asks for it */
+    struct thinned *thinned;
     int64_t next_thin_ms;
     /* the keeper's alone */
     int64_t seq;   /* of the last event */
@@ -61,7 +71,8 @@ struct event {
     struct server *server;
     bool ours; /* other instances may want to hear of it */
     const char *name;
-    uint64_t job; /* 0: not of a job */
+    uint64_t job;                      /* 0: not of a job */
+    char namespace[NAMESPACE_MAX + 1]; /* of the job */
     size_t len;
     char text[];
 };
@@ -79,6 +90,8 @@ struct join {
     struct server *server;
     struct stream *stream;
     bool resumes;
+    const char *listed; /* a copy of the stream's, which may be gone; NULL: all */
+    char namespace[NAMESPACE_MAX + 1];
     int64_t last; /* the number it has seen; < 0: not one of ours */
     int64_t upto; /* of the last event it is told with the answer */
     struct buf told;
@@ -132,9 +145,7 @@ void events_free(struct events *events)
     assert(!events->streams);
     while (events->first)
         drop_first(events);
-    if (events->thin)
-        thin_clear(events->thin);
-    free(events->thin);
+    assert(!events->thinned);
     free(events);
 }
 
@@ -157,6 +168,42 @@ static int listeners(const struct server *server)
     return count;
 }
 
+static struct thinned *thinned_join(struct events *events, struct str listed)
+{
+    struct thinned *thinned = events->thinned;
+
+    while (thinned && !str_eq(thinned->listed, listed))
+        thinned = thinned->next;
+    if (!thinned) {
+        thinned = mem_new(struct thinned);
+        str_copy(listed, thinned->namespace, sizeof thinned->namespace);
+        thinned->listed = listed.at ? str_of(thinned->namespace) : STR_NONE;
+        thinned->next = events->thinned;
+        events->thinned = thinned;
+    }
+    thinned->readers++;
+    return thinned;
+}
+
+static void thinned_leave(struct events *events, struct thinned *thinned)
+{
+    struct thinned **at = &events->thinned;
+
+    if (!thinned || --thinned->readers > 0)
+        return;
+    while (*at != thinned)
+        at = &(*at)->next;
+    *at = thinned->next;
+    thin_clear(&thinned->thin);
+    free(thinned);
+}
+
+/* Is it of those who listen to this? */
+static bool is_listed(struct str listed, const struct frame *frame)
+{
+    return !frame->job || !listed.at || str_is(listed, frame->namespace);
+}
+
 static void stream_leave(struct stream *stream)
 {
     assert(*stream->prev == stream);
@@ -164,6 +211,8 @@ static void stream_leave(struct stream *stream)
     if (stream->next)
         stream->next->prev = stream->prev;
     atomic_fetch_sub(&stream->events->count, 1);
+    thinned_leave(stream->events, stream->thinned);
+    stream->thinned = NULL;
     free(stream->token);
     stream->token = NULL;
 }
@@ -195,24 +244,25 @@ static void pass_on(struct msg *msg)
     struct hop *hop = container_of(msg, struct hop, msg);
     struct frame *frame = hop->frame;
     struct stream *next;
-    bool thin = false;
 
     for (struct stream *stream = hop->to->events->streams; stream; stream = next) {
         next = stream->next; /* a slow one may close now */
-        thin = thin || stream->thin;
-        if (stream->live && !stream->thin && (frame->host || !stream->host) &&
+        if (stream->live && !stream->thinned && (frame->host || !stream->host) &&
+            is_listed(stream->listed, frame) &&
             !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
-    if (thin && !frame->host)
-        thin_add(hop->to->events->thin, frame);
+    for (struct thinned *at = hop->to->events->thinned; at && !frame->host; at = at->next)
+        if (is_listed(at->listed, frame))
+            thin_add(&at->thin, frame);
     atomic_fetch_sub(&kept(hop->to->server)->in_flight, (int64_t)frame->len);
     frame_unref(frame);
     free(hop);
 }
 
 /* To every loop that has streams, and into what is kept. */
-static void publish(struct server *server, const char *name, uint64_t job, struct str data)
+static void publish(struct server *server, const char *name, uint64_t job, const char *namespace,
+                    struct str data)
 {
     struct events *events = kept(server);
     char head[96];
@@ -226,6 +276,7 @@ static void publish(struct server *server, const char *name, uint64_t job, struc
     frame->seq = seq;
     frame->host = strcmp(name, HOST_EVENT) == 0;
     frame->job = job;
+    memcpy(frame->namespace, namespace, strlen(namespace) + 1);
     frame->next = NULL;
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
@@ -259,7 +310,7 @@ static void tell_lost(struct server *server)
     if (!atomic_exchange(&kept(server)->lost, false))
         return;
     break_off(kept(server));
-    publish(server, "gap", 0, STR("{\"reason\":\"overload\"}"));
+    publish(server, "gap", 0, "", STR("{\"reason\":\"overload\"}"));
 }
 
 static void number(struct msg *msg)
@@ -270,16 +321,17 @@ static void number(struct msg *msg)
     struct str text = {.at = event->text, .len = event->len};
 
     if (event->ours && peers_want(server, PEERS_EVENTS))
-        peers_event(server, event->job, text);
+        peers_event(server, event->job, str_of(event->namespace), text);
     if (events_heard_here(server)) {
         tell_lost(server);
-        publish(server, event->name, event->job, text);
+        publish(server, event->name, event->job, event->namespace, text);
     }
     atomic_fetch_sub(&kept(server)->in_flight, (int64_t)event->len);
     free(event);
 }
 
-static void emit(struct server *server, const char *name, uint64_t job, struct str text, bool ours)
+static void emit(struct server *server, const char *name, uint64_t job, struct str namespace,
+                 struct str text, bool ours)
 {
     assert(name && text.len > 0);
     if (!fits_in_flight(kept(server), text.len))
@@ -290,6 +342,7 @@ static void emit(struct server *server, const char *name, uint64_t job, struct s
     event->ours = ours;
     event->name = name;
     event->job = job;
+    str_copy(namespace, event->namespace, sizeof event->namespace);
     event->len = text.len;
     memcpy(event->text, text.at, text.len);
     inbox_post(&server_keeper(server)->loop.inbox, &event->msg);
@@ -311,7 +364,7 @@ void events_job(struct server *server, const char *what, const struct store_head
     jsonw_kstr(&w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(&w, "at_ms", head->updated_ms);
     jsonw_end_obj(&w);
-    emit(server, "job", head->id, buf_view(&buf), true);
+    emit(server, "job", head->id, namespace_of(str_of(head->type)), buf_view(&buf), true);
     buf_free(&buf);
 }
 
@@ -324,7 +377,8 @@ void events_node(struct server *server, const char *what, struct str node_id)
     jsonw_kstr(&w, "what", str_of(what));
     jsonw_kstr(&w, "node_id", node_id);
     jsonw_end_obj(&w);
-    emit(server, "node", 0, buf_view(&buf), false); /* each instance sees nodes change by itself */
+    emit(server, "node", 0, STR(""), buf_view(&buf),
+         false); /* each instance sees nodes change by itself */
     buf_free(&buf);
 }
 
@@ -333,12 +387,12 @@ void events_host(struct server *server, struct str data)
     if (!events_heard_here(server))
         return;
     tell_lost(server);
-    publish(server, HOST_EVENT, 0, data);
+    publish(server, HOST_EVENT, 0, "", data);
 }
 
-void events_elsewhere(struct server *server, uint64_t job, struct str text)
+void events_elsewhere(struct server *server, uint64_t job, struct str namespace, struct str text)
 {
-    emit(server, "job", job, text, false);
+    emit(server, "job", job, namespace, text, false);
 }
 
 /* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
@@ -393,7 +447,7 @@ static void join_keeper(struct msg *msg)
                 store_name(join->server->store), (long long)events->seq);
     bool replays = join->resumes && known && !join->stream->host;
     for (struct frame *frame = events->first; replays && frame; frame = frame->next)
-        if (frame->seq > join->last)
+        if (frame->seq > join->last && is_listed(str_of(join->listed), frame))
             buf_add(&join->told, frame->text, frame->len);
     if (!join->told.len)
         buf_str(&join->told, STR(": resumed\n\n"));
@@ -428,6 +482,7 @@ static void subscribe(struct call *call, bool host)
     /* The request's memory, and what it points to, goes with the next call. */
     struct token *token =
         call->token ? token_put(mem_alloc(token_bytes(call->token)), call->token) : NULL;
+    struct namespace_view view = token_view(token);
     struct http_stream *http = http_stream(call->req, "text/event-stream");
 
     if (!http) {
@@ -439,11 +494,11 @@ static void subscribe(struct call *call, bool host)
                               .http = http,
                               .token = token,
                               .host = host,
-                              .thin = thin,
+                              .listed = namespace_listed(&view),
                               .next = events->streams,
                               .prev = &events->streams};
-    if (thin && !events->thin)
-        events->thin = mem_new(struct thin);
+    if (thin)
+        stream->thinned = thinned_join(events, stream->listed);
     if (stream->next)
         stream->next->prev = &stream->next;
     events->streams = stream;
@@ -456,6 +511,8 @@ static void subscribe(struct call *call, bool host)
                           .stream = stream,
                           .resumes = last.at != NULL,
                           .last = seen};
+    if (str_copy(stream->listed, join->namespace, sizeof join->namespace) && stream->listed.at)
+        join->listed = join->namespace;
     inbox_post(&server_keeper(server)->loop.inbox, &join->msg);
 }
 
@@ -470,8 +527,9 @@ void events_subscribe_host(struct call *call)
 }
 
 /* False: it is too slow, and closes. */
-static bool tell_thin(const struct thin *thin, const struct stream *stream)
+static bool tell_thin(const struct stream *stream)
 {
+    const struct thin *thin = &stream->thinned->thin;
     char more[64];
 
     for (size_t i = 0; i < thin->count; i++) {
@@ -490,19 +548,20 @@ static bool tell_thin(const struct thin *thin, const struct stream *stream)
 
 static void thin_tick(struct events *events)
 {
-    struct thin *thin = events->thin;
     struct stream *next;
 
-    if (!thin || events->worker->loop.mono_ms < events->next_thin_ms)
+    if (!events->thinned || events->worker->loop.mono_ms < events->next_thin_ms)
         return;
     events->next_thin_ms = events->worker->loop.mono_ms + THIN_MS;
-    thin_sort(thin);
+    for (struct thinned *at = events->thinned; at; at = at->next)
+        thin_sort(&at->thin);
     for (struct stream *stream = events->streams; stream; stream = next) {
         next = stream->next;
-        if (stream->thin && stream->live && !tell_thin(thin, stream))
+        if (stream->thinned && stream->live && !tell_thin(stream))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
-    thin_clear(thin);
+    for (struct thinned *at = events->thinned; at; at = at->next)
+        thin_clear(&at->thin);
 }
 
 void events_tick(struct events *events)

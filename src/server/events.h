@@ -23,7 +23,7 @@ void events_recheck(struct events *events);
 /* Any loop. `name` is a literal: "job", "node". */
 bool events_wanted(const struct server *server);     /* by anybody */
 bool events_heard_here(const struct server *server); /* by a stream of this instance */
-void events_elsewhere(struct server *server, uint64_t job,
+void events_elsewhere(struct server *server, uint64_t job, struct str namespace,
                       struct str text); /* of a job, at another instance */
 void events_job(struct server *server, const char *what, const struct store_head *head);
 void events_node(struct server *server, const char *what, struct str node_id);

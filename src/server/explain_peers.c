@@ -39,14 +39,17 @@ struct str explain_decisions(const struct buf *found, const struct explain_style
     return text;
 }
 
-void explain_round_start(struct peers_round *round, uint64_t job, struct str spec, size_t limit)
+void explain_round_start(struct peers_round *round, uint64_t job, struct str spec,
+                         struct str listed, size_t limit)
 {
     char id[JOB_ID_TEXT + 1];
 
     assert(job && limit > 0);
     job_id_text(job, id);
     round->method = "Instance/Explain";
-    round->params = arena_fmt(round->arena, "%s %zu\n" STR_FMT, id, limit, STR_ARG(spec));
+    round->params = arena_fmt(round->arena, "%s %zu%s" STR_FMT "\n" STR_FMT, id, limit,
+                              spec.len || !listed.at ? "" : " ",
+                              STR_ARG(spec.len ? STR("") : listed), STR_ARG(spec));
     peers_round_start(round);
 }
 
@@ -57,6 +60,7 @@ struct told {
     struct rpc *rpc;
     struct arena arena;
     struct str spec;
+    struct str listed;
     int64_t limit;
 };
 
@@ -71,6 +75,7 @@ static void told(struct explain_ask *ask)
                                   .spec = known ? &spec : NULL,
                                   .limit = (size_t)own->limit};
 
+    explain_keep(&ask->found, own->listed);
     if (ask->found.len)
         buf_str(&own->rpc->answer, explain_decisions(&ask->found, &style, &own->arena));
     buf_free(&ask->found);
@@ -79,7 +84,7 @@ static void told(struct explain_ask *ask)
     free(own);
 }
 
-/* "JOB LIMIT\nSPEC" */
+/* "JOB LIMIT\nSPEC" or "JOB LIMIT NAMESPACE\n" */
 void explain_peers_answer(struct rpc *rpc)
 {
     struct told *own = mem_new(struct told);
@@ -90,8 +95,9 @@ void explain_peers_answer(struct rpc *rpc)
     own->spec = rest;
     own->ask.from = rpc->from->sched;
     own->ask.done = told;
-    if (job_id_parse(str_cut(&head, ' '), &own->ask.job) && str_int(head, &own->limit) &&
-        own->limit > 0 && rpc->from->sched->snapshot) {
+    if (job_id_parse(str_cut(&head, ' '), &own->ask.job) &&
+        str_int(str_cut(&head, ' '), &own->limit) && own->limit > 0 && rpc->from->sched->snapshot) {
+        own->listed = head; /* at == NULL when there is none */
         explain_find(&own->ask);
         return;
     }

@@ -6,8 +6,11 @@
 #include "server/explain_write.h"
 #include "server/peers_round.h"
 
-/* `spec`: JSON; len 0: nobody has it. The texts it answers with are JSON arrays of decisions. */
-void explain_round_start(struct peers_round *round, uint64_t job, struct str spec, size_t limit);
+/* `spec`: JSON; len 0: nobody has it, and then only decisions of the namespace `listed` are told
+ * (at
+ * == NULL: any). The texts it answers with are JSON arrays of decisions. */
+void explain_round_start(struct peers_round *round, uint64_t job, struct str spec,
+                         struct str listed, size_t limit);
 
 /* On the keeper of an instance that is asked: answers through rpc_over(). */
 void explain_peers_answer(struct rpc *rpc);

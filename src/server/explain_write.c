@@ -14,7 +14,8 @@ struct scene {
     const struct dispatch_look *look;
     const struct snap_node *member; /* as it is now; NULL: it is gone */
     struct str id;
-    struct str src, tgt; /* of a task: "type", NAME */
+    struct str src, tgt; /* of a task: "type", NAME as nodes know it */
+    struct str type;     /* with its namespace */
     unsigned wants;
 };
 
@@ -87,14 +88,17 @@ static void say_route(struct buf *to, const struct scene *scene)
     buf_fmt(to, "The route of type " STR_FMT " does not name it.", STR_ARG(scene->tgt));
 }
 
+static void say_namespace(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("The server's configuration keeps it for other namespaces."));
+}
+
 static const struct breaker *breaker_of(const struct scene *scene)
 {
-    struct str type = str_is(scene->src, "type") ? scene->tgt : STR("f2f");
-
     for (size_t i = 0; i < scene->style->breaker_count; i++) {
         const struct store_breaker *item = &scene->style->breakers[i];
 
-        if (str_eq(item->node, scene->id) && str_eq(item->type, type))
+        if (str_eq(item->node, scene->id) && str_eq(item->type, scene->type))
             return &item->breaker;
     }
     return NULL;
@@ -201,6 +205,7 @@ static say *const sentences[EXPLAIN_COUNT] = {[WHY_NOT_READY] = say_ready,
                                               [WHY_REQUIRES] = say_requires,
                                               [WHY_LEVEL] = say_level,
                                               [WHY_ROUTE] = say_route,
+                                              [WHY_NAMESPACE] = say_namespace,
                                               [WHY_BREAKER] = say_breaker,
                                               [EXPLAIN_CHOSEN] = say_chosen,
                                               [EXPLAIN_BEHIND] = say_behind,
@@ -393,10 +398,14 @@ static void set_subject(struct scene *scene)
     scene->wants = explain->wants;
     if (spec) {
         scene->src = spec->f2f ? spec->src : STR("type");
-        scene->tgt = spec->f2f ? spec->tgt : spec->type;
+        scene->tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
+        scene->type = spec->type;
     } else {
         scene->src = explain_text(explain, explain->src_at, explain->src_len);
         scene->tgt = explain_text(explain, explain->tgt_at, explain->tgt_len);
+        scene->type = explain_text(explain, explain->type_at, explain->type_len);
+        if (!scene->type.len)
+            scene->type = explain->f2f ? STR("f2f") : scene->tgt;
     }
 }
 

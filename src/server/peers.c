@@ -174,14 +174,19 @@ void peers_cancel(struct server *server, uint32_t holder, struct str node_id, ui
         STORE_REASON_MAX, reason);
 }
 
-void peers_event(struct server *server, uint64_t job, struct str text)
+void peers_event(struct server *server, uint64_t job, struct str namespace, struct str text)
 {
     char id[JOB_ID_TEXT + 1];
     struct buf *frames = &peers_parcel(server->peers, 0)->frames;
     size_t begun = frame_begin(frames);
 
     job_id_text(job, id);
-    buf_fmt(frames, "event %08" PRIx32 " %s ", peers_name(server->peers), id);
+    /* An instance of an earlier release knows no namespaces, and would show it to everybody. */
+    if (str_eq(namespace, NAMESPACE_DEFAULT))
+        buf_fmt(frames, "event %08" PRIx32 " %s ", peers_name(server->peers), id);
+    else
+        buf_fmt(frames, "event_of %08" PRIx32 " %s " STR_FMT " ", peers_name(server->peers), id,
+                STR_ARG(namespace));
     buf_str(frames, text);
     frame_end(frames, begun);
 }
@@ -312,7 +317,22 @@ static void hear_event(struct peers *peers, struct str rest)
 
     if (peers_name_read(str_cut(&rest, ' '), &name) && name != peers_name(peers) &&
         job_id_parse(str_cut(&rest, ' '), &job) && rest.len > 2)
-        events_elsewhere(peers->keeper->server, job, rest);
+        events_elsewhere(peers->keeper->server, job, NAMESPACE_DEFAULT, rest);
+}
+
+/* "NAME JOB NAMESPACE TEXT" */
+static void hear_event_of(struct peers *peers, struct str rest)
+{
+    struct str namespace;
+    uint32_t name;
+    uint64_t job;
+
+    if (!peers_name_read(str_cut(&rest, ' '), &name) || name == peers_name(peers) ||
+        !job_id_parse(str_cut(&rest, ' '), &job))
+        return;
+    namespace = str_cut(&rest, ' ');
+    if (namespace_valid(namespace) && rest.len > 2)
+        events_elsewhere(peers->keeper->server, job, namespace, rest);
 }
 
 /* "NODE HEALTH MAX RESERVED RUNNING EPOCH ORDER": a slot became free elsewhere. */
@@ -353,7 +373,7 @@ static const struct {
     {"answer", ' ', peers_hear_answer}, {"wish", ' ', hear_wish},
     {"hello", ' ', hear_hello},         {"ended", ' ', hear_ended},
     {"event", ' ', hear_event},         {"room", ' ', hear_room},
-    {"seen", '\n', hear_seen},
+    {"event_of", ' ', hear_event_of},   {"seen", '\n', hear_seen},
 };
 
 static void hear_frame(struct peers *peers, struct str frame)

@@ -34,7 +34,8 @@ enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };
 bool peers_want(const struct server *server, unsigned what);
 void peers_wish(struct server *server); /* somebody here began to wait or to listen */
 void peers_ended(struct server *server, uint64_t job);
-void peers_event(struct server *server, uint64_t job, struct str text); /* keeper: JSON */
+void peers_event(struct server *server, uint64_t job, struct str namespace,
+                 struct str text); /* keeper: JSON */
 void peers_room(struct server *server, struct str node_id, const struct lease_node *counts,
                 uint64_t order);
 

@@ -570,6 +570,46 @@ bool call_node(struct call *call, struct str *ret_node_id)
     return true;
 }
 
+struct namespace_view call_view(const struct call *call)
+{
+    return token_view(call->token);
+}
+
+bool call_name(struct call *call, const char *field, struct str name, size_t max,
+               struct str *ret_full)
+{
+    struct namespace_view view = call_view(call);
+    struct problem why;
+
+    if (!namespace_enter(&view, field, name, max, call->arena, ret_full, &why))
+        return true;
+    call_problem(call, &why);
+    return false;
+}
+
+bool call_sees(const struct call *call, struct str full)
+{
+    struct namespace_view view = call_view(call);
+
+    return namespace_sees(&view, full);
+}
+
+struct str call_shown(const struct call *call, struct str full)
+{
+    struct namespace_view view = call_view(call);
+
+    return namespace_shown(&view, full);
+}
+
+void call_hide_job(const struct call *call, struct store_op *op)
+{
+    if (op->err || call_sees(call, str_of(op->head.type)))
+        return;
+    op->err = ERR_NOT_FOUND;
+    op->head = (struct store_head){0};
+    op->record = (struct store_record){0};
+}
+
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)
 {
     if (job_id_parse(text, ret_id))

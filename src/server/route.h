@@ -96,4 +96,15 @@ bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *va
 bool call_speaks_for(struct call *call, struct str node_id);
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 when it is none */
 
+/* Names, between the caller and all that lies behind: it says and reads its own as it knows them,
+ * and those of other namespaces are not there. Who sees all has full names (model/namespace.h). */
+struct namespace_view call_view(const struct call *call);
+/* What the caller named, as a full name. False: answered already with 400. */
+bool call_name(struct call *call, const char *field, struct str name, size_t max,
+               struct str *ret_full);
+bool call_sees(const struct call *call, struct str full);
+struct str call_shown(const struct call *call, struct str full);
+/* Of a job that was read: another namespace's is answered as one there is none of. */
+void call_hide_job(const struct call *call, struct store_op *op);
+
 #endif

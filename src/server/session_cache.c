@@ -95,6 +95,7 @@ static struct kept *kept_for(struct session_cache *cache, struct str id)
 struct session_call {
     struct call *call;
     struct store_op op;
+    struct str key; /* as the store knows the session */
     uint32_t mark;
 };
 
@@ -151,7 +152,7 @@ static void session_read(struct store_op *op)
 {
     struct session_call *own = container_of(op, struct session_call, op);
     struct call *call = own->call;
-    struct kept *kept = kept_for(call->worker->session_cache, call->params[0]);
+    struct kept *kept = kept_for(call->worker->session_cache, own->key);
     int64_t now_ms = clock_mono_ms();
 
     kept->mark = own->mark;
@@ -173,11 +174,12 @@ static void session_read(struct store_op *op)
 void api_session(struct call *call)
 {
     struct worker *worker = call->worker;
-    struct str id = call->params[0];
+    struct namespace_view view = call_view(call);
+    struct str key = namespace_enter_session(&view, call->params[0], call->arena);
     int64_t now_ms = clock_mono_ms();
     uint32_t mark =
-        atomic_load_explicit(mark_of(&worker->server->session_marks, id), memory_order_relaxed);
-    struct kept *kept = map_get(&worker->session_cache->by_id, id);
+        atomic_load_explicit(mark_of(&worker->server->session_marks, key), memory_order_relaxed);
+    struct kept *kept = map_get(&worker->session_cache->by_id, key);
 
     if (kept && kept->mark != mark)
         cache_invalidate(&kept->entry);
@@ -195,11 +197,12 @@ void api_session(struct call *call)
     }
     struct session_call *own = arena_new(call->arena, struct session_call);
     own->call = call;
+    own->key = key;
     own->mark = mark;
     own->op = (struct store_op){.verb = STORE_SESSION_GET,
                                 .reply_to = &worker->loop.inbox,
                                 .done = session_read,
                                 .arena = call->arena};
-    own->op.u.session.key = id;
+    own->op.u.session.key = key;
     sched_send(worker->sched, &own->op);
 }

@@ -110,6 +110,8 @@ static void write_start(struct buf *buf, const struct snap_node *member)
     jsonw_kstr(&w, "name", member->facts->name);
     jsonw_kraw(&w, "tags", member->facts->tags);
     jsonw_kraw(&w, "labels", member->facts->labels);
+    jsonw_kraw(&w, "namespaces",
+               member->facts->namespaces ? json_raw(member->facts->namespaces) : STR("null"));
     jsonw_kbool(&w, "takes", takes_work(node));
     jsonw_kstr(&w, "health",
                str_of(node_health_name((enum node_health)atomic_load(&node->health))));

@@ -1,5 +1,6 @@
 /* A stream for eyes: of each job only the last event of every fifth of a second, and of a flood as
- * many as somebody could look at. A loop has one for all its readers that asked for it. */
+ * many as somebody could look at. A loop has one for all its readers of a namespace that asked for
+ * it. */
 #ifndef SERVER_THIN_H
 #define SERVER_THIN_H
 

@@ -13,6 +13,7 @@
 #include "base/inbox.h"
 #include "base/json.h"
 #include "model/deploy.h"
+#include "model/namespace.h"
 
 enum {
     DEPLOYS_PAGE_MAX = 1000,
@@ -158,7 +159,8 @@ struct deploys_op {
     union {
         struct { /* LIST; texts at == NULL: any */
             struct str type, address, package_name;
-            int enabled; /* -1: any */
+            struct str namespace; /* of its id, see model/namespace.h */
+            int enabled;          /* -1: any */
             struct str after;
             size_t max;
             struct deploys_row *items; /* answer */
@@ -183,6 +185,7 @@ struct deploys_op {
             bool seed; /* of a node: whatever its lease says, but only what is enabled */
             const struct str *ids;
             size_t id_count;
+            struct str namespace; /* only of this one; at == NULL: any */
             struct str *released; /* answer */
             size_t released_count;
             struct deploys_held *held;

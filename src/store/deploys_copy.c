@@ -312,7 +312,7 @@ bool deploys_release(struct work *work)
     op->u.release.released = arena_array(op->arena, struct str, count + 1);
     op->u.release.held = arena_array(op->arena, struct deploys_held, count + 1);
     for (size_t i = 0; i < count; i++)
-        if (!release_one(work, ids[i]))
+        if (namespace_lists(op->u.release.namespace, ids[i]) && !release_one(work, ids[i]))
             return false;
     return op->u.release.released_count == 0 ? deploys_meta(work) : deploys_bump(work, true);
 }

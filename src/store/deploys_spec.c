@@ -23,18 +23,26 @@ bool deploys_list(struct work *work)
     " AND (CAST($3 AS TEXT) IS NULL OR address = $3)"                                              \
     " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                                         \
     " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                          \
+    " AND (CAST($7 AS TEXT) IS NULL OR (" D##_ID " > $7 AND " D##_ID " < $8))"                     \
+    " AND (CAST($9 AS BIGINT) = 0 OR " D##_TEXT("id") " NOT LIKE '%/%')"                           \
     " ORDER BY " D##_ID " LIMIT CAST($6 AS BIGINT)"
     /* clang-format on */
     static const struct sql_text list = DEPLOYS_BOTH(LIST);
     struct deploys_op *op = work->op;
     size_t max = op->u.list.max;
+    struct str namespace = op->u.list.namespace, from = STR_NONE, to = STR_NONE;
+    bool bare = str_eq(namespace, NAMESPACE_DEFAULT);
     struct sql_rows rows;
 
+    if (namespace.at && !bare) { /* what begins with "team/": '0' is what follows the slash */
+        from = arena_fmt(op->arena, STR_FMT "/", STR_ARG(namespace));
+        to = arena_fmt(op->arena, STR_FMT "0", STR_ARG(namespace));
+    }
     assert(max > 0 && max <= ROWS_MAX);
     if (!WORK_RUN(work, &list, &rows, SQL_STR(op->u.list.after.at ? op->u.list.after : STR("")),
                   SQL_STR(op->u.list.type), SQL_STR(op->u.list.address),
                   SQL_STR(op->u.list.package_name), SQL_INT(op->u.list.enabled),
-                  SQL_INT((int64_t)max + 1)))
+                  SQL_INT((int64_t)max + 1), SQL_STR(from), SQL_STR(to), SQL_INT(bare)))
         return false;
     op->u.list.more = rows.count > max;
     op->u.list.count = op->u.list.more ? max : rows.count;

@@ -13,10 +13,22 @@ static bool has(const char *line)
     return strstr(text.at, line) != NULL;
 }
 
+static bool shows_all(const char *label, const void *user)
+{
+    return true;
+}
+
+static bool shows_one(const char *label, const void *user)
+{
+    return strncmp(label, user, strlen(user)) == 0;
+}
+
 static void render(void)
 {
     buf_clear(&text);
-    metrics_render(&text, "1.2.3");
+    metrics_render(&text);
+    metrics_render_part(&text, METRIC_NAMESPACE_JOBS, shows_all, NULL);
+    metrics_render_version(&text, "1.2.3");
     buf_char(&text, '\0');
 }
 
@@ -39,6 +51,35 @@ static void test_zeros_from_the_start(void **state)
     assert_true(has("\n# TYPE berth_reserve_total counter\n"));
     assert_false(has("berth_reserve_total{"));
     assert_true(has("\nberth_build_info{version=\"1.2.3\"} 1\n"));
+}
+
+/* Texts are copied, are told apart by content, and only a part is shown. */
+static void test_a_part_is_shown(void **state)
+{
+    char label[] = "maps,DONE";
+
+    metric_add_text(METRIC_NAMESPACE_JOBS, label, 2);
+    label[0] = 'x';
+    metric_add_text(METRIC_NAMESPACE_JOBS, label, 5);
+    label[0] = 'm';
+    metric_add_text(METRIC_NAMESPACE_JOBS, label, 1);
+    buf_clear(&text);
+    metrics_render_part(&text, METRIC_NAMESPACE_JOBS, shows_one, "maps,");
+    buf_char(&text, '\0');
+    assert_true(has("\nberth_namespace_jobs_total{namespace=\"maps\",state=\"DONE\"} 3\n"));
+    assert_false(has("xaps"));
+    buf_clear(&text);
+    metrics_render(&text);
+    buf_char(&text, '\0');
+    assert_false(has("berth_namespace_jobs_total"));
+    for (int i = 0; i < 2 * METRIC_LABELS_MAX; i++) {
+        char many[16];
+
+        snprintf(many, sizeof many, "n%d,DONE", i);
+        metric_add_text(METRIC_NAMESPACE_JOBS, many, 1);
+    }
+    assert_int_equal(metric_value(METRIC_NAMESPACE_JOBS, NULL), 8 + 2 * METRIC_LABELS_MAX);
+    assert_int_equal(metric_value(METRIC_NAMESPACE_JOBS, "other"), METRIC_LABELS_MAX + 2);
 }
 
 static void test_labels(void **state)
@@ -302,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zeros_from_the_start),
         cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_a_part_is_shown),
         cmocka_unit_test(test_gauges),
         cmocka_unit_test(test_gauge_of_several_threads),
         cmocka_unit_test(test_histogram),

@@ -498,9 +498,9 @@ class Listener:
 class Events:
     """A reader of GET /v1/events in a thread; keeps (event, data), and the id of the last."""
 
-    def __init__(self, server, path="/v1/events", last_id=None):
+    def __init__(self, server, path="/v1/events", last_id=None, headers=None):
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
-        headers = {"Accept": "text/event-stream"}
+        headers = {"Accept": "text/event-stream", **(headers or {})}
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
         self.last_id = last_id

@@ -209,6 +209,31 @@ static void test_selectors_do_not_starve(void **state)
     assert_true(str_is(a.order[0]->id, "3"));
 }
 
+/* What one node alone may have is not dealt to another, nor the other way round. */
+static void test_nodes_that_are_kept_for_some(void **state)
+{
+    const struct json *maps = NULL, *others = NULL;
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true}};
+    struct deploy_row rows[] = {row("maps/1", "", ""), row("2", "", ""),    row("maps/3", "", ""),
+                                row("maps/4", "", ""), row("ml/5", "", ""), row("none/6", "", "")};
+
+    assert_int_equal(json_parse(STR("[\"maps\"]"), &arena, &maps, NULL), ERR_OK);
+    assert_int_equal(json_parse(STR("[\"default\",\"ml\"]"), &arena, &others, NULL), ERR_OK);
+    nodes[0].namespaces = maps;
+    nodes[1].namespaces = others;
+    struct claim_plan a = share("a", nodes, 2, rows, 6), b = share("b", nodes, 2, rows, 6);
+    assert_int_equal(a.count, 3);
+    assert_int_equal(b.count, 2);
+    for (size_t i = 0; i < a.count; i++)
+        assert_true(str_starts(a.order[i]->id, STR("maps/")));
+    assert_int_equal(plan("a", nodes, 2, rows, 6).count, 3);
+    assert_int_equal(plan("b", nodes, 2, rows, 6).count, 2);
+    struct claim_view view = {.me = STR("a"), .nodes = nodes, .node_count = 2};
+    assert_false(claim_elsewhere(&view, &rows[0]));
+    assert_true(claim_elsewhere(&view, &rows[1]));
+}
+
 /* 200 rows, three nodes of which one has 20 already: every row is dealt to exactly one, and then
  * all have the same. */
 static void test_shares_are_disjoint_and_level(void **state)
@@ -343,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_environment_sets_interval_and_weights),
         cmocka_unit_test(test_a_node_that_takes_nothing_does_not_block_the_others),
         cmocka_unit_test(test_selectors_do_not_starve),
+        cmocka_unit_test(test_nodes_that_are_kept_for_some),
         cmocka_unit_test(test_shares_are_disjoint_and_level),
         cmocka_unit_test(test_a_share_keeps_to_the_rules),
         cmocka_unit_test(test_a_share_by_usage),

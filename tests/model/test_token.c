@@ -42,6 +42,11 @@ static void what_a_token_may_say(void **state)
         {TOKEN("\"scopes\":[\"read\"]"), true},
         {TOKEN("\"scopes\":[\"admin\",\"submit\",\"read\"]"), true}, /* one within another */
         {TOKEN("\"scopes\":[\"operate\",\"operate\"]"), true},
+        {TOKEN("\"scopes\":[\"deploy\"]"), true},
+        {TOKEN("\"scopes\":[\"read\"],\"format\":1"), true},
+        {TOKEN("\"scopes\":[\"read\"],\"format\":2"), true},
+        {TOKEN("\"scopes\":[\"read\"],\"format\":3"), false},
+        {TOKEN("\"scopes\":[\"read\"],\"format\":\"2\""), false},
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), true},
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":null"), true},
         {TOKEN("\"scopes\":[]"), false},
@@ -55,6 +60,17 @@ static void what_a_token_may_say(void **state)
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":[\"us\"]"), false},
         {TOKEN("\"scopes\":[\"node\"],\"nodeid\":\"us\""), false},
         {TOKEN("\"scopes\":[\"node\"],\"node\":\"us\""), false},
+        {TOKEN("\"scopes\":[\"read\",\"submit\",\"deploy\"],\"namespace\":\"maps\""), true},
+        {TOKEN("\"scopes\":[\"read\"],\"namespace\":null"), true},
+        {TOKEN("\"scopes\":[\"admin\"],\"namespace\":\"default\""), true},
+        /* what all share is not a namespace's */
+        {TOKEN("\"scopes\":[\"node\"],\"namespace\":\"maps\""), false},
+        {TOKEN("\"scopes\":[\"operate\"],\"namespace\":\"maps\",\"format\":2"), false},
+        {TOKEN("\"scopes\":[\"read\",\"admin\"],\"namespace\":\"maps\""), false},
+        {TOKEN("\"scopes\":[\"read\"],\"namespace\":\"\""), false},
+        {TOKEN("\"scopes\":[\"read\"],\"namespace\":5"), false},
+        {TOKEN("\"scopes\":[\"read\"],\"namespace\":\"a/b\""), false},
+        {TOKEN("\"scopes\":[\"read\"],\"namespace\":\"0123456789abcdefg\""), false},
         {TOKEN("\"scopes\":[\"read\"],\"created_ms\":5,\"expires_ms\":7"), true},
         {TOKEN("\"scopes\":[\"read\"],\"expires_ms\":\"soon\""), false},
         {TOKEN("\"scopes\":[\"read\"],\"expires_ms\":0"), false},
@@ -94,6 +110,30 @@ static struct tokens parse(struct arena *arena, const char *yaml)
     return tokens;
 }
 
+/* `operate` brings `deploy` along in rows that are older than it, and in no others. */
+static void rows_from_before(void **state)
+{
+    static const struct {
+        const char *yaml;
+        bool deploys, told;
+    } rows[] = {
+        {LINE("a", "operate"), true, true},
+        {LINE("a", "operate, deploy"), true, false},
+        {LINE("a", "admin"), true, false},
+        {LINE("a", "submit, read"), false, false},
+        {"- {name: a, sha256: " SHA_SECRET ", scopes: [operate], format: 1}\n", true, true},
+        {"- {name: a, sha256: " SHA_SECRET ", scopes: [operate], format: 2}\n", false, false},
+        {"- {name: a, sha256: " SHA_SECRET ", scopes: [deploy], format: 2}\n", true, false},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct tokens tokens = parse(*state, rows[i].yaml);
+
+        assert_int_equal(tokens.at[0].scopes >> SCOPE_DEPLOY & 1, rows[i].deploys);
+        assert_int_equal(tokens.at[0].old_operate, rows[i].told);
+    }
+}
+
 /* What is written reads back the same, also what only quoting keeps apart. */
 static void a_file_reads_back(void **state)
 {
@@ -103,6 +143,8 @@ static void a_file_reads_back(void **state)
         LINE("ops", "operate") LINE("ci", "submit, read"),
         "- {name: \"a: b # c\", sha256: " SHA_SECRET ", scopes: [node], node_id: us.1,"
         " created_ms: 5, expires_ms: 7}\n",
+        "- {name: q, sha256: " SHA_SECRET ", scopes: [submit], quota: \"rate=5/m,bytes=1MiB\"}\n",
+        "- {name: m, sha256: " SHA_SECRET ", scopes: [submit], namespace: maps}\n",
         "- {name: \"\\\"\\u00e9\", sha256: " SHA_SECRET ", scopes: [node, read]}\n",
     };
 
@@ -118,10 +160,12 @@ static void a_file_reads_back(void **state)
         for (size_t t = 0; t < first.count; t++) {
             assert_true(str_eq(first.at[t].name, second.at[t].name));
             assert_true(str_eq(first.at[t].node_id, second.at[t].node_id));
+            assert_true(str_eq(first.at[t].namespace, second.at[t].namespace));
             assert_string_equal(first.at[t].digest, second.at[t].digest);
             assert_int_equal(first.at[t].scopes, second.at[t].scopes);
             assert_int_equal(first.at[t].created_ms, second.at[t].created_ms);
             assert_int_equal(first.at[t].expires_ms, second.at[t].expires_ms);
+            assert_memory_equal(&first.at[t].quota, &second.at[t].quota, sizeof first.at[t].quota);
         }
     }
 }
@@ -173,7 +217,15 @@ static void a_copy_stands_alone(void **state)
     tokens.at[0].node_id = STR_NONE;
     copy = token_put(malloc(token_bytes(&tokens.at[0])), &tokens.at[0]);
     assert_null(copy->node_id.at); /* not bound, rather than bound to nobody */
+    assert_null(copy->namespace.at);
+    assert_true(str_is(token_namespace(copy), "default"));
     free(copy);
+    tokens.at[0].namespace = STR("maps");
+    copy = token_put(malloc(token_bytes(&tokens.at[0])), &tokens.at[0]);
+    tokens.at[0].namespace = STR("x");
+    assert_true(str_is(copy->namespace, "maps") && !token_view(copy).all);
+    free(copy);
+    assert_true(token_view(NULL).all);
 }
 
 static void files_that_are_none(void **state)
@@ -194,6 +246,7 @@ int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
+        ROW(what_a_token_may_say), ROW(rows_from_before),    ROW(adding_and_taking_away),
         ROW(what_a_token_may_say), ROW(a_file_reads_back),   ROW(adding_and_taking_away),
         ROW(who_is_left),          ROW(a_copy_stands_alone), ROW(files_that_are_none),
     };

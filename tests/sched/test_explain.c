@@ -347,6 +347,72 @@ static void asking_changes_nothing(void **state)
     assert_non_null(strstr(dispatch->why.detail, "keeps failing"));
 }
 
+/* Of a job that was refused, or is gone, only its record tells whose it was. */
+static void whose_it_was(void **state)
+{
+    static const struct {
+        const char *json, *owner;
+        bool f2f;
+    } rows[] = {
+        {TASK, "default", false},
+        {"{\"type\":\"maps/t\"}", "maps", false},
+        {"{\"type\":\"maps/nobody\"}", "maps", false},
+        {"{\"type\":\"nobody\"}", "default", false},
+        {TALK, "default", true},
+    };
+    static const char *const spaces[] = {"default", "maps", "ml"};
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 10);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct dispatch *dispatch = (rows[i].f2f ? rig_f2f : rig_task)(rig, rows[i].json);
+
+        rig_run(rig, dispatch);
+        for (size_t s = 0; s < COUNT_OF(spaces); s++) {
+            struct buf all = found(rig, dispatch->job);
+            size_t len = all.len;
+
+            assert_true(len > 0);
+            explain_keep(&all, STR_NONE);
+            assert_int_equal(all.len, len);
+            explain_keep(&all, str_of(spaces[s]));
+            assert_int_equal(all.len, strcmp(spaces[s], rows[i].owner) == 0 ? len : 0);
+            buf_free(&all);
+        }
+    }
+}
+
+/* A node that is kept for another namespace has a reason of its own. */
+static void kept_for_others(void **state)
+{
+    struct rig *rig = *state;
+    struct node_rule rule = {.pattern = STR("gpu-*")};
+    struct arena arena = {0};
+    struct problem why;
+    size_t at = 0;
+
+    assert_int_equal(json_parse(STR("{\"namespaces\":[\"maps\"]}"), &arena, &rule.facts, &why),
+                     ERR_OK);
+    rig->sched.config.node_rules =
+        (struct node_rules){.rows = &rule, .count = 1, .namespaces = true};
+    rig_worker(rig, "gpu-1", 4);
+    struct dispatch *dispatch = rig_task(rig, TASK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_NO_CAPABLE_NODE);
+    struct buf all = found(rig, dispatch->job);
+    check(explain_next(&all, &at));
+    assert_string_equal(why_of((const struct explain *)all.at, "gpu-1"), "NAMESPACE");
+    buf_free(&all);
+    dispatch = rig_task(rig, "{\"type\":\"maps/t\"}");
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    assert_string_equal(dispatch->head.node, "gpu-1");
+    rig_worker(rig, "all", 4);
+    dispatch = rig_task(rig, TASK);
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    assert_string_equal(dispatch->head.node, "all");
+    rig->sched.config.node_rules = (struct node_rules){0};
+    arena_free(&arena);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
 
 int main(void)
@@ -361,6 +427,8 @@ int main(void)
         TEST(what_waits_is_written_now_and_then),
         TEST(what_is_placed_pushes_out_nothing_else),
         TEST(asking_changes_nothing),
+        TEST(whose_it_was),
+        TEST(kept_for_others),
     };
 
     return cmocka_run_group_tests_name("sched/explain", tests, NULL, NULL);

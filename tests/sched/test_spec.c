@@ -240,6 +240,55 @@ static void the_message_is_whole_and_tells_no_callback(void **state)
     assert_non_null(strstr(specs[0].json.at, "callback_url")); /* but it is kept */
 }
 
+/* Of two namespaces the same type is two, which nodes know by one name. */
+static void a_namespace_is_part_of_the_type(void **state)
+{
+    static const struct spec_author author = {.view = {.namespace = {"maps", 4}}};
+    const struct store_head head = {.id = 99, .attempt = 1};
+    struct arena *arena = *state;
+    struct spec specs[2], stored;
+    struct problem why = {0};
+
+    assert_int_equal(
+        spec_read_task(parse(arena, STR("{\"type\":\"dev\"}")), &author, arena, &specs[0], &why),
+        ERR_OK);
+    assert_int_equal(
+        spec_read_f2f(
+            parse(arena, STR("{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"session_id\":\"s\"}")),
+            &author, arena, &specs[1], &why),
+        ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(specs); i++) {
+        const char *name = i ? "f2f" : "dev";
+        struct spec other = must_read(
+            arena, i, i ? "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\"}" : "{\"type\":\"dev\"}");
+
+        assert_str(specs[i].type, i ? "maps/f2f" : "maps/dev");
+        assert_str(spec_node_type(&specs[i]), name);
+        assert_int_equal(spec_stored(specs[i].json, arena, &stored, &why), ERR_OK);
+        assert_str(stored.type, i ? "maps/f2f" : "maps/dev");
+        assert_int_equal(stored.f2f, i);
+        assert_true(spec_lane(&stored) == spec_lane(&specs[i]));
+        assert_true(spec_lane(&other) != spec_lane(&specs[i]));
+        const struct json *message = parse(arena, spec_message(&stored, &head, arena));
+        assert_true(json_str_is(json_get(message, "type"), name));
+        assert_true(json_str_is(json_get(message, "namespace"), "maps"));
+        message = parse(arena, spec_message(&other, &head, arena));
+        assert_true(json_is_null(json_get(message, "namespace")));
+    }
+    assert_null(spec_session(&specs[0], arena).at);
+    assert_str(spec_session(&specs[1], arena), "maps/s");
+    assert_str(specs[1].session_id, "s");
+    static const char *const bad[] = {"{\"type\":\"maps/dev\"}", "{\"type\":\"other/dev\"}",
+                                      "{\"type\":\"f2f\"}",
+                                      "{\"type\":\"0123456789012345678901234567\"}"};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        assert_int_equal(
+            spec_read_task(parse(arena, str_of(bad[i])), &author, arena, &stored, &why),
+            ERR_BAD_FIELD);
+        assert_string_equal(why.field, "type");
+    }
+}
+
 /* Who may take the work decides, and nothing else. */
 static void a_lane_is_of_those_who_wait_for_the_same(void **state)
 {
@@ -290,6 +339,7 @@ int main(void)
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         ROW(bad_input_names_its_field),
+        ROW(a_namespace_is_part_of_the_type),
         ROW(face_to_face_has_its_own_defaults),
         ROW(specs_survive_the_store),
         ROW(what_we_did_not_write_is_refused),

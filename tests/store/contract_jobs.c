@@ -381,6 +381,38 @@ static void test_list_of_a_namespace(void **state)
     }
 }
 
+/* Of whatever namespace, face to face has the shorter lease. */
+static void test_f2f_of_a_namespace(void **state)
+{
+    static const struct {
+        const char *type;
+        int64_t lease_ms;
+    } rows[] = {{"maps/f2f", RIG_F2F_MS},
+                {"f2f", RIG_F2F_MS},
+                {"maps/work", RIG_RUN_MS},
+                {"f2f/work", RIG_RUN_MS},
+                {"maps/xf2f", RIG_RUN_MS}};
+    struct rig *rig = *state;
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+
+    renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct store_op op = contract_reserve(i + 1, "n1");
+
+        op.u.put.type = str_of(rows[i].type);
+        assert_int_equal(rig_call(rig, &op), ERR_OK);
+        rig->op =
+            (struct store_op){.verb = STORE_COMMIT, .job = i + 1, .attempt = 1, .node = STR("n1")};
+        rig->op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+        assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
+        assert_int_equal(rig->op.head.due_ms, rig_now_ms() + rows[i].lease_ms);
+        rig_pass(rig, 1000);
+        assert_int_equal(rig_call(rig, &renew), ERR_OK);
+        assert_int_equal(rig_get(rig, i + 1), ERR_OK);
+        assert_int_equal(rig_finish(rig, STORE_DONE, i + 1, 1, "n1", NULL), ERR_OK);
+    }
+}
+
 static size_t pending(struct rig *rig, uint64_t after)
 {
     struct store_op op = {.verb = STORE_CALLBACKS};
@@ -510,6 +542,7 @@ const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_reasons),
     CONTRACT(test_time_out_bounds_the_lease),
     CONTRACT(test_list_of_a_namespace),
+    CONTRACT(test_f2f_of_a_namespace),
     CONTRACT(test_long_texts),
     CONTRACT(test_history_is_bounded),
     CONTRACT(test_list),

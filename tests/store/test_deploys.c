@@ -107,6 +107,44 @@ static void test_list_pages_and_filters(void **state)
     assert_int_equal(none.u.list.count, 0);
 }
 
+/* Names of one namespace, page by page, and nobody else's: also not of one whose name begins so. */
+static void test_list_of_a_namespace(void **state)
+{
+    static const char *const ids[] = {"maps",  "maps.x",    "maps/a", "maps/b", "maps/web",
+                                      "maps0", "mapss/web", "ml/web", "web"};
+    static const struct {
+        const char *namespace, *found[5];
+    } rows[] = {
+        {"maps", {"maps/a", "maps/b", "maps/web"}},
+        {"default", {"maps", "maps.x", "maps0", "web"}},
+        {"ml", {"ml/web"}},
+        {"m", {NULL}},
+    };
+    struct deploys_rig *rig = *state;
+
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        deploys_rig_put(rig, ids[i], "run");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str after = STR_NONE;
+        size_t seen = 0;
+
+        for (bool more = true; more;) {
+            struct deploys_op op = {.verb = DEPLOYS_LIST,
+                                    .u.list = {.enabled = -1,
+                                               .max = 2,
+                                               .after = after,
+                                               .namespace = str_of(rows[i].namespace)}};
+
+            assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+            for (size_t k = 0; k < op.u.list.count; k++)
+                assert_true(str_is(op.u.list.items[k].spec.id, rows[i].found[seen++]));
+            more = op.u.list.more;
+            after = more ? op.u.list.items[op.u.list.count - 1].spec.id : STR_NONE;
+        }
+        assert_null(rows[i].found[seen]);
+    }
+}
+
 /* Made again after it was deleted, it stays where its copy may still run, and no generation comes
  * twice. */
 static void test_deleted_and_made_again(void **state)
@@ -461,6 +499,7 @@ int main(void)
         DEPLOYS_TEST(test_same_spec_changes_nothing),
         DEPLOYS_TEST(test_versions_are_checked),
         DEPLOYS_TEST(test_list_pages_and_filters),
+        DEPLOYS_TEST(test_list_of_a_namespace),
         DEPLOYS_TEST(test_deleted_and_made_again),
         DEPLOYS_TEST(test_history),
         DEPLOYS_TEST(test_view_of_what_changed),
