@@ -412,15 +412,29 @@ static const char *path_of(struct agent *agent, struct str path)
     return path.len ? arena_cstr(&agent->arena, path) : NULL;
 }
 
+void agent_run_rules(struct agent *agent)
+{
+    const struct config *config = agent->config;
+
+    runs_set_rules(agent->runs,
+                   &(struct run_rules){.job_user = config->job_user,
+                                       .allow_root = config->allow_root,
+                                       .unfiltered = !config->syscall_filter,
+                                       .shared_tmp = config->private_tmp == CONFIG_TMP_OFF});
+}
+
 static enum err open_runs(struct agent *agent, struct problem *why)
 {
     const char *dir = arena_fmt(&agent->arena, "%s/runs", agent->dir).at;
     char path[SHIM_PATH_MAX];
     enum err err = own_path(path, why);
 
-    return err ? err
-               : runs_new(&agent->loop, dir, path, path_of(agent, agent->config->spawner), agent,
-                          &agent->runs, why);
+    if (!err)
+        err = runs_new(&agent->loop, dir, path, path_of(agent, agent->config->spawner), agent,
+                       &agent->runs, why);
+    if (!err)
+        agent_run_rules(agent);
+    return err;
 }
 
 static void open_jobs(struct agent *agent)
@@ -581,6 +595,13 @@ static void log_start(const struct agent *agent)
     log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
               KC("version", BERTH_VERSION), KI("pid", getpid()),
               KI("adopted", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
+    if (runs_not_apart(agent->runs))
+        log_event(LOG_WARN, "agent.jobs_not_apart", KS("node_id", agent->node_id),
+                  KC("reason", runs_not_apart(agent->runs)));
+    if (agent->config->private_tmp != CONFIG_TMP_OFF && runs_tmp_missing(agent->runs))
+        log_event(LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
+                  KC("reason", runs_tmp_missing(agent->runs)),
+                  KC("means", "runs see the machine's /tmp and what others leave there"));
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
                   KC("reason", offered.missing), KC("try", limits_command()));

@@ -64,6 +64,7 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
 
 /* SIGHUP (reload.c). */
 void agent_reload(struct agent *agent);
+void agent_run_rules(struct agent *agent); /* how work runs, likewise */
 void agent_access(struct agent *agent); /* token and certificate files, as the settings have them */
 enum err agent_open_log(const struct config *config, struct problem *why);
 /* Measures from now on; the first sample opens the link. */

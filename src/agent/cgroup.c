@@ -115,9 +115,12 @@ static int open_group(const char *path)
     return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
+/* Whatever our umask: programs read their own limits there to live within them. */
 static int make_dir(const char *path)
 {
-    return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : errno;
+    if (mkdir(path, 0755) == 0)
+        return chmod(path, 0755) == 0 ? 0 : errno;
+    return errno == EEXIST ? 0 : errno;
 }
 
 /* --- where this process stands --- */

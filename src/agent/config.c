@@ -2,9 +2,12 @@
 #include "agent/config.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "agent/config_private.h"
 #include "agent/executor.h"
+#include "agent/job_user.h"
 #include "base/schema_lines.h"
 #include "base/yaml.h"
 #include "model/words.h"
@@ -16,6 +19,8 @@
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
+static const char *const private_tmps[] = {
+    [CONFIG_TMP_AUTO] = "auto", [CONFIG_TMP_OFF] = "off", NULL};
 static const char *const unknown_metrics[] = {
     [CONFIG_UNKNOWN_NOT_ELIGIBLE] = "not_eligible", [CONFIG_UNKNOWN_ZERO] = "zero", NULL};
 
@@ -156,6 +161,32 @@ static const struct field fields[] = {
      .preset = "false",
      .flags = FIELD_LIVE,
      .help = "claim deployments and run daemons, whose commands come with them too"},
+    {.name = "job_user",
+     .type = FIELD_ID,
+     .offset = AT(job_user),
+     .max = JOB_USER_BASE_MAX,
+     .flags = FIELD_LIVE,
+     .help = "user work runs as; default: berth-job, else nobody, where the agent can choose"},
+    {.name = "allow_root",
+     .type = FIELD_BOOL,
+     .offset = AT(allow_root),
+     .preset = "false",
+     .flags = FIELD_LIVE,
+     .help = "work may run as root, if job_user or an executor's user says so"},
+    {.name = "syscall_filter",
+     .type = FIELD_BOOL,
+     .offset = AT(syscall_filter),
+     .preset = "true",
+     .flags = FIELD_LIVE,
+     .help = "work is refused system calls it should not need, see docs/security.md"},
+    {.name = "private_tmp",
+     .type = FIELD_ENUM,
+     .offset = AT(private_tmp),
+     .names = private_tmps,
+     .preset = "auto",
+     .flags = FIELD_LIVE,
+     .help =
+         "auto: a run has its own /tmp and /var/tmp where that is possible; off: the machine's"},
     {.name = "executors",
      .type = FIELD_JSON,
      .offset = AT(executors_given),
@@ -362,7 +393,7 @@ static const struct field fields[] = {
      .names = unknown_metrics,
      .preset = "not_eligible",
      .flags = FIELD_LIVE,
-     .help = "what a node whose usage is not known counts as; zero = the seed's rule"},
+     .help = "what a node whose usage is not known counts as; zero makes it the favourite"},
     {.name = "install_command",
      .type = FIELD_JSON,
      .offset = AT(install_command),
@@ -566,6 +597,17 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
         err = config_read_urls(source, why);
     if (!err)
         err = config_read_token(source, why);
+    return err;
+}
+
+enum err config_load_file(struct config_source *source, const char *path, struct problem *why)
+{
+    enum err err;
+
+    *source = (struct config_source){0};
+    err = conf_init(&source->conf, &config_schema, &source->config, &source->arena);
+    if (!err && access(path, F_OK) == 0)
+        err = read_yaml(source, path, why);
     return err;
 }
 

@@ -12,6 +12,7 @@ enum {
     CONFIG_TYPE_MAX = 64,
 };
 
+enum config_tmp { CONFIG_TMP_AUTO, CONFIG_TMP_OFF };
 enum config_unknown { CONFIG_UNKNOWN_NOT_ELIGIBLE, CONFIG_UNKNOWN_ZERO };
 
 /* What runs for a job. Types that no other row names go to the one for "*". */
@@ -21,7 +22,7 @@ struct executor {
     struct strs args;
     struct strs env; /* "NAME=value" */
     struct str cwd;  /* at == NULL: a directory of the run's own */
-    struct str user; /* at == NULL: as the agent */
+    struct str user; /* at == NULL: job_user */
     int64_t timeout_ms;
     int64_t stop_grace_ms;
     int64_t memory_mb_max;
@@ -54,6 +55,10 @@ struct config {
     int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not told */
     int64_t max_concurrent_jobs;
     bool allow_commands, allow_deployments;
+    struct str job_user; /* as whom work runs that names nobody; empty: see job_user.h */
+    bool allow_root;     /* it may be root */
+    bool syscall_filter; /* see syscalls.h */
+    int private_tmp;     /* enum config_tmp; see private_tmp.h */
     const struct json *executors_given;
     struct executor *executors;
     size_t executor_count;
@@ -100,6 +105,8 @@ struct config_source {
 
 /* Defaults, then the file of --config or BERTH_CONFIG, the environment, the flags. */
 enum err config_load(struct config_source *source, int argc, char **argv, struct problem *why);
+/* Defaults and the file alone, if there is one. To be freed whatever it returns. */
+enum err config_load_file(struct config_source *source, const char *path, struct problem *why);
 void config_done(struct config_source *source);
 void config_help(struct buf *out); /* the flags, one a line */
 

@@ -105,6 +105,7 @@ static void ask_command(struct copy *copy)
                             .argv = health->command.at,
                             .argc = health->command.count,
                             .cwd = str_of(dir),
+                            .tmp_of = copy->run->key, /* it may look for what its copy left there */
                             .timeout_ms = health->timeout_ms,
                             .stop_grace_ms = CHECK_GRACE_MS,
                             .log_bytes_max = RUN_LOG_BYTES_MIN};

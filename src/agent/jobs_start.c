@@ -174,6 +174,7 @@ static void limit(const struct jobs_order *order, const struct config *config,
     spec->timeout_ms = order->timeout_ms;
     spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
     spec->log_bytes_max = config->log_bytes_max;
+    spec->alone = true; /* it need not trust other jobs, nor they it */
     if (!executor)
         return;
     spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);

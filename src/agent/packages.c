@@ -93,9 +93,19 @@ static uint32_t hash_of(struct str text, uint32_t hash)
     return hash;
 }
 
-static struct str key_of(struct str name, struct str version, struct arena *arena)
+/* As whom it is installed: what one user has installed is not for another to change or to trust. */
+static struct str installer(const struct packages *packages)
 {
-    uint32_t hash = hash_of(version, hash_of(STR("@"), hash_of(name, 2166136261u)));
+    if (runs_not_apart(packages->runs))
+        return STR("");
+    return packages->config->job_user.len ? packages->config->job_user : STR("berth-job");
+}
+
+static struct str key_of(const struct packages *packages, struct str name, struct str version,
+                         struct arena *arena)
+{
+    uint32_t hash = hash_of(installer(packages),
+                            hash_of(version, hash_of(STR("@"), hash_of(name, 2166136261u))));
     struct str words = arena_fmt(arena, STR_FMT "@" STR_FMT, STR_ARG(name), STR_ARG(version));
     char *text = (char *)words.at;
     size_t len = words.len < PACKAGE_KEY_MAX ? words.len : PACKAGE_KEY_MAX;
@@ -146,7 +156,7 @@ static void touch(const char *dir)
 static struct package *get(struct packages *packages, struct str name, struct str version)
 {
     struct arena arena = {0};
-    struct str key = key_of(name, version, &arena);
+    struct str key = key_of(packages, name, version, &arena);
     struct package *package = map_get(&packages->by_key, key);
 
     if (!package) {
@@ -280,12 +290,14 @@ static enum err start(struct package *package, struct arena *arena, struct probl
                             .env = env,
                             .env_count = OWN_ENV,
                             .cwd = str_of(package->dir),
+                            .cwd_given = 1,
                             .timeout_ms = packages->config->install_timeout_ms,
                             .stop_grace_ms = STOP_GRACE_MS,
                             .log_bytes_max = packages->config->log_bytes_max};
     enum err err;
 
     if ((mkdir(packages->dir, 0711) != 0 && errno != EEXIST) ||
+        chmod(packages->dir, 0711) != 0 || /* to be passed through, whatever our umask */
         (mkdir(package->dir, 0755) != 0 && errno != EEXIST))
         return problem_set(why, ERR_IO, "", "Cannot make the directory %s: %s.", package->dir,
                            strerror(errno));
@@ -344,7 +356,7 @@ static struct package *find(const struct packages *packages, struct str name, st
     struct arena arena = {0};
     struct package *package =
         map_get(&packages->by_key,
-                key_of(name.at ? name : STR(""), version.at ? version : STR(""), &arena));
+                key_of(packages, name.at ? name : STR(""), version.at ? version : STR(""), &arena));
 
     arena_free(&arena);
     return package;

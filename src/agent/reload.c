@@ -26,6 +26,7 @@ static void take_over(struct agent *agent, struct config_source *next,
     agent->settings = next->config;
     agent_access(agent);
     agent->protect.rules = *rules;
+    agent_run_rules(agent);
     log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
     tenure_judge(agent->tenure);
     if (agent->link)

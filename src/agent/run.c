@@ -15,9 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/job_user.h"
+#include "agent/private_tmp.h"
 #include "agent/run_private.h"
 #include "agent/run_tree.h"
 #include "agent/runlog.h"
+#include "agent/spawner.h"
 #include "base/mem.h"
 
 enum { LOCK_WAIT_MS = 1000, LOCK_STEP_US = 5000 };
@@ -114,6 +117,35 @@ int run_open_dir(const struct runs *runs, struct str key)
 
 /* --- all runs --- */
 
+/* What does not change any more while we live. */
+static void probe_tmp(struct runs *runs, bool own_spawner)
+{
+    const char *hides = private_tmp_hides(runs->dir);
+    int error = hides || !own_spawner ? 0 : private_tmp_probe(geteuid() != 0);
+
+    if (hides)
+        snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
+                 "data_dir is in %s, where runs would not find it", hides);
+    else if (error != 0)
+        snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
+                 "this agent may not make mount namespaces: %s", strerror(error));
+}
+
+static bool has_private_tmp(const struct runs *runs)
+{
+    return !runs->tmp_missing[0] &&
+           (!runs->spawner.path || !runs->spawner.version || runs->spawner.private_tmp);
+}
+
+const char *runs_tmp_missing(const struct runs *runs)
+{
+    if (has_private_tmp(runs))
+        return NULL;
+    return runs->tmp_missing[0] ? runs->tmp_missing
+                                : "berth-spawner may not make mount namespaces, or is of an older "
+                                  "release: restart it";
+}
+
 /* The next run without a connection that this tick has not looked after. */
 static struct run_private *next_unlinked(const struct runs *runs)
 {
@@ -132,6 +164,7 @@ static void on_tick(uv_timer_t *timer)
 
     runs->ticks++;
     run_spawner_tick(runs);
+    run_trash_tick(runs, now_ms);
     for (priv = runs->first; priv; priv = priv->next)
         if (priv->fd >= 0)
             run_link_watch(priv, now_ms);
@@ -161,15 +194,18 @@ static bool make_dir(const char *dir)
     return mkdir(dir, 0700) == 0;
 }
 
+/* Nobody else may look into it. That others may pass through it stays as it is: jobs of an earlier
+ * agent may be on their way to their files. */
 static int open_dir(const char *dir)
 {
+    struct stat info;
     int fd;
 
     if (!make_dir(dir))
         return -1;
     fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        fchmod(fd, 0700);
+    if (fd >= 0 && fstat(fd, &info) == 0)
+        fchmod(fd, 0700 | (info.st_mode & 0011));
     return fd;
 }
 
@@ -270,6 +306,7 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, con
                  dir_number(runs->dir));
         if (!spawner)
             cgroup_probe(runs->group_name, &runs->place); /* before we fork: it may move us */
+        probe_tmp(runs, !spawner);
         err = run_spawner_start(runs, spawner, why);
         if (err)
             cgroup_unprobe(&runs->place);
@@ -361,14 +398,44 @@ static bool is_env(struct str entry)
     return is_clean(entry) && name.len > 0 && rest.at;
 }
 
-static enum err check_user(struct str user, struct problem *why)
+/* Whoever starts shims is root. */
+static bool has_users(const struct runs *runs)
 {
-    struct passwd *own = geteuid() != 0 ? getpwuid(geteuid()) : NULL;
+    if (!runs->spawner.path)
+        return geteuid() == 0;
+    return !runs->spawner.version || runs->spawner.version >= SPAWNER_USERS;
+}
 
-    if (geteuid() == 0 || (own && str_is(user, own->pw_name)))
+const char *runs_not_apart(const struct runs *runs)
+{
+    if (has_users(runs))
+        return NULL;
+    return runs->spawner.path
+               ? "berth-spawner is of an older release and starts work as this agent's user: "
+                 "restart it"
+               : "this agent is not root and has no berth-spawner: work runs as its user and can "
+                 "do what it can, read its token, end other work and leave its limits";
+}
+
+void runs_set_rules(struct runs *runs, const struct run_rules *rules)
+{
+    runs->rules = *rules;
+    runs->pool = has_users(runs) ? job_user_pool(rules->job_user) : 0;
+}
+
+static enum err check_user(const struct runs *runs, struct str user, struct problem *why)
+{
+    struct passwd *own;
+
+    if (user.len == 0 || has_users(runs))
+        return ERR_OK;
+    own = getpwuid(geteuid());
+    if (own && str_is(user, own->pw_name))
         return ERR_OK;
     return problem_set(why, ERR_FORBIDDEN, "user",
-                       "Only an agent that is root can run work as " STR_FMT ".", STR_ARG(user));
+                       "Only an agent that is root or has berth-spawner can run work as " STR_FMT
+                       ".",
+                       STR_ARG(user));
 }
 
 /* Who asks for a limit relies on it: work that would run without it is not started. */
@@ -385,6 +452,31 @@ static enum err check_limits(const struct runs *runs, const struct run_spec *spe
                                "Its limit of %s cannot be enforced by this agent: %s.",
                                cgroup_limit_name((enum cgroup_limit)i), runs->place.missing);
     return ERR_OK;
+}
+
+static struct str user_of(const struct runs *runs, const struct run_spec *spec)
+{
+    return spec->user.at ? spec->user : runs->rules.job_user;
+}
+
+/* The one that the fewest runs are, none if there are enough of them; not the one that was last, of
+ * which something may be left for a moment. */
+static struct str pick_alone(struct runs *runs, struct arena *arena)
+{
+    size_t used[JOB_USER_POOL_MAX + 1] = {0}, best = 0;
+    char text[JOB_USER_NAME_MAX + 1];
+
+    for (const struct run_private *priv = runs->first; priv; priv = priv->next)
+        if (priv->run.state != RUN_ENDED)
+            used[job_user_number(runs->rules.job_user, priv->user)]++;
+    for (size_t i = 0; i < runs->pool; i++) {
+        size_t number = (runs->pool_last + i) % runs->pool + 1;
+
+        if (best == 0 || used[number] < used[best])
+            best = number;
+    }
+    runs->pool_last = best;
+    return arena_str(arena, job_user_beside(runs->rules.job_user, best, text));
 }
 
 static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
@@ -417,7 +509,7 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     err = check_limits(runs, spec, why);
-    return err || !spec->user.at ? err : check_user(spec->user, why);
+    return err ? err : check_user(runs, user_of(runs, spec), why);
 }
 
 /* Made and locked. */
@@ -443,6 +535,17 @@ static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
     return ERR_IO;
 }
 
+/* Its own, unless that cannot be or the rules say otherwise; or what another run has. */
+static bool gets_private_tmp(const struct runs *runs, const struct run_spec *spec,
+                             struct arena *arena)
+{
+    if (!spec->tmp_of.at)
+        return !runs->rules.shared_tmp && has_private_tmp(runs);
+    return faccessat(runs->dir_fd,
+                     arena_fmt(arena, STR_FMT "/" RUNFILE_TMP, STR_ARG(spec->tmp_of)).at, F_OK,
+                     AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 /* The run's directory with all the shim needs, locked. */
 static enum err write_run(struct runs *runs, struct run_private *priv, const struct run_spec *spec,
                           int *ret_dir_fd, struct problem *why)
@@ -454,11 +557,14 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
                            .mark = arena_fmt(&arena, "BERTH_RUN=" STR_FMT "/%016" PRIx64,
                                              STR_ARG(spec->key), rnd_next(&runs->rnd)),
                            .created_ms = clock_wall_ms(),
-                           .place = runs->place};
+                           .place = runs->place,
+                           .run_as = priv->user};
     int dir_fd = -1;
     enum err err = ERR_OK;
 
     file.spec.deadline_sleeps = clock_lease_id() == CLOCK_MONOTONIC;
+    file.spec.unfiltered = runs->rules.unfiltered;
+    file.spec.private_tmp = gets_private_tmp(runs, spec, &arena);
     err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)
         err = runfile_reserve_exit(dir_fd, spec->key, spec->meta, why);
@@ -512,11 +618,14 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     if (err)
         return err;
     assert(spec->handler && spec->handler->ended);
-    if (spec->user.at)
+    if (has_users(runs))
         open_to_users(runs);
     priv = run_new(runs, spec->key, spec->meta);
     priv->run.user = user;
     priv->run.handler = spec->handler;
+    priv->user = spec->alone && !spec->user.at && runs->pool > 0
+                     ? pick_alone(runs, &priv->arena)
+                     : arena_str(&priv->arena, user_of(runs, spec));
     priv->created_mono_ms = clock_mono_ms();
     err = write_run(runs, priv, spec, &dir_fd, why);
     if (!err)

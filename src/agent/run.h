@@ -26,7 +26,13 @@ struct run_spec {
     const struct str *env; /* "NAME=value", beside a small clean environment */
     size_t env_count;
     struct str cwd;           /* absolute; at == NULL: `work` in the run's directory */
-    struct str user;          /* at == NULL: as the agent; another needs an agent that is root */
+    int64_t unfiltered;       /* 1: no system call is refused, see syscalls.h; the rules' */
+    int64_t private_tmp;      /* 1: it has its own /tmp, see private_tmp.h; the rules' */
+    struct str tmp_of;        /* key of a run of the same user whose /tmp it shares, whatever that
+                               * one has; at == NULL: none */
+    int64_t cwd_given;        /* 1: that directory of ours becomes the user's it runs as */
+    struct str user;          /* at == NULL: see runs_set_rules() */
+    bool alone;               /* then rather as one that no other run is, see job_user.h */
     struct str input;         /* goes to stdin, and to a file whose path is in BERTH_PAYLOAD_FILE;
                                * at == NULL: stdin is empty and there is no such file */
     int64_t timeout_ms;       /* 0 = none; then it is stopped with reason TIMEOUT */
@@ -92,6 +98,19 @@ struct run_handler {
  * not. */
 enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, const char *spawner,
                   void *user, struct runs **ret_runs, struct problem *why);
+/* Until they are set: the default, and no. An agent that cannot choose (it is not root, nor is its
+ * spawner) runs work as itself, and refuses what names another. */
+struct run_rules {
+    struct str job_user;    /* as whom work runs that names nobody; empty: berth-job or nobody */
+    bool allow_root;        /* it may be root */
+    bool unfiltered;        /* no system call is refused */
+    bool shared_tmp;            /* /tmp is the machine's, also where a run could have its own */
+};
+void runs_set_rules(struct runs *runs, const struct run_rules *rules);
+/* Why work is no other user than the agent; NULL when it is. */
+const char *runs_not_apart(const struct runs *runs);
+/* Why no run can have its own /tmp; NULL when it can. */
+const char *runs_tmp_missing(const struct runs *runs);
 void *runs_user(const struct runs *runs);
 const char *runs_dir(const struct runs *runs); /* absolute */
 /* Finds what was left by an earlier agent: calls found(run) for each, once, before any call of the

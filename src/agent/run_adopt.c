@@ -99,6 +99,8 @@ void run_take_file(struct run_private *priv, const struct runfile *file)
     priv->deadline_ms = file->spec.deadline_boot_ms;
     priv->deadline_grace_ms = file->spec.deadline_grace_ms;
     priv->place = file->place;
+    if (!priv->user.at)
+        priv->user = arena_str(&priv->arena, file->run_as);
     priv->mark = arena_str(&priv->arena, file->mark);
     if (file->spec.cwd.at)
         priv->run.cwd = arena_str(&priv->arena, file->spec.cwd);

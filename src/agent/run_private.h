@@ -26,6 +26,8 @@ struct run_spawner {
     int pid;             /* of our own; 0: it is another's */
     int old_pid;         /* ended, not reaped yet; 0: none */
     int64_t number;      /* of the connection, from 1 */
+    int64_t version;     /* SPAWNER_VERSION of another's; 0: it has not said */
+    bool private_tmp;    /* its shims can give a run its own /tmp */
     int64_t away_ms;     /* since when it cannot be reached; 0: it can */
     int64_t patience_ms; /* RUN_SPAWNER_MS_MAX; tests have less */
     char why[160];       /* and why not */
@@ -45,6 +47,10 @@ struct runs {
     struct rnd rnd;
     struct cgroup_place place;
     bool opened_to_users; /* others may pass through our directory */
+    struct run_rules rules;
+    char tmp_missing[160]; /* why our own spawner's runs cannot have their own /tmp, or none */
+    size_t pool;           /* how many users there are beside it */
+    size_t pool_last;      /* which of them was taken last; 0: none */
     struct map by_key;
     struct run_private *first, *last;
     size_t alive; /* not ENDED */
@@ -54,6 +60,8 @@ struct runs {
     uv_work_t trash_work;
     int trash_fd; /* of the trash while it is emptied */
     bool trash_busy, trash_again;
+    bool trash_left;                       /* not all of it could be removed */
+    int64_t trash_next_ms, trash_pause_ms; /* CLOCK_MONOTONIC: then again; 0: not by itself */
     int64_t trash_number;
     int64_t patience_ms; /* RUN_PATIENCE_MS; tests have less */
     int pins;            /* handles and works that still point here */
@@ -91,6 +99,7 @@ struct run_private {
     int64_t cpu_ms_max;      /* what run_usage said last */
     struct cgroup_place place;
     struct str mark, boot_id;
+    struct str user; /* to run as; empty: the default */
     uv_work_t lost_work;
     bool lost_kill;   /* there may be processes */
     bool lost_busy;   /* lost_work is under way */
@@ -124,6 +133,8 @@ void run_spawner_tick(struct runs *runs);
  * Takes dir_fd if so. */
 bool run_spawner_again(struct run_private *priv, int dir_fd);
 void run_spawner_cancel(struct run_private *priv);
+/* Asks for a directory to be emptied that is a job's user's. Takes fd; -1 is nothing. */
+void run_spawner_clean(struct runs *runs, int fd);
 void run_spawner_close(struct runs *runs);
 
 /* run_adopt.c */
@@ -139,5 +150,6 @@ void run_trash(struct runs *runs, struct str key); /* its directory goes, some t
  * result stay. */
 void run_trash_work(struct runs *runs, struct str key);
 void run_trash_empty(struct runs *runs);
+void run_trash_tick(struct runs *runs, int64_t now_ms);
 
 #endif

@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-enum { HELLO_MS_MAX = 2000 };
+enum { HELLO_MS_MAX = 2000, ORDER_FDS_MAX = 2 };
 
 static void send_unsent(struct runs *runs);
 
@@ -93,7 +93,8 @@ static void hear(struct runs *runs)
     ssize_t got = recv(runs->spawner.fd, packet, sizeof packet, MSG_DONTWAIT);
 
     if (got > 0 && runs->spawner.path)
-        spawner_hear((struct str){.at = packet, .len = (size_t)got}, &runs->place);
+        spawner_hear((struct str){.at = packet, .len = (size_t)got}, &runs->place,
+                     &runs->spawner.version, &runs->spawner.private_tmp);
     else if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
         let_go(runs);
 }
@@ -237,26 +238,52 @@ enum err run_spawner_start(struct runs *runs, const char *path, struct problem *
 
 /* --- orders --- */
 
-static int send_order(int fd, int dir_fd, int shim_fd)
+static int send_fds(int fd, struct str words, const int *fds, size_t count)
 {
-    int fds[] = {dir_fd, shim_fd};
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof fds)];
+        char bytes[CMSG_SPACE(sizeof(int) * ORDER_FDS_MAX)];
     } control = {0};
-    char byte = 'r';
-    struct iovec data = {.iov_base = &byte, .iov_len = 1};
+    struct iovec data = {.iov_base = (char *)words.at, .iov_len = words.len};
     struct msghdr msg = {.msg_iov = &data,
                          .msg_iovlen = 1,
                          .msg_control = control.bytes,
-                         .msg_controllen = sizeof control.bytes};
+                         .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
 
+    assert(count > 0 && count <= ORDER_FDS_MAX);
     cmsg->cmsg_level = SOL_SOCKET;
     cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(cmsg), fds, sizeof fds);
+    cmsg->cmsg_len = CMSG_LEN(sizeof(int) * count);
+    memcpy(CMSG_DATA(cmsg), fds, sizeof(int) * count);
     return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
+}
+
+static int send_order(int fd, const struct run_private *priv)
+{
+    int fds[] = {priv->order_dir_fd, priv->order_fd}, error;
+    struct buf words = {0};
+
+    buf_char(&words, 'r');
+    if (priv->user.len > 0)
+        buf_fmt(&words, " user=" STR_FMT, STR_ARG(priv->user));
+    if (priv->run.runs->rules.allow_root)
+        buf_str(&words, STR(" allow_root"));
+    error = send_fds(fd, buf_view(&words), fds, COUNT_OF(fds));
+    buf_free(&words);
+    return error;
+}
+
+/* As well as it goes: what is left is found again. */
+void run_spawner_clean(struct runs *runs, int fd)
+{
+    const struct run_spawner *spawner = &runs->spawner;
+
+    if (fd < 0)
+        return;
+    if (spawner->path && spawner->fd >= 0 && spawner->version >= SPAWNER_USERS)
+        send_fds(spawner->fd, STR("c"), &fd, 1);
+    close(fd);
 }
 
 static void close_order(struct run_private *priv)
@@ -304,7 +331,7 @@ static void send_unsent(struct runs *runs)
                 give_up(spawner);
             return;
         }
-        error = send_order(spawner->fd, priv->order_dir_fd, priv->order_fd);
+        error = send_order(spawner->fd, priv);
         if (error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS)
             break;
         if (error != 0) {

@@ -5,113 +5,79 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/dir_tree.h"
 #include "agent/run_private.h"
 
-enum { DEPTH_MAX = 16, NAME_SIZE = 32 };
-
-struct emptying {
-    int trash_fd;
-    int64_t number; /* names of what is brought up */
+enum {
+    NAME_SIZE = 32,
+    CLEANED_MAX = 64,     /* directories that others are asked to empty, at a time */
+    AGAIN_MIN_MS = 1000,  /* what could not be removed is tried again after this, */
+    AGAIN_MAX_MS = 60000, /* ever more slowly */
 };
 
-static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth);
-
-/* Not what a job has mounted there: that is somebody else's. */
-static int open_dir(int parent_fd, const char *name)
+/* A directory of a job that was another user: only that user can empty it. */
+static void clean(struct runs *runs, int dir_fd, const char *name)
 {
-    struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
-                           .resolve = RESOLVE_NO_XDEV};
+    struct stat info;
 
-    int fd = (int)syscall(SYS_openat2, parent_fd, name, &how, sizeof how);
-
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* an old kernel, or one that is fenced */
-        fd = openat(parent_fd, name, (int)how.flags);
-    return fd;
+    if (fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode) &&
+        info.st_uid != geteuid())
+        run_spawner_clean(runs,
+                          openat(dir_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/* Open and listed with a descriptor of its own; a job may have taken our right to read it. */
-static DIR *open_list(int parent_fd, const char *name)
+/* What is left there are such directories, and those of runs with one in it. */
+static void clean_trash(struct runs *runs)
 {
-    int fd = open_dir(parent_fd, name);
-    DIR *dir;
+    int list_fd = openat(runs->trash_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
+    DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
+    char own[2 * NAME_SIZE];
 
-    if (fd < 0 && errno == EACCES && fchmodat(parent_fd, name, 0700, 0) == 0)
-        fd = open_dir(parent_fd, name);
-    dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!dir && fd >= 0)
-        close(fd);
-    return dir;
-}
-
-static bool is_dots(const char *name)
-{
-    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
-}
-
-static void empty_dir(struct emptying *emptying, int parent_fd, const char *name, int depth)
-{
-    DIR *dir = open_list(parent_fd, name);
-
-    if (!dir)
-        return;
-    fchmod(dirfd(dir), 0700);
-    for (struct dirent *entry; (entry = readdir(dir));)
-        if (!is_dots(entry->d_name))
-            remove_tree(emptying, dirfd(dir), entry->d_name, depth);
-    closedir(dir);
-}
-
-/* However deep it goes, few descriptors are open: what lies too deep is brought up. */
-static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth)
-{
-    char up[NAME_SIZE];
-
-    if (unlinkat(parent_fd, name, 0) == 0 || (errno != EISDIR && errno != EPERM))
-        return;
-    if (unlinkat(parent_fd, name, AT_REMOVEDIR) == 0)
-        return;
-    if (depth == DEPTH_MAX) {
-        snprintf(up, sizeof up, "u%" PRId64, emptying->number++);
-        renameat(parent_fd, name, emptying->trash_fd, up);
-        return;
+    for (struct dirent *entry; list && count < CLEANED_MAX && (entry = readdir(list));) {
+        if (entry->d_name[0] == '.' || strlen(entry->d_name) >= NAME_SIZE)
+            continue;
+        clean(runs, runs->trash_fd, entry->d_name);
+        for (size_t i = 0; i < RUNFILE_DIRS; i++) {
+            snprintf(own, sizeof own, "%.31s/%.31s", entry->d_name, runfile_dirs[i]);
+            clean(runs, runs->trash_fd, own);
+        }
+        count++;
     }
-    empty_dir(emptying, parent_fd, name, depth + 1);
-    unlinkat(parent_fd, name, AT_REMOVEDIR);
+    if (list)
+        closedir(list);
+    else if (list_fd >= 0)
+        close(list_fd);
 }
 
-static bool is_empty(int trash_fd)
+/* Who was asked may take a while, and what is mounted there goes when somebody unmounts it. */
+static void try_again(struct runs *runs)
 {
-    DIR *dir = open_list(trash_fd, ".");
-    bool empty = true;
+    runs->trash_pause_ms = runs->trash_pause_ms ? runs->trash_pause_ms * 2 : AGAIN_MIN_MS;
+    if (runs->trash_pause_ms > AGAIN_MAX_MS)
+        runs->trash_pause_ms = AGAIN_MAX_MS;
+    runs->trash_next_ms = clock_mono_ms() + runs->trash_pause_ms;
+}
 
-    for (struct dirent *entry; dir && empty && (entry = readdir(dir));)
-        empty = is_dots(entry->d_name);
-    if (dir)
-        closedir(dir);
-    return empty;
+void run_trash_tick(struct runs *runs, int64_t now_ms)
+{
+    if (!runs->trash_next_ms || now_ms < runs->trash_next_ms)
+        return;
+    runs->trash_next_ms = 0;
+    run_trash_empty(runs);
 }
 
 /* On a thread of the pool: only the directory is touched, nothing of `runs` that changes. */
 static void empty_trash(uv_work_t *work)
 {
     struct runs *runs = container_of(work, struct runs, trash_work);
-    struct emptying emptying = {
-        .trash_fd = runs->trash_fd,
-        .number = clock_mono_us()}; /* no name that is still there from another time */
-    int64_t before = -1;
 
-    /* Again only while something was brought up: what cannot be removed waits for the next time. */
-    while (before != emptying.number && !is_empty(emptying.trash_fd)) {
-        before = emptying.number;
-        empty_dir(&emptying, emptying.trash_fd, ".", 0);
-    }
+    runs->trash_left = !dir_tree_empty(runs->trash_fd);
 }
 
 static void trash_emptied(uv_work_t *work, int status)
@@ -120,6 +86,12 @@ static void trash_emptied(uv_work_t *work, int status)
 
     assert(runs->trash_busy);
     runs->trash_busy = false;
+    if (!runs->trash_left) {
+        runs->trash_pause_ms = 0;
+    } else if (!runs->freed) {
+        clean_trash(runs);
+        try_again(runs);
+    }
     close(runs->trash_fd);
     if (runs->trash_again && !runs->freed)
         run_trash_empty(runs);
@@ -175,10 +147,13 @@ void run_trash_work(struct runs *runs, struct str key)
 
     if (dir_fd < 0)
         return;
-    runfile_keep_result(dir_fd); /* a shim that died did not */
+    runfile_keep_result(dir_fd, runfile_open_result(dir_fd)); /* a shim that died did not */
     unlinkat(dir_fd, RUNFILE_INPUT, 0);
-    /* Most jobs leave nothing there. */
-    if (unlinkat(dir_fd, RUNFILE_WORK, AT_REMOVEDIR) != 0 && errno != ENOENT)
-        throw_away(runs, dir_fd, RUNFILE_WORK);
+    for (size_t i = 0; i < RUNFILE_DIRS; i++)
+        /* Most jobs leave nothing there. */
+        if (unlinkat(dir_fd, runfile_dirs[i], AT_REMOVEDIR) != 0 && errno != ENOENT) {
+            clean(runs, dir_fd, runfile_dirs[i]);
+            throw_away(runs, dir_fd, runfile_dirs[i]);
+        }
     close(dir_fd);
 }

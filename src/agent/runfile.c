@@ -21,6 +21,9 @@ enum {
     FORMAT_KNOWN = 1,
 };
 
+const char *const runfile_dirs[RUNFILE_DIRS] = {RUNFILE_WORK, RUNFILE_TMP, RUNFILE_VAR_TMP,
+                                                RUNFILE_SECRETS};
+
 /* Integers of the spec and of the exit record: where they stand and what they are called. */
 struct int_field {
     const char *name;
@@ -35,7 +38,8 @@ static const struct int_field spec_ints[] = {
     SPEC_INT(timeout_ms),       SPEC_INT(timeout_grace_ms), SPEC_INT(stop_grace_ms),
     SPEC_INT(deadline_boot_ms), SPEC_INT(deadline_sleeps),  SPEC_INT(deadline_grace_ms),
     SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),
-    SPEC_INT(log_bytes_max),
+    SPEC_INT(log_bytes_max),    SPEC_INT(cwd_given),        SPEC_INT(unfiltered),
+    SPEC_INT(private_tmp),
 };
 
 #define EXIT_INT(name)                                                                             \
@@ -179,13 +183,14 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     put_list(&w, "argv", spec->argv, spec->argc);
     put_list(&w, "env", spec->env, spec->env_count);
     jsonw_kstr(&w, "cwd", spec->cwd);
-    jsonw_kstr(&w, "user", spec->user);
+    jsonw_kstr(&w, "tmp_of", spec->tmp_of);
     jsonw_kbool(&w, "input", spec->input.at != NULL);
     put_ints(&w, spec, spec_ints, COUNT_OF(spec_ints));
     jsonw_kstr(&w, "dir", file->dir);
     jsonw_kstr(&w, "boot_id", file->boot_id);
     jsonw_kstr(&w, "mark", file->mark);
     jsonw_kint(&w, "created_ms", file->created_ms);
+    jsonw_kstr(&w, "run_as", file->run_as);
     put_place(&w, &file->place);
     jsonw_end_obj(&w);
     err = put_file(dir_fd, RUNFILE_SPEC, buf_view(&text), why);
@@ -271,14 +276,17 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     spec->key = get_str(root, "key", arena);
     spec->meta = get_str(root, "meta", arena);
     spec->cwd = get_str(root, "cwd", arena);
-    spec->user = get_str(root, "user", arena);
+    spec->tmp_of = get_str(root, "tmp_of", arena);
     file.dir = get_str(root, "dir", arena);
     file.boot_id = get_str(root, "boot_id", arena);
     file.mark = get_str(root, "mark", arena);
-    if (!str_is_id(spec->key, RUN_KEY_MAX) || file.mark.len == 0 || file.dir.len == 0 ||
-        !get_list(json_get(root, "argv"), arena, &spec->argv, &spec->argc) || spec->argc == 0 ||
-        !get_list(json_get(root, "env"), arena, &spec->env, &spec->env_count) ||
-        !are_env(spec->env, spec->env_count) || !json_bool(json_get(root, "input"), &input) ||
+    file.run_as = get_str(root, "run_as", arena);
+    if (!str_is_id(spec->key, RUN_KEY_MAX) ||
+        (spec->tmp_of.at && !str_is_id(spec->tmp_of, RUN_KEY_MAX)) || file.mark.len == 0 ||
+        file.dir.len == 0 || !get_list(json_get(root, "argv"), arena, &spec->argv, &spec->argc) ||
+        spec->argc == 0 || !get_list(json_get(root, "env"), arena, &spec->env, &spec->env_count) ||
+        !are_env(spec->env, spec->env_count) ||
+        !json_bool(json_get(root, "input"), &input) ||
         !get_ints(root, spec, spec_ints, COUNT_OF(spec_ints)) ||
         !json_int(json_get(root, "created_ms"), &file.created_ms))
         return problem_set(why, ERR_BAD_REQUEST, "", "The spec of the run is not complete.");
@@ -402,43 +410,55 @@ enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_
 
 /* --- the result --- */
 
-/* A file that is too large leaves one of that size without its bytes, and a directory an empty one:
- * who reads it says what was wrong. */
-static void leave_sign(int dir_fd, bool is_dir)
-{
-    int fd;
+enum { NOT_THERE = -1, NO_FILE = -2 };
 
-    if (is_dir) {
-        mkdirat(dir_fd, RUNFILE_RESULT, 0700);
-        return;
-    }
-    fd = openat(dir_fd, RUNFILE_RESULT, NEW_FILE | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd >= 0) {
-        if (ftruncate(fd, RUNFILE_RESULT_MAX + 1) != 0)
-            unlinkat(dir_fd, RUNFILE_RESULT, 0);
-        close(fd);
-    }
+int runfile_open_result(int dir_fd)
+{
+    int fd = openat(dir_fd, RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
+                    O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat info;
+
+    if (fd < 0) /* a link, or a socket; or it took the right away from itself */
+        return errno == ELOOP || errno == ENXIO ? NO_FILE : NOT_THERE;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        return fd;
+    close(fd);
+    return NO_FILE;
 }
 
-void runfile_keep_result(int dir_fd)
+/* A file that is too large leaves one of that size without its bytes, and what is no file an empty
+ * directory: who reads it says what was wrong. */
+static void put_result(int dir_fd, struct str text)
 {
-    static const char left[] = RUNFILE_WORK "/" RUNFILE_RESULT_LEFT;
-    struct stat info;
-    int fd;
+    int fd = openat(dir_fd, RUNFILE_RESULT, NEW_FILE | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error;
 
-    if (fstatat(dir_fd, left, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    if (fd < 0)
         return;
-    if (S_ISDIR(info.st_mode) || info.st_size > RUNFILE_RESULT_MAX) {
-        leave_sign(dir_fd, S_ISDIR(info.st_mode));
+    if (text.len > RUNFILE_RESULT_MAX)
+        error = ftruncate(fd, RUNFILE_RESULT_MAX + 1) == 0 ? 0 : errno;
+    else
+        error = write_all(fd, text);
+    if (error != 0 || fdatasync(fd) != 0)
+        unlinkat(dir_fd, RUNFILE_RESULT, 0);
+    close(fd);
+}
+
+void runfile_keep_result(int dir_fd, int left_fd)
+{
+    char text[RUNFILE_RESULT_MAX + 1];
+    size_t len = 0;
+    ssize_t got = 0;
+
+    if (left_fd == NO_FILE)
+        mkdirat(dir_fd, RUNFILE_RESULT, 0700);
+    if (left_fd < 0)
         return;
-    }
-    if (renameat(dir_fd, left, dir_fd, RUNFILE_RESULT) != 0)
-        return;
-    fd = openat(dir_fd, RUNFILE_RESULT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0) {
-        fdatasync(fd);
-        close(fd);
-    }
+    while (len < sizeof text && (got = read(left_fd, text + len, sizeof text - len)) > 0)
+        len += (size_t)got;
+    close(left_fd);
+    if (got >= 0)
+        put_result(dir_fd, (struct str){.at = text, .len = len});
 }
 
 /* --- the deadline --- */

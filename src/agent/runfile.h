@@ -3,6 +3,8 @@
  *   exit      the room for it, likewise
  *   input     the payload, likewise; until it ended
  *   work/     where the job runs unless it was told another place; until it ended
+ *   tmp/      what it sees as /tmp, and var-tmp/ as /var/tmp, if it has its own; until it ended
+ *   secrets/  copies of those it was given, each a file, likewise; until it ended
  *   sock      the shim listens here for an agent that adopts it
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
  *   result    what the job left in work/.result.json, by the shim when it ended
@@ -21,6 +23,9 @@
 #define RUNFILE_SPEC     "spec"
 #define RUNFILE_INPUT    "input"
 #define RUNFILE_WORK     "work"
+#define RUNFILE_TMP      "tmp"
+#define RUNFILE_VAR_TMP  "var-tmp"
+#define RUNFILE_SECRETS  "secrets"
 #define RUNFILE_SOCK     "sock"
 #define RUNFILE_DEADLINE "deadline"
 #define RUNFILE_EXIT     "exit"
@@ -28,7 +33,14 @@
 
 #define RUNFILE_RESULT_LEFT ".result.json" /* in `work` */
 
-enum { RUNFILE_RESULT_MAX = 48 * 1024 }; /* a larger one is not kept, only that it was */
+enum {
+    RUNFILE_RESULT_MAX = 48 * 1024, /* a larger one is not kept, only that it was */
+    RUNFILE_DIRS = 4
+};
+
+/* The directories in it, which go when it ended. All but the last are the job's user's, who alone
+ * can empty them. */
+extern const char *const runfile_dirs[RUNFILE_DIRS];
 
 struct runfile {
     struct run_spec spec; /* `input` is only STR_NONE or not: the bytes are in the file */
@@ -36,6 +48,7 @@ struct runfile {
     struct str boot_id;   /* of the kernel under which it was started */
     struct str mark;      /* "BERTH_RUN=…", in the environment of every process of the run */
     int64_t created_ms;   /* wall */
+    struct str run_as;    /* whom the agent ordered; for the next agent, a shim is told */
     struct cgroup_place place;
 };
 
@@ -59,9 +72,12 @@ void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key,
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);
 
+/* What the job left as its result, to be opened as the job's user. -1: there is nothing to see; -2:
+ * there is something, but no plain file. */
+int runfile_open_result(int dir_fd);
 /* The result leaves `work`, which goes when the run has ended, and is durable with the directory.
- * Nothing to do: nothing happens. */
-void runfile_keep_result(int dir_fd);
+ * Takes what the other returned. One that was kept before stays. */
+void runfile_keep_result(int dir_fd, int left_fd);
 
 enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);
 bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: none was ever written */

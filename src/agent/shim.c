@@ -48,7 +48,7 @@ static int single(const char *dir)
         if (i != SIGKILL && i != SIGSTOP)
             signal(i, SIG_DFL); /* the job would inherit what is ignored; a spawner starts clean */
     setsid();
-    shim_run(fd, -1, own_oom_adj());
+    shim_run(fd, -1, own_oom_adj(), NULL); /* as whoever calls */
     return 0;
 }
 

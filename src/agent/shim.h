@@ -10,10 +10,16 @@
 #ifndef AGENT_SHIM_H
 #define AGENT_SHIM_H
 
+#include <linux/capability.h>
 #include <sys/types.h>
 
+#include "agent/job_user.h"
+#include "agent/private_tmp.h"
+#include "agent/privileges.h"
 #include "agent/runfile.h"
 #include "agent/runlog.h"
+#include "agent/syscalls.h"
+#include "base/schema.h"
 
 enum { SHIM_PACKET_MAX = 512 };
 
@@ -21,18 +27,28 @@ enum { SHIM_PACKET_MAX = 512 };
 
 struct shim_job {
     const struct runfile *file;
-    struct cgroup *group; /* removed when the job could not enter it and need not */
-    int dir_fd;           /* of the run */
-    mode_t umask;         /* what the job gets */
-    int oom_adj;          /* the shim's own; below 0 the job goes back to 0 */
-    pid_t pid;            /* of the main process, once it runs */
-    int out_fd;           /* its stdout and stderr, non-blocking */
+    struct cgroup *group;        /* removed when the job could not enter it and need not */
+    int dir_fd;                  /* of the run */
+    mode_t umask;                /* what the job gets */
+    int oom_adj;                 /* the shim's own; below 0 the job goes back to 0 */
+    const struct job_user *user; /* NULL: it stays who the shim is */
+    pid_t pid;                   /* of the main process, once it runs */
+    int out_fd;                  /* its stdout and stderr, non-blocking */
 };
 
 /* The job's program runs when this returns ERR_OK. */
 enum err shim_job_start(struct shim_job *job, struct problem *why);
 
-enum shim_step { STEP_NONE, STEP_GROUP, STEP_USER, STEP_DIR, STEP_EXEC };
+enum shim_step {
+    STEP_NONE,
+    STEP_GROUP,
+    STEP_TMP,
+    STEP_USER,
+    STEP_PRIVILEGES,
+    STEP_FILTER,
+    STEP_DIR,
+    STEP_EXEC
+};
 
 /* How far the new process came; in memory that both see. */
 struct shim_report {
@@ -41,25 +57,20 @@ struct shim_report {
     int error;
 };
 
-struct shim_user {
-    uid_t uid;
-    gid_t gid;
-    gid_t groups[256];
-    int group_count;
-    const char *name, *home;
-};
-
 /* All that the new process needs, prepared before it exists. */
 struct shim_plan {
     const struct shim_job *job;
     struct shim_report *report;
-    struct shim_user *user; /* NULL: stay who we are */
-    int in_fd, out_fd, work_fd;
+    int in_fd, out_fd;
     char **argv, **env;
-    const char *cwd; /* NULL: work_fd */
+    struct strs secrets;               /* "VARIABLE=value" in env, to be wiped */
+    const char *cwd;                   /* NULL: work, from the directory of the run */
+    const char *tmp[PRIVATE_TMP_DIRS]; /* likewise; NULL: it has the machine's */
+    const struct sock_fprog *filter;   /* of system calls; NULL: none */
     const char *path;
     bool cloned_into;
     bool must_enter; /* it has limits */
+    bool is_root;    /* as somebody has allowed: it keeps what root has */
     pid_t shim;
 };
 
@@ -70,10 +81,11 @@ _Noreturn void shim_job_become(const struct shim_plan *plan);
  * end; -1 and errno when there is none. */
 pid_t shim_clone(struct shim_plan *plan, int group_fd);
 
-/* Its environment (shim_env.c): a small clean base from `base`, then the spec's, then ours. home
- * and user are NULL when it runs as the agent. NULL-terminated, in the arena. */
-char **shim_env(struct arena *arena, const struct runfile *file, char *const *base,
-                const char *home, const char *user);
+/* Its environment (shim_env.c): `secrets` ("NAME=value"), a small clean base from `base`, the
+ * spec's, then ours: what comes later wins. user is NULL when it runs as the shim. NULL-terminated,
+ * in the arena, but for the secrets, which are not copied. */
+char **shim_env(struct arena *arena, const struct runfile *file, struct strs secrets,
+                char *const *base, const struct job_user *user);
 const char *shim_env_get(char *const *env, const char *name); /* NULL when it is not there */
 
 /* --- its end (shim_end.c) --- */
@@ -94,8 +106,15 @@ void shim_end_figures(const struct runlog *log, struct buf *tail, struct run_exi
 
 /* --- its life (shim_watch.c) --- */
 
-/* Runs what dir_fd describes to its end; the exit record is durable when it returns. agent_fd is
- * the agent's socket, or -1. Takes both descriptors. */
-void shim_run(int dir_fd, int agent_fd, int oom_adj);
+/* What a shim needs that is not root: to give the job its files and its own /tmp, to become its
+ * user, to look at what it left as that user, to end it, and to make it no more precious than
+ * others. */
+#define SHIM_PRIVILEGES                                                                            \
+    (PRIVILEGE(CAP_CHOWN) | PRIVILEGE(CAP_SETUID) | PRIVILEGE(CAP_SETGID) | PRIVILEGE(CAP_KILL) |  \
+     PRIVILEGE(CAP_SYS_RESOURCE) | PRIVILEGE(CAP_SYS_ADMIN))
+
+/* Runs what dir_fd describes to its end, as this user (NULL: as we are); the exit record is durable
+ * when it returns. agent_fd is the agent's socket, or -1. Takes both descriptors. */
+void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user);
 
 #endif

@@ -44,29 +44,52 @@ static const char *or_else(const char *value, const char *otherwise)
     return value && *value ? value : otherwise;
 }
 
-char **shim_env(struct arena *arena, const struct runfile *file, char *const *base,
-                const char *home, const char *user)
+/* How the job reaches the directory of its run: by its path, or from where it begins if its user
+ * cannot pass through all that is above; at == NULL: not at all. */
+static struct str way_to(const struct runfile *file, const struct job_user *user)
+{
+    if (!user || job_user_reaches(user, file->dir))
+        return file->dir;
+    return file->spec.cwd.at ? STR_NONE : STR("..");
+}
+
+static const char *home_of(struct arena *arena, const struct job_user *user, char *const *base,
+                           struct str way)
+{
+    if (!user)
+        return or_else(shim_env_get(base, "HOME"), "/");
+    if (user->home[0] || way.len == 0 || way.at[0] != '/')
+        return or_else(user->home, "/");
+    return arena_fmt(arena, STR_FMT "/" RUNFILE_WORK, STR_ARG(way)).at;
+}
+
+char **shim_env(struct arena *arena, const struct runfile *file, struct strs secrets,
+                char *const *base, const struct job_user *user)
 {
     const struct run_spec *spec = &file->spec;
-    char **env = arena_array(arena, char *, spec->env_count + OWN_MAX + 1);
+    struct str way = way_to(file, user);
+    char **env = arena_array(arena, char *, secrets.count + spec->env_count + OWN_MAX + 1);
     size_t count = 0;
+
+    for (size_t i = 0; i < secrets.count; i++)
+        put(env, &count, (char *)secrets.at[i].at);
 
     put_pair(arena, env, &count, "PATH",
              or_else(shim_env_get(base, "PATH"),
                      "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"));
-    put_pair(arena, env, &count, "HOME", home ? home : or_else(shim_env_get(base, "HOME"), "/"));
+    put_pair(arena, env, &count, "HOME", home_of(arena, user, base, way));
     put_pair(arena, env, &count, "LANG", or_else(shim_env_get(base, "LANG"), "C.UTF-8"));
-    put_pair(arena, env, &count, "USER", user);
-    put_pair(arena, env, &count, "LOGNAME", user);
+    put_pair(arena, env, &count, "USER", user ? user->name : NULL);
+    put_pair(arena, env, &count, "LOGNAME", user ? user->name : NULL);
     for (size_t i = 0; i < spec->env_count; i++)
         put(env, &count, arena_cstr(arena, spec->env[i]));
-    if (spec->input.at)
-        put(env, &count,
-            (char *)arena_fmt(arena, "BERTH_PAYLOAD_FILE=" STR_FMT "/" RUNFILE_INPUT,
-                              STR_ARG(file->dir))
-                .at);
+    if (spec->input.at && way.at)
+        put_pair(arena, env, &count, "BERTH_PAYLOAD_FILE",
+                 arena_fmt(arena, STR_FMT "/" RUNFILE_INPUT, STR_ARG(way)).at);
     put(env, &count, arena_cstr(arena, file->mark)); /* by which the tree is found again */
-    assert(count <= spec->env_count + OWN_MAX);
+    assert(count <= secrets.count + spec->env_count + OWN_MAX);
     env[count] = NULL;
+    if (way.at != file->dir.at && shim_env_get(env, "BERTH_RESULT_FILE")) /* the agent's path */
+        put_pair(arena, env, &count, "BERTH_RESULT_FILE", way.at ? RUNFILE_RESULT_LEFT : "");
     return env;
 }

@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +20,10 @@ extern char **environ;
 
 static const char *const step_names[] = {
     [STEP_GROUP] = "enter its control group",
+    [STEP_TMP] = "have a /tmp of its own",
     [STEP_USER] = "become its user",
+    [STEP_PRIVILEGES] = "give up all privileges",
+    [STEP_FILTER] = "filter its system calls",
     [STEP_DIR] = "enter its directory",
     [STEP_EXEC] = "run it",
 };
@@ -49,11 +50,14 @@ static void unblock_signals(void)
 /* The bare calls: the C library's would look for threads that a clone does not take along. */
 static void become_user(const struct shim_plan *plan)
 {
-    const struct shim_user *user = plan->user;
+    const struct job_user *user = plan->job->user;
 
     if (user && (syscall(SYS_setgroups, user->group_count, user->groups) != 0 ||
                  syscall(SYS_setgid, user->gid) != 0 || syscall(SYS_setuid, user->uid) != 0))
         give_up(plan, STEP_USER);
+    errno = plan->is_root ? 0 : privileges_give_up();
+    if (errno != 0)
+        give_up(plan, STEP_PRIVILEGES);
 }
 
 /* Like execvpe, but with the job's own PATH. Returns with errno set. */
@@ -103,52 +107,97 @@ _Noreturn void shim_job_become(const struct shim_plan *plan)
         close(oom_fd);
     }
     umask(plan->job->umask);
-    if (!plan->cwd && fchdir(plan->work_fd) != 0) /* before the user: the way there is ours only */
-        give_up(plan, STEP_DIR);
+    /* Where we are is the directory of the run, in the new namespace too. A descriptor would not
+     * do: it would be a way back into the old one. */
+    errno = plan->tmp[0] ? private_tmp_enter(plan->tmp, !plan->job->user) : 0;
+    if (errno != 0)
+        give_up(plan, STEP_TMP);
     become_user(plan);
-    if (plan->cwd && chdir(plan->cwd) != 0)
+    if (chdir(plan->cwd ? plan->cwd : RUNFILE_WORK) != 0)
         give_up(plan, STEP_DIR);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* without a shim nobody would know how it ended */
     if (getppid() != plan->shim)
         _exit(127);
     close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* should somebody have forgotten it */
+    errno = plan->filter ? syscalls_refuse(plan->filter) : 0;
+    if (errno != 0)
+        give_up(plan, STEP_FILTER);
     exec_found(plan);
     give_up(plan, STEP_EXEC);
 }
 
 /* --- the shim's side --- */
 
-static enum err find_user(struct str name, struct arena *arena, struct shim_user **ret_user,
-                          struct problem *why)
+/* Only what is ours, or was given before: by a name or a link a run gets nothing that is somebody
+ * else's. */
+static int give(int fd, uid_t uid, gid_t gid)
 {
-    struct shim_user *user = arena_new(arena, struct shim_user);
-    struct passwd *entry;
+    struct stat info;
 
-    user->name = arena_cstr(arena, name);
-    entry = getpwnam(user->name);
-    if (!entry)
-        return problem_set(why, ERR_NOT_FOUND, "user", "There is no user %s here.", user->name);
-    user->uid = entry->pw_uid;
-    user->gid = entry->pw_gid;
-    user->home = arena_cstr(arena, str_of(entry->pw_dir));
-    user->group_count = (int)COUNT_OF(user->groups);
-    if (getgrouplist(user->name, user->gid, user->groups, &user->group_count) < 0)
-        user->group_count = (int)COUNT_OF(user->groups); /* as many as fit */
-    *ret_user = user;
-    return ERR_OK;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    if (info.st_uid != geteuid() && info.st_uid != uid)
+        return EPERM;
+    return fchown(fd, uid, gid) == 0 ? 0 : errno;
 }
 
-/* The job's user gets its directory and its input, and may pass through ours. */
-static int hand_over(const struct shim_job *job, int work_fd, int in_fd,
-                     const struct shim_user *user)
+/* We go on working in it, as its group. */
+static int give_dir(const char *path, const struct job_user *user)
 {
-    if (fchown(work_fd, user->uid, user->gid) != 0)
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error;
+
+    if (fd < 0)
         return errno;
-    if (job->file->spec.input.at && fchown(in_fd, user->uid, user->gid) != 0)
+    fchmod(fd, 0775); /* not again once it is the user's, who may have changed it */
+    error = give(fd, user->uid, (gid_t)-1);
+    close(fd);
+    return error;
+}
+
+/* --- files --- */
+
+/* One of the job's own, in the directory of its run. */
+static int make_own_dir(const struct shim_job *job, const char *name)
+{
+    int error = 0, fd;
+
+    if (mkdirat(job->dir_fd, name, 0700) != 0 && errno != EEXIST)
         return errno;
-    if (fchown(job->dir_fd, (uid_t)-1, user->gid) != 0 || fchmod(job->dir_fd, 0710) != 0)
+    if (!job->user)
+        return 0;
+    fd = openat(job->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
         return errno;
-    return 0;
+    error = give(fd, job->user->uid, job->user->gid);
+    close(fd);
+    return error;
+}
+
+static int make_own_dirs(const struct shim_job *job)
+{
+    const struct run_spec *spec = &job->file->spec;
+    int error = make_own_dir(job, RUNFILE_WORK);
+
+    for (int i = 0; i < PRIVATE_TMP_DIRS && spec->private_tmp && !spec->tmp_of.at; i++)
+        if (error == 0)
+            error = make_own_dir(job, private_tmp_dirs[i].name);
+    return error;
+}
+
+/* The job's user gets its input, and may pass through our directory. */
+static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
+{
+    const struct run_spec *spec = &job->file->spec;
+    const struct job_user *user = job->user;
+    int error = cwd && spec->cwd_given ? give_dir(cwd, user) : 0;
+
+    if (error == 0 && spec->input.at)
+        error = give(in_fd, user->uid, user->gid);
+    if (error == 0)
+        error = give(job->dir_fd, geteuid(), user->gid);
+    if (error == 0 && fchmod(job->dir_fd, 0710) != 0)
+        error = errno;
+    return error;
 }
 
 static enum err open_files(struct shim_job *job, struct shim_plan *plan, struct problem *why)
@@ -156,20 +205,19 @@ static enum err open_files(struct shim_job *job, struct shim_plan *plan, struct 
     bool input = job->file->spec.input.at != NULL;
     int pipe_fds[2], error = 0;
 
-    if (mkdirat(job->dir_fd, RUNFILE_WORK, 0700) != 0 && errno != EEXIST)
-        return problem_set(why, ERR_IO, "", "Its directory cannot be made: %s.", strerror(errno));
-    plan->work_fd =
-        openat(job->dir_fd, RUNFILE_WORK, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    error = make_own_dirs(job);
+    if (error != 0)
+        return problem_set(why, ERR_IO, "", "Its directory cannot be made: %s.", strerror(error));
     plan->in_fd = input ? openat(job->dir_fd, RUNFILE_INPUT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
                         : open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (plan->work_fd < 0 || plan->in_fd < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0)
+    if (plan->in_fd < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0)
         return problem_set(why, ERR_IO, "", "Its files cannot be opened: %s.", strerror(errno));
     job->out_fd = pipe_fds[0];
     plan->out_fd = pipe_fds[1];
     if (fcntl(job->out_fd, F_SETFL, O_NONBLOCK) != 0)
         error = errno;
-    if (error == 0 && plan->user)
-        error = hand_over(job, plan->work_fd, plan->in_fd, plan->user);
+    if (error == 0 && job->user)
+        error = hand_over(job, plan->cwd, plan->in_fd);
     if (error == 0)
         return ERR_OK;
     return problem_set(why, ERR_IO, "", "Its files cannot be handed over: %s.", strerror(error));
@@ -179,19 +227,22 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim
                           struct problem *why)
 {
     const struct run_spec *spec = &job->file->spec;
-    enum err err = ERR_OK;
+    enum err err;
 
-    if (spec->user.at)
-        err = find_user(spec->user, arena, &plan->user, why);
-    if (!err)
-        err = open_files(job, plan, why);
+    plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
+    err = open_files(job, plan, why);
     if (err)
         return err;
-    plan->env = shim_env(arena, job->file, environ, plan->user ? plan->user->home : NULL,
-                         plan->user ? plan->user->name : NULL);
+    for (int i = 0; i < PRIVATE_TMP_DIRS && spec->private_tmp; i++)
+        plan->tmp[i] = spec->tmp_of.at ? arena_fmt(arena, "../" STR_FMT "/%s",
+                                                   STR_ARG(spec->tmp_of), private_tmp_dirs[i].name)
+                                             .at
+                                       : private_tmp_dirs[i].name;
+    plan->env = shim_env(arena, job->file, plan->secrets, environ, job->user);
+    plan->is_root = (job->user ? job->user->uid : geteuid()) == 0;
+    plan->filter = plan->is_root || spec->unfiltered ? NULL : syscalls_filter(arena);
     plan->must_enter = spec->memory_bytes_max || spec->pids_max || spec->cpu_permille_max;
     plan->path = shim_env_get(plan->env, "PATH");
-    plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
     plan->argv = arena_array(arena, char *, spec->argc + 1);
     for (size_t i = 0; i < spec->argc; i++)
         plan->argv[i] = arena_cstr(arena, spec->argv[i]);
@@ -232,8 +283,7 @@ static void close_fd(int fd)
 enum err shim_job_start(struct shim_job *job, struct problem *why)
 {
     struct arena arena = {0};
-    struct shim_plan plan = {
-        .job = job, .in_fd = -1, .out_fd = -1, .work_fd = -1, .shim = getpid()};
+    struct shim_plan plan = {.job = job, .in_fd = -1, .out_fd = -1, .shim = getpid()};
     enum err err;
 
     assert(job->pid == 0 && job->dir_fd >= 0);
@@ -243,7 +293,6 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
         err = launch(job, &plan, why);
     close_fd(plan.in_fd);
     close_fd(plan.out_fd);
-    close_fd(plan.work_fd);
     if (plan.report)
         munmap(plan.report, sizeof *plan.report);
     if (err) {

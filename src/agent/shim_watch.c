@@ -187,6 +187,17 @@ static size_t take_output(struct shim *shim)
 
 /* --- the end --- */
 
+/* What the job left is looked at as its user: a path that leads elsewhere leads to nothing more. */
+static void keep_result(const struct shim *shim)
+{
+    int fd;
+
+    job_user_enter_files(shim->job.user);
+    fd = runfile_open_result(shim->dir_fd);
+    job_user_leave_files(shim->job.user);
+    runfile_keep_result(shim->dir_fd, fd);
+}
+
 /* The tree is gone. Somebody outside may still hold the pipe: nobody waits for that. */
 static void finish(struct shim *shim)
 {
@@ -205,7 +216,7 @@ static void finish(struct shim *shim)
                    &shim->exit);
     shim_end_figures(&shim->log, &shim->tail, &shim->exit);
     shim->exit.started_ms = shim->started_ms;
-    runfile_keep_result(shim->dir_fd);
+    keep_result(shim);
     cgroup_remove(&shim->group);
     shim->phase = PHASE_RECORDING;
 }
@@ -518,6 +529,8 @@ static enum err begin(struct shim *shim, struct problem *why)
         err = shim_job_start(&shim->job, why);
     if (err)
         return err;
+    if (geteuid() != 0) /* what is left to do: look as its user, and end it */
+        privileges_keep(PRIVILEGE(CAP_SETUID) | PRIVILEGE(CAP_SETGID) | PRIVILEGE(CAP_KILL));
     shim->started_ms = clock_wall_ms();
     shim->now_ms = shim->out_budget_ms = clock_mono_ms();
     shim->out_budget = OUT_BYTES_BURST;
@@ -525,7 +538,7 @@ static enum err begin(struct shim *shim, struct problem *why)
     return ERR_OK;
 }
 
-void shim_run(int dir_fd, int agent_fd, int oom_adj)
+void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user)
 {
     static struct shim shim; /* one a process; too large for a stack */
     struct problem why = {0};
@@ -542,6 +555,7 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj)
                                  .dir_fd = dir_fd,
                                  .umask = umask(077),
                                  .oom_adj = oom_adj,
+                                 .user = user,
                                  .out_fd = -1};
     if (begin(&shim, &why)) {
         shim_end_unstarted(&why, &shim.exit);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/config.h"
+#include "agent/dir_tree.h"
 #include "agent/shim.h"
 #include "io/notify.h"
 
@@ -44,14 +47,16 @@ struct peer {
 
 struct spawner {
     const char *group_file; /* NULL: the agent's own, which has its groups itself */
+    const char *config;     /* who may be asked for; NULL: likewise, whoever is */
     int listen_fd;          /* -1: likewise */
     int oom_adj;
+    bool private_tmp; /* see private_tmp.h */
     struct peer peers[PEERS_MAX];
 };
 
 /* --- words --- */
 
-void spawner_tell(const struct cgroup_place *place, struct buf *out)
+void spawner_tell(const struct cgroup_place *place, bool private_tmp, struct buf *out)
 {
     buf_fmt(out, "spawner %d %d\n", SPAWNER_VERSION, (int)getpid());
     if (place->parent[0])
@@ -61,29 +66,38 @@ void spawner_tell(const struct cgroup_place *place, struct buf *out)
             buf_fmt(out, "limit %s\n", cgroup_limit_name((enum cgroup_limit)i));
     if (place->missing[0])
         buf_fmt(out, "missing %s\n", place->missing);
+    if (private_tmp)
+        buf_str(out, STR("private_tmp\n"));
 }
 
-void spawner_hear(struct str lines, struct cgroup_place *ret_place)
+void spawner_hear(struct str lines, struct cgroup_place *ret_place, int64_t *ret_version,
+                  bool *ret_private_tmp)
 {
     *ret_place = (struct cgroup_place){0};
+    *ret_version = 0;
+    *ret_private_tmp = false;
     while (lines.at) {
         struct str line = str_cut(&lines, '\n'), word = str_cut(&line, ' ');
 
-        if (str_is(word, "parent") && line.at)
+        if (str_is(word, "spawner") && line.at)
+            str_int(str_cut(&line, ' '), ret_version);
+        else if (str_is(word, "parent") && line.at)
             str_copy(line, ret_place->parent, sizeof ret_place->parent);
         else if (str_is(word, "missing") && line.at)
             str_copy(line, ret_place->missing, sizeof ret_place->missing);
+        else if (str_is(word, "private_tmp"))
+            *ret_private_tmp = true;
         for (int i = 0; i < CGROUP_LIMITS && str_is(word, "limit"); i++)
             if (str_is(line, cgroup_limit_name((enum cgroup_limit)i)))
                 ret_place->limits[i] = true;
     }
 }
 
-static void answer(struct peer *peer)
+static void answer(const struct spawner *spawner, const struct peer *peer)
 {
     struct buf text = {0};
 
-    spawner_tell(&peer->place, &text);
+    spawner_tell(&peer->place, spawner->private_tmp, &text);
     send(peer->fd, text.at, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
     buf_free(&text);
 }
@@ -129,7 +143,102 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
                  "memory, pids, cpu: %s names no control group; is berth-runs.service active?",
                  spawner->group_file);
     }
-    answer(peer);
+    answer(spawner, peer);
+}
+
+/* --- as whom work runs --- */
+
+/* The rules are in a file that is root's: nobody else's word counts here. */
+static enum err read_rules(const char *path, struct config_source *source, struct problem *why)
+{
+    struct stat info;
+
+    *source = (struct config_source){0}; /* to be freed whatever comes of it */
+    if (stat(path, &info) == 0 && (info.st_uid != 0 || info.st_mode & (S_IWGRP | S_IWOTH)))
+        return problem_set(why, ERR_FORBIDDEN, "", "%s must be root's, and nobody else's to write.",
+                           path);
+    return config_load_file(source, path, why);
+}
+
+/* The names a file allows, one after the other; at == NULL behind the last. First the users beside
+ * job_user, then that itself; an empty one is the default. */
+static struct str allowed_name(const struct config *config, size_t number,
+                               char text[JOB_USER_NAME_MAX + 1])
+{
+    struct str job_user = config->job_user.at ? config->job_user : STR("");
+
+    if (number < JOB_USER_POOL_MAX)
+        return job_user_beside(job_user, number + 1, text);
+    number -= JOB_USER_POOL_MAX;
+    if (number > config->executor_count)
+        return STR_NONE;
+    return number > 0 && config->executors[number - 1].user.at ? config->executors[number - 1].user
+                                                               : job_user;
+}
+
+/* Neither who asks nor the server, whose files are what work is kept from. */
+static bool is_ours(const struct peer *peer, const struct job_user *user)
+{
+    return (peer->uid != 0 && user->uid == peer->uid) || strcmp(user->name, "berth") == 0;
+}
+
+static enum err find_allowed(const struct spawner *spawner, const struct peer *peer,
+                             struct str name, struct job_user *ret_user, struct problem *why)
+{
+    struct config_source source;
+    struct str allowed;
+    char text[JOB_USER_NAME_MAX + 1];
+    size_t i = 0;
+    enum err err = read_rules(spawner->config, &source, why);
+
+    if (!err && name.len == 0 && source.config.job_user.at)
+        name = source.config.job_user;
+    while (!err && (allowed = allowed_name(&source.config, i, text)).at && !str_eq(allowed, name))
+        i++;
+    if (!err && !allowed.at)
+        err = problem_set(why, ERR_FORBIDDEN, "user",
+                          "berth-spawner runs nothing as " STR_FMT
+                          ": neither job_user nor an executor of %s names it.",
+                          STR_ARG(name), spawner->config);
+    if (!err)
+        err = job_user_find(name, source.config.allow_root, ret_user, why);
+    if (!err && is_ours(peer, ret_user))
+        err = problem_set(why, ERR_FORBIDDEN, "user",
+                          "Nothing is run as %s, which is berth's own user.", ret_user->name);
+    config_done(&source);
+    return err;
+}
+
+/* "r user=NAME allow_root" */
+static enum err find_user(const struct spawner *spawner, const struct peer *peer, struct str order,
+                          struct job_user *ret_user, struct problem *why)
+{
+    struct str name = STR("");
+    bool allow_root = false;
+
+    while (order.at) {
+        struct str word = str_cut(&order, ' '), value = word;
+
+        if (str_is(str_cut(&value, '='), "user") && value.at)
+            name = value;
+        allow_root = allow_root || str_is(word, "allow_root");
+    }
+    return spawner->config ? find_allowed(spawner, peer, name, ret_user, why)
+                           : job_user_find(name, allow_root, ret_user, why);
+}
+
+/* One of those that work may run as has this number. */
+static bool find_owner(const struct spawner *spawner, const struct peer *peer, uid_t uid,
+                       struct job_user *ret_user)
+{
+    const struct passwd *entry = getpwuid(uid);
+    char name[JOB_USER_NAME_MAX + 1];
+
+    if (!entry || uid == 0 || !str_copy(str_of(entry->pw_name), name, sizeof name))
+        return false;
+    return (!find_allowed(spawner, peer, str_of(name), ret_user, NULL) ||
+            !find_allowed(spawner, peer, STR(""), ret_user, NULL)) &&
+           ret_user->uid == uid;
 }
 
 /* --- shims --- */
@@ -146,26 +255,47 @@ static bool silence(void)
     return true;
 }
 
-static bool become_user(const struct peer *peer)
+/* The shim is its agent's user; what it needs for a job that is another it keeps. */
+static bool become_agent(const struct peer *peer)
 {
     if (peer->uid == geteuid())
         return true;
-    return setgroups((size_t)peer->group_count, peer->groups) == 0 &&
+    return privileges_survive() && setgroups((size_t)peer->group_count, peer->groups) == 0 &&
            setresgid(peer->gid, peer->gid, peer->gid) == 0 &&
-           setresuid(peer->uid, peer->uid, peer->uid) == 0 &&
+           setresuid(peer->uid, peer->uid, peer->uid) == 0 && privileges_keep(SHIM_PRIVILEGES) &&
            prctl(PR_SET_DUMPABLE, 1) == 0; /* its own /proc files are root's otherwise */
 }
 
+static void refuse(const int fds[FD_COUNT], const char *why)
+{
+    char packet[SHIM_PACKET_MAX];
+    int len = snprintf(packet, sizeof packet, "failed %s", why);
+
+    send(fds[FD_AGENT], packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *peer,
-                              const int fds[FD_COUNT])
+                              struct str order, const int fds[FD_COUNT])
 {
     extern char **environ;
+    static struct job_user user;
+    struct problem why = {0};
+    bool other = false;
 
     signal(SIGCHLD, SIG_DFL);
+    if (geteuid() == 0) {
+        if (find_user(spawner, peer, order, &user, &why)) {
+            refuse(fds, why.detail);
+            _exit(1);
+        }
+        other = user.uid != peer->uid;
+        if (user.uid != 0)
+            privileges_bound();
+    }
     if (spawner->listen_fd >= 0) {
         close(spawner->listen_fd);
         environ = (char **)peer->env;
-        if (!silence() || !become_user(peer))
+        if (!silence() || !become_agent(peer))
             _exit(1);
     }
     for (size_t i = 0; i < PEERS_MAX; i++)
@@ -175,7 +305,7 @@ static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *
                 close(spawner->peers[i].shims_fd);
         }
     setsid();
-    shim_run(fds[FD_DIR], fds[FD_AGENT], spawner->oom_adj);
+    shim_run(fds[FD_DIR], fds[FD_AGENT], spawner->oom_adj, other ? &user : NULL);
     _exit(0);
 }
 
@@ -188,7 +318,8 @@ static pid_t fork_into(int group_fd)
     return (pid_t)syscall(SYS_clone3, &args, sizeof args);
 }
 
-static void start_shim(const struct spawner *spawner, struct peer *peer, const int fds[FD_COUNT])
+static void start_shim(const struct spawner *spawner, struct peer *peer, struct str order,
+                       const int fds[FD_COUNT])
 {
     pid_t pid = -1;
 
@@ -201,14 +332,37 @@ static void start_shim(const struct spawner *spawner, struct peer *peer, const i
     if (pid < 0)
         pid = fork();
     if (pid == 0)
-        be_shim(spawner, peer, fds);
+        be_shim(spawner, peer, order, fds);
     if (pid < 0) {
-        char packet[SHIM_PACKET_MAX];
-        int len =
-            snprintf(packet, sizeof packet, "failed No shim can be made: %s.", strerror(errno));
+        char why[128];
 
-        send(fds[FD_AGENT], packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        snprintf(why, sizeof why, "No shim can be made: %s.", strerror(errno));
+        refuse(fds, why);
     }
+}
+
+/* What a job left, and its agent, which is another user, cannot remove: as its owner, who can reach
+ * nothing by it that is not his. */
+static _Noreturn void be_cleaner(const struct spawner *spawner, const struct peer *peer, int dir_fd)
+{
+    static struct job_user user;
+    struct stat info;
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir_fd);
+    if (fstat(dir_fd, &info) == 0 && find_owner(spawner, peer, info.st_uid, &user) &&
+        setgroups((size_t)user.group_count, user.groups) == 0 &&
+        setresgid(user.gid, user.gid, user.gid) == 0 &&
+        setresuid(user.uid, user.uid, user.uid) == 0 && privileges_give_up() == 0 &&
+        chmod(path, 0700) == 0)
+        dir_tree_empty(dir_fd);
+    _exit(0);
+}
+
+static void start_cleaner(const struct spawner *spawner, const struct peer *peer, int dir_fd)
+{
+    if (spawner->config && fork() == 0)
+        be_cleaner(spawner, peer, dir_fd);
 }
 
 /* --- agents --- */
@@ -261,7 +415,9 @@ static int hear(const struct spawner *spawner, struct peer *peer)
         memcpy(fds, CMSG_DATA(cmsg), sizeof(int) * count);
     }
     if (packet[0] == 'r' && count == FD_COUNT && (peer->name[0] || !spawner->group_file))
-        start_shim(spawner, peer, fds);
+        start_shim(spawner, peer, str_of(packet), fds);
+    else if (packet[0] == 'c' && count == 1)
+        start_cleaner(spawner, peer, fds[0]);
     else if (count == 0 && str_starts(str_of(packet), STR("agent ")) && !peer->name[0]) {
         memcpy(peer->words, packet, (size_t)got + 1);
         hear_agent(spawner, peer, (size_t)got + 1);
@@ -336,6 +492,7 @@ int spawner_of_agent(void)
 
     init(&spawner);
     spawner.peers[0].fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+    spawner.peers[0].uid = geteuid();
     if (spawner.peers[0].fd < 0 || !silence())
         return 1;
     /* What a shim that was killed leaves comes to us: there it is found, whatever it did to its
@@ -383,15 +540,19 @@ static void turn(struct spawner *spawner)
 int spawner_main(int argc, char **argv)
 {
     static struct spawner spawner;
+    bool private_tmp;
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: berth spawner SOCKET GROUP_FILE\n");
+    if (argc != 3) {
+        fprintf(stderr, "usage: berth spawner SOCKET GROUP_FILE CONFIG\n");
         return 2;
     }
     umask(077);
     notify_init();
+    private_tmp = private_tmp_probe(geteuid() != 0) == 0; /* before our children are ignored */
     init(&spawner);
     spawner.group_file = argv[1];
+    spawner.config = argv[2];
+    spawner.private_tmp = private_tmp;
     spawner.listen_fd = listen_at(argv[0]);
     if (spawner.listen_fd < 0) {
         fprintf(stderr, "berth spawner: %s cannot be made: %s\n", argv[0], strerror(errno));

@@ -32,6 +32,8 @@ int main(int argc, char **argv)
     if (argc < 6 || loop_init(&loop, 0) ||
         runs_new(&loop, argv[2], argv[1], NULL, NULL, &runs, &why))
         return 1;
+    runs_set_rules(runs, &(struct run_rules){.job_user = geteuid() == 0 ? STR("root") : STR(""),
+                                             .allow_root = true}); /* as rig_open() does */
     for (int i = 4; i + 1 < argc; i += 2) {
         struct str words[] = {STR("sh"), STR("-c"), str_of(argv[i + 1])};
         int64_t deadline_ms = atoll(argv[3]);

@@ -78,6 +78,16 @@ int fake_run_alive(void)
 
 /* --- run.h --- */
 
+const char *runs_tmp_missing(const struct runs *runs)
+{
+    return NULL;
+}
+
+const char *runs_not_apart(const struct runs *runs)
+{
+    return "they run nothing";
+}
+
 enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, const char *spawner,
                   void *user, struct runs **ret_runs, struct problem *why)
 {

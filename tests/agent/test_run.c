@@ -13,7 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/private_tmp.h"
 #include "agent/run_tree.h"
+#include "base/json.h"
 #include "run_rig.h"
 
 /* --- how it ends --- */
@@ -206,6 +208,7 @@ static void test_user(void **state)
 {
     struct rig *rig = *state;
     struct run_spec spec = {.user = STR("nobody"), .input = STR("for nobody")};
+    struct stat info;
     struct run *run;
 
     if (geteuid() != 0)
@@ -219,6 +222,136 @@ static void test_user(void **state)
     assert_exit(run, "EXITED", 0, -1);
     assert_true(str_is(run->exit.tail, "nobody\nfor nobody\nwrote\nhidden\nclosed\nnobody\n"
                                        "no group of root\n"));
+    rig_close(rig); /* the next agent shuts nobody out who is still at work */
+    rig_open(rig);
+    rig_adopt(rig);
+    assert_int_equal(stat(rig->dir, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0711);
+}
+
+/* Without a word about users, what root has started is not root. */
+static void test_never_root(void **state)
+{
+    struct rig *rig = *state;
+    const char *name = getpwnam("berth-job") ? "berth-job\n" : "nobody\n";
+    struct run *run;
+
+    if (geteuid() != 0)
+        skip();
+    runs_set_rules(rig->runs, &(struct run_rules){.allow_root = false});
+    assert_null(runs_not_apart(rig->runs));
+    run = rig_sh(rig, "default", "id -un", NULL);
+    rig_await_end(rig, run);
+    assert_true(str_is(run->exit.tail, name));
+    run = rig_sh(rig, "root", "id -un", &(struct run_spec){.user = STR("root")});
+    rig_await_end(rig, run);
+    assert_exit(run, "START_FAILED", -1, -1);
+    assert_non_null(strstr(run->exit.detail, "allow_root"));
+    runs_set_rules(rig->runs,
+                   &(struct run_rules){.allow_root = true}); /* may be, but is not by itself */
+    run = rig_sh(rig, "allowed", "id -un", NULL);
+    rig_await_end(rig, run);
+    assert_true(str_is(run->exit.tail, name));
+}
+
+/* What work should not need is refused, and all else goes on; unless the rules say otherwise. */
+static void test_syscalls(void **state)
+{
+    static const char script[] =
+        "grep -h '^Seccomp:' /proc/self/status; unshare --user true 2>&1; echo $?; "
+        "unshare --fork --pid true 2>&1; mount -t tmpfs none . 2>/dev/null; echo $?; "
+        "python3 -c 'import threading; t = threading.Thread(target=print, args=(\"thread\",)); "
+        "t.start(); t.join()'; (sleep 0 & wait) | cat; setsid true; echo fine";
+    struct rig *rig = *state;
+    struct run_spec spec = {.user = geteuid() == 0 ? STR("nobody") : STR_NONE};
+    struct run *run = rig_sh(rig, "filtered", script, &spec);
+    char *said;
+
+    rig_await_end(rig, run);
+    said = rig_output(run);
+    assert_string_equal(said, "Seccomp:\t2\n"
+                              "unshare: unshare failed: Operation not permitted\n1\n"
+                              "unshare: unshare failed: Operation not permitted\n32\n"
+                              "thread\nfine\n");
+    free(said);
+    runs_set_rules(rig->runs, &(struct run_rules){.unfiltered = true});
+    run = rig_sh(rig, "unfiltered", "grep -h '^Seccomp:' /proc/self/status", &spec);
+    rig_await_end(rig, run);
+    assert_true(str_is(run->exit.tail, "Seccomp:\t0\n"));
+}
+
+/* --- its own /tmp --- */
+
+/* A rig that is not in /tmp, which would hide it; NULL: this machine does not let us. */
+static struct rig *rig_elsewhere(void)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    assert_int_equal(rmdir(rig->dir), 0);
+    strcpy(rig->dir, "run-XXXXXX"); /* where the test runs: the build directory */
+    assert_non_null(mkdtemp(rig->dir));
+    rig_open(rig);
+    rig_adopt(rig);
+    if (!runs_tmp_missing(rig->runs))
+        return rig;
+    print_message("%s\n", runs_tmp_missing(rig->runs));
+    rig_teardown((void **)&rig);
+    return NULL;
+}
+
+/* What the machine has there a run does not see, by no path; what it leaves there goes with it. */
+static void test_private_tmp(void **state)
+{
+    struct rig *usual = *state, *rig = private_tmp_hides(getcwd((char[512]){0}, 512)) == NULL
+                                           ? rig_elsewhere()
+                                           : NULL;
+    struct run_spec spec = {.user = geteuid() == 0 ? STR("nobody") : STR_NONE};
+    char script[1024], mark[64] = "/tmp/berth-mark-XXXXXX";
+    struct run *run, *beside;
+    int fd;
+
+    assert_non_null(strstr(runs_tmp_missing(usual->runs), "is in /tmp"));
+    if (!rig)
+        skip();
+    fd = mkstemp(mark);
+    assert_true(fd >= 0 && fchmod(fd, 0644) == 0);
+    close(fd);
+    snprintf(script, sizeof script,
+             "cat %s ../../../../../../../../../../../..%s && echo seen; ls -A /tmp /var/tmp; "
+             "echo mine > /tmp/x; echo mine > /var/tmp/y; touch own; "
+             "until test -e /tmp/go; do sleep 0.01; done; grep -c . /tmp/x /var/tmp/y",
+             mark, mark);
+    run = rig_sh(rig, "private", script, &spec);
+    rig_await(rig, access(rig_path(rig, "private/work/own"), F_OK) == 0);
+    assert_int_equal(access(rig_path(rig, "private/tmp/x"), F_OK), 0);
+    assert_int_equal(access(rig_path(rig, "private/var-tmp/y"), F_OK), 0);
+
+    /* A check looks at what its deployment has there, others do not. */
+    spec.tmp_of = STR("private");
+    beside = rig_sh(rig, "beside", "cat /tmp/x /var/tmp/y; touch /tmp/go", &spec);
+    rig_await_end(rig, beside);
+    assert_true(str_is(beside->exit.tail, "mine\nmine\n"));
+    spec.tmp_of = STR_NONE;
+    rig_await_end(rig, run);
+    assert_exit(run, "EXITED", 0, -1);
+    {
+        char *said = rig_output(run);
+
+        assert_null(strstr(said, "seen"));
+        assert_non_null(strstr(said, "/tmp:\n\n/var/tmp:\n/tmp/x:1\n/var/tmp/y:1\n"));
+        free(said);
+    }
+    assert_int_equal(access(rig_path(rig, "private/tmp"), F_OK), -1);
+    assert_int_equal(access(rig_path(rig, "private/var-tmp"), F_OK), -1);
+
+    runs_set_rules(rig->runs, &(struct run_rules){.shared_tmp = true});
+    snprintf(script, sizeof script, "cat %s && echo seen", mark);
+    run = rig_sh(rig, "shared", script, &spec);
+    rig_await_end(rig, run);
+    assert_true(str_is(run->exit.tail, "seen\n"));
+    unlink(mark);
+    rig_teardown((void **)&rig);
 }
 
 /* In a process of its own, which is nobody. */
@@ -241,6 +374,8 @@ static int try_as_nobody(const struct passwd *nobody)
         return 2;
     if (runs_start(runs, &spec, NULL, &run, &why) != ERR_FORBIDDEN || !strstr(why.detail, "root"))
         return 3;
+    if (!runs_not_apart(runs) || !strstr(runs_not_apart(runs), "runs as its user"))
+        return 6;
     runs_offered(runs, &offered); /* groups of root's are not for nobody, and that is said */
     if (offered.kill || offered.memory || offered.pids || !strstr(offered.missing, "memory"))
         return 5;
@@ -768,6 +903,9 @@ int main(void)
         RUN_TEST(test_input),
         RUN_TEST(test_cwd_and_umask),
         RUN_TEST(test_user),
+        cmocka_unit_test_setup_teardown(test_never_root, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_syscalls, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_private_tmp, rig_setup, rig_teardown),
         cmocka_unit_test(test_user_needs_root),
         RUN_TEST(test_work_goes),
         RUN_TEST(test_work_goes_later),

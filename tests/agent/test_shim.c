@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,7 +64,7 @@ static void test_environment(void **state)
     static const struct str env[] = {STR("PATH=/opt"), STR("X=1"), STR("X=2"), STR("BERTH_RUN=no")};
     static char *const base[] = {"HOME=/root", "PATH=/bin", "TERM=xterm", "SSH_AUTH_SOCK=/s", NULL};
     struct runfile file = {.spec = {.env = env, .env_count = COUNT_OF(env), .input = STR("")},
-                           .dir = STR("/runs/k"),
+                           .dir = STR("/tmp/k"),
                            .mark = STR("BERTH_RUN=k/1")};
     static const struct {
         const char *name, *value;
@@ -74,11 +75,12 @@ static void test_environment(void **state)
         {"USER", "ann"},
         {"LOGNAME", "ann"},
         {"X", "2"},
-        {"BERTH_PAYLOAD_FILE", "/runs/k/input"},
+        {"BERTH_PAYLOAD_FILE", "/tmp/k/input"},
         {"BERTH_RUN", "k/1"}, /* not to be talked out of */
     };
+    struct job_user ann = {.uid = 12345, .gid = 12345, .name = "ann", .home = "/home/ann"};
     struct arena arena = {0};
-    char **got = shim_env(&arena, &file, base, "/home/ann", "ann");
+    char **got = shim_env(&arena, &file, (struct strs){0}, base, &ann);
     size_t count = 0;
 
     while (got[count])
@@ -89,12 +91,77 @@ static void test_environment(void **state)
     assert_null(shim_env_get(got, "TERM"));
     assert_null(shim_env_get(got, "BERTH"));
     file.spec = (struct run_spec){0};
-    got = shim_env(&arena, &file, NULL, NULL, NULL);
+    got = shim_env(&arena, &file, (struct strs){0}, NULL, NULL);
     assert_non_null(strstr(shim_env_get(got, "PATH"), "/usr/bin"));
     assert_string_equal(shim_env_get(got, "HOME"), "/");
     assert_null(shim_env_get(got, "USER"));
     assert_null(shim_env_get(got, "BERTH_PAYLOAD_FILE"));
     arena_free(&arena);
+}
+
+/* A user who cannot pass through what is above the run finds its files from where it begins, and
+ * without a home of its own it is at home there. */
+static void test_way_to_its_files(void **state)
+{
+    static const struct str env[] = {STR("BERTH_RESULT_FILE=/anywhere")};
+    struct job_user ann = {.uid = 12345, .gid = 12345, .name = "ann"};
+    char dir[] = "/tmp/berth-way-XXXXXX", run[64];
+    struct runfile file = {.spec = {.env = env, .env_count = COUNT_OF(env), .input = STR("")},
+                           .mark = STR("BERTH_RUN=k/1")};
+    struct arena arena = {0};
+    const struct {
+        mode_t mode;
+        const char *cwd, *payload, *result, *home;
+    } rows[] = {
+        {0711, NULL, "%s/k/input", "/anywhere", "%s/k/work"},
+        {0700, NULL, "../input", ".result.json", "/"},
+        {0710, NULL, "../input", ".result.json", "/"}, /* neither is its group */
+        {0700, "/usr", NULL, "", "/"},
+        {0711, "/usr", "%s/k/input", "/anywhere", "%s/k/work"},
+    };
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(run, sizeof run, "%s/k", dir);
+    file.dir = str_of(run);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char payload[64], home[64], **got;
+
+        assert_int_equal(chmod(dir, rows[i].mode), 0);
+        file.spec.cwd = str_of(rows[i].cwd);
+        got = shim_env(&arena, &file, (struct strs){0}, NULL, &ann);
+        snprintf(home, sizeof home, rows[i].home, dir);
+        assert_string_equal(shim_env_get(got, "HOME"), home);
+        assert_string_equal(shim_env_get(got, "BERTH_RESULT_FILE"), rows[i].result);
+        if (!rows[i].payload) {
+            assert_null(shim_env_get(got, "BERTH_PAYLOAD_FILE"));
+            continue;
+        }
+        snprintf(payload, sizeof payload, rows[i].payload, dir);
+        assert_string_equal(shim_env_get(got, "BERTH_PAYLOAD_FILE"), payload);
+    }
+    rmdir(dir);
+    arena_free(&arena);
+}
+
+/* The users beside one: by their names alone. */
+static void test_users_beside(void **state)
+{
+    char text[JOB_USER_NAME_MAX + 1], longest[JOB_USER_BASE_MAX + 1];
+
+    assert_true(str_is(job_user_beside(STR(""), 1, text), "berth-job-1"));
+    assert_true(str_is(job_user_beside(STR("render"), JOB_USER_POOL_MAX, text), "render-64"));
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_int_equal(job_user_beside(str_of(longest), JOB_USER_POOL_MAX, text).len,
+                     JOB_USER_BASE_MAX + 3);
+    assert_int_equal(job_user_number(STR(""), STR("berth-job-16")), 16);
+    assert_int_equal(job_user_number(STR("render"), STR("render-2")), 2);
+    assert_int_equal(job_user_number(STR("render"), STR("render-02")), 0);
+    assert_int_equal(job_user_number(STR("render"), STR("render-65")), 0);
+    assert_int_equal(job_user_number(STR("render"), STR("render")), 0);
+    assert_int_equal(job_user_number(STR("render"), STR("render-2x")), 0);
+    assert_int_equal(job_user_number(STR("render"), STR_NONE), 0);
+    assert_int_equal(job_user_pool(STR("no-such-user")), 0);
 }
 
 /* --- by hand --- */
@@ -197,6 +264,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_judge),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_way_to_its_files),
+        cmocka_unit_test(test_users_beside),
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_no_spec),
         cmocka_unit_test(test_directory_removed),

@@ -1,6 +1,7 @@
 /* A spawner that serves agents: it, or they, may go and come back under everything that runs. */
 #include "agent/spawner.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +18,7 @@
 
 struct bench {
     struct rig rig;
-    char socket[96], group_file[96];
+    char socket[96], group_file[96], config[96], given[96];
     char group[CGROUP_PATH_MAX]; /* that it may use; "": this machine gives none */
     pid_t pid;                   /* of the spawner; 0: none runs */
 };
@@ -25,7 +27,8 @@ static void spawner_up(struct bench *bench)
 {
     bench->pid = fork();
     if (bench->pid == 0) {
-        execl(rig_shim(), "shim_helper", "spawner", bench->socket, bench->group_file, NULL);
+        execl(rig_shim(), "shim_helper", "spawner", bench->socket, bench->group_file, bench->config,
+              NULL);
         _exit(127);
     }
     assert_true(bench->pid > 0);
@@ -69,6 +72,14 @@ static void make_group(struct bench *bench)
     buf_free(&text);
 }
 
+static void set_config(const struct bench *bench, const char *text)
+{
+    int fd = open(bench->config, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
 static int setup(void **state)
 {
     struct bench *bench = calloc(1, sizeof *bench);
@@ -77,6 +88,8 @@ static int setup(void **state)
     rig_make(rig);
     snprintf(bench->socket, sizeof bench->socket, "%s.socket", rig->dir);
     snprintf(bench->group_file, sizeof bench->group_file, "%s.group", rig->dir);
+    snprintf(bench->config, sizeof bench->config, "%s.yaml", rig->dir);
+    set_config(bench, "job_user: root\nallow_root: true\n");
     make_group(bench);
     rig->spawner = bench->socket;
     spawner_up(bench);
@@ -111,6 +124,7 @@ static int teardown(void **state)
     }
     unlink(bench->socket);
     unlink(bench->group_file);
+    unlink(bench->config);
     rig_remove(rig);
     free(bench);
     return 0;
@@ -122,15 +136,21 @@ static void test_words(void **state)
                                  .limits = {[CGROUP_PIDS] = true},
                                  .missing = "memory: no; cpu: no"};
     struct cgroup_place heard;
+    bool private_tmp;
+    int64_t version;
     struct buf text = {0};
 
-    spawner_tell(&place, &text);
+    spawner_tell(&place, true, &text);
     buf_fmt(&text, "tomorrow something new\n\n"); /* of a later release */
-    spawner_hear(buf_view(&text), &heard);
+    spawner_hear(buf_view(&text), &heard, &version, &private_tmp);
+    assert_true(private_tmp);
+    assert_int_equal(version, SPAWNER_VERSION);
     assert_string_equal(heard.parent, place.parent);
     assert_string_equal(heard.missing, place.missing);
     assert_memory_equal(heard.limits, place.limits, sizeof place.limits);
-    spawner_hear(STR(""), &heard);
+    spawner_hear(STR(""), &heard, &version, &private_tmp);
+    assert_false(private_tmp); /* one of an earlier release does not say so */
+    assert_int_equal(version, 0);
     assert_string_equal(heard.parent, "");
     buf_free(&text);
 }
@@ -244,50 +264,244 @@ static void test_agent_goes(void **state)
     close(fifo);
 }
 
-/* In a process of its own, which is nobody: what it has started is nobody's too. */
-static int try_as_nobody(const struct bench *bench, const struct passwd *nobody)
+/* --- agents that are not root --- */
+
+/* In a process of its own, which is nobody. Asserts do not reach the parent from there. */
+static struct run *run_as_nobody(struct rig *rig, const char *script, const struct run_spec *more)
 {
-    struct rig rig;
-    struct run *run;
-    char *said, wanted[64];
+    const struct passwd *nobody = getpwnam("nobody");
 
     if (setgroups(0, NULL) != 0 || setgid(nobody->pw_gid) != 0 || setuid(nobody->pw_uid) != 0)
-        return 1;
-    rig_make(&rig);
-    rig.spawner = bench->socket;
-    rig_open(&rig);
-    rig_adopt(&rig);
-    run = rig_sh(&rig, "nobody.1", "id -u; id -g; id -G; grep CapEff /proc/self/status", NULL);
-    rig_await_end(&rig, run);
-    said = rig_output(run);
-    snprintf(wanted, sizeof wanted, "%d\n%d\n%d\nCapEff:\t0000000000000000\n", (int)nobody->pw_uid,
-             (int)nobody->pw_gid, (int)nobody->pw_gid);
-    if (strcmp(said, wanted) != 0) {
-        fprintf(stderr, "%s: %s\n", said, run->exit.detail);
-        return 2;
-    }
-    free(said);
-    rig_close(&rig);
-    rig_remove(&rig);
-    return 0;
+        _exit(1);
+    prctl(PR_SET_DUMPABLE, 1);
+    rig_open(rig);
+    runs_set_rules(rig->runs, &(struct run_rules){.allow_root = false});
+    rig_adopt(rig);
+    return rig_sh(rig, "nobody.1", script, more);
 }
 
-static void test_as_who_asks(void **state)
+/* The directory of its runs is removed from here: what a run left in it is another user's, who may
+ * not have removed it yet. */
+static int in_child(void **state, int (*try)(struct bench *bench, struct rig *rig))
 {
     struct bench *bench = *state;
-    const struct passwd *nobody = getpwnam("nobody");
+    const struct passwd *nobody;
+    struct rig rig;
     int status;
     pid_t pid;
 
-    if (geteuid() != 0 || !nobody)
-        skip();
+    if (geteuid() != 0 || !getpwnam("daemon") || !(nobody = getpwnam("nobody")))
+        return -1;
     assert_int_equal(chown(bench->socket, nobody->pw_uid, nobody->pw_gid), 0);
+    rig_make(&rig);
+    rig.spawner = bench->socket;
+    assert_int_equal(chown(rig.dir, nobody->pw_uid, nobody->pw_gid), 0);
     pid = fork();
     if (pid == 0)
-        _exit(try_as_nobody(bench, nobody));
+        _exit(try(bench, &rig));
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    rig_remove(&rig);
+    return WEXITSTATUS(status);
+}
+
+#define run_in_child(state, try)                                                                   \
+    do {                                                                                           \
+        int code_ = in_child(state, try);                                                          \
+        if (code_ < 0)                                                                             \
+            skip();                                                                                \
+        assert_int_equal(code_, 0);                                                                \
+    } while (0)
+
+static bool said(struct run *run, const char *wanted)
+{
+    char *text = rig_output(run);
+    bool same = strcmp(text, wanted) == 0;
+
+    if (!same)
+        fprintf(stderr, "%s%s\n", text, run->exit.detail);
+    free(text);
+    return same;
+}
+
+static bool is_empty(const char *dir)
+{
+    DIR *list = opendir(dir);
+    bool empty = list != NULL;
+
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        empty = empty && entry->d_name[0] == '.' &&
+                (!entry->d_name[1] || strcmp(entry->d_name, "..") == 0);
+    if (list)
+        closedir(list);
+    return empty;
+}
+
+/* The job is another user than its agent, without any privilege and without a way to one; what it
+ * needs is its own, and what is its agent's is not. */
+static int try_apart(struct bench *bench, struct rig *rig)
+{
+    struct run *run = run_as_nobody(
+        rig,
+        "id -un; id -G | wc -w; grep -hE '^(Cap|NoNew)' /proc/self/status | tr '\n' ' '; echo; "
+        "cat \"$BERTH_PAYLOAD_FILE\"; cat; echo; echo '{\"ok\":1}' > .result.json; "
+        "mkdir -p a/b; touch a/b/c; chmod 0 a; chmod 0500 .; "
+        "cat ../spec 2>/dev/null || echo no spec; ls .. 2>/dev/null || echo no list; "
+        "kill -0 $PPID 2>/dev/null || echo no shim; "
+        "cat /proc/$PPID/environ 2>/dev/null || echo no environment; "
+        "(echo -1 > /proc/self/oom_score_adj) 2>/dev/null || echo not precious; "
+        "[ \"$HOME\" = /usr/sbin ] && echo home; exit 3",
+        &(struct run_spec){.input = STR("payload")});
+
+    rig_await_end(rig, run);
+    if (!said(run, "daemon\n1\n"
+                   "CapInh:\t0000000000000000 CapPrm:\t0000000000000000 CapEff:\t0000000000000000 "
+                   "CapBnd:\t0000000000000000 CapAmb:\t0000000000000000 NoNewPrivs:\t1 \n"
+                   "payloadpayload\nno spec\nno list\nno shim\nno environment\nnot precious\n"
+                   "home\n"))
+        return 2;
+    if (run->exit.exit_code != 3)
+        return 3;
+    if (access(rig_path(rig, "nobody.1/result"), R_OK) != 0)
+        return 4;
+    /* What it left is removed although only its own user can. */
+    rig_await(rig, rmdir(rig_path(rig, "nobody.1/work")) == 0);
+    run_forget(run);
+    rig_await(rig, is_empty(rig_path(rig, RUN_TRASH)));
+    rig_close(rig);
+    return 0;
+}
+
+static void test_job_is_another_user(void **state)
+{
+    set_config(*state, "job_user: daemon\n");
+    run_in_child(state, try_apart);
+}
+
+/* Its whole tree ends with it, also what left its session and forgot its environment. */
+static int try_end(struct bench *bench, struct rig *rig)
+{
+    struct run *run =
+        run_as_nobody(rig,
+                      "trap '' TERM; (exec setsid env -i sleep 1000) & echo $! > pid; "
+                      "chmod 755 . pid; sleep 1000",
+                      NULL);
+    int64_t pid = 0;
+
+    rig_await(rig, (pid = rig_read_pid(rig_path(rig, "nobody.1/work/pid"))) > 0);
+    run_stop(run, "CANCELLED", 0);
+    rig_await_end(rig, run);
+    if (rig_alive(pid))
+        return 2;
+    rig_close(rig);
+    return 0;
+}
+
+static void test_job_of_another_user_ends(void **state)
+{
+    set_config(*state, "job_user: daemon\n");
+    run_in_child(state, try_end);
+}
+
+/* A directory that a run is given must be its agent's: nobody gets somebody else's by its name. */
+static int try_given(struct bench *bench, struct rig *rig)
+{
+    struct run *run =
+        run_as_nobody(rig, "true", &(struct run_spec){.cwd = str_of(bench->given), .cwd_given = 1});
+    struct stat info;
+    char own[128];
+
+    rig_await_end(rig, run);
+    if (strcmp(run->exit.reason, "START_FAILED") != 0 || !strstr(run->exit.detail, "handed over"))
+        return 2;
+    snprintf(own, sizeof own, "%s/own", rig->dir);
+    if (mkdir(own, 0700) != 0)
+        return 3;
+    run = rig_sh(rig, "own.1", "test -O .", &(struct run_spec){.cwd = str_of(own), .cwd_given = 1});
+    rig_await_end(rig, run);
+    if (run->exit.exit_code != 0 || stat(own, &info) != 0 || info.st_uid == getuid() ||
+        info.st_gid != getgid())
+        return 4;
+    rig_close(rig);
+    return 0;
+}
+
+static void test_given_directories(void **state)
+{
+    struct bench *bench = *state;
+    struct stat info;
+
+    snprintf(bench->given, sizeof bench->given, "%s.given", bench->rig.dir);
+    assert_int_equal(mkdir(bench->given, 0755), 0);
+    set_config(bench, "job_user: daemon\n");
+    run_in_child(state, try_given);
+    assert_int_equal(stat(bench->given, &info), 0);
+    assert_int_equal(info.st_uid, geteuid());
+    rmdir(bench->given);
+}
+
+/* What the file of settings does not name is not to be had, whatever the agent says. */
+static int try_others(struct bench *bench, struct rig *rig)
+{
+    static const struct {
+        const char *user, *says; /* NULL: it runs */
+    } rows[] = {
+        {"root", "allow_root"},    {"bin", "neither job_user"},
+        {"nobody", "berth's own"}, {"no-such", "no user"},
+        {"daemon", NULL},
+    };
+    struct run *run = run_as_nobody(rig, "id -un", NULL);
+
+    rig_await_end(rig, run);
+    if (!said(run, "daemon\n"))
+        return 2;
+    runs_set_rules(rig->runs,
+                   &(struct run_rules){.allow_root = true}); /* its word counts for nothing */
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char key[16];
+
+        snprintf(key, sizeof key, "other%zu.1", i);
+        run = rig_sh(rig, key, "id -un", &(struct run_spec){.user = str_of(rows[i].user)});
+        rig_await_end(rig, run);
+        if (strcmp(run->exit.reason, rows[i].says ? "START_FAILED" : "EXITED") != 0 ||
+            (rows[i].says && !strstr(run->exit.detail, rows[i].says))) {
+            fprintf(stderr, "%s: %s\n", rows[i].user, run->exit.detail);
+            return 3;
+        }
+    }
+    rig_close(rig);
+    return 0;
+}
+
+static void test_who_may_be_asked_for(void **state)
+{
+    set_config(*state, "job_user: daemon\n"
+                       "executors:\n"
+                       "  a: {command: a, user: root}\n"
+                       "  b: {command: b, user: nobody}\n"
+                       "  c: {command: c, user: no-such}\n");
+    run_in_child(state, try_others);
+}
+
+/* Settings that others than root can write decide nothing. */
+static int try_loose(struct bench *bench, struct rig *rig)
+{
+    struct run *run = run_as_nobody(rig, "id -un", NULL);
+
+    rig_await_end(rig, run);
+    if (strcmp(run->exit.reason, "START_FAILED") != 0 || !strstr(run->exit.detail, "root's"))
+        return 2;
+    rig_close(rig);
+    return 0;
+}
+
+static void test_settings_of_others(void **state)
+{
+    struct bench *bench = *state;
+
+    set_config(bench, "job_user: daemon\n");
+    assert_int_equal(chmod(bench->config, 0666), 0);
+    run_in_child(state, try_loose);
 }
 
 int main(void)
@@ -299,7 +513,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed_with_orders, setup, teardown),
         cmocka_unit_test_setup_teardown(test_away, setup, teardown),
         cmocka_unit_test_setup_teardown(test_agent_goes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_as_who_asks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_job_is_another_user, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_job_of_another_user_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_given_directories, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_who_may_be_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_settings_of_others, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -306,6 +306,15 @@ def parse_metrics(text):
     return values
 
 
+# What agents run for a case works on the case's own files, which are root's if the case is. Without this it would be another user's.
+OWN_WORK = {"job_user": "root", "allow_root": True} if os.geteuid() == 0 else {}
+
+
+def settings_env(settings):
+    """Settings as variables."""
+    return {f"BERTH_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+
+
 def clean_env():
     """The environment without our own BERTH_ names, which the binary would take for settings, nor contexts."""
     return {**{name: value for name, value in os.environ.items() if not name.startswith("BERTH_")},

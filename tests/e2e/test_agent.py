@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from harness import BINARY, SLOW, Case, clean_env, eventually, freeze, live, tags
+from harness import BINARY, OWN_WORK, SLOW, Case, clean_env, eventually, freeze, live, tags
 
 # What a job waits for: the gate is a file that the test makes.
 GATE = 'while [ ! -e "{gate}" ]; do sleep 0.05; done'
@@ -53,9 +53,11 @@ class Agent:
         self.machine = machine or Machine(tempfile.mkdtemp(prefix="host-", dir=case.dir))
         flags = {"server": server if isinstance(server, str) else f"http://127.0.0.1:{server.port}",
                  "node_id": node_id, "data_dir": self.dir, "host_root": self.machine.proc.parent,
-                 "slots_fixed": 4, "allow_commands": True, "gpu_command": "", "log_level": "debug", **settings}
+                 "slots_fixed": 4, "allow_commands": True, "allow_deployments": True, "gpu_command": "", "log_level": "debug", **OWN_WORK, **settings}
         command = [BINARY, "agent"]
         for name, value in flags.items():
+            if value is None:  # the file has it
+                continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--" + name.replace("_", "-"), text]
         if config:

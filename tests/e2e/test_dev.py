@@ -2,21 +2,23 @@
 import os
 import pathlib
 import pty
+import pwd
 import re
 import signal
 import subprocess
+import unittest
 
-from harness import BINARY, SLOW, Case, berth, calm_machine, clean_env, eventually, live
+from harness import BINARY, OWN_WORK, SLOW, Case, berth, calm_machine, clean_env, eventually, live, settings_env
 from test_agent import AgentCase, alive
 
 # Away from its parent, its session and its group, and deaf to what a terminal says.
 DAEMON = "setsid sh -c 'trap \"\" INT HUP; sleep 600 & echo $! > {file}.new; mv {file}.new {file}; wait' &"
 
 
-class Dev(Case):
+class DevCase(Case):
     def setUp(self):
         super().setUp()
-        self.env = {"BERTH_HOST_ROOT": calm_machine(self.dir)}
+        self.env = {"BERTH_HOST_ROOT": calm_machine(self.dir), **settings_env(OWN_WORK)}
         self.process = None
         self.addCleanup(self.end)
 
@@ -64,6 +66,8 @@ class Dev(Case):
     def pid_in(self, file):
         return int(eventually(f"{file.name} is written", lambda: file.exists() and file.read_text().strip()))
 
+
+class Dev(DevCase):
     def test_what_a_command_exits_with_shuts_nothing(self):
         """The node is the only one there is."""
         self.dev()
@@ -133,6 +137,67 @@ class Dev(Case):
         self.assertTrue(alive(pid))
         self.assertEqual(self.ended(signal.SIGINT), 0)
         self.assertFalse(alive(pid))
+
+
+@unittest.skipUnless(os.geteuid() == 0, "root")
+class DevAsRoot(DevCase):
+    """Without any setting: what it runs is nobody's, and has what it needs although all of this is root's alone."""
+
+    def setUp(self):
+        super().setUp()
+        self.env = {name: value for name, value in self.env.items() if name not in settings_env(OWN_WORK)}
+        os.chmod(self.dir, 0o700)
+        try:
+            self.nobody = pwd.getpwnam("berth-job")
+        except KeyError:
+            self.nobody = pwd.getpwnam("nobody")
+
+    def output(self, *words):
+        return self.say("job", "logs", self.submit("--wait=60s", *words))
+
+    def test_work_is_not_root(self):
+        self.dev()
+        self.assertEqual(self.output("--", "sh", "-c", "id -u; grep -hE '^(CapEff|NoNewPrivs)' /proc/self/status"),
+                         f"{self.nobody.pw_uid}\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n")
+        self.assertNotIn("jobs_not_apart", self.log)
+
+    def test_its_files(self):
+        self.dev()
+        job = self.submit("--wait=60s", "--payload", '{"n":1}', "--", "sh", "-c",
+                          'cat "$BERTH_PAYLOAD_FILE"; echo; cp "$BERTH_PAYLOAD_FILE" "$BERTH_RESULT_FILE"; mkdir a; touch a/b; chmod 0 a')
+        self.assertEqual(self.say("job", "logs", job), '{"n":1}\n')
+        self.assertIn('"output":{"n":1}', self.say("job", "show", job, "-o", "json"))
+        work = self.dir / "data" / "agent" / "runs" / f"{job}.1" / "work"
+        eventually("what it worked on goes", lambda: not work.exists())
+
+    def test_nothing_of_ours(self):
+        self.dev()
+        secret = self.dir / "data" / "secret"
+        secret.write_text("secret")
+        said = self.output("--", "sh", "-c", f"cat {secret}; cat ../spec; cat /proc/$PPID/environ; kill -9 $PPID; kill -9 {self.process.pid}; "
+                           "sudo -n id; id -u")
+        self.assertNotIn("secret\n", said.replace("/secret", ""))
+        self.assertTrue(said.endswith(f"\n{self.nobody.pw_uid}\n"), said)
+        self.assertIsNone(self.process.poll())
+
+    def test_root_only_where_it_is_allowed(self):
+        self.env.update(settings_env({"job_user": "root"}))
+        self.dev()
+        job = self.submit("--", "id")
+        self.say("job", "wait", job, code=7)
+        self.assertIn("without allow_root", self.say("job", "show", job, "-o", "json"))
+        self.assertEqual(self.ended(signal.SIGINT), 0)
+        self.env.update(settings_env({"allow_root": True}))
+        self.dev()
+        self.assertEqual(self.output("--", "id", "-u"), "0\n")
+
+    def test_deployments_are_not_root(self):
+        self.dev()
+        spec = self.dir / "web.yaml"
+        spec.write_text("id: web\ncommand: id -u; exec sleep 600\n")
+        self.say("deploy", "apply", spec)
+        eventually("it tells who it is", lambda: berth("deploy", "logs", "web", env=self.env).stdout == f"{self.nobody.pw_uid}\n", 60)
+        self.assertEqual(self.ended(signal.SIGINT), 0)
 
 
 class AnAgentAtATerminal(AgentCase):

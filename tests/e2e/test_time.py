@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 
-from harness import SLOW, Case, Clock, Node, calm_machine, eventually, freeze, tags
+from harness import OWN_WORK, SLOW, Case, Clock, Node, calm_machine, eventually, freeze, settings_env, tags
 from redis import Redis
 from test_agent import GATE, alive
 from test_claim import ClaimCase
@@ -277,7 +277,8 @@ class Agents(ClaimCase):
     def test_a_laptop_that_was_shut(self):
         """Everything of `berth dev` slept for an hour together: it goes on where it was."""
         clock = Clock(self.dir)
-        server = self.start(verb="dev", env={**clock.env, "BERTH_HOST_ROOT": calm_machine(self.dir)}, heartbeat_ms=1000,
+        server = self.start(verb="dev", env={**clock.env, "BERTH_HOST_ROOT": calm_machine(self.dir), **settings_env(OWN_WORK)},
+                            heartbeat_ms=1000,
                             **{name: int(15000 * SLOW) for name in ("running_lease_ms", "f2f_lease_ms", "deploy_lease_ms")},
                             deploy_renew_ms=1500)
         name = eventually("its agent is there", lambda: [node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]])[0]

@@ -28,6 +28,9 @@ function flags(settings) {
   return Object.entries(settings).flatMap(([name, value]) => [`--${name.replaceAll("_", "-")}`, String(value)]);
 }
 
+/* What agents run for a case waits for files of ours, which are root's if we are; without this it would be another user's. */
+const OWN_WORK = process.geteuid() === 0 ? { job_user: "root", allow_root: true } : {};
+
 /* One berth process; it dies with us. */
 class Process {
   constructor(dir, name, args) {
@@ -101,6 +104,7 @@ export class Rig {
       allow_deployments: true,
       gpu_command: "",
       monitor_interval_ms: 200,
+      ...OWN_WORK,
       ...settings,
     };
     if (config) {

@@ -38,6 +38,10 @@ deploy_lease_ms: 15m
 """
 
 
+# Whom work runs as, for pgrep in bash.
+WORKERS = "$(echo berth-job berth-job-{1..16} | tr ' ' ,)"
+
+
 class Installed(Case):
     """berth from its package, server and agent under the shipped units, with nothing from before. Jobs may name commands."""
 
@@ -48,6 +52,7 @@ class Installed(Case):
         """The package stays for the next class; to take it away and bring it again costs as much as a boot."""
         if cls.vm.run("dpkg-query --show berth").code != 0:
             cls.install("present")
+        cls.vm.sh("chmod 1777 /srv")  # where work and cases meet: /tmp is each run's own
         for name, text in cls.settings.items():
             cls.vm.sh(f"cat /usr/share/berth/etc/{name}.yaml - > /etc/berth/{name}.yaml <<'END'\n{text}END")
         cls.vm.sh("systemctl enable --now --quiet berth-server berth-agent")
@@ -66,7 +71,7 @@ class Installed(Case):
         for job in cls.vm.http("GET", "/v1/jobs?limit=500").json["jobs"]:
             if job["state"] not in ("DONE", "FAILED"):
                 cls.vm.http("POST", f"/v1/jobs/{job['job_id']}/cancel", {})
-        cls.vm.eventually("nothing runs", lambda: cls.vm.run("pgrep --uid berth-agent --full 'sleep infinity|berth-witness'").code == 1)
+        cls.vm.eventually("nothing runs", lambda: cls.vm.run(f"pgrep --uid {WORKERS} --full 'sleep infinity|berth-witness'").code == 1)
 
     @classmethod
     def install(cls, which):

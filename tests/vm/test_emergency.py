@@ -1,6 +1,6 @@
 """Memory that runs out for real, because of a job or a deployment, with swap and without: the one that takes it is ended, the small
 ones beside it and the kernel are not bothered."""
-from case import Installed
+from case import Installed, WORKERS
 
 # A hog takes 16 MB at a time, in huge pages because small ones are slow to get where instructions are emulated, until somebody
 # ends it; three small ones wait for a file.
@@ -36,7 +36,7 @@ class HogCase(Installed):
     def tearDown(self):
         self.vm.http("DELETE", "/v1/deployments/hog")
         self.sh(f"touch {GATE}; swapoff -a")
-        self.eventually("nothing runs", lambda: not self.vm.run("pgrep -u berth-agent sleep").out)
+        self.eventually("nothing runs", lambda: not self.vm.run(f"pgrep -u {WORKERS} sleep").out)
 
     def count(self, name):
         return int(self.sh(f"awk '$1 == \"{name}\" {{ print $2 }}' /proc/vmstat"))

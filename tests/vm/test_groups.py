@@ -21,6 +21,7 @@ job=$($berth job submit --queue 100s --wait 100s -- sh -c 'cd /sys/fs/cgroup$(cu
 $berth job logs $job | sed 's/^/job /'
 echo "own $(cat $own/cgroup.type) ($(cat $own/cgroup.subtree_control))"
 grep event=agent.limits_missing log || true
+grep -o event=agent.jobs_not_apart log || true
 pkill -INT -P $$ -f 'berth dev' || kill -INT $dev
 wait $dev || true
 """
@@ -33,6 +34,8 @@ class ByHand(Case):
     def check(self, user, command):
         plain = self.dev(user)
         self.assertIn("own domain ()", plain, "the session's group is as it was")
+        # Who cannot start work as another user says so, once.
+        self.assertEqual(plain.count("event=agent.jobs_not_apart"), 0 if user == "root" else 1, plain)
         self.assertIn(f'try="{command} berth ..."', plain)
         told = self.dev(user, re.search(r'try="(.*) berth', plain).group(1))
         self.assertNotIn("limits_missing", told)

@@ -5,18 +5,18 @@ from case import Installed
 
 JOBS = 5
 # How often each was started, and by which process.
-DEPLOYMENT = {"type": "deployment", "command": "echo $$ >> /tmp/web.starts; exec sleep 1000", "enabled": True,
+DEPLOYMENT = {"type": "deployment", "command": "echo $$ >> /srv/web.starts; exec sleep 1000", "enabled": True,
               "limits": {"memory_mb": 64, "pids": 20, "cpu_percent": 50}}
 
 
 class Restarts(Installed):
     def setUp(self):
-        self.sh("rm -f /tmp/*.starts /tmp/go; systemctl start berth-server berth-agent")
+        self.sh("rm -f /srv/*.starts /srv/go; systemctl start berth-server berth-agent")
         self.connected()
 
     def start_work(self):
         """Jobs that wait for a file, and a deployment; what the processes are."""
-        self.jobs = [self.submit(f"echo $$ >> /tmp/job{i}.starts; while [ ! -e /tmp/go ]; do sleep 1; done; exit {i}", max_attempts=1)
+        self.jobs = [self.submit(f"echo $$ >> /srv/job{i}.starts; while [ ! -e /srv/go ]; do sleep 1; done; exit {i}", max_attempts=1)
                      for i in range(JOBS)]
         self.vm.http("PUT", "/v1/deployments/web", DEPLOYMENT)
         self.eventually("all run", lambda: len(self.starts()) == JOBS + 1 and
@@ -24,7 +24,7 @@ class Restarts(Installed):
         return self.starts()
 
     def starts(self):
-        return self.sh("cat /tmp/*.starts 2>/dev/null || true").split()
+        return self.sh("cat /srv/*.starts 2>/dev/null || true").split()
 
     def check(self, before, what):
         """All that ran runs, none twice; the agent is there and starts something new."""
@@ -38,22 +38,23 @@ class Restarts(Installed):
         print(f"    {what}: connected after {seconds:.1f} s, new work done after {time.monotonic() - begun:.1f} s", flush=True)
 
     def end_work(self):
-        self.sh("touch /tmp/go")
+        self.sh("touch /srv/go")
         for i, job in enumerate(self.jobs):
             ended = self.ended(job)
             self.assertEqual((ended["state"], ended["reason"]), ("DONE", None) if i == 0 else ("FAILED", f"EXIT_{i}"), ended)
         self.vm.http("DELETE", "/v1/deployments/web", None)
-        self.eventually("the deployment ends", lambda: self.vm.run("kill -0 $(cat /tmp/web.starts)").code != 0)
+        self.eventually("the deployment ends", lambda: self.vm.run("kill -0 $(cat /srv/web.starts)").code != 0)
 
     def test_whatever_is_killed(self):
         before = self.start_work()
         pids = " ".join(before)
         for line in self.sh(f"for pid in {pids}; do cat /proc/$pid/cgroup; done").split():
             self.assertIn("/system.slice/berth-runs.service/berth-", line)
-        group = "/sys/fs/cgroup$(cut -d: -f3 /proc/$(cat /tmp/web.starts)/cgroup)"
+        group = "/sys/fs/cgroup$(cut -d: -f3 /proc/$(cat /srv/web.starts)/cgroup)"
         self.assertEqual(self.sh(f"cd {group} && cat memory.max pids.max cpu.max").split("\n"), [str(64 << 20), "20", "50000 100000", ""])
         self.assertEqual(set(self.sh(f"for pid in {pids}; do cat /proc/$pid/oom_score_adj; done").split()), {"0"})
-        self.assertEqual(set(self.sh(f"stat -c %U {' '.join('/proc/' + pid for pid in before)}").split()), {"berth-agent"})
+        for user in self.sh(f"stat -c %U {' '.join('/proc/' + pid for pid in before)}").split():
+            self.assertRegex(user, r"^berth-job(-\d+)?$")
         for what in ("systemctl restart berth-agent", "kill -9 $(systemctl show --value -p MainPID berth-agent)",
                      "systemctl restart berth-spawner", "kill -9 $(systemctl show --value -p MainPID berth-spawner)",
                      "kill -9 $(cat /sys/fs/cgroup/system.slice/berth-runs.service/berth-self/cgroup.procs)", "systemctl daemon-reexec",

@@ -2,7 +2,7 @@
 from case import NEXT, Installed
 
 # Where jobs and deployments say that they began, and wait for what they shall do. A pipe costs nothing while they wait.
-WITNESS = "/var/tmp/berth-witness"
+WITNESS = "/srv/berth-witness"
 
 
 class Rounds(Installed):

@@ -1,0 +1,112 @@
+/* See dir_tree.h. */
+#include "agent/dir_tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { DEPTH_MAX = 16, NAME_SIZE = 32 };
+
+struct emptying {
+    int top_fd;
+    int64_t number; /* names of what is brought up */
+};
+
+static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth);
+
+int dir_tree_open(int parent_fd, const char *name)
+{
+    struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+                           .resolve = RESOLVE_NO_XDEV};
+
+    int fd = (int)syscall(SYS_openat2, parent_fd, name, &how, sizeof how);
+
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* an old kernel, or one that is fenced */
+        fd = openat(parent_fd, name, (int)how.flags);
+    return fd;
+}
+
+/* Open and listed with a descriptor of its own; a job may have taken our right to read it. */
+static DIR *open_list(int parent_fd, const char *name)
+{
+    int fd = dir_tree_open(parent_fd, name);
+    DIR *dir;
+
+    if (fd < 0 && errno == EACCES && fchmodat(parent_fd, name, 0700, 0) == 0)
+        fd = dir_tree_open(parent_fd, name);
+    dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir && fd >= 0)
+        close(fd);
+    return dir;
+}
+
+static bool is_dots(const char *name)
+{
+    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
+}
+
+static void empty_dir(struct emptying *emptying, int parent_fd, const char *name, int depth)
+{
+    DIR *dir = open_list(parent_fd, name);
+
+    if (!dir)
+        return;
+    fchmod(dirfd(dir), 0700);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (!is_dots(entry->d_name))
+            remove_tree(emptying, dirfd(dir), entry->d_name, depth);
+    closedir(dir);
+}
+
+/* However deep it goes, few descriptors are open: what lies too deep is brought up. */
+static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth)
+{
+    char up[NAME_SIZE];
+
+    if (unlinkat(parent_fd, name, 0) == 0 || (errno != EISDIR && errno != EPERM))
+        return;
+    if (unlinkat(parent_fd, name, AT_REMOVEDIR) == 0)
+        return;
+    if (depth == DEPTH_MAX) {
+        snprintf(up, sizeof up, "u%" PRId64, emptying->number++);
+        renameat(parent_fd, name, emptying->top_fd, up);
+        return;
+    }
+    empty_dir(emptying, parent_fd, name, depth + 1);
+    unlinkat(parent_fd, name, AT_REMOVEDIR);
+}
+
+static bool is_empty(int dir_fd)
+{
+    DIR *dir = open_list(dir_fd, ".");
+    bool empty = true;
+
+    for (struct dirent *entry; dir && empty && (entry = readdir(dir));)
+        empty = is_dots(entry->d_name);
+    if (dir)
+        closedir(dir);
+    return empty;
+}
+
+bool dir_tree_empty(int dir_fd)
+{
+    struct emptying emptying = {
+        .top_fd = dir_fd,
+        .number = clock_mono_us()}; /* no name that is still there from another time */
+    int64_t before = -1;
+
+    /* Again only while something was brought up: what cannot be removed waits for the next time. */
+    while (before != emptying.number && !is_empty(dir_fd)) {
+        before = emptying.number;
+        empty_dir(&emptying, dir_fd, ".", 0);
+    }
+    return is_empty(dir_fd);
+}
