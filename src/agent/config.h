@@ -27,6 +27,7 @@ struct executor {
     int64_t stop_grace_ms;
     int64_t memory_mb_max;
     int64_t pids_max;
+    int64_t disk_mb_max;
     const struct json *args_given, *env_given;
 };
 
@@ -59,6 +60,9 @@ struct config {
     bool allow_root;     /* it may be root */
     bool syscall_filter; /* see syscalls.h */
     int private_tmp;     /* enum config_tmp; see private_tmp.h */
+    int64_t job_pids_max, job_memory_mb_max; /* of jobs without an executor; 0: no limit */
+    int64_t job_disk_mb_max;                 /* of all work; 0: half of what is free */
+    int64_t run_memory_pct_max;              /* of work without a limit; 100: none */
     const struct json *executors_given;
     struct executor *executors;
     size_t executor_count;

@@ -114,7 +114,7 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
  * started again whatever the policy says. */
 static bool ended_by_itself(const struct run_exit *exit)
 {
-    static const char *const reasons[] = {"EXITED",       "SIGNALLED", "OOM",
+    static const char *const reasons[] = {"EXITED",       "SIGNALLED", "OOM",         "DISK_LIMIT",
                                           "START_FAILED", "SHIM_LOST", COPY_UNHEALTHY};
 
     for (size_t i = 0; i < COUNT_OF(reasons); i++)

@@ -52,6 +52,13 @@ static const struct field fields[] = {
      .max = 1LL << 30,
      .preset = "0",
      .help = "0 = no limit"},
+    {.name = "disk_mb_max",
+     .type = FIELD_INT,
+     .offset = AT(disk_mb_max),
+     .min = 0,
+     .max = 1LL << 30,
+     .preset = "0",
+     .help = "0 = job_disk_mb_max"},
 };
 
 static const struct schema executor_schema = {

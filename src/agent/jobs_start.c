@@ -168,19 +168,35 @@ static int64_t shorter(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void limit(const struct jobs_order *order, const struct config *config,
+/* Nobody said what such a job needs. Where a limit cannot be kept it runs without: nobody relies on
+ * it. */
+static void limit_by_default(const struct jobs *jobs, struct run_spec *spec)
+{
+    struct run_limits_offered offered;
+
+    runs_offered(jobs->runs, &offered);
+    spec->pids_max = offered.pids ? jobs->config->job_pids_max : 0;
+    spec->memory_bytes_max = offered.memory ? jobs->config->job_memory_mb_max << 20 : 0;
+}
+
+static void limit(const struct jobs_order *order, const struct jobs *jobs,
                   const struct executor *executor, struct run_spec *spec)
 {
+    const struct config *config = jobs->config;
+
     spec->timeout_ms = order->timeout_ms;
     spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
     spec->log_bytes_max = config->log_bytes_max;
     spec->alone = true; /* it need not trust other jobs, nor they it */
-    if (!executor)
+    if (!executor) {
+        limit_by_default(jobs, spec);
         return;
+    }
     spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
     spec->stop_grace_ms = executor->stop_grace_ms;
     spec->memory_bytes_max = executor->memory_mb_max << 20;
     spec->pids_max = executor->pids_max;
+    spec->disk_bytes_max = executor->disk_mb_max << 20;
     spec->cwd = executor->cwd;
     spec->user = executor->user;
 }
@@ -227,7 +243,7 @@ enum err jobs_start(struct agent_job *job, struct problem *why)
     assert(!err && !job->run); /* it was read before */
     executor = config_executor(jobs->config, order.type);
     surround(job, &order, executor, &spec, &job->order);
-    limit(&order, jobs->config, executor, &spec);
+    limit(&order, jobs, executor, &spec);
     fence(job, &spec);
     spec.input = input_of(&order, &job->order);
     if (!json_is_null(order.command))

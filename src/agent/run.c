@@ -13,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "agent/job_user.h"
@@ -23,7 +24,11 @@
 #include "agent/spawner.h"
 #include "base/mem.h"
 
-enum { LOCK_WAIT_MS = 1000, LOCK_STEP_US = 5000 };
+enum {
+    LOCK_WAIT_MS = 1000,
+    LOCK_STEP_US = 5000,
+    DISK_BYTES_MIN = 64 << 20 /* of a bound nobody set, on a disk that is nearly full */
+};
 
 /* --- one run --- */
 
@@ -506,7 +511,8 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         return problem_set(why, ERR_BAD_FIELD, "user", "That is no name of a user.");
     if (spec->timeout_ms < 0 || spec->timeout_grace_ms < 0 || spec->stop_grace_ms < 0 ||
         spec->deadline_boot_ms < 0 || spec->deadline_grace_ms < 0 || spec->memory_bytes_max < 0 ||
-        spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0)
+        spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0 ||
+        spec->disk_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     err = check_limits(runs, spec, why);
     return err ? err : check_user(runs, user_of(runs, spec), why);
@@ -533,6 +539,31 @@ static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
         close(dir_fd);
     }
     return ERR_IO;
+}
+
+/* One run alone shall not fill the disk for all others. */
+static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *spec)
+{
+    struct statvfs disk;
+    int64_t half;
+
+    if (spec->disk_bytes_max > 0 || runs->rules.disk_bytes_max > 0)
+        return spec->disk_bytes_max > 0 ? spec->disk_bytes_max : runs->rules.disk_bytes_max;
+    if (fstatvfs(runs->dir_fd, &disk) != 0)
+        return 0;
+    half = (int64_t)(disk.f_bavail / 2 * disk.f_frsize);
+    return half > DISK_BYTES_MIN ? half : DISK_BYTES_MIN;
+}
+
+/* Nor take the machine's memory. Whoever asked for a limit has that. */
+static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec *spec)
+{
+    int64_t percent = runs->rules.memory_percent_max;
+
+    if (spec->memory_bytes_max > 0 || percent <= 0 || percent >= 100 ||
+        !runs->place.limits[CGROUP_MEMORY])
+        return 0;
+    return sysconf(_SC_PHYS_PAGES) / 100 * percent * sysconf(_SC_PAGESIZE);
 }
 
 /* Its own, unless that cannot be or the rules say otherwise; or what another run has. */
@@ -564,6 +595,8 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
 
     file.spec.deadline_sleeps = clock_lease_id() == CLOCK_MONOTONIC;
     file.spec.unfiltered = runs->rules.unfiltered;
+    file.spec.disk_bytes_max = disk_bytes_max(runs, spec);
+    file.spec.memory_bytes_spare = memory_bytes_spare(runs, spec);
     file.spec.private_tmp = gets_private_tmp(runs, spec, &arena);
     err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)

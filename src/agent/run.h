@@ -43,10 +43,13 @@ struct run_spec {
     /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
      * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */
     int64_t deadline_grace_ms;
-    int64_t memory_bytes_max; /* 0 = none; one that is not offered (runs_offered) is refused */
-    int64_t pids_max;         /* likewise */
-    int64_t cpu_permille_max; /* of one core; likewise */
-    int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
+    int64_t memory_bytes_max;   /* 0 = none; one that is not offered (runs_offered) is refused */
+    int64_t pids_max;           /* likewise */
+    int64_t cpu_permille_max;   /* of one core; likewise */
+    int64_t log_bytes_max;      /* of one file; one older file is kept. 0 = the default */
+    int64_t disk_bytes_max;     /* below its directory, else DISK_LIMIT; 0 = the rules' */
+    int64_t memory_bytes_spare; /* a bound for who asked for none, where it can be kept: the rules'.
+                                 * Swap does not count, and a process dies of it, not the run */
 };
 
 enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };
@@ -55,8 +58,8 @@ enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };
 struct run_exit {
     int exit_code;
     int signal;
-    /* "EXITED", "SIGNALLED", "TIMEOUT", "DEADLINE", "OOM", "START_FAILED", "SHIM_LOST", or what
-     * run_stop was given. */
+    /* "EXITED", "SIGNALLED", "TIMEOUT", "DEADLINE", "OOM", "DISK_LIMIT", "START_FAILED",
+     * "SHIM_LOST", or what run_stop was given. */
     char reason[32];
     char detail[160];             /* for a person */
     int64_t started_ms, ended_ms; /* wall; started_ms is 0 when it never ran */
@@ -104,6 +107,8 @@ struct run_rules {
     struct str job_user;    /* as whom work runs that names nobody; empty: berth-job or nobody */
     bool allow_root;        /* it may be root */
     bool unfiltered;        /* no system call is refused */
+    int64_t disk_bytes_max; /* of a run; 0: half of what is free when it begins */
+    int64_t memory_percent_max; /* of the machine's; 0 or 100: no bound */
     bool shared_tmp;            /* /tmp is the machine's, also where a run could have its own */
 };
 void runs_set_rules(struct runs *runs, const struct run_rules *rules);

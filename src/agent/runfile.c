@@ -39,7 +39,7 @@ static const struct int_field spec_ints[] = {
     SPEC_INT(deadline_boot_ms), SPEC_INT(deadline_sleeps),  SPEC_INT(deadline_grace_ms),
     SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),
     SPEC_INT(log_bytes_max),    SPEC_INT(cwd_given),        SPEC_INT(unfiltered),
-    SPEC_INT(private_tmp),
+    SPEC_INT(private_tmp),      SPEC_INT(disk_bytes_max),   SPEC_INT(memory_bytes_spare),
 };
 
 #define EXIT_INT(name)                                                                             \

@@ -35,11 +35,15 @@ void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
         tell(exit, reason, "It ran longer than %" PRId64 " ms.", end->spec->timeout_ms);
     else if (strcmp(reason, "DEADLINE") == 0)
         tell(exit, reason, "Its lease was not renewed in time: another node may start it now.");
+    else if (strcmp(reason, "DISK_LIMIT") == 0)
+        tell(exit, reason, "It has more than its limit of %" PRId64 " bytes in its directory.",
+             end->spec->disk_bytes_max);
     else if (reason[0])
         tell(exit, reason, end->killed ? "It was stopped with KILL." : "It was stopped with TERM.");
     else if (end->oom_kills > 0 && exit->exit_code != 0)
         tell(exit, "OOM", "It needed more than its limit of %" PRId64 " bytes of memory.",
-             end->spec->memory_bytes_max);
+             end->spec->memory_bytes_max ? end->spec->memory_bytes_max
+                                         : end->spec->memory_bytes_spare);
     else if (exit->signal > 0)
         tell(exit, "SIGNALLED", "Signal %d (%s) ended it.", exit->signal, strsignal(exit->signal));
     else

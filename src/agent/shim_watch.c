@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/disk_walk.h"
 #include "agent/run_tree.h"
 #include "agent/shim.h"
 #include "base/clock.h"
@@ -31,7 +32,10 @@ enum {
     KILL_AGAIN_MS = 50,          /* first; then ever more slowly, up to */
     KILL_AGAIN_MS_MAX = 1000,
     RECORD_AGAIN_MS = 1000,
-    NEVER_MS = 3600 * 1000, /* the longest sleep */
+    DISK_LOOK_MS = 5000,      /* between two looks at what it has written */
+    DISK_ENTRIES_STEP = 1000, /* of a look at a time, */
+    DISK_PAUSE_SHARE = 19,    /* then nothing for so many times as long as that took */
+    NEVER_MS = 3600 * 1000,   /* the longest sleep */
 };
 
 enum phase { PHASE_RUNNING, PHASE_RECORDING, PHASE_DONE };
@@ -59,6 +63,8 @@ struct shim {
     bool main_gone;
     int main_status;
     int64_t record_next_ms;
+    struct disk_walk disk;
+    int64_t disk_next_ms;
     int64_t out_budget, out_budget_ms; /* bytes that may be read, and when that was reckoned */
     struct run_exit exit;
     struct buf tail;
@@ -250,6 +256,31 @@ static void record(struct shim *shim)
     shim->phase = PHASE_DONE;
 }
 
+/* --- what it writes --- */
+
+static void look_at_disk(struct shim *shim)
+{
+    int64_t begun_us = clock_mono_us(), pause_ms;
+    bool more;
+
+    if (shim->disk.depth == 0 && !disk_walk_begin(&shim->disk, shim->dir_fd)) {
+        shim->disk_next_ms = shim->now_ms + DISK_LOOK_MS;
+        return;
+    }
+    job_user_enter_files(shim->job.user); /* we can open our own directory, it what is in it */
+    more = disk_walk_step(&shim->disk, DISK_ENTRIES_STEP);
+    job_user_leave_files(shim->job.user);
+    pause_ms = 1 + (clock_mono_us() - begun_us) * DISK_PAUSE_SHARE / 1000;
+    shim->disk_next_ms = shim->now_ms + (more ? pause_ms : DISK_LOOK_MS);
+    if (shim->disk.bytes > shim->file.spec.disk_bytes_max)
+        stop(shim, STR("DISK_LIMIT"), shim->now_ms + shim->file.spec.stop_grace_ms);
+}
+
+static bool is_disk_watched(const struct shim *shim)
+{
+    return shim->file.spec.disk_bytes_max > 0 && shim->phase == PHASE_RUNNING && !shim->stopping;
+}
+
 /* --- children --- */
 
 static void reap(struct shim *shim)
@@ -408,6 +439,8 @@ static void check_times(struct shim *shim)
     if (shim->timeout_ms && shim->now_ms >= shim->timeout_ms && !shim->stopping)
         stop(shim, STR("TIMEOUT"), shim->now_ms + grace_ms);
     check_deadline(shim);
+    if (is_disk_watched(shim) && shim->now_ms >= shim->disk_next_ms)
+        look_at_disk(shim);
     check_kill(shim);
 }
 
@@ -420,6 +453,8 @@ static int sleep_ms(const struct shim *shim)
     else {
         if (shim->timeout_ms && !shim->stopping)
             until = earlier(until, shim->timeout_ms);
+        if (is_disk_watched(shim))
+            until = earlier(until, shim->disk_next_ms);
         if (shim->stopping)
             until = earlier(until, shim->killed ? shim->kill_next_ms : shim->kill_ms);
         if (shim->job.out_fd >= 0 && shim->out_budget <= 0)
@@ -510,6 +545,7 @@ static enum err prepare(struct shim *shim, struct problem *why)
     runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
     return cgroup_make(&shim->group, &shim->file.place, spec->key,
                        &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
+                                               .memory_bytes_spare = spec->memory_bytes_spare,
                                                .pids_max = spec->pids_max,
                                                .cpu_permille_max = spec->cpu_permille_max},
                        why);
@@ -534,6 +570,7 @@ static enum err begin(struct shim *shim, struct problem *why)
     shim->started_ms = clock_wall_ms();
     shim->now_ms = shim->out_budget_ms = clock_mono_ms();
     shim->out_budget = OUT_BYTES_BURST;
+    shim->disk_next_ms = shim->now_ms + DISK_LOOK_MS;
     shim->timeout_ms = spec->timeout_ms ? shim->now_ms + spec->timeout_ms : 0;
     return ERR_OK;
 }
@@ -565,6 +602,7 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user
     greet(&shim);
     for (check_times(&shim); shim.phase != PHASE_DONE; check_times(&shim))
         turn(&shim);
+    disk_walk_done(&shim.disk);
     close_fd(&shim.agent_fd);
     close_fd(&shim.listen_fd);
     close_fd(&shim.signal_fd);

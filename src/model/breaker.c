@@ -207,6 +207,7 @@ static const struct {
     {"SIGNALLED", "task_error", false},
     {"SIGNAL_", "task_error", true},
     {"OOM", "task_error", false},
+    {"DISK_LIMIT", "task_error", false},
     {"START_FAILED", "task_error", false},
     {"TIMEOUT", "executor_timeout", false},
     {"RUN_TIMEOUT", "executor_timeout", false}, /* its node did not stop it: the server did */

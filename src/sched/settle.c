@@ -189,6 +189,7 @@ static void note_kill(const struct store_op *op)
         const char *reason, *label;
     } kills[] = {{"EMERGENCY", "emergency"},
                  {"OOM", "oom"},
+                 {"DISK_LIMIT", "disk_limit"},
                  {"TIMEOUT", "timeout"},
                  {"RUN_TIMEOUT", "timeout"}};
 

@@ -31,7 +31,7 @@ void api_metrics_declare(void)
         {METRIC_CACHE, {"l1,hit", "l1,miss", "l2,hit", "l2,miss"}},
         {METRIC_STORE_CALLS, {"ok", "refused", "down", "unknown"}},
         {METRIC_JOBS, {"DONE", "FAILED"}},
-        {METRIC_KILLS, {"emergency", "oom", "timeout"}},
+        {METRIC_KILLS, {"emergency", "oom", "disk_limit", "timeout"}},
         {METRIC_LEASE_EXPIRED, {"reserved", "running"}},
         {METRIC_BREAKER_EVENTS, {"open", "probe", "closed", "reset"}},
         {METRIC_INVARIANT, {"slots_equal_leases"}},

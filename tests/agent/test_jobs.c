@@ -385,6 +385,7 @@ static void test_executor(void **state)
     bench->executors[0].user = STR("nobody");
     bench->executors[0].memory_mb_max = 100;
     bench->executors[0].pids_max = 7;
+    bench->executors[0].disk_mb_max = 3;
     job(bench, "\"job_id\":\"j1\",\"attempt_id\":2,\"type\":\"dev\",\"payload\":[1, 2],"
                "\"session_id\":\"s 1\",\"timeout_ms\":5000,\"title\":\"t\",\"new_field\":{}");
     accept_last(bench);
@@ -400,6 +401,7 @@ static void test_executor(void **state)
     assert_int_equal(fake->spec.stop_grace_ms, 700);
     assert_int_equal(fake->spec.memory_bytes_max, 100 << 20);
     assert_int_equal(fake->spec.pids_max, 7);
+    assert_int_equal(fake->spec.disk_bytes_max, 3 << 20);
     assert_str(fake->spec.cwd, "/srv");
     assert_str(fake->spec.user, "nobody");
 }
@@ -439,6 +441,41 @@ static void test_f2f(void **state)
                         "{\"session_id\":\"room\",\"src\":\"en\",\"tgt\":\"zh\","
                         "\"audio_ref\":\"blob://1\",\"options\":{\"require_tts\":true}}");
     assert_has(str_of(fake_run_find("j1.1")->env), "|BERTH_SRC=en|BERTH_TGT=zh|");
+}
+
+/* Nobody said what a command needs: it has the agent's bounds, where they can be kept. */
+static void test_bounds_of_commands(void **state)
+{
+    static const struct {
+        bool offered;
+        int64_t pids_max, memory_mb_max; /* of the agent */
+        int64_t pids, memory_mb;         /* of the job */
+    } rows[] = {
+        {true, 512, 0, 512, 0}, {true, 20, 64, 20, 64}, {true, 0, 0, 0, 0}, {false, 512, 64, 0, 0}};
+    struct run_limits_offered before = fake_run_offered;
+    struct bench *bench = *state;
+
+    bench->config.allow_commands = true;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct fake_run *fake;
+        char id[16], key[24];
+
+        snprintf(id, sizeof id, "b%zu", i);
+        snprintf(key, sizeof key, "%s.1", id);
+        fake_run_offered =
+            (struct run_limits_offered){.pids = rows[i].offered, .memory = rows[i].offered};
+        bench->config.job_pids_max = rows[i].pids_max;
+        bench->config.job_memory_mb_max = rows[i].memory_mb_max;
+        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":\"ls\"", id);
+        accept_last(bench);
+        fake = fake_run_find(key);
+        assert_int_equal(fake->spec.pids_max, rows[i].pids);
+        assert_int_equal(fake->spec.memory_bytes_max, rows[i].memory_mb << 20);
+        assert_true(fake->spec.alone);
+        fake_run_end(key, "EXITED", 0, -1, "");
+        accept_last(bench);
+    }
+    fake_run_offered = before;
 }
 
 static void test_commands(void **state)
@@ -1164,6 +1201,7 @@ int main(void)
         TEST(test_timeouts),
         TEST(test_f2f),
         TEST(test_commands),
+        TEST(test_bounds_of_commands),
         TEST(test_start_fails),
         TEST(test_refusals),
         TEST(test_refused_is_not_known),

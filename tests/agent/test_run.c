@@ -280,6 +280,70 @@ static void test_syscalls(void **state)
     assert_true(str_is(run->exit.tail, "Seccomp:\t0\n"));
 }
 
+/* --- bounds --- */
+
+/* What it has in its directory is looked at as its user, and bounded whether or not somebody said
+ * by how much. */
+static void test_disk_limit(void **state)
+{
+    struct rig *rig = *state;
+    struct run_spec spec = {.user = geteuid() == 0 ? STR("nobody") : STR_NONE,
+                            .disk_bytes_max = 1 << 20};
+    struct run *small, *big;
+
+    small = rig_sh(rig, "small",
+                   "head -c 100000 /dev/zero > a; until test -e go; do sleep 0.01; done", &spec);
+    big = rig_sh(rig, "big",
+                 "umask 77; mkdir -p a/b; head -c 3000000 /dev/urandom > a/b/big; sync a/b/big; "
+                 "sleep 1000",
+                 &spec);
+    rig_await_end(rig, big);
+    assert_string_equal(big->exit.reason, "DISK_LIMIT");
+    assert_non_null(strstr(big->exit.detail, "1048576 bytes"));
+    assert_int_equal(access(rig_path(rig, "big/work"), F_OK), -1);
+    close(open(rig_path(rig, "small/work/go"), O_CREAT | O_CLOEXEC, 0600));
+    rig_await_end(rig, small);
+    assert_exit(small, "EXITED", 0, -1);
+}
+
+static int64_t spec_int(const struct rig *rig, const char *key, const char *name)
+{
+    struct arena arena = {0};
+    struct buf text = {0};
+    const struct json *root;
+    int64_t value = -1;
+
+    assert_int_equal(cgroup_file_get(AT_FDCWD, rig_path(rig, "%s/spec", key), &text), 0);
+    assert_int_equal(json_parse(buf_view(&text), &arena, &root, NULL), ERR_OK);
+    json_int(json_get(root, name), &value);
+    buf_free(&text);
+    arena_free(&arena);
+    return value;
+}
+
+/* What nobody said: half of the free disk, and of the memory what the rules say. */
+static void test_bounds_that_nobody_set(void **state)
+{
+    struct rig *rig = *state;
+    struct run_rules rules = rig->runs->rules;
+    int64_t memory = sysconf(_SC_PHYS_PAGES) / 100 * 90 * sysconf(_SC_PAGESIZE);
+    bool groups = rig->runs->place.limits[CGROUP_MEMORY];
+
+    rules.memory_percent_max = 90;
+    runs_set_rules(rig->runs, &rules);
+    rig_await_end(rig, rig_sh(rig, "none", "true", NULL));
+    assert_true(spec_int(rig, "none", "disk_bytes_max") >= 64 << 20);
+    assert_int_equal(spec_int(rig, "none", "memory_bytes_spare"), groups ? memory : 0);
+    rules.memory_percent_max = 100;
+    rules.disk_bytes_max = 5 << 20;
+    runs_set_rules(rig->runs, &rules);
+    rig_await_end(rig, rig_sh(rig, "set", "true", NULL));
+    assert_int_equal(spec_int(rig, "set", "disk_bytes_max"), 5 << 20);
+    assert_int_equal(spec_int(rig, "set", "memory_bytes_spare"), 0);
+    rig_await_end(rig, rig_sh(rig, "own", "true", &(struct run_spec){.disk_bytes_max = 7 << 20}));
+    assert_int_equal(spec_int(rig, "own", "disk_bytes_max"), 7 << 20);
+}
+
 /* --- its own /tmp --- */
 
 /* A rig that is not in /tmp, which would hide it; NULL: this machine does not let us. */
@@ -906,6 +970,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_never_root, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_syscalls, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_private_tmp, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_disk_limit, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_bounds_that_nobody_set, rig_setup, rig_teardown),
         cmocka_unit_test(test_user_needs_root),
         RUN_TEST(test_work_goes),
         RUN_TEST(test_work_goes_later),

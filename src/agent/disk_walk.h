@@ -1,0 +1,27 @@
+/* How much room a directory takes, looked at in pieces: a job may have any number of files, and its
+ * shim has other things to do. What is on another file system, what lies deeper than so many
+ * directories, and what cannot be read is left out: it is a bound for work that takes too much, no
+ * quota. */
+#ifndef AGENT_DISK_WALK_H
+#define AGENT_DISK_WALK_H
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { DISK_WALK_DEPTH_MAX = 128 };
+
+struct disk_walk {
+    DIR *dirs[DISK_WALK_DEPTH_MAX]; /* those it is in */
+    int depth;                      /* 0: none is under way */
+    dev_t device;
+    int64_t bytes; /* so far; of a file with several names its share */
+};
+
+bool disk_walk_begin(struct disk_walk *walk, int dir_fd);
+/* Up to so many entries. False: it is over, and bytes is what there is. */
+bool disk_walk_step(struct disk_walk *walk, int entries);
+void disk_walk_done(struct disk_walk *walk); /* also of one that is not under way */
+
+#endif
