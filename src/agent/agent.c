@@ -420,6 +420,7 @@ void agent_run_rules(struct agent *agent)
                    &(struct run_rules){.job_user = config->job_user,
                                        .allow_root = config->allow_root,
                                        .unfiltered = !config->syscall_filter,
+                                       .secrets_dir = config->secrets_dir,
                                        .disk_bytes_max = config->job_disk_mb_max << 20,
                                        .memory_percent_max = config->run_memory_pct_max,
                                        .shared_tmp = config->private_tmp == CONFIG_TMP_OFF});

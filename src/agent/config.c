@@ -8,6 +8,7 @@
 #include "agent/config_private.h"
 #include "agent/executor.h"
 #include "agent/job_user.h"
+#include "agent/secret.h"
 #include "base/schema_lines.h"
 #include "base/yaml.h"
 #include "model/words.h"
@@ -225,6 +226,18 @@ static const struct field fields[] = {
      .offset = AT(executors_given),
      .flags = FIELD_NO_FLAG | FIELD_LIVE,
      .help = "{TYPE: {command, args, env, cwd, user, ...}}"},
+    {.name = "secrets_dir",
+     .type = FIELD_STR,
+     .offset = AT(secrets_dir),
+     .min = 1,
+     .max = 2048,
+     .flags = FIELD_LIVE,
+     .help = "directory with a file for each secret; default: the credentials of the unit"},
+    {.name = "secrets",
+     .type = FIELD_JSON,
+     .offset = AT(secrets_given),
+     .flags = FIELD_NO_FLAG | FIELD_LIVE,
+     .help = "{NAME: {types, commands, deployments}}: who may name it; executors always may"},
 
     {.name = "max_slots",
      .alias = "maxSlots",
@@ -532,6 +545,10 @@ static enum err read_yaml(struct config_source *source, const char *path, struct
     if (!err)
         err = executors_read(json_get(lines.root, "executors"), &lines, &source->arena,
                              &source->config.executors, &source->config.executor_count, why);
+    if (!err)
+        err =
+            secret_rules_read(json_get(lines.root, "secrets"), &lines, &source->arena,
+                              &source->config.secret_rules, &source->config.secret_rule_count, why);
     return err;
 }
 
@@ -622,6 +639,9 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
     }
     if (!err)
         err = conf_flags(&source->conf, argc, argv, why);
+    if (!err && !source->config.secrets_dir.at && getenv("CREDENTIALS_DIRECTORY"))
+        source->config.secrets_dir =
+            arena_str(&source->arena, str_of(getenv("CREDENTIALS_DIRECTORY"))); /* systemd's */
     if (!err)
         err = check(&source->config, why);
     if (!err)

@@ -28,10 +28,19 @@ struct executor {
     int64_t memory_mb_max;
     int64_t pids_max;
     int64_t disk_mb_max;
-    const struct json *args_given, *env_given;
+    struct strs secrets; /* see words_secrets() */
+    const struct json *args_given, *env_given, *secrets_given;
 };
 
-struct config_resources { /* R002-18, with the seed's names as aliases */
+/* Who may have a secret that its own words name, see secret.h. */
+struct secret_rule {
+    struct str name;
+    struct strs types;       /* of jobs; "*": any */
+    bool commands;           /* also with a command of their own */
+    struct strs deployments; /* ids; "*": any */
+};
+
+struct config_resources { /* each has another name, in camel case, as an alias */
     double cpu_per_process;
     double mem_per_process_gb;
     double mem_reserve_gb;
@@ -66,6 +75,10 @@ struct config {
     const struct json *executors_given;
     struct executor *executors;
     size_t executor_count;
+    struct str secrets_dir; /* at == NULL: none */
+    const struct json *secrets_given;
+    struct secret_rule *secret_rules;
+    size_t secret_rule_count;
     int64_t max_slots, reserved_slots, slots_fixed, safety_buffer; /* FIELD_OFF: not set */
     int64_t slots_min;
     struct config_resources resources;

@@ -115,7 +115,8 @@ static void ask_command(struct copy *copy)
     copy_env(copy, own, copy->run_version, dir, &arena, &spec);
     copy_meta_write(copy, "health", &meta);
     spec.meta = buf_view(&meta);
-    if (runs_start(copy->copies->runs, &spec, copy, &copy->check.run, &why))
+    if (copy_secrets(copy, own, &spec, &why) ||
+        runs_start(copy->copies->runs, &spec, copy, &copy->check.run, &why))
         judged(copy, false, why.detail);
     buf_free(&meta);
     arena_free(&arena);

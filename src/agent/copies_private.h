@@ -120,6 +120,9 @@ enum err copy_start(struct copy *copy, const char *dir, struct problem *why);
 /* ERR_OK: as far as can be known without doing it, copy_start would succeed. */
 enum err copy_startable(const struct copy *copy, const char *dir, struct problem *why);
 /* The environment of a version of a copy and of its health checks; in the arena. */
+/* What its spec names, if this agent gives them to it. */
+enum err copy_secrets(const struct copy *copy, const struct deploy_spec *own, struct run_spec *spec,
+                      struct problem *why);
 void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t version,
               const char *dir, struct arena *arena, struct run_spec *spec);
 /* What is kept with the run, to know it again. kind: "copy" or "health". */

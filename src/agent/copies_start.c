@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/copies_private.h"
+#include "agent/secret.h"
 
 enum { OWN_ENV = 8, ID_IN_KEY_MAX = 72 };
 
@@ -49,6 +50,23 @@ void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t ve
     assert(count <= own->env.count + OWN_ENV);
     spec->env = env;
     spec->env_count = count;
+}
+
+enum err copy_secrets(const struct copy *copy, const struct deploy_spec *own, struct run_spec *spec,
+                      struct problem *why)
+{
+    for (size_t i = 0; i < own->secrets.count; i++) {
+        struct str name = secret_name(own->secrets.at[i]);
+
+        if (!secret_for_deployment(copy->copies->config, name, copy->id))
+            return problem_set(why, ERR_FORBIDDEN, "secrets",
+                               "No rule of this agent gives the secret " STR_FMT
+                               " to the deployment " STR_FMT ".",
+                               STR_ARG(name), STR_ARG(copy->id));
+    }
+    spec->secrets = own->secrets.at;
+    spec->secret_count = own->secrets.count;
+    return ERR_OK;
 }
 
 void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out)
@@ -157,6 +175,8 @@ enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
         assert(spec.deadline_boot_ms > 0);
     }
     err = find_words(copy, dir, &arena, &words, why);
+    if (!err)
+        err = copy_secrets(copy, own, &spec, why);
     if (err) {
         arena_free(&arena);
         return err;

@@ -18,6 +18,10 @@ static const struct field fields[] = {
      .help = "program to start"},
     {.name = "args", .type = FIELD_JSON, .offset = AT(args_given), .help = "its arguments"},
     {.name = "env", .type = FIELD_JSON, .offset = AT(env_given), .help = "{NAME: value}"},
+    {.name = "secrets",
+     .type = FIELD_JSON,
+     .offset = AT(secrets_given),
+     .help = "[NAME], or {VARIABLE: NAME}"},
     {.name = "cwd", .type = FIELD_STR, .offset = AT(cwd), .max = 4096, .help = "absolute"},
     {.name = "user",
      .type = FIELD_ID,
@@ -102,6 +106,9 @@ static enum err read_one(const struct json *key, const struct schema_lines *line
         return wrong(why, lines, key, type, "must have a list of texts as args");
     if (!words_env(executor->env_given, arena, &executor->env))
         return wrong(why, lines, key, type, "must have an env of NAME: text");
+    if (!words_secrets(executor->secrets_given, arena, &executor->secrets))
+        return wrong(why, lines, key, type,
+                     "must have a list of names as secrets, or VARIABLE: name");
     return ERR_OK;
 }
 

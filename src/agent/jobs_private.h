@@ -38,11 +38,11 @@ void jobs_delete(struct agent_job *job); /* only its memory */
 struct jobs_order {
     struct str job_id;
     int64_t attempt;
-    struct str type, title, session_id, src, tgt, audio_ref, traceparent;
+    struct str type, namespace, title, session_id, src, tgt, audio_ref, traceparent;
     int64_t priority;
     int64_t timeout_ms;
     bool interactive;
-    const struct json *payload, *command, *options;
+    const struct json *payload, *command, *options, *secrets;
 };
 
 enum err jobs_order_read(const struct json *body, struct arena *arena, struct jobs_order *ret_order,

@@ -4,8 +4,10 @@
 #include "agent/executor.h"
 #include "agent/jobs_private.h"
 #include "agent/runfile.h"
+#include "agent/secret.h"
 #include "base/clock.h"
 #include "model/fence.h"
+#include "model/namespace.h"
 #include "model/trace.h"
 #include "model/words.h"
 
@@ -30,6 +32,7 @@ static const struct field fields[] = {
      .offset = AT(type),
      .max = CONFIG_TYPE_MAX,
      .flags = FIELD_REQUIRED},
+    {.name = "namespace", .type = FIELD_ID, .offset = AT(namespace), .max = NAMESPACE_MAX},
     {.name = "title", .type = FIELD_STR, .offset = AT(title), .max = TEXT_MAX},
     {.name = "session_id", .type = FIELD_STR, .offset = AT(session_id), .max = TEXT_MAX},
     {.name = "src", .type = FIELD_STR, .offset = AT(src), .max = TEXT_MAX},
@@ -42,6 +45,7 @@ static const struct field fields[] = {
     {.name = "payload", .type = FIELD_JSON, .offset = AT(payload)},
     {.name = "command", .type = FIELD_JSON, .offset = AT(command)},
     {.name = "options", .type = FIELD_JSON, .offset = AT(options)},
+    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets)},
 };
 
 static const struct schema order_schema = {
@@ -135,6 +139,39 @@ static void surround(const struct agent_job *job, const struct jobs_order *order
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
     spec->env = env;
     spec->env_count = count;
+}
+
+/* The executor's, and those that the job names itself, if this agent gives them to it. A command of
+ * the job's own is not what the executor's were meant for. */
+static enum err find_secrets(const struct jobs *jobs, const struct jobs_order *order,
+                             const struct executor *executor, struct arena *arena,
+                             struct run_spec *spec, struct problem *why)
+{
+    bool command = !json_is_null(order->command);
+    struct str type = namespace_join(order->namespace.at ? order->namespace : NAMESPACE_DEFAULT,
+                                     order->type, arena);
+    struct strs named, own = executor ? executor->secrets : (struct strs){0};
+    struct str *words;
+
+    if (!words_secrets(order->secrets, arena, &named))
+        return problem_set(why, ERR_BAD_FIELD, "secrets", WORDS_SECRETS_RULE);
+    words = arena_array(arena, struct str, own.count + named.count + 1);
+    for (size_t i = 0; i < own.count; i++)
+        if (!command || secret_for_job(jobs->config, secret_name(own.at[i]), type, true))
+            words[spec->secret_count++] = own.at[i];
+    for (size_t i = 0; i < named.count; i++) {
+        struct str name = secret_name(named.at[i]);
+
+        if (!secret_for_job(jobs->config, name, type, command))
+            return problem_set(why, ERR_FORBIDDEN, "secrets",
+                               "No rule of this agent gives the secret " STR_FMT
+                               " to a job of type " STR_FMT "%s.",
+                               STR_ARG(name), STR_ARG(type),
+                               command ? " with a command of its own" : "");
+        words[spec->secret_count++] = named.at[i];
+    }
+    spec->secrets = words;
+    return ERR_OK;
 }
 
 /* The payload as JSON. A face-to-face job has none: what it is about is its input. */
@@ -250,6 +287,8 @@ enum err jobs_start(struct agent_job *job, struct problem *why)
         err = command_words(order.command, &job->order, &spec, why);
     else
         executor_words(executor, &job->order, &spec);
+    if (!err)
+        err = find_secrets(jobs, &order, executor, &job->order, &spec, why);
     if (err)
         return err;
     jobs_meta_write(job, &meta);

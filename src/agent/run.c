@@ -21,6 +21,7 @@
 #include "agent/run_private.h"
 #include "agent/run_tree.h"
 #include "agent/runlog.h"
+#include "agent/secret.h"
 #include "agent/spawner.h"
 #include "base/mem.h"
 
@@ -459,6 +460,20 @@ static enum err check_limits(const struct runs *runs, const struct run_spec *spe
     return ERR_OK;
 }
 
+/* A shim of an older release would start it without them. */
+static enum err check_secrets(const struct runs *runs, const struct run_spec *spec,
+                              struct problem *why)
+{
+    const struct run_spawner *spawner = &runs->spawner;
+
+    if (spec->secret_count == 0 || !spawner->path || !spawner->version ||
+        spawner->version >= SPAWNER_SECRETS)
+        return ERR_OK;
+    return problem_set(why, ERR_PRECONDITION, "secrets",
+                       "berth-spawner is of an older release and hands over no secrets: restart "
+                       "it.");
+}
+
 static struct str user_of(const struct runs *runs, const struct run_spec *spec)
 {
     return spec->user.at ? spec->user : runs->rules.job_user;
@@ -515,6 +530,8 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         spec->disk_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
     err = check_limits(runs, spec, why);
+    if (!err)
+        err = check_secrets(runs, spec, why);
     return err ? err : check_user(runs, user_of(runs, spec), why);
 }
 
@@ -566,6 +583,25 @@ static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec
     return sysconf(_SC_PHYS_PAGES) / 100 * percent * sysconf(_SC_PAGESIZE);
 }
 
+/* Ours alone until the shim gives them to the job's user. */
+static enum err put_secrets(const struct runs *runs, const struct run_spec *spec, int dir_fd,
+                            struct problem *why)
+{
+    enum err err = ERR_OK;
+    int fd;
+
+    if (spec->secret_count == 0)
+        return ERR_OK;
+    if (mkdirat(dir_fd, RUNFILE_SECRETS, 0700) != 0 ||
+        (fd = openat(dir_fd, RUNFILE_SECRETS, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        return problem_set(why, ERR_IO, "", "The directory of its secrets cannot be made: %s.",
+                           strerror(errno));
+    for (size_t i = 0; i < spec->secret_count && !err; i++)
+        err = secret_copy(runs->rules.secrets_dir, secret_name(spec->secrets[i]), fd, why);
+    close(fd);
+    return err;
+}
+
 /* Its own, unless that cannot be or the rules say otherwise; or what another run has. */
 static bool gets_private_tmp(const struct runs *runs, const struct run_spec *spec,
                              struct arena *arena)
@@ -605,6 +641,8 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
         err = runfile_put(dir_fd, &file, why);
     if (!err && spec->input.at)
         err = runfile_put_input(dir_fd, spec->input, why);
+    if (!err)
+        err = put_secrets(runs, spec, dir_fd, why);
     run_take_file(priv, &file);
     arena_free(&arena);
     if (err && dir_fd >= 0) {

@@ -25,6 +25,8 @@ struct run_spec {
     size_t argc;
     const struct str *env; /* "NAME=value", beside a small clean environment */
     size_t env_count;
+    const struct str *secrets; /* "NAME" or "VARIABLE=NAME", see secret.h */
+    size_t secret_count;
     struct str cwd;           /* absolute; at == NULL: `work` in the run's directory */
     int64_t unfiltered;       /* 1: no system call is refused, see syscalls.h; the rules' */
     int64_t private_tmp;      /* 1: it has its own /tmp, see private_tmp.h; the rules' */
@@ -107,6 +109,7 @@ struct run_rules {
     struct str job_user;    /* as whom work runs that names nobody; empty: berth-job or nobody */
     bool allow_root;        /* it may be root */
     bool unfiltered;        /* no system call is refused */
+    struct str secrets_dir; /* where secrets are; empty: nowhere */
     int64_t disk_bytes_max; /* of a run; 0: half of what is free when it begins */
     int64_t memory_percent_max; /* of the machine's; 0 or 100: no bound */
     bool shared_tmp;            /* /tmp is the machine's, also where a run could have its own */

@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/secret.h"
 #include "base/json.h"
+#include "model/words.h"
 
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
 
@@ -182,6 +184,7 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     jsonw_kstr(&w, "meta", spec->meta);
     put_list(&w, "argv", spec->argv, spec->argc);
     put_list(&w, "env", spec->env, spec->env_count);
+    put_list(&w, "secrets", spec->secrets, spec->secret_count);
     jsonw_kstr(&w, "cwd", spec->cwd);
     jsonw_kstr(&w, "tmp_of", spec->tmp_of);
     jsonw_kbool(&w, "input", spec->input.at != NULL);
@@ -237,6 +240,19 @@ static bool are_env(const struct str *list, size_t count)
     return true;
 }
 
+/* Names of files, so they must be no paths; a spec of an earlier release has none. */
+static bool get_secrets(const struct json *list, struct arena *arena, struct run_spec *spec)
+{
+    if (json_is_null(list))
+        return true;
+    if (!get_list(list, arena, &spec->secrets, &spec->secret_count))
+        return false;
+    for (size_t i = 0; i < spec->secret_count; i++)
+        if (!str_is_id(secret_name(spec->secrets[i]), WORDS_SECRET_NAME_MAX))
+            return false;
+    return true;
+}
+
 static void get_place(const struct json *obj, struct arena *arena, struct cgroup_place *place)
 {
     for (size_t i = 0; i < COUNT_OF(place_rows); i++) {
@@ -286,6 +302,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
         file.dir.len == 0 || !get_list(json_get(root, "argv"), arena, &spec->argv, &spec->argc) ||
         spec->argc == 0 || !get_list(json_get(root, "env"), arena, &spec->env, &spec->env_count) ||
         !are_env(spec->env, spec->env_count) ||
+        !get_secrets(json_get(root, "secrets"), arena, spec) ||
         !json_bool(json_get(root, "input"), &input) ||
         !get_ints(root, spec, spec_ints, COUNT_OF(spec_ints)) ||
         !json_int(json_get(root, "created_ms"), &file.created_ms))
@@ -459,6 +476,20 @@ void runfile_keep_result(int dir_fd, int left_fd)
     close(left_fd);
     if (got >= 0)
         put_result(dir_fd, (struct str){.at = text, .len = len});
+}
+
+/* --- secrets --- */
+
+void runfile_remove_secrets(int dir_fd, const struct run_spec *spec)
+{
+    char path[sizeof RUNFILE_SECRETS + WORDS_SECRET_NAME_MAX + 1];
+
+    for (size_t i = 0; i < spec->secret_count; i++) {
+        snprintf(path, sizeof path, RUNFILE_SECRETS "/" STR_FMT,
+                 STR_ARG(secret_name(spec->secrets[i])));
+        unlinkat(dir_fd, path, 0);
+    }
+    unlinkat(dir_fd, RUNFILE_SECRETS, AT_REMOVEDIR);
 }
 
 /* --- the deadline --- */

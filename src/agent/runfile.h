@@ -79,6 +79,9 @@ int runfile_open_result(int dir_fd);
  * Takes what the other returned. One that was kept before stays. */
 void runfile_keep_result(int dir_fd, int left_fd);
 
+/* Its secrets go, when it has ended or never began. Nothing happens if they are gone. */
+void runfile_remove_secrets(int dir_fd, const struct run_spec *spec);
+
 enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);
 bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: none was ever written */
 

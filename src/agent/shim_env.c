@@ -86,6 +86,9 @@ char **shim_env(struct arena *arena, const struct runfile *file, struct strs sec
     if (spec->input.at && way.at)
         put_pair(arena, env, &count, "BERTH_PAYLOAD_FILE",
                  arena_fmt(arena, STR_FMT "/" RUNFILE_INPUT, STR_ARG(way)).at);
+    if (spec->secret_count > 0 && way.at)
+        put_pair(arena, env, &count, "BERTH_SECRETS_DIR",
+                 arena_fmt(arena, STR_FMT "/" RUNFILE_SECRETS, STR_ARG(way)).at);
     put(env, &count, arena_cstr(arena, file->mark)); /* by which the tree is found again */
     assert(count <= secrets.count + spec->env_count + OWN_MAX);
     env[count] = NULL;

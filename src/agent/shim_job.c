@@ -14,7 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/secret.h"
 #include "agent/shim.h"
+#include "model/words.h"
 
 extern char **environ;
 
@@ -154,6 +156,86 @@ static int give_dir(const char *path, const struct job_user *user)
     return error;
 }
 
+/* --- secrets --- */
+
+static int open_secret(const struct shim_job *job, struct str word)
+{
+    char path[sizeof RUNFILE_SECRETS + WORDS_SECRET_NAME_MAX + 1];
+
+    snprintf(path, sizeof path, RUNFILE_SECRETS "/" STR_FMT, STR_ARG(secret_name(word)));
+    return openat(job->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* "VARIABLE=value" of one; a line end behind it belongs to the file. */
+static enum err read_variable(const struct shim_job *job, struct str word, struct arena *arena,
+                              struct str *ret_entry, struct problem *why)
+{
+    struct str variable = secret_variable(word), name = secret_name(word);
+    size_t start = variable.len + 1;
+    char *text = arena_raw(arena, start + SECRET_BYTES_MAX + 1);
+    int fd = open_secret(job, word);
+    ssize_t got = fd >= 0 ? read(fd, text + start, SECRET_BYTES_MAX) : -1;
+
+    if (fd >= 0)
+        close(fd);
+    *ret_entry = (struct str){.at = text, .len = start + (got > 0 ? (size_t)got : 0)};
+    if (got < 0)
+        return problem_set(why, ERR_IO, "secrets", "Its secret " STR_FMT " cannot be read: %s.",
+                           STR_ARG(name), strerror(errno));
+    if (memchr(text + start, '\0', (size_t)got))
+        return problem_set(why, ERR_BAD_FIELD, "secrets",
+                           "Its secret " STR_FMT " cannot be a variable: it has a NUL in it.",
+                           STR_ARG(name));
+    memcpy(text, variable.at, variable.len);
+    text[variable.len] = '=';
+    if (got > 0 && text[start + (size_t)got - 1] == '\n')
+        got--;
+    text[start + (size_t)got] = '\0';
+    return ERR_OK;
+}
+
+/* While they are still ours to read. */
+static enum err read_variables(const struct shim_job *job, struct arena *arena,
+                               struct shim_plan *plan, struct problem *why)
+{
+    const struct run_spec *spec = &job->file->spec;
+    enum err err = ERR_OK;
+
+    plan->secrets.at = arena_array(arena, struct str, spec->secret_count + 1);
+    for (size_t i = 0; i < spec->secret_count && !err; i++)
+        if (secret_variable(spec->secrets[i]).at)
+            err = read_variable(job, spec->secrets[i], arena,
+                                &plan->secrets.at[plan->secrets.count++], why);
+    return err;
+}
+
+static void wipe_variables(struct shim_plan *plan)
+{
+    for (size_t i = 0; i < plan->secrets.count; i++)
+        explicit_bzero((char *)plan->secrets.at[i].at, plan->secrets.at[i].len);
+}
+
+static int give_secrets(const struct shim_job *job)
+{
+    const struct run_spec *spec = &job->file->spec;
+    int error = 0;
+
+    for (size_t i = 0; i < spec->secret_count && error == 0; i++) {
+        int fd = open_secret(job, spec->secrets[i]);
+
+        if (fd < 0 && errno == EACCES)
+            continue; /* given already: two variables of one */
+        error = fd < 0 ? errno : give(fd, job->user->uid, job->user->gid);
+        if (fd >= 0)
+            close(fd);
+    }
+    /* The directory stays ours, so that they can be removed whoever they are. */
+    if (error == 0 && spec->secret_count > 0 &&
+        fchmodat(job->dir_fd, RUNFILE_SECRETS, 0711, 0) != 0)
+        error = errno;
+    return error;
+}
+
 /* --- files --- */
 
 /* One of the job's own, in the directory of its run. */
@@ -194,6 +276,8 @@ static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
     if (error == 0 && spec->input.at)
         error = give(in_fd, user->uid, user->gid);
     if (error == 0)
+        error = give_secrets(job);
+    if (error == 0)
         error = give(job->dir_fd, geteuid(), user->gid);
     if (error == 0 && fchmod(job->dir_fd, 0710) != 0)
         error = errno;
@@ -230,7 +314,9 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim
     enum err err;
 
     plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
-    err = open_files(job, plan, why);
+    err = read_variables(job, arena, plan, why);
+    if (!err)
+        err = open_files(job, plan, why);
     if (err)
         return err;
     for (int i = 0; i < PRIVATE_TMP_DIRS && spec->private_tmp; i++)
@@ -291,6 +377,7 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
     err = make_plan(job, &arena, &plan, why);
     if (!err)
         err = launch(job, &plan, why);
+    wipe_variables(&plan);
     close_fd(plan.in_fd);
     close_fd(plan.out_fd);
     if (plan.report)

@@ -223,6 +223,7 @@ static void finish(struct shim *shim)
     shim_end_figures(&shim->log, &shim->tail, &shim->exit);
     shim->exit.started_ms = shim->started_ms;
     keep_result(shim);
+    runfile_remove_secrets(shim->dir_fd, &shim->file.spec);
     cgroup_remove(&shim->group);
     shim->phase = PHASE_RECORDING;
 }
@@ -596,6 +597,7 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user
                                  .out_fd = -1};
     if (begin(&shim, &why)) {
         shim_end_unstarted(&why, &shim.exit);
+        runfile_remove_secrets(dir_fd, &shim.file.spec);
         cgroup_remove(&shim.group);
         shim.phase = PHASE_RECORDING;
     }

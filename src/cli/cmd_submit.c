@@ -121,6 +121,37 @@ static void put_requires(struct cli *cli, struct jsonw *w)
     buf_free(&selector);
 }
 
+/* NAME is a file, VARIABLE=NAME a variable too; one of those makes it an object. */
+static int put_secrets(struct cli *cli, struct jsonw *w)
+{
+    struct str *items;
+    size_t count = cli_list(cli, "secret", &items), variables = 0;
+
+    for (size_t i = 0; i < count; i++)
+        variables += memchr(items[i].at, '=', items[i].len) != NULL;
+    if (variables > 0 && variables < count)
+        return cli_misuse(cli, "--secret is NAME or VARIABLE=NAME, the same for all of a job");
+    if (count == 0)
+        return CLI_OK;
+    jsonw_key(w, "secrets");
+    if (variables)
+        jsonw_obj(w);
+    else
+        jsonw_arr(w);
+    for (size_t i = 0; i < count; i++) {
+        struct str name = items[i];
+
+        if (variables)
+            jsonw_key_str(w, str_cut(&name, '='));
+        jsonw_str(w, name);
+    }
+    if (variables)
+        jsonw_end_obj(w);
+    else
+        jsonw_end_arr(w);
+    return CLI_OK;
+}
+
 static int put_task(struct cli *cli, struct jsonw *w)
 {
     const char *payload = cli_text(cli, "payload");
@@ -146,6 +177,8 @@ static int put_task(struct cli *cli, struct jsonw *w)
             jsonw_str(w, str_of(cli->rest[i]));
         jsonw_end_arr(w);
     }
+    if ((code = put_secrets(cli, w)) != CLI_OK)
+        return code;
     put_requires(cli, w);
     if (cli_given(cli, "interactive"))
         jsonw_kbool(w, "interactive", true);
@@ -301,6 +334,11 @@ static const struct flag submit_flags[] = {
      .type = FLAG_TEXT,
      .value = "URL",
      .help = "told when it has ended",
+     .group = "task"},
+    {.name = "secret",
+     .type = FLAG_LIST,
+     .value = "[VARIABLE=]NAME",
+     .help = "a secret of its node, as a file or as a variable too (several allowed)",
      .group = "task"},
     {.name = "requires",
      .type = FLAG_LIST,

@@ -90,6 +90,7 @@ static const struct field fields[] = {
     {.name = "command", .type = FIELD_JSON, .offset = AT(command_given)},
     {.name = "args", .type = FIELD_JSON, .offset = AT(args_given)},
     {.name = "env", .type = FIELD_JSON, .offset = AT(env_given)},
+    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets_given)},
     {.name = "health",
      .type = FIELD_OBJ,
      .offset = AT(health),
@@ -202,7 +203,7 @@ static void write_said(const struct field *field, const void *at, struct jsonw *
     field_show(field, at, w);
 }
 
-/* The other fields have columns of their own; these are the objects and the number. */
+/* The other fields have columns of their own; these are the objects, the number and the secrets. */
 void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
 {
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
@@ -219,6 +220,8 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
             write_said(&field->fields[j], obj, w);
         jsonw_end_obj(w);
     }
+    if (spec->secrets.count > 0)
+        jsonw_kraw(w, "secrets", json_raw(spec->secrets_given));
 }
 
 bool deploy_spec_checked(const struct deploy_spec *spec)
@@ -354,6 +357,8 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
                           "env must be an object of names without a \"=\" and texts, of at most %d "
                           "bytes each.",
                           WORDS_BYTES_EACH);
+    if (!err && !words_secrets(spec.secrets_given, arena, &spec.secrets))
+        err = problem_set(why, ERR_BAD_FIELD, "secrets", WORDS_SECRETS_RULE);
     if (!err)
         err = check_size(&spec, why);
     if (!err)

@@ -38,11 +38,12 @@ struct deploy_spec {
     bool enabled;
     struct str package_name, package_version; /* empty: nothing to install */
     struct str selector;
-    const struct json *command_given, *args_given, *env_given;
+    const struct json *command_given, *args_given, *env_given, *secrets_given;
     struct strs command; /* the program and its arguments; count 0: the package's own */
     bool shell;          /* `command` is /bin/sh -c and a text */
     struct strs args;    /* for the package's own */
     struct strs env;     /* "NAME=value" */
+    struct strs secrets; /* see words_secrets() */
     struct deploy_health health;
     struct deploy_limits limits;
     struct deploy_restart restart;
@@ -58,7 +59,8 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
                           struct deploy_spec *ret_spec, struct problem *why);
 void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena);
 bool deploy_spec_checked(const struct deploy_spec *spec); /* it has a health check */
-/* health, limits, restart, stop_grace_ms as members of an open object: only what was said. */
+/* health, limits, restart, stop_grace_ms, secrets as members of an open object: only what was said.
+ */
 void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w);
 
 #endif

@@ -95,3 +95,45 @@ bool words_command(const struct json *command, struct arena *arena, struct strs 
     *ret_words = words;
     return true;
 }
+
+static bool is_variable(struct str name)
+{
+    if (name.len == 0 || name.len > WORDS_SECRET_NAME_MAX || str_starts(name, STR("BERTH_")))
+        return false;
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.at[i];
+
+        if (!(c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+              (i > 0 && c >= '0' && c <= '9')))
+            return false;
+    }
+    return true;
+}
+
+bool words_secrets(const struct json *given, struct arena *arena, struct strs *ret_words)
+{
+    const struct json *item = json_first(given);
+    bool named = json_type(given) == JSON_OBJ;
+    struct strs words = {0};
+
+    if (!json_is_null(given)) {
+        if ((!named && json_type(given) != JSON_ARR) || given->count > WORDS_SECRETS_MAX)
+            return false;
+        words.at = arena_array(arena, struct str, given->count + 1);
+        for (uint32_t i = 0; i < given->count; i++, item = json_next(named ? item + 1 : item)) {
+            const struct json *value = named ? item + 1 : item;
+            struct str variable = named ? json_str(item, arena) : STR_NONE, name;
+
+            if (json_type(value) != JSON_STR)
+                return false;
+            name = json_str(value, arena);
+            if (!str_is_id(name, WORDS_SECRET_NAME_MAX) || (named && !is_variable(variable)))
+                return false;
+            words.at[words.count++] =
+                named ? arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(variable), STR_ARG(name))
+                      : name;
+        }
+    }
+    *ret_words = words;
+    return true;
+}

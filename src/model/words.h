@@ -5,9 +5,13 @@
 
 #include "base/schema.h"
 
-enum { WORDS_BYTES_EACH = 131071 }; /* of one word, and of "NAME=value" */
+enum {
+    WORDS_BYTES_EACH = 131071, /* of one word, and of "NAME=value" */
+    WORDS_SECRETS_MAX = 32,
+    WORDS_SECRET_NAME_MAX = 64
+};
 
-/* All three are false when the value is not such a list; absent is none. Strings live in the arena.
+/* All four are false when the value is not such a list; absent is none. Strings live in the arena.
  */
 
 /* A list of texts and numbers. Any text without a NUL: a script may have several lines. */
@@ -17,5 +21,11 @@ bool words_list(const struct json *list, struct arena *arena, struct strs *ret_w
 bool words_env(const struct json *obj, struct arena *arena, struct strs *ret_words);
 /* A text is for the shell, a list of texts the program and its arguments. Never without a word. */
 bool words_command(const struct json *command, struct arena *arena, struct strs *ret_words);
+/* Names of secrets, never what they hold: [name, ...] to "name", {VARIABLE: name} to
+ * "VARIABLE=name". A name is an id; a variable is one that a shell can use, and not berth's own. */
+#define WORDS_SECRETS_RULE                                                                         \
+    "secrets must be a list of at most 32 names, or an object {VARIABLE: name}; no variable that " \
+    "begins with BERTH_."
+bool words_secrets(const struct json *given, struct arena *arena, struct strs *ret_words);
 
 #endif

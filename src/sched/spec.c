@@ -58,6 +58,7 @@ static const struct field fields[] = {
     {.name = "priority", .type = FIELD_INT, .offset = SPEC_AT(priority), .min = 0, .max = 9},
     {.name = "payload", .type = FIELD_JSON, .offset = SPEC_AT(payload)},
     {.name = "command", .type = FIELD_JSON, .offset = SPEC_AT(command)},
+    {.name = "secrets", .type = FIELD_JSON, .offset = SPEC_AT(secrets)},
     {.name = "requires", .type = FIELD_STR, .offset = SPEC_AT(requires), .max = 1024},
     {.name = "interactive", .type = FIELD_BOOL, .offset = SPEC_AT(interactive)},
     {.name = "queue_ms", .type = FIELD_MS, .offset = SPEC_AT(queue_ms), .min = 0, .max = DAY_MS},
@@ -113,6 +114,8 @@ static void write_spec_in(struct spec *spec, struct str namespace, struct arena 
         jsonw_kraw(&w, "payload", json_raw(spec->payload));
     if (!json_is_null(spec->command))
         jsonw_kraw(&w, "command", json_raw(spec->command));
+    if (!json_is_null(spec->secrets))
+        jsonw_kraw(&w, "secrets", json_raw(spec->secrets));
     if (spec->requires.at)
         jsonw_kstr(&w, "requires", spec->requires);
     if (spec->interactive)
@@ -174,6 +177,8 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
                            "command must be a text, or a list of texts whose first is not empty; "
                            "of at most %d bytes each.",
                            WORDS_BYTES_EACH);
+    if (!words_secrets(spec->secrets, arena, &words))
+        return problem_set(why, ERR_BAD_FIELD, "secrets", WORDS_SECRETS_RULE);
     return ERR_OK;
 }
 

@@ -21,7 +21,7 @@ struct spec {
     struct str type; /* with its namespace; nodes know it by spec_node_type() */
     struct str title;
     int64_t priority;
-    const struct json *payload, *command;
+    const struct json *payload, *command, *secrets;
     struct str requires; /* a label selector */
     bool interactive;
     int64_t queue_ms, timeout_ms;

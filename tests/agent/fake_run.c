@@ -152,6 +152,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     assert_true(str_copy(spec->input, fake->input, sizeof fake->input) || !spec->input.at);
     join(fake->argv, sizeof fake->argv, spec->argv, spec->argc);
     join(fake->env, sizeof fake->env, spec->env, spec->env_count);
+    join(fake->secrets, sizeof fake->secrets, spec->secrets, spec->secret_count);
     for (int i = 0; i + 1 < fake_run_count; i++)
         if (strcmp(fake_runs[i].key, fake->key) == 0)
             fail_msg("%s was started twice", fake->key);

@@ -16,6 +16,7 @@ struct fake_run {
     char cwd[256];
     char argv[1024]; /* words with '|' between */
     char env[4096];  /* likewise */
+    char secrets[256];
     char input[1024];
     char stop[32];        /* reason; "" = was not told to */
     struct run_spec spec; /* only its numbers, cwd and user */

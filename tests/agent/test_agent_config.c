@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "agent/identity.h"
+#include "agent/secret.h"
 #include "unit.h"
 
 static char dir[] = "/tmp/berth-agent-config-XXXXXX";
@@ -101,7 +102,12 @@ static void test_whole_file(void **state)
                                "    timeout_ms: 5m\n"
                                "    memory_mb_max: 512\n"
                                "    pids_max: 64\n"
-                               "  '*': {command: cat}\n";
+                               "    secrets: {KEY: api-key}\n"
+                               "  '*': {command: cat}\n"
+                               "secrets_dir: /etc/keys\n"
+                               "secrets:\n"
+                               "  api-key: {types: [talk, maps/*], deployments: [web]}\n"
+                               "  ci: {types: ['*'], commands: true}\n";
     struct config_source source;
     const struct config *config = &source.config;
 
@@ -130,6 +136,20 @@ static void test_whole_file(void **state)
     assert_int_equal(talk->timeout_ms, 300000);
     assert_int_equal(talk->stop_grace_ms, 5000);
     assert_int_equal(talk->pids_max, 64);
+    assert_int_equal(talk->secrets.count, 1);
+    assert_str(talk->secrets.at[0], "KEY=api-key");
+    assert_str(config->secrets_dir, "/etc/keys");
+    assert_true(secret_for_job(config, STR("api-key"), STR("talk"), false));
+    assert_false(secret_for_job(config, STR("api-key"), STR("talk"), true));
+    assert_false(secret_for_job(config, STR("api-key"), STR("dev"), false));
+    assert_false(secret_for_job(config, STR("other"), STR("talk"), false));
+    assert_true(secret_for_job(config, STR("api-key"), STR("maps/dev"), false));
+    assert_false(secret_for_job(config, STR("api-key"), STR("more/talk"), false));
+    assert_true(secret_for_job(config, STR("ci"), STR("dev"), true));
+    assert_true(secret_for_deployment(config, STR("api-key"), STR("web")));
+    assert_false(secret_for_deployment(config, STR("api-key"), STR("webs")));
+    assert_false(secret_for_deployment(config, STR("api-key"), STR("maps/web")));
+    assert_false(secret_for_deployment(config, STR("ci"), STR("web")));
     assert_str(config_executor(config, STR("other"))->command, "cat");
     config_done(&source);
 }
@@ -153,6 +173,10 @@ static void test_mistakes(void **state)
         {"executors:\n  dev: {command: a, args: b}\n", "", "list of texts as args"},
         {"executors:\n  dev: {command: a, timeout_ms: soon}\n", "", "timeout_ms must be a time"},
         {"executors:\n  'a b': {command: a}\n", "", "must be named by task types"},
+        {"executors:\n  dev: {command: a, secrets: [a/b]}\n", "", "names as secrets"},
+        {"secrets: [api-key]\n", "", "secrets must be an object"},
+        {"secrets:\n  a/b: {}\n", "", "Line 2: secrets.a/b must be the name of a secret"},
+        {"secrets:\n  a: {type: [x]}\n", "", "Line 2: unknown setting \"type\""},
         {"nmt_pairs: [[en]]\n", "", "nmt_pairs must be any"},
         {"labels: {a: 1}\n", "", "labels must hold a text"},
         {"capability_by_type: {tts: maybe}\n", "", "true or false"},
@@ -215,6 +239,14 @@ static void test_environment(void **state)
     config_done(&source);
     unsetenv("BERTH_MAX_SLOTS");
     unsetenv("BERTH_SERVER");
+    setenv("CREDENTIALS_DIRECTORY", "/run/credentials/berth-agent.service", 1); /* of its unit */
+    loaded(&source, NULL, "");
+    assert_str(source.config.secrets_dir, "/run/credentials/berth-agent.service");
+    config_done(&source);
+    loaded(&source, "secrets_dir: /etc/keys\n", "");
+    assert_str(source.config.secrets_dir, "/etc/keys");
+    config_done(&source);
+    unsetenv("CREDENTIALS_DIRECTORY");
 }
 
 static void test_host_names(void **state)

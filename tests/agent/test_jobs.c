@@ -513,6 +513,54 @@ static void test_commands(void **state)
     assert_int_equal(bench->slots, 2);
 }
 
+/* Whoever submits chooses the words of a job, so it gets what a rule gives to it, and of the
+ * executor's nothing for a command of its own. */
+static void test_secrets(void **state)
+{
+    static const struct {
+        const char *type, *fields, *secrets; /* NULL: START_FAILED */
+    } rows[] = {
+        {"dev", "", "KEY=api-key"},
+        {"dev", ",\"secrets\":[\"ci\"]", "KEY=api-key|ci"},
+        {"dev", ",\"namespace\":\"maps\",\"secrets\":[\"ci\"]", NULL}, /* another's `dev` */
+        {"dev", ",\"secrets\":[\"api-key\"]", NULL}, /* it has it, but may not name it */
+        {"dev", ",\"secrets\":[\"none\"]", NULL},
+        {"dev", ",\"secrets\":[\"../x\"]", NULL},
+        {"dev", ",\"command\":\"env\"", ""},
+        {"dev", ",\"command\":\"env\",\"secrets\":{\"K\":\"ci\"}", NULL},
+        {"dev", ",\"command\":\"env\",\"secrets\":{\"K\":\"open\"}", "K=open"},
+        {"any", ",\"command\":\"env\",\"secrets\":[\"api-key\"]", NULL},
+    };
+    struct str own[] = {STR("KEY=api-key")}, dev[] = {STR("dev")};
+    struct secret_rule rules[] = {
+        {.name = STR("ci"), .types = {dev, 1}},
+        {.name = STR("open"), .types = {dev, 1}, .commands = true},
+    };
+    struct bench *bench = *state;
+
+    bench->config.allow_commands = true;
+    bench->config.secret_rules = rules;
+    bench->config.secret_rule_count = COUNT_OF(rules);
+    bench->executors[0].secrets = (struct strs){own, 1};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct fake_run *fake;
+        char id[16], key[24];
+
+        snprintf(id, sizeof id, "s%zu", i);
+        snprintf(key, sizeof key, "%s.1", id);
+        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"%s\"%s", id, rows[i].type,
+            rows[i].fields);
+        accept_last(bench);
+        fake = fake_run_find(key);
+        if (!fake || (rows[i].secrets == NULL) != fake->run.unstarted ||
+            (rows[i].secrets && strcmp(fake->secrets, rows[i].secrets) != 0))
+            fail_msg("row %zu: %s", i, fake ? fake->secrets : "was not started");
+        if (rows[i].secrets)
+            fake_run_end(key, "EXITED", 0, -1, "");
+        accept_last(bench);
+    }
+}
+
 static void test_start_fails(void **state)
 {
     struct bench *bench = *state;
@@ -1202,6 +1250,7 @@ int main(void)
         TEST(test_f2f),
         TEST(test_commands),
         TEST(test_bounds_of_commands),
+        TEST(test_secrets),
         TEST(test_start_fails),
         TEST(test_refusals),
         TEST(test_refused_is_not_known),

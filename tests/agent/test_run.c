@@ -280,6 +280,156 @@ static void test_syscalls(void **state)
     assert_true(str_is(run->exit.tail, "Seccomp:\t0\n"));
 }
 
+/* --- secrets --- */
+
+static void put_secret(const struct rig *rig, const char *name, const char *text, mode_t mode)
+{
+    int fd = open(rig_path(rig, ".keys/%s", name), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    assert_int_equal(fchmod(fd, mode), 0);
+    close(fd);
+}
+
+static void open_keys(struct rig *rig)
+{
+    static char dir[128];
+    struct run_rules rules = rig->runs->rules;
+
+    mkdir(rig_path(rig, ".keys"), 0700);
+    snprintf(dir, sizeof dir, "%s", rig_path(rig, ".keys"));
+    rules.secrets_dir = str_of(dir);
+    runs_set_rules(rig->runs, &rules);
+}
+
+static bool holds(const char *path, const char *text)
+{
+    struct buf found = {0};
+    bool has;
+
+    assert_int_equal(cgroup_file_get(AT_FDCWD, path, &found), 0);
+    buf_char(&found, '\0');
+    has = strstr(found.at, text) != NULL;
+    buf_free(&found);
+    return has;
+}
+
+/* As files and as variables, for the job's user alone, and in no record. */
+static void test_secrets(void **state)
+{
+    static const char script[] =
+        "printf '%s ' \"$KEY\"; cat \"$BERTH_SECRETS_DIR/api-key\" \"$BERTH_SECRETS_DIR/plain\"; "
+        "stat -c %a:%U \"$BERTH_SECRETS_DIR/plain\"; touch \"$BERTH_SECRETS_DIR/x\" || echo "
+        "closed; "
+        "echo $PATH | grep -c sesam[e]; touch own; until test -e go; do sleep 0.01; done";
+    struct rig *rig = *state;
+    struct str words[] = {STR("KEY=api-key"), STR("plain"), STR("AGAIN=api-key"),
+                          STR("PATH=api-key")};
+    struct run_spec spec = {.user = geteuid() == 0 ? STR("nobody") : STR_NONE,
+                            .secrets = words,
+                            .secret_count = COUNT_OF(words)};
+    struct run *run;
+    struct stat info;
+    char *said;
+
+    open_keys(rig);
+    put_secret(rig, "api-key", "open sesame\n", 0600);
+    put_secret(rig, "plain", "second\n", 0400);
+    run = rig_sh(rig, "keys", script, &spec);
+    rig_await(rig, access(rig_path(rig, "keys/work/own"), F_OK) == 0);
+    assert_false(holds(rig_path(rig, "keys/spec"), "sesame"));
+    assert_true(holds(rig_path(rig, "keys/spec"), "api-key"));
+    assert_int_equal(stat(rig_path(rig, "keys/secrets/api-key"), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0400);
+    close(open(rig_path(rig, "keys/work/go"), O_CREAT | O_CLOEXEC, 0600));
+    rig_await_end(rig, run);
+    said = rig_output(run);
+    assert_non_null(strstr(said, "open sesame open sesame\nsecond\n400:"));
+    if (geteuid() == 0)
+        assert_non_null(strstr(said, "400:nobody\n"));
+    assert_true(geteuid() != 0 || strstr(said, "closed\n"));
+    assert_non_null(strstr(said, "\n0\n")); /* what the agent sets wins */
+    free(said);
+    assert_int_equal(access(rig_path(rig, "keys/secrets"), F_OK), -1);
+}
+
+static enum err start_with_secret(struct rig *rig, const char *name, struct problem *why)
+{
+    struct str word = str_of(name), argv = STR("true");
+    struct run_spec spec = {.handler = &rig_handler,
+                            .key = word,
+                            .argv = &argv,
+                            .argc = 1,
+                            .secrets = &word,
+                            .secret_count = 1};
+    struct run *run;
+
+    return runs_start(rig->runs, &spec, rig, &run, why);
+}
+
+/* Who asks for one relies on it, and is told which is missing. */
+static void test_secrets_missing(void **state)
+{
+    static const struct {
+        const char *name, *text;
+        mode_t mode;
+        const char *detail;
+    } rows[] = {
+        {"none", NULL, 0, "The secret none cannot be read in "},
+        {"open", "x", 0644, "The secret open in "},
+    };
+    struct rig *rig = *state;
+    struct problem why = {0};
+
+    open_keys(rig);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (rows[i].text)
+            put_secret(rig, rows[i].name, rows[i].text, rows[i].mode);
+        if (!start_with_secret(rig, rows[i].name, &why) || !strstr(why.detail, rows[i].detail))
+            fail_msg("%s: %s", rows[i].name, why.detail);
+        assert_int_equal(access(rig_path(rig, "none"), F_OK), -1);
+    }
+    runs_set_rules(rig->runs, &(struct run_rules){.allow_root = true});
+    assert_int_equal(start_with_secret(rig, "api-key", &why), ERR_NOT_FOUND);
+    assert_non_null(strstr(why.detail, "The secret api-key is not here"));
+}
+
+/* They go with the run, also when no agent is there, when its shim was killed, and when it could
+ * not be started. */
+static void test_secrets_go(void **state)
+{
+    struct rig *rig = *state;
+    struct str word = STR("KEY=api-key");
+    struct run_spec spec = {.secrets = &word, .secret_count = 1};
+    struct run_spec nowhere = spec;
+    struct run *run;
+
+    open_keys(rig);
+    put_secret(rig, "api-key", "open sesame", 0600);
+    run = rig_sh(rig, "lost", "touch own; sleep 1000", &spec);
+    rig_await(rig, access(rig_path(rig, "lost/work/own"), F_OK) == 0 && run_shim_pid(run) > 0);
+    assert_int_equal(access(rig_path(rig, "lost/secrets/api-key"), F_OK), 0);
+    kill(run_shim_pid(run), SIGKILL);
+    rig_await_end(rig, run);
+    assert_int_equal(access(rig_path(rig, "lost/secrets"), F_OK), -1);
+    nowhere.cwd = STR("/no/such/directory");
+    run = rig_sh(rig, "unstarted", "true", &nowhere);
+    rig_await_end(rig, run);
+    assert_exit(run, "START_FAILED", -1, -1);
+    assert_int_equal(access(rig_path(rig, "unstarted/secrets"), F_OK), -1);
+    rig_sh(rig, "alone", "touch own; until test -e go; do sleep 0.01; done", &spec);
+    rig_await(rig, access(rig_path(rig, "alone/work/own"), F_OK) == 0);
+    rig_close(rig);
+    close(open(rig_path(rig, "alone/work/go"), O_CREAT | O_CLOEXEC, 0600));
+    for (int64_t until_ms = clock_mono_ms() + RIG_PATIENCE_MS;
+         access(rig_path(rig, "alone/secrets"), F_OK) == 0 && clock_mono_ms() < until_ms;)
+        usleep(1000);
+    assert_int_equal(access(rig_path(rig, "alone/secrets"), F_OK), -1);
+    rig_open(rig);
+    rig_adopt(rig);
+    rig_await(rig, runs_count(rig->runs) == 0);
+}
+
 /* --- bounds --- */
 
 /* What it has in its directory is looked at as its user, and bounded whether or not somebody said
@@ -972,6 +1122,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_private_tmp, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_disk_limit, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_bounds_that_nobody_set, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_secrets, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_secrets_missing, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_secrets_go, rig_setup, rig_teardown),
         cmocka_unit_test(test_user_needs_root),
         RUN_TEST(test_work_goes),
         RUN_TEST(test_work_goes_later),

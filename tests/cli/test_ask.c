@@ -245,12 +245,13 @@ static const struct row rows[] = {
      NULL},
     {"berth job submit --type t --title T --priority 3 --payload '{\"a\":[1]}' --queue 2s "
      "--timeout 1m --max-attempts 2 --callback-url http://x/ --requires a=b,c=d --requires e=f "
-     "--interactive -o json",
+     "--interactive --secret KEY=api-key -o json",
      {"202 {\"job_id\":\"j1\",\"state\":\"NEW\"}"},
      CLI_OK,
      "POST /v1/dispatch/task ",
      "\r\n\r\n{\"type\":\"t\",\"title\":\"T\",\"priority\":3,\"payload\":{\"a\":[1]},"
-     "\"requires\":\"a=b,c=d,e=f\",\"interactive\":true,\"queue_ms\":2000,\"timeout_ms\":60000,"
+     "\"secrets\":{\"KEY\":\"api-key\"},\"requires\":\"a=b,c=d,e=f\",\"interactive\":true,\"queue_"
+     "ms\":2000,\"timeout_ms\":60000,"
      "\"max_attempts\":2,\"callback_url\":\"http://x/\"}",
      "{\"job_id\":\"j1\",\"state\":\"NEW\"}\n",
      NULL},

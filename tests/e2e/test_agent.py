@@ -241,6 +241,72 @@ executors:
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "START_FAILED"))
         self.assertIn("/no/such/program", found["result"]["detail"])
 
+    def test_secrets_by_name(self):
+        """An executor's, a job's and a deployment's: only where a rule gives them, and nowhere to be read."""
+        server = self.start()
+        keys = self.dir / "keys"
+        keys.mkdir(mode=0o700)
+        for name in ("api-key", "ci-key"):
+            (keys / name).write_text(f"sesame of {name}\n")
+            (keys / name).chmod(0o600)
+        show = 'echo "$KEY" | tr a-z n-za-m; cat "$BERTH_SECRETS_DIR"/* | tr a-z n-za-m'  # so that it is not in its own output
+        config = f"""secrets_dir: {keys}
+executors:
+  talk: {{command: sh, args: [-c, {json.dumps(show)}], secrets: {{KEY: api-key}}}}
+secrets:
+  ci-key: {{types: [talk], deployments: [web]}}
+"""
+        agent = self.agent(server, config=config, log_level="debug")
+
+        def run(**fields):
+            return self.ended(server, self.ok(self.task(server, queue_ms=20000, max_attempts=1, **fields)))
+
+        done = run(type="talk")
+        self.assertEqual((done["state"], done["result"]["tail"]), ("DONE", "frfnzr bs ncv-xrl\n" * 2), done)
+        done = run(type="talk", secrets=["ci-key"])
+        self.assertEqual(done["result"]["tail"], "frfnzr bs ncv-xrl\n" * 2 + "frfnzr bs pv-xrl\n", done)
+        self.assertEqual(done["secrets"], ["ci-key"])
+        for fields, words in (({"type": "talk", "secrets": ["api-key"]}, "the secret api-key"),
+                              ({"type": "talk", "secrets": ["ci-key"], "command": show}, "with a command of its own"),
+                              ({"type": "other", "secrets": {"KEY": "ci-key"}, "command": show}, "the secret ci-key")):
+            failed = run(**fields)
+            self.assertEqual((failed["state"], failed["reason"]), ("FAILED", "START_FAILED"), failed)
+            self.assertIn(words, failed["result"]["detail"])
+        stranger = run(type="talk", command='env; ls "$BERTH_SECRETS_DIR" "$PWD/.."')
+        self.assertNotIn("KEY=", stranger["result"]["tail"])
+        (keys / "ci-key").unlink()
+        failed = run(type="talk", secrets=["ci-key"])
+        self.assertIn("The secret ci-key cannot be read", failed["result"]["detail"])
+        self.problem(self.task(server, secrets=["../token"]), 400, "BAD_FIELD")
+        for name, wanted in (("web", "cannot be read"), ("other", "No rule of this agent gives the secret ci-key")):
+            self.ok(server.call("PUT", f"/v1/deployments/{name}", {"command": "sleep 1000", "secrets": ["ci-key"]}), 201)
+            eventually(f"{name} says why not", lambda: wanted in str(server.get(f"/v1/deployments/{name}")["copies"]), 60)
+            self.assertEqual(server.get(f"/v1/deployments/{name}")["secrets"], ["ci-key"])
+        everything = agent.log + server.log + json.dumps(server.all_jobs()) + str(server.get("/v1/deployments").json)
+        for path in (self.dir / "agent-a1").rglob("*"):
+            everything += path.read_text(errors="replace") if path.is_file() else ""
+        self.assertNotIn("sesame", everything)
+
+    def test_what_a_run_cannot_have_is_said_at_the_start(self):
+        """Here the agents' directories are in /tmp, which cannot be hidden from their runs."""
+        if not str(self.dir).startswith(("/tmp/", "/var/tmp/")):
+            self.skipTest("its directory is elsewhere")
+        server = self.start()
+        said = self.agent(server).events("agent.tmp_shared")
+        self.assertEqual(len(said), 1)
+        self.assertIn("data_dir is in", said[0])
+        self.assertIn("runs see the machine's /tmp", said[0])
+        self.assertEqual(self.agent(server, "a2", private_tmp="off").events("agent.tmp_shared"), [])
+
+    def test_a_job_that_fills_the_disk(self):
+        server = self.start()
+        self.agent(server, job_disk_mb_max=2)
+        job = self.run_task(server, "head -c 9000000 /dev/urandom > big; sync big; sleep 1000", max_attempts=1)
+        found = self.ended(server, job, 60)
+        self.assertEqual((found["state"], found["reason"]), ("FAILED", "DISK_LIMIT"))
+        self.assertIn("more than its limit of 2097152 bytes", found["result"]["detail"])
+        self.assertEqual(server.metrics()['berth_kills_total{reason="disk_limit"}'], 1)
+
     def test_timeout(self):
         server = self.start()
         self.agent(server)

@@ -234,6 +234,9 @@ class Typed(TlsCase):
         if path.name == "server.yaml":
             done = berth("config", "show", "--config", path)
             self.assertEqual(done.returncode, 0, f"{fence}: {done.stderr}")
+        elif path.name == "agent.yaml":  # a flag that nobody knows is found after the file was read
+            done = berth("agent", "--config", path, "--nobody-knows")
+            self.assertIn("Unknown flag --nobody-knows", done.stderr, str(fence))
         else:
             self.assertIn(path.name, ("worker.sh", "web.yaml"), f"{fence}: who reads it?")
 

@@ -116,6 +116,15 @@ static void test_refused(void **state)
         {"{\"command\":[\"\"],\"package_name\":\"p\"}", "command"},
         {"{\"command\":7}", "command"},
         {"{\"command\":\"a\\u0000b\"}", "command"},
+        {"{\"command\":[\"a\",\"\\u0000\"]}", "command"},
+        {"{\"command\":\"a\",\"args\":[\"\\u0000\"]}", "args"},
+        {"{\"command\":\"a\",\"env\":{\"A\":\"\\u0000\"}}", "env"},
+        {"{\"command\":\"a\",\"env\":{\"\\u0000\":\"A\"}}", "env"},
+        {"{\"command\":\"a\",\"package_name\":\"\\u0000\"}", "package_name"},
+        {"{\"command\":\"a\",\"package_version\":\"1\\u0000\"}", "package_version"},
+        {"{\"command\":\"a\",\"selector\":\"a=b\\u0000\"}", "selector"},
+        {"{\"command\":\"a\",\"health\":{\"command\":[\"a\",\"\\u0000\"]}}", "health.command"},
+        {"{\"command\":\"a\",\"health\":{\"http\":\"http://127.0.0.1/\\u0000\"}}", "health.http"},
         {"{\"command\":\"a\",\"args\":\"b\"}", "args"},
         {"{\"command\":\"a\",\"zebra\":1}", "zebra"},
         {"{\"command\":\"a\",\"env\":[\"A=1\"]}", "env"},
@@ -183,16 +192,18 @@ static void test_options_are_what_was_said(void **state)
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
-    assert_int_equal(read_spec("{\"command\":\"a\",\"limits\":{},\"stop_grace_ms\":\"2s\","
-                               "\"health\":{\"command\":[\"x\"],\"failures\":2}}",
-                               &arena, &spec, NULL),
-                     ERR_OK);
+    assert_int_equal(
+        read_spec("{\"command\":\"a\",\"limits\":{},\"secrets\":[\"k\"],\"stop_grace_ms\":\"2s\","
+                  "\"health\":{\"command\":[\"x\"],\"failures\":2}}",
+                  &arena, &spec, NULL),
+        ERR_OK);
     jsonw_obj(&w);
     deploy_spec_write_options(&spec, &w);
     jsonw_end_obj(&w);
     buf_char(&text, 0);
     assert_string_equal(text.at,
-                        "{\"health\":{\"command\":[\"x\"],\"failures\":2},\"stop_grace_ms\":2000}");
+                        "{\"health\":{\"command\":[\"x\"],\"failures\":2},\"stop_grace_ms\":2000,"
+                        "\"secrets\":[\"k\"]}");
     buf_free(&text);
     arena_free(&arena);
 }

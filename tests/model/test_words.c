@@ -43,6 +43,21 @@ static const struct {
     {words_command, "[\"ls\",1]", NULL},
     {words_command, "{\"a\":1}", NULL},
     {words_command, "7", NULL},
+    {words_secrets, "null", ""},
+    {words_secrets, "[]", ""},
+    {words_secrets, "[\"api-key\",\"db.pass\"]", "api-key|db.pass"},
+    {words_secrets, "{\"API_KEY\":\"api-key\",\"_b1\":\"x\"}", "API_KEY=api-key|_b1=x"},
+    {words_secrets, "[\"../token\"]", NULL},
+    {words_secrets, "[\".hidden\"]", NULL},
+    {words_secrets, "[\"a/b\"]", NULL},
+    {words_secrets, "[\"\"]", NULL},
+    {words_secrets, "[7]", NULL},
+    {words_secrets, "\"api-key\"", NULL},
+    {words_secrets, "{\"A\":\"../x\"}", NULL},
+    {words_secrets, "{\"A=B\":\"x\"}", NULL},
+    {words_secrets, "{\"1A\":\"x\"}", NULL},
+    {words_secrets, "{\"\":\"x\"}", NULL},
+    {words_secrets, "{\"BERTH_JOB_ID\":\"x\"}", NULL},
 };
 
 static void test_rows(void **state)

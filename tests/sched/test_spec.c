@@ -94,6 +94,8 @@ static void bad_input_names_its_field(void **state)
         {false, "{\"type\":\"dev\",\"command\":\"ls\\u0000\"}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[\"ls\",\"\\u0000\"]}", "command"},
         {false, "{\"type\":\"dev\",\"interactive\":\"yes\"}", "interactive"},
+        {false, "{\"type\":\"dev\",\"secrets\":[\"../x\"]}", "secrets"},
+        {false, "{\"type\":\"dev\",\"secrets\":{\"A B\":\"x\"}}", "secrets"},
     };
     struct arena *arena = *state;
 
@@ -129,6 +131,7 @@ static void face_to_face_has_its_own_defaults(void **state)
 #define TASK                                                                                       \
     "{\"type\":\"dev\",\"title\":\"a \\\"b\\\"\",\"priority\":8,\"payload\":{\"k\":[1,2]},"        \
     "\"command\":[\"sh\",\"-c\",\"true\"],\"requires\":\"gpu=yes\",\"interactive\":true,"          \
+    "\"secrets\":{\"KEY\":\"api-key\"},"                                                           \
     "\"queue_ms\":1000,\"timeout_ms\":2000,\"max_attempts\":4,"                                    \
     "\"callback_url\":\"http://127.0.0.1:1/cb\",\"session_id\":\"s\"}"
 #define TALK                                                                                       \
@@ -150,6 +153,7 @@ static void specs_survive_the_store(void **state)
         assert_true(str_eq(back.type, rows[i].type) && str_eq(back.title, rows[i].title));
         assert_true(str_eq(back.src, rows[i].src) && str_eq(back.tgt, rows[i].tgt));
         assert_true(str_eq(back.requires, rows[i].requires));
+        assert_true(str_eq(json_raw(back.secrets), json_raw(rows[i].secrets)));
         assert_true(str_eq(back.callback_url, rows[i].callback_url));
         assert_true(str_eq(back.options.preferred_node_id, rows[i].options.preferred_node_id));
         assert_int_equal(back.options.strict, rows[i].options.strict);

@@ -1,0 +1,199 @@
+/* See secret.h. */
+#include "agent/secret.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/namespace.h"
+#include "model/words.h"
+
+#define AT(member) offsetof(struct secret_rule, member)
+
+static const struct field fields[] = {
+    {.name = "types", .type = FIELD_STRS, .offset = AT(types), .help = "of jobs that may name it"},
+    {.name = "commands",
+     .type = FIELD_BOOL,
+     .offset = AT(commands),
+     .preset = "false",
+     .help = "also those with a command of their own"},
+    {.name = "deployments",
+     .type = FIELD_STRS,
+     .offset = AT(deployments),
+     .help = "ids of those that may name it"},
+};
+
+static const struct schema rule_schema = {
+    .what = "a secret", .fields = fields, .count = COUNT_OF(fields), .strict = true};
+
+/* --- rules --- */
+
+enum err secret_rules_read(const struct json *given, const struct schema_lines *lines,
+                           struct arena *arena, struct secret_rule **ret_rules, size_t *ret_count,
+                           struct problem *why)
+{
+    const struct json *key = json_first(given);
+    struct secret_rule *rules;
+
+    if (json_is_null(given))
+        return ERR_OK;
+    if (json_type(given) != JSON_OBJ)
+        return problem_set(why, ERR_BAD_CONFIG, "secrets",
+                           "secrets must be an object: NAME: {types: [...]}.");
+    rules = arena_array(arena, struct secret_rule, given->count + 1);
+    for (uint32_t i = 0; i < given->count; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, arena);
+        int line = lines->lines[key - lines->root];
+        enum err err;
+
+        if (!str_is_id(name, WORDS_SECRET_NAME_MAX) || json_type(key + 1) != JSON_OBJ) {
+            problem_set(why, ERR_BAD_CONFIG, "secrets",
+                        "Line %d: secrets." STR_FMT " must be the name of a secret, and an object.",
+                        line, STR_ARG(name));
+            if (why)
+                why->line = line;
+            return ERR_BAD_CONFIG;
+        }
+        err = schema_presets(&rule_schema, &rules[i], arena);
+        assert(!err);
+        err = schema_read_lines(&rule_schema, key + 1, lines, &rules[i], arena, why);
+        if (err)
+            return ERR_BAD_CONFIG;
+        rules[i].name = name;
+    }
+    *ret_rules = rules;
+    *ret_count = given->count;
+    return ERR_OK;
+}
+
+static const struct secret_rule *find(const struct config *config, struct str name)
+{
+    for (size_t i = 0; i < config->secret_rule_count; i++)
+        if (str_eq(config->secret_rules[i].name, name))
+            return &config->secret_rules[i];
+    return NULL;
+}
+
+/* A row may end in a star: that is any of a namespace, and a star alone any at all. */
+static bool lists(struct strs list, struct str full)
+{
+    for (size_t i = 0; i < list.count; i++) {
+        struct str one = list.at[i];
+
+        if (str_is(one, "*") || str_eq(one, full) ||
+            (str_is(namespace_name(one), "*") && str_eq(namespace_of(one), namespace_of(full))))
+            return true;
+    }
+    return false;
+}
+
+bool secret_for_job(const struct config *config, struct str name, struct str type, bool command)
+{
+    const struct secret_rule *rule = find(config, name);
+
+    return rule && lists(rule->types, type) && (rule->commands || !command);
+}
+
+bool secret_for_deployment(const struct config *config, struct str name, struct str id)
+{
+    const struct secret_rule *rule = find(config, name);
+
+    return rule && lists(rule->deployments, id);
+}
+
+/* --- words --- */
+
+struct str secret_name(struct str word)
+{
+    struct str name = word, first = str_cut(&name, '=');
+
+    return name.at ? name : first;
+}
+
+struct str secret_variable(struct str word)
+{
+    struct str name = word, variable = str_cut(&name, '=');
+
+    return name.at ? variable : STR_NONE;
+}
+
+/* --- files --- */
+
+/* Past our own memory: what is not there cannot be found there. */
+static int copy_bytes(int from_fd, int to_fd, off_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t sent = sendfile(to_fd, from_fd, NULL, (size_t)bytes);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return sent < 0 ? errno : EIO;
+        bytes -= sent;
+    }
+    return 0;
+}
+
+static enum err open_secret(const char *dir, const char *name, int *ret_fd, off_t *ret_bytes,
+                            struct problem *why)
+{
+    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = dir_fd >= 0 ? openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    int error = errno;
+    struct stat info;
+    enum err err = ERR_OK;
+
+    if (dir_fd >= 0)
+        close(dir_fd);
+    if (fd < 0)
+        return problem_set(why, error == ENOENT ? ERR_NOT_FOUND : ERR_IO, "secrets",
+                           "The secret %s cannot be read in %s: %s.", name, dir, strerror(error));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        err = problem_set(why, ERR_IO, "secrets", "The secret %s in %s is no file.", name, dir);
+    else if (info.st_mode & S_IRWXO)
+        err = problem_set(why, ERR_FORBIDDEN, "secrets",
+                          "The secret %s in %s is open to everybody (mode %03o): chmod 600 it.",
+                          name, dir, (unsigned)info.st_mode & 0777);
+    else if (info.st_size > SECRET_BYTES_MAX)
+        err = problem_set(why, ERR_TOO_LARGE, "secrets",
+                          "The secret %s in %s is larger than %d bytes.", name, dir,
+                          SECRET_BYTES_MAX);
+    if (err) {
+        close(fd);
+        return err;
+    }
+    *ret_fd = fd;
+    *ret_bytes = info.st_size;
+    return ERR_OK;
+}
+
+enum err secret_copy(struct str dir, struct str name, int to_fd, struct problem *why)
+{
+    char text[WORDS_SECRET_NAME_MAX + 1], path[PATH_MAX];
+    int from = -1, to, error;
+    off_t bytes = 0;
+    enum err err;
+
+    assert(str_is_id(name, WORDS_SECRET_NAME_MAX));
+    str_copy(name, text, sizeof text);
+    if (dir.len == 0 || !str_copy(dir, path, sizeof path))
+        return problem_set(why, ERR_NOT_FOUND, "secrets",
+                           "The secret %s is not here: secrets_dir is not set.", text);
+    err = open_secret(path, text, &from, &bytes, why);
+    if (err)
+        return err;
+    to = openat(to_fd, text, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
+    error = to < 0 ? errno : copy_bytes(from, to, bytes);
+    close(from);
+    if (to >= 0)
+        close(to);
+    if (error == 0 || error == EEXIST) /* one file for two variables */
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "secrets", "The secret %s cannot be handed over: %s.", text,
+                       strerror(error));
+}
