@@ -19,10 +19,10 @@ from test_cluster import Host
 from test_tls import TlsCase
 
 RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
-PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md"]
+PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md", ROOT / "SECURITY.md"]
 
 # What is the project's in a checkout, and what was built of it.
-CHECKOUT = {"ARCHITECTURE.md", "Makefile", "PROTOCOL.md", "README.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
+CHECKOUT = {"ARCHITECTURE.md", "Makefile", "PROTOCOL.md", "README.md", "SECURITY.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
 # What is not typed, because it is what runs this.
 NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
 # What is done in another way.
@@ -288,6 +288,9 @@ class Typed(TlsCase):
         Node(server, "n1")
         self.read("docs/monitoring.md")
         self.assertEqual(len(list(self.here.glob("berth-debug-*.tar.gz"))), 1)
+
+    def test_security(self):
+        self.read("docs/security.md")
 
     def test_redis(self):
         redis = Redis(self.dir / "redis")

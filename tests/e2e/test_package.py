@@ -42,6 +42,17 @@ class Installed(Case):
         self.assertEqual((root / "etc/berth/server.yaml").read_text(), "listen: 127.0.0.1:9\n", "settings stay")
         self.assertNotEqual(run(ROOT / "tools/install", "/nowhere/berth").returncode, 0)
 
+    def test_what_it_is_made_of_is_told(self):
+        told = json.loads((self.install() / "usr/share/doc/berth/sbom.cdx.json").read_text())
+        self.assertEqual((told["bomFormat"], told["metadata"]["component"]["name"]), ("CycloneDX", "berth"))
+        parts = {part["name"]: part for part in told["components"]}
+        linked = {entry["value"] for part in parts.values() for entry in part.get("properties", [])}
+        wanted = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", BINARY).stdout))
+        self.assertEqual(linked, wanted, "every library it names, and no other")
+        self.assertTrue(all(part.get("version") for part in parts.values()), "each with its version")
+        for name, version in json.loads((ROOT / "web/package.json").read_text())["dependencies"].items():
+            self.assertEqual((parts[name]["version"], parts[name]["scope"]), (version, "required"))
+
     def test_the_settings_that_are_shipped_are_good(self):
         root = self.install()
         done = run(root / "usr/bin/berth", "config", "show", "--config", root / "etc/berth/server.yaml")
