@@ -27,18 +27,21 @@ static int is_meant(const char *name)
     return strstr(name ? name : "", atomic_load(&only)) != NULL;
 }
 
+/* One of those that are left, which of two threads only one gets. */
+static int take_one(_Atomic int *count)
+{
+    int left = atomic_load(count);
+
+    while (left > 0 && !atomic_compare_exchange_weak(count, &left, left - 1))
+        ;
+    return left != 0;
+}
+
 static int fails(enum faultvfs_kind kind, const char *name)
 {
-    int left = atomic_load(&failing[kind]);
-
-    if (left == 0 || !is_meant(name))
+    if (atomic_load(&failing[kind]) == 0 || !is_meant(name) || take_one(&good_first[kind]) ||
+        !take_one(&failing[kind]))
         return 0;
-    if (atomic_load(&good_first[kind]) > 0) {
-        atomic_fetch_sub(&good_first[kind], 1);
-        return 0;
-    }
-    if (left > 0)
-        atomic_fetch_sub(&failing[kind], 1);
     atomic_fetch_add(&hits, 1);
     return 1;
 }
