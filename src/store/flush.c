@@ -132,8 +132,18 @@ static bool write(struct flush *flush, size_t active, int64_t now_ms, int64_t pu
         tables_put(tables, flush->job_order[i]);
     *ret_purge_more =
         purge_step(&flush->purge, tables, active, now_ms, purge_rows + 2 * tables->added);
-    if (tables_commit(tables, flush->seq) &&
-        (tables->wal_pages < TABLES_WAL_PAGES || tables_checkpoint(tables)))
+    if (tables_commit(tables, flush->seq))
+        return true;
+    flush->fault = tables->fault;
+    return false;
+}
+
+/* Before a transaction, not behind it: whether it can be copied says nothing about what is in. */
+static bool copy_wal(struct flush *flush)
+{
+    struct tables *tables = &flush->tables;
+
+    if (tables->wal_pages < TABLES_WAL_PAGES || tables_checkpoint(tables))
         return true;
     flush->fault = tables->fault;
     return false;
@@ -144,7 +154,7 @@ bool flush_step(struct flush *flush, size_t active, int64_t now_ms, int64_t purg
 {
     *ret_purge_more = false;
     forget(flush);
-    if (ready(flush) && write(flush, active, now_ms, purge_rows, ret_purge_more))
+    if (ready(flush) && copy_wal(flush) && write(flush, active, now_ms, purge_rows, ret_purge_more))
         return true;
     flush_close(flush, true);
     return false;

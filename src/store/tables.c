@@ -189,6 +189,7 @@ bool tables_checkpoint(struct tables *tables)
     assert(!tables->writing);
     if (code != SQLITE_OK && code != SQLITE_BUSY)
         fail(tables, "checkpoint store.db");
+    tables->wal_pages = 0; /* known again with the next commit */
     return !tables_failed(tables);
 }
 

@@ -44,7 +44,7 @@ struct tables {
     sqlite3_stmt *sql[TABLES_SQL_COUNT];
     struct fault fault;
     bool writing;  /* a transaction is open */
-    int wal_pages; /* in the WAL after the last commit */
+    int wal_pages; /* in the WAL after the last commit; 0: it was copied since */
     int64_t added; /* jobs in this transaction */
     int64_t session_max;
     /* The meta row, written with every transaction. */

@@ -63,9 +63,11 @@ static int vfs_read(sqlite3_file *file, void *to, int len, sqlite3_int64 at)
 
 static int vfs_write(sqlite3_file *file, const void *from, int len, sqlite3_int64 at)
 {
-    if (fails(FAULT_WRITE, ((struct file *)file)->name))
+    const struct file *ours = (struct file *)file;
+
+    if (fails(FAULT_WRITE, ours->name) || (!ours->is_wal && fails(FAULT_COPY, ours->name)))
         return SQLITE_IOERR_WRITE;
-    if (fails(FAULT_FULL, ((struct file *)file)->name))
+    if (fails(FAULT_FULL, ours->name))
         return SQLITE_FULL;
     return real_of(file)->pMethods->xWrite(real_of(file), from, len, at);
 }

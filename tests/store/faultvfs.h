@@ -8,6 +8,7 @@ enum faultvfs_kind {
     FAULT_FULL,  /* no room left */
     FAULT_SYNC,  /* fsync fails; what was written is there, or not */
     FAULT_OPEN,  /* files cannot be opened */
+    FAULT_COPY,  /* EIO on a write to the main file: its WAL cannot be copied */
     FAULT_KINDS
 };
 

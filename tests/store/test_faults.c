@@ -521,6 +521,44 @@ static void test_tables_stay_full(void **state)
     assert_int_equal(rig_counts(rig, "n1").running, 1);
 }
 
+static enum err put_bulky(struct rig *rig, uint64_t job, struct str spec)
+{
+    struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    op.u.put.spec = spec;
+    op.u.put.max_attempts = 1;
+    return rig_call(rig, &op);
+}
+
+/* The WAL of store.db cannot be copied: what was flushed before that counts, so that what waits is
+ * not thought to be more and more. */
+static void test_a_copy_fails(void **state)
+{
+    enum { SPEC = 1 << 20, JOBS = 24 }; /* more than the WAL may have */
+    struct rig *rig = *state;
+    struct str spec = {.at = calloc(1, SPEC), .len = SPEC};
+
+    rig_close(rig);
+    rig->config.flush_ms = 1;
+    rig->config.journal_bytes_max = SPEC + SPEC / 4; /* one job fills it */
+    rig_open(rig);
+    faultvfs_only("store.db");
+    for (uint64_t job = 1; job <= JOBS; job++) {
+        int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+        enum err err;
+
+        while ((err = put_bulky(rig, job, spec)) == ERR_STORE_FULL && clock_mono_ms() < end_ms)
+            sched_yield();
+        assert_int_equal(err, ERR_OK);
+        if (job > 1)
+            continue;
+        wait_for_row(rig, "SELECT max(id) FROM job", 1);
+        faultvfs_set(FAULT_COPY, 1);
+    }
+    assert_int_equal(faultvfs_hits(), 1);
+    free((char *)spec.at);
+}
+
 /* What a process left that ended without a word, with nothing of it in store.db. */
 static void leave_a_journal(struct rig *rig)
 {
@@ -877,6 +915,7 @@ int main(void)
         TEST(test_life_full_anywhere),
         TEST(test_life_sync_fails_anywhere),
         TEST(test_tables_stay_full),
+        TEST(test_a_copy_fails),
         TEST(test_a_journal_that_is_not_ours),
         TEST(test_the_release_before),
         TEST(test_no_sync_without_a_change),
