@@ -9,7 +9,7 @@
 
 /* Why token_scopes_fit() says no. */
 #define TOKEN_NAMESPACE_SCOPES                                                                     \
-    "a token of a namespace has read, submit and deploy only: node, operate and admin are for "    \
+    "a token of a namespace has read, submit, deploy and operate only: node and admin are for "    \
     "what all namespaces share."
 
 /* What a route needs, and what a token has. */

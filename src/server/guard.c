@@ -15,6 +15,19 @@
 
 enum { REQUEST_ID_MAX = 64 };
 
+/* A team's operator has its jobs, and nothing of what it shares with others. */
+static enum err check_namespace(const struct call *call, struct problem *why)
+{
+    struct namespace_view view = call_view(call);
+
+    if (!call->route->shared || namespace_sees_sums(&view))
+        return ERR_OK;
+    return problem_set(why, ERR_FORBIDDEN, "Authorization",
+                       "The token is of the namespace " STR_FMT
+                       ": what all namespaces share is not its to change or to see.",
+                       STR_ARG(view.namespace));
+}
+
 enum err guard_identify(struct call *call, struct problem *why)
 {
     struct worker *worker = call->worker;
@@ -39,7 +52,7 @@ enum err guard_identify(struct call *call, struct problem *why)
                      &call->token, why);
     if (err != ERR_UNAUTHORIZED) {
         http_known(call->req);
-        return err;
+        return err ? err : check_namespace(call, why);
     }
     /* Behind one address there may be many callers: a right token is never limited. */
     if (bearer.at && !logins_may(worker->logins, peer, max, now_ms)) {

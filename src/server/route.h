@@ -43,6 +43,7 @@ struct route {
     const char *path; /* "/v1/jobs/{id}/cancel" */
     void (*handle)(struct call *call);
     enum token_scope scope; /* who may call it once tokens exist; a row without one is refused */
+    bool shared;            /* it acts on what all namespaces share, and is for `default` alone */
     bool body;              /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
     bool submits;     /* jobs, which count against the rate of the caller's token */

@@ -65,7 +65,7 @@ static void what_a_token_may_say(void **state)
         {TOKEN("\"scopes\":[\"admin\"],\"namespace\":\"default\""), true},
         /* what all share is not a namespace's */
         {TOKEN("\"scopes\":[\"node\"],\"namespace\":\"maps\""), false},
-        {TOKEN("\"scopes\":[\"operate\"],\"namespace\":\"maps\",\"format\":2"), false},
+        {TOKEN("\"scopes\":[\"operate\"],\"namespace\":\"maps\",\"format\":2"), true},
         {TOKEN("\"scopes\":[\"read\",\"admin\"],\"namespace\":\"maps\""), false},
         {TOKEN("\"scopes\":[\"read\"],\"namespace\":\"\""), false},
         {TOKEN("\"scopes\":[\"read\"],\"namespace\":5"), false},
