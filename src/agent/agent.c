@@ -604,7 +604,7 @@ static void log_start(const struct agent *agent)
     if (agent->config->private_tmp != CONFIG_TMP_OFF && runs_tmp_missing(agent->runs))
         log_event(LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
                   KC("reason", runs_tmp_missing(agent->runs)),
-                  KC("means", "runs see the machine's /tmp and what others leave there"));
+                  KC("means", "runs see the machine's /tmp and /dev/shm and what others leave there"));
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
                   KC("reason", offered.missing), KC("try", limits_command()));

@@ -19,6 +19,16 @@ const struct private_tmp_dir private_tmp_dirs[PRIVATE_TMP_DIRS] = {
     {RUNFILE_VAR_TMP, "/var/tmp"},
 };
 
+/* What is in memory alone is made anew, and gone with the last process that sees it. */
+static const struct {
+    const char *type, *at, *options;
+} in_memory[] = {
+    {"tmpfs", "/dev/shm", "mode=1777"},
+    {"mqueue", "/dev/mqueue", NULL},
+};
+
+enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWIPC };
+
 static int put(const char *path, const char *text, size_t len)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC), error = 0;
@@ -43,7 +53,7 @@ static int map_id(const char *path, unsigned id)
 static int enter_user_namespace(void)
 {
     unsigned uid = geteuid(), gid = getegid();
-    int error = unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 ? 0 : errno;
+    int error = unshare(CLONE_NEWUSER | NAMESPACES) == 0 ? 0 : errno;
 
     if (error == 0)
         error = put("/proc/self/setgroups", "deny", 4); /* or its group could not be mapped */
@@ -56,7 +66,7 @@ static int enter_user_namespace(void)
 
 int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namespace)
 {
-    int error = unshare(CLONE_NEWNS) == 0 ? 0 : errno;
+    int error = unshare(NAMESPACES) == 0 ? 0 : errno;
 
     if (error == EPERM && user_namespace)
         error = enter_user_namespace();
@@ -66,6 +76,11 @@ int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namesp
     for (int i = 0; error == 0 && i < PRIVATE_TMP_DIRS; i++)
         if (access(private_tmp_dirs[i].at, F_OK) == 0 && /* a small system may have only one */
             mount(from[i], private_tmp_dirs[i].at, NULL, MS_BIND | MS_REC, NULL) != 0)
+            error = errno;
+    for (size_t i = 0; error == 0 && i < COUNT_OF(in_memory); i++)
+        if (access(in_memory[i].at, F_OK) == 0 &&
+            mount(in_memory[i].type, in_memory[i].at, in_memory[i].type, MS_NOSUID | MS_NODEV,
+                  in_memory[i].options) != 0)
             error = errno;
     return error;
 }
@@ -86,18 +101,24 @@ int private_tmp_probe(bool user_namespace)
     return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM; /* a filter may have ended it */
 }
 
-const char *private_tmp_hides(const char *path)
+static bool is_in(const char *path, const char *dir)
 {
     char real[PATH_MAX];
+    size_t len;
 
-    for (int i = 0; i < PRIVATE_TMP_DIRS; i++) {
-        size_t len;
+    if (!realpath(dir, real))
+        return false;
+    len = strlen(real);
+    return strncmp(path, real, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
 
-        if (!realpath(private_tmp_dirs[i].at, real))
-            continue;
-        len = strlen(real);
-        if (strncmp(path, real, len) == 0 && (path[len] == '/' || path[len] == '\0'))
+const char *private_tmp_hides(const char *path)
+{
+    for (int i = 0; i < PRIVATE_TMP_DIRS; i++)
+        if (is_in(path, private_tmp_dirs[i].at))
             return private_tmp_dirs[i].at;
-    }
+    for (size_t i = 0; i < COUNT_OF(in_memory); i++)
+        if (is_in(path, in_memory[i].at))
+            return in_memory[i].at;
     return NULL;
 }

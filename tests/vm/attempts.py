@@ -21,6 +21,7 @@ CALLS = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidf
          "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "capset": 126, "bpf": 321, "keyctl": 250, "add_key": 248,
          "perf_event_open": 298, "userfaultfd": 323, "io_uring_setup": 425, "open_by_handle_at": 304, "init_module": 175, "swapoff": 168,
          "sethostname": 170, "settimeofday": 164, "acct": 163, "syslog": 103, "open_tree": 428, "fsopen": 430, "quotactl": 179,
+         "shmget": 29, "shmctl": 31, "semget": 64, "semctl": 66, "msgget": 68, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
          "setuid": 105, "setgid": 106, "setresuid": 117, "setresgid": 119, "setgroups": 116, "iopl": 172, "clone3": 435}
 
 ATTEMPTS = []  # (name, function, it changes nothing)
@@ -314,10 +315,43 @@ def about_tmp(targets):
         attempt(f"list what is around {path}", lambda path=path: os.listdir(os.path.dirname(path)))
 
 
+KEY, IPC_CREAT, IPC_RMID, IPC_STAT, O_CREAT = 0x62657274, 0o1000, 0, 2, 0o100
+QUEUE = ctypes.create_string_buffer(b"berth-shared")
+IPC = {"shared memory": ("shmget", (4096, 0o666), lambda ident: call("shmctl", ident, IPC_STAT, ZEROES)),
+       "semaphores": ("semget", (1, 0o666), lambda ident: call("semctl", ident, 0, IPC_STAT, ZEROES)),
+       "messages": ("msgget", (0o666,), lambda ident: call("msgctl", ident, IPC_STAT, ZEROES))}
+
+
+def ipc_made():
+    """One of each that is open to everybody of the machine: {what: its number}."""
+    os.umask(0)
+    os.close(call("mq_open", QUEUE, O_CREAT | os.O_RDWR, 0o666, 0))
+    return {what: call(name, KEY, *args[:-1], args[-1] | IPC_CREAT) for what, (name, args, _) in IPC.items()}
+
+
+def ipc_gone():
+    call("mq_unlink", QUEUE)
+    for what, ident in ipc_made().items():
+        call(IPC[what][0].replace("get", "ctl"), ident, *((0, IPC_RMID) if what == "semaphores" else (IPC_RMID, 0)))
+    call("mq_unlink", QUEUE)
+
+
+def about_ipc(targets):
+    for what, (name, args, look) in IPC.items():
+        attempt(f"find {what} by its key", lambda name=name, args=args: call(name, KEY, *args), True)
+        attempt(f"look at {what} by its number", lambda what=what, look=look: look(targets["ipc"][what]), True)
+    attempt("open a queue by its name", lambda: os.close(call("mq_open", QUEUE, os.O_RDONLY, 0, 0)), True)
+    attempt("remove a queue by its name", lambda: call("mq_unlink", QUEUE))
+    attempt("read a queue by its file", lambda: bytes_of("/dev/mqueue/berth-shared"), True)
+
+
 def main():
+    if "--ipc" in sys.argv or "--no-ipc" in sys.argv:
+        print(json.dumps(ipc_made() if "--ipc" in sys.argv else ipc_gone()))
+        return
     targets = json.load(sys.stdin)
     control = "--control" in sys.argv
-    for kind in (about_files, about_processes, about_groups, about_privileges, about_the_server, about_tmp):
+    for kind in (about_files, about_processes, about_groups, about_privileges, about_the_server, about_tmp, about_ipc):
         kind(targets)
     for name, function, harmless in ATTEMPTS:
         if control and not harmless:
