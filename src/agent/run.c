@@ -24,6 +24,7 @@
 #include "agent/secret.h"
 #include "agent/spawner.h"
 #include "base/mem.h"
+#include "model/words.h"
 
 enum {
     LOCK_WAIT_MS = 1000,
@@ -583,6 +584,39 @@ static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec
     return sysconf(_SC_PHYS_PAGES) / 100 * percent * sysconf(_SC_PAGESIZE);
 }
 
+/* Where its shim shall read them itself; at == NULL: they must be in its directory. */
+static struct str secrets_dir(const struct runs *runs, const struct run_spec *spec,
+                              struct arena *arena)
+{
+    bool able = !runs->spawner.path || runs->spawner.version >= SPAWNER_MEMORY;
+    char real[PATH_MAX]; /* it is elsewhere than we are */
+
+    if (spec->secret_count == 0 || !spec->private_tmp || !able || runs->rules.secrets_dir.len == 0)
+        return STR_NONE;
+    return realpath(arena_cstr(arena, runs->rules.secrets_dir), real)
+               ? arena_str(arena, str_of(real))
+               : runs->rules.secrets_dir; /* what is wrong with it is told for each secret */
+}
+
+/* One that is not there is told now, whoever reads it. */
+static enum err put_secret(const struct runs *runs, const struct run_spec *spec, struct str name,
+                           int dir_fd, struct problem *why)
+{
+    char text[WORDS_SECRET_NAME_MAX + 1];
+    int fd, error;
+    enum err err = secret_open(runs->rules.secrets_dir, name, &fd, why);
+
+    if (err)
+        return err;
+    str_copy(name, text, sizeof text);
+    error = spec->secrets_dir.at ? 0 : secret_copy(fd, dir_fd, text);
+    close(fd);
+    return error == 0
+               ? ERR_OK
+               : problem_set(why, ERR_IO, "secrets", "The secret %s cannot be handed over: %s.",
+                             text, strerror(error));
+}
+
 /* Ours alone until the shim gives them to the job's user. */
 static enum err put_secrets(const struct runs *runs, const struct run_spec *spec, int dir_fd,
                             struct problem *why)
@@ -597,7 +631,7 @@ static enum err put_secrets(const struct runs *runs, const struct run_spec *spec
         return problem_set(why, ERR_IO, "", "The directory of its secrets cannot be made: %s.",
                            strerror(errno));
     for (size_t i = 0; i < spec->secret_count && !err; i++)
-        err = secret_copy(runs->rules.secrets_dir, secret_name(spec->secrets[i]), fd, why);
+        err = put_secret(runs, spec, secret_name(spec->secrets[i]), fd, why);
     close(fd);
     return err;
 }
@@ -634,6 +668,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     file.spec.disk_bytes_max = disk_bytes_max(runs, spec);
     file.spec.memory_bytes_spare = memory_bytes_spare(runs, spec);
     file.spec.private_tmp = gets_private_tmp(runs, spec, &arena);
+    file.spec.secrets_dir = secrets_dir(runs, &file.spec, &arena);
     err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)
         err = runfile_reserve_exit(dir_fd, spec->key, spec->meta, why);
@@ -642,7 +677,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     if (!err && spec->input.at)
         err = runfile_put_input(dir_fd, spec->input, why);
     if (!err)
-        err = put_secrets(runs, spec, dir_fd, why);
+        err = put_secrets(runs, &file.spec, dir_fd, why);
     run_take_file(priv, &file);
     arena_free(&arena);
     if (err && dir_fd >= 0) {

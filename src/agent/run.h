@@ -27,18 +27,20 @@ struct run_spec {
     size_t env_count;
     const struct str *secrets; /* "NAME" or "VARIABLE=NAME", see secret.h */
     size_t secret_count;
-    struct str cwd;           /* absolute; at == NULL: `work` in the run's directory */
-    int64_t unfiltered;       /* 1: no system call is refused, see syscalls.h; the rules' */
-    int64_t private_tmp;      /* 1: it has its own /tmp, see private_tmp.h; the rules' */
-    struct str tmp_of;        /* key of a run of the same user whose /tmp it shares, whatever that
-                               * one has; at == NULL: none */
-    int64_t cwd_given;        /* 1: that directory of ours becomes the user's it runs as */
-    struct str user;          /* at == NULL: see runs_set_rules() */
-    bool alone;               /* then rather as one that no other run is, see job_user.h */
-    struct str input;         /* goes to stdin, and to a file whose path is in BERTH_PAYLOAD_FILE;
-                               * at == NULL: stdin is empty and there is no such file */
-    int64_t timeout_ms;       /* 0 = none; then it is stopped with reason TIMEOUT */
-    int64_t stop_grace_ms;    /* between TERM and KILL */
+    struct str secrets_dir; /* where its shim reads them, to put them into memory; at == NULL: they
+                             * are in the run's directory. The rules' */
+    struct str cwd;         /* absolute; at == NULL: `work` in the run's directory */
+    int64_t unfiltered;     /* 1: no system call is refused, see syscalls.h; the rules' */
+    int64_t private_tmp;    /* 1: it has its own /tmp, see private_tmp.h; the rules' */
+    struct str tmp_of;      /* key of a run of the same user whose /tmp it shares, whatever that
+                             * one has; at == NULL: none */
+    int64_t cwd_given;      /* 1: that directory of ours becomes the user's it runs as */
+    struct str user;        /* at == NULL: see runs_set_rules() */
+    bool alone;             /* then rather as one that no other run is, see job_user.h */
+    struct str input;       /* goes to stdin, and to a file whose path is in BERTH_PAYLOAD_FILE;
+                             * at == NULL: stdin is empty and there is no such file */
+    int64_t timeout_ms;     /* 0 = none; then it is stopped with reason TIMEOUT */
+    int64_t stop_grace_ms;  /* between TERM and KILL */
     int64_t timeout_grace_ms; /* and at most so much behind its timeout; 0 = no other bound */
     int64_t deadline_boot_ms; /* 0 = none; see run_deadline() */
     int64_t deadline_sleeps;  /* 1: it is on CLOCK_MONOTONIC instead, see clock_lease_ms() */

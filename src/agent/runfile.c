@@ -185,6 +185,7 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     put_list(&w, "argv", spec->argv, spec->argc);
     put_list(&w, "env", spec->env, spec->env_count);
     put_list(&w, "secrets", spec->secrets, spec->secret_count);
+    jsonw_kstr(&w, "secrets_dir", spec->secrets_dir);
     jsonw_kstr(&w, "cwd", spec->cwd);
     jsonw_kstr(&w, "tmp_of", spec->tmp_of);
     jsonw_kbool(&w, "input", spec->input.at != NULL);
@@ -293,6 +294,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     spec->meta = get_str(root, "meta", arena);
     spec->cwd = get_str(root, "cwd", arena);
     spec->tmp_of = get_str(root, "tmp_of", arena);
+    spec->secrets_dir = get_str(root, "secrets_dir", arena);
     file.dir = get_str(root, "dir", arena);
     file.boot_id = get_str(root, "boot_id", arena);
     file.mark = get_str(root, "mark", arena);

@@ -4,7 +4,8 @@
  *   input     the payload, likewise; until it ended
  *   work/     where the job runs unless it was told another place; until it ended
  *   tmp/      what it sees as /tmp, and var-tmp/ as /var/tmp, if it has its own; until it ended
- *   secrets/  copies of those it was given, each a file, likewise; until it ended
+ *   secrets/  copies of those it was given, each a file, likewise; until it ended. If it has its
+ *             own /tmp they are in memory that is mounted there, and nobody else sees any
  *   sock      the shim listens here for an agent that adopts it
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
  *   result    what the job left in work/.result.json, by the shim when it ended

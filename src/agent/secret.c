@@ -124,76 +124,60 @@ struct str secret_variable(struct str word)
 
 /* --- files --- */
 
-/* Past our own memory: what is not there cannot be found there. */
-static int copy_bytes(int from_fd, int to_fd, off_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t sent = sendfile(to_fd, from_fd, NULL, (size_t)bytes);
-
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            return sent < 0 ? errno : EIO;
-        bytes -= sent;
-    }
-    return 0;
-}
-
-static enum err open_secret(const char *dir, const char *name, int *ret_fd, off_t *ret_bytes,
-                            struct problem *why)
-{
-    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int fd = dir_fd >= 0 ? openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    int error = errno;
-    struct stat info;
-    enum err err = ERR_OK;
-
-    if (dir_fd >= 0)
-        close(dir_fd);
-    if (fd < 0)
-        return problem_set(why, error == ENOENT ? ERR_NOT_FOUND : ERR_IO, "secrets",
-                           "The secret %s cannot be read in %s: %s.", name, dir, strerror(error));
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        err = problem_set(why, ERR_IO, "secrets", "The secret %s in %s is no file.", name, dir);
-    else if (info.st_mode & S_IRWXO)
-        err = problem_set(why, ERR_FORBIDDEN, "secrets",
-                          "The secret %s in %s is open to everybody (mode %03o): chmod 600 it.",
-                          name, dir, (unsigned)info.st_mode & 0777);
-    else if (info.st_size > SECRET_BYTES_MAX)
-        err = problem_set(why, ERR_TOO_LARGE, "secrets",
-                          "The secret %s in %s is larger than %d bytes.", name, dir,
-                          SECRET_BYTES_MAX);
-    if (err) {
-        close(fd);
-        return err;
-    }
-    *ret_fd = fd;
-    *ret_bytes = info.st_size;
-    return ERR_OK;
-}
-
-enum err secret_copy(struct str dir, struct str name, int to_fd, struct problem *why)
+enum err secret_open(struct str dir, struct str name, int *ret_fd, struct problem *why)
 {
     char text[WORDS_SECRET_NAME_MAX + 1], path[PATH_MAX];
-    int from = -1, to, error;
-    off_t bytes = 0;
-    enum err err;
+    int dir_fd, fd, error;
+    struct stat info;
+    enum err err = ERR_OK;
 
     assert(str_is_id(name, WORDS_SECRET_NAME_MAX));
     str_copy(name, text, sizeof text);
     if (dir.len == 0 || !str_copy(dir, path, sizeof path))
         return problem_set(why, ERR_NOT_FOUND, "secrets",
                            "The secret %s is not here: secrets_dir is not set.", text);
-    err = open_secret(path, text, &from, &bytes, why);
-    if (err)
+    dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = dir_fd >= 0 ? openat(dir_fd, text, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    error = errno;
+    if (dir_fd >= 0)
+        close(dir_fd);
+    if (fd < 0)
+        return problem_set(why, error == ENOENT ? ERR_NOT_FOUND : ERR_IO, "secrets",
+                           "The secret %s cannot be read in %s: %s.", text, path, strerror(error));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        err = problem_set(why, ERR_IO, "secrets", "The secret %s in %s is no file.", text, path);
+    else if (info.st_mode & S_IRWXO)
+        err = problem_set(why, ERR_FORBIDDEN, "secrets",
+                          "The secret %s in %s is open to everybody (mode %03o): chmod 600 it.",
+                          text, path, (unsigned)info.st_mode & 0777);
+    else if (info.st_size > SECRET_BYTES_MAX)
+        err = problem_set(why, ERR_TOO_LARGE, "secrets",
+                          "The secret %s in %s is larger than %d bytes.", text, path,
+                          SECRET_BYTES_MAX);
+    if (err) {
+        close(fd);
         return err;
-    to = openat(to_fd, text, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
-    error = to < 0 ? errno : copy_bytes(from, to, bytes);
-    close(from);
-    if (to >= 0)
-        close(to);
-    if (error == 0 || error == EEXIST) /* one file for two variables */
-        return ERR_OK;
-    return problem_set(why, ERR_IO, "secrets", "The secret %s cannot be handed over: %s.", text,
-                       strerror(error));
+    }
+    *ret_fd = fd;
+    return ERR_OK;
+}
+
+/* Past our own memory: what is not there cannot be found there. */
+int secret_copy(int from_fd, int to_fd, const char *name)
+{
+    int fd = openat(to_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
+    int error = fd < 0 ? errno : 0;
+    off_t at = 0;
+
+    while (error == 0 && at < SECRET_BYTES_MAX) {
+        ssize_t sent = sendfile(fd, from_fd, &at, (size_t)(SECRET_BYTES_MAX - at));
+
+        if (sent == 0)
+            break;
+        if (sent < 0 && errno != EINTR)
+            error = errno;
+    }
+    if (fd >= 0)
+        close(fd);
+    return error == EEXIST ? 0 : error; /* one file for two variables */
 }

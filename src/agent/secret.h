@@ -1,7 +1,7 @@
 /* Secrets by name. A job, an executor or a deployment names them; what they are only this machine
  * knows: files in a directory of the agent's (`secrets_dir`, or the credentials of its unit). A run
- * gets copies that its user alone can read, in its own directory, until it has ended; and
- * variables of its environment where the name of one was given. What they hold stands in no record,
+ * gets copies that its user alone can read, until it has ended: in memory that only its own mount
+ * namespace has, or where there is none (private_tmp.h) in the directory of the run; and variables of its environment where the name of one was given. What they hold stands in no record,
  * message or log.
  *
  * Whoever may submit chooses the words of a job, and whoever may deploy those of a deployment; so
@@ -30,7 +30,11 @@ struct str secret_variable(struct str word); /* at == NULL: it is a file only */
 bool secret_for_job(const struct config *config, struct str name, struct str type, bool command);
 bool secret_for_deployment(const struct config *config, struct str name, struct str id);
 
-/* A copy in the directory to_fd, for our own user. One that is there already stays. */
-enum err secret_copy(struct str dir, struct str name, int to_fd, struct problem *why);
+/* To be read; and why not, with its name: it must be a plain file of at most so many bytes that is
+ * not open to everybody. */
+enum err secret_open(struct str dir, struct str name, int *ret_fd, struct problem *why);
+/* A copy in the directory to_fd, for our own user. One that is there already stays. Nothing but
+ * system calls: 0 or errno. */
+int secret_copy(int from_fd, int to_fd, const char *name);
 
 #endif

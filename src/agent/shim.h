@@ -43,6 +43,7 @@ enum shim_step {
     STEP_NONE,
     STEP_GROUP,
     STEP_TMP,
+    STEP_SECRETS,
     STEP_USER,
     STEP_PRIVILEGES,
     STEP_FILTER,
@@ -63,8 +64,9 @@ struct shim_plan {
     struct shim_report *report;
     int in_fd, out_fd;
     char **argv, **env;
-    struct strs secrets;               /* "VARIABLE=value" in env, to be wiped */
-    const char *cwd;                   /* NULL: work, from the directory of the run */
+    struct strs secrets; /* "VARIABLE=value" in env, to be wiped */
+    int *secret_fds;     /* of those that go into memory, as in the spec; NULL: none */
+    const char *cwd;     /* NULL: work, from the directory of the run */
     const char *tmp[PRIVATE_TMP_DIRS]; /* likewise; NULL: it has the machine's */
     const struct sock_fprog *filter;   /* of system calls; NULL: none */
     const char *path;

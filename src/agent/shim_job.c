@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,6 +24,7 @@ extern char **environ;
 static const char *const step_names[] = {
     [STEP_GROUP] = "enter its control group",
     [STEP_TMP] = "have a /tmp of its own",
+    [STEP_SECRETS] = "have its secrets in memory",
     [STEP_USER] = "become its user",
     [STEP_PRIVILEGES] = "give up all privileges",
     [STEP_FILTER] = "filter its system calls",
@@ -60,6 +62,32 @@ static void become_user(const struct shim_plan *plan)
     errno = plan->is_root ? 0 : privileges_give_up();
     if (errno != 0)
         give_up(plan, STEP_PRIVILEGES);
+}
+
+/* Memory that cannot be swapped out, in its own namespace alone. Read only from then on, or it
+ * could be filled without a bound. */
+static int put_secrets(const struct shim_plan *plan)
+{
+    const struct run_spec *spec = &plan->job->file->spec;
+    const struct job_user *user = plan->job->user;
+    const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    char name[WORDS_SECRET_NAME_MAX + 1];
+    int fd, error = 0;
+
+    if (mount("ramfs", RUNFILE_SECRETS, "ramfs", flags, "mode=0711") != 0 ||
+        (fd = open(RUNFILE_SECRETS, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return errno;
+    for (size_t i = 0; i < spec->secret_count && error == 0; i++) {
+        str_copy(secret_name(spec->secrets[i]), name, sizeof name);
+        error = secret_copy(plan->secret_fds[i], fd, name);
+        if (error == 0 && user && fchownat(fd, name, user->uid, user->gid, 0) != 0)
+            error = errno;
+    }
+    close(fd);
+    if (error == 0 &&
+        mount(NULL, RUNFILE_SECRETS, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, NULL) != 0)
+        error = errno;
+    return error;
 }
 
 /* Like execvpe, but with the job's own PATH. Returns with errno set. */
@@ -114,6 +142,9 @@ _Noreturn void shim_job_become(const struct shim_plan *plan)
     errno = plan->tmp[0] ? private_tmp_enter(plan->tmp, !plan->job->user) : 0;
     if (errno != 0)
         give_up(plan, STEP_TMP);
+    errno = plan->secret_fds ? put_secrets(plan) : 0;
+    if (errno != 0)
+        give_up(plan, STEP_SECRETS);
     become_user(plan);
     if (chdir(plan->cwd ? plan->cwd : RUNFILE_WORK) != 0)
         give_up(plan, STEP_DIR);
@@ -129,6 +160,12 @@ _Noreturn void shim_job_become(const struct shim_plan *plan)
 }
 
 /* --- the shim's side --- */
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
 
 /* Only what is ours, or was given before: by a name or a link a run gets nothing that is somebody
  * else's. */
@@ -158,7 +195,8 @@ static int give_dir(const char *path, const struct job_user *user)
 
 /* --- secrets --- */
 
-static int open_secret(const struct shim_job *job, struct str word)
+/* One of those in the directory of the run. */
+static int open_copy(const struct shim_job *job, struct str word)
 {
     char path[sizeof RUNFILE_SECRETS + WORDS_SECRET_NAME_MAX + 1];
 
@@ -166,18 +204,29 @@ static int open_secret(const struct shim_job *job, struct str word)
     return openat(job->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+static enum err open_secret(const struct shim_job *job, struct str word, int *ret_fd,
+                            struct problem *why)
+{
+    const struct run_spec *spec = &job->file->spec;
+
+    if (spec->secrets_dir.at)
+        return secret_open(spec->secrets_dir, secret_name(word), ret_fd, why);
+    *ret_fd = open_copy(job, word);
+    return *ret_fd >= 0
+               ? ERR_OK
+               : problem_set(why, ERR_IO, "secrets", "Its secret " STR_FMT " cannot be read: %s.",
+                             STR_ARG(secret_name(word)), strerror(errno));
+}
+
 /* "VARIABLE=value" of one; a line end behind it belongs to the file. */
-static enum err read_variable(const struct shim_job *job, struct str word, struct arena *arena,
-                              struct str *ret_entry, struct problem *why)
+static enum err read_variable(int fd, struct str word, struct arena *arena, struct str *ret_entry,
+                              struct problem *why)
 {
     struct str variable = secret_variable(word), name = secret_name(word);
     size_t start = variable.len + 1;
     char *text = arena_raw(arena, start + SECRET_BYTES_MAX + 1);
-    int fd = open_secret(job, word);
-    ssize_t got = fd >= 0 ? read(fd, text + start, SECRET_BYTES_MAX) : -1;
+    ssize_t got = read(fd, text + start, SECRET_BYTES_MAX);
 
-    if (fd >= 0)
-        close(fd);
     *ret_entry = (struct str){.at = text, .len = start + (got > 0 ? (size_t)got : 0)};
     if (got < 0)
         return problem_set(why, ERR_IO, "secrets", "Its secret " STR_FMT " cannot be read: %s.",
@@ -194,23 +243,39 @@ static enum err read_variable(const struct shim_job *job, struct str word, struc
     return ERR_OK;
 }
 
-/* While they are still ours to read. */
-static enum err read_variables(const struct shim_job *job, struct arena *arena,
-                               struct shim_plan *plan, struct problem *why)
+/* While they are still ours to read. What goes into memory stays open until it is there. */
+static enum err read_secrets(const struct shim_job *job, struct arena *arena,
+                             struct shim_plan *plan, struct problem *why)
 {
     const struct run_spec *spec = &job->file->spec;
     enum err err = ERR_OK;
 
     plan->secrets.at = arena_array(arena, struct str, spec->secret_count + 1);
-    for (size_t i = 0; i < spec->secret_count && !err; i++)
-        if (secret_variable(spec->secrets[i]).at)
-            err = read_variable(job, spec->secrets[i], arena,
+    if (spec->secrets_dir.at && spec->secret_count > 0) {
+        plan->secret_fds = arena_array(arena, int, spec->secret_count);
+        memset(plan->secret_fds, -1, spec->secret_count * sizeof *plan->secret_fds);
+    }
+    for (size_t i = 0; i < spec->secret_count && !err; i++) {
+        int fd = -1;
+
+        err = open_secret(job, spec->secrets[i], &fd, why);
+        if (!err && secret_variable(spec->secrets[i]).at)
+            err = read_variable(fd, spec->secrets[i], arena,
                                 &plan->secrets.at[plan->secrets.count++], why);
+        if (plan->secret_fds)
+            plan->secret_fds[i] = fd;
+        else
+            close_fd(fd);
+    }
     return err;
 }
 
-static void wipe_variables(struct shim_plan *plan)
+static void forget_secrets(struct shim_plan *plan)
 {
+    const struct run_spec *spec = &plan->job->file->spec;
+
+    for (size_t i = 0; plan->secret_fds && i < spec->secret_count; i++)
+        close_fd(plan->secret_fds[i]);
     for (size_t i = 0; i < plan->secrets.count; i++)
         explicit_bzero((char *)plan->secrets.at[i].at, plan->secrets.at[i].len);
 }
@@ -220,8 +285,10 @@ static int give_secrets(const struct shim_job *job)
     const struct run_spec *spec = &job->file->spec;
     int error = 0;
 
+    if (spec->secrets_dir.at)
+        return 0;
     for (size_t i = 0; i < spec->secret_count && error == 0; i++) {
-        int fd = open_secret(job, spec->secrets[i]);
+        int fd = open_copy(job, spec->secrets[i]);
 
         if (fd < 0 && errno == EACCES)
             continue; /* given already: two variables of one */
@@ -314,7 +381,7 @@ static enum err make_plan(struct shim_job *job, struct arena *arena, struct shim
     enum err err;
 
     plan->cwd = spec->cwd.at ? arena_cstr(arena, spec->cwd) : NULL;
-    err = read_variables(job, arena, plan, why);
+    err = read_secrets(job, arena, plan, why);
     if (!err)
         err = open_files(job, plan, why);
     if (err)
@@ -360,12 +427,6 @@ static enum err launch(struct shim_job *job, struct shim_plan *plan, struct prob
     return ERR_OK;
 }
 
-static void close_fd(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
 enum err shim_job_start(struct shim_job *job, struct problem *why)
 {
     struct arena arena = {0};
@@ -377,7 +438,7 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
     err = make_plan(job, &arena, &plan, why);
     if (!err)
         err = launch(job, &plan, why);
-    wipe_variables(&plan);
+    forget_secrets(&plan);
     close_fd(plan.in_fd);
     close_fd(plan.out_fd);
     if (plan.report)

@@ -26,9 +26,10 @@
 #include "agent/cgroup.h"
 
 enum {
-    SPAWNER_VERSION = 3,
+    SPAWNER_VERSION = 4,
     SPAWNER_USERS = 2,   /* the first that knows of users: before, work was the user who asked */
     SPAWNER_SECRETS = 3, /* the first whose shims hand over secrets */
+    SPAWNER_MEMORY = 4,  /* the first whose shims put them into memory */
     SPAWNER_PACKET_MAX = 16384
 };
 

@@ -568,6 +568,48 @@ static void test_private_tmp(void **state)
     rig_teardown((void **)&rig);
 }
 
+/* Where a run has its own mounts its secrets are in memory that is mounted there: its user reads
+ * them, nobody else has so much as their names, and on the disk there are none. */
+static void test_secrets_in_memory(void **state)
+{
+    static const char script[] =
+        "cat \"$BERTH_SECRETS_DIR/api-key\"; echo \"$KEY\" | tr a-z A-Z; "
+        "stat -c %a:%U \"$BERTH_SECRETS_DIR/api-key\"; "
+        "stat -f -c %T \"$BERTH_SECRETS_DIR\"; chmod 600 \"$BERTH_SECRETS_DIR/api-key\" || "
+        "echo x > \"$BERTH_SECRETS_DIR/x\" || echo closed; touch own; "
+        "until test -e go; do sleep 0.01; done";
+    struct rig *rig =
+        private_tmp_hides(getcwd((char[512]){0}, 512)) == NULL ? rig_elsewhere() : NULL;
+    struct str words[] = {STR("KEY=api-key"), STR("AGAIN=api-key")};
+    struct run_spec spec = {.user = geteuid() == 0 ? STR("nobody") : STR_NONE,
+                            .secrets = words,
+                            .secret_count = COUNT_OF(words)};
+    struct run *run;
+    char *said;
+
+    if (!rig)
+        skip();
+    open_keys(rig);
+    put_secret(rig, "api-key", "open sesame\n", 0600);
+    run = rig_sh(rig, "keys", script, &spec);
+    rig_await(rig, run->state == RUN_ENDED || access(rig_path(rig, "keys/work/own"), F_OK) == 0);
+    assert_int_equal(access(rig_path(rig, "keys/secrets"), F_OK), 0);
+    assert_int_equal(access(rig_path(rig, "keys/secrets/api-key"), F_OK), -1);
+    close(open(rig_path(rig, "keys/work/go"), O_CREAT | O_CLOEXEC, 0600));
+    rig_await_end(rig, run);
+    said = rig_output(run);
+    assert_non_null(strstr(said, "open sesame\nOPEN SESAME\n400:"));
+    assert_non_null(strstr(said, "\nramfs\n"));
+    assert_non_null(strstr(said, "closed\n"));
+    if (geteuid() == 0)
+        assert_non_null(strstr(said, "400:nobody\n"));
+    free(said);
+    assert_int_equal(access(rig_path(rig, "keys/secrets"), F_OK), -1);
+    unlink(rig_path(rig, ".keys/api-key"));
+    rmdir(rig_path(rig, ".keys"));
+    rig_teardown((void **)&rig);
+}
+
 /* In a process of its own, which is nobody. */
 static int try_as_nobody(const struct passwd *nobody)
 {
@@ -1120,6 +1162,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_never_root, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_syscalls, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_private_tmp, rig_setup, rig_teardown),
+        cmocka_unit_test(test_secrets_in_memory),
         cmocka_unit_test_setup_teardown(test_disk_limit, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_bounds_that_nobody_set, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_secrets, rig_setup, rig_teardown),

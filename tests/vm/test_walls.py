@@ -113,18 +113,19 @@ class Walls(Installed):
         own = self.sh(f"find {STATE} /var/lib/berth -maxdepth 1 -type f ! -name '*.new' ! -name '*-journal'").split()
         return {"job": job, "run": run,
                 "files": [TOKEN, f"{SECRETS}/api-key", "/etc/berth/server.yaml", *own,
-                          *(f"{run}/{name}" for name in ("spec", "exit", "input", "log.0", "secrets/api-key", "work/note", "tmp/note"))],
+                          *(f"{run}/{name}" for name in ("spec", "exit", "input", "log.0", "work/note", "tmp/note"))],
                 "open": ["/etc/berth/agent.yaml", "/usr/bin/berth", "/lib/systemd/system/berth-spawner.service"],
                 "directories": [STATE, f"{STATE}/runs", run, f"{run}/work", f"{run}/tmp", f"{run}/secrets", "/var/lib/berth", "/run/berth-spawner", SECRETS],
                 "sockets": [f"{run}/sock", "/run/berth-spawner/socket"],
                 "processes": {"the agent": agent, "the spawner": self.main_pid("berth-spawner"), "the server": self.main_pid("berth-server"),
                               "the shim of another job": int(self.sh(f"cut -d' ' -f4 /proc/{pid}/stat")), "another job": pid},
-                "through": [TOKEN, f"{run}/input", f"{run}/secrets/api-key"],
+                "through": [TOKEN, f"{run}/input", f"{SECRETS}/api-key"],
                 "groups": {"the group of another job": group, "the group of all jobs": group.rsplit("/", 1)[0],
                            "the group of shims": group.rsplit("/", 1)[0] + "/.shims", "the machine's group": "/sys/fs/cgroup",
                            "the agent's group": "/sys/fs/cgroup" + self.sh(f"cut -d: -f3 /proc/{agent}/cgroup").strip()},
                 "shared": ["/tmp/shared", "/var/tmp/shared", "/dev/shm/shared"], "ipc": ipc,
-                "others": [f"/proc/{pid}/root/tmp/note", f"/proc/{pid}/cwd/note", f"/proc/{pid}/root/dev/shm/note"]}
+                "others": [f"/proc/{pid}/root/tmp/note", f"/proc/{pid}/cwd/note", f"/proc/{pid}/root/dev/shm/note",
+                           f"/proc/{pid}/root{run}/secrets/api-key"]}
 
     def attempts(self, said):
         """What each came to, by its name."""
@@ -135,8 +136,9 @@ class Walls(Installed):
 
     def test_hundreds_of_attempts(self):
         targets = self.targets()
-        for path in targets["files"] + targets["open"] + targets["sockets"]:
+        for path in targets["files"] + targets["open"] + targets["sockets"] + targets["others"]:
             self.sh(f"test -e {path}")
+        self.assertEqual(self.vm.run(f"test -e {targets['run']}/secrets/api-key").code, 1, "in its namespace alone")
         self.vm.sh(f"cat > /root/targets.json <<'END'\n{json.dumps(targets)}\nEND")
         marks = self.marks(targets)
         could = self.attempts(self.sh("cd /root && python3 /srv/attempts.py --control < /root/targets.json", limit_s=600))
