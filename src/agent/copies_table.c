@@ -190,7 +190,8 @@ static void write_limits(const struct copy *copy, struct jsonw *w)
     struct buf text = {0};
     char words[COPY_WORDS_MAX];
 
-    if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids))
+    if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids ||
+                   spec->limits.disk_mb))
         return;
     runs_offered(copy->copies->runs, &offered);
     if (spec->limits.memory_mb && !offered.memory)

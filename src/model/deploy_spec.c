@@ -58,7 +58,8 @@ static const struct field health_fields[] = {
     {                                                                                              \
         .name = #n, .type = FIELD_INT, .offset = LIMITS_AT(n), .min = 1, .max = LIMIT_MAX          \
     }
-static const struct field limit_fields[] = {LIMIT(memory_mb), LIMIT(cpu_percent), LIMIT(pids)};
+static const struct field limit_fields[] = {LIMIT(memory_mb), LIMIT(cpu_percent), LIMIT(pids),
+                                            LIMIT(disk_mb)};
 
 static const char *const policies[] = {
     [DEPLOY_ALWAYS] = "always",

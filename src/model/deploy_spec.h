@@ -21,7 +21,7 @@ struct deploy_health {
 };
 
 struct deploy_limits { /* 0: none */
-    int64_t memory_mb, cpu_percent, pids;
+    int64_t memory_mb, cpu_percent, pids, disk_mb;
 };
 
 /* When one that ended by itself is started again. */

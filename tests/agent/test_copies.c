@@ -12,7 +12,8 @@
 #define ROW(id, generation, version)                                                               \
     "{\"id\":\"" id "\",\"type\":\"deployment\",\"generation\":" #generation                       \
     ",\"version\":" #version ",\"spec\":{\"command\":[\"serve\"],\"env\":{\"A\":\"1\"},"           \
-    "\"stop_grace_ms\":700,\"limits\":{\"memory_mb\":64,\"pids\":5,\"cpu_percent\":50}}}"
+    "\"stop_grace_ms\":700,\"limits\":{\"memory_mb\":64,\"pids\":5,\"cpu_percent\":50,"            \
+    "\"disk_mb\":9}}}"
 #define DAEMON(id, version)                                                                        \
     "{\"id\":\"" id "\",\"type\":\"daemon\",\"generation\":0,\"version\":" #version                \
     ",\"spec\":{\"command\":\"watch\"}}"
@@ -109,6 +110,7 @@ static void test_starts_with_a_lease_only(void **state)
     assert_int_equal(run->spec.deadline_grace_ms, 2000);
     assert_int_equal(run->spec.memory_bytes_max, 64 << 20);
     assert_int_equal(run->spec.pids_max, 5);
+    assert_int_equal(run->spec.disk_bytes_max, 9 << 20);
     assert_int_equal(run->spec.cpu_permille_max, 500);
     assert_true(run->spec.deadline_boot_ms > clock_lease_ms());
     assert_str(told(bench, "state"), "starting");

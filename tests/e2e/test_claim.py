@@ -819,6 +819,15 @@ class Living(ClaimCase):
         eventually("it runs", lambda: self.copy(server, "free")["state"] == "running")
         self.assertIsNone(self.copy(server, "free")["limits"])
 
+    def test_a_copy_that_fills_the_disk(self):
+        """It is ended like one that crashed, and started again in a new directory."""
+        server = self.serve()
+        self.node(server, "a")
+        self.deploy(server, "hog", "head -c 9000000 /dev/urandom > big; sync big; exec sleep 1000", limits={"disk_mb": 2}, stop_grace_ms=100)
+        copy = eventually("it was ended for it", lambda: (copy := self.copy(server, "hog"))["restarts"] and copy, 60)
+        self.assertIn("more than its limit of 2097152 bytes", str(copy))
+        self.assertEqual(copy["limits"], "enforced")
+
     def test_a_machine_in_danger_claims_nothing(self):
         server = self.serve()
         agent = self.node(server, "a")

@@ -25,7 +25,7 @@ static void test_all(void **state)
                   "\"args\":[\"a.js\",8080],\"env\":{\"A\":\"1\",\"spring.datasource.url\":\"x=y\","
                   "\"MY-VAR\":2},\"package_name\":\"@x/y\",\"package_version\":\"1.2\","
                   "\"selector\":\"a=b\",\"health\":{\"http\":\"http://127.0.0.1:8080/up\","
-                  "\"interval_ms\":\"2s\"},\"limits\":{\"memory_mb\":64,\"pids\":9,"
+                  "\"interval_ms\":\"2s\"},\"limits\":{\"memory_mb\":64,\"pids\":9,\"disk_mb\":7,"
                   "\"cpu_percent\":50},\"restart\":{\"min_ms\":5,\"max_ms\":10},"
                   "\"stop_grace_ms\":1,\"enabled\":false,\"copies\":[]}",
                   &arena, &spec, &why))
@@ -44,6 +44,7 @@ static void test_all(void **state)
     assert_true(deploy_spec_checked(&spec));
     assert_int_equal(spec.limits.memory_mb, 64);
     assert_int_equal(spec.limits.pids, 9);
+    assert_int_equal(spec.limits.disk_mb, 7);
     assert_int_equal(spec.restart.max_ms, 10);
     assert_int_equal(spec.stop_grace_ms, 1);
     arena_free(&arena);
@@ -148,6 +149,7 @@ static void test_refused(void **state)
         {"{\"command\":\"a\",\"health\":{\"command\":\"x\",\"failures\":5000}}", "health.failures"},
         {"{\"command\":\"a\",\"limits\":{\"memory_mb\":-1}}", "limits.memory_mb"},
         {"{\"command\":\"a\",\"limits\":{\"pids\":0}}", "limits.pids"},
+        {"{\"command\":\"a\",\"limits\":{\"disk_mb\":0}}", "limits.disk_mb"},
         {"{\"command\":\"a\",\"restart\":{\"min_ms\":9,\"max_ms\":8}}", "restart.max_ms"},
     };
 
