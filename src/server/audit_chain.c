@@ -28,6 +28,11 @@ static const size_t mac_bytes = sizeof MAC_HEAD - 1 + DIGEST_HEX + sizeof TAIL -
 static const struct audit_link nothing = {
     .mac = "0000000000000000000000000000000000000000000000000000000000000000"};
 
+/* The newest, when what is told beside the file is gone: no entry has it, so that a check does not
+ * find it, and the next one, which is signed behind it, fits nothing that is there. */
+static const struct audit_link unknown = {
+    .id = 1, .mac = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"};
+
 /* The MAC at the end of a line; at == NULL: there is none. */
 static struct str mac_of(struct str line)
 {
@@ -174,8 +179,24 @@ static bool is_hex(struct str text)
     return text.len == DIGEST_HEX;
 }
 
-/* True: it was made just now. */
-static bool read_or_make_key(struct audit_chain *chain, const char *path)
+static void sync_state(const struct audit_chain *chain)
+{
+    if (chain->fd >= 0 && fdatasync(chain->fd) != 0)
+        log_event(LOG_ERROR, "audit.chain_not_written", KC("reason", strerror(errno)));
+}
+
+/* A new one. It is on the disk before its key is: where there is a key there must be a state. */
+static void begin(struct audit_chain *chain, int64_t last_id)
+{
+    chain->oldest.id = last_id; /* what is older was never signed */
+    chain->begun = chain->written = chain->oldest;
+    save(chain);
+    sync_state(chain);
+}
+
+/* True: it was made just now, and the chain with it unless there were others before. */
+static bool read_or_make_key(struct audit_chain *chain, const char *path, int64_t last_id,
+                             bool some_signed)
 {
     struct arena arena = {0};
     struct problem why = {0};
@@ -184,6 +205,8 @@ static bool read_or_make_key(struct audit_chain *chain, const char *path)
     enum err err = file_read(path, STATE_BYTES, &arena, &text, &why);
 
     if (err == ERR_NOT_FOUND && digest_secret(chain->key)) {
+        if (!some_signed)
+            begin(chain, last_id);
         err = file_replace(path, str_of(chain->key), &why);
         made = !err;
     } else if (!err && is_hex(text)) {
@@ -213,16 +236,15 @@ void audit_chain_open(struct audit_chain *chain, struct str data_dir, int64_t la
         return;
     chain->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     snprintf(path, sizeof path, STR_FMT "/audit.key", STR_ARG(data_dir));
-    made = read_or_make_key(chain, path);
+    made = read_or_make_key(chain, path, last_id, some_signed);
     if (!chain->key[0])
         return;
-    if (made && !some_signed) {
-        chain->oldest.id = last_id; /* what is older was never signed */
-        chain->begun = chain->written = chain->oldest;
-        save(chain);
-    } else if (!read_state(chain)) {
-        /* Nobody knows where it began: only the very first entry fits this. */
-        chain->oldest = chain->begun = chain->written = nothing;
+    if ((!made || some_signed) && !read_state(chain)) {
+        /* Nobody knows where it began: only the very first entry fits this. Nor where it ended. */
+        chain->oldest = chain->begun = nothing;
+        chain->written = unknown;
+        if (last_id > unknown.id)
+            chain->written.id = last_id;
     }
     chain->last = chain->written;
 }
@@ -260,8 +282,7 @@ struct audit_link audit_chain_rotate(struct audit_chain *chain)
     chain->oldest = chain->begun;
     chain->begun = chain->written;
     save(chain);
-    if (chain->fd >= 0 && fdatasync(chain->fd) != 0)
-        log_event(LOG_ERROR, "audit.chain_not_written", KC("reason", strerror(errno)));
+    sync_state(chain);
     return oldest;
 }
 
@@ -278,7 +299,7 @@ struct audit_check audit_check_begin(const struct audit_chain *chain)
 {
     return (struct audit_check){.chain = chain,
                                 .before = chain->oldest,
-                                .saw_written = chain->written.id == chain->oldest.id};
+                                .saw_written = digest_equal(chain->written.mac, chain->oldest.mac)};
 }
 
 static void broken(struct audit_check *check, int64_t id, const char *reason)
@@ -318,7 +339,10 @@ void audit_check_line(struct audit_check *check, struct str line, int64_t entry_
 void audit_check_end(struct audit_check *check)
 {
     if (!check->reason && !check->saw_written)
-        broken(check, check->chain->written.id, "it was the newest, and is missing");
+        broken(check, check->chain->written.id,
+               digest_equal(check->chain->written.mac, unknown.mac)
+                   ? "audit.chain is missing or was altered: newer ones may have been taken out"
+                   : "it was the newest, and is missing");
 }
 
 void audit_chain_resume(struct audit_chain *chain, const struct audit_check *check)

@@ -648,6 +648,34 @@ static void without_its_key_or_its_end(void **state)
     }
 }
 
+/* With what is told beside it the end of the file goes unseen: that it is gone is told instead,
+ * from then on. */
+static void without_its_end_nothing_can_be_taken_from_it(void **state)
+{
+    static const char *const orders[] = {"12", "", "1234"};
+
+    for (size_t i = 0; i < COUNT_OF(orders); i++) {
+        struct rig *rig;
+        char path[128];
+
+        setup((void **)&rig);
+        note_four(rig);
+        rewrite(rig, "audit.jsonl", orders[i]);
+        path_of(rig, "audit.chain", path);
+        unlink(path);
+        reopen(rig);
+        if (!broken(rig))
+            fail_msg("\"%s\"", orders[i]);
+        note(rig, "ops", "nodes.drain", "e");
+        if (!broken(rig))
+            fail_msg("\"%s\", and one more", orders[i]);
+        reopen(rig);
+        if (!broken(rig))
+            fail_msg("\"%s\", and started again", orders[i]);
+        teardown((void **)&rig);
+    }
+}
+
 static void without_a_place_nothing_is_signed(void **state)
 {
     struct rig *rig = *state;
@@ -680,6 +708,7 @@ int main(void)
         ROW(files_that_cannot_be_renamed),
         ROW(an_audit_from_before),
         ROW(without_its_key_or_its_end),
+        ROW(without_its_end_nothing_can_be_taken_from_it),
         ROW(without_a_place_nothing_is_signed),
     };
 
