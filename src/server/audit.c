@@ -210,7 +210,7 @@ static int open_file(struct trail *trail)
     char last = '\n';
 
     if (!trail->path[0])
-        return ENAMETOOLONG;
+        return EBUSY; /* it is another server's */
     trail->fd = open(trail->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (trail->fd < 0) {
         int error = errno;
@@ -238,6 +238,8 @@ static void each_line_of(struct trail *trail, void (*use)(struct audit *audit, s
 {
     char old[sizeof trail->path + 2];
 
+    if (!trail->path[0])
+        return;
     old_path(trail, old);
     each_line(old, use, audit);
     each_line(trail->path, use, audit);
@@ -269,14 +271,19 @@ static bool some_signed(const struct trail *trail)
 struct audit *audit_open(struct str data_dir)
 {
     struct audit *audit = mem_new(struct audit);
+    bool ours = audit_chain_claim(&audit->chain, data_dir);
 
+    if (!ours)
+        log_event(LOG_WARN, "audit.memory_only", KS("dir", data_dir),
+                  KC("reason", "another server on this data_dir writes its audit there"));
     for (int i = 0; i < AUDIT_KINDS; i++) {
         struct trail *trail = &audit->trails[i];
 
         trail->ring = mem_array(struct audit_entry, AUDIT_KEPT);
         trail->fd = -1;
         if (snprintf(trail->path, sizeof trail->path, STR_FMT "/%s", STR_ARG(data_dir),
-                     kinds[i].file) >= (int)sizeof trail->path)
+                     kinds[i].file) >= (int)sizeof trail->path ||
+            !ours)
             trail->path[0] = 0;
     }
     audit->trails[AUDIT_CHANGE].chain = &audit->chain;
@@ -284,8 +291,9 @@ struct audit *audit_open(struct str data_dir)
         each_line_of(&audit->trails[i], load_line, audit);
         open_file(&audit->trails[i]);
     }
-    audit_chain_open(&audit->chain, data_dir, audit->last,
-                     some_signed(&audit->trails[AUDIT_CHANGE]));
+    if (ours)
+        audit_chain_open(&audit->chain, data_dir, audit->last,
+                         some_signed(&audit->trails[AUDIT_CHANGE]));
     if (audit->chain.written.id > audit->last)
         audit->last = audit->chain.written.id; /* a number is not given twice */
     check(audit);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -224,18 +225,29 @@ static bool read_or_make_key(struct audit_chain *chain, const char *path, int64_
     return made;
 }
 
+bool audit_chain_claim(struct audit_chain *chain, struct str data_dir)
+{
+    char path[AUDIT_PATH_MAX];
+
+    *chain = (struct audit_chain){
+        .fd = -1, .oldest = nothing, .begun = nothing, .written = nothing, .last = nothing};
+    if (snprintf(path, sizeof path, STR_FMT "/audit.chain", STR_ARG(data_dir)) < (int)sizeof path)
+        chain->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (chain->fd < 0 || flock(chain->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return true;
+    close(chain->fd);
+    chain->fd = -1;
+    return false;
+}
+
 void audit_chain_open(struct audit_chain *chain, struct str data_dir, int64_t last_id,
                       bool some_signed)
 {
     char path[AUDIT_PATH_MAX];
     bool made;
 
-    *chain = (struct audit_chain){
-        .fd = -1, .oldest = nothing, .begun = nothing, .written = nothing, .last = nothing};
-    if (snprintf(path, sizeof path, STR_FMT "/audit.chain", STR_ARG(data_dir)) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, STR_FMT "/audit.key", STR_ARG(data_dir)) >= (int)sizeof path)
         return;
-    chain->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    snprintf(path, sizeof path, STR_FMT "/audit.key", STR_ARG(data_dir));
     made = read_or_make_key(chain, path, last_id, some_signed);
     if (!chain->key[0])
         return;

@@ -36,6 +36,9 @@ struct audit_check {
     const char *reason; /* why; NULL: all do */
 };
 
+/* Comes first. False: another server on this directory writes its audit there; two of them in one
+ * file would look like a forgery. */
+bool audit_chain_claim(struct audit_chain *chain, struct str data_dir);
 /* Reads the key and where the chain stands, or makes them. `last_id` is of the newest entry in the
  * files; `some_signed`: they hold MACs, so that there must have been a key. */
 void audit_chain_open(struct audit_chain *chain, struct str data_dir, int64_t last_id,

@@ -676,6 +676,26 @@ static void without_its_end_nothing_can_be_taken_from_it(void **state)
     }
 }
 
+/* Two servers with a shared store and, by mistake, one directory. */
+static void a_second_server_leaves_it_alone(void **state)
+{
+    struct rig *rig = *state;
+    struct audit *first = rig->server.audit;
+
+    note(rig, "ops", "nodes.drain", "a");
+    rig->server.audit = audit_open(str_of(rig->dir));
+    note(rig, "ops", "nodes.drain", "x");
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "x");
+    assert_int_equal(broken(rig), -1); /* nobody signs what is in memory alone */
+    audit_free(rig->server.audit);
+    rig->server.audit = first;
+    note(rig, "ops", "nodes.drain", "b");
+    assert_int_equal(broken(rig), 0);
+    reopen(rig);
+    assert_int_equal(broken(rig), 0);
+    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "b a");
+}
+
 static void without_a_place_nothing_is_signed(void **state)
 {
     struct rig *rig = *state;
@@ -709,6 +729,7 @@ int main(void)
         ROW(an_audit_from_before),
         ROW(without_its_key_or_its_end),
         ROW(without_its_end_nothing_can_be_taken_from_it),
+        ROW(a_second_server_leaves_it_alone),
         ROW(without_a_place_nothing_is_signed),
     };
 
