@@ -287,8 +287,6 @@ static int check_args(struct cli *cli)
     }
     if (cli->arg_count > known)
         return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[known]);
-    if (cli->rest_count > 0 && !cli->command->rest)
-        return cli_misuse(cli, "nothing may stand behind `--`, but \"%s\" does", cli->rest[0]);
     return CLI_OK;
 }
 
@@ -332,6 +330,10 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->arg_count = line.arg_count;
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
+    /* Where no command of its own may stand there, what is behind `--` are arguments: a name may
+     * begin with a dash. */
+    for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
+        cli->args[cli->arg_count++] = cli->rest[0];
     cli->colour = wants_colour(cli->out);
     cli->terminal = is_terminal(cli->out);
     if (cli_given(cli, "help"))

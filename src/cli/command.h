@@ -21,7 +21,7 @@ struct command {
     const char *verb; /* NULL: the noun alone */
     const char *arg;  /* its arguments as the usage line shows them, with a blank between;
                          those in [] may be left out; NULL: none */
-    const char *rest; /* what may stand behind `--`; NULL: nothing */
+    const char *rest; /* what may stand behind `--`; NULL: arguments, as before it */
     enum command_kind kind;
     const struct flag_set *flags; /* its own, beside the common ones: FLAGS(rows); NULL: none */
     const struct listing *list;   /* it prints this list, and takes the flags of all lists */

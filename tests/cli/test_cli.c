@@ -26,7 +26,7 @@ static const struct {
     {"berth node ls extra", CLI_USAGE, NULL, "unexpected argument \"extra\""},
     {"berth node show", CLI_USAGE, NULL, "ID is missing"},
     {"berth node show a b", CLI_USAGE, NULL, "unexpected argument \"b\""},
-    {"berth node ls -- x", CLI_USAGE, NULL, "nothing may stand behind `--`"},
+    {"berth node ls -- x", CLI_USAGE, NULL, "unexpected argument \"x\""},
     {"berth node ls --sate", CLI_USAGE, NULL, "See `berth node ls --help`."},
     {"berth node ls -o yaml", CLI_USAGE, NULL,
      "--output is table, wide, json, jsonl or name, not \"yaml\""},

@@ -89,6 +89,8 @@ class Made(TokenCase):
         for name in ("a/b", "a b", ".", "a%2Fb", "ä", "x" * 65):  # it could not stand in a path, or be typed
             answer = server.post("/v1/tokens", {"name": name, "scopes": ["read"]}, bearer(root))
             self.assertEqual(self.problem(answer, 400, "BAD_FIELD")["field"], "name")
+        self.ok(server.post("/v1/tokens", {"name": "-x", "scopes": ["read"]}, bearer(root)), 201)
+        self.cli(server, "token", "revoke", "--", "-x", token=root)  # what looks like a flag can be typed, too
         made = server.post("/v1/tokens", {"name": "x", "scopes": ["read"]}, bearer(root))
         self.assertEqual(made.status, 201)
         self.assertEqual(self.status(server, made["token"]), 200)
