@@ -183,7 +183,7 @@ class Server:
         os.close(handle)
         live.add(self.process)
         self.port = None
-        self.port = int(eventually("the server listens", self._listening, 20).group(1))
+        self.port = int(eventually("the server listens", self._listening, 60).group(1))
 
     def _listening(self):
         found = re.search(r'event"?[=:]"?server\.listening.*?addr"?[=:]\S*?:(\d+)', self.log)
@@ -321,6 +321,21 @@ def clean_env():
             "XDG_CONFIG_HOME": "/dev/null/none"}  # where nobody, not even root, can make a file
 
 
+def patient(settings):
+    """Settings of a server that a busy machine may keep for seconds: a Redis, a disk or a database may take its time, and so may
+    whoever acknowledges a job, unless that is what the case is about."""
+    defaults = {}
+    if not settings.keys() & {"args", "config"}:
+        defaults["reservation_ttl_ms"] = 30000
+    if str(settings.get("store", "")).startswith("redis"):
+        defaults["store_call_ms"] = int(2000 * SLOW)
+    elif "args" not in settings:
+        defaults["store_timeout_ms"] = 30000
+    if "database" in settings:
+        defaults["database_timeout_ms"] = 30000
+    return {**defaults, **settings}
+
+
 def calm_machine(directory):
     """A host_root for agents: a machine with room, whatever this one is busy with."""
     proc = pathlib.Path(directory) / "machine" / "proc"
@@ -378,7 +393,7 @@ class Node:
     def heartbeat(self, **more):
         return self.server.post("/v1/node/heartbeat", {"node_id": self.id, **self.facts, **more})
 
-    def poll(self, wait="5s", most=16):
+    def poll(self, wait="20s", most=16):
         return self.server.get(f"/v1/node/jobs?node_id={self.id}&wait={wait}&max={most}").json["jobs"]
 
     def _report(self, what, job, more):
@@ -403,7 +418,7 @@ class WsNode:
         self.facts = {**EN_ZH, **facts}
         self.waiting = collections.deque()
         self.number = 0
-        self.socket = wsclient.WebSocket(server.port, "/v1/node/connect", headers, 10 * SLOW)
+        self.socket = wsclient.WebSocket(server.port, "/v1/node/connect", headers, 30 * SLOW)
         if hello:
             self.hello()
             self.welcome = self.expect("welcome")
@@ -424,7 +439,7 @@ class WsNode:
     def report(self, msg, job, **fields):
         return self.ask(msg, job_id=job["job_id"], attempt_id=job["attempt_id"], **fields)
 
-    def expect(self, msg, seconds=10, **fields):
+    def expect(self, msg, seconds=30, **fields):
         """The first message of that kind with those fields, now or within the time."""
         def fits(message):
             return message["msg"] == msg and all(message.get(k) == v for k, v in fields.items())
@@ -443,7 +458,7 @@ class WsNode:
                 return message
             self.waiting.append(message)
 
-    def closed(self, seconds=10):
+    def closed(self, seconds=30):
         """Waits for the server to close; the code."""
         deadline = time.monotonic() + seconds * SLOW
         while True:
@@ -492,7 +507,7 @@ class Listener:
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
 
-    def wait(self, count=1, seconds=20):
+    def wait(self, count=1, seconds=30):
         """The requests, once there are that many."""
         with self.arrived:
             ok = self.arrived.wait_for(lambda: len(self.requests) >= count, seconds * SLOW)
@@ -572,13 +587,8 @@ class Case(unittest.TestCase):
         self.servers = []
 
     def start(self, data_dir="data", **settings):
-        """A running server; the same data_dir again is the same store. Beside busy tests a Redis may take its time, and so may whoever
-        acknowledges a job, unless that is what the case is about."""
-        if not settings.keys() & {"args", "config"}:
-            settings.setdefault("reservation_ttl_ms", 30000)
-        if str(settings.get("store", "")).startswith("redis"):
-            settings.setdefault("store_call_ms", int(2000 * SLOW))
-        server = Server(self.dir / data_dir, self.dir, **settings)
+        """A running server; the same data_dir again is the same store."""
+        server = Server(self.dir / data_dir, self.dir, **patient(settings))
         self.servers.append(server)
         return server
 

@@ -528,7 +528,7 @@ class Secured(AgentCase):
 
     def ask(self, port, method, path, body=None):
         context = ssl.create_default_context(cafile=self.dir / "cert.pem")
-        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=10 * SLOW)
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30 * SLOW)
         connection.request(method, path, json.dumps(body) if body else None,
                            {"Authorization": "Bearer ops", "Content-Type": "application/json"})
         reply = connection.getresponse()

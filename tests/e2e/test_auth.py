@@ -7,7 +7,7 @@ import ssl
 import subprocess
 
 import wsclient
-from harness import ROOT, SLOW, Client, Listener, Node, Server, WsNode, berth, eventually
+from harness import ROOT, SLOW, Client, Listener, Node, Server, WsNode, berth, eventually, patient
 from test_agent import Agent, AgentCase
 
 # name: (scopes, the node it is bound to)
@@ -55,7 +55,7 @@ class AuthCase(AgentCase):
 
     def guarded(self, ca=None, data_dir="data", **settings):
         server = GuardedServer(self.dir / data_dir, self.dir, ca=ca, config=self.config, log_level="debug",
-                               **{"login_failures_max": 0, **settings})
+                               **{"login_failures_max": 0, **patient({"reservation_ttl_ms": 30000, **settings})})
         server.secrets = [*TOKENS, *map(digest, TOKENS)]
         self.servers.append(server)
         return server
@@ -379,7 +379,7 @@ class Encrypted(AuthCase):
         server = self.tls_server()
         self.ok(server.get("/v1/jobs"))
         stranger = Client(server.port)
-        stranger.connection = http.client.HTTPSConnection("localhost", server.port, timeout=10 * SLOW,
+        stranger.connection = http.client.HTTPSConnection("localhost", server.port, timeout=30 * SLOW,
                                                           context=ssl.create_default_context(cafile=self.certificate("other")))
         with self.assertRaises(ssl.SSLCertVerificationError):
             stranger.get("/healthz")
@@ -387,7 +387,7 @@ class Encrypted(AuthCase):
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
         old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-        with socket.create_connection(("127.0.0.1", server.port), 10 * SLOW) as plain, self.assertRaises((ssl.SSLError, OSError)):
+        with socket.create_connection(("127.0.0.1", server.port), 30 * SLOW) as plain, self.assertRaises((ssl.SSLError, OSError)):
             old.wrap_socket(plain)
         with self.assertRaises((http.client.HTTPException, OSError)):
             Client(server.port).get("/healthz") # without TLS there is no answer

@@ -168,7 +168,7 @@ class Cli(Case):
         job = node.poll(wait="20s")[0]
         self.ok(node.ack(job))
         self.ok(node.done(job, result=[1]))
-        out, _ = process.communicate(timeout=20 * SLOW)
+        out, _ = process.communicate(timeout=60 * SLOW)
         self.assertEqual(process.returncode, 0)
         self.assertIn(job["job_id"], out)
 

@@ -203,7 +203,7 @@ class Framing(Case):
         head = f"POST /v1/node/register HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n".encode()
         got = talk(server.port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         self.assertEqual(statuses(got), [200], got)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5 * SLOW) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW) as sock:
             sock.sendall(head + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
             self.assertTrue(sock.recv(100).startswith(b"HTTP/1.1 100"))
             sock.sendall(body)
@@ -217,7 +217,7 @@ class Framing(Case):
 
     def test_a_slow_header_is_cut_off(self):
         server = self.start(header_timeout_ms=300)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10 * SLOW) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127")
             got = b""
             while piece := sock.recv(65536):
@@ -231,7 +231,7 @@ class Framing(Case):
 
     def test_an_idle_connection_is_closed(self):
         server = self.start(idle_timeout_ms=300)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10 * SLOW) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW) as sock:
             sock.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
             while sock.recv(65536):
                 pass
@@ -251,7 +251,7 @@ class Framing(Case):
             held.append(sock := socket.create_connection(("127.0.0.1", server.port)))
             sock.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
             self.assertTrue(sock.recv(65536).startswith(b"HTTP/1.1 200"))
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5 * SLOW) as more:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW) as more:
             try:
                 more.sendall(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
                 self.assertIn(statuses(more.recv(65536)), ([], [503]))

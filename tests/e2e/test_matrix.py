@@ -38,7 +38,7 @@ def status_of(port, method, path, headers, body=None):
              *(f"{name}: {value}" for name, value in headers.items() if name != "Host")]
     if body is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    with socket.create_connection(("127.0.0.1", port), 10 * SLOW) as connection:
+    with socket.create_connection(("127.0.0.1", port), 30 * SLOW) as connection:
         connection.sendall(("\r\n".join(lines) + "\r\n\r\n" + (body or "")).encode())
         with connection.makefile("rb") as answer:
             return int(answer.readline().split()[1])

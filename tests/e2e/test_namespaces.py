@@ -16,6 +16,11 @@ from test_matrix import routes
 TEAMS = ("default", "maps", "ml")
 OPS = "ops-77aa"  # an operator: of `default`, like everybody who acts on what all share
 NOBODY = "j0ahxmb0zg0000"  # a job there is not
+# Its nodes say nothing of themselves while all routes are tried, and a busy machine may keep each call: nothing ends by itself.
+PATIENT = {"heartbeat_stale_ms": "off", "view_drop_ms": 600000, "deploy_lease_ms": 600000, "running_lease_ms": 600000,
+           "reservation_ttl_ms": 600000}
+# A busy Redis is waited for.
+PATIENT_REDIS = {"store_call_ms": 30000, "store_timeout_ms": 30000}
 PAIRS = {"default": ("en", "zh"), "maps": ("zh", "en"), "ml": ("en", "zh")}
 
 
@@ -457,7 +462,7 @@ class Matrix(NamespaceCase):
     maxDiff = None
 
     def everything(self, **settings):
-        server = self.guarded(breaker_threshold=1, reservation_ttl_ms=60000, running_lease_ms=600000, **settings)
+        server = self.guarded(breaker_threshold=1, **PATIENT, **settings)
         world = World(self, server)
         table = {f"{method} {path}": scope for method, path, scope in routes(server)}
         missing = {route for route, scope in table.items() if scope not in ("NODE", "ADMIN", "OPERATE") and route not in ROUTES}
@@ -514,7 +519,7 @@ class Matrix(NamespaceCase):
         self.addCleanup(redis.kill)
         postgres = Postgres(self.dir)
         self.addCleanup(postgres.close)
-        self.everything(store=redis.url, database=postgres.url, store_call_ms=int(2000 * SLOW))
+        self.everything(store=redis.url, database=postgres.url, **PATIENT_REDIS)
 
 
 class Tokens(NamespaceCase):
@@ -732,7 +737,7 @@ class Instances(NamespaceCase):
         super().setUp()
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
-        self.one, self.two = (self.guarded(store=redis.url, store_call_ms=int(2000 * SLOW), data_dir=f"data{i}") for i in range(2))
+        self.one, self.two = (self.guarded(store=redis.url, data_dir=f"data{i}", **PATIENT_REDIS) for i in range(2))
         for server in (self.one, self.two):
             eventually("it can take work", lambda server=server: server.get("/readyz").status == 200)
         self.node = Node(self.one, "n1", allowed_types=["work", "later"], max_concurrent_jobs=1)

@@ -237,7 +237,7 @@ class Logs(OperatorCase):
                                    env=dict(clean_env(), BERTH_ADDR=f"http://127.0.0.1:{server.port}"))
         self.assertIn("waiting for output", process.stderr.readline())
         gate.touch()
-        out, _ = process.communicate(timeout=30 * SLOW)
+        out, _ = process.communicate(timeout=60 * SLOW)
         self.assertEqual((process.returncode, out), (0, "hello\n"))
 
     def test_bytes_that_are_no_text_and_many_of_them(self):
@@ -423,5 +423,5 @@ class Run(OperatorCase):
         self.assertIn("waiting: no slot is free: in_use is 0, 1 of 1 in use", second.stderr.readline())
         gate.touch()
         self.assertEqual(first.wait(20 * SLOW), 0)
-        out, _ = second.communicate(timeout=20 * SLOW)
+        out, _ = second.communicate(timeout=60 * SLOW)
         self.assertEqual((second.returncode, out), (0, "mine\n"))

@@ -21,7 +21,7 @@ class Strangers:
             self.dial()
 
     def dial(self):
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10 * SLOW)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=30 * SLOW)
         sock.setblocking(False)
         self.events.register(sock, selectors.EVENT_READ)
 

@@ -49,7 +49,7 @@ class TlsCase(AuthCase):
     def serial(self, server):
         """Of the certificate a new connection is shown."""
         context = ssl.create_default_context(cafile=self.dir / "ca.pem")
-        with socket.create_connection(("localhost", server.port), 10 * SLOW) as plain, \
+        with socket.create_connection(("localhost", server.port), 30 * SLOW) as plain, \
                 context.wrap_socket(plain, server_hostname="localhost") as secure:
             return secure.getpeercert()["serialNumber"]
 
@@ -59,7 +59,7 @@ class TlsCase(AuthCase):
         if name:
             context.load_cert_chain(*self.signed(name, subject, ca))
         client = Client(server.port)
-        client.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=10 * SLOW)
+        client.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=30 * SLOW)
         with client:
             return client.call("GET", more.get("path", "/v1/node/jobs?node_id=us&wait=0ms"), headers=more.get("headers")).status
 
@@ -99,7 +99,7 @@ class Versions(TlsCase):
             context = ssl.create_default_context(cafile=self.dir / "ca.pem")
             context.maximum_version = ssl.TLSVersion.TLSv1_2
             context.set_ciphers(cipher + ":@SECLEVEL=0")
-            with socket.create_connection(("localhost", server.port), 10 * SLOW) as plain, \
+            with socket.create_connection(("localhost", server.port), 30 * SLOW) as plain, \
                     context.wrap_socket(plain, server_hostname="localhost") as secure:
                 return secure.cipher()[0]
 
@@ -207,7 +207,7 @@ class Certified(TlsCase):
 
         def client():
             made = Client(server.port)
-            made.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=10 * SLOW)
+            made.connection = http.client.HTTPSConnection("localhost", server.port, context=context, timeout=30 * SLOW)
             return made
 
         server.client = client

@@ -125,7 +125,7 @@ class Made(TokenCase):
         self.cli(server, "token", "revoke", "us", token=root)
         self.assertEqual(link.closed(), 4003)
         self.cli(server, "token", "revoke", "reader", token=root)
-        said = events.communicate(timeout=10 * SLOW)[1]
+        said = events.communicate(timeout=30 * SLOW)[1]
         self.assertEqual((events.returncode, "UNAUTHORIZED" in said), (1, True), said)
         self.assertNotIn("status", other.ask("heartbeat"), "the others are not touched")
         other.close()
