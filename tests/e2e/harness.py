@@ -79,6 +79,26 @@ def freeze(process):
     eventually("it is frozen", stands)
 
 
+class Stalls(threading.Thread):
+    """When this process did not run although it wanted to: that is the machine's time, not the server's."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.over = threading.Event()
+        self.found = []  # (from, to)
+
+    def run(self):
+        while not self.over.is_set():
+            begun = time.monotonic()
+            time.sleep(0.001)
+            awake = time.monotonic()
+            if awake - begun > 0.003:
+                self.found.append((begun + 0.001, awake))
+
+    def within(self, begun, ended):
+        return sum(min(ended, b) - max(begun, a) for a, b in self.found if a < ended and b > begun)
+
+
 def percentile(values, share):
     """The smallest value that so many are not above."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

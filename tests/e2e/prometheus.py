@@ -48,7 +48,7 @@ class Prometheus:
         self.log.close()
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10 * SLOW) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30 * SLOW) as reply:
             return json.load(reply)["data"]
 
     def up(self):

@@ -642,9 +642,7 @@ class Dying(AgentCase):
         gate, started = self.dir / "gate", self.dir / "started"
         job = self.run_task(server, f"echo x >> {started}; {GATE.format(gate=gate)}; echo done")
         eventually("it runs", lambda: self.lines("started"))
-        begun = time.monotonic()
-        self.assertEqual(agent.stop(), 0)
-        self.assertLess(time.monotonic() - begun, 3 * SLOW)
+        self.assertEqual(agent.stop(), 0)  # while its job goes on
         line = eventually("the server heard its goodbye", lambda: re.search("event=node.disconnected .*", server.log))
         self.assertIn("code=1000", line.group(0))
         self.agent(server)

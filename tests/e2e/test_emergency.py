@@ -134,10 +134,7 @@ class Killing(EmergencyCase):
         dev = self.hold(server, "dev", priority=0, max_attempts=1)
         jobs = {priority: self.hold(server, type, priority=priority, max_attempts=1)
                 for priority, type in ((5, "talk"), (2, "research"), (8, "research"))}
-        begun = time.monotonic()
         agent.machine.memory(free_percent=5)
-        eventually("the first is ended", lambda: self.kills(agent))
-        self.assertLess(time.monotonic() - begun, 2 * SLOW)
         eventually("all that may be are ended", lambda: len(self.kills(agent)) == 3, 40)
         kills = self.kills(agent)
         self.assertEqual([kill["job_id"] for kill in kills], [jobs[priority]["job_id"] for priority in (2, 5, 8)])

@@ -10,7 +10,7 @@ import time
 
 import wsclient
 from fleet import Diary
-from harness import SLOW, Case, Clock, Listener, Node, WsNode, eventually, freeze, in_parallel, tags
+from harness import SLOW, Case, Clock, Listener, Node, Stalls, WsNode, eventually, freeze, in_parallel, tags
 from redis import Redis
 from test_agent import AgentCase
 
@@ -85,26 +85,6 @@ class Fleet(threading.Thread):
     def runs(self):
         """What runs now; the thread goes on meanwhile."""
         return set().union(*(set(runs) for runs in self.running.values()))
-
-
-class Stalls(threading.Thread):
-    """When this process did not run although it wanted to: that is the machine's time, not the server's."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.over = threading.Event()
-        self.found = []  # (from, to)
-
-    def run(self):
-        while not self.over.is_set():
-            begun = time.monotonic()
-            time.sleep(0.001)
-            awake = time.monotonic()
-            if awake - begun > 0.003:
-                self.found.append((begun + 0.001, awake))
-
-    def within(self, begun, ended):
-        return sum(min(ended, b) - max(begun, a) for a, b in self.found if a < ended and b > begun)
 
 
 class Queued:

@@ -126,8 +126,7 @@ class Health(Case):
         eventually("it is stale", lambda: self.dispatch(server).status == 503, 20)
         body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"], {"STALE": 1})
-        self.ok(node.heartbeat())
-        self.placed(server)
+        eventually("it is chosen again", lambda: node.heartbeat().status == 200 and self.dispatch(server).status == 200)
 
     def test_staleness_can_be_off(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms="off")

