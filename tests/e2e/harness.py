@@ -343,17 +343,18 @@ def clean_env():
 
 def patient(settings):
     """Settings of a server that a busy machine may keep for seconds: a Redis, a disk or a database may take its time, and so may
-    whoever acknowledges a job, unless that is what the case is about."""
-    defaults = {}
-    if not settings.keys() & {"args", "config"}:
-        defaults["reservation_ttl_ms"] = 30000
+    whoever acknowledges a job, unless that is what the case is about: what it or its file says stays."""
+    if "args" in settings:
+        return settings
+    defaults = {"reservation_ttl_ms": 30000}
     if str(settings.get("store", "")).startswith("redis"):
         defaults["store_call_ms"] = int(2000 * SLOW)
-    elif "args" not in settings:
+    else:
         defaults["store_timeout_ms"] = 30000
     if "database" in settings:
         defaults["database_timeout_ms"] = 30000
-    return {**defaults, **settings}
+    said = pathlib.Path(settings["config"]).read_text() if "config" in settings else ""
+    return {**{name: value for name, value in defaults.items() if name not in said}, **settings}
 
 
 def calm_machine(directory):

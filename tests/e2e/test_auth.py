@@ -54,8 +54,8 @@ class AuthCase(AgentCase):
         self.config.write_text(json.dumps({"tokens": tokens}))
 
     def guarded(self, ca=None, data_dir="data", **settings):
-        server = GuardedServer(self.dir / data_dir, self.dir, ca=ca, config=self.config, log_level="debug",
-                               **{"login_failures_max": 0, **patient({"reservation_ttl_ms": 30000, **settings})})
+        settings = patient({"config": self.config, "login_failures_max": 0, **settings})
+        server = GuardedServer(self.dir / data_dir, self.dir, ca=ca, log_level="debug", **settings)
         server.secrets = [*TOKENS, *map(digest, TOKENS)]
         self.servers.append(server)
         return server

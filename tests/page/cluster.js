@@ -64,7 +64,7 @@ async function drainAsksFirst({ rig, page }) {
   await page.waitForSelector(".tools .mark:has-text('draining')");
   assert.equal(await admin(), "draining");
   const job = await rig.task({ command: ["true"] });
-  assert.equal((await rig.get(`/v1/jobs/${job.job_id}?wait=10s`)).node_id, "hk");
+  assert.equal((await rig.get(`/v1/jobs/${job.job_id}?wait=60s`)).node_id, "hk");
   await page.click("button:has-text('Undrain')");
   await page.click("dialog button.main");
   await page.waitForSelector(".tools .mark:has-text('ready')");
@@ -116,7 +116,7 @@ async function failureLeadsToItsReason({ rig, page }) {
     max_attempts: 2,
     command: ["sh", "-c", "echo no such host >&2; exit 7"],
   });
-  await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
+  await rig.get(`/v1/jobs/${job.job_id}?wait=60s`);
   await page.goto(`${rig.url}/#/jobs?state=FAILED`);
   await page.click("a.why:has-text('EXIT_7')");
   await page.waitForSelector(".why-panel:has-text('exit code 7')");
@@ -152,12 +152,13 @@ async function breakerIsShown({ rig, page }) {
   await rig.post("/v1/nodes/hk/drain");
   for (let at = 0; at < 3; at++) {
     const job = await rig.task({ type: "review", max_attempts: 1 });
-    await rig.get(`/v1/jobs/${job.job_id}?wait=10s`);
+    await rig.get(`/v1/jobs/${job.job_id}?wait=60s`);
   }
   await page.locator(".troubles a:has-text('gets no review')").click();
   await page.click("button:has-text('Close it')");
   await page.click("dialog button.main");
   await eventually("the breaker is closed", async () => (await rig.get("/v1/breakers")).breakers.length === 0);
+  await eventually("the report has all three", async () => (await rig.get("/v1/report?type=review")).total.failed === 3);
   await page.goto(`${rig.url}/#/report`);
   const opened = page.locator(".report tr.sub:has-text('review')", { hasText: "1 breaker opened" });
   await opened.waitFor();

@@ -27,7 +27,8 @@ class Case(unittest.TestCase):
 
 
 # How busy the processor is says nothing where instructions are emulated, and how long something takes neither: leases are so long
-# that nothing is lost because this machine was slow. `slots_fixed` because the room for jobs is not what is tried.
+# that nothing is lost because this machine was slow, and the store has so much time that nothing is refused. `slots_fixed` because the
+# room for jobs is not what is tried.
 AGENT = """allow_commands: true
 allow_deployments: true
 slots_fixed: 32
@@ -35,6 +36,9 @@ resources: {load_warning_pct: 1000, load_danger_pct: 1001, load_critical_pct: 10
 """
 SERVER = """running_lease_ms: 15m
 deploy_lease_ms: 15m
+reservation_ttl_ms: 60s
+store_timeout_ms: 60s
+database_timeout_ms: 60s
 """
 
 

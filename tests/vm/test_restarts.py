@@ -18,7 +18,7 @@ class Restarts(Installed):
         """Jobs that wait for a file, and a deployment; what the processes are."""
         self.jobs = [self.submit(f"echo $$ >> /srv/job{i}.starts; while [ ! -e /srv/go ]; do sleep 1; done; exit {i}", max_attempts=1)
                      for i in range(JOBS)]
-        self.vm.http("PUT", "/v1/deployments/web", DEPLOYMENT)
+        self.deploy("web", **DEPLOYMENT)
         self.eventually("all run", lambda: len(self.starts()) == JOBS + 1 and
                         all(self.job(job)["state"] == "ACKED" for job in self.jobs))
         return self.starts()
@@ -68,8 +68,8 @@ class Restarts(Installed):
     def test_stopping_the_runs_ends_everything(self):
         before = self.start_work()
         self.sh("systemctl stop berth-agent berth-spawner berth-runs")
-        for pid in before:
-            self.assertNotEqual(self.vm.run(f"kill -0 {pid}").code, 0, pid)
+        for pid in before:  # somebody has to take note of its end
+            self.eventually(f"{pid} is gone", lambda: self.vm.run(f"kill -0 {pid}").code != 0)
         self.vm.http("DELETE", "/v1/deployments/web", None)
         self.sh("systemctl start berth-agent")
         self.connected()

@@ -38,7 +38,7 @@ class Rounds(Installed):
         for i, job in enumerate(jobs, 1):
             self.assertEqual((self.ended(job)["reason"], self.job(job)["attempt_id"]), (f"EXIT_{i + 10}", 1), self.job(job))
         for i in range(1, self.COUNT + 1):
-            self.assertEqual(self.copy_of(f"witness{i}")["restarts"], 0)
+            self.assertEqual(self.eventually("it is told of", lambda: self.copy_of(f"witness{i}"))["restarts"], 0)
         self.assertEqual({name: pid for name, pid in self.processes().items() if name.startswith("copy")},
                          {name: pid for name, pid in before.items() if name.startswith("copy")})
 

@@ -50,18 +50,18 @@ class Walls(Installed):
         super().tearDownClass()
 
     @classmethod
-    def boss(cls, words, check=True):
-        done = cls.vm.run(f"BERTH_TOKEN=$(cat /root/boss.token) berth {words}")
+    def boss(cls, words, check=True, limit_s=120):
+        done = cls.vm.run(f"BERTH_TOKEN=$(cat /root/boss.token) berth {words}", limit_s=limit_s)
         if check and done.code != 0:
             raise AssertionError(f"berth {words}: {done}")
         return done.out
 
     def started(self, command, more=""):
-        return self.boss(f"job submit -o name --queue 60s {more} -- sh -c {shlex.quote(command)}").strip().splitlines()[-1]
+        return self.boss(f"job submit -o name --queue 60s {more} -- sh -c {shlex.quote(command)}", limit_s=700).strip().splitlines()[-1]
 
     def says(self, command, more=""):
         """What a job with this command prints."""
-        job = self.started(command, more + " --wait=100s")
+        job = self.started(command, more + " --wait=600s")
         return self.boss(f"job logs {job}")
 
     def victim(self):
@@ -199,6 +199,6 @@ class Walls(Installed):
 
     def test_it_does_not_outlive_its_end(self):
         job = self.started("(setsid env -i sh -c 'exec sleep 31337' &) ; (env -i setsid sh -c 'trap \"\" TERM; sleep 31338' &); kill -9 $PPID; "
-                           "sleep 2; echo over", "--wait=100s")
+                           "sleep 2; echo over", "--wait=600s")
         self.assertIn("over", self.boss(f"job logs {job}"))
         self.eventually("nothing of it is left", lambda: self.vm.run("pgrep --full 'sleep 3133[78]'").code == 1)
