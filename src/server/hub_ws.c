@@ -254,13 +254,16 @@ static void welcome(struct wscall *call, struct node *node)
     links_tell(worker, &call->linking, node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
+/* 1008 keeps an agent away for a while: saying the same again would not help. A store that is away
+ * for a moment is no such reason. */
 static void refuse_hello(struct wscall *call, const struct problem *why)
 {
     struct socket *socket = socket_of(call);
+    int code = err_http(why->err) >= 500 ? 1013 : 1008; /* `why` may go with the call */
 
     reply_problem(call, why, 0);
     if (socket)
-        ws_close(socket->ws, 1008, "hello refused");
+        ws_close(socket->ws, code, "hello refused");
 }
 
 static void hello_registered(struct change *change)
