@@ -12,9 +12,8 @@
 #include "server/peers_private.h"
 
 enum {
-    HANDING_MS = 1000, /* for an answer of the other instance */
+    ANSWER_MS = 1000, /* for an answer of the other instance, beside the way there and back */
     HOPS_MAX = 2,
-    THERE_AND_BACK_MS = 1000, /* beside the time-out a question has of its own */
 };
 
 /* A send on its way to another instance. */
@@ -34,6 +33,15 @@ struct asking {
     int64_t until_ms;
     char node_id[NODE_ID_MAX + 1];
 };
+
+/* How long the other instance may take. Each way leads through the store, where a call has its own
+ * time. */
+static int64_t answer_ms(const struct peers *peers)
+{
+    const struct settings *settings = atomic_load(&peers->keeper->server->settings);
+
+    return ANSWER_MS + 2 * settings->store_call_ms;
+}
 
 /* --- jobs --- */
 
@@ -66,7 +74,7 @@ static void send_arrived(struct msg *msg)
 
     assert(holder && holder != peers_name(peers) && send->message.len > 2);
     *handing = (struct handing){
-        .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + HANDING_MS};
+        .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + answer_ms(peers)};
     idmap_put(&peers->sends, seq, handing);
     buf_add(&parcel->seqs, &seq, sizeof seq);
     peers_write_job(&parcel->frames, seq, peers_name(peers), send->node->id, send->deadline_ms,
@@ -223,7 +231,7 @@ static void ask_arrived(struct msg *msg)
     uint64_t seq = ++peers->last_seq;
 
     asking->seq = seq;
-    asking->until_ms = peers->keeper->loop.mono_ms + THERE_AND_BACK_MS +
+    asking->until_ms = peers->keeper->loop.mono_ms + answer_ms(peers) +
                        (rpc->timeout_ms > 0 ? rpc->timeout_ms : RPC_TIMEOUT_MS);
     idmap_put(&peers->asks, seq, asking);
     buf_add(&parcel->seqs, &seq, sizeof seq);
