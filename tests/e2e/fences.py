@@ -119,7 +119,7 @@ apt-get() { # it says what it would do, and that must be to install berth
 }
 up() { # NAME PID: is it up?
     local tries
-    for tries in {1..600}; do
+    for tries in {1..1800}; do
         grep -qE 'event=(server\.ready|server\.listening|agent\.connected)|Ready to accept' "$LOGS/$1.log" && return
         kill -0 "$2" || break
         sleep 0.05

@@ -149,7 +149,7 @@ class Submitter(threading.Thread):
                     if self.tries > first + 1:
                         self.again.add(answer.json["job_id"])
                     return answer.json["job_id"]
-                assert answer.status in (429, 503), str(answer)
+                assert answer.status in (429, 503, 504), str(answer)
             except (OSError, TimeoutError, ValueError, ConnectionError):
                 pass
             except Exception as error:  # half an answer of a server that was killed

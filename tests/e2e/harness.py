@@ -348,7 +348,7 @@ def patient(settings):
         return settings
     defaults = {"reservation_ttl_ms": 30000}
     if str(settings.get("store", "")).startswith("redis"):
-        defaults["store_call_ms"] = int(2000 * SLOW)
+        defaults.update(store_call_ms=int(5000 * SLOW), store_timeout_ms=int(5000 * SLOW))
     else:
         defaults["store_timeout_ms"] = 30000
     if "database" in settings:

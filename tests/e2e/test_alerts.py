@@ -107,7 +107,7 @@ class OneServer(AlertCase):
         freeze(frozen.process)
         self.fires("BerthLeasesLost")
         self.fires("BerthNodesOffline")
-        eventually("its lease is over", lambda: server.node("frozen")["health"] == "offline", 20)
+        eventually("its lease is over", lambda: server.node("frozen")["health"] == "offline", 60)
         frozen.process.send_signal(signal.SIGCONT)
         self.fires("BerthNodeLeasesLapsed")
 

@@ -650,6 +650,7 @@ class Fleet(Instances):
     def begin(self, jobs, pause=0.0):
         self.workers = [Worker(self.all, f"n{i}", self.slots, i) for i in range(self.nodes)]
         self.submitters = [Submitter(self.all, jobs // self.clients, f"c{i}", pause) for i in range(self.clients)]
+        self.addCleanup(self.all.clear)  # after a failure they would go on, and find another case's servers
         for thread in self.workers:
             thread.start()
         eventually("all nodes are there", lambda: self.views([worker.id for worker in self.workers]), 10)

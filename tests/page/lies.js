@@ -85,7 +85,7 @@ async function stands(page, where) {
   assert.equal(found.broken, false, where);
 }
 
-async function everyView(rig) {
+async function everyView(rig, lies) {
   const views = await furnished(rig);
   const page = await rig.page();
   let lie = {};
@@ -103,7 +103,7 @@ async function everyView(rig) {
     }
   });
   const drawn = () => page.evaluate(() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go))));
-  for (const [name, how] of Object.entries(LIES)) {
+  for (const [name, how] of lies) {
     lie = how;
     await page.goto("about:blank");
     for (const view of views) {
@@ -159,8 +159,13 @@ async function theRuleIsKept() {
   }
 }
 
+/* Each takes long, so they are two cases. */
+const ofTexts = Object.entries(LIES).filter(([name]) => name.startsWith("texts"));
+const ofTheRest = Object.entries(LIES).filter(([name]) => !name.startsWith("texts"));
+
 export const liesCases = [
-  ["every view stands, whatever it is told", everyView],
+  ["every view stands, whatever its texts are", (rig) => everyView(rig, ofTexts)],
+  ["every view stands, whatever it is told", (rig) => everyView(rig, ofTheRest)],
   ["a job whose command is one text", aCommandAsText],
   ["links that are none", linksThatAreNone],
 ].map(([name, run]) => [
