@@ -671,7 +671,7 @@ class Dying(AgentCase):
         self.assertEqual(len(self.lines("started")), 3)
 
     def test_a_frozen_agent_gives_up_what_is_not_its_own_any_more(self):
-        server = self.start(running_lease_ms=int(3000 * SLOW), heartbeat_ms=1000, heartbeat_stale_ms=3000)
+        server = self.start(running_lease_ms=int(6000 * SLOW), heartbeat_ms=1000, heartbeat_stale_ms=3000)
         agents = {name: self.agent(server, name) for name in ("a1", "a2")}
         gate, pids = self.dir / "gate", self.dir / "pids"
         job = self.run_task(server, f"echo $$ >> {pids}; {GATE.format(gate=gate)}", max_attempts=3)
@@ -703,7 +703,7 @@ class Dying(AgentCase):
         server = self.start()
         self.agent(server, "a1", data_dir="same")
         second = Agent(self, server, "a1", data_dir="same")
-        self.assertEqual(second.process.wait(10 * SLOW), 1)
+        self.assertEqual(second.process.wait(60 * SLOW), 1)
         live.discard(second.process)
         self.assertIn("same", second.log)
 

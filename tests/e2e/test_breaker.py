@@ -321,7 +321,7 @@ class Probe(Breaker):
         self.assertEqual(self.breakers(server), {})
 
     def test_a_probe_whose_ack_never_comes(self):
-        server = self.start(breaker_cooldown_ms=300, reservation_ttl_ms=3000)
+        server = self.start(breaker_cooldown_ms=300, reservation_ttl_ms=6000)
         node = self.node(server)
         self.fails(server, node)
         self.half_open(server)

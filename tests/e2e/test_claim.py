@@ -281,7 +281,7 @@ class Sharing(ClaimCase):
             self.deploy(server, f"d{i}", f"echo $BERTH_NODE_ID >> {self.dir}/where; exec sleep 60")
         eventually("they are shared", lambda: self.counts(server) == {"a": 2, "b": 2})
         b.kill()
-        eventually("all are the other's", lambda: self.counts(server) == {"a": 4}, 10)
+        eventually("all are the other's", lambda: self.counts(server) == {"a": 4})
 
     def test_drained_one_at_a_time(self):
         server = self.serve()

@@ -196,11 +196,11 @@ class Queue(Case):
         self.state_of(server, waiting, "DISPATCHED")
 
     def test_starts_when_a_reservation_runs_out(self):
-        server = self.start(reservation_ttl_ms=3000)
+        server = self.start(reservation_ttl_ms=8000)
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         self.ok(self.task(server, max_attempts=1))
         waiting = self.wait_in_line(server, max_attempts=9)
-        self.state_of(server, waiting, "DISPATCHED", seconds=10)
+        self.state_of(server, waiting, "DISPATCHED")
 
     def test_without_queue_ms_it_is_503(self):
         server, node, first = self.full()
@@ -291,7 +291,7 @@ class Queue(Case):
         self.assertQueue(server, 1)
         node.facts["health"] = "ready"
         self.ok(node.heartbeat())
-        shown = self.state_of(server, job, "DISPATCHED", seconds=3)
+        shown = self.state_of(server, job, "DISPATCHED")
         self.assertEqual(shown["attempt_id"], 2)
 
     @tags("threads")

@@ -70,7 +70,7 @@ class Explain(Case):
         self.problem(server.get("/v1/jobs/nonsense/explain"), 404, "NOT_FOUND")
 
     def test_of_a_retried_and_of_a_waiting_job(self):
-        server = self.start(reservation_ttl_ms=3000)
+        server = self.start(reservation_ttl_ms=8000)
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         job = self.ok(self.task(server, queue_ms=60000, max_attempts=3))
         waits = self.task(server, queue_ms=60000)
@@ -82,7 +82,7 @@ class Explain(Case):
         self.assertTrue(found["decisions"][-1]["waits"])
         # The attempt is in the store a moment before the decision that made it is noted.
         eventually("the decision of the next attempt", lambda: 2 in [
-            decision["attempt_id"] for decision in self.why(server, job["job_id"])["decisions"]])
+            decision["attempt_id"] for decision in self.why(server, job["job_id"])["decisions"]], 60)
         found = self.why(server, job["job_id"])
         self.assertEqual(found["attempts"][0]["reason"], "ACK_TIMEOUT")
 

@@ -322,7 +322,7 @@ class Fence(FenceCase):
         server = self.serve(lost_grace_ms=60000)
         agent = self.agent(server)
         self.assertEqual(agent.stop(), 0)
-        eventually("it is offline", lambda: server.node("a1")["health"] == "offline", 10)
+        eventually("it is offline", lambda: server.node("a1")["health"] == "offline")
         agent = self.agent(server)
         eventually("it is back", lambda: server.node("a1")["takes_work"])
         job = self.begin(server)

@@ -608,7 +608,7 @@ class Agents(Instances):
         """A job runs; the instance its agent is connected to goes. The others never lose the node."""
         go = self.dir / "go"
         job = self.ok(self.task(self.all[1], command=["sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done; echo ok"]))
-        eventually("it runs", lambda: self.all[2].job(job["job_id"])["state"] == "ACKED", 10)
+        eventually("it runs", lambda: self.all[2].job(job["job_id"])["state"] == "ACKED")
         how(self.all[0]) # the first address
         begun = time.monotonic()
         eventually("it is connected elsewhere", lambda: len(self.agent.events("agent.connected")) >= 2)
@@ -653,7 +653,7 @@ class Fleet(Instances):
         self.addCleanup(self.all.clear)  # after a failure they would go on, and find another case's servers
         for thread in self.workers:
             thread.start()
-        eventually("all nodes are there", lambda: self.views([worker.id for worker in self.workers]), 10)
+        eventually("all nodes are there", lambda: self.views([worker.id for worker in self.workers]))
         for thread in self.submitters:
             thread.start()
 

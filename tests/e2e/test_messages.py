@@ -109,13 +109,13 @@ class Messages(DeployCase, AgentCase):
         self.assertTrue(again["unchanged"] and "deployments" not in again)
 
     def test_view(self):
-        self.owned("n2", 3, deploy_lease_ms=int(1500 * SLOW), deploy_renew_ms=int(500 * SLOW))
+        self.owned("n2", 3, deploy_lease_ms=int(6000 * SLOW), deploy_renew_ms=int(1000 * SLOW))
         self.run_out(self.server, "n2")
         self.posts("view")
 
     def test_claim(self):
         """And what became of it is given up again."""
-        self.owned("n2", 3, deploy_lease_ms=int(1500 * SLOW), deploy_renew_ms=int(500 * SLOW))
+        self.owned("n2", 3, deploy_lease_ms=int(6000 * SLOW), deploy_renew_ms=int(1000 * SLOW))
         self.run_out(self.server, "n2")
         self.renew(self.server, "n1")
         self.posts("claim")

@@ -81,19 +81,19 @@ class PageCase(Case):
         """The charts' points: what was dispatched and refused is in one of them, and `since` leaves out those seen."""
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=50)
-        eventually("the first reading is taken", lambda: server.get("/v1/stats").json["points"], 15)
+        eventually("the first reading is taken", lambda: server.get("/v1/stats").json["points"])
         for _ in range(20):
             self.placed(server)
         self.problem(server.post("/v1/dispatch/f2f", {"src_lang": "xx", "tgt_lang": "yy"}), 422, "NO_CAPABLE_NODE")
 
         def sums():
             points = server.get("/v1/stats").json["points"]
-            seconds = 2
-            done = sum(point["dispatched_per_s"] * seconds for point in points)
-            refused = sum(point["refused_per_s"].get("NO_CAPABLE_NODE", 0) * seconds for point in points)
+            spans = [(point, (point["at_ms"] - before["at_ms"]) / 1000) for before, point in zip(points, points[1:])]  # 2 s, or late
+            done = sum(point["dispatched_per_s"] * seconds for point, seconds in spans)
+            refused = sum(point["refused_per_s"].get("NO_CAPABLE_NODE", 0) * seconds for point, seconds in spans)
             return points if (round(done), round(refused)) == (20, 1) else None
 
-        points = eventually("all of it is in the points", sums, 15)
+        points = eventually("all of it is in the points", sums)
         busy = [point for point in points if point["dispatched_per_s"] > 0]
         self.assertTrue(all(0 < point["p50_ms"] <= point["p99_ms"] for point in busy))
         times = [point["at_ms"] for point in points]

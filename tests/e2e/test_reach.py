@@ -355,12 +355,12 @@ class WebSocketNode(Case):
         self.assertEqual(nodes[-1].expect("job")["job_id"], job["job_id"])
 
     def test_a_job_sent_to_a_connection_that_died_goes_elsewhere(self):
-        server = self.start(reservation_ttl_ms=5000)
+        server = self.start(reservation_ttl_ms=8000)
         doomed = WsNode(server, "w1", max_concurrent_jobs=9)
         job = self.placed(server)
         spare = WsNode(server, "w2")
         doomed.socket.drop()
-        again = spare.expect("job", 20)
+        again = spare.expect("job")
         self.assertEqual(again["job_id"], job["job_id"])
         self.assertTrue(spare.report("ack", again)["ok"])
         self.assertTrue(spare.report("done", again, status="ok")["ok"])
@@ -599,7 +599,7 @@ class BackEmpty(Case):
         epoch = server.node("n1")["epoch"]
         other = WsNode(server, "n2")
         back = WsNode(server, "n1", running_jobs=[])
-        again = other.expect("job", seconds=15)  # a lease that is waited for lasts 45 s
+        again = other.expect("job", seconds=30)  # a lease that is waited for lasts 45 s
         self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 2))
         self.assertEqual(server.node("n1")["epoch"], epoch + 1)
         self.assertEqual(back.report("done", job, status="ok")["status"], 409)

@@ -179,7 +179,7 @@ class Outage(Loaded):
 
     def placed_again(self):
         began = time.monotonic()
-        eventually("work is placed again", lambda: self.dispatch(self.server).status == 200, 10)
+        eventually("work is placed again", lambda: self.dispatch(self.server).status == 200)
         return time.monotonic() - began
 
     def away(self, stop, back):
@@ -190,7 +190,7 @@ class Outage(Loaded):
         stop()
         # Several at once: some come while the call that will fail is under way.
         slow = sum(in_parallel(3, lambda _: [self.refused() for _ in range(7)]), [])
-        eventually("it says so", lambda: self.server.get("/readyz").json["store_mode"] != "NORMAL", 3)
+        eventually("it says so", lambda: self.server.get("/readyz").json["store_mode"] != "NORMAL")
         known = self.server.get("/v1/nodes").json
         self.assertTrue(known["stale"])
         self.assertEqual(len(known["nodes"]), self.count)
@@ -359,7 +359,7 @@ class Keys(Case):
             came.extend(self.node.poll(wait="1s"))
             return came
 
-        eventually("it comes", next_one, 15)
+        eventually("it comes", next_one)
         self.assertEqual([job["job_id"] for job in came], [job_id])
         self.ok(self.node.ack(came[0]))
         self.ok(self.node.done(came[0]))
@@ -508,7 +508,7 @@ class RealAgents(AgentCase):
             return len(self.long) >= count
 
         eventually(f"{count} long jobs are placed", more, 30)
-        eventually("they run", lambda: set(self.long) <= set(self.diary.times("b")), 10)
+        eventually("they run", lambda: set(self.long) <= set(self.diary.times("b")))
 
     def long_are_known(self):
         """The store was empty: it can have them only from the nodes that run them."""

@@ -17,12 +17,24 @@ class Report(Case):
         return self.ok(server.get("/v1/report" + query))
 
     def counted(self, server, jobs, query=""):
-        """The report once so many jobs have ended."""
+        """The report once so many jobs have ended, and the attempts with which they did."""
         def there():
             report = self.report(server, query)
-            return report if report["total"]["jobs"] >= jobs else None
+            return report if min(report["total"]["jobs"], report["total"]["attempts"]) >= jobs else None
 
         return eventually(f"{jobs} jobs are in the report", there)
+
+    def told(self, server, of, want, query=""):
+        """The report once what `of` takes from it is that: each loop lays out what it counted, and of one job several may."""
+        def there():
+            report = self.report(server, query)
+            return report if of(report) == want else None
+
+        try:
+            return eventually("", there)
+        except AssertionError:
+            self.assertEqual(of(self.report(server, query)), want)
+            raise
 
     def work(self, server):
         """On n1: 6 of dev done, 2 failed for good, 1 of talk killed; one refused for want of a node."""
@@ -41,10 +53,9 @@ class Report(Case):
     def test_a_server_and_its_types(self):
         server = self.start(breaker_threshold=2)
         self.work(server)
-        report = self.counted(server, 9)
+        report = self.told(server, lambda report: [figures(node, "node_id jobs succeeded failed kills breaker_opened failovers attempts")
+                                                   for node in report["servers"]], [("n1", 9, 6, 3, 1, 1, 0, 9)])
         (node,) = report["servers"]
-        self.assertEqual((node["node_id"], node["jobs"], node["succeeded"], node["failed"]), ("n1", 9, 6, 3))
-        self.assertEqual((node["kills"], node["breaker_opened"], node["failovers"]), (1, 1, 0))
         types = {row["type"]: row for row in node["types"]}
         self.assertEqual(types["dev"]["success_rate"], 0.75)
         self.assertEqual(types["talk"]["kills"], 1)
@@ -71,7 +82,7 @@ class Report(Case):
         self.assertEqual(self.report(server, "?since=0")["total"]["jobs"], 9, "the hour under way counts whole")
 
     def test_refusals_by_reason_and_failovers(self):
-        server = self.start(reservation_ttl_ms=2000)
+        server = self.start(reservation_ttl_ms=5000)
         Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=1)
         self.ok(self.task(server, max_attempts=2))  # nobody acknowledges it: it fails over
         eventually("it ran out twice", lambda: server.metrics()["berth_ack_timeout_total"] >= 2)
@@ -80,9 +91,9 @@ class Report(Case):
         self.ok(busy.ack(job))
         self.task(server, type="talk")
         eventually("its refusal is counted", lambda: self.report(server)["refused"])
-        report = self.counted(server, 1)
+        report = self.told(server, lambda report: [figures(node, "jobs failed attempts retried failovers") for node in report["servers"]
+                                                   if node["node_id"] == "full"], [(1, 1, 2, 1, 1)])
         nodes = {node["node_id"]: node for node in report["servers"]}
-        self.assertEqual(figures(nodes["full"], "jobs failed attempts retried failovers"), (1, 1, 2, 1, 1))
         self.assertIsNone(nodes["full"]["run_ms"]["p50"], "neither began")
         self.assertIsNotNone(nodes["full"]["wait_ms"]["p50"], "but it was sent")
         refused = {(row["type"], row["reason"]) for row in report["refused"]}
@@ -98,11 +109,10 @@ class Report(Case):
             self.ok(node.done(job))
         self.ok(node.fail(self.ok(self.task(server, type="b")), reason="TYPE_NOT_ALLOWED"))
         self.ok(node.fail(self.ok(self.task(server, type="c")), reason="NODE_OVERLOADED"))
-        self.counted(server, 4)
         for query, wanted in (("", {"a": {}, "b": {"TYPE_NOT_ALLOWED": 1}, "c": {"NODE_OVERLOADED": 1}}),
                               ("?type=c", {"c": {"NODE_OVERLOADED": 1}})):
-            types = self.report(server, query)["servers"][0]["types"]
-            self.assertEqual({row["type"]: row["refusals"] for row in types}, wanted)
+            self.told(server, lambda report: {row["type"]: row["refusals"] for node in report["servers"] for row in node["types"]},
+                      wanted, query)
 
     def test_a_restart_and_a_kill_lose_nothing_that_was_saved(self):
         server = self.start()

@@ -107,7 +107,9 @@ class Messages(Case):
         for name in ("n1", "n2"):
             Node(server, name)
         one = self.placed(server)
-        two = eventually("attempt 2 is placed", lambda: self.is_attempt(server, one, 2))
+        # Nobody acknowledges that one either, so it may be over when it is looked at.
+        two = eventually("attempt 2 is placed", lambda: (shown := server.job(one["job_id"]))["attempt_id"] == 2 and
+                         shown["state"] in ("DISPATCHED", "FAILED") and shown)
         self.assertNotEqual(two["node_id"], one["node_id"])
         self.assertSlots(server, one["node_id"], 0, 0)
 
@@ -200,11 +202,11 @@ class Messages(Case):
         node = Node(server, "n1")
         job = self.placed(server)
         self.ok(node.ack(job))
-        self.state_of(server, job, "FAILED", seconds=20)
+        self.state_of(server, job, "FAILED")
         self.assertSlots(server, "n1", 0, 0)
 
     def test_a_heartbeat_keeps_a_long_job_alive(self):
-        server = self.start(running_lease_ms=5000, f2f_lease_ms=5000, max_retry=1)
+        server = self.start(running_lease_ms=8000, f2f_lease_ms=8000, max_retry=1)
         nodes = [Node(server, name, max_concurrent_jobs=1) for name in ("kept", "silent")]
         jobs = {}
         for _ in nodes:
@@ -217,13 +219,13 @@ class Messages(Case):
             self.ok(nodes[0].heartbeat())
             return server.job(jobs["silent"]["job_id"])["state"] == "FAILED"
 
-        eventually("the silent one's lease ran out", silent_ended, 20)
+        eventually("the silent one's lease ran out", silent_ended)
         self.assertEqual(server.job(jobs["kept"]["job_id"])["state"], "ACKED")
         self.assertSlots(server, "kept", 0, 1)
         self.assertSlots(server, "silent", 0, 0)
 
     def test_a_heartbeat_with_a_list_renews_exactly_those(self):
-        server = self.start(running_lease_ms=5000, f2f_lease_ms=5000, max_retry=1)
+        server = self.start(running_lease_ms=8000, f2f_lease_ms=8000, max_retry=1)
         node = Node(server, "n1", max_concurrent_jobs=2)
         kept, dropped = self.placed(server), self.placed(server)
         for job in (kept, dropped):
@@ -234,7 +236,7 @@ class Messages(Case):
             self.ok(node.heartbeat(running_jobs=listed))
             return server.job(dropped["job_id"])["state"] == "FAILED"
 
-        eventually("the one that was not listed ran out", ended, 20)
+        eventually("the one that was not listed ran out", ended)
         self.assertEqual(server.job(kept["job_id"])["state"], "ACKED")
         self.assertSlots(server, "n1", 0, 1)
 
