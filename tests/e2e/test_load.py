@@ -189,7 +189,7 @@ class KillNine(Case):
         self.accepted = {} # job_id -> node_id, what the server said yes to
         self.finished = set() # DONE was answered 200
         self.stop = threading.Event()
-        self.settings = {"loops": 2, "reservation_ttl_ms": 8000, "retention_ms": 3600000,
+        self.settings = {"loops": 2, "reservation_ttl_ms": 15000, "retention_ms": 3600000,
                          "retention_jobs_max": 10 * self.total + 1000, "running_lease_ms": 60000}
 
     def connected(self, work):

@@ -15,8 +15,8 @@ from redis import Redis
 COUNT = 200
 LOAD = ROOT / os.path.dirname(BINARY) / "bench" / "load"
 # Nobody sends heartbeats, some hold what they were given, and the machine may be busy: nothing of it ends by itself.
-PATIENT = {"heartbeat_stale_ms": "off", "reservation_ttl_ms": 120000, "body_timeout_ms": 120000, "header_timeout_ms": 120000,
-           "store_call_ms": 5000}
+PATIENT = {"heartbeat_stale_ms": "off", "view_drop_ms": 600000, "ping_ms": 120000, "reservation_ttl_ms": 120000,
+           "body_timeout_ms": 120000, "header_timeout_ms": 120000, "store_call_ms": 5000}
 
 
 class Session:
