@@ -305,7 +305,8 @@ secrets:
         found = self.ended(server, job, 60)
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "DISK_LIMIT"))
         self.assertIn("more than its limit of 2097152 bytes", found["result"]["detail"])
-        self.assertEqual(server.metrics()['berth_kills_total{reason="disk_limit"}'], 1)
+        # The job's end is in the store a moment before it is counted.
+        eventually("it is counted", lambda: server.metrics()['berth_kills_total{reason="disk_limit"}'] == 1)
 
     def test_timeout(self):
         server = self.start()

@@ -218,7 +218,7 @@ class Restart(Breaker):
         server = self.start()
         node.server = server
         self.assertEqual(self.breakers(server), before)
-        self.assertEqual(server.metrics()["berth_breakers_open"], 1)
+        eventually("it is counted", lambda: server.metrics()["berth_breakers_open"] == 1)
         self.shut(server)
         self.fails(server, node, 1, "talk")
         self.shut(server, type="talk")
@@ -289,7 +289,7 @@ class Probe(Breaker):
         closed = self.events(server, "breaker.closed")
         self.assertEqual(len(closed), 1, closed)
         self.assertEqual(len(self.events(server, "breaker.probe")), 1)
-        self.assertEqual(server.metrics()["berth_breakers_open"], 0)
+        eventually("none is counted", lambda: server.metrics()["berth_breakers_open"] == 0)
 
     def test_its_failure_opens_it_again(self):
         server, node = self.start_half_open()

@@ -70,7 +70,7 @@ class Messages(Case):
         self.assertSlots(server, "n1", 0, 0)
         self.problem(node.done(job), 409, "STALE_ATTEMPT")
         self.assertEqual(server.job(job["job_id"])["state"], "FAILED")
-        self.assertEqual(server.metrics()["berth_ack_timeout_total"], 1)
+        eventually("it is counted", lambda: server.metrics()["berth_ack_timeout_total"] == 1)
 
     def test_an_ack_from_another_node_is_409(self):
         server = self.start()

@@ -248,7 +248,7 @@ class Revoked(TlsCase):
         self.revoke("us")
         eventually("its socket ends", lambda: agents["us"].events("agent.disconnected"))
         eventually("it is not let in again", lambda: any("revoked" in str(event) for event in agents["us"].events("agent.connect_failed")))
-        self.assertIn("event=tls.revoked connections=1", server.log)
+        eventually("it is told", lambda: "event=tls.revoked connections=1" in server.log)
         self.assertFalse(agents["hk"].events("agent.disconnected"))
         self.assertEqual(self.as_node(server), 401, "who shows none is let in as before")
 
