@@ -105,7 +105,7 @@ class Made(TokenCase):
 
     def test_expiry(self):
         server, root = self.guarded()
-        node = self.cli(server, "token", "create", "us", "--scope", "node", "--node-id", "us", "--expires", "1500ms", token=root)
+        node = self.cli(server, "token", "create", "us", "--scope", "node", "--node-id", "us", "--expires", "8s", token=root)
         link = WsNode(server, "us", headers=bearer(node))
         self.assertEqual(link.closed(), 4003)
         self.assertIn("expired", server.call("GET", "/v1/node/jobs?node_id=us", headers=bearer(node))["detail"])
