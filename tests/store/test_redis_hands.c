@@ -28,10 +28,12 @@ static void test_wrong_counters_are_put_right(void **state)
     const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
     struct redis_fixture *fixture = *state;
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+    int running;
 
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
     redis_say_words(fixture->server.port, COUNT_OF(words), words);
-    assert_int_equal(rig_counts(&fixture->rig, "n1").running, 9);
+    running = rig_counts(&fixture->rig, "n1").running;
+    assert_true(running == 9 || running == 0); /* an audit may have been there in between */
     while (rig_repairs(&fixture->rig) == 0)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_repairs(&fixture->rig), 2);
