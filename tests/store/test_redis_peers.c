@@ -484,32 +484,65 @@ static void a_callback_is_one_instances_at_a_time(void **state)
     assert_int_equal(claim(a, 1), ERR_NOT_FOUND);
 }
 
-/* Who came among the first of a lane is told, to others; who stands behind those is not. */
-static void who_comes_among_the_first_of_a_lane_is_heard(void **state)
+/* The next word of a lane is this one. False: the connection was cut meanwhile, as after a stall of
+ * some seconds, and what was said may be lost. */
+static bool hears_of_lane(struct side *side, const char *text)
 {
-    struct fixture *fixture = *state;
-    struct side *a = &fixture->a, *b = &fixture->b;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    for (;;) {
+        for (size_t i = 0; i < side->count; i++) {
+            if (side->words[i].kind == STORE_WORD_GAP)
+                return false;
+            if (side->words[i].kind != STORE_WORD_LANE)
+                continue;
+            assert_string_equal(side->words[i].text, text);
+            side->count = 0;
+            return true;
+        }
+        assert_true(clock_mono_ms() < end_ms);
+        desk_wait(&side->rig.desk, 10);
+        inbox_run(&side->rig.desk.inbox);
+    }
+}
+
+static bool fill_lanes(struct side *a, struct side *b)
+{
     char text[64];
 
     for (uint64_t job = 0; job < STORE_LANE_TOLD; job++) {
-        b->count = 0;
         assert_int_equal(rig_put_lane(&a->rig, 0x100 + job, UINT64_MAX, 3), ERR_OK);
         snprintf(text, sizeof text, "ffffffffffffffff 3 %x", (unsigned)(0x100 + job));
-        assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, text);
+        if (!hears_of_lane(b, text))
+            return false;
     }
-    b->count = 0;
     assert_int_equal(rig_put_lane(&a->rig, 0x200, UINT64_MAX, 3), ERR_OK);
     assert_int_equal(rig_put_lane(&a->rig, 0x201, UINT64_MAX, 9), ERR_OK);
-    assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, "ffffffffffffffff 9 201");
-    b->count = 0;
+    if (!hears_of_lane(b, "ffffffffffffffff 9 201"))
+        return false;
     assert_int_equal(rig_put(&a->rig, 0x202), ERR_OK);
     a->rig.op = (struct store_op){.verb = STORE_WAIT, .job = 0x202, .attempt = 1};
     a->rig.op.u.wait.lane = 0xc0ffee;
     a->rig.op.u.wait.wait_ms = RIG_WAIT_MS;
     assert_int_equal(rig_call(&a->rig, &a->rig.op), ERR_OK);
-    assert_string_equal(await(b, 0, STORE_WORD_LANE)->text, "0000000000c0ffee 0 202");
+    if (!hears_of_lane(b, "0000000000c0ffee 0 202"))
+        return false;
     assert_int_equal(rig_put_lane(&b->rig, 0x203, 0xc0ffee, 9), ERR_OK);
-    assert_string_equal(await(a, 0, STORE_WORD_LANE)->text, "0000000000c0ffee 9 203");
+    return hears_of_lane(a, "0000000000c0ffee 9 203");
+}
+
+/* Who came among the first of a lane is told, to others; who stands behind those is not. */
+static void who_comes_among_the_first_of_a_lane_is_heard(void **state)
+{
+    enum { TRIES = 5 };
+    struct fixture *fixture = *state;
+
+    for (int tries = 1; !fill_lanes(&fixture->a, &fixture->b); tries++) {
+        assert_true(tries < TRIES);
+        teardown(state);
+        setup(state);
+        fixture = *state;
+    }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
