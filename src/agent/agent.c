@@ -602,9 +602,10 @@ static void log_start(const struct agent *agent)
         log_event(LOG_WARN, "agent.jobs_not_apart", KS("node_id", agent->node_id),
                   KC("reason", runs_not_apart(agent->runs)));
     if (agent->config->private_tmp != CONFIG_TMP_OFF && runs_tmp_missing(agent->runs))
-        log_event(LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
-                  KC("reason", runs_tmp_missing(agent->runs)),
-                  KC("means", "runs see the machine's /tmp and /dev/shm and what others leave there"));
+        log_event(
+            LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
+            KC("reason", runs_tmp_missing(agent->runs)),
+            KC("means", "runs see the machine's /tmp and /dev/shm and what others leave there"));
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
                   KC("reason", offered.missing), KC("try", limits_command()));

@@ -186,9 +186,8 @@ static const struct field fields[] = {
      .names = private_tmps,
      .preset = "auto",
      .flags = FIELD_LIVE,
-     .help =
-         "auto: a run has its own /tmp, /var/tmp, /dev/shm and IPC where possible; off: the "
-         "machine's"},
+     .help = "auto: a run has its own /tmp, /var/tmp, /dev/shm and IPC where possible; off: the "
+             "machine's"},
     {.name = "job_pids_max",
      .type = FIELD_INT,
      .offset = AT(job_pids_max),

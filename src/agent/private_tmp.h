@@ -21,8 +21,9 @@ struct private_tmp_dir {
 };
 extern const struct private_tmp_dir private_tmp_dirs[PRIVATE_TMP_DIRS];
 
-/* In the new process, with these directories in the order of the table for /tmp and /var/tmp; with user_namespace by one
- * of those if nothing else is allowed. Only system calls that are safe after a vfork. 0 or errno.
+/* In the new process, with these directories in the order of the table for /tmp and /var/tmp; with
+ * user_namespace by one of those if nothing else is allowed. Only system calls that are safe after
+ * a vfork. 0 or errno.
  */
 int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namespace);
 /* Whether we can, by trying it in another process. 0 or errno. */

@@ -352,8 +352,7 @@ struct namespace_view token_view(const struct token *token)
 
 bool token_scopes_fit(unsigned have, struct str namespace)
 {
-    return str_eq(namespace, NAMESPACE_DEFAULT) ||
-           !(have & (BIT(SCOPE_NODE) | BIT(SCOPE_ADMIN)));
+    return str_eq(namespace, NAMESPACE_DEFAULT) || !(have & (BIT(SCOPE_NODE) | BIT(SCOPE_ADMIN)));
 }
 
 size_t token_bytes(const struct token *token)
