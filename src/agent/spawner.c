@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -341,8 +342,19 @@ static void start_shim(const struct spawner *spawner, struct peer *peer, struct 
     }
 }
 
-/* What a job left, and its agent, which is another user, cannot remove: as its owner, who can reach
- * nothing by it that is not his. */
+/* To files we are this user, who can reach nothing by it that is not his. To signals we are the
+ * agent's: other work of that user could stop us, and all that is to be removed would stay. */
+static bool become_cleaner(const struct peer *peer, const struct job_user *user)
+{
+    if (!privileges_survive() || setgroups((size_t)user->group_count, user->groups) != 0 ||
+        setresgid(user->gid, user->gid, user->gid) != 0 ||
+        setresuid(peer->uid, peer->uid, peer->uid) != 0 || !privileges_keep(PRIVILEGE(CAP_SETUID)))
+        return false;
+    job_user_enter_files(user);
+    return setfsuid((uid_t)-1) == (int)user->uid && privileges_give_up() == 0;
+}
+
+/* What a job left, and its agent, which is another user, cannot remove. */
 static _Noreturn void be_cleaner(const struct spawner *spawner, const struct peer *peer, int dir_fd)
 {
     static struct job_user user;
@@ -351,10 +363,7 @@ static _Noreturn void be_cleaner(const struct spawner *spawner, const struct pee
 
     snprintf(path, sizeof path, "/proc/self/fd/%d", dir_fd);
     if (fstat(dir_fd, &info) == 0 && find_owner(spawner, peer, info.st_uid, &user) &&
-        setgroups((size_t)user.group_count, user.groups) == 0 &&
-        setresgid(user.gid, user.gid, user.gid) == 0 &&
-        setresuid(user.uid, user.uid, user.uid) == 0 && privileges_give_up() == 0 &&
-        chmod(path, 0700) == 0)
+        become_cleaner(peer, &user) && chmod(path, 0700) == 0)
         dir_tree_empty(dir_fd);
     _exit(0);
 }

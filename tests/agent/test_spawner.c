@@ -379,6 +379,40 @@ static void test_job_is_another_user(void **state)
     run_in_child(state, try_apart);
 }
 
+/* Other work of the same user may do what it likes to processes that are its user's: who removes
+ * what was left is not one of them. */
+static int try_cleaning(struct bench *bench, struct rig *rig)
+{
+    struct run *hostile = run_as_nobody(
+        rig,
+        "chmod 755 .; touch ready; while :; do for p in /proc/[0-9]*; do read -r name < $p/comm; "
+        "test \"$name\" = berth-spawner && kill -STOP ${p#/proc/} && touch stopped; done; done "
+        "2>/dev/null",
+        NULL);
+    struct run *left;
+    bool stopped;
+
+    rig_await(rig, access(rig_path(rig, "nobody.1/work/ready"), F_OK) == 0);
+    left = rig_sh(rig, "left.1",
+                  "mkdir a && cd a && i=0; while [ $i -lt 20000 ]; do : > $i; i=$((i + 1)); done",
+                  NULL);
+    rig_await_end(rig, left);
+    run_forget(left);
+    rig_await(rig, access(rig_path(rig, "nobody.1/work/stopped"), F_OK) == 0 ||
+                       is_empty(rig_path(rig, RUN_TRASH)));
+    stopped = access(rig_path(rig, "nobody.1/work/stopped"), F_OK) == 0;
+    run_stop(hostile, "CANCELLED", 0);
+    rig_await_end(rig, hostile);
+    rig_close(rig);
+    return stopped ? 2 : 0;
+}
+
+static void test_nobody_stops_who_cleans_up(void **state)
+{
+    set_config(*state, "job_user: daemon\n");
+    run_in_child(state, try_cleaning);
+}
+
 /* Its whole tree ends with it, also what left its session and forgot its environment. */
 static int try_end(struct bench *bench, struct rig *rig)
 {
@@ -515,6 +549,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_away, setup, teardown),
         cmocka_unit_test_setup_teardown(test_agent_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_job_is_another_user, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nobody_stops_who_cleans_up, setup, teardown),
         cmocka_unit_test_setup_teardown(test_job_of_another_user_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_directories, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_may_be_asked_for, setup, teardown),
