@@ -37,9 +37,9 @@ class ClaimCase(AgentCase):
     lease_ms = 9000  # a server, an agent or a disk that is busy for some seconds moves nothing
 
     def serve(self, **settings):
-        """A server whose leases are short; everything else follows from that."""
-        return self.start(**{"heartbeat_ms": 1000, "heartbeat_stale_ms": int(3000 * SLOW), "view_drop_ms": int(3000 * SLOW),
-                             "ping_ms": int(1000 * SLOW),
+        """A server whose leases are short; everything else follows from that: who is silent is one of them nearly as long."""
+        silent = int(min(8000, max(3000, self.lease_ms - 1000)) * SLOW)
+        return self.start(**{"heartbeat_ms": 1000, "heartbeat_stale_ms": silent, "view_drop_ms": silent, "ping_ms": int(1000 * SLOW),
                              "deploy_lease_ms": int(self.lease_ms * SLOW), "deploy_renew_ms": int(self.lease_ms * SLOW / 9), **settings})
 
     def node(self, server, node_id, **settings):
