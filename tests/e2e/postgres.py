@@ -3,10 +3,10 @@ import glob
 import os
 import pathlib
 import pwd
-import socket
 import subprocess
 
 from harness import SLOW, eventually, live
+from redis import free_port
 
 
 def programs():
@@ -24,8 +24,7 @@ class Postgres:
             user = pwd.getpwnam("postgres")
             os.chown(self.dir, user.pw_uid, user.pw_gid)
             self.own = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         subprocess.run([programs() / "initdb", "-D", self.dir / "data", "-A", "trust", "-U", "berth", "--no-sync"],
                        check=True, capture_output=True, cwd="/", timeout=120 * SLOW, **self.own)
         with open(self.dir.parent / "pg.log", "wb") as log:
@@ -39,5 +38,5 @@ class Postgres:
 
     def close(self):
         self.process.send_signal(2)  # fast: connections are ended
-        self.process.wait(30 * SLOW)
+        self.process.wait(120 * SLOW)
         live.discard(self.process)
