@@ -557,7 +557,7 @@ class Events:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
-        name, data = "message", []
+        name, data, number = "message", [], self.last_id
         try:
             for raw in self.reply:
                 line = raw.decode().rstrip("\r\n")
@@ -566,8 +566,9 @@ class Events:
                 elif line.startswith("data:"):
                     data.append(line[5:].strip())
                 elif line.startswith("id:"):
-                    self.last_id = line[3:].strip()
-                elif not line and data:
+                    number = line[3:].strip()
+                elif not line and data:  # an event that was cut off in the middle was not told
+                    self.last_id = number
                     self.seen.append((name, json.loads("\n".join(data))))
                     name, data = "message", []
         except (OSError, ValueError, AttributeError):
