@@ -347,6 +347,8 @@ def patient(settings):
     if "args" in settings:
         return settings
     defaults = {"reservation_ttl_ms": 30000}
+    if "heartbeat_ms" not in settings:  # nodes that only speak HTTP say nothing between two steps of a case
+        defaults["heartbeat_stale_ms"] = 60000
     if str(settings.get("store", "")).startswith("redis"):
         defaults.update(store_call_ms=int(5000 * SLOW), store_timeout_ms=int(5000 * SLOW))
     else:
