@@ -179,7 +179,7 @@ class KillNine(Case):
     """Dispatchers and workers at full speed, kill -9 in the middle, restart, go on to the end."""
 
     NODES = 8
-    OPEN_MAX = 1000 # jobs under way, so that workers written in Python keep up with their deadlines
+    OPEN_MAX = 200 # jobs under way, so that workers written in Python keep up with their deadlines
 
     def setUp(self):
         super().setUp()

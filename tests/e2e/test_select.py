@@ -239,7 +239,7 @@ class Preferred(Case):
 
 class Spread(Case):
     def spread(self, **settings):
-        server = self.start(**settings)
+        server = self.start(heartbeat_stale_ms="off", **settings)  # its nodes are heard of when they get something
         nodes = {f"n{i}": Node(server, f"n{i}") for i in range(10)}
         order = []
         with server.client() as client:
