@@ -91,6 +91,9 @@ int http_port(const struct http_server *server);
 void http_drain(struct http_server *server);
 int64_t http_connections(const struct http_server *server); /* WebSockets and streams included */
 int64_t http_bodies_bytes(void); /* what counts against bodies_bytes_max now */
+/* The same for what is no request's body and as large. False: there is no room for it now. */
+bool http_bodies_take(int64_t bytes, const struct http_limits *limits);
+void http_bodies_give(int64_t bytes);
 
 /* Who sent it has shown who it is: its connection is kept when there is no room for another. */
 void http_known(struct http_request *req);

@@ -148,16 +148,28 @@ enum err http_request_check(struct http_request *req, struct problem *why)
 
 static _Atomic int64_t bodies_bytes; /* of all loops: memory is one */
 
+bool http_bodies_take(int64_t bytes, const struct http_limits *limits)
+{
+    assert(bytes >= 0);
+    if (atomic_fetch_add(&bodies_bytes, bytes) + bytes <= limits->bodies_bytes_max)
+        return true;
+    atomic_fetch_sub(&bodies_bytes, bytes);
+    return false;
+}
+
+void http_bodies_give(int64_t bytes)
+{
+    atomic_fetch_sub(&bodies_bytes, bytes);
+}
+
 bool http_request_reserve(struct http_private *p, size_t bytes)
 {
     int64_t more = (int64_t)bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
 
     if (more <= 0)
         return true;
-    if (atomic_fetch_add(&bodies_bytes, more) + more > p->req.server->limits->bodies_bytes_max) {
-        atomic_fetch_sub(&bodies_bytes, more);
+    if (!http_bodies_take(more, p->req.server->limits))
         return false;
-    }
     p->body_reserved += more;
     return true;
 }
@@ -165,7 +177,7 @@ bool http_request_reserve(struct http_private *p, size_t bytes)
 void http_request_release(struct http_private *p)
 {
     if (p->body_reserved > 0)
-        atomic_fetch_sub(&bodies_bytes, p->body_reserved);
+        http_bodies_give(p->body_reserved);
     p->body_reserved = 0;
 }
 

@@ -108,6 +108,8 @@ static void on_written(uv_write_t *req, int status)
         net_conn_fail(&p->conn, uv_strerror(status));
     else
         net_flush(&p->conn);
+    if (!p->flight && !p->conn.closing && p->opened && p->conn.handler->written)
+        p->conn.handler->written(&p->conn);
 }
 
 /* Hands `wire` to the kernel, and to libuv what the kernel does not take. */

@@ -45,6 +45,8 @@ struct net_handler {
     void (*closed)(struct net_conn *conn);                 /* once, last; then the memory goes */
     /* A deadline set by net_conn_deadline passed. Not set: the connection is closed. */
     void (*expired)(struct net_conn *conn);
+    /* What the kernel did not take at once has left, and nothing waits behind it; may be NULL. */
+    void (*written)(struct net_conn *conn);
     /* What a connection over the limits is told before it is closed; may be empty. */
     struct str refusal;
 };

@@ -220,6 +220,15 @@ bool ws_send(struct ws *ws, struct str text)
     return send_frame(p, WSLAY_TEXT_FRAME, text);
 }
 
+bool ws_is_behind(struct ws *ws, size_t bytes)
+{
+    struct net_conn *net = ws->priv->net;
+
+    if (net_write_queued(net) > bytes)
+        net_flush(net); /* as above */
+    return net_write_queued(net) > bytes;
+}
+
 void ws_close(struct ws *ws, int code, const char *reason)
 {
     struct ws_private *p = ws->priv;
@@ -442,6 +451,14 @@ static void on_expired(struct net_conn *net)
     net_conn_deadline(net, due_ms);
 }
 
+static void on_written(struct net_conn *net)
+{
+    struct ws_private *p = net->user;
+
+    if (p->state == WS_OPEN && p->ws.handler->written)
+        p->ws.handler->written(&p->ws);
+}
+
 static void on_closed(struct net_conn *net)
 {
     struct ws_private *p = net->user;
@@ -456,5 +473,8 @@ static void on_closed(struct net_conn *net)
     free(p);
 }
 
-const struct net_handler ws_net_handler = {
-    .opened = on_opened, .data = on_data, .closed = on_closed, .expired = on_expired};
+const struct net_handler ws_net_handler = {.opened = on_opened,
+                                           .data = on_data,
+                                           .closed = on_closed,
+                                           .expired = on_expired,
+                                           .written = on_written};

@@ -10,12 +10,15 @@ struct ws_handler {
     void (*opened)(struct ws *ws);                   /* client role: the handshake is done */
     void (*message)(struct ws *ws, struct str text); /* UTF-8 text; may call ws_close */
     void (*closed)(struct ws *ws, int code);         /* once, last; 1006 when no close frame came */
+    void (*written)(struct ws *ws); /* a reader that was behind has taken all; may be NULL */
 };
 
 struct ws_limits {
     int64_t message_bytes_max;
     int64_t queue_bytes_max; /* what may wait to be sent; over it the peer is closed with 1013 */
-    int64_t ping_ms; /* a ping when nothing came for so long; twice that without a sign = dead */
+    int64_t ping_ms;    /* a ping when nothing came for so long; twice that without a sign = dead */
+    bool counts_behind; /* server role: what its peer leaves unread counts with that of the readers
+                           of answers, and it may be given up as one of them */
 };
 
 extern const struct ws_limits ws_limits_default;
@@ -45,6 +48,9 @@ enum err ws_connect(struct loop *loop, const char *url, const struct http_header
                     struct problem *why);
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
+/* Does more than that wait for its reader, after what was coalesced has been handed to the kernel?
+ * Then `written` follows once it has left. */
+bool ws_is_behind(struct ws *ws, size_t bytes);
 /* Says goodbye; `closed` follows when the peer has answered or let it be. */
 void ws_close(struct ws *ws, int code, const char *reason);
 

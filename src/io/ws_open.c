@@ -61,7 +61,7 @@ struct ws *ws_accept(struct http_request *req, const struct ws_handler *handler,
     str_copy(str_of(req->peer), p->ws.peer, sizeof p->ws.peer);
     accept_for(http_header_get(req, "sec-websocket-key"), accept);
     p->net = http_take(req, &ws_net_handler, p);
-    p->net->queue_bounded = true;
+    p->net->queue_bounded = !limits->counts_behind;
     net_write(p->net, STR("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
                           "Connection: Upgrade\r\nSec-WebSocket-Accept: "));
     net_write(p->net, str_of(accept));

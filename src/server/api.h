@@ -23,6 +23,7 @@ void api_node_show(struct call *call);
 void api_dispatch_f2f(struct call *call);
 void api_dispatch_task(struct call *call);
 void api_dispatch_batch(struct call *call);
+void api_dispatch_entry(struct call *call); /* one job by itself, as an entry of a batch has it */
 
 /* api_job.c */
 void api_job_ack(struct call *call);

@@ -401,6 +401,7 @@ static void answer(struct submit *submit)
         return;
     }
     struct jsonw w = jsonw_to(&buf);
+    call->job = submit->dispatch->head.id;
     jsonw_obj(&w);
     submit_write(&w, submit);
     jsonw_end_obj(&w);
@@ -408,12 +409,14 @@ static void answer(struct submit *submit)
     buf_free(&buf);
 }
 
-/* Idempotency-Key: header, 1 to 255 visible characters. False: answered already. */
+/* Idempotency-Key: header, or beside the job in a frame; 1 to 255 visible characters. False:
+ * answered already. */
 static bool read_key(struct call *call, struct submit *submit)
 {
-    struct str key = str_trim(http_header_get(call->req, "Idempotency-Key"));
+    struct str sent = call->req ? call_header(call, "Idempotency-Key") : call->key;
+    struct str key = str_trim(sent);
 
-    if (!http_header_get(call->req, "Idempotency-Key").at)
+    if (!sent.at)
         return true;
     bool good = key.len > 0 && key.len <= IDEM_MAX;
     for (size_t i = 0; good && i < key.len; i++)
@@ -426,7 +429,7 @@ static bool read_key(struct call *call, struct submit *submit)
     /* Those of one namespace share its keys: a retry may come with another token. */
     submit->dispatch->idem =
         namespace_key(namespace_of(submit->dispatch->spec.type), key, call->arena);
-    submit->dispatch->fingerprint = fingerprint(call->req->body);
+    submit->dispatch->fingerprint = fingerprint(call->req ? call->req->body : call->text);
     return true;
 }
 
@@ -442,7 +445,7 @@ static void dispatch_one(struct call *call, bool f2f)
         call_problem(call, &why);
         return;
     }
-    spec_set_trace(&submit->dispatch->spec, http_header_get(call->req, "traceparent"), call->arena);
+    spec_set_trace(&submit->dispatch->spec, call_header(call, "traceparent"), call->arena);
     if (!read_key(call, submit))
         return;
     if (dry) {
@@ -451,6 +454,8 @@ static void dispatch_one(struct call *call, bool f2f)
     }
     submit->done = answer;
     submit->user = call;
+    if (call->begun)
+        call->begun(call, submit->dispatch->job);
     submit_start(submit);
 }
 
@@ -462,6 +467,18 @@ void api_dispatch_f2f(struct call *call)
 void api_dispatch_task(struct call *call)
 {
     dispatch_one(call, false);
+}
+
+static bool is_f2f(const struct json *job)
+{
+    const struct json *type = json_get(job, "type");
+
+    return json_is_null(type) || json_str_is(type, "f2f");
+}
+
+void api_dispatch_entry(struct call *call)
+{
+    dispatch_one(call, is_f2f(call->body));
 }
 
 /* Many jobs: each has an arena of its own, since all are under way at once. */
@@ -523,13 +540,6 @@ static void entry_over(struct submit *submit)
     assert(entry->batch->open > 0);
     if (--entry->batch->open == 0)
         batch_answer(entry->batch);
-}
-
-static bool is_f2f(const struct json *job)
-{
-    const struct json *type = json_get(job, "type");
-
-    return json_is_null(type) || json_str_is(type, "f2f");
 }
 
 static void entry_start(struct entry *entry, const struct json *job)

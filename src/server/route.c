@@ -13,6 +13,7 @@
 #include "server/origin.h"
 #include "server/proxy.h"
 #include "server/request_log.h"
+#include "server/submit_socket.h"
 
 static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true, .submits = true,
@@ -40,6 +41,8 @@ static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/batch", api_dispatch_batch, SCOPE_SUBMIT, .body = true,
      .submits = true, .large = true, .in = "Batch", .out = "BatchResults",
      .help = "dispatch many jobs, each answered"},
+    {HTTP_M_GET, "/v1/submit/connect", submit_socket_accept, SCOPE_SUBMIT, .status = 101,
+     .help = "WebSocket of a client: many jobs, and how they end"},
     {HTTP_M_GET, "/v1/jobs", api_job_list, SCOPE_READ, .long_answer = true,
      .query = "state type session_id node_id limit cursor", .out = "JobList",
      .help = "jobs, newest first"},
@@ -496,6 +499,11 @@ void call_error(struct call *call, enum err err, const char *field, const char *
 struct str call_query(struct call *call, const char *name)
 {
     return call->req ? http_query(call->req, name) : STR_NONE;
+}
+
+struct str call_header(struct call *call, const char *name)
+{
+    return call->req ? http_header_get(call->req, name) : STR_NONE;
 }
 
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value)

@@ -14,10 +14,15 @@ enum {
 
 /* A request as a handler sees it; stands in the request's arena. */
 struct call {
-    struct http_request *req; /* NULL: it came over a node's WebSocket */
+    struct http_request *req; /* NULL: it came over a WebSocket, of a node or of a client */
     /* How it is answered then, instead of by the request. */
     void (*answer)(struct call *call, const struct http_reply *reply);
     struct str node_id; /* and whose socket that is */
+    /* A frame that submits has no head: its Idempotency-Key, and its job as it was sent. */
+    struct str key;
+    struct str text;
+    void (*begun)(struct call *call, uint64_t job); /* the id it may get, before anybody has it */
+    uint64_t job; /* the job a good answer is about; an earlier one's, for a key known already */
     struct worker *worker;
     const struct route *route;
     struct arena *arena;
@@ -88,7 +93,8 @@ bool call_node(struct call *call, struct str *ret_node_id);
 /* X-Request-Id of the request, or one of our own. */
 struct str call_request_id(struct call *call);
 
-struct str call_query(struct call *call, const char *name); /* a socket's call has none */
+struct str call_query(struct call *call, const char *name);  /* a socket's call has none */
+struct str call_header(struct call *call, const char *name); /* likewise */
 /* Query parameters. False: answered already with 400. */
 bool call_query_int(struct call *call, const char *name, int64_t min, int64_t max, int64_t *value);
 bool call_query_bool(struct call *call, const char *name, bool *value);

@@ -32,6 +32,7 @@
 #include "server/rpc.h"
 #include "server/signals.h"
 #include "server/stats.h"
+#include "server/submit_socket.h"
 #include "server/terminals.h"
 #include "server/waiters.h"
 #include "server/warden.h"
@@ -103,6 +104,7 @@ static void loop_tick(struct loop *loop)
         atomic_store(&worker->connections, http_connections(&worker->http));
     hub_tick(worker->hub);
     waiters_tick(worker->waiters);
+    submit_sockets_tick(worker->submit_sockets);
     deploy_tick(worker);
     terminals_tell(worker);
     events_tick(worker->events);
@@ -179,6 +181,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
         return problem_set(why, err, "", "A loop cannot be made: %s.", err_title(err));
     worker->hub = hub_new(worker);
     worker->waiters = waiters_new(worker);
+    worker->submit_sockets = submit_sockets_new(worker);
     worker->events = events_new(worker);
     worker->session_cache = session_cache_new();
     worker->stats = mem_new(struct stats);
@@ -340,6 +343,7 @@ static void drain_worker(struct msg *msg)
         http_drain(&worker->http);
         hub_drain(worker->hub);
         waiters_drain(worker->waiters);
+        submit_sockets_drain(worker->submit_sockets);
         events_drain(worker->events);
         atomic_store(&worker->connections, http_connections(&worker->http));
     }
@@ -411,6 +415,7 @@ static void server_done(struct server *server)
 
         client_free(worker->client);
         loop_done(&worker->loop);
+        submit_sockets_free(worker->submit_sockets);
         waiters_free(worker->waiters);
         events_free(worker->events);
         session_cache_free(worker->session_cache);

@@ -22,6 +22,7 @@ struct request_log {
 struct server;
 struct hub;
 struct waiters;
+struct submit_sockets;
 struct events;
 struct stats;
 struct deploys;
@@ -41,6 +42,7 @@ struct worker {
     struct client *client; /* pushes and callbacks */
     struct hub *hub;       /* nodes reached through this loop */
     struct waiters *waiters;
+    struct submit_sockets *submit_sockets; /* of clients, see submit_socket.h */
     struct events *events;
     struct session_cache *session_cache; /* read through this loop */
     struct stats *stats;                 /* of the loops that serve */

@@ -22,8 +22,9 @@ struct waiter {
 
 struct waiters {
     struct worker *worker;
-    struct idmap by_job; /* -> struct waiter *, linked */
-    _Atomic int64_t count;
+    struct idmap by_job;   /* -> struct waiter *, linked */
+    struct idmap watches;  /* -> struct watch *, linked; these have no time, and are not walked */
+    _Atomic int64_t count; /* of both */
 };
 
 struct word {
@@ -55,7 +56,14 @@ void waiters_free(struct waiters *waiters)
             waiter = next;
         }
     idmap_free(&waiters->by_job);
+    idmap_free(&waiters->watches);
     free(waiters);
+}
+
+static void one_more(struct waiters *waiters)
+{
+    if (atomic_fetch_add(&waiters->count, 1) == 0)
+        peers_wish(waiters->worker->server);
 }
 
 struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
@@ -73,8 +81,7 @@ struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t 
                               .ready = ready,
                               .look = look};
     idmap_put(&waiters->by_job, job, waiter);
-    if (atomic_fetch_add(&waiters->count, 1) == 0)
-        peers_wish(waiters->worker->server);
+    one_more(waiters);
     return waiter;
 }
 
@@ -95,11 +102,43 @@ void waiters_del(struct waiters *waiters, struct waiter *waiter)
     free(waiter);
 }
 
+void waiters_watch(struct waiters *waiters, struct watch *watch)
+{
+    assert(watch->job && watch->ended);
+    watch->next = idmap_get(&waiters->watches, watch->job);
+    idmap_put(&waiters->watches, watch->job, watch);
+    one_more(waiters);
+}
+
+void waiters_unwatch(struct waiters *waiters, struct watch *watch)
+{
+    struct watch *first = idmap_get(&waiters->watches, watch->job);
+    struct watch **at = &first;
+
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    assert(*at);
+    *at = watch->next;
+    if (first)
+        idmap_put(&waiters->watches, watch->job, first);
+    else
+        idmap_del(&waiters->watches, watch->job);
+    atomic_fetch_sub(&waiters->count, 1);
+}
+
 static void wake(struct waiters *waiters, uint64_t job)
 {
     struct waiter *waiter = idmap_del(&waiters->by_job, job);
+    struct watch *watch = idmap_del(&waiters->watches, job);
 
     assert(job);
+    while (watch) {
+        struct watch *next = watch->next;
+
+        atomic_fetch_sub(&waiters->count, 1);
+        watch->ended(watch);
+        watch = next;
+    }
     while (waiter) {
         struct waiter *next = waiter->next;
 

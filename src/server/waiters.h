@@ -21,6 +21,15 @@ struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t 
                            int64_t wait_ms, void (*ready)(struct call *call),
                            void (*look)(struct call *call));
 void waiters_del(struct waiters *waiters, struct waiter *waiter);
+/* Who is told of an end whenever it comes, and has no time to wait: stands in the memory of whoever
+ * wants to know. */
+struct watch {
+    struct watch *next; /* of the same job */
+    uint64_t job;
+    void (*ended)(struct watch *watch); /* once, on this loop; it is not watched any more then */
+};
+void waiters_watch(struct waiters *waiters, struct watch *watch);
+void waiters_unwatch(struct waiters *waiters, struct watch *watch);
 /* A job ended: any loop. */
 void waiters_tell(struct server *server, uint64_t job);
 bool waiters_wait(const struct server *server); /* does anybody, on any loop? */

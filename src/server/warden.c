@@ -17,6 +17,7 @@
 #include "server/hub.h"
 #include "server/listen.h"
 #include "server/refusals.h"
+#include "server/submit_socket.h"
 #include "server/waiters.h"
 
 enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
@@ -173,6 +174,7 @@ static void swap_here(struct errand *errand)
     hub_recheck(worker->hub);
     events_recheck(worker->events);
     waiters_recheck(worker->waiters);
+    submit_sockets_recheck(worker->submit_sockets);
 }
 
 void warden_swap(struct server *server, struct auth *auth)

@@ -87,7 +87,7 @@ class Matrix(AuthCase):
                     right = status not in (401, 403) if allowed else status == 403
                     self.cell(f"{method} {path} by {how} with {token}", status, right)
                     if how == "WebSocket" and allowed:
-                        self.cell(f"{method} {path} becomes a WebSocket", status, (status == 101) == (path == "/v1/node/connect"))
+                        self.cell(f"{method} {path} becomes a WebSocket", status, (status == 101) == (path in ("/v1/node/connect", "/v1/submit/connect")))
         self.verdict(12 * len(routes(server)))
 
     def test_another_node(self):

@@ -12,6 +12,7 @@ from postgres import Postgres, programs
 from redis import Redis
 from test_auth import ADMIN, AuthCase, bearer, digest
 from test_matrix import routes
+from wsclient import WebSocket
 
 TEAMS = ("default", "maps", "ml")
 OPS = "ops-77aa"  # an operator: of `default`, like everybody who acts on what all share
@@ -277,6 +278,35 @@ def batch(cells):
     cells.cell("one and none", [row["status"] for row in answer.json["results"]] == [202, 400], answer)
 
 
+def submit_socket(cells):
+    """The same over a WebSocket: keys, types, and whose ends one can be told."""
+    socket = WebSocket(cells.server.port, "/v1/submit/connect", cells.headers, 10 * SLOW)
+
+    def ask(msg, **fields):
+        socket.send(json.dumps({"msg": msg, "id": 1, **fields}))
+        while True:
+            told = json.loads(socket.recv(10 * SLOW))
+            if told["msg"] != "refused": # which repeats what was asked for
+                cells.clean(told["msg"], json.dumps(told))
+            if told["msg"] not in ("welcome", "ended", "credit"):
+                return told
+    job = {"type": "later", "queue_ms": "10m"}
+    first, again = (ask("submit", job=job, idempotency_key="key-socket") for _ in range(2))
+    cells.cell("the same job", first["msg"] == again["msg"] == "waiting" and again["job_id"] == first["job_id"] and again["duplicate"], again)
+    cells.fine("it is there", cells.call("GET", f"/v1/jobs/{first['job_id']}"))
+    told = ask("submit", job={"type": "ml/later"})
+    cells.cell("another's type", told["status"] == 400 and told["field"] == "type", told)
+    for name in ("done", "running", "failed", "waiting"):
+        told = ask("attach", job_id=cells.world.jobs[cells.team][name])
+        cells.cell(f"its own, {name}", told["msg"] == "attached", told)
+    none = ask("attach", job_id=NOBODY)
+    for other in cells.world.others(cells.team):
+        for name, job in cells.world.jobs[other].items():
+            told = ask("attach", job_id=job)
+            cells.cell(f"{name} of {other}", {**told, "detail": told["detail"].replace(job, NOBODY)} == none, told)
+    socket.close()
+
+
 def sessions(cells):
     answer = cells.fine("its own", cells.call("GET", "/v1/sessions/room"))
     cells.cell("its pair", answer.json.get("lang_pair") == "->".join(PAIRS[cells.team]), answer)
@@ -382,6 +412,7 @@ ROUTES = {
     "POST /v1/dispatch/f2f": submission("/v1/dispatch/f2f", {"src_lang": "en", "tgt_lang": "zh"}),
     "POST /v1/dispatch/task": tasks,
     "POST /v1/dispatch/batch": batch,
+    "GET /v1/submit/connect": submit_socket,
     "GET /v1/jobs": job_list,
     "GET /v1/jobs/{id}": of_jobs("GET", "", ("done", "running", "failed", "waiting", "talk")),
     "GET /v1/jobs/{id}/explain": of_jobs("GET", "/explain", ("done", "running", "failed", "waiting", "refused", "talk")),

@@ -185,7 +185,8 @@ class Calls:
 
     def streams(self):
         """Those whose answer is no JSON are opened, and left."""
-        self.case.seen |= {("get", "/v1/events"), ("get", "/v1/node/connect"), ("get", "/v1/terminals/events")}
+        self.case.seen |= {("get", "/v1/events"), ("get", "/v1/node/connect"), ("get", "/v1/submit/connect"),
+                           ("get", "/v1/terminals/events")}
         WsNode(self.server, "ws1").close()
         for path in ("/v1/events", "/v1/terminals/events"):
             with self.server.client() as client:
@@ -276,6 +277,7 @@ class OpenApi(Case):
             bad("GET", path.replace("{id}", "nobody"), route=path)
         bad("GET", "/v1/jobs?limit=0", route="/v1/jobs")
         bad("GET", "/v1/node/connect")
+        bad("GET", "/v1/submit/connect")
         bad("POST", "/v1/nodes/n1/rpc/A/B", {}, "/v1/nodes/{id}/rpc/{service}/{method}")
         bad("GET", "/v1/nodes", headers={"Host": "evil.example"})
         bad("POST", "/v1/job/ack", {"job_id": "j0000000000000", "attempt_id": 1, "node_id": "n1"})

@@ -1,5 +1,6 @@
 """A server that is told to end while its store does not answer: every call that is under way then has an owner,
 and the sanitised build sees that each of them is freed."""
+import json
 import pathlib
 import re
 import signal
@@ -8,6 +9,7 @@ import threading
 from harness import Case, Node, WsNode, eventually
 from redis import Redis
 from relay import Relay
+from wsclient import WebSocket
 
 
 class HoldRelay(Relay):
@@ -39,6 +41,8 @@ class CallsUnderWay(Case):
         self.server = self.start(store=f"redis://127.0.0.1:{self.relay.port}/0", store_call_ms=60000, store_timeout_ms=60000, loops=2)
         self.node = Node(self.server, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
         self.socket = WsNode(self.server, "w1", semantic_langs=["fr"], nmt_pairs=[["fr", "de"]])
+        self.client = WebSocket(self.server.port, "/v1/submit/connect")
+        self.client.send(json.dumps({"msg": "submit", "job": {"src_lang": "fr", "tgt_lang": "de"}}))
         self.job = self.ok(self.task(self.server))
         self.ok(self.node.ack(self.job))
         self.ok(self.task(self.server, queue_ms=60000), 202)
@@ -77,6 +81,8 @@ class CallsUnderWay(Case):
         self.asks("PUT", "/v1/deployments/web", {"command": "true"})
         self.socket.send("heartbeat", node_id="w1")
         self.socket.send("done", id=7, job_id=self.job["job_id"], attempt_id=1)
+        self.client.send(json.dumps({"msg": "submit", "job": {"type": "dev", "queue_ms": 60000}}))
+        self.client.send(json.dumps({"msg": "attach", "job_id": self.job["job_id"]}))
         self.asks("GET", "/healthz")
         self.server.process.send_signal(signal.SIGTERM)
         eventually("its loops have ended", lambda: not self.threads() & {"berth-loop-0", "berth-loop-1"}, 20)

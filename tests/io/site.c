@@ -121,7 +121,15 @@ static void on_ws_closed(struct ws *ws, int code)
     happened(site, &site->ws_closed);
 }
 
-static const struct ws_handler ws_echo = {.message = on_ws_message, .closed = on_ws_closed};
+static void on_ws_written(struct ws *ws)
+{
+    struct site *site = ws->user;
+
+    happened(site, &site->ws_written);
+}
+
+static const struct ws_handler ws_echo = {
+    .message = on_ws_message, .closed = on_ws_closed, .written = on_ws_written};
 
 static void do_ws(struct site *site, struct http_request *req)
 {

@@ -32,6 +32,7 @@ struct site {
     atomic_int ws_opened;
     atomic_int ws_closed;
     atomic_int ws_code; /* of the last close */
+    atomic_int ws_written;
     struct http_request *pending[SITE_PENDING_MAX];
     struct http_stream *stream;
     struct ws *ws;

@@ -432,6 +432,52 @@ static void test_a_burst_is_not_a_slow_reader(void **state)
     site_stop(&site);
 }
 
+enum { BEHIND_BYTES = 50000 };
+
+/* Sends until the reader is behind: ws_code is how many messages that took. */
+static void send_until_behind(struct site *site, int count)
+{
+    static char text[10000];
+
+    memset(text, 'm', sizeof text);
+    site->ws_code = 0;
+    while (site->ws_code < count && !ws_is_behind(site->ws, BEHIND_BYTES)) {
+        assert_true(ws_send(site->ws, (struct str){.at = text, .len = sizeof text}));
+        site->ws_code++;
+    }
+}
+
+/* Who looks before it sends is never over its bound, and is told when it may go on. */
+static void test_a_reader_that_is_behind_catches_up(void **state)
+{
+    static struct site site;
+    unsigned char first;
+    struct buf payload = {0};
+    struct peer peer;
+
+    site = (struct site){.ws_limits.queue_bytes_max = 100000};
+    site_start(&site);
+    frame_open(&peer, site_port(&site));
+    site_await(&site, &site.ws_opened, 1);
+    site_do(&site, send_until_behind, 2000);
+    int sent = site.ws_code;
+    assert_in_range(sent, BEHIND_BYTES / 10000, 1999);
+    assert_int_equal(site.ws_written, 0);
+    for (int i = 0; i < sent; i++) {
+        assert_true(frame_read(&peer, &first, &payload));
+        assert_int_equal(payload.len, 10000);
+    }
+    site_await(&site, &site.ws_written, 1);
+    site_do(&site, send_until_behind, 1); /* it goes on */
+    assert_int_equal(site.ws_code, 1);
+    assert_true(frame_read(&peer, &first, &payload));
+    assert_int_equal(site.ws_written, 1);
+    assert_int_equal(site.ws_closed, 0);
+    peer_close(&peer);
+    buf_free(&payload);
+    site_stop(&site);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +490,7 @@ int main(void)
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_a_slow_reader_is_dropped),
         cmocka_unit_test(test_a_burst_is_not_a_slow_reader),
+        cmocka_unit_test(test_a_reader_that_is_behind_catches_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

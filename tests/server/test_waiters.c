@@ -163,6 +163,65 @@ static void a_draining_server_answers_all(void **state)
         assert_int_equal(told[i], 1);
 }
 
+/* --- those without a time --- */
+
+struct watched {
+    struct watch watch;
+    int told;
+};
+
+static void watch_ended(struct watch *watch)
+{
+    container_of(watch, struct watched, watch)->told++;
+}
+
+static void watch_job(struct fixture *own, int loop, uint64_t job, struct watched *watched)
+{
+    watched->watch = (struct watch){.job = job, .ended = watch_ended};
+    waiters_watch(own->server->workers[loop].waiters, &watched->watch);
+}
+
+static void who_watches_is_told_once_whenever_it_ends(void **state)
+{
+    struct fixture *own = *state;
+    struct watched first = {0}, second = {0}, elsewhere = {0}, other = {0};
+
+    watch_job(own, 0, 7, &first);
+    watch_job(own, 0, 7, &second);
+    watch_job(own, 1, 7, &elsewhere);
+    watch_job(own, 1, 8, &other);
+    wait_for(own, 0, 0, 7, 1000);
+    desk_pass(own->server, 3600000); /* time ends a wait, and no watch */
+    assert_int_equal(told[0], 1);
+    assert_true(first.told == 0 && waiters_wait(own->server));
+    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7);
+    run_all(own);
+    assert_true(first.told == 1 && second.told == 1 && elsewhere.told == 1 && other.told == 0);
+    waiters_unwatch(own->server->workers[1].waiters, &other.watch);
+    assert_false(waiters_wait(own->server));
+}
+
+static void who_watches_no_more_is_not_told(void **state)
+{
+    struct fixture *own = *state;
+    struct waiters *waiters = own->server->workers[0].waiters;
+    struct watched rows[3] = {0};
+
+    for (int left = 0; left < 3; left++) { /* first, middle or last of the job's */
+        for (int i = 0; i < 3; i++) {
+            rows[i].told = 0;
+            watch_job(own, 0, 7, &rows[i]);
+        }
+        waiters_unwatch(waiters, &rows[left].watch);
+        waiters_tell(own->server, 7);
+        run_all(own);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(rows[i].told, i != left);
+        assert_false(waiters_wait(own->server));
+    }
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -174,6 +233,8 @@ int main(void)
         ROW(one_that_was_taken_back_is_not_told),
         ROW(telling_nobody_costs_nothing),
         ROW(a_draining_server_answers_all),
+        ROW(who_watches_is_told_once_whenever_it_ends),
+        ROW(who_watches_no_more_is_not_told),
     };
 
     return cmocka_run_group_tests_name("server/waiters", tests, NULL, NULL);

@@ -1,0 +1,914 @@
+/* The conversation with a client over its WebSocket. Each message costs one credit and is answered
+ * once, which gives the credit back: so what a connection has under way is bounded. A client that
+ * does not read gets no credit back and is told no ends, until what it was told has left: so what
+ * waits to be sent is bounded, too.
+ *
+ * A job whose end is to be told is followed: first the words of whoever ends it are listened to
+ * (waiters.h), then the job is read, so that no end is missed. An end is read from the store when
+ * it can be sent, and is kept nowhere else. */
+#include "server/submit_socket.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "base/map.h"
+#include "base/mem.h"
+#include "server/api.h"
+#include "server/guard.h"
+#include "server/peers.h"
+#include "server/waiters.h"
+
+enum {
+    PROTOCOL = 1,
+    ANSWER_BYTES = 2048,   /* more than an answer has */
+    ENVELOPE_BYTES = 1024, /* of a message, around its job */
+    READS_MAX = 64,        /* ends of one connection that are being read */
+    SPARE_MAX = 1024,      /* messages kept for the next ones */
+    LOOK_EVERY_MS = 1000,
+    LOOKS_PER_TICK = 64,
+    MISSING_MS = 15000, /* a shared store that lost a job may get it back for so long */
+};
+
+/* Where a followed job is listed. */
+enum follow_list { FOLLOW_NONE, FOLLOW_LOOKS, FOLLOW_ENDS };
+
+/* A job whose end a connection is to be told. */
+struct follow {
+    struct watch watch;
+    struct submit_socket *socket;
+    TAILQ_ENTRY(follow) link;
+    enum follow_list list;
+    bool has_id;
+    bool told_of; /* its submission or attach was answered: before that, nothing is said of it */
+    bool over;    /* it ended, and is not watched any more */
+    bool reading;
+    int64_t id; /* of the message that asked for it */
+    int64_t looked_ms;
+    int64_t missing_ms; /* since when the store does not know it; 0: it does */
+};
+
+TAILQ_HEAD(follows, follow);
+
+struct submit_socket {
+    struct submit_sockets *all;
+    struct ws *ws;
+    uint64_t number;
+    const struct route *route;
+    struct token *token; /* owned; NULL: there were no tokens */
+    struct ws_limits limits;
+    int64_t credit; /* messages it may send now */
+    int64_t owed;   /* and those it gets back when its reader has caught up */
+    int64_t open;   /* messages that are not answered yet */
+    int reads;      /* of its ends */
+    bool draining;
+    struct idmap by_job; /* -> struct follow * */
+    struct follows ends; /* to be told */
+    struct buf late;     /* answers for a reader that is behind, each behind its length */
+};
+
+/* One message. Lives until its answer, which may come after the socket went. */
+struct exchange {
+    struct call call;
+    TAILQ_ENTRY(exchange) link;
+    struct submit_sockets *all;
+    uint64_t number; /* of the socket */
+    struct arena arena;
+    struct store_op op; /* of an attach */
+    bool has_id;
+    int64_t id;
+    int64_t bytes;  /* taken of bodies_bytes_max */
+    uint64_t begun; /* the job that was begun for it and is followed; 0: none */
+};
+
+TAILQ_HEAD(exchanges, exchange);
+
+/* A followed job is being read. */
+struct reading {
+    struct store_op op;
+    struct reading *next;
+    struct submit_sockets *all;
+    uint64_t number;
+    struct arena arena;
+    bool end; /* one of socket->reads; else a look */
+};
+
+struct submit_sockets {
+    struct worker *worker;
+    struct idmap sockets; /* number -> struct submit_socket * */
+    uint64_t last_number;
+    size_t followed;
+    struct follows looks; /* what must be looked at again; the longest not looked at first */
+    struct exchanges open;
+    struct exchanges spare;
+    int spare_count;
+    struct reading *spare_reads;
+    struct buf frame; /* scratch */
+};
+
+static void tell_ends(struct submit_socket *socket);
+
+int64_t submit_socket_credit(int64_t queue_bytes_max)
+{
+    int64_t fit = queue_bytes_max / 2 / ANSWER_BYTES;
+
+    return fit < 1 ? 1 : fit < SUBMIT_CREDIT_MAX ? fit : SUBMIT_CREDIT_MAX;
+}
+
+/* --- what leaves --- */
+
+/* No more of what can wait: ends, and credit for more answers. */
+static bool is_behind(const struct submit_socket *socket)
+{
+    return ws_is_behind(socket->ws, (size_t)socket->limits.queue_bytes_max / 4);
+}
+
+/* Answers must leave, but not be the reason to give up a slow reader: there are at most as many as
+ * it has credit. */
+static void say(struct submit_socket *socket, struct str text)
+{
+    size_t max = (size_t)socket->limits.queue_bytes_max;
+
+    assert(text.len < max);
+    if (!socket->late.len && !ws_is_behind(socket->ws, max - text.len)) {
+        ws_send(socket->ws, text);
+        return;
+    }
+    buf_add(&socket->late, &text.len, sizeof text.len);
+    buf_str(&socket->late, text);
+}
+
+static void say_late(struct submit_socket *socket)
+{
+    struct buf late = socket->late;
+    struct str text;
+
+    socket->late = (struct buf){0};
+    for (size_t at = 0; at < late.len; at += text.len) {
+        memcpy(&text.len, late.at + at, sizeof text.len);
+        at += sizeof text.len;
+        text.at = late.at + at;
+        say(socket, text);
+    }
+    buf_free(&late);
+}
+
+static void end_drained(struct submit_socket *socket)
+{
+    if (socket->draining && socket->open == 0 && !socket->late.len)
+        ws_close(socket->ws, 1012, "the server restarts");
+}
+
+/* {"msg":"placed","id":7 */
+static struct jsonw begin(struct submit_sockets *all, const char *msg, bool has_id, int64_t id)
+{
+    struct jsonw w = jsonw_to(&all->frame);
+
+    buf_clear(&all->frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", str_of(msg));
+    jsonw_key(&w, "id");
+    if (has_id)
+        jsonw_int(&w, id);
+    else
+        jsonw_null(&w);
+    return w;
+}
+
+/* With an answer its message's credit goes back, and what is owed; or nothing, which it says. */
+static void give_credit(struct submit_socket *socket, struct jsonw *w)
+{
+    int64_t back = is_behind(socket) ? 0 : 1 + socket->owed;
+
+    if (back != 1)
+        jsonw_kint(w, "credit", back);
+    socket->owed += 1 - back;
+    socket->credit += back;
+    socket->open--;
+    assert(socket->open >= 0 && socket->owed >= 0);
+}
+
+static void pay_owed(struct submit_socket *socket)
+{
+    struct buf *frame = &socket->all->frame;
+
+    if (socket->owed == 0)
+        return;
+    struct jsonw w = jsonw_to(frame);
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("credit"));
+    jsonw_kint(&w, "n", socket->owed);
+    jsonw_end_obj(&w);
+    socket->credit += socket->owed;
+    socket->owed = 0;
+    say(socket, buf_view(frame));
+}
+
+static void on_written(struct ws *ws)
+{
+    struct submit_socket *socket = ws->user;
+
+    say_late(socket);
+    if (socket->late.len || is_behind(socket))
+        return;
+    pay_owed(socket);
+    tell_ends(socket);
+    end_drained(socket);
+}
+
+/* --- followed jobs --- */
+
+static void follow_place(struct follow *follow, enum follow_list list)
+{
+    struct submit_socket *socket = follow->socket;
+    struct follows *const lists[] = {
+        [FOLLOW_LOOKS] = &socket->all->looks, [FOLLOW_ENDS] = &socket->ends};
+
+    if (follow->list != FOLLOW_NONE)
+        TAILQ_REMOVE(lists[follow->list], follow, link);
+    follow->list = list;
+    if (list != FOLLOW_NONE)
+        TAILQ_INSERT_TAIL(lists[list], follow, link);
+}
+
+static void follow_ended(struct watch *watch)
+{
+    struct follow *follow = container_of(watch, struct follow, watch);
+
+    follow->over = true;
+    if (!follow->told_of)
+        return;
+    follow_place(follow, FOLLOW_ENDS);
+    tell_ends(follow->socket);
+}
+
+static struct follow *follow_new(struct submit_socket *socket, uint64_t job,
+                                 const struct exchange *own)
+{
+    struct submit_sockets *all = socket->all;
+    struct follow *follow = mem_new(struct follow);
+
+    assert(!idmap_get(&socket->by_job, job));
+    follow->watch = (struct watch){.job = job, .ended = follow_ended};
+    follow->socket = socket;
+    follow->has_id = own->has_id;
+    follow->id = own->id;
+    follow->looked_ms = all->worker->loop.mono_ms;
+    idmap_put(&socket->by_job, job, follow);
+    all->followed++;
+    waiters_watch(all->worker->waiters, &follow->watch);
+    if (peers_shared(all->worker->server))
+        follow_place(follow, FOLLOW_LOOKS);
+    return follow;
+}
+
+/* Leaves socket->by_job to the caller. */
+static void follow_free(struct follow *follow)
+{
+    struct submit_sockets *all = follow->socket->all;
+
+    follow_place(follow, FOLLOW_NONE);
+    if (!follow->over)
+        waiters_unwatch(all->worker->waiters, &follow->watch);
+    assert(all->followed > 0);
+    all->followed--;
+    free(follow);
+}
+
+static void follow_over(struct follow *follow)
+{
+    idmap_del(&follow->socket->by_job, follow->watch.job);
+    follow_free(follow);
+}
+
+static bool follows_full(const struct submit_socket *socket)
+{
+    return socket->by_job.count >= SUBMIT_FOLLOWED_MAX ||
+           socket->all->followed >= SUBMIT_FOLLOWED_LOOP_MAX;
+}
+
+/* NULL: the store does not have it any more. */
+static void say_ended(struct follow *follow, const struct store_record *record)
+{
+    static const struct store_head gone;
+    const struct store_head *head = record ? &record->head : &gone;
+    struct submit_socket *socket = follow->socket;
+    struct jsonw w = begin(socket->all, "ended", follow->has_id, follow->id);
+    const char *reason = record ? head->reason : err_name(ERR_NOT_FOUND);
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(follow->watch.job, id);
+    jsonw_kstr(&w, "job_id", str_of(id));
+    jsonw_kstr(&w, "state", record ? str_of(job_state_name(head->state)) : STR_NONE);
+    jsonw_kstr(&w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
+    jsonw_kint(&w, "attempt_id", head->attempt);
+    jsonw_kstr(&w, "reason", reason[0] ? str_of(reason) : STR_NONE);
+    jsonw_kint(&w, "created_ms", head->created_ms);
+    jsonw_kint(&w, "ended_ms", head->ended_ms);
+    jsonw_kraw(&w, "result", record ? record->result : STR_NONE);
+    jsonw_end_obj(&w);
+    ws_send(socket->ws, buf_view(&socket->all->frame));
+    follow_over(follow);
+}
+
+/* It ended; is told now, or once its reader has caught up, and then read again. */
+static void tell_end(struct follow *follow, const struct store_record *record)
+{
+    if (!follow->over)
+        waiters_unwatch(follow->socket->all->worker->waiters, &follow->watch);
+    follow->over = true;
+    if (!follow->socket->late.len && !is_behind(follow->socket))
+        say_ended(follow, record);
+    else
+        follow_place(follow, FOLLOW_ENDS);
+}
+
+static void read_missing(struct follow *follow)
+{
+    struct worker *worker = follow->socket->all->worker;
+    int64_t now_ms = worker->loop.mono_ms;
+
+    if (!follow->missing_ms)
+        follow->missing_ms = now_ms;
+    if (!peers_shared(worker->server) || now_ms - follow->missing_ms >= MISSING_MS)
+        tell_end(follow, NULL);
+    else
+        follow_place(follow, FOLLOW_LOOKS);
+}
+
+static void read_done(struct follow *follow, const struct store_op *op)
+{
+    bool look = op->err || peers_shared(follow->socket->all->worker->server);
+
+    follow->reading = false;
+    if (op->err == ERR_NOT_FOUND) {
+        read_missing(follow);
+        return;
+    }
+    if (!op->err)
+        follow->missing_ms = 0;
+    if (!op->err && job_state_final(op->head.state))
+        tell_end(follow, &op->record);
+    else /* the tick tries again */
+        follow_place(follow, follow->over ? FOLLOW_ENDS : look ? FOLLOW_LOOKS : FOLLOW_NONE);
+}
+
+static void on_read(struct store_op *op)
+{
+    struct reading *reading = container_of(op, struct reading, op);
+    struct submit_sockets *all = reading->all;
+    struct submit_socket *socket = idmap_get(&all->sockets, reading->number);
+    struct follow *follow = socket ? idmap_get(&socket->by_job, op->job) : NULL;
+
+    if (socket && reading->end)
+        socket->reads--;
+    if (follow && follow->told_of)
+        read_done(follow, op);
+    if (socket && !op->err && job_state_final(op->head.state))
+        tell_ends(socket);
+    arena_reset(&reading->arena);
+    reading->next = all->spare_reads;
+    all->spare_reads = reading;
+}
+
+static void follow_read(struct follow *follow, bool end)
+{
+    struct submit_sockets *all = follow->socket->all;
+    struct reading *reading = all->spare_reads;
+
+    if (reading)
+        all->spare_reads = reading->next;
+    else
+        reading = mem_new(struct reading);
+    reading->all = all;
+    reading->number = follow->socket->number;
+    reading->end = end;
+    reading->op = (struct store_op){.verb = STORE_JOB_GET,
+                                    .reply_to = &all->worker->loop.inbox,
+                                    .done = on_read,
+                                    .job = follow->watch.job,
+                                    .arena = &reading->arena};
+    follow->reading = true;
+    follow->looked_ms = all->worker->loop.mono_ms;
+    sched_send(all->worker->sched, &reading->op);
+}
+
+/* As many as can be sent. */
+static void tell_ends(struct submit_socket *socket)
+{
+    struct follow *follow;
+
+    while (socket->reads < READS_MAX && (follow = TAILQ_FIRST(&socket->ends)) &&
+           !is_behind(socket)) {
+        follow_place(follow, FOLLOW_NONE);
+        socket->reads++;
+        follow_read(follow, true);
+    }
+}
+
+/* What other instances tell may get lost. */
+static void look_again(struct submit_sockets *all)
+{
+    int64_t now_ms = all->worker->loop.mono_ms;
+    struct follow *follow;
+
+    for (int i = 0; i < LOOKS_PER_TICK && (follow = TAILQ_FIRST(&all->looks)); i++) {
+        if (follow->looked_ms + LOOK_EVERY_MS > now_ms)
+            return;
+        follow_place(follow, FOLLOW_LOOKS); /* behind the others */
+        follow->looked_ms = now_ms;
+        if (follow->told_of && !follow->reading)
+            follow_read(follow, false);
+    }
+}
+
+/* --- messages --- */
+
+static struct exchange *exchange_new(struct submit_socket *socket)
+{
+    struct submit_sockets *all = socket->all;
+    struct exchange *own = TAILQ_FIRST(&all->spare);
+
+    if (own) {
+        TAILQ_REMOVE(&all->spare, own, link);
+        all->spare_count--;
+    } else {
+        own = mem_new(struct exchange);
+    }
+    *own = (struct exchange){.all = all, .number = socket->number, .arena = own->arena};
+    TAILQ_INSERT_TAIL(&all->open, own, link);
+    return own;
+}
+
+static void exchange_over(struct exchange *own)
+{
+    struct submit_sockets *all = own->all;
+
+    TAILQ_REMOVE(&all->open, own, link);
+    if (own->bytes)
+        http_bodies_give(own->bytes);
+    if (all->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
+        arena_free(&own->arena);
+        free(own);
+        return;
+    }
+    arena_reset(&own->arena);
+    TAILQ_INSERT_HEAD(&all->spare, own, link);
+    all->spare_count++;
+}
+
+static const struct http_header *header_of(const struct http_reply *reply, const char *name)
+{
+    for (size_t i = 0; i < reply->header_count; i++)
+        if (str_is(reply->headers[i].name, name))
+            return &reply->headers[i];
+    return NULL;
+}
+
+/* What HTTP says with the status and a header is said by `msg` and a member; the others are the
+ * same. */
+static void say_answer(struct submit_socket *socket, const struct exchange *own,
+                       const struct http_reply *reply)
+{
+    struct buf *frame = &socket->all->frame;
+    const char *msg = reply->status >= 400   ? "refused"
+                      : reply->status == 202 ? "waiting"
+                                             : "placed";
+    struct jsonw w = begin(socket->all, msg, own->has_id, own->id);
+    const struct http_header *retry = header_of(reply, "Retry-After");
+
+    assert(reply->body.len > 2 && reply->body.at[0] == '{');
+    give_credit(socket, &w);
+    if (retry)
+        jsonw_kraw(&w, "retry_after_s", retry->value);
+    buf_char(frame, ',');
+    buf_add(frame, reply->body.at + 1, reply->body.len - 1);
+    say(socket, buf_view(frame));
+}
+
+/* Its message was answered: from now on its end is told. */
+static void follow_begin(struct follow *follow)
+{
+    follow->told_of = true;
+    if (!follow->over)
+        return;
+    follow_place(follow, FOLLOW_ENDS);
+    tell_ends(follow->socket);
+}
+
+/* 0: it was refused. */
+static void follow_answered(struct submit_socket *socket, const struct exchange *own, uint64_t job)
+{
+    struct follow *follow = idmap_get(&socket->by_job, own->begun);
+
+    if (job == own->begun) {
+        follow_begin(follow);
+        return;
+    }
+    if (!follow->told_of) /* else another one with its key was answered already */
+        follow_over(follow);
+    if (!job)
+        return;
+    follow = idmap_get(&socket->by_job, job); /* an earlier one: its key was known */
+    if (follow) {
+        follow_begin(follow);
+        return;
+    }
+    follow = follow_new(socket, job, own);
+    follow->told_of = true;
+    follow_read(follow, false); /* it may have ended long ago */
+}
+
+static void answer(struct call *call, const struct http_reply *reply)
+{
+    struct exchange *own = container_of(call, struct exchange, call);
+    struct submit_socket *socket = idmap_get(&own->all->sockets, own->number);
+
+    if (socket) {
+        say_answer(socket, own, reply);
+        if (own->begun)
+            follow_answered(socket, own, reply->status < 400 ? call->job : 0);
+        end_drained(socket);
+    }
+    exchange_over(own);
+}
+
+/* --- submit --- */
+
+static void begun(struct call *call, uint64_t job)
+{
+    struct exchange *own = container_of(call, struct exchange, call);
+
+    own->begun = job;
+    follow_new(idmap_get(&own->all->sockets, own->number), job, own);
+}
+
+static enum err too_many(struct problem *why)
+{
+    return problem_set(why, ERR_BUSY, "",
+                       "Too many jobs of this connection have not ended; submit with "
+                       "\"follow\": false, or over another one.");
+}
+
+/* As for a request, in the same order. */
+static enum err check_submit(const struct submit_socket *socket, struct exchange *own,
+                             struct problem *why)
+{
+    struct call *call = &own->call;
+    const struct server *server = call->worker->server;
+    int64_t bytes = (int64_t)call->text.len, max = server->settings->http.body_bytes_max;
+    int64_t counted = bytes > HTTP_BODY_SMALL_BYTES ? bytes - HTTP_BODY_SMALL_BYTES : 0;
+    enum err err = guard_count_job(call, guard_meter(call), why);
+
+    if (err)
+        return err;
+    if (json_type(call->body) != JSON_OBJ)
+        return problem_set(why, ERR_BAD_FIELD, "job", "job must be an object.");
+    if (bytes > max)
+        return problem_set(why, ERR_TOO_LARGE, "job", "A job may have %lld bytes here.",
+                           (long long)max);
+    if (counted > 0 && !http_bodies_take(counted, &server->limits))
+        return problem_set(why, ERR_BUSY, "",
+                           "The bodies of all requests together are too large now "
+                           "(bodies_bytes_max); try again.");
+    own->bytes = counted;
+    if (call->begun && follows_full(socket))
+        return too_many(why);
+    return ERR_OK;
+}
+
+static void on_submit(struct submit_socket *socket, struct exchange *own,
+                      const struct json *message)
+{
+    const struct json *key = json_get(message, "idempotency_key");
+    const struct json *wants = json_get(message, "follow");
+    struct call *call = &own->call;
+    struct problem why;
+    bool follow = true;
+
+    call->body = json_get(message, "job");
+    call->text = json_raw(call->body);
+    if (!json_is_null(key) && json_type(key) != JSON_STR) {
+        call_error(call, ERR_BAD_FIELD, "idempotency_key", "idempotency_key must be a text.");
+        return;
+    }
+    call->key = json_str(key, &own->arena);
+    if (!json_is_null(wants) && !json_bool(wants, &follow)) {
+        call_error(call, ERR_BAD_FIELD, "follow", "follow must be true or false.");
+        return;
+    }
+    call->begun = follow ? begun : NULL;
+    if (check_submit(socket, own, &why))
+        call_problem(call, &why);
+    else
+        api_dispatch_entry(call);
+}
+
+/* --- attach --- */
+
+static void say_attached(struct submit_socket *socket, const struct exchange *own, uint64_t job,
+                         const struct store_head *head)
+{
+    struct jsonw w = begin(socket->all, "attached", own->has_id, own->id);
+    char id[JOB_ID_TEXT + 1];
+
+    give_credit(socket, &w);
+    job_id_text(job, id);
+    jsonw_kstr(&w, "job_id", str_of(id));
+    if (head)
+        jsonw_kstr(&w, "state", str_of(job_state_name(head->state)));
+    else
+        jsonw_kbool(&w, "duplicate", true);
+    jsonw_end_obj(&w);
+    say(socket, buf_view(&socket->all->frame));
+}
+
+/* Who may submit and not read sees what it submitted itself. */
+static bool may_see(const struct call *call, const struct store_record *record)
+{
+    const struct json *spec = NULL;
+
+    if (!call->token || call->token->scopes & 1u << SCOPE_READ)
+        return true;
+    return !json_parse(record->spec, call->arena, &spec, NULL) &&
+           str_eq(json_str(json_get(spec, "submitted_by"), call->arena), call->token->name);
+}
+
+static void attach_refused(struct exchange *own, struct follow *follow, enum err err)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    if (follow && !follow->told_of) /* else a key led to the same job meanwhile */
+        follow_over(follow);
+    job_id_text(own->op.job, id);
+    if (err == ERR_NOT_FOUND)
+        call_error(&own->call, err, "job_id", "There is no job \"%s\".", id);
+    else
+        call_error(&own->call, err, "", "%s.", err_title(err));
+}
+
+static void attach_read(struct store_op *op)
+{
+    struct exchange *own = container_of(op, struct exchange, op);
+    struct submit_socket *socket = idmap_get(&own->all->sockets, own->number);
+    struct follow *follow = socket ? idmap_get(&socket->by_job, op->job) : NULL;
+
+    call_hide_job(&own->call, op);
+    if (!op->err && !may_see(&own->call, &op->record))
+        op->err = ERR_NOT_FOUND;
+    if (op->err) {
+        attach_refused(own, follow, op->err);
+        return;
+    }
+    if (socket)
+        say_attached(socket, own, op->job, &op->head);
+    if (follow)
+        follow->told_of = true;
+    if (follow && job_state_final(op->head.state))
+        tell_end(follow, &op->record);
+    else if (follow)
+        follow_begin(follow);
+    if (socket)
+        end_drained(socket);
+    exchange_over(own);
+}
+
+static void on_attach(struct submit_socket *socket, struct exchange *own,
+                      const struct json *message)
+{
+    struct call *call = &own->call;
+    struct problem why;
+    uint64_t job;
+
+    if (!call_job_id(call, json_str(json_get(message, "job_id"), &own->arena), &job))
+        return;
+    if (idmap_get(&socket->by_job, job)) {
+        say_attached(socket, own, job, NULL);
+        exchange_over(own);
+        return;
+    }
+    if (follows_full(socket)) {
+        too_many(&why);
+        call_problem(call, &why);
+        return;
+    }
+    follow_new(socket, job, own); /* first, then it is read: an end in between is not missed */
+    own->op = (struct store_op){.verb = STORE_JOB_GET,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = attach_read,
+                                .job = job,
+                                .arena = &own->arena};
+    sched_send(call->worker->sched, &own->op);
+}
+
+/* --- the socket --- */
+
+static void handle(struct submit_socket *socket, struct exchange *own, struct str text)
+{
+    struct call *call = &own->call;
+    const struct json *message;
+    struct problem why;
+
+    /* The text is the socket's read buffer: what outlives this call must be ours. */
+    enum err err = json_parse_body(arena_str(&own->arena, text), &own->arena, &message, &why);
+    if (!err && json_type(message) != JSON_OBJ)
+        err = problem_set(&why, ERR_BAD_JSON, "", "A message must be a JSON object.");
+    if (err) {
+        call_problem(call, &why);
+        return;
+    }
+    own->has_id = json_int(json_get(message, "id"), &own->id);
+    if (socket->draining)
+        call_error(call, ERR_BUSY, "", "The server is about to stop.");
+    else if (json_str_is(json_get(message, "msg"), "submit"))
+        on_submit(socket, own, message);
+    else if (json_str_is(json_get(message, "msg"), "attach"))
+        on_attach(socket, own, message);
+    else
+        call_error(call, ERR_BAD_FIELD, "msg", "msg must be submit or attach.");
+}
+
+static void on_message(struct ws *ws, struct str text)
+{
+    struct submit_socket *socket = ws->user;
+    struct worker *worker = socket->all->worker;
+    struct exchange *own;
+
+    if (socket->token && token_expired(socket->token, worker->loop.wall_ms)) {
+        ws_close(ws, SUBMIT_CLOSE_TOKEN, "the token is not valid any more");
+        return;
+    }
+    if (socket->credit == 0) {
+        ws_close(ws, SUBMIT_CLOSE_CREDIT, "no credit: wait for answers before you send more");
+        return;
+    }
+    socket->credit--;
+    socket->open++;
+    own = exchange_new(socket);
+    own->call = (struct call){.worker = worker,
+                              .arena = &own->arena,
+                              .route = socket->route,
+                              .answer = answer,
+                              .auth_number = worker->auth_number};
+    if (socket->token) /* the socket may go before the answer */
+        own->call.token =
+            token_put(arena_alloc(&own->arena, token_bytes(socket->token)), socket->token);
+    handle(socket, own, text);
+}
+
+static void socket_free(struct submit_socket *socket)
+{
+    struct follow *follow;
+
+    idmap_del(&socket->all->sockets, socket->number);
+    for (size_t i = 0; (follow = idmap_next(&socket->by_job, &i));)
+        follow_free(follow);
+    idmap_free(&socket->by_job);
+    buf_free(&socket->late);
+    free(socket->token);
+    free(socket);
+}
+
+static void on_closed(struct ws *ws, int code)
+{
+    socket_free(ws->user);
+}
+
+static void say_welcome(struct submit_socket *socket)
+{
+    const struct settings *settings = socket->all->worker->server->settings;
+    struct buf *frame = &socket->all->frame;
+    struct jsonw w = jsonw_to(frame);
+
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("welcome"));
+    jsonw_kint(&w, "protocol", PROTOCOL);
+    jsonw_kint(&w, "credit", socket->credit);
+    jsonw_kint(&w, "job_bytes_max", settings->http.body_bytes_max);
+    jsonw_kint(&w, "follow_max", SUBMIT_FOLLOWED_MAX);
+    jsonw_end_obj(&w);
+    say(socket, buf_view(frame));
+}
+
+static struct token *token_copy(const struct token *token)
+{
+    return token ? token_put(mem_alloc(token_bytes(token)), token) : NULL;
+}
+
+void submit_socket_accept(struct call *call)
+{
+    static const struct ws_handler handler = {
+        .message = on_message, .closed = on_closed, .written = on_written};
+    struct submit_sockets *all = call->worker->submit_sockets;
+    const struct settings *settings = call->worker->server->settings;
+    struct submit_socket *socket;
+
+    if (!ws_wanted(call->req)) {
+        call_error(call, ERR_UPGRADE, "Upgrade",
+                   "This route speaks WebSocket: ask for an upgrade, version 13.");
+        return;
+    }
+    socket = mem_new(struct submit_socket);
+    socket->all = all;
+    socket->number = ++all->last_number;
+    socket->route = call->route;
+    socket->token = token_copy(call->token);
+    socket->limits = settings->ws;
+    socket->limits.message_bytes_max = settings->http.body_bytes_max + ENVELOPE_BYTES;
+    if (socket->limits.queue_bytes_max > settings->http.net.write_queue_bytes_max)
+        socket->limits.queue_bytes_max = settings->http.net.write_queue_bytes_max;
+    socket->limits.counts_behind = true;
+    socket->credit = submit_socket_credit(socket->limits.queue_bytes_max);
+    socket->draining = call->worker->server->draining;
+    TAILQ_INIT(&socket->ends);
+    idmap_put(&all->sockets, socket->number, socket);
+    socket->ws = ws_accept(call->req, &handler, &socket->limits, socket);
+    if (!socket->ws) {
+        socket_free(socket);
+        return;
+    }
+    say_welcome(socket);
+    end_drained(socket);
+}
+
+void submit_sockets_recheck(struct submit_sockets *all)
+{
+    const struct worker *worker = all->worker;
+    struct submit_socket *socket;
+
+    for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));) {
+        const struct token *now =
+            socket->token ? tokens_find(&worker->auth->tokens, socket->token->name) : NULL;
+
+        if (!auth_still(worker->auth, socket->token, SCOPE_SUBMIT, worker->loop.wall_ms)) {
+            ws_close(socket->ws, SUBMIT_CLOSE_TOKEN, "the token is not valid any more");
+        } else if (now && strcmp(now->digest, socket->token->digest) == 0) {
+            free(socket->token); /* it may have got another quota, or other scopes */
+            socket->token = token_copy(now);
+        }
+    }
+}
+
+void submit_sockets_drain(struct submit_sockets *all)
+{
+    struct submit_socket *socket;
+
+    for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));) {
+        socket->draining = true;
+        end_drained(socket); /* its end comes later: the map stays */
+    }
+}
+
+void submit_sockets_tick(struct submit_sockets *all)
+{
+    struct submit_socket *socket;
+
+    look_again(all);
+    for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));)
+        if (socket->reads == 0)
+            tell_ends(socket);
+}
+
+struct submit_sockets *submit_sockets_new(struct worker *worker)
+{
+    struct submit_sockets *all = mem_new(struct submit_sockets);
+
+    all->worker = worker;
+    TAILQ_INIT(&all->looks);
+    TAILQ_INIT(&all->open);
+    TAILQ_INIT(&all->spare);
+    return all;
+}
+
+static void exchanges_free(struct exchanges *list)
+{
+    struct exchange *own;
+
+    while ((own = TAILQ_FIRST(list))) {
+        TAILQ_REMOVE(list, own, link);
+        arena_free(&own->arena);
+        free(own);
+    }
+}
+
+void submit_sockets_free(struct submit_sockets *all)
+{
+    struct reading *reading;
+
+    if (!all)
+        return;
+    assert(all->sockets.count == 0 && all->followed == 0);
+    exchanges_free(&all->open); /* nobody answers them any more */
+    exchanges_free(&all->spare);
+    while ((reading = all->spare_reads)) {
+        all->spare_reads = reading->next;
+        arena_free(&reading->arena);
+        free(reading);
+    }
+    idmap_free(&all->sockets);
+    buf_free(&all->frame);
+    free(all);
+}
