@@ -58,7 +58,7 @@ enum err bench_conn_open(struct bench_conn *conn, const struct bench_target *tar
     int family = target->addr.ss_family, one = 1;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = index};
 
-    *conn = (struct bench_conn){.epoll = epoll, .index = index};
+    *conn = (struct bench_conn){.target = target, .epoll = epoll, .index = index};
     conn->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (conn->fd < 0)
         return ERR_IO;
@@ -160,13 +160,13 @@ int bench_http_answer(struct str in, size_t *ret_len)
 
 /* --- WebSocket: the little of RFC 6455 a load generator needs; no fragments --- */
 
-void bench_ws_hello(struct buf *out, const struct bench_target *target)
+void bench_ws_hello(struct buf *out, const struct bench_target *target, const char *path)
 {
     buf_fmt(out,
-            "GET /v1/node/connect HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\n"
+            "GET %s HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: YmVydGggYmVuY2ggbm9kZQ==\r\n\r\n",
-            target->host);
+            path, target->host);
 }
 
 void bench_ws_put(struct buf *out, int opcode, struct str payload)

@@ -166,7 +166,7 @@ static enum err open_all(struct idle *idle)
             if (bench_conn_open(conn, idle->target, idle->epoll, idle->opened) != ERR_OK)
                 return ERR_IO;
             idle->opened++;
-            bench_ws_hello(&conn->out, idle->target);
+            bench_ws_hello(&conn->out, idle->target, "/v1/node/connect");
             flush_or_drop(idle, conn, true);
         }
         turn(idle, 100000000);

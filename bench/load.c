@@ -51,9 +51,11 @@ static const char help[] =
     "\n"
     "  --addr URL                the server (BERTH_ADDR, default http://127.0.0.1:7420)\n"
     "  --port PORT               the server on 127.0.0.1 at this port\n"
-    "  --protocol NAME           what sat and low speak: berth (default), gearman, beanstalkd, "
-    "nats "
-    "or jetstream\n";
+    "  --protocol NAME           what sat and low speak: berth (default), socket (the same jobs "
+    "over one\n"
+    "                            WebSocket), socket-ends (and the ends are told over it), gearman, "
+    "beanstalkd,\n"
+    "                            nats or jetstream\n";
 
 /* "http://host:port"; TLS is not spoken here, a bench runs beside its server. */
 static int find_target(const char *addr, int64_t port, struct bench_target *ret_target)
@@ -179,8 +181,7 @@ static void crew_done(struct crew *crew)
         munmap(crew->shared, crew->shared_len);
 }
 
-/* The nodes are gone for good: they should not stand in anybody's list. Failing is no failure. */
-static void forget_nodes(const struct bench_target *target, int nodes)
+void bench_forget_nodes(const struct bench_target *target, int nodes)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     struct bench_conn conn;
@@ -215,10 +216,11 @@ static void forget_nodes(const struct bench_target *target, int nodes)
 static const struct bench_protocol berth_protocol = {.name = "berth",
                                                      .submit_all = bench_load_run,
                                                      .work = bench_worker_main,
-                                                     .forget = forget_nodes};
+                                                     .forget = bench_forget_nodes};
 
 static const struct bench_protocol *const protocols[] = {
-    &berth_protocol, &gearman_protocol, &beanstalkd_protocol, &nats_protocol, &jetstream_protocol};
+    &berth_protocol,      &socket_protocol, &socket_ends_protocol, &gearman_protocol,
+    &beanstalkd_protocol, &nats_protocol,   &jetstream_protocol};
 
 static void print_sat(const struct bench_load *load, double submit_cpu)
 {

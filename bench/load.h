@@ -18,6 +18,7 @@ enum {
     BENCH_SESSIONS_MAX = 400,
     BENCH_STALL_MS = 15000, /* nothing happened for so long: something is broken */
     BENCH_READ_BYTES = 65536,
+    BENCH_NAMES = 64,          /* of sessions, unless each has a node of its own */
     BENCH_NODE_SLOTS = 1000000 /* room for all: the server must never find a node full */
 };
 
@@ -40,6 +41,7 @@ __attribute__((format(printf, 1, 2))) int bench_misuse(const char *fmt, ...);
 /* ---- connections (connection.c) */
 struct bench_conn {
     int fd; /* -1: closed */
+    const struct bench_target *target;
     int epoll;
     uint32_t index;
     int stage; /* the owner's */
@@ -60,7 +62,7 @@ int bench_http_answer(struct str in, size_t *ret_len);
 /* ---- WebSocket frames of a client (connection.c) */
 enum { BENCH_WS_TEXT = 1, BENCH_WS_CLOSE = 8, BENCH_WS_PING = 9, BENCH_WS_PONG = 10 };
 
-void bench_ws_hello(struct buf *out, const struct bench_target *target);
+void bench_ws_hello(struct buf *out, const struct bench_target *target, const char *path);
 /* Appends a frame. The mask is all zero, which is legal and saves the generator, not the server, a
  * pass over the bytes. */
 void bench_ws_put(struct buf *out, int opcode, struct str payload);
@@ -82,6 +84,7 @@ struct bench_protocol {
     enum err (*submit_all)(struct bench_load *load);
     void (*work)(const struct bench_work *work);                  /* never returns */
     void (*forget)(const struct bench_target *target, int nodes); /* NULL: nothing is left */
+    bool told_ends; /* the submitter is told of ends, and counts them instead of the worker */
     /* Only what peer.c drives. A greeting is what a connection says first. */
     int submit_conns;
     void (*submit_greet)(struct bench_conn *conn);
@@ -92,7 +95,7 @@ struct bench_protocol {
 };
 
 extern const struct bench_protocol gearman_protocol, beanstalkd_protocol, nats_protocol,
-    jetstream_protocol;
+    jetstream_protocol, socket_protocol, socket_ends_protocol;
 
 /* ---- what the submitter and the worker process share */
 struct bench_slot {
@@ -121,6 +124,8 @@ struct bench_work {
 
 /* The worker process of our own protocol. */
 _Noreturn void bench_worker_main(const struct bench_work *work);
+/* Its nodes are gone for good: they should not stand in anybody's list. Failing is no failure. */
+void bench_forget_nodes(const struct bench_target *target, int nodes);
 
 /* ---- the submitter (submitter.c) */
 struct bench_load {

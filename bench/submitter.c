@@ -12,7 +12,7 @@
 #include "load.h"
 
 enum { CONNS_MAX = BENCH_SESSIONS_MAX > BENCH_CONNS_MAX ? BENCH_SESSIONS_MAX : BENCH_CONNS_MAX };
-enum { TAG_WAKE = CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000, NAMES = 64 };
+enum { TAG_WAKE = CONNS_MAX, TAG_LIFE, EVENTS_MAX = 128, REFUSALS_MAX = 1000 };
 
 /* A session's jobs go over its own connection, in order. */
 struct lane {
@@ -70,7 +70,7 @@ static bool may_submit(const struct submitter *s)
 /* Beside a name a session has a node of its own. */
 static void write_body(struct submitter *s, int number)
 {
-    int session = number % (s->load->sessions ? s->load->sessions : NAMES);
+    int session = number % (s->load->sessions ? s->load->sessions : BENCH_NAMES);
 
     buf_clear(&s->body);
     buf_fmt(&s->body,

@@ -119,6 +119,8 @@ static void take_reply(struct worker *worker, struct bench_conn *conn, const str
         slot->start_ns = now_ns;
         send_done(worker, conn, (int)(re / 2));
     } else if (slot->done_ns == 0) { /* a second attempt does not count again */
+        if (worker->work.protocol->told_ends)
+            return;
         slot->done_ns = now_ns;
         atomic_store_explicit(&worker->work.shared->last_ns, now_ns, memory_order_relaxed);
         worker->ended++;
@@ -222,7 +224,7 @@ static void connect_all(struct worker *worker, int epoll)
     for (uint32_t i = 0; i < (uint32_t)worker->work.nodes; i++) {
         if (bench_conn_open(&worker->conns[i], target, epoll, i) != ERR_OK)
             give_up(worker, "cannot connect to %s: %m", target->host);
-        bench_ws_hello(&worker->conns[i].out, target);
+        bench_ws_hello(&worker->conns[i].out, target, "/v1/node/connect");
         bench_conn_flush(&worker->conns[i]);
     }
 }
