@@ -498,20 +498,17 @@ static void follow_begin(struct follow *follow)
     tell_ends(follow->socket);
 }
 
-/* 0: it was refused. */
+/* 0: it was refused. Another than was begun: its key was known, and that is an earlier one. */
 static void follow_answered(struct submit_socket *socket, const struct exchange *own, uint64_t job)
 {
-    struct follow *follow = idmap_get(&socket->by_job, own->begun);
+    struct follow *begun = idmap_get(&socket->by_job, own->begun);
+    struct follow *follow;
 
-    if (job == own->begun) {
-        follow_begin(follow);
-        return;
-    }
-    if (!follow->told_of) /* else another one with its key was answered already */
-        follow_over(follow);
+    if (begun && job != own->begun && !begun->told_of) /* else one with its key was answered */
+        follow_over(begun);
     if (!job)
         return;
-    follow = idmap_get(&socket->by_job, job); /* an earlier one: its key was known */
+    follow = idmap_get(&socket->by_job, job);
     if (follow) {
         follow_begin(follow);
         return;
@@ -540,9 +537,11 @@ static void answer(struct call *call, const struct http_reply *reply)
 static void begun(struct call *call, uint64_t job)
 {
     struct exchange *own = container_of(call, struct exchange, call);
+    struct submit_socket *socket = idmap_get(&own->all->sockets, own->number);
 
     own->begun = job;
-    follow_new(idmap_get(&own->all->sockets, own->number), job, own);
+    if (!idmap_get(&socket->by_job, job)) /* else somebody guessed its id, and attached it */
+        follow_new(socket, job, own);
 }
 
 static enum err too_many(struct problem *why)

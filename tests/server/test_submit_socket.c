@@ -1,7 +1,222 @@
-/* How much credit a client gets. The conversation itself is shown end to end. */
+/* The conversation with a client, step by step: its socket, the dispatch and the store are the
+ * test's (--wrap), so that each order of events can be made. */
 #include "unit.h"
 
+#include "desk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
 #include "server/submit_socket.h"
+
+enum { CALLS_MAX = 600, READS_MAX = 600, JOB = 700 }; /* 700 is j00000000000nw */
+
+/* What the code under test did, and what its surroundings are like. */
+static struct {
+    struct ws ws;
+    struct buf sent; /* frames, a line each */
+    bool behind;
+    int close_code;
+    struct call *calls[CALLS_MAX]; /* dispatches, in order */
+    int call_count;
+    struct store_op *reads[READS_MAX]; /* likewise; NULL: answered */
+    int read_count;
+} world;
+
+bool __wrap_ws_wanted(const struct http_request *req);
+struct ws *__wrap_ws_accept(struct http_request *req, const struct ws_handler *handler,
+                            const struct ws_limits *limits, void *user);
+bool __wrap_ws_send(struct ws *ws, struct str text);
+bool __wrap_ws_is_behind(struct ws *ws, size_t bytes);
+void __wrap_ws_close(struct ws *ws, int code, const char *reason);
+void __wrap_sched_send(struct sched_loop *loop, struct store_op *op);
+void __wrap_api_dispatch_entry(struct call *call);
+
+bool __wrap_ws_wanted(const struct http_request *req)
+{
+    return true;
+}
+
+struct ws *__wrap_ws_accept(struct http_request *req, const struct ws_handler *handler,
+                            const struct ws_limits *limits, void *user)
+{
+    world.ws = (struct ws){.handler = handler, .user = user};
+    return &world.ws;
+}
+
+bool __wrap_ws_send(struct ws *ws, struct str text)
+{
+    if (world.close_code)
+        return false;
+    buf_str(&world.sent, text);
+    buf_char(&world.sent, '\n');
+    return true;
+}
+
+bool __wrap_ws_is_behind(struct ws *ws, size_t bytes)
+{
+    return world.behind;
+}
+
+void __wrap_ws_close(struct ws *ws, int code, const char *reason)
+{
+    if (!world.close_code)
+        world.close_code = code;
+}
+
+void __wrap_sched_send(struct sched_loop *loop, struct store_op *op)
+{
+    assert_true(world.read_count < READS_MAX);
+    assert_int_equal(op->verb, STORE_JOB_GET);
+    world.reads[world.read_count++] = op;
+}
+
+void __wrap_api_dispatch_entry(struct call *call)
+{
+    assert_true(world.call_count < CALLS_MAX);
+    world.calls[world.call_count++] = call;
+    if (call->begun)
+        call->begun(call, (uint64_t)(JOB + world.call_count - 1));
+}
+
+/* --- steps --- */
+
+struct fixture {
+    struct server *server;
+    struct settings settings;
+    struct worker *worker;
+    struct token token;
+};
+
+static int setup(void **state)
+{
+    struct fixture *own = calloc(1, sizeof *own);
+
+    memset(&world, 0, sizeof world);
+    own->settings.ws.queue_bytes_max = 8 << 20;
+    own->settings.http.net.write_queue_bytes_max = 8 << 20;
+    own->settings.http.body_bytes_max = 1 << 20;
+    own->server = desk_new(&own->settings);
+    own->server->limits.bodies_bytes_max = 1 << 20;
+    own->worker = &own->server->workers[0];
+    own->worker->submit_sockets = submit_sockets_new(own->worker);
+    *state = own;
+    return 0;
+}
+
+static void hang_up(void)
+{
+    if (world.ws.handler)
+        world.ws.handler->closed(&world.ws, 1006);
+    world.ws.handler = NULL;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *own = *state;
+
+    hang_up();
+    assert_false(waiters_wait(own->server)); /* nothing is watched for a socket that went */
+    submit_sockets_free(own->worker->submit_sockets);
+    desk_free(own->server);
+    buf_free(&world.sent);
+    free(own);
+    return 0;
+}
+
+/* All that was said since the last look. */
+static void assert_said(const char *want)
+{
+    struct buf text = {0};
+
+    buf_str(&text, STR(""));
+    buf_str(&text, buf_view(&world.sent));
+    buf_clear(&world.sent);
+    if (!str_is(buf_view(&text), want))
+        fail_msg("said:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&text)), want);
+    buf_free(&text);
+}
+
+static void open_as(struct fixture *own, const struct token *token)
+{
+    static const struct route route = {.scope = SCOPE_SUBMIT};
+    static struct http_request req;
+    struct call call = {.req = &req, .worker = own->worker, .route = &route, .token = token};
+
+    submit_socket_accept(&call);
+    buf_clear(&world.sent); /* its welcome */
+}
+
+static void open_socket(struct fixture *own)
+{
+    open_as(own, NULL);
+}
+
+static void hear(const char *text)
+{
+    world.ws.handler->message(&world.ws, str_of(text));
+}
+
+static void hear_submit(int id)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "{\"msg\":\"submit\",\"id\":%d,\"job\":{}}", id);
+    hear(text);
+}
+
+/* The dispatch of that submission answers. job 0: it is refused. */
+static void dispatched(int index, uint64_t job)
+{
+    struct call *call = world.calls[index];
+    struct buf body = {0};
+
+    if (!job) {
+        call_error(call, ERR_ALL_FULL, "", "Full.");
+        return;
+    }
+    call->job = job;
+    buf_str(&body, STR("{\"n\":1}"));
+    call_json(call, 200, &body);
+    buf_free(&body);
+}
+
+static void ended(struct fixture *own, uint64_t job)
+{
+    waiters_tell(own->server, job);
+    desk_run(own->server, 0);
+}
+
+/* The store answers a read. */
+static void is_read(int index, enum err err, enum job_state state)
+{
+    struct store_op *op = world.reads[index];
+
+    assert_true(index < world.read_count && op);
+    world.reads[index] = NULL;
+    op->err = err;
+    op->head = (struct store_head){.id = op->job, .state = state, .attempt = 1};
+    op->record = (struct store_record){
+        .head = op->head, .spec = STR("{\"submitted_by\":\"ci\"}"), .result = STR("7")};
+    op->done(op);
+}
+
+static void tick(struct fixture *own)
+{
+    submit_sockets_tick(own->worker->submit_sockets);
+}
+
+#define PLACED(id) "{\"msg\":\"placed\",\"id\":" #id ",\"n\":1}\n"
+#define ENDED(id, job)                                                                             \
+    "{\"msg\":\"ended\",\"id\":" #id ",\"job_id\":\"" job                                          \
+    "\",\"state\":\"DONE\",\"node_id\":null,\"attempt_id\":1,\"reason\":null,"                     \
+    "\"created_ms\":0,\"ended_ms\":0,\"result\":7}\n"
+#define FULL                                                                                       \
+    "\"retry_after_s\":1,\"type\":\"about:blank\",\"title\":\"No candidate took the work\","       \
+    "\"status\":503,\"error\":\"ALL_CANDIDATES_FULL_OR_FAILED\",\"detail\":\"Full.\"}\n"
+
+/* --- rows and cases --- */
 
 static void all_answers_that_credit_allows_have_room(void **state)
 {
@@ -18,10 +233,338 @@ static void all_answers_that_credit_allows_have_room(void **state)
         assert_int_equal(submit_socket_credit(rows[i].queue_bytes_max), rows[i].credit);
 }
 
+static void an_end_is_told_behind_its_answer(void **state)
+{
+    open_socket(*state);
+    hear_submit(5);
+    ended(*state, JOB); /* before anybody answered */
+    assert_said("");
+    tick(*state);
+    assert_int_equal(world.read_count, 0);
+    dispatched(0, JOB);
+    assert_said(PLACED(5));
+    assert_int_equal(world.read_count, 1);
+    is_read(0, ERR_OK, JOB_DONE);
+    assert_said(ENDED(5, "j00000000000nw"));
+    ended(*state, JOB); /* told again by somebody else */
+    tick(*state);
+    assert_said("");
+}
+
+static void of_a_refused_job_no_end_is_told(void **state)
+{
+    open_socket(*state);
+    hear_submit(5);
+    ended(*state, JOB); /* it was abandoned */
+    dispatched(0, 0);
+    assert_said("{\"msg\":\"refused\",\"id\":5," FULL);
+    hear_submit(6);
+    dispatched(1, 0);
+    assert_false(waiters_wait(((struct fixture *)*state)->server)); /* nor waited for */
+    ended(*state, JOB + 1);
+    assert_int_equal(world.read_count, 0);
+}
+
+static void so_many_are_followed_and_no_more(void **state)
+{
+    char text[96], id[JOB_ID_TEXT + 1];
+
+    open_socket(*state);
+    for (uint64_t i = 0; i < SUBMIT_FOLLOWED_MAX; i++) {
+        job_id_text(2 * JOB + i, id);
+        snprintf(text, sizeof text, "{\"msg\":\"attach\",\"job_id\":\"%s\"}", id);
+        hear(text);
+        is_read(0, ERR_OK, JOB_ACKED);
+        world.read_count = 0;
+    }
+    buf_clear(&world.sent);
+    hear("{\"msg\":\"attach\",\"job_id\":\"j00000000000aa\"}");
+    hear_submit(1);
+    assert_int_equal(world.read_count + world.call_count, 0);
+    assert_non_null(memmem(world.sent.at, world.sent.len, "SCHEDULER_BUSY", 14));
+    hear("{\"msg\":\"submit\",\"job\":{},\"follow\":false}");
+    assert_int_equal(world.call_count, 1);
+    dispatched(0, 1);
+    ended(*state, 2 * JOB); /* one ends, and there is room for another */
+    is_read(0, ERR_OK, JOB_DONE);
+    hear_submit(2);
+    assert_int_equal(world.call_count, 2);
+    dispatched(1, 0);
+}
+
+static void who_left_is_told_nothing(void **state)
+{
+    open_socket(*state);
+    hear_submit(1);
+    hear_submit(2);
+    hear("{\"msg\":\"attach\",\"job_id\":\"j00000000000xx\"}");
+    dispatched(0, JOB);
+    ended(*state, JOB);
+    buf_clear(&world.sent);
+    hang_up();
+    dispatched(1, JOB + 1);
+    is_read(0, ERR_OK, JOB_DISPATCHED);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said("");
+}
+
+static void all_the_credit_and_no_more(void **state)
+{
+    open_socket(*state);
+    for (int i = 0; i < SUBMIT_CREDIT_MAX; i++)
+        hear_submit(i);
+    assert_int_equal(world.call_count, SUBMIT_CREDIT_MAX);
+    dispatched(0, JOB); /* one is answered: one more may come */
+    hear_submit(0);
+    assert_int_equal(world.close_code, 0);
+    buf_clear(&world.sent);
+    hear("x");
+    assert_int_equal(world.close_code, SUBMIT_CLOSE_CREDIT);
+    assert_int_equal(world.call_count, SUBMIT_CREDIT_MAX + 1);
+    hang_up();
+    for (int i = 1; i <= SUBMIT_CREDIT_MAX; i++)
+        dispatched(i, 0);
+}
+
+/* Nothing is written for one that does not read: answers wait, for those it has used its credit;
+ * ends are not even read. */
+static void a_reader_that_is_behind_gets_nothing_more(void **state)
+{
+    open_socket(*state);
+    for (int i = 0; i < SUBMIT_CREDIT_MAX; i++)
+        hear_submit(i);
+    dispatched(0, JOB);
+    assert_said(PLACED(0));
+    world.behind = true;
+    ended(*state, JOB);
+    dispatched(1, 0);
+    dispatched(2, 0);
+    tick(*state);
+    assert_said("");
+    assert_int_equal(world.read_count, 0);
+    hear("{}"); /* the credit that came back with the first */
+    hear("{}"); /* and none came back since */
+    assert_int_equal(world.close_code, SUBMIT_CLOSE_CREDIT);
+    world.close_code = 0;
+    world.behind = false;
+    world.ws.handler->written(&world.ws);
+    assert_said("{\"msg\":\"refused\",\"id\":1,\"credit\":0," FULL
+                "{\"msg\":\"refused\",\"id\":2,\"credit\":0," FULL
+                "{\"msg\":\"refused\",\"id\":null,\"credit\":0,\"type\":\"about:blank\","
+                "\"title\":\"A field is missing or has a wrong value\",\"status\":400,"
+                "\"error\":\"BAD_FIELD\",\"detail\":\"msg must be submit or attach.\","
+                "\"field\":\"msg\"}\n"
+                "{\"msg\":\"credit\",\"n\":3}\n");
+    is_read(0, ERR_OK, JOB_DONE);
+    assert_said(ENDED(0, "j00000000000nw"));
+    for (int i = 3; i < SUBMIT_CREDIT_MAX; i++)
+        dispatched(i, 0);
+    buf_clear(&world.sent);
+}
+
+/* What was read meanwhile is read again. */
+static void an_end_that_was_read_too_late_is_not_lost(void **state)
+{
+    open_socket(*state);
+    hear_submit(1);
+    dispatched(0, JOB);
+    ended(*state, JOB);
+    world.behind = true;
+    buf_clear(&world.sent);
+    is_read(0, ERR_OK, JOB_DONE);
+    tick(*state);
+    assert_int_equal(world.read_count, 1);
+    world.behind = false;
+    world.ws.handler->written(&world.ws);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nw"));
+}
+
+static void what_the_store_could_not_say_is_asked_again(void **state)
+{
+    open_socket(*state);
+    hear_submit(1);
+    dispatched(0, JOB);
+    buf_clear(&world.sent);
+    ended(*state, JOB);
+    is_read(0, ERR_STORE_DOWN, JOB_NEW);
+    tick(*state);
+    is_read(1, ERR_UNKNOWN, JOB_NEW);
+    tick(*state);
+    is_read(2, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nw"));
+    hear_submit(2);
+    dispatched(1, JOB + 1);
+    buf_clear(&world.sent);
+    ended(*state, JOB + 1);
+    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* its time was over, and it was removed */
+    assert_said("{\"msg\":\"ended\",\"id\":2,\"job_id\":\"j00000000000nx\",\"state\":null,"
+                "\"node_id\":null,\"attempt_id\":0,\"reason\":\"NOT_FOUND\",\"created_ms\":0,"
+                "\"ended_ms\":0,\"result\":null}\n");
+}
+
+/* Between the registration and the read of an attach, and behind it. */
+static void an_attached_job_is_told_once_whenever_it_ends(void **state)
+{
+    static const char attach[] = "{\"msg\":\"attach\",\"id\":1,\"job_id\":\"j00000000000nw\"}";
+    static const char attached[] =
+        "{\"msg\":\"attached\",\"id\":1,\"job_id\":\"j00000000000nw\",\"state\":\"DISPATCHED\"}\n";
+
+    open_socket(*state);
+    hear(attach);
+    ended(*state, JOB);
+    is_read(0, ERR_OK, JOB_DISPATCHED); /* as it was a moment before */
+    assert_said(attached);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nw"));
+    hear(attach);
+    is_read(2, ERR_OK, JOB_DISPATCHED);
+    hear(attach);
+    ended(*state, JOB);
+    is_read(3, ERR_OK, JOB_DONE);
+    buf_clear(&world.sent);
+    hear(attach);
+    ended(*state, JOB);
+    is_read(4, ERR_OK, JOB_DONE);
+    assert_said(
+        "{\"msg\":\"attached\",\"id\":1,\"job_id\":\"j00000000000nw\",\"state\":\"DONE\"}\n" ENDED(
+            1, "j00000000000nw"));
+    hear(attach);
+    is_read(5, ERR_STORE_DOWN, JOB_NEW);
+    buf_clear(&world.sent);
+    ended(*state, JOB); /* it was refused */
+    tick(*state);
+    assert_int_equal(world.read_count, 6);
+    assert_said("");
+}
+
+/* Two with one key: the store knows the first already when it answers the second, and both are
+ * about one job. */
+static void two_with_one_key_are_told_one_end(void **state)
+{
+    open_socket(*state);
+    hear_submit(1);
+    hear_submit(2);
+    dispatched(1, JOB); /* the second is answered first */
+    dispatched(0, JOB);
+    assert_said(PLACED(2) PLACED(1));
+    ended(*state, JOB);
+    is_read(0, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nw"));
+    hear_submit(3); /* once more, when it has ended */
+    dispatched(2, JOB);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said(PLACED(3) ENDED(3, "j00000000000nw"));
+    hear_submit(4); /* the first is refused after all: whoever was told of it hears how it ended */
+    hear_submit(5);
+    dispatched(4, JOB + 3);
+    dispatched(3, 0);
+    buf_clear(&world.sent);
+    ended(*state, JOB + 3);
+    is_read(2, ERR_OK, JOB_DONE);
+    assert_said(ENDED(4, "j00000000000nz"));
+}
+
+/* Ids can be guessed. */
+static void one_attached_before_it_was_there(void **state)
+{
+    open_socket(*state);
+    hear("{\"msg\":\"attach\",\"id\":1,\"job_id\":\"j00000000000nw\"}");
+    hear_submit(2);
+    is_read(0, ERR_NOT_FOUND, JOB_NEW);
+    buf_clear(&world.sent);
+    dispatched(0, JOB);
+    is_read(1, ERR_OK, JOB_ACKED);
+    ended(*state, JOB);
+    is_read(2, ERR_OK, JOB_DONE);
+    assert_said(PLACED(2) ENDED(2, "j00000000000nw"));
+    hear("{\"msg\":\"attach\",\"id\":3,\"job_id\":\"j00000000000nx\"}");
+    hear_submit(4);
+    dispatched(1, JOB + 1);
+    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* it was read a moment before */
+    ended(*state, JOB + 1);
+    buf_clear(&world.sent);
+    is_read(4, ERR_OK, JOB_DONE);
+    assert_said(ENDED(3, "j00000000000nx"));
+}
+
+static void a_server_that_goes_answers_first(void **state)
+{
+    struct fixture *own = *state;
+
+    open_socket(own);
+    hear_submit(1);
+    hear_submit(2);
+    submit_sockets_drain(own->worker->submit_sockets);
+    assert_int_equal(world.close_code, 0);
+    hear_submit(3);
+    assert_said("{\"msg\":\"refused\",\"id\":3,\"retry_after_s\":1,\"type\":\"about:blank\","
+                "\"title\":\"Too much is in flight\",\"status\":503,\"error\":\"SCHEDULER_BUSY\","
+                "\"detail\":\"The server is about to stop.\"}\n");
+    dispatched(0, JOB);
+    assert_int_equal(world.close_code, 0);
+    world.behind = true;
+    dispatched(1, JOB + 1);
+    assert_int_equal(world.close_code, 0); /* the answer has not left */
+    world.behind = false;
+    world.ws.handler->written(&world.ws);
+    assert_int_equal(world.close_code, 1012);
+    hang_up();
+    own->server->draining = true; /* one that comes now */
+    world.close_code = 0;
+    open_socket(own);
+    assert_int_equal(world.close_code, 1012);
+}
+
+static void its_token_must_be_good_each_time(void **state)
+{
+    struct fixture *own = *state;
+    struct worker *worker = own->worker;
+    struct token token = {.name = STR("ci"),
+                          .digest = "a",
+                          .scopes = 1u << SCOPE_SUBMIT,
+                          .expires_ms = worker->loop.wall_ms + 1000};
+
+    worker->auth->tokens = (struct tokens){.at = &token, .count = 1};
+    open_as(own, &token);
+    submit_sockets_recheck(worker->submit_sockets);
+    assert_int_equal(world.close_code, 0);
+    token.quota.waiting = 3; /* a reload */
+    submit_sockets_recheck(worker->submit_sockets);
+    hear_submit(1);
+    assert_int_equal(world.calls[0]->token->quota.waiting, 3);
+    worker->loop.wall_ms += 1000;
+    hear_submit(2);
+    assert_int_equal(world.close_code, SUBMIT_CLOSE_TOKEN);
+    assert_int_equal(world.call_count, 1);
+    dispatched(0, 0);
+    hang_up();
+    worker->loop.wall_ms -= 1000;
+    world.close_code = 0;
+    open_as(own, &token);
+    worker->auth->tokens = (struct tokens){0};
+    submit_sockets_recheck(worker->submit_sockets);
+    assert_int_equal(world.close_code, SUBMIT_CLOSE_TOKEN);
+}
+
 int main(void)
 {
+#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_answers_that_credit_allows_have_room),
+        ROW(an_end_is_told_behind_its_answer),
+        ROW(of_a_refused_job_no_end_is_told),
+        ROW(so_many_are_followed_and_no_more),
+        ROW(who_left_is_told_nothing),
+        ROW(all_the_credit_and_no_more),
+        ROW(a_reader_that_is_behind_gets_nothing_more),
+        ROW(an_end_that_was_read_too_late_is_not_lost),
+        ROW(what_the_store_could_not_say_is_asked_again),
+        ROW(an_attached_job_is_told_once_whenever_it_ends),
+        ROW(two_with_one_key_are_told_one_end),
+        ROW(one_attached_before_it_was_there),
+        ROW(a_server_that_goes_answers_first),
+        ROW(its_token_must_be_good_each_time),
     };
 
     return cmocka_run_group_tests_name("server/submit_socket", tests, NULL, NULL);
