@@ -220,6 +220,15 @@ bool ws_send(struct ws *ws, struct str text)
     return send_frame(p, WSLAY_TEXT_FRAME, text);
 }
 
+bool ws_takes(struct ws *ws, size_t bytes)
+{
+    struct ws_private *p = ws->priv;
+    size_t max = (size_t)p->limits->queue_bytes_max;
+
+    return p->state == WS_OPEN && !p->net->closing &&
+           (bytes <= max ? !ws_is_behind(ws, max - bytes) : !ws_is_behind(ws, 0));
+}
+
 bool ws_is_behind(struct ws *ws, size_t bytes)
 {
     struct net_conn *net = ws->priv->net;

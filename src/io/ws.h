@@ -48,6 +48,7 @@ enum err ws_connect(struct loop *loop, const char *url, const struct http_header
                     struct problem *why);
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
+bool ws_takes(struct ws *ws, size_t bytes); /* would it, now? */
 /* Does more than that wait for its reader, after what was coalesced has been handed to the kernel?
  * Then `written` follows once it has left. */
 bool ws_is_behind(struct ws *ws, size_t bytes);

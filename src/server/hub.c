@@ -105,9 +105,12 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
         hub_send_over(send, false, "NOT_CONNECTED");
         return;
     }
-    buf_clear(frame);
-    write_job(frame, send->message);
-    bool ok = hub_socket_send(socket, buf_view(frame));
+    bool ok = hub_batch_job(socket, send->message);
+    if (!ok) {
+        buf_clear(frame);
+        write_job(frame, send->message);
+        ok = hub_socket_send(socket, buf_view(frame));
+    }
     hub_send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
 }
 
@@ -242,6 +245,7 @@ static void close_socket(struct server *server, struct socket *socket, bool repl
 {
     bool emptied = clock_mono_ms() < atomic_load(&server->sched.recovering_until_ms);
 
+    hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
     if (emptied && !replaced)
         ws_close(socket->ws, 1012, "the store was emptied");
     else
@@ -342,8 +346,10 @@ void hub_drain(struct hub *hub)
 {
     struct socket *socket;
 
-    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));) {
+        hub_batch_flush_jobs(socket);
         ws_close(socket->ws, 1012, "the server restarts"); /* its end comes later: the map stays */
+    }
     hub_boxes_drain(hub);
 }
 

@@ -12,6 +12,7 @@ struct hub;
 struct hub *hub_new(struct worker *worker);
 void hub_free(struct hub *hub);
 void hub_tick(struct hub *hub);  /* polls whose wait is over */
+void hub_turn(struct hub *hub);  /* what nodes are told together leaves */
 void hub_drain(struct hub *hub); /* the server goes: sockets close with 1012, polls are answered */
 /* A hint to every node on this loop. */
 void hub_tell_all(struct hub *hub, struct str text);

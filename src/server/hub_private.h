@@ -2,6 +2,8 @@
 #ifndef SERVER_HUB_PRIVATE_H
 #define SERVER_HUB_PRIVATE_H
 
+#include <sys/queue.h>
+
 #include "server/api.h"
 #include "server/hub.h"
 
@@ -40,12 +42,19 @@ struct socket {
     struct hub *hub;
     struct ws *ws;
     uint64_t incarnation;
-    struct token *token; /* whom it may speak for; owned; NULL: there were no tokens */
-    struct node *node;   /* NULL until its hello was taken */
-    bool greeted;        /* a hello is under way or taken */
-    bool welcomed;       /* and it was told so: a node listens from then on */
-    int calls;           /* of hub_call, not answered yet */
-    struct buf early;    /* frames to send behind the welcome, each behind its length */
+    struct token *token;       /* whom it may speak for; owned; NULL: there were no tokens */
+    struct node *node;         /* NULL until its hello was taken */
+    bool greeted;              /* a hello is under way or taken */
+    bool welcomed;             /* and it was told so: a node listens from then on */
+    int calls;                 /* of hub_call, not answered yet */
+    struct buf early;          /* frames to send behind the welcome, each behind its length */
+    bool takes_jobs;           /* it asked for several jobs in one frame, */
+    bool takes_accepted;       /* and for one word on several messages */
+    struct receipts *receipts; /* of those; NULL: none yet */
+    struct buf jobs;           /* with a comma between, see hub_batch.c */
+    int job_count;
+    bool due; /* in hub->due */
+    LIST_ENTRY(socket) due_link;
 };
 
 struct hub {
@@ -60,6 +69,7 @@ struct hub {
     struct wscall *spare; /* message contexts to use again */
     int spare_count;
     struct socket_call *calls; /* under way, see hub_call.c */
+    LIST_HEAD(, socket) due;   /* have something to say at the end of this turn */
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);
@@ -73,6 +83,18 @@ void hub_ws_free(struct hub *hub);
  * stands. */
 void hub_call(struct socket *socket, const struct json *message, struct arena *arena);
 void hub_calls_free(struct hub *hub); /* nobody answers them any more */
+/* What leaves at the end of a turn, for nodes that asked for it (hub_batch.c). A job; false: the
+ * socket does not take it. */
+bool hub_batch_job(struct socket *socket, struct str message);
+void hub_batch_flush_jobs(struct socket *socket);
+/* A message of the node that must be answered, with an id above all before it; false: it has not.
+ */
+bool hub_batch_expect(struct socket *socket, int64_t id);
+/* It was accepted; `lease`: an ACK, for which an answer would have told these (0: not). */
+void hub_batch_accept(struct socket *socket, int64_t id, bool ack, int64_t lease_ms,
+                      int64_t stop_grace_ms);
+void hub_batch_answered(struct socket *socket, int64_t id); /* by a reply of its own */
+void hub_batch_free(struct socket *socket);
 struct worker *hub_home(struct server *server, const struct node *node); /* where its box stands */
 void hub_box_add(struct hub *hub, struct send_op *send);                 /* on its home loop */
 void hub_boxes_tick(struct hub *hub);

@@ -25,7 +25,8 @@ struct wscall {
     struct arena arena;
     const struct json *body;
     bool wants_reply;
-    int64_t id; /* of the node's message */
+    bool expected; /* hub_batch_expect() */
+    int64_t id;    /* of the node's message */
     struct wscall *next;
     struct change change;
     struct settle settle;
@@ -49,6 +50,7 @@ static struct wscall *wscall_new(struct socket *socket)
     assert(call && hub->spare_count >= 0);
     call->hub = hub;
     call->incarnation = socket->incarnation;
+    call->expected = false;
     return call;
 }
 
@@ -106,6 +108,8 @@ static void send_ok(struct wscall *call)
     buf_char(frame, '}');
     if (call->wants_reply && socket)
         ws_send(socket->ws, buf_view(frame));
+    if (call->expected && socket)
+        hub_batch_answered(socket, call->id);
     wscall_over(call);
 }
 
@@ -137,6 +141,8 @@ static void reply_problem(struct wscall *call, const struct problem *why, int at
             jsonw_kint(&w, "attempt_id", attempt);
         jsonw_end_obj(&w);
         ws_send(socket->ws, buf_view(frame));
+        if (call->expected)
+            hub_batch_answered(socket, call->id);
     }
     wscall_over(call);
 }
@@ -170,8 +176,10 @@ static int64_t heartbeat_ms(const struct sched_config *config)
 
 bool hub_socket_send(struct socket *socket, struct str text)
 {
-    if (socket->welcomed)
+    if (socket->welcomed) {
+        hub_batch_flush_jobs(socket); /* it may be about one of them */
         return ws_send(socket->ws, text);
+    }
     buf_add(&socket->early, &text.len, sizeof text.len);
     buf_str(&socket->early, text);
     return true;
@@ -299,7 +307,9 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
-    const struct socket *socket = socket_of(call);
+    struct socket *socket = socket_of(call);
+    json_bool(json_get(call->body, "takes_jobs"), &socket->takes_jobs);
+    json_bool(json_get(call->body, "takes_accepted"), &socket->takes_accepted);
     if (!auth_speaks_for(socket->token, report.node_id)) {
         problem_set(&why, ERR_FORBIDDEN, "node_id", "The token is for the node " STR_FMT ".",
                     STR_ARG(socket->token->node_id));
@@ -403,13 +413,31 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
     registry_send(worker->sched, &call->change);
 }
 
-/* When it may begin elsewhere: by then the node must have ended it. */
-static void tell_lease(struct buf *frame, const struct settle *settle)
+static void accepted(struct wscall *call, const struct settle *settle)
 {
-    buf_fmt(frame, ",\"lease_ms\":%" PRId64,
-            lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type)));
-    if (settle->head.timeout_ms > 0)
-        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, settle->op.u.settle.stop_grace_ms);
+    struct socket *socket = socket_of(call);
+    bool ack = settle->kind == SETTLE_ACK;
+    /* When it may begin elsewhere: by then the node must have ended it. */
+    int64_t lease_ms = ack && settle->head.attempt < settle->head.max_attempts
+                           ? lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type))
+                           : 0;
+    int64_t grace_ms =
+        lease_ms && settle->head.timeout_ms > 0 ? settle->op.u.settle.stop_grace_ms : 0;
+    struct buf *frame;
+
+    if (call->expected && socket && !settle->duplicate) {
+        hub_batch_accept(socket, call->id, ack, lease_ms, grace_ms);
+        wscall_over(call);
+        return;
+    }
+    frame = begin_ok(call);
+    if (settle->duplicate)
+        buf_str(frame, STR(",\"duplicate\":true"));
+    if (lease_ms)
+        buf_fmt(frame, ",\"lease_ms\":%" PRId64, lease_ms);
+    if (grace_ms)
+        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, grace_ms);
+    send_ok(call);
 }
 
 static void settled(struct settle *settle)
@@ -419,13 +447,7 @@ static void settled(struct settle *settle)
 
     assert(settle->node.at);
     if (!settle->err) {
-        struct buf *frame = begin_ok(call);
-
-        if (settle->duplicate)
-            buf_str(frame, STR(",\"duplicate\":true"));
-        if (settle->kind == SETTLE_ACK && settle->head.attempt < settle->head.max_attempts)
-            tell_lease(frame, settle);
-        send_ok(call);
+        accepted(call, settle);
         return;
     }
     settle_problem(settle, &why);
@@ -439,6 +461,8 @@ static void on_job(struct wscall *call, struct socket *socket, enum settle_kind 
     struct problem why;
 
     assert(socket->node);
+    call->expected =
+        call->wants_reply && socket->takes_accepted && hub_batch_expect(socket, call->id);
     if (message_read(call->body, kind, worker->server->settings->result_bytes_max, &call->arena,
                      &message, &why)) {
         reply_problem(call, &why, 0);
@@ -541,6 +565,7 @@ static void on_closed(struct ws *ws, int code)
     }
     free(socket->token);
     buf_free(&socket->early);
+    hub_batch_free(socket);
     free(socket);
 }
 

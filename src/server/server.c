@@ -131,6 +131,7 @@ static void keeper_tick_all(struct loop *loop)
 
 static void loop_turned(struct loop *loop)
 {
+    hub_turn(worker_of(loop)->hub);
     sched_flush(worker_of(loop)->sched);
 }
 

@@ -481,6 +481,13 @@ class WsNode:
                 return message
             self.waiting.append(message)
 
+    def expect_any(self, *kinds, seconds=30):
+        """The first message of one of these kinds, which is kept for expect()."""
+        while not any(message["msg"] in kinds for message in self.waiting):
+            text = self.socket.recv(seconds * SLOW)
+            self.waiting.extend([json.loads(text)] if text else [])
+        return next(message for message in self.waiting if message["msg"] in kinds)
+
     def closed(self, seconds=30):
         """Waits for the server to close; the code."""
         deadline = time.monotonic() + seconds * SLOW

@@ -253,7 +253,7 @@ class Socket(AgentCase):
             listed = set(re.findall(r"\w+", PAGE.read_text()[at:].split("`")[1]))
         names = set(message) - {"msg"}
         self.assertLessEqual(names, listed, f"{message} against: {row}")
-        if msg not in ("job", "reply"):  # of those, not all comes each time
+        if msg not in ("job", "reply", "accepted"):  # of those, not all comes each time
             self.assertEqual(names, listed, f"{message} against: {row}")
         self.heard.add(("server", msg))
         return message
@@ -293,7 +293,24 @@ class Socket(AgentCase):
         self.ok(server.call("PUT", f"{NODE}/web", {"command": "true"}), 201)
         self.hears(node, "deployments_changed")
         self.assertEqual(self.says(node, "call", path=f"{NODE}/view", body={})["body"]["rows"][0]["id"], "web")
+        self.together(server)
         self.assertEqual(self.heard, set(self.rows), "messages of the table that nobody sent")
+        node.close()
+
+    def together(self, server):
+        """What one gets that asked for it."""
+        node = WsNode(server, "n2", hello=False, allowed_types=["both"], max_concurrent_jobs=1000, semantic_langs=[], nmt_pairs=[])
+        self.says(node, "hello", protocol=1, node_id="n2", takes_jobs=True, takes_accepted=True, **node.facts)
+
+        def several():
+            """Jobs of one request mostly are made in one turn."""
+            self.ok(server.post("/v1/dispatch/batch", {"jobs": [{"type": "both"}] * 8}))
+            return self.hears(node, "jobs") if node.expect_any("job", "jobs")["msg"] == "jobs" else None
+        jobs = eventually("several jobs in one frame", several)["jobs"]
+        self.assertGreater(len(jobs), 1)
+        node.send("ack", id=1000, job_id=jobs[0]["job_id"], attempt_id=1)
+        told = self.hears(node, "accepted")
+        self.assertEqual((told["upto"], told["lease_ms"]), (1000, 120000))
         node.close()
 
     def test_there_are_no_others(self):
