@@ -76,6 +76,17 @@ class Walls(Installed):
         self.assertEqual(said.count("\t0000000000000000\n"), 5, said)
         self.assertIn("NoNewPrivs:\t1\n0\n", said)
 
+    def test_a_credential_of_the_unit_is_a_secret(self):
+        """LoadCredential in a drop-in, of a file that is root's alone, in the place of secrets_dir."""
+        drop_in = "/etc/systemd/system/berth-agent.service.d"
+        again = "systemctl daemon-reload && systemctl restart berth-agent"
+        self.addCleanup(self.vm.sh, f"rm -rf {drop_in} /root/api-key && mv /etc/berth/agent.yaml.kept /etc/berth/agent.yaml && {again}")
+        self.vm.sh("cp -p /etc/berth/agent.yaml /etc/berth/agent.yaml.kept && sed -i /^secrets_dir/d /etc/berth/agent.yaml")
+        self.vm.sh(f"mkdir -p {drop_in} && umask 077 && echo from-root > /root/api-key && "
+                   f"printf '[Service]\\nLoadCredential=api-key:/root/api-key\\n' > {drop_in}/credential.conf && {again}")
+        said = self.says("cat $BERTH_SECRETS_DIR/api-key; echo $KEY", "--secret KEY=api-key")
+        self.assertEqual(said, "from-root\nfrom-root\n")
+
     def test_the_agents_token(self):
         agent = self.main_pid("berth-agent")
         said = self.says(f"cat {TOKEN}; cat /proc/{agent}/environ; cat /proc/{agent}/root{TOKEN}; ls /proc/{agent}/fd; ls /var/lib/berth-agent; "
