@@ -505,9 +505,9 @@ local function go_on(id, node, kind, attempt, code, k)
   if not way or way.attempt ~= attempt then return nil end
   local counts = n.counts + way.counts
   if counts < 0 or n.counts % ONE_RESERVED + way.running < 0 then return nil end
-  local record = way.phase.head .. back
+  local record
   if not way.hold then
-    if has_more[code] then record = record .. text() end -- the result
+    record = has_more[code] and way.phase.head .. back .. text() or way.phase.head .. back -- the result is the last
     local ends = n.ends + 1
     n.ended[ends] = id
     n.ends = ends
@@ -523,6 +523,7 @@ local function go_on(id, node, kind, attempt, code, k)
     taken[takes] = way.mark and way.mark .. n.epoch_text or way.hold
     n.takes = takes
     j.phase = way.phase
+    record = way.phase.head .. back
     if way.list then wheel.add(way.list, id) end
   end
   if not n.is_changed then change(n) end
