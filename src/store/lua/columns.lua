@@ -64,33 +64,36 @@ local function rest_of(k)
   return (unpack_struct('<I2c0', rests, rest_at))
 end
 
-local function op_of(k, letter)
-  return {verb = letter, job = ids[k] ~= NO_JOB and ids[k] or ''}
+local function job_of(k)
+  return ids[k] ~= NO_JOB and ids[k] or ''
 end
 
-local function put_fast(op, k, rest)
-  local from
-  op.ttl, op.callback, op.timeout, op.owner, op.max, from = unpack_struct(TERM, terms[kinds[k]])
-  op.type = sub(terms[kinds[k]], from)
-  op.attempt, op.hold, op.has_spec, op.has_idem = 1, 0, 1, 0
-  op.not_after, from = unpack_struct(PACKED.BOUND, rest)
-  return from
+-- Tables are made with all their names at once: one that grows is made again and again.
+local function put_fast(k, letter, rest)
+  local term = terms[kinds[k]]
+  local ttl, callback, timeout, owner, max, type_at = unpack_struct(TERM, term)
+  local not_after, from = unpack_struct(PACKED.BOUND, rest)
+  return {
+    verb = letter, job = job_of(k), ttl = ttl, callback = callback == 1, timeout = timeout, owner = owner, max = max,
+    type = sub(term, type_at), attempt = 1, hold = 0, has_spec = 1, has_idem = 0, not_after = not_after,
+    nodes = nil, spares = nil, spec = nil,
+  }, from
 end
 
-local function put_long(op, _, rest)
-  local last, from
-  last, op.has_spec, op.has_idem, op.attempt, op.hold, op.ttl, op.callback, op.timeout, op.owner, op.max,
-    op.not_after, op.type, from = unpack_struct(PACKED.PUT_REST .. 'Bc0', rest)
-  op.last = last == 1
-  return from
+local function put_long(k, letter, rest)
+  local last, has_spec, has_idem, attempt, hold, ttl, callback, timeout, owner, max, not_after, type, from =
+    unpack_struct(PACKED.PUT_REST .. 'Bc0', rest)
+  return {
+    verb = letter, job = job_of(k), last = last == 1, has_spec = has_spec, has_idem = has_idem, attempt = attempt,
+    hold = hold, ttl = ttl, callback = callback == 1, timeout = timeout, owner = owner, max = max,
+    not_after = not_after, type = type, nodes = nil, spares = nil, spec = nil,
+  }, from
 end
 
 local function put_op(k, letter, code, rest)
-  local op = op_of(k, letter)
-  local from = (is_fast[code] and put_fast or put_long)(op, k, rest)
+  local op, from = (is_fast[code] and put_fast or put_long)(k, letter, rest)
   local spare, count
   spare, count, from = unpack_struct(PACKED.COUNT_REST, rest, from)
-  op.callback = op.callback == 1
   op.nodes, op.spares = {count > 0 and nodes[k] or nil}, {spare}
   for i = 2, count do op.spares[i], op.nodes[i], from = unpack_struct(PACKED.NODE_REST .. 'Bc0', rest, from) end
   if letter == 'P' then
@@ -105,35 +108,35 @@ local function put_op(k, letter, code, rest)
 end
 
 local function commit_op(k, letter, code, rest)
-  local op, has_node = op_of(k, letter), 1
+  local has_node, attempt, not_after, ttl, f2f_ttl, stop_grace = 1, firsts[k], nil, nil, nil, nil
   if is_fast[code] then
-    op.attempt, op.not_after = firsts[k], unpack_struct(PACKED.BOUND, rest)
-    op.ttl, op.f2f_ttl, op.stop_grace = unpack_struct(PACKED.COMMIT_TERM, terms[kinds[k]])
+    not_after = unpack_struct(PACKED.BOUND, rest)
+    ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.COMMIT_TERM, terms[kinds[k]])
   else
-    has_node, op.attempt, op.not_after, op.ttl, op.f2f_ttl, op.stop_grace =
-      unpack_struct(PACKED.COMMIT_REST, rest)
+    has_node, attempt, not_after, ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.COMMIT_REST, rest)
   end
-  op.node = has_node == 1 and nodes[k] or nil
-  op.send = has_more[code] and unpack_struct(PACKED.SEND, text()) or 0
-  return op
+  return {
+    verb = letter, job = job_of(k), attempt = attempt, not_after = not_after, ttl = ttl, f2f_ttl = f2f_ttl,
+    stop_grace = stop_grace, node = has_node == 1 and nodes[k] or nil,
+    send = has_more[code] and unpack_struct(PACKED.SEND, text()) or 0,
+  }
 end
 
 local function finish_op(k, letter, code, rest)
-  local op, has_node, has_reason = op_of(k, letter), 1, 0
+  local has_node, has_reason, left, want_record, speaks = 1, 0, 0, 0, 1
+  local attempt, outcome, owner, hold, not_after = firsts[k], OUTCOME.DONE, 0, 0, nil
   if is_fast[code] then
-    op.attempt, op.outcome, op.owner, op.hold, op.speaks = firsts[k], OUTCOME.DONE, 0, 0, true
-    op.not_after = unpack_struct(PACKED.BOUND, rest)
+    not_after = unpack_struct(PACKED.BOUND, rest)
   else
-    local left, want_record, speaks
-    has_node, op.attempt, op.not_after, op.outcome, has_reason, left, want_record, speaks, op.owner,
-      op.hold = unpack_struct(PACKED.FINISH_REST, rest)
-    op.left, op.want_record, op.speaks = left == 1, want_record == 1, speaks == 1
+    has_node, attempt, not_after, outcome, has_reason, left, want_record, speaks, owner, hold =
+      unpack_struct(PACKED.FINISH_REST, rest)
   end
-  op.node = has_node == 1 and nodes[k] or nil
-  op.result = has_more[code] and text() or nil
-  op.reason = has_reason == 1 and text() or ''
-  op.reason_json = has_reason == 1 and text() or 'null'
-  return op
+  return {
+    verb = letter, job = job_of(k), attempt = attempt, not_after = not_after, outcome = outcome, owner = owner,
+    hold = hold, left = left == 1, want_record = want_record == 1, speaks = speaks == 1,
+    node = has_node == 1 and nodes[k] or nil, result = has_more[code] and text() or nil,
+    reason = has_reason == 1 and text() or '', reason_json = has_reason == 1 and text() or 'null',
+  }
 end
 
 local readers = {
@@ -340,9 +343,12 @@ local REPEATED = { -- what a rule may do to a job, and here is done to those tha
   made = true, active = true, now = true, clock = true, gate_count = true,
 }
 
--- A unit for one job and its node: what a rule does in it happens nowhere else.
-local APART_FROM_BATCH = {
-  __index = function(unit, name)
+-- A unit for one job and its node: what a rule does in it happens nowhere else. What it only reads it finds in `around`;
+-- a table of the batch is an empty one for it.
+local unit
+local around = {}
+local BEYOND = {
+  __index = function(_, name)
     local value = rawget(batch, name)
     if value ~= nil and type(value) ~= 'table' then return value end
     value = {}
@@ -350,6 +356,14 @@ local APART_FROM_BATCH = {
     return value
   end,
 }
+local APART_FROM_BATCH = {__index = around}
+
+-- What rules look at for nearly every job, so that they need no function for it.
+local function look_around()
+  local a, b = setmetatable(around, BEYOND), batch
+  a.ripe, a.recover_until, a.full, a.threshold, a.wheel_at = b.ripe, b.recover_until, b.full, b.threshold, b.wheel_at
+  a.grace_from, a.grace_min, a.grace_until, a.grace_f2f = b.grace_from, b.grace_min, b.grace_until, b.grace_f2f
+end
 
 local function no_call()
   error('what Redis says of one job holds for no other')
@@ -364,13 +378,13 @@ local function ask_rule(op, j, n)
   n.reserved, n.running = floor(n.counts / ONE_RESERVED), n.counts % ONE_RESERVED
   n.task_until, n.f2f_until = 0, 0
   batch = U
-  U = setmetatable({
+  look_around()
+  unit = setmetatable({
     now = batch.now, clock = batch.clock, jobs = {[op.job] = j}, nodes = {[n.id] = n}, dirty = {}, dirty_nodes = {},
-    holds = {}, wheel = {}, gate_count = 0, -- this node has none
+    holds = {}, wheel = {}, active = batch.active, made = 0, gate_count = 0, -- this node has none
   }, APART_FROM_BATCH)
-  call = no_call
+  U, call = unit, no_call
   local ok, answer = pcall(rules[op.verb], op)
-  local unit = U
   U, call = batch, calls
   local is_same = n.apart == apart
   n.apart, n.task_until, n.f2f_until = apart, task_until, f2f_until

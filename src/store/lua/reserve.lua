@@ -98,13 +98,13 @@ local function may_create(op, answer)
 end
 
 function job_new(id, about)
-  local j = {
+  local j = { -- what is not named is not so; one name more, and the table would be made again
     id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
-    callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, probe = false, apart = false,
-    place = AT_NOWHERE, keyed = false, has_key = false, told = 0, epoch = 0, owner = about.owner, created = U.now,
+    callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, apart = false,
+    place = AT_NOWHERE, told = 0, epoch = 0, owner = about.owner, created = U.now,
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = about.timeout,
     timed = about.timeout > 0 and 1 or 0,
-    run_until = 0, filed = 0, node = '', type = about.type, reason = '', outside = 0, result = '',
+    run_until = 0, filed = 0, node = '', type = about.type, reason = '', result = '',
     lane = NO_LANE, priority = 0,
   }
   job_beside(j, ':s', about.spec)
