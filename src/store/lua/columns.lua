@@ -180,10 +180,10 @@ local NEW_JOB = {head = ''} -- the phase of those that are not there yet
 local specimens, made_now = {}, {} -- by phase: a job that is in it since the last batch, and since this one
 
 -- By phase, and by kind: the way that jobs take from there in this batch; false: the rule must be asked for each of them.
--- A way is the `phase` they are in then, and what is done: to the `counts` of the node, of which `running`, and the `slots` it
--- gives; to the number of `active` jobs; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
+-- A way is the `phase` they are in then; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
 -- false: nothing any more; `mark`, the same, if the epoch is part of it. It is the way of those that name this `attempt`
--- and have `sent` with them, on nodes whose stamp does not end after `reach`.
+-- and have `sent` with them, on nodes whose stamp does not end after `reach`. What it does to the counters is what each
+-- step of its verb does.
 local ways
 
 -- After what a rule may look at has changed, or the lists of the wheel.
@@ -311,17 +311,17 @@ end
 function columns.write_holds()
   for i = 1, changes do
     local n = changed[i]
-    if n.takes == 2 then
-      call('HSET', n.key, n.taken[1], n.taken[2])
-    elseif n.takes > 2 then
-      call('HSET', n.key, unpack_list(n.taken, 1, n.takes))
+    local takes, ends = n.takes, n.ends
+    if takes > 0 then
+      local taken = n.taken
+      n.takes = 0
+      if takes == 2 then call('HSET', n.key, taken[1], taken[2]) else call('HSET', n.key, unpack_list(taken, 1, takes)) end
     end
-    if n.ends == 1 then
-      call('HDEL', n.key, n.ended[1])
-    elseif n.ends > 1 then
-      call('HDEL', n.key, unpack_list(n.ended, 1, n.ends))
+    if ends > 0 then
+      local ended = n.ended
+      n.ends = 0
+      if ends == 1 then call('HDEL', n.key, ended[1]) else call('HDEL', n.key, unpack_list(ended, 1, ends)) end
     end
-    n.takes, n.ends = 0, 0
   end
 end
 
@@ -418,13 +418,27 @@ local function is_plain_change(op, before, n, unit, j)
   return true
 end
 
-local function way_new(n, unit, j)
+-- By verb: what a step does to the counters of the node and to the number of active jobs, and whether the job has a lease
+-- then.
+local MOVES = {
+  [RESERVE] = {counts = ONE_RESERVED, active = 1, is_held = true},
+  [COMMIT] = {counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true},
+  [FINISH] = {counts = -ONE_RUNNING, active = -1, is_held = false},
+}
+
+local function is_move_of(code, n, unit, hold)
+  local move = MOVES[verb_of[code]]
+  return ONE_RESERVED * n.reserved + ONE_RUNNING * n.running - n.counts == move.counts and
+    unit.active - batch.active == move.active and (hold and true or false) == move.is_held
+end
+
+-- False if it does something else to the counters.
+local function way_new(code, n, unit, j)
   local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), {head = sub(job_packed(j), 1, ABOUT - 1)}
-  local reserved, running = n.reserved - floor(n.counts / ONE_RESERVED), n.running - n.counts % ONE_RESERVED
+  if not is_move_of(code, n, unit, hold) then return false end
   if hold then made_now[phase] = j end
   return {
-    phase = phase, counts = ONE_RESERVED * reserved + ONE_RUNNING * running, running = running,
-    slots = reserved + running, active = unit.active - batch.active, list = tick and wheel.list(tick), hold = hold,
+    phase = phase, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
     mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
     is_f2f = stamps.is_f2f(j), record = job_packed(j), node = n.id,
   }
@@ -438,8 +452,8 @@ function way_find(k, code, phase, back, n)
   op.session = nil -- that it was here is noted beside it
   local unit, j = ask_rule(op, back and job_in(k, phase, back, n) or false, n)
   if unit and is_plain_change(op, back, n, unit, j) then
-    way = way_new(n, unit, j)
-    way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1]
+    way = way_new(code, n, unit, j)
+    if way then way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1] end
   end
   ways[phase] = ways[phase] or {}
   ways[phase][kinds[k]] = way
@@ -477,7 +491,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if not way then return nil end
   if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
   local back = n.backs[terms[kind]] or back_of(n, way, kind)
-  local phase, counts = way.phase, n.counts + way.counts
+  local phase, counts = way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
   if not n.is_changed then change(n) end
   local taken, takes = n.taken, n.takes + 2
@@ -485,7 +499,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   taken[takes] = way.hold
   n.takes = takes
   n.counts = counts
-  n.room = n.room - way.slots
+  n.room = n.room - 1
   jobs[id] = {back = back, node = n, phase = phase}
   local list = way.list
   local listed = list.count + 1
@@ -494,7 +508,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   made = made + 1
   created = created or U.created
   created[made] = id
-  active = active + way.active
+  active = active + 1
   local to, last = row, size + 4
   to[last - 3] = id
   to[last - 2] = record
@@ -507,8 +521,7 @@ end
 
 end
 
--- What is there goes on, or ends: an ACK, a DONE.
-local function go_on(id, node, kind, attempt, code, k)
+plain[COMMIT] = function(id, node, kind, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
@@ -517,33 +530,22 @@ local function go_on(id, node, kind, attempt, code, k)
   local way = of and of[kind]
   if way == nil then way = way_find(k, code, phase, back, n) end
   if not way or way.attempt ~= attempt then return nil end
-  local counts = n.counts + way.counts
-  if counts < 0 or n.counts % ONE_RESERVED + way.running < 0 then return nil end
-  local record
-  if not way.hold then
-    record = has_more[code] and way.phase.head .. back .. text() or way.phase.head .. back -- the result is the last
-    local ends = n.ends + 1
-    n.ended[ends] = id
-    n.ends = ends
-    jobs[id] = nil
-  else
-    if way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
-    if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
-      if A[at + 1] ~= way.sent then return nil end
-      at = at + 1
-    end
-    local taken, takes = n.taken, n.takes + 2
-    taken[takes - 1] = id
-    taken[takes] = way.mark and way.mark .. n.epoch_text or way.hold
-    n.takes = takes
-    j.phase = way.phase
-    record = way.phase.head .. back
-    if way.list then wheel.add(way.list, id) end
+  local counts = n.counts + ONE_RUNNING - ONE_RESERVED
+  if counts < 0 or way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
+  if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
+    if A[at + 1] ~= way.sent then return nil end
+    at = at + 1
   end
+  phase = way.phase
+  local record, mark, list = phase.head .. back, way.mark, way.list
+  local taken, takes = n.taken, n.takes + 2
+  taken[takes - 1] = id
+  taken[takes] = mark and mark .. n.epoch_text or way.hold
+  n.takes = takes
+  j.phase = phase
+  if list then wheel.add(list, id) end
   if not n.is_changed then change(n) end
   n.counts = counts
-  n.room = n.room - way.slots
-  active = active + way.active
   local last = size + 2
   row[last - 1] = id
   row[last] = record
@@ -551,7 +553,33 @@ local function go_on(id, node, kind, attempt, code, k)
   return n.texts[counts] or counts_text(n, counts), record
 end
 
-plain[COMMIT], plain[FINISH] = go_on, go_on
+plain[FINISH] = function(id, node, kind, attempt, code, k)
+  local n = known[node] or keep_node(node)
+  local j = n and (jobs[id] or keep_job(id, n))
+  if not j or (j.node ~= n and not join(j, n)) then return nil end
+  local phase, back = j.phase, j.back
+  local of = ways[phase]
+  local way = of and of[kind]
+  if way == nil then way = way_find(k, code, phase, back, n) end
+  if not way or way.attempt ~= attempt then return nil end
+  local counts = n.counts - ONE_RUNNING
+  if n.counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  local head = way.phase.head
+  local record = has_more[code] and head .. back .. text() or head .. back -- the result is the last
+  local ends = n.ends + 1
+  n.ended[ends] = id
+  n.ends = ends
+  jobs[id] = nil
+  if not n.is_changed then change(n) end
+  n.counts = counts
+  n.room = n.room + 1
+  active = active - 1
+  local last = size + 2
+  row[last - 1] = id
+  row[last] = record
+  size = last
+  return n.texts[counts] or counts_text(n, counts), record
+end
 
 do
 local function turned(step)
