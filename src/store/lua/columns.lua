@@ -17,6 +17,7 @@ local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
+local term_text -- all terms, as they came
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
 local APART = stamps.APART
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
@@ -45,7 +46,7 @@ function columns.read(packed, more, count, rows, term_count)
   kinds = {byte(packed, from, from + rows - 1)}
   ids, from = list(ID, rows, packed, from + rows)
   nodes, from = list('s', rows, packed, from)
-  terms = list('Bc0', term_count, packed, from)
+  terms, term_text = list('Bc0', term_count, packed, from), sub(packed, from)
   rests, rest_of_row, rest_at = more, 1, 1
   return codes, ids, nodes, kinds, firsts
 end
@@ -179,16 +180,39 @@ local phases -- by all that is the same
 local NEW_JOB = {head = ''} -- the phase of those that are not there yet
 local specimens, made_now = {}, {} -- by phase: a job that is in it since the last batch, and since this one
 
--- By phase, and by kind: the way that jobs take from there in this batch; false: the rule must be asked for each of them.
+-- By phase, and by kind: the way that jobs take from there; false: the rule must be asked for each of them.
 -- A way is the `phase` they are in then; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
 -- false: nothing any more; `mark`, the same, if the epoch is part of it. It is the way of those that name this `attempt`
 -- and have `sent` with them, on nodes whose stamp does not end after `reach`. What it does to the counters is what each
 -- step of its verb does.
 local ways
+-- By the terms of a batch: its ways. They hold as long as nothing changes that a rule may look at, and that is the clock
+-- most of all: batches of the same millisecond share them, if they are of the same unit, and so no verb was between them.
+local all_ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, nil, nil, nil, nil
+local WAYS_MAX = 64
 
--- After what a rule may look at has changed, or the lists of the wheel.
+-- After what a rule may look at has changed.
 function columns.forget()
-  ways = {}
+  all_ways, way_count, ways_unit, ways = {}, 0, nil, {}
+end
+
+-- Those of this batch. The lists of the wheel are new in each.
+local function ways_open()
+  if ways_unit ~= U or ways_now ~= U.now or ways_clock ~= U.clock or ways_threshold ~= U.threshold or
+    way_count > WAYS_MAX then
+    all_ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, U, U.now, U.clock, U.threshold
+  end
+  ways = all_ways[term_text]
+  if not ways then
+    ways = {}
+    all_ways[term_text] = ways
+    return
+  end
+  for _, of in pairs(ways) do
+    for _, way in pairs(of) do
+      if way and way.tick then way.list = wheel.list(way.tick) end
+    end
+  end
 end
 
 -- After a verb, or at the beginning.
@@ -201,7 +225,7 @@ end
 function columns.open()
   jobs, known, is_asked, bucket, changes, phases = kept.jobs, kept.nodes, false, nil, 0, {}
   specimens, made_now = made_now, {}
-  columns.forget()
+  ways_open()
   columns.resume()
 end
 
@@ -438,7 +462,7 @@ local function way_new(code, n, unit, j)
   if not is_move_of(code, n, unit, hold) then return false end
   if hold then made_now[phase] = j end
   return {
-    phase = phase, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
+    phase = phase, tick = tick, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
     mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
     is_f2f = stamps.is_f2f(j), record = job_packed(j), node = n.id,
   }
@@ -456,7 +480,7 @@ function way_find(k, code, phase, back, n)
     if way then way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1] end
   end
   ways[phase] = ways[phase] or {}
-  ways[phase][kinds[k]] = way
+  ways[phase][kinds[k]], way_count = way, way_count + 1
   return way
 end
 

@@ -142,7 +142,6 @@ function write_wheel()
     if is_new then call('ZADD', KEY .. 'wheel', tick, tick) end
   end
   U.wheel = nil
-  columns.forget() -- its ways have the lists
 end
 
 local function write_places(name, places)
