@@ -126,6 +126,8 @@ struct send_op {
 /* A change of a job, for events, waiters and callbacks. */
 struct settle_note {
     const struct store_head *head;
+    struct str result; /* of one that ended, if `whole`; at == NULL: it has none */
+    bool whole; /* head and result are the job's, as the store has them: no need to read it */
     const char *event; /* "dispatched", "acked", "done", "failed", "retrying", "queued" */
 };
 

@@ -254,6 +254,13 @@ void settle_count(const struct store_head *head)
     metric_add_text(METRIC_NAMESPACE_JOBS, label, 1);
 }
 
+/* It ended by its node's word, which is all there is. A shared store may answer with less. */
+static bool is_whole(const struct sched_loop *loop, const struct store_op *op)
+{
+    return op->verb == STORE_FINISH && !store_name(loop->sched->store) &&
+           (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
+}
+
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
@@ -264,6 +271,9 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
 
     assert(!op->err);
+    note.whole = ended && is_whole(loop, op);
+    if (note.whole)
+        note.result = op->u.settle.result;
     note_node(loop, op);
     log_end(op);
     note_breaker(op);

@@ -306,7 +306,7 @@ static void hear_ended(struct peers *peers, struct str rest)
     uint64_t job;
 
     if (job_id_parse(str_cut(&rest, ' '), &job))
-        waiters_tell(peers->keeper->server, job);
+        waiters_tell(peers->keeper->server, job, NULL);
 }
 
 /* "NAME JOB {...}" */

@@ -54,7 +54,11 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
         events_job(server, note->event, note->head);
     if (!job_state_final(note->head->state))
         return;
-    waiters_tell(server, note->head->id);
+    if (waiters_wait(server)) {
+        struct store_record end = {.head = *note->head, .result = note->result};
+
+        waiters_tell(server, note->head->id, note->whole ? &end : NULL);
+    }
     if (peers_want(server, PEERS_ENDS))
         peers_ended(server, note->head->id);
     if (note->head->callback == CALLBACK_PENDING)

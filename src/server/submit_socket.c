@@ -233,16 +233,7 @@ static void follow_place(struct follow *follow, enum follow_list list)
         TAILQ_INSERT_TAIL(lists[list], follow, link);
 }
 
-static void follow_ended(struct watch *watch)
-{
-    struct follow *follow = container_of(watch, struct follow, watch);
-
-    follow->over = true;
-    if (!follow->told_of)
-        return;
-    follow_place(follow, FOLLOW_ENDS);
-    tell_ends(follow->socket);
-}
+static void follow_ended(struct watch *watch, const struct store_record *end);
 
 static struct follow *follow_new(struct submit_socket *socket, uint64_t job,
                                  const struct exchange *own)
@@ -323,6 +314,21 @@ static void tell_end(struct follow *follow, const struct store_record *record)
         say_ended(follow, record);
     else
         follow_place(follow, FOLLOW_ENDS);
+}
+
+static void follow_ended(struct watch *watch, const struct store_record *end)
+{
+    struct follow *follow = container_of(watch, struct follow, watch);
+
+    follow->over = true;
+    if (!follow->told_of)
+        return;
+    if (end && TAILQ_EMPTY(&follow->socket->ends)) { /* else those are first */
+        tell_end(follow, end);
+        return;
+    }
+    follow_place(follow, FOLLOW_ENDS);
+    tell_ends(follow->socket);
 }
 
 static void read_missing(struct follow *follow)

@@ -3,11 +3,16 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/map.h"
+#include "base/mem.h"
 #include "server/peers.h"
 
-enum { LOOK_EVERY_MS = 1000 };
+enum {
+    LOOK_EVERY_MS = 1000,
+    RESULT_TOLD_MAX = 4096, /* a larger one is read by who wants it */
+};
 
 struct waiter {
     struct waiter *next;      /* of the same job */
@@ -31,6 +36,9 @@ struct word {
     struct msg msg;
     struct waiters *waiters;
     uint64_t job;
+    bool has_end;
+    struct store_record end;
+    char result[]; /* of it */
 };
 
 struct waiters *waiters_new(struct worker *worker)
@@ -126,7 +134,7 @@ void waiters_unwatch(struct waiters *waiters, struct watch *watch)
     atomic_fetch_sub(&waiters->count, 1);
 }
 
-static void wake(struct waiters *waiters, uint64_t job)
+static void wake(struct waiters *waiters, uint64_t job, const struct store_record *end)
 {
     struct waiter *waiter = idmap_del(&waiters->by_job, job);
     struct watch *watch = idmap_del(&waiters->watches, job);
@@ -136,7 +144,7 @@ static void wake(struct waiters *waiters, uint64_t job)
         struct watch *next = watch->next;
 
         atomic_fetch_sub(&waiters->count, 1);
-        watch->ended(watch);
+        watch->ended(watch, end);
         watch = next;
     }
     while (waiter) {
@@ -154,11 +162,27 @@ static void told(struct msg *msg)
     struct word *word = container_of(msg, struct word, msg);
 
     assert(word->job);
-    wake(word->waiters, word->job);
+    wake(word->waiters, word->job, word->has_end ? &word->end : NULL);
     free(word);
 }
 
-void waiters_tell(struct server *server, uint64_t job)
+static struct word *word_new(struct waiters *waiters, uint64_t job, const struct store_record *end)
+{
+    bool whole = end && end->result.len <= RESULT_TOLD_MAX;
+    struct word *word = mem_alloc(sizeof *word + (whole ? end->result.len : 0));
+
+    *word = (struct word){.msg = {.run = told}, .waiters = waiters, .job = job, .has_end = whole};
+    if (!whole)
+        return word;
+    word->end = *end;
+    if (end->result.at) {
+        memcpy(word->result, end->result.at, end->result.len);
+        word->end.result.at = word->result;
+    }
+    return word;
+}
+
+void waiters_tell(struct server *server, uint64_t job, const struct store_record *end)
 {
     assert(job);
     for (int i = 0; i < server->loop_count; i++) {
@@ -166,10 +190,7 @@ void waiters_tell(struct server *server, uint64_t job)
 
         if (atomic_load(&waiters->count) == 0)
             continue;
-        struct word *word = calloc(1, sizeof *word);
-        assert(word);
-        *word = (struct word){.msg = {.run = told}, .waiters = waiters, .job = job};
-        inbox_post(&server->workers[i].loop.inbox, &word->msg);
+        inbox_post(&server->workers[i].loop.inbox, &word_new(waiters, job, end)->msg);
     }
 }
 

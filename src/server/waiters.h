@@ -26,12 +26,14 @@ void waiters_del(struct waiters *waiters, struct waiter *waiter);
 struct watch {
     struct watch *next; /* of the same job */
     uint64_t job;
-    void (*ended)(struct watch *watch); /* once, on this loop; it is not watched any more then */
+    /* Once, on this loop; it is not watched any more then. `end` has its head and result; NULL:
+     * read it. */
+    void (*ended)(struct watch *watch, const struct store_record *end);
 };
 void waiters_watch(struct waiters *waiters, struct watch *watch);
 void waiters_unwatch(struct waiters *waiters, struct watch *watch);
-/* A job ended: any loop. */
-void waiters_tell(struct server *server, uint64_t job);
+/* A job ended: any loop. `end`: its head and result, NULL: not known here. */
+void waiters_tell(struct server *server, uint64_t job, const struct store_record *end);
 bool waiters_wait(const struct server *server); /* does anybody, on any loop? */
 
 #endif

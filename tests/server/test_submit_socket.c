@@ -184,7 +184,17 @@ static void dispatched(int index, uint64_t job)
 
 static void ended(struct fixture *own, uint64_t job)
 {
-    waiters_tell(own->server, job);
+    waiters_tell(own->server, job, NULL);
+    desk_run(own->server, 0);
+}
+
+/* The same, by somebody who knows how. */
+static void ended_whole(struct fixture *own, uint64_t job)
+{
+    struct store_record end = {.head = {.id = job, .state = JOB_DONE, .attempt = 1},
+                               .result = STR("7")};
+
+    waiters_tell(own->server, job, &end);
     desk_run(own->server, 0);
 }
 
@@ -249,6 +259,37 @@ static void an_end_is_told_behind_its_answer(void **state)
     ended(*state, JOB); /* told again by somebody else */
     tick(*state);
     assert_said("");
+}
+
+/* What is known already need not be read; but not before its answer, nor for a reader that is
+ * behind, nor past one that waits. */
+static void an_end_that_is_known_is_not_read(void **state)
+{
+    open_socket(*state);
+    for (int i = 0; i < 5; i++)
+        hear_submit(i);
+    for (int i = 0; i < 4; i++)
+        dispatched(i, (uint64_t)(JOB + i));
+    buf_clear(&world.sent);
+    ended_whole(*state, JOB);
+    assert_said(ENDED(0, "j00000000000nw"));
+    world.behind = true;
+    ended_whole(*state, JOB + 1);
+    assert_said("");
+    world.behind = false;
+    ended_whole(*state, JOB + 2);
+    assert_said("");
+    assert_int_equal(world.read_count, 2);
+    ended_whole(*state, JOB + 3);
+    assert_said(ENDED(3, "j00000000000nz"));
+    is_read(0, ERR_OK, JOB_DONE);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nx") ENDED(2, "j00000000000ny"));
+    ended_whole(*state, JOB + 4);
+    assert_said("");
+    dispatched(4, JOB + 4);
+    is_read(2, ERR_OK, JOB_DONE);
+    assert_said(PLACED(4) ENDED(4, "j00000000000p0"));
 }
 
 static void of_a_refused_job_no_end_is_told(void **state)
@@ -553,6 +594,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_answers_that_credit_allows_have_room),
         ROW(an_end_is_told_behind_its_answer),
+        ROW(an_end_that_is_known_is_not_read),
         ROW(of_a_refused_job_no_end_is_told),
         ROW(so_many_are_followed_and_no_more),
         ROW(who_left_is_told_nothing),

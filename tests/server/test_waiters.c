@@ -67,8 +67,8 @@ static void all_who_wait_for_it_are_told_once(void **state)
     wait_for(own, 1, 0, 7, 1000);
     wait_for(own, 2, 1, 7, 1000);
     wait_for(own, 3, 1, 8, 1000);
-    waiters_tell(own->server, 7);
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
+    waiters_tell(own->server, 7, NULL);
     run_all(own);
     assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
     assert_int_equal(told[3], 0);
@@ -88,7 +88,7 @@ static void a_wait_has_an_end(void **state)
     desk_pass(own->server, 1);
     assert_int_equal(told[0], 1);
     assert_int_equal(told[1], 0);
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
     run_all(own);
     assert_true(told[0] == 1 && told[1] == 1);
 }
@@ -133,7 +133,7 @@ static void one_that_was_taken_back_is_not_told(void **state)
         waiters[i] = wait_for(own, i, 0, 7, 1000);
     waiters_del(own->server->workers[0].waiters, waiters[1]); /* the middle, the last, the first */
     waiters_del(own->server->workers[0].waiters, waiters[0]);
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
     run_all(own);
     assert_true(told[0] == 0 && told[1] == 0 && told[2] == 1);
     desk_pass(own->server, 2000);
@@ -145,10 +145,10 @@ static void telling_nobody_costs_nothing(void **state)
 {
     struct fixture *own = *state;
 
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
     assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
     waiters_del(own->server->workers[0].waiters, wait_for(own, 0, 0, 7, 1000));
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
     assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
 }
 
@@ -168,11 +168,17 @@ static void a_draining_server_answers_all(void **state)
 struct watched {
     struct watch watch;
     int told;
+    struct buf result; /* as it was told; "?": not */
 };
 
-static void watch_ended(struct watch *watch)
+static void watch_ended(struct watch *watch, const struct store_record *end)
 {
-    container_of(watch, struct watched, watch)->told++;
+    struct watched *own = container_of(watch, struct watched, watch);
+
+    own->told++;
+    buf_clear(&own->result);
+    buf_str(&own->result, !end ? STR("?") : end->result.at ? end->result : STR("none"));
+    assert_true(!end || end->head.id == watch->job);
 }
 
 static void watch_job(struct fixture *own, int loop, uint64_t job, struct watched *watched)
@@ -194,12 +200,44 @@ static void who_watches_is_told_once_whenever_it_ends(void **state)
     desk_pass(own->server, 3600000); /* time ends a wait, and no watch */
     assert_int_equal(told[0], 1);
     assert_true(first.told == 0 && waiters_wait(own->server));
-    waiters_tell(own->server, 7);
-    waiters_tell(own->server, 7);
+    waiters_tell(own->server, 7, NULL);
+    waiters_tell(own->server, 7, NULL);
     run_all(own);
     assert_true(first.told == 1 && second.told == 1 && elsewhere.told == 1 && other.told == 0);
     waiters_unwatch(own->server->workers[1].waiters, &other.watch);
     assert_false(waiters_wait(own->server));
+    buf_free(&first.result);
+    buf_free(&second.result);
+    buf_free(&elsewhere.result);
+}
+
+/* Whoever ends a job may know all of it; a large result is not carried around. */
+static void an_end_is_told_with_its_result(void **state)
+{
+    struct fixture *own = *state;
+    static char large[4097];
+    const struct {
+        struct str result;
+        const char *told;
+    } rows[] = {{STR("{}"), "{}"}, {STR_NONE, "none"}, {{.at = large, .len = sizeof large}, "?"}};
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct watched here = {0}, there = {0};
+        struct buf text = {0};
+        struct store_record end = {.head.id = 7};
+
+        buf_str(&text, rows[i].result);
+        end.result = rows[i].result.at ? buf_view(&text) : STR_NONE;
+        watch_job(own, 0, 7, &here);
+        watch_job(own, 1, 7, &there);
+        waiters_tell(own->server, 7, &end);
+        buf_free(&text); /* it was copied */
+        run_all(own);
+        assert_str(buf_view(&here.result), rows[i].told);
+        assert_str(buf_view(&there.result), rows[i].told);
+        buf_free(&here.result);
+        buf_free(&there.result);
+    }
 }
 
 static void who_watches_no_more_is_not_told(void **state)
@@ -214,12 +252,14 @@ static void who_watches_no_more_is_not_told(void **state)
             watch_job(own, 0, 7, &rows[i]);
         }
         waiters_unwatch(waiters, &rows[left].watch);
-        waiters_tell(own->server, 7);
+        waiters_tell(own->server, 7, NULL);
         run_all(own);
         for (int i = 0; i < 3; i++)
             assert_int_equal(rows[i].told, i != left);
         assert_false(waiters_wait(own->server));
     }
+    for (int i = 0; i < 3; i++)
+        buf_free(&rows[i].result);
 }
 
 int main(void)
@@ -235,6 +275,7 @@ int main(void)
         ROW(a_draining_server_answers_all),
         ROW(who_watches_is_told_once_whenever_it_ends),
         ROW(who_watches_no_more_is_not_told),
+        ROW(an_end_is_told_with_its_result),
     };
 
     return cmocka_run_group_tests_name("server/waiters", tests, NULL, NULL);
