@@ -53,9 +53,10 @@ static const char help[] =
     "  --port PORT               the server on 127.0.0.1 at this port\n"
     "  --protocol NAME           what sat and low speak: berth (default), socket (the same jobs "
     "over one\n"
-    "                            WebSocket), socket-ends (and the ends are told over it), gearman, "
-    "beanstalkd,\n"
-    "                            nats or jetstream\n";
+    "                            WebSocket), socket-ends (and the ends are told over it), "
+    "socket-together (and\n"
+    "                            nodes are told several things at once), gearman, beanstalkd, nats "
+    "or jetstream\n";
 
 /* "http://host:port"; TLS is not spoken here, a bench runs beside its server. */
 static int find_target(const char *addr, int64_t port, struct bench_target *ret_target)
@@ -219,8 +220,8 @@ static const struct bench_protocol berth_protocol = {.name = "berth",
                                                      .forget = bench_forget_nodes};
 
 static const struct bench_protocol *const protocols[] = {
-    &berth_protocol,      &socket_protocol, &socket_ends_protocol, &gearman_protocol,
-    &beanstalkd_protocol, &nats_protocol,   &jetstream_protocol};
+    &berth_protocol,   &socket_protocol,     &socket_ends_protocol, &socket_together_protocol,
+    &gearman_protocol, &beanstalkd_protocol, &nats_protocol,        &jetstream_protocol};
 
 static void print_sat(const struct bench_load *load, double submit_cpu)
 {

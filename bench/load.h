@@ -84,6 +84,7 @@ struct bench_protocol {
     enum err (*submit_all)(struct bench_load *load);
     void (*work)(const struct bench_work *work);                  /* never returns */
     void (*forget)(const struct bench_target *target, int nodes); /* NULL: nothing is left */
+    bool together;  /* its nodes take jobs and receipts together */
     bool told_ends; /* the submitter is told of ends, and counts them instead of the worker */
     /* Only what peer.c drives. A greeting is what a connection says first. */
     int submit_conns;
@@ -95,7 +96,7 @@ struct bench_protocol {
 };
 
 extern const struct bench_protocol gearman_protocol, beanstalkd_protocol, nats_protocol,
-    jetstream_protocol, socket_protocol, socket_ends_protocol;
+    jetstream_protocol, socket_protocol, socket_ends_protocol, socket_together_protocol;
 
 /* ---- what the submitter and the worker process share */
 struct bench_slot {

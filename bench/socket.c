@@ -120,3 +120,14 @@ const struct bench_protocol socket_ends_protocol = {.name = "socket-ends",
                                                     .submit_greet = greet,
                                                     .submit = submit_followed,
                                                     .submit_take = take};
+
+const struct bench_protocol socket_together_protocol = {.name = "socket-together",
+                                                        .submit_all = peer_submit_all,
+                                                        .work = bench_worker_main,
+                                                        .forget = bench_forget_nodes,
+                                                        .together = true,
+                                                        .told_ends = true,
+                                                        .submit_conns = 1,
+                                                        .submit_greet = greet,
+                                                        .submit = submit_followed,
+                                                        .submit_take = take};

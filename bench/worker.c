@@ -28,6 +28,13 @@ struct worker {
     struct buf text;          /* a message being written */
     struct arena arena;
     struct bench_conn *conns; /* work.nodes */
+    struct node *nodes;       /* likewise */
+};
+
+/* What a node has said, by the ids of its messages, which rise. */
+struct node {
+    struct buf said; /* int: twice the number of the job, one more for its DONE */
+    int64_t told;    /* ids below it were accepted */
 };
 
 _Noreturn __attribute__((format(printf, 2, 3))) static void give_up(struct worker *worker,
@@ -58,14 +65,21 @@ static void send_text(struct worker *worker, struct bench_conn *conn)
     buf_clear(&worker->text);
 }
 
-/* Message numbers: even for the ACK of a job, odd for its DONE. */
+static int64_t next_id(struct worker *worker, const struct bench_conn *conn, int what)
+{
+    struct buf *said = &worker->nodes[conn->index].said;
+
+    buf_add(said, &what, sizeof what);
+    return (int64_t)(said->len / sizeof what) - 1;
+}
+
 static void send_ack(struct worker *worker, struct bench_conn *conn, int number)
 {
     const struct run *run = &worker->runs[number];
 
     buf_fmt(&worker->text,
-            "{\"msg\":\"ack\",\"id\":%d,\"job_id\":\"%s\",\"attempt_id\":%" PRId64 "}", number * 2,
-            run->job_id, run->attempt);
+            "{\"msg\":\"ack\",\"id\":%" PRId64 ",\"job_id\":\"%s\",\"attempt_id\":%" PRId64 "}",
+            next_id(worker, conn, number * 2), run->job_id, run->attempt);
     send_text(worker, conn);
 }
 
@@ -75,9 +89,9 @@ static void send_done(struct worker *worker, struct bench_conn *conn, int number
 
     assert(run->job_id[0] && worker->work.shared->slots[number].start_ns > 0);
     buf_fmt(&worker->text,
-            "{\"msg\":\"done\",\"id\":%d,\"job_id\":\"%s\",\"attempt_id\":%" PRId64
+            "{\"msg\":\"done\",\"id\":%" PRId64 ",\"job_id\":\"%s\",\"attempt_id\":%" PRId64
             ",\"status\":\"ok\",\"result\":{\"start_us\":%" PRId64 "}}",
-            number * 2 + 1, run->job_id, run->attempt,
+            next_id(worker, conn, number * 2 + 1), run->job_id, run->attempt,
             worker->work.shared->slots[number].start_ns / 1000);
     send_text(worker, conn);
 }
@@ -99,14 +113,37 @@ static void take_job(struct worker *worker, struct bench_conn *conn, const struc
     send_ack(worker, conn, (int)number);
 }
 
+/* A message of the node was accepted. */
+static void take_accepted(struct worker *worker, struct bench_conn *conn, int64_t id)
+{
+    int64_t now_ns = bench_now_ns();
+    struct bench_slot *slot;
+    int what;
+
+    memcpy(&what, worker->nodes[conn->index].said.at + id * (int64_t)sizeof what, sizeof what);
+    slot = &worker->work.shared->slots[what / 2];
+    if (what % 2 == 0) {
+        slot->start_ns = now_ns;
+        send_done(worker, conn, what / 2);
+    } else if (slot->done_ns == 0 && !worker->work.protocol->told_ends) {
+        /* a second attempt does not count again */
+        slot->done_ns = now_ns;
+        atomic_store_explicit(&worker->work.shared->last_ns, now_ns, memory_order_relaxed);
+        worker->ended++;
+    }
+}
+
+static bool was_said(const struct worker *worker, const struct bench_conn *conn, int64_t id)
+{
+    return id >= 0 && id < (int64_t)(worker->nodes[conn->index].said.len / sizeof(int));
+}
+
 static void take_reply(struct worker *worker, struct bench_conn *conn, const struct json *msg)
 {
-    struct bench_slot *slot;
-    int64_t re, now_ns = bench_now_ns();
+    int64_t re;
     bool ok = false;
 
-    if (!json_int(json_get(msg, "re"), &re) || re < 0 || re / 2 >= worker->work.jobs ||
-        !worker->runs[re / 2].job_id[0])
+    if (!json_int(json_get(msg, "re"), &re) || !was_said(worker, conn, re))
         give_up(worker, "the server refused a node: " STR_FMT, STR_ARG(json_raw(msg)));
     if (!json_bool(json_get(msg, "ok"), &ok) || !ok) {
         if (atomic_fetch_add(&worker->work.shared->refused, 1) == 0)
@@ -114,17 +151,27 @@ static void take_reply(struct worker *worker, struct bench_conn *conn, const str
                      STR_ARG(json_raw(msg)));
         return;
     }
-    slot = &worker->work.shared->slots[re / 2];
-    if (re % 2 == 0) {
-        slot->start_ns = now_ns;
-        send_done(worker, conn, (int)(re / 2));
-    } else if (slot->done_ns == 0) { /* a second attempt does not count again */
-        if (worker->work.protocol->told_ends)
-            return;
-        slot->done_ns = now_ns;
-        atomic_store_explicit(&worker->work.shared->last_ns, now_ns, memory_order_relaxed);
-        worker->ended++;
-    }
+    take_accepted(worker, conn, re);
+}
+
+/* All up to there; a run in which anything was refused does not count, so none of them was. */
+static void take_upto(struct worker *worker, struct bench_conn *conn, const struct json *msg)
+{
+    struct node *node = &worker->nodes[conn->index];
+    int64_t upto;
+
+    if (!json_int(json_get(msg, "upto"), &upto) || !was_said(worker, conn, upto))
+        give_up(worker, "the server accepted what was not said: " STR_FMT, STR_ARG(json_raw(msg)));
+    for (; node->told <= upto; node->told++)
+        take_accepted(worker, conn, node->told);
+}
+
+static void take_jobs(struct worker *worker, struct bench_conn *conn, const struct json *jobs)
+{
+    const struct json *job = json_first(jobs);
+
+    for (uint32_t i = 0; i < jobs->count; i++, job = json_next(job))
+        take_job(worker, conn, job);
 }
 
 static void take_message(struct worker *worker, struct bench_conn *conn, struct str text)
@@ -137,8 +184,12 @@ static void take_message(struct worker *worker, struct bench_conn *conn, struct 
         give_up(worker, "the server sent no JSON: %s", why.detail);
     if (json_str_is(json_get(msg, "msg"), "reply"))
         take_reply(worker, conn, msg);
+    else if (json_str_is(json_get(msg, "msg"), "accepted"))
+        take_upto(worker, conn, msg);
     else if (json_str_is(json_get(msg, "msg"), "job"))
         take_job(worker, conn, msg);
+    else if (json_str_is(json_get(msg, "msg"), "jobs"))
+        take_jobs(worker, conn, json_get(msg, "jobs"));
     else if (json_str_is(json_get(msg, "msg"), "welcome"))
         atomic_fetch_add(&worker->work.shared->ready, 1);
 }
@@ -156,7 +207,8 @@ static bool handshaken(struct worker *worker, struct bench_conn *conn)
         give_up(worker, "/v1/node/connect did not upgrade: %.60s", conn->in.at);
     buf_drop(&conn->in, (size_t)(end - conn->in.at) + 4);
     conn->stage = STAGE_NODE;
-    buf_fmt(&worker->text, "{\"msg\":\"hello\",\"protocol\":1,");
+    buf_fmt(&worker->text, "{\"msg\":\"hello\",\"protocol\":1,%s",
+            worker->work.protocol->together ? "\"takes_jobs\":true,\"takes_accepted\":true," : "");
     bench_node_fields(&worker->text, "bench", conn->index, BENCH_NODE_SLOTS, BENCH_SRC, BENCH_TGT);
     buf_char(&worker->text, '}');
     send_text(worker, conn);
@@ -239,6 +291,7 @@ _Noreturn void bench_worker_main(const struct bench_work *work)
     worker = (struct worker){.work = *work};
     worker.runs = mem_array(struct run, (size_t)work->jobs);
     worker.conns = mem_array(struct bench_conn, (size_t)work->nodes);
+    worker.nodes = mem_array(struct node, (size_t)work->nodes);
     worker.heartbeat_ns = bench_now_ns() + HEARTBEAT_NS;
     connect_all(&worker, epoll);
     for (;;) {
