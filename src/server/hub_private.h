@@ -90,7 +90,7 @@ void hub_batch_flush_jobs(struct socket *socket);
 /* A message of the node that must be answered, with an id above all before it; false: it has not.
  */
 bool hub_batch_expect(struct socket *socket, int64_t id);
-/* It was accepted; `lease`: an ACK, for which an answer would have told these (0: not). */
+/* It was accepted; the terms are what a reply to an ACK would tell (0: nothing). */
 void hub_batch_accept(struct socket *socket, int64_t id, bool ack, int64_t lease_ms,
                       int64_t stop_grace_ms);
 void hub_batch_answered(struct socket *socket, int64_t id); /* by a reply of its own */

@@ -9,6 +9,7 @@ import threading
 
 import wsclient
 from fences import tables
+from fleet import Worker
 from harness import ROOT, SLOW, Case, Listener, Node, WsNode, eventually, freeze, tags
 from redis import Redis
 from test_auth import bearer
@@ -310,6 +311,60 @@ class Ends(SubmitCase):
         self.finish(node, waits)
         self.assertEnd(server, client.ended(waits), waits)
         client.quiet()
+
+    @tags("long")
+    def test_crashes_all_the_time(self):
+        """A server that is killed every now and then, nodes that lose things, and a client that keeps to the rules: submits again
+        what was not answered, attaches what was. Each job is there once and is done, and no connection is told an end twice."""
+        count, every = 1000, 180
+        settings = {"reservation_ttl_ms": int(2000 * SLOW), "queue_max": count}
+        servers = [self.start(**settings)]
+        workers = [Worker(servers, f"n{i}", 16, i) for i in range(3)]
+        for worker in workers:
+            worker.start()
+        eventually("all nodes are there", lambda: len(servers[0].get("/v1/nodes").json["nodes"]) == len(workers))
+        jobs, ends, kills = {}, {}, 0
+        while len(ends) < count:
+            told = set()
+            try:
+                client = Submitter(servers[0])
+                todo = collections.deque([("attach", n) for n in jobs if n not in ends] + [("submit", n) for n in range(count) if n not in jobs])
+                credit = client.credit
+                while len(ends) < count:
+                    for _ in range(min(credit, len(todo))):
+                        msg, n = todo.popleft()
+                        how = {"job_id": jobs[n]} if msg == "attach" else {
+                            "idempotency_key": f"k{n}", "job": {"type": "dev", "queue_ms": 600000, "max_attempts": 9, "payload": {"n": n}}}
+                        client.send(msg, id=n, **how)
+                        credit -= 1
+                    message = json.loads(client.socket.recv(60 * SLOW))
+                    n = message.get("id")
+                    if message["msg"] == "ended":
+                        self.assertNotIn(n, told, "told twice on one connection")
+                        self.assertEqual((message["state"], message["job_id"]), ("DONE", jobs[n]))
+                        told.add(n)
+                        ends[n] = message["job_id"]
+                    elif message["msg"] == "refused":
+                        self.assertEqual(message["error"], "NO_CAPABLE_NODE", message)  # the nodes come back after it
+                        todo.append(("submit", n))
+                    elif message["msg"] in ANSWERS:
+                        self.assertEqual(jobs.setdefault(n, message["job_id"]), message["job_id"], "another job for the same key")
+                    credit += message.get("n", 0) if message["msg"] == "credit" else 0 if message["msg"] == "ended" else message.get("credit", 1)
+                    if len(ends) >= (kills + 1) * every:
+                        kills += 1
+                        servers[0].kill()
+                        servers[0] = self.start(**settings)
+            except (wsclient.Closed, OSError):
+                pass
+        for worker in workers:
+            worker.over.set()
+        for worker in workers:
+            worker.join(60 * SLOW)
+            self.assertIsNone(worker.failure)
+        self.assertEqual(kills, (count - 1) // every)
+        self.assertEqual(len(set(jobs.values())), count)
+        found = servers[0].all_jobs()
+        self.assertEqual(({job["job_id"] for job in found}, {job["state"] for job in found}), (set(jobs.values()), {"DONE"}))
 
     @tags("threads")
     def test_ten_thousand(self):
