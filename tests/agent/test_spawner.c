@@ -380,23 +380,27 @@ static void test_job_is_another_user(void **state)
 }
 
 /* Other work of the same user may do what it likes to processes that are its user's: who removes
- * what was left is not one of them. */
+ * what was left is not one of them. It begins once there is no other: one that is about to become a
+ * job is the spawner's child for a moment. */
 static int try_cleaning(struct bench *bench, struct rig *rig)
 {
     struct run *hostile = run_as_nobody(
         rig,
-        "chmod 755 .; touch ready; while :; do for p in /proc/[0-9]*; do read -r name < $p/comm; "
-        "test \"$name\" = berth-spawner && kill -STOP ${p#/proc/} && touch stopped; done; done "
+        "chmod 777 .; until read -r spawner < go; do sleep 0.01; done 2>/dev/null; touch ready; "
+        "while :; do for p in /proc/[0-9]*; do read -r pid name state parent more < $p/stat; "
+        "test \"$parent\" = $spawner && kill -STOP $pid && touch stopped; done; done "
         "2>/dev/null",
         NULL);
-    struct run *left;
+    struct run *left = rig_sh(rig, "left.1", "mkdir a && cd a && seq 2000 | xargs touch", NULL);
     bool stopped;
+    int fd = -1;
 
-    rig_await(rig, access(rig_path(rig, "nobody.1/work/ready"), F_OK) == 0);
-    left = rig_sh(rig, "left.1",
-                  "mkdir a && cd a && i=0; while [ $i -lt 20000 ]; do : > $i; i=$((i + 1)); done",
-                  NULL);
     rig_await_end(rig, left);
+    rig_await(rig, (fd = open(rig_path(rig, "nobody.1/work/go"), O_CREAT | O_WRONLY | O_CLOEXEC,
+                              0644)) >= 0);
+    dprintf(fd, "%d\n", (int)bench->pid);
+    close(fd);
+    rig_await(rig, access(rig_path(rig, "nobody.1/work/ready"), F_OK) == 0);
     run_forget(left);
     rig_await(rig, access(rig_path(rig, "nobody.1/work/stopped"), F_OK) == 0 ||
                        is_empty(rig_path(rig, RUN_TRASH)));

@@ -831,7 +831,7 @@ class Living(ClaimCase):
         server = self.serve()
         self.node(server, "a")
         self.deploy(server, "hog", "head -c 9000000 /dev/urandom > big; sync big; exec sleep 1000", limits={"disk_mb": 2}, stop_grace_ms=100)
-        copy = eventually("it was ended for it", lambda: (copy := self.copy(server, "hog"))["restarts"] and copy, 60)
+        copy = eventually("it was ended for it", lambda: (copy := self.copy(server, "hog")).get("restarts") and copy, 60)
         self.assertIn("more than its limit of 2097152 bytes", str(copy))
         self.assertEqual(copy["limits"], "enforced")
 
