@@ -3,7 +3,7 @@
 #ifndef AGENT_ACCESS_H
 #define AGENT_ACCESS_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "io/net.h"
 
 enum { ACCESS_TOKEN_MAX = 4096 };

@@ -9,7 +9,7 @@
 #include "agent/executor.h"
 #include "agent/job_user.h"
 #include "agent/secret.h"
-#include "base/schema_lines.h"
+#include "base/schema.h"
 #include "base/yaml.h"
 #include "model/words.h"
 

@@ -3,7 +3,7 @@
 #define AGENT_EXECUTOR_H
 
 #include "agent/config.h"
-#include "base/schema_lines.h"
+#include "base/schema.h"
 
 enum { EXECUTOR_STOP_GRACE_MS = 5000 };
 

@@ -2,8 +2,8 @@
 #ifndef AGENT_IDENTITY_H
 #define AGENT_IDENTITY_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 enum { IDENTITY_MAX = 128 };
 

@@ -4,8 +4,8 @@
 #ifndef AGENT_RUN_H
 #define AGENT_RUN_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "io/loop.h"
 
 enum {

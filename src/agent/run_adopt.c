@@ -9,6 +9,7 @@
 
 #include "agent/run_private.h"
 #include "agent/run_tree.h"
+#include "base/mem.h"
 
 enum { LOST_WAIT_US = 2000 };
 

@@ -10,6 +10,7 @@
 #include "agent/runfile.h"
 #include "base/clock.h"
 #include "base/map.h"
+#include "base/mem.h"
 
 enum {
     RUN_TICK_MS = 100,

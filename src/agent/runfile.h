@@ -20,6 +20,7 @@
 
 #include "agent/cgroup.h"
 #include "agent/run.h"
+#include "base/mem.h"
 
 #define RUNFILE_SPEC     "spec"
 #define RUNFILE_INPUT    "input"

@@ -14,7 +14,7 @@
 #define AGENT_SECRET_H
 
 #include "agent/config.h"
-#include "base/schema_lines.h"
+#include "base/schema.h"
 
 enum { SECRET_BYTES_MAX = 64 << 10 };
 

@@ -6,7 +6,7 @@
 
 #include <linux/filter.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 
 /* The filter, in the arena. */
 struct sock_fprog *syscalls_filter(struct arena *arena);

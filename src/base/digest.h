@@ -1,4 +1,5 @@
-/* SHA-256: of tokens only that is kept, and what nobody may make collide is named by it. */
+/* Digests of bytes. SHA-256: of tokens only that is kept, and what nobody may make collide is named
+ * by it. */
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 
@@ -14,5 +15,10 @@ void digest_hmac_sha256_hex(struct str key, struct str first, struct str second,
 bool digest_secret(char out[DIGEST_HEX + 1]);
 /* Takes the same time wherever they differ. Both are DIGEST_HEX long. */
 bool digest_equal(const char *a, const char *b);
+
+/* CRC-32C (Castagnoli): what notices that stored bytes are not those that were written. The same on
+ * every machine and in every release; not for hash tables, and no proof against a person. */
+
+uint32_t crc32c(struct str bytes);
 
 #endif

@@ -3,8 +3,8 @@
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 /* Into the arena. ERR_NOT_FOUND: there is none; ERR_TOO_LARGE: more than `max` bytes; ERR_IO. */
 enum err file_read(const char *path, size_t max, struct arena *arena, struct str *ret_text,

@@ -5,8 +5,8 @@
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 enum {
     JSON_DEPTH_BODY = 32, /* of what somebody sends */

@@ -2,7 +2,6 @@
  * no lock is needed. A line is at most PIPE_BUF long: what a pipe takes in one piece. Who reads the
  * log may stop reading: then lines are lost, and counted, but nobody waits. */
 #include "base/log.h"
-#include "base/clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,6 +13,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+
+/* The last LOG_RECENT lines are kept in memory from now on; before the threads start. */
+enum { LOG_RECENT = 1000 };
 
 enum {
     LINE_MAX_BYTES = PIPE_BUF,

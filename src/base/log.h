@@ -26,8 +26,6 @@ void log_tune(enum log_level least, enum log_format format);          /* any tim
 /* Lines go to the end of this file from now on. Again with the same path: what was moved away by a
  * log rotation is let go. */
 enum err log_open(const char *path, struct problem *why);
-/* The last LOG_RECENT lines are kept in memory from now on; before the threads start. */
-enum { LOG_RECENT = 1000 };
 void log_keep(void);
 void log_recent(struct buf *ret_lines); /* oldest first, each with its newline */
 bool log_on(enum log_level level);

@@ -2,12 +2,14 @@
  * scrape reads all shards and adds them up. Gauges, and the counts of threads without a shard, are
  * in one shared shard that is written with atomic additions. */
 #include "base/metrics.h"
-#include "base/mem.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
 
 enum metric_type { COUNTER, GAUGE, GAUGE_MS, HISTOGRAM, PARTED };
 
@@ -396,7 +398,7 @@ static void put_pairs(struct buf *text, const char *label_names, const char *lab
     }
 }
 
-void metrics_labels(struct buf *text, const char *names, const char *values)
+static void metrics_labels(struct buf *text, const char *names, const char *values)
 {
     buf_char(text, '{');
     put_pairs(text, names, values);

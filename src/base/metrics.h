@@ -130,7 +130,6 @@ int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t n
                            int share_pm);
 /* For what others add to the text: the lines before the samples of a metric; a value in quotes. */
 void metrics_head(struct buf *text, const char *name, const char *type, const char *help);
-void metrics_labels(struct buf *text, const char *names, const char *values);
 /* All but the PARTED ones. */
 void metrics_render(struct buf *text);
 /* Of a PARTED one what `shows` says yes to, by the text of its labels. */

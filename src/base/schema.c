@@ -1,16 +1,12 @@
-/* From a JSON object to a C struct by a table of fields, with messages for people. */
+/* From a JSON object to a C struct by a table of fields, with messages for people. A field has one
+ * of a few types: one row each with how it is read, named and shown. */
 #include "base/schema.h"
-#include "base/field.h"
-#include "base/schema_lines.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    FIELDS_MAX = 256,    /* of one object */
-    NAME_BYTES_MAX = 64, /* of a name in messages, and of one that is compared for likeness */
-};
+#include "base/json.h"
 
 /* Where a field stands: "options.require_tts". */
 struct path {
@@ -24,6 +20,504 @@ struct reader {
     const struct schema_lines *lines; /* NULL: not from a file */
     struct arena *arena;
     struct problem *why;
+};
+
+static enum err tell(const struct reader *r, const struct json *token, const struct path *path,
+                     struct buf *sentence);
+static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
+                            const struct json *obj, void *out, const struct path *up);
+
+/* --- the types of fields --- */
+
+enum { FIELD_ID_MAX = 128 }; /* where the table gives no bound */
+
+static bool has_bounds(const struct field *field)
+{
+    return field->min || field->max;
+}
+
+static bool in_bounds(const struct field *field, int64_t value)
+{
+    if (!has_bounds(field))
+        return true;
+    return value >= field->min && (field->max < field->min || value <= field->max);
+}
+
+/* " from 0 to 9", " of at least 1" or nothing. */
+static void tell_bounds(const struct field *field, struct buf *text)
+{
+    if (has_bounds(field) && field->max < field->min)
+        buf_fmt(text, " of at least %lld", (long long)field->min);
+    else if (has_bounds(field))
+        buf_fmt(text, " from %lld to %lld", (long long)field->min, (long long)field->max);
+}
+
+/* " of 1 to 20 bytes", " of at least 1 bytes" or nothing. */
+static void tell_count(const struct field *field, struct buf *text, const char *what)
+{
+    if (has_bounds(field) && field->max < field->min)
+        buf_fmt(text, " of at least %lld %s", (long long)field->min, what);
+    else if (has_bounds(field))
+        buf_fmt(text, " of %lld to %lld %s", (long long)field->min, (long long)field->max, what);
+}
+
+static void tell_null(const struct field *field, struct buf *text)
+{
+    if (field_takes_null(field))
+        buf_str(text, STR(", or off"));
+}
+
+static bool store_int(const struct field *field, int64_t value, void *to)
+{
+    if (!in_bounds(field, value) || value == FIELD_OFF)
+        return false;
+    *(int64_t *)to = value;
+    return true;
+}
+
+static bool store_off(const struct field *field, void *to)
+{
+    if (!field_takes_null(field))
+        return false;
+    *(int64_t *)to = FIELD_OFF;
+    return true;
+}
+
+static bool bool_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    return json_bool(value, to);
+}
+
+static bool bool_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    bool on = str_is(text, "true") || str_is(text, "1");
+
+    if (!on && !str_is(text, "false") && !str_is(text, "0"))
+        return false;
+    *(bool *)to = on;
+    return true;
+}
+
+static void bool_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("true or false"));
+}
+
+static void bool_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    jsonw_bool(w, *(const bool *)from);
+}
+
+static bool int_from_json(const struct field *field, const struct json *value, void *to,
+                          struct arena *arena)
+{
+    int64_t num;
+
+    if (json_is_null(value) || json_str_is(value, "off"))
+        return store_off(field, to);
+    return json_int(value, &num) && store_int(field, num, to);
+}
+
+static bool int_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
+{
+    int64_t num;
+
+    if (str_is(text, "off"))
+        return store_off(field, to);
+    return str_int(text, &num) && store_int(field, num, to);
+}
+
+static void int_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("a whole number"));
+    tell_bounds(field, text);
+    tell_null(field, text);
+}
+
+static void int_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    int64_t num = *(const int64_t *)from;
+
+    if (num == FIELD_OFF)
+        jsonw_null(w);
+    else
+        jsonw_int(w, num);
+}
+
+static bool ms_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
+{
+    int64_t ms;
+
+    if (str_is(text, "off"))
+        return store_off(field, to);
+    return str_duration_ms(text, &ms) && store_int(field, ms, to);
+}
+
+static bool ms_from_json(const struct field *field, const struct json *value, void *to,
+                         struct arena *arena)
+{
+    int64_t ms;
+
+    if (json_is_null(value))
+        return store_off(field, to);
+    if (json_type(value) == JSON_STR)
+        return ms_from_text(field, json_str(value, arena), to, arena);
+    return json_int(value, &ms) && ms >= 0 && store_int(field, ms, to);
+}
+
+static void ms_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("a time such as 250ms, 5s or 2m"));
+    if (has_bounds(field)) {
+        buf_char(text, ',');
+        tell_bounds(field, text);
+        buf_str(text, STR(" ms"));
+    }
+    tell_null(field, text);
+}
+
+static bool str_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
+{
+    if (!in_bounds(field, (int64_t)text.len) || !str_is_text(text))
+        return false;
+    *(struct str *)to = text;
+    return true;
+}
+
+static bool str_from_json(const struct field *field, const struct json *value, void *to,
+                          struct arena *arena)
+{
+    return json_type(value) == JSON_STR && str_from_text(field, json_str(value, arena), to, arena);
+}
+
+static void str_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("a text"));
+    tell_count(field, text, "bytes");
+    buf_str(text, STR(" without control characters"));
+}
+
+static void str_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    const struct str *text = from;
+
+    if (text->at)
+        jsonw_str(w, *text);
+    else
+        jsonw_null(w);
+}
+
+static size_t id_max(const struct field *field)
+{
+    return field->max > 0 ? (size_t)field->max : FIELD_ID_MAX;
+}
+
+static bool id_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
+{
+    if (!str_is_id(text, id_max(field)))
+        return false;
+    *(struct str *)to = text;
+    return true;
+}
+
+static bool id_from_json(const struct field *field, const struct json *value, void *to,
+                         struct arena *arena)
+{
+    return json_type(value) == JSON_STR && id_from_text(field, json_str(value, arena), to, arena);
+}
+
+static bool name_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    if (!str_is_name(text, id_max(field)))
+        return false;
+    *(struct str *)to = text;
+    return true;
+}
+
+static bool name_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    return json_type(value) == JSON_STR && name_from_text(field, json_str(value, arena), to, arena);
+}
+
+static void id_tell(const struct field *field, struct buf *text)
+{
+    buf_fmt(text, "1 to %zu characters out of A-Z a-z 0-9 . _ : @ - and not start with a dot",
+            id_max(field));
+}
+
+static bool enum_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    for (int i = 0; field->names[i]; i++)
+        if (str_is(text, field->names[i])) {
+            *(int *)to = i;
+            return true;
+        }
+    return false;
+}
+
+static bool enum_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    return json_type(value) == JSON_STR && enum_from_text(field, json_str(value, arena), to, arena);
+}
+
+static void enum_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("one of"));
+    for (int i = 0; field->names[i]; i++)
+        buf_fmt(text, "%s %s", i ? "," : "", field->names[i]);
+}
+
+static void enum_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    assert(*(const int *)from >= 0);
+    jsonw_str(w, str_of(field->names[*(const int *)from]));
+}
+
+static bool strs_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    const struct json *entry = json_first(value);
+    struct strs list = {0};
+
+    if (json_type(value) != JSON_ARR || !in_bounds(field, value->count))
+        return false;
+    list.at = arena_array(arena, struct str, value->count);
+    for (; list.count < value->count; list.count++, entry = json_next(entry)) {
+        list.at[list.count] = json_str(entry, arena);
+        if (json_type(entry) != JSON_STR || !str_is_text(list.at[list.count]))
+            return false;
+    }
+    *(struct strs *)to = list;
+    return true;
+}
+
+static bool strs_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    struct strs list = {0};
+    size_t count = str_trim(text).len > 0;
+
+    if (!str_is_text(text))
+        return false;
+    for (size_t i = 0; i < text.len; i++)
+        count += text.at[i] == ',';
+    if (!in_bounds(field, (int64_t)count))
+        return false;
+    list.at = arena_array(arena, struct str, count);
+    while (list.count < count) {
+        struct str entry = str_trim(str_cut(&text, ','));
+
+        if (entry.len == 0)
+            return false; /* "a,,b": a slip rather than an empty name */
+        list.at[list.count++] = entry;
+    }
+    *(struct strs *)to = list;
+    return true;
+}
+
+static void strs_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("a list"));
+    if (has_bounds(field))
+        tell_count(field, text, "texts");
+    else
+        buf_str(text, STR(" of texts"));
+    buf_str(text, STR(" without control characters"));
+}
+
+static void strs_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    const struct strs *list = from;
+
+    jsonw_arr(w);
+    for (size_t i = 0; i < list->count; i++)
+        jsonw_str(w, list->at[i]);
+    jsonw_end_arr(w);
+}
+
+static void obj_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("an object"));
+}
+
+static void obj_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    jsonw_obj(w);
+    for (size_t i = 0; i < field->field_count; i++) {
+        jsonw_key(w, field->fields[i].name);
+        field_show(&field->fields[i], from, w);
+    }
+    jsonw_end_obj(w);
+}
+
+static bool json_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    *(const struct json **)to = value;
+    return true;
+}
+
+static bool json_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    return json_parse(text, arena, to, NULL) == ERR_OK;
+}
+
+static void json_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("valid JSON"));
+}
+
+static void json_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    jsonw_raw(w, json_raw(*(const struct json *const *)from));
+}
+
+static bool store_real(const struct field *field, double value, void *to)
+{
+    bool bound = field->min || field->max;
+
+    if (bound &&
+        (value < (double)field->min || (field->max >= field->min && value > (double)field->max)))
+        return false;
+    *(double *)to = value;
+    return true;
+}
+
+static bool real_from_json(const struct field *field, const struct json *value, void *to,
+                           struct arena *arena)
+{
+    double num;
+
+    return json_double(value, &num) && store_real(field, num, to);
+}
+
+static bool real_from_text(const struct field *field, struct str text, void *to,
+                           struct arena *arena)
+{
+    const struct json *value;
+
+    return json_is_number(text) && json_parse(text, arena, &value, NULL) == ERR_OK &&
+           real_from_json(field, value, to, arena);
+}
+
+static void real_tell(const struct field *field, struct buf *text)
+{
+    buf_str(text, STR("a number"));
+    tell_bounds(field, text);
+}
+
+static void real_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    jsonw_double(w, *(const double *)from);
+}
+
+struct type_row {
+    bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
+    bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
+    void (*tell)(const struct field *, struct buf *); /* what stands behind "must be" */
+    void (*show)(const struct field *, const void *from, struct jsonw *);
+};
+
+static const struct type_row types[] = {
+    [FIELD_BOOL] = {bool_from_json, bool_from_text, bool_tell, bool_show},
+    [FIELD_INT] = {int_from_json, int_from_text, int_tell, int_show},
+    [FIELD_MS] = {ms_from_json, ms_from_text, ms_tell, int_show},
+    [FIELD_STR] = {str_from_json, str_from_text, str_tell, str_show},
+    [FIELD_ID] = {id_from_json, id_from_text, id_tell, str_show},
+    [FIELD_NAME] = {name_from_json, name_from_text, id_tell, str_show},
+    [FIELD_ENUM] = {enum_from_json, enum_from_text, enum_tell, enum_show},
+    [FIELD_STRS] = {strs_from_json, strs_from_text, strs_tell, strs_show},
+    [FIELD_OBJ] = {NULL, NULL, obj_tell, obj_show},
+    [FIELD_JSON] = {json_from_json, json_from_text, json_tell, json_show},
+    [FIELD_REAL] = {real_from_json, real_from_text, real_tell, real_show},
+};
+
+bool field_takes_null(const struct field *field)
+{
+    return (field->flags & FIELD_NULLABLE) && (field->type == FIELD_INT || field->type == FIELD_MS);
+}
+
+/* Both store at `out + field->offset`, and leave it alone when they return false because the value
+ * is not what field_expect() says. FIELD_OBJ is not read here: it has fields of its own. */
+static bool field_from_json(const struct field *field, const struct json *value, void *out,
+                            struct arena *arena)
+{
+    assert((size_t)field->type < COUNT_OF(types) && types[field->type].from_json);
+    return types[field->type].from_json(field, value, (char *)out + field->offset, arena);
+}
+
+bool field_from_text(const struct field *field, struct str text, void *out, struct arena *arena)
+{
+    assert((size_t)field->type < COUNT_OF(types) && types[field->type].from_text);
+    return types[field->type].from_text(field, text, (char *)out + field->offset, arena);
+}
+
+void field_expect(const struct field *field, struct buf *ret_text)
+{
+    assert((size_t)field->type < COUNT_OF(types));
+    buf_str(ret_text, STR("must be "));
+    types[field->type].tell(field, ret_text);
+}
+
+void field_show(const struct field *field, const void *out, struct jsonw *w)
+{
+    const void *from = (const char *)out + field->offset;
+
+    assert((size_t)field->type < COUNT_OF(types));
+    if (field->flags & FIELD_SECRET)
+        jsonw_str(w, STR("***"));
+    else
+        types[field->type].show(field, from, w);
+}
+
+bool field_same(const struct field *field, const void *a, const void *b)
+{
+    struct buf texts[2] = {{0}};
+    bool same;
+
+    assert((size_t)field->type < COUNT_OF(types));
+    for (int i = 0; i < 2; i++) {
+        struct jsonw w = jsonw_to(&texts[i]);
+
+        types[field->type].show(field, (const char *)(i ? b : a) + field->offset, &w);
+    }
+    same = str_eq(buf_view(&texts[0]), buf_view(&texts[1]));
+    buf_free(&texts[0]);
+    buf_free(&texts[1]);
+    return same;
+}
+
+void field_copy(const struct field *field, const void *from, void *to)
+{
+    static const size_t sizes[] = {
+        [FIELD_BOOL] = sizeof(bool),          [FIELD_INT] = sizeof(int64_t),
+        [FIELD_MS] = sizeof(int64_t),         [FIELD_STR] = sizeof(struct str),
+        [FIELD_ID] = sizeof(struct str),      [FIELD_NAME] = sizeof(struct str),
+        [FIELD_ENUM] = sizeof(int),           [FIELD_STRS] = sizeof(struct strs),
+        [FIELD_JSON] = sizeof(struct json *), [FIELD_REAL] = sizeof(double)};
+    const char *source = (const char *)from + field->offset;
+    char *target = (char *)to + field->offset;
+
+    if (field->type != FIELD_OBJ) {
+        memcpy(target, source, sizes[field->type]);
+        return;
+    }
+    for (size_t i = 0; i < field->field_count; i++)
+        field_copy(&field->fields[i], source, target);
+}
+
+/* --- objects --- */
+
+enum {
+    FIELDS_MAX = 256,    /* of one object */
+    NAME_BYTES_MAX = 64, /* of a name in messages, and of one that is compared for likeness */
 };
 
 /* A name from outside is shown in part, and without what a terminal would act on. */
@@ -200,9 +694,6 @@ const struct field *schema_find(const struct field *fields, size_t count, struct
             return &fields[i];
     return NULL;
 }
-
-static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
-                            const struct json *obj, void *out, const struct path *up);
 
 static enum err read_member(const struct reader *r, const struct field *field,
                             const struct json *value, void *out, const struct path *up)

@@ -107,4 +107,33 @@ void conf_keep(struct conf *conf, const struct conf *old, struct buf *ret_change
 enum err yaml_to_json(struct str yaml, struct arena *arena, struct str *ret_json,
                       struct problem *why);
 
+/* One field: reading it, saying what it expects, showing it. */
+
+/* A preset, a flag or an environment variable; strings point into `text`. */
+bool field_from_text(const struct field *field, struct str text, void *out, struct arena *arena);
+
+bool field_takes_null(const struct field *field);                   /* null is a value: off */
+void field_expect(const struct field *field, struct buf *ret_text); /* "must be true or false" */
+void field_show(const struct field *field, const void *out, struct jsonw *w);
+/* Have both structs the same value? Inside FIELD_OBJ secrets all look the same. */
+bool field_same(const struct field *field, const void *a, const void *b);
+void field_copy(const struct field *field, const void *from, void *to);
+
+/* Reading a tree whose tokens come from known lines of a file. */
+
+struct schema_lines {
+    const struct json *root;
+    const int *lines; /* of each token from the root on */
+};
+
+/* schema_read() with "Line 7: " in its messages. With lines, a required field of the top level may
+ * be absent: flags and the environment come later, and conf_check() last. */
+enum err schema_read_lines(const struct schema *schema, const struct json *obj,
+                           const struct schema_lines *lines, void *out, struct arena *arena,
+                           struct problem *why);
+/* By name or alias; NULL when the table has neither. */
+const struct field *schema_find(const struct field *fields, size_t count, struct str name);
+/* The name that `name` was probably meant to be, NULL when none is near. */
+const char *schema_nearest(const struct field *fields, size_t count, struct str name);
+
 #endif

@@ -2,8 +2,8 @@
 #ifndef BASE_YAML_H
 #define BASE_YAML_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 enum {
     YAML_BYTES_MAX = 1024 * 1024,

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "cli/command.h"
 
 /* What the process exits with. Errors of the server bring theirs along: err_exit(). */

@@ -2,8 +2,8 @@
 #ifndef CLI_FLAG_H
 #define CLI_FLAG_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 enum flag_type {
     FLAG_SWITCH,   /* no value */

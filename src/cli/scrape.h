@@ -2,7 +2,7 @@
 #ifndef CLI_SCRAPE_H
 #define CLI_SCRAPE_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 
 struct scrape_row {
     struct str name;   /* "berth_dispatch_total" */

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "base/arena.h"
+#include "base/mem.h"
 
 enum { TABLE_COLUMNS_MAX = 16 };
 

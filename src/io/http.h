@@ -3,7 +3,7 @@
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 #include "io/net.h"
 
 /* A request may hold so much of a body for itself, as it may of a head; what is above that counts

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "base/field.h"
+#include "base/schema.h"
 #include "base/url.h"
 #include "model/selector.h"
 #include "model/words.h"

@@ -3,7 +3,7 @@
 #ifndef MODEL_NAMES_H
 #define MODEL_NAMES_H
 
-#include "base/arena.h"
+#include "base/mem.h"
 
 #define NAMES_NONE SIZE_MAX
 

@@ -2,8 +2,8 @@
 #ifndef MODEL_POOL_H
 #define MODEL_POOL_H
 
-#include "base/arena.h"
 #include "base/json.h"
+#include "base/mem.h"
 
 enum { POOL_LANG_MAX = 32, POOL_ID_MAX = 80 };
 

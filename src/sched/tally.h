@@ -6,10 +6,9 @@
 #ifndef SCHED_TALLY_H
 #define SCHED_TALLY_H
 
-#include "base/arena.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/map.h"
+#include "base/mem.h"
 #include "model/level.h"
 
 enum {

@@ -1,5 +1,6 @@
 /* A tally as lines of JSON and back: {"work":["us","dev"],"succeeded":3,"wait":[[0,2],[5,1]],...}.
  * Files of older and newer releases may be read: names that are not known are left out. */
+#include "base/json.h"
 #include "sched/tally.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* Reads and writes rows of journal.db. */
 #include "store/batch.h"
 
-#include "base/crc32c.h"
+#include "base/digest.h"
 
 void batch_bind(sqlite3_stmt *stmt, const struct batch *batch)
 {

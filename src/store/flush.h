@@ -4,8 +4,8 @@
 #ifndef STORE_FLUSH_H
 #define STORE_FLUSH_H
 
-#include "base/arena.h"
 #include "base/map.h"
+#include "base/mem.h"
 #include "store/purge.h"
 #include "store/tables.h"
 

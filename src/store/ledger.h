@@ -8,7 +8,7 @@
 
 #include "base/heap.h"
 #include "base/map.h"
-#include "base/slab.h"
+#include "base/mem.h"
 #include "store/accounts.h"
 #include "store/breakers.h"
 #include "store/chain.h"

@@ -1,5 +1,6 @@
 /* Rows in memory, by id, by key and by age. */
 #include "store/memtable.h"
+#include "model/namespace.h"
 
 #include "base/mem.h"
 

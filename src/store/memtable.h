@@ -5,7 +5,7 @@
 #define STORE_MEMTABLE_H
 
 #include "base/map.h"
-#include "base/slab.h"
+#include "base/mem.h"
 #include "store/chain.h"
 #include "store/change.h"
 #include "store/idtree.h"

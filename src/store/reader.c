@@ -1,5 +1,6 @@
 /* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db, and over it what it lacks. */
 #include "store/reader.h"
+#include "model/namespace.h"
 
 #include "base/json.h"
 #include "store/jobrow.h"

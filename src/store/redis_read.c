@@ -1,5 +1,6 @@
 /* JOB_GET, JOB_LIST, CALLBACKS, LANES, LANE, SESSION_GET, NODES and COUNTS. */
 #include "store/redis_read.h"
+#include "model/namespace.h"
 
 #include "base/json.h"
 #include "store/format.h"

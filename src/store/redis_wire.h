@@ -5,8 +5,7 @@
 
 #include <assert.h>
 
-#include "base/arena.h"
-#include "store/record.h"
+#include "base/mem.h"
 #include "store/redis_columns.h"
 #include "store/redis_link.h"
 #include "store/store.h"

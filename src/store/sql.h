@@ -4,8 +4,8 @@
 #ifndef STORE_SQL_H
 #define STORE_SQL_H
 
-#include "base/arena.h"
 #include "base/err.h"
+#include "base/mem.h"
 
 enum sql_dialect { SQL_LITE, SQL_PG, SQL_DIALECTS };
 

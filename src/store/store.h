@@ -12,13 +12,12 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/inbox.h"
+#include "base/mem.h"
 #include "model/breaker.h"
 #include "model/job.h"
 #include "model/lease.h"
-#include "model/namespace.h"
 #include "model/pool.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* Our reader and jansson must agree: on tricky texts by name, and on many mutations of good ones.
  */
-#include "base/arena.h"
 #include "base/clock.h"
+#include "base/mem.h"
 #include "json_oracle.h"
 #include "unit.h"
 

@@ -1,5 +1,5 @@
 /* What others compute, and any bit that flips. */
-#include "base/crc32c.h"
+#include "base/digest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,5 +38,5 @@ int main(void)
         cmocka_unit_test(test_every_bit_counts),
     };
 
-    return cmocka_run_group_tests_name("base/crc32c", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("base/digest", tests, NULL, NULL);
 }

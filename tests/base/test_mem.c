@@ -1,9 +1,12 @@
-/* Request memory. */
-#include "base/arena.h"
-#include "unit.h"
+/* Arenas and slabs. */
+#include "base/mem.h"
 
 #include <malloc.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "unit.h"
 
 static void test_pieces_are_zeroed_aligned_and_apart(void **state)
 {
@@ -128,6 +131,48 @@ static void test_texts(void **state)
     arena_free(&arena);
 }
 
+/* --- slab --- */
+
+/* Things of one size: zeroed, apart from each other, used again after they were dropped. */
+
+enum { MANY = 5000, SIZE = 120 };
+
+static void test_things_are_zeroed_and_apart(void **state)
+{
+    struct slab slab = {.size = SIZE};
+    unsigned char *things[MANY];
+
+    for (int i = 0; i < MANY; i++) {
+        static const unsigned char nothing[SIZE];
+
+        things[i] = slab_new(&slab);
+        assert_int_equal((uintptr_t)things[i] % _Alignof(max_align_t), 0);
+        assert_memory_equal(things[i], nothing, SIZE);
+        memset(things[i], i & 0xff, SIZE);
+    }
+    for (int i = 0; i < MANY; i++)
+        for (int at = 0; at < SIZE; at++)
+            assert_int_equal(things[i][at], i & 0xff);
+    assert_int_equal(slab.used, MANY);
+    slab_free(&slab);
+    assert_int_equal(slab.used, 0);
+}
+
+/* A slab that is filled and emptied for ever takes no more memory than it once needed. */
+static void test_what_was_dropped_is_used_again(void **state)
+{
+    struct slab slab = {.size = SIZE};
+    void *first = slab_new(&slab);
+    struct slab_block *blocks = slab.blocks;
+
+    for (int i = 0; i < 100 * MANY; i++) {
+        slab_drop(&slab, first);
+        assert_ptr_equal(slab_new(&slab), first);
+    }
+    assert_ptr_equal(slab.blocks, blocks);
+    slab_free(&slab);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,7 +182,9 @@ int main(void)
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_growing_alone_keeps_one_copy),
         cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_things_are_zeroed_and_apart),
+        cmocka_unit_test(test_what_was_dropped_is_used_again),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("mem", tests, NULL, NULL);
 }
