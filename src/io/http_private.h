@@ -6,7 +6,7 @@
 
 #include "io/http.h"
 #include "io/http_body.h"
-#include "io/http_head.h"
+#include "io/http_parse.h"
 
 enum {
     HTTP_HELD_BYTES_MAX =

@@ -94,7 +94,7 @@ void http_request_keep(struct http_private *p, const struct http_head *head, str
 }
 
 /* False: it is not percent-encoded UTF-8, or holds a NUL. What stands there encoded is ASCII, see
- * http_head.c. */
+ * http_parse.c. */
 static bool decode(struct str encoded, bool plus_is_blank, struct arena *arena,
                    struct str *ret_text)
 {

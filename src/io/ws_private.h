@@ -2,7 +2,7 @@
 #ifndef IO_WS_PRIVATE_H
 #define IO_WS_PRIVATE_H
 
-#include "io/http_head.h"
+#include "io/http_parse.h"
 #include "io/ws.h"
 
 enum {

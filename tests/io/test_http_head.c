@@ -1,5 +1,5 @@
 /* Heads read from memory; the malformed ones are rows of test_http.c. */
-#include "io/http_head.h"
+#include "io/http_parse.h"
 
 #include <stdlib.h>
 #include <string.h>

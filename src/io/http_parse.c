@@ -1,6 +1,6 @@
 /* One pass over the lines of a head. The few headers that decide about framing and routing are rows
  * of a table; all others are only split into name and value. */
-#include "io/http_head.h"
+#include "io/http_parse.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The head of an HTTP/1.x message, read strictly: whatever two readers could understand differently
  * (line ends, folded lines, lengths, codings) is refused. Pure: bytes in, slices of them out. */
-#ifndef IO_HTTP_HEAD_H
-#define IO_HTTP_HEAD_H
+#ifndef IO_HTTP_PARSE_H
+#define IO_HTTP_PARSE_H
 
 #include "base/err.h"
 #include "io/http.h"
