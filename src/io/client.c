@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <curl/curl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>

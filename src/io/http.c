@@ -1,14 +1,322 @@
-/* The server's side of a connection: bytes become requests, one at a time, within the limits. The
- * answers are written in http_reply.c. */
+/* The server's side of a connection: bytes become requests, one at a time, within the limits;
+ * replies are assembled in place in the connection's write buffer, so that an ordinary one costs
+ * two copies and no allocation. Streams are replies without an end. */
 #include "io/http.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "io/http_private.h"
+#include "io/http_parse.h"
+#include "io/net.h"
+
+enum {
+    HTTP_HELD_BYTES_MAX =
+        64 * 1024, /* pipelined bytes held while a reply is pending; then reading stops */
+    HTTP_SKIP_BYTES_MAX = 64 * 1024, /* of a refused body; a longer one closes the connection */
+    HTTP_SPARE_REQUESTS = 256,       /* with their memory, kept for the next ones */
+    HTTP_DATE_BYTES = 96,
+};
+
+enum http_state {
+    HTTP_HEAD,   /* idle, or in the middle of a head */
+    HTTP_BODY,   /* reading the body of conn->req */
+    HTTP_WAIT,   /* conn->req is with its handler */
+    HTTP_SKIP,   /* a refused request's body is thrown away */
+    HTTP_STREAM, /* answers until somebody closes; what comes in is ignored */
+    HTTP_TAKEN,  /* another handler has the connection */
+};
+
+struct http_conn {
+    struct net_conn *net;
+    struct http_server_private *srv;
+    struct http_private *req;   /* being read or answered; NULL: none */
+    struct http_stream *stream; /* HTTP_STREAM */
+    struct buf held;            /* the begin of a head, or what was pipelined */
+    struct http_scan scan;      /* of the head that comes in */
+    struct http_body body;
+    int64_t begun_us; /* of the head that comes in */
+    int64_t requests;
+    int64_t skipped; /* bytes of a refused body so far */
+    enum http_state state;
+    bool skippable; /* the body of the request, if it is refused: it is short, and surely comes */
+    bool busy;      /* inside consume(): a reply need not go on reading */
+    bool blank;     /* the one empty line before a request was seen */
+    LIST_ENTRY(http_conn) link;
+};
+
+struct http_private {
+    struct http_request req; /* first: the two are one piece of memory */
+    struct http_conn *conn;  /* NULL: the peer is gone */
+    struct buf body;         /* one that did not come with its head */
+    int64_t body_bytes_max;
+    int64_t body_reserved; /* of bodies_bytes_max */
+    bool keep_alive;
+    bool upgrade;
+    bool answerable; /* the handler has it, or http refuses it */
+    int minor;
+    LIST_ENTRY(http_private) link;
+};
+
+LIST_HEAD(http_conn_list, http_conn);
+LIST_HEAD(http_request_list, http_private);
+
+struct http_server_private {
+    struct loop_part part;
+    struct http_server *server;
+    struct http_conn_list conns;
+    struct http_request_list requests; /* not answered yet */
+    struct http_request_list spare;
+    int spare_count;
+    struct http_header *headers; /* header_count_max, for the head being read */
+    char date[HTTP_DATE_BYTES];  /* what every answer says in this second */
+    size_t date_len;
+    int64_t date_s;
+    bool draining;
+};
+
+static void http_request_release(struct http_private *p);
+static void http_conn_replied(struct http_conn *conn, bool keep_alive);
+static void http_refuse(struct http_private *p, const struct problem *why);
+static void http_stream_closed(struct http_stream *stream);
+
+/* --- the memory of a request --- */
+
+/* Taken from the last ones, filled in one go; and what handlers ask of a request. */
+
+static struct http_private *http_request_new(struct http_conn *conn)
+{
+    struct http_server_private *srv = conn->srv;
+    struct http_private *p = LIST_FIRST(&srv->spare);
+    struct arena arena = {0};
+
+    if (p) {
+        LIST_REMOVE(p, link);
+        srv->spare_count--;
+        arena = p->req.arena;
+    } else {
+        p = mem_alloc(sizeof *p);
+    }
+    *p = (struct http_private){.conn = conn};
+    p->req = (struct http_request){.server = srv->server,
+                                   .loop = conn->net->loop,
+                                   .method = HTTP_M_OTHER,
+                                   .path = STR(""),
+                                   .query = STR(""),
+                                   .body = STR(""),
+                                   .peer = conn->net->peer,
+                                   .peer_id = conn->net->peer_id,
+                                   .peer_name = conn->net->peer_name,
+                                   .arena = arena,
+                                   .begun_us = conn->begun_us,
+                                   .priv = p};
+    LIST_INSERT_HEAD(&srv->requests, p, link);
+    assert(!conn->req);
+    conn->req = p;
+    return p;
+}
+
+static void http_request_free(struct http_private *p)
+{
+    struct http_server_private *srv = p->req.server->priv;
+
+    if (p->conn) {
+        assert(p->conn->req == p);
+        p->conn->req = NULL;
+    }
+    LIST_REMOVE(p, link);
+    http_request_release(p);
+    buf_free(&p->body);
+    if (srv->spare_count < HTTP_SPARE_REQUESTS) {
+        arena_reset(&p->req.arena);
+        LIST_INSERT_HEAD(&srv->spare, p, link);
+        srv->spare_count++;
+        return;
+    }
+    arena_free(&p->req.arena);
+    free(p);
+}
+
+/* A slice of the text that was read becomes the same slice of its copy; others stand in constants.
+ */
+static struct str moved(struct str slice, struct str text, const char *copy)
+{
+    if (slice.at >= text.at && slice.at + slice.len <= text.at + text.len)
+        slice.at = copy + (slice.at - text.at);
+    return slice;
+}
+
+/* The read buffer is used again before the reply: what the request needs of it is copied. The read
+ * buffer is used again before the reply: what the request needs is copied in one go. */
+static void http_request_keep(struct http_private *p, const struct http_head *head, struct str text)
+{
+    struct http_request *req = &p->req;
+    size_t bytes = head->header_count * sizeof(struct http_header);
+    struct http_header *headers = arena_raw(&req->arena, bytes);
+    char *copy = arena_raw(&req->arena, text.len);
+
+    memcpy(copy, text.at, text.len);
+    for (size_t i = 0; i < head->header_count; i++) {
+        headers[i].name = moved(head->headers[i].name, text, copy);
+        headers[i].value = moved(head->headers[i].value, text, copy);
+    }
+    req->headers = headers;
+    req->header_count = head->header_count;
+    req->method = head->method;
+    req->path = moved(head->path, text, copy);
+    req->query = moved(head->query, text, copy);
+    req->begun_us = p->conn->begun_us;
+    p->keep_alive = head->keep_alive;
+    p->upgrade = head->upgrade;
+    p->minor = head->minor;
+}
+
+/* False: it is not percent-encoded UTF-8, or holds a NUL. What stands there encoded is ASCII, see
+ * http_parse.c. */
+static bool decode(struct str encoded, bool plus_is_blank, struct arena *arena,
+                   struct str *ret_text)
+{
+    char *decoded = arena_raw(arena, encoded.len + 1);
+    size_t len;
+
+    if (!http_percent_decode(encoded, plus_is_blank, decoded, &len))
+        return false;
+    decoded[len] = '\0';
+    *ret_text = (struct str){.at = decoded, .len = len};
+    return !memchr(decoded, '\0', len) && str_is_utf8(*ret_text);
+}
+
+struct str http_path_part(struct str part, struct arena *arena)
+{
+    struct str text;
+
+    if (!part.len || !memchr(part.at, '%', part.len))
+        return part;
+    return decode(part, false, arena, &text) ? text : part;
+}
+
+static enum err check_query(struct http_request *req, struct problem *why)
+{
+    struct str rest = req->query, text;
+
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&');
+        struct str key = str_cut(&value, '=');
+
+        if (value.len > 0 && memchr(value.at, '%', value.len) &&
+            !decode(value, true, &req->arena, &text))
+            return problem_set(why, ERR_BAD_FIELD, arena_cstr(&req->arena, key),
+                               STR_FMT " must be percent-encoded UTF-8 text without NUL.",
+                               STR_ARG(key));
+    }
+    return ERR_OK;
+}
+
+/* Do its path and the values of its query decode to text? */
+static enum err http_request_check(struct http_request *req, struct problem *why)
+{
+    struct str text;
+
+    if (memchr(req->path.at, '%', req->path.len) && !decode(req->path, false, &req->arena, &text))
+        return problem_set(why, ERR_BAD_REQUEST, "",
+                           "The path is not valid percent-encoded UTF-8.");
+    return check_query(req, why);
+}
+
+/* --- all bodies together --- */
+
+static _Atomic int64_t bodies_bytes; /* of all loops: memory is one */
+
+bool http_bodies_take(int64_t bytes, const struct http_limits *limits)
+{
+    assert(bytes >= 0);
+    if (atomic_fetch_add(&bodies_bytes, bytes) + bytes <= limits->bodies_bytes_max)
+        return true;
+    atomic_fetch_sub(&bodies_bytes, bytes);
+    return false;
+}
+
+void http_bodies_give(int64_t bytes)
+{
+    atomic_fetch_sub(&bodies_bytes, bytes);
+}
+
+/* It is to hold so much of a body; false: all bodies together are too much. */
+static bool http_request_reserve(struct http_private *p, size_t bytes)
+{
+    int64_t more = (int64_t)bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
+
+    if (more <= 0)
+        return true;
+    if (!http_bodies_take(more, p->req.server->limits))
+        return false;
+    p->body_reserved += more;
+    return true;
+}
+
+/* What it reserved. */
+static void http_request_release(struct http_private *p)
+{
+    if (p->body_reserved > 0)
+        http_bodies_give(p->body_reserved);
+    p->body_reserved = 0;
+}
+
+int64_t http_bodies_bytes(void)
+{
+    return atomic_load(&bodies_bytes);
+}
+
+/* --- what handlers ask --- */
+
+void http_known(struct http_request *req)
+{
+    if (req->priv->conn)
+        net_known(req->priv->conn->net);
+}
+
+void http_caller(struct http_request *req, const char *peer, uint64_t peer_id)
+{
+    req->peer = peer;
+    req->peer_id = peer_id;
+    if (req->priv->conn)
+        net_counts_as(req->priv->conn->net, peer_id);
+}
+
+struct str http_header_get(const struct http_request *req, const char *name)
+{
+    struct str wanted = str_of(name);
+
+    for (size_t i = 0; i < req->header_count; i++)
+        if (str_eq_nocase(req->headers[i].name, wanted))
+            return req->headers[i].value;
+    return STR_NONE;
+}
+
+struct str http_query(struct http_request *req, const char *name)
+{
+    struct str rest = req->query;
+
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&');
+        struct str key = str_cut(&value, '=');
+        struct str text = STR_NONE;
+
+        if (!str_is(key, name))
+            continue;
+        if (!decode(value, true, &req->arena, &text))
+            assert(!"http_request_check has looked at it");
+        return text;
+    }
+    return STR_NONE;
+}
+
+/* --- a connection --- */
 
 const struct http_limits http_limits_default = {
     .net = {.connections_max = 20000,
@@ -48,7 +356,9 @@ static void refuse(struct http_private *p, enum err err, const char *detail)
     http_refuse(p, &why);
 }
 
-bool http_conn_leave_body(struct http_conn *conn)
+/* What did not come yet of the body of a request that is being answered; false: the connection must
+ * end. */
+static bool http_conn_leave_body(struct http_conn *conn)
 {
     if (http_body_done(&conn->body))
         return true;
@@ -323,7 +633,8 @@ static void go_on(struct http_conn *conn)
     hold_back(conn);
 }
 
-void http_conn_replied(struct http_conn *conn, bool keep_alive)
+/* The request is freed already. */
+static void http_conn_replied(struct http_conn *conn, bool keep_alive)
 {
     assert(!conn->req);
     if (conn->net->closing)
@@ -339,6 +650,20 @@ void http_conn_replied(struct http_conn *conn, bool keep_alive)
                       conn->net->loop->mono_ms + conn->srv->server->limits->net.idle_timeout_ms);
     if (!conn->busy && conn->held.len > 0)
         go_on(conn);
+}
+
+bool http_wants_upgrade(const struct http_request *req)
+{
+    return req->priv->minor > 0 && req->priv->upgrade;
+}
+
+bool http_can_take(struct http_request *req)
+{
+    assert(req->priv->answerable);
+    if (!req->gone && !req->priv->conn->net->closing)
+        return true;
+    http_request_free(req->priv);
+    return false;
 }
 
 struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user)
@@ -416,7 +741,7 @@ static void on_closed(struct net_conn *net)
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"                  \
     "Content-Length: 0\r\n\r\n"
 
-static const struct net_handler handler = {
+static const struct net_handler http_net_handler = {
     .opened = on_opened,
     .data = on_data,
     .closed = on_closed,
@@ -456,8 +781,8 @@ enum err http_serve(struct http_server *server, const char *addr, struct problem
 
     assert(server->loop && server->limits && server->callbacks && server->callbacks->request);
     assert(server->limits->header_count_max > 0 && !server->priv);
-    err = net_listen(server->loop, addr, &server->limits->net, &handler, server, &server->listener,
-                     why);
+    err = net_listen(server->loop, addr, &server->limits->net, &http_net_handler, server,
+                     &server->listener, why);
     if (err)
         return err;
     srv = mem_new(struct http_server_private);
@@ -496,4 +821,246 @@ void http_drain(struct http_server *server)
 int64_t http_connections(const struct http_server *server)
 {
     return net_listener_connections(server->listener);
+}
+
+/* --- replies --- */
+
+static const struct {
+    int status;
+    const char *reason;
+} reasons[] = {
+    {200, "OK"},
+    {201, "Created"},
+    {202, "Accepted"},
+    {204, "No Content"},
+    {301, "Moved Permanently"},
+    {302, "Found"},
+    {303, "See Other"},
+    {304, "Not Modified"},
+    {307, "Temporary Redirect"},
+    {308, "Permanent Redirect"},
+    {400, "Bad Request"},
+    {401, "Unauthorized"},
+    {403, "Forbidden"},
+    {404, "Not Found"},
+    {405, "Method Not Allowed"},
+    {406, "Not Acceptable"},
+    {408, "Request Timeout"},
+    {409, "Conflict"},
+    {410, "Gone"},
+    {412, "Precondition Failed"},
+    {413, "Content Too Large"},
+    {414, "URI Too Long"},
+    {415, "Unsupported Media Type"},
+    {417, "Expectation Failed"},
+    {422, "Unprocessable Content"},
+    {426, "Upgrade Required"},
+    {429, "Too Many Requests"},
+    {431, "Request Header Fields Too Large"},
+    {500, "Internal Server Error"},
+    {501, "Not Implemented"},
+    {502, "Bad Gateway"},
+    {503, "Service Unavailable"},
+    {504, "Gateway Timeout"},
+    {505, "HTTP Version Not Supported"},
+};
+
+static struct str reason_of(int status)
+{
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        if (reasons[i].status == status)
+            return str_of(reasons[i].reason);
+    return STR("Unknown");
+}
+
+/* Date and the fixed headers. Rewritten once a second; every answer ends its status line with it.
+ */
+static struct str http_date_lines(struct http_server_private *srv)
+{
+    int64_t now_s = srv->server->loop->wall_ms / 1000;
+
+    if (srv->date_s != now_s) {
+        time_t now = (time_t)now_s;
+        struct tm parts;
+
+        gmtime_r(&now, &parts);
+        srv->date_len = strftime(srv->date, sizeof srv->date,
+                                 "\r\nDate: %a, %d %b %Y %H:%M:%S GMT\r\n"
+                                 "X-Content-Type-Options: nosniff\r\n",
+                                 &parts);
+        assert(srv->date_len > 0);
+        srv->date_s = now_s;
+    }
+    return (struct str){.at = srv->date, .len = srv->date_len};
+}
+
+/* A value may carry what a client sent: a line end in it must not become one of ours. */
+static void put_value(struct buf *out, struct str value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        unsigned char c = (unsigned char)value.at[i];
+
+        buf_char(out, c < 0x20 || c == 0x7f ? ' ' : (char)c);
+    }
+}
+
+static size_t headers_size(const struct http_header *headers, size_t count)
+{
+    size_t size = 0;
+
+    for (size_t i = 0; i < count; i++)
+        size += headers[i].name.len + headers[i].value.len + 4;
+    return size;
+}
+
+static void put_headers(struct buf *out, const struct http_header *headers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buf_str(out, headers[i].name);
+        buf_str(out, STR(": "));
+        put_value(out, headers[i].value);
+        buf_str(out, STR("\r\n"));
+    }
+}
+
+static void put_status(struct buf *out, struct http_server_private *srv, int status)
+{
+    assert(status >= 200 && status <= 599);
+    buf_str(out, STR("HTTP/1.1 "));
+    buf_int(out, status);
+    buf_char(out, ' ');
+    buf_str(out, reason_of(status));
+    buf_str(out, http_date_lines(srv));
+}
+
+static void put_connection(struct buf *out, const struct http_private *p, bool keep_alive)
+{
+    if (!keep_alive)
+        buf_str(out, STR("Connection: close\r\n"));
+    else if (p->minor == 0)
+        buf_str(out, STR("Connection: keep-alive\r\n"));
+}
+
+static void write_reply(struct http_private *p, const struct http_reply *reply, bool keep_alive)
+{
+    const char *type = reply->content_type ? reply->content_type : "application/json";
+    bool bodiless = reply->status == 204 || reply->status == 304;
+    size_t size = 512 + headers_size(reply->headers, reply->header_count) + reply->body.len;
+    struct buf *out = net_room(p->conn->net, size);
+
+    if (!out)
+        return;
+    put_status(out, p->conn->srv, reply->status);
+    if (!bodiless) {
+        buf_str(out, STR("Content-Type: "));
+        buf_str(out, str_of(type));
+        buf_str(out, STR("\r\nContent-Length: "));
+        buf_int(out, (int64_t)reply->body.len);
+        buf_str(out, STR("\r\n"));
+    }
+    put_connection(out, p, keep_alive);
+    put_headers(out, reply->headers, reply->header_count);
+    buf_str(out, STR("\r\n"));
+    if (!bodiless && p->req.method != HTTP_M_HEAD)
+        buf_str(out, reply->body);
+}
+
+static bool stays_open(const struct http_private *p)
+{
+    int64_t max = p->req.server->limits->requests_per_connection_max;
+
+    return p->keep_alive && !p->conn->srv->draining && (max == 0 || p->conn->requests < max);
+}
+
+void http_reply(struct http_request *req, const struct http_reply *reply)
+{
+    struct http_private *p = req->priv;
+    struct http_conn *conn = p->conn;
+    bool keep_alive = false;
+
+    assert(p->answerable); /* exactly one reply, and only where one is asked for */
+    if (conn && !conn->net->closing) {
+        keep_alive = reply->status != 401 && stays_open(p) && http_conn_leave_body(conn);
+        write_reply(p, reply, keep_alive);
+    }
+    p->answerable = false;
+    http_request_free(p);
+    if (conn)
+        http_conn_replied(conn, keep_alive);
+}
+
+static void http_refuse(struct http_private *p, const struct problem *why)
+{
+    const struct http_callbacks *callbacks = p->req.server->callbacks;
+    struct http_header retry = {.name = STR("Retry-After"), .value = STR("1")};
+    int status = err_http(why->err);
+    struct buf body = {0};
+
+    assert(status >= 400 && why->detail[0] && !p->answerable);
+    if (callbacks->problem)
+        callbacks->problem(&p->req, why, &body);
+    else
+        buf_fmt(&body, "{\"error\":\"%s\",\"detail\":\"%s\"}", err_name(why->err),
+                err_title(why->err));
+    p->answerable = true;
+    http_reply(&p->req, &(struct http_reply){.status = status,
+                                             .content_type = "application/problem+json",
+                                             .body = buf_view(&body),
+                                             .headers = &retry,
+                                             .header_count = status == 503});
+    buf_free(&body);
+}
+
+/* --- streams --- */
+
+struct http_stream *http_stream(struct http_request *req, const char *content_type)
+{
+    struct http_private *p = req->priv;
+    struct http_conn *conn = p->conn;
+    struct http_stream *stream = NULL;
+    struct buf *out;
+
+    assert(p->answerable);
+    if (conn && (out = net_room(conn->net, 512 + strlen(content_type)))) {
+        put_status(out, conn->srv, 200);
+        buf_str(out, STR("Content-Type: "));
+        buf_str(out, str_of(content_type));
+        buf_str(out, STR("\r\nCache-Control: no-store\r\nX-Accel-Buffering: no\r\n"
+                         "Connection: close\r\n\r\n"));
+        if (req->method == HTTP_M_HEAD) {
+            net_close_after(conn->net);
+        } else {
+            stream = mem_new(struct http_stream);
+            stream->conn = conn->net;
+            conn->stream = stream;
+            conn->state = HTTP_STREAM;
+            if (!conn->busy)
+                buf_free(&conn->held); /* pipelined behind a stream: never read */
+            net_read_resume(conn->net);
+        }
+    }
+    http_request_free(p);
+    return stream;
+}
+
+bool http_stream_send(struct http_stream *stream, struct str bytes)
+{
+    struct buf *out = net_room(stream->conn, bytes.len);
+
+    if (!out)
+        return false;
+    buf_str(out, bytes);
+    return true;
+}
+
+void http_stream_close(struct http_stream *stream)
+{
+    net_close_after(stream->conn);
+}
+
+static void http_stream_closed(struct http_stream *stream)
+{
+    if (stream->closed)
+        stream->closed(stream);
+    free(stream);
 }

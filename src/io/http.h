@@ -3,6 +3,8 @@
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
+#include <sys/queue.h>
+
 #include "base/mem.h"
 #include "io/net.h"
 
@@ -132,5 +134,12 @@ struct http_stream *http_stream(struct http_request *req, const char *content_ty
 /* false when the reader is too slow and the piece was dropped (the stream then closes). */
 bool http_stream_send(struct http_stream *stream, struct str bytes);
 void http_stream_close(struct http_stream *stream);
+
+/* Is it a request of HTTP/1.1 for another protocol? */
+bool http_wants_upgrade(const struct http_request *req);
+/* False: its connection is gone, and now the request is as well. */
+bool http_can_take(struct http_request *req);
+/* Hands the connection over: the request is consumed, what was read too far goes to `handler`. */
+struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user);
 
 #endif

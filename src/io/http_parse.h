@@ -1,9 +1,10 @@
-/* The head of an HTTP/1.x message, read strictly: whatever two readers could understand differently
- * (line ends, folded lines, lengths, codings) is refused. Pure: bytes in, slices of them out. */
+/* HTTP/1.x messages, read strictly: whatever two readers could understand differently (line ends,
+ * folded lines, lengths, codings) is refused. Pure: bytes in, slices of them out. */
 #ifndef IO_HTTP_PARSE_H
 #define IO_HTTP_PARSE_H
 
 #include "base/err.h"
+#include "base/str.h"
 #include "io/http.h"
 
 /* Finding the end of a head that arrives in pieces, each byte looked at once. Starts zeroed. */
@@ -48,5 +49,27 @@ enum err http_head_response(struct http_head *head, struct str text);
 bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len);
 /* One of the tokens in a comma-separated header value; ASCII case does not count. */
 bool http_list_has(struct str list, struct str token);
+
+/* The body of an HTTP/1.1 message: so many bytes, or chunks read strictly. Says where the body ends
+ * and which bytes belong to it; keeps none. */
+
+enum { HTTP_BODY_OVERHEAD_MAX = 8192, HTTP_BODY_NAME_BYTES = 18 };
+
+struct http_body {
+    uint64_t left;     /* of the body, or of the chunk */
+    uint32_t overhead; /* bytes of extensions and trailers so far */
+    uint8_t state;     /* enum in http_parse.c */
+    uint8_t digits;    /* of a chunk's size */
+    uint8_t name_len;  /* of the trailer being read; its begin stands in name */
+    char name[HTTP_BODY_NAME_BYTES];
+};
+
+void http_body_sized(struct http_body *body, uint64_t length);
+void http_body_chunked(struct http_body *body);
+bool http_body_done(const struct http_body *body);
+/* Reads until a piece of the body is found, the end or the end of `bytes`. ERR_BAD_REQUEST: framing
+ * is broken; ERR_HEADERS: too much of it. */
+enum err http_body_read(struct http_body *body, struct str bytes, size_t *ret_used,
+                        struct str *ret_piece);
 
 #endif

@@ -5,9 +5,14 @@
 
 #include <assert.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <uv.h>
 
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/inbox.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -24,7 +29,8 @@ void loop_enter(struct loop *loop)
         loop_refresh(loop);
 }
 
-void loop_turn(struct loop *loop)
+/* on_turn and the parts'. */
+static void loop_turn(struct loop *loop)
 {
     for (struct loop_part *part = loop->parts; part; part = part->next)
         if (part->ready)

@@ -73,7 +73,6 @@ void loop_work(struct loop *loop, struct loop_job *job); /* on the loop's thread
 /* For the files of this layer: the clocks are re-read only if libuv's moved, so that every callback
  * can afford it. */
 void loop_enter(struct loop *loop);
-void loop_turn(struct loop *loop); /* on_turn and the parts' */
 void loop_add_part(struct loop *loop, struct loop_part *part);
 void loop_remove_part(struct loop *loop, struct loop_part *part); /* not in it: nothing happens */
 

@@ -1,14 +1,119 @@
-/* One connection: reading, the write queue, TLS around both, its deadline and its end. How it comes
- * to be is told in net_listen.c and net_dial.c. */
+/* One connection: reading, the write queue, TLS around both, its deadline and its end; and the two
+ * ways it comes to be, accepted by a listener or dialled. */
 #include "io/net.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "io/net_private.h"
+#include "base/str.h"
+#include "io/ip.h"
+#include "io/loop.h"
+#include "io/tls.h"
+#include "io/wheel.h"
+
+enum {
+    NET_SPARE_BUFS = 64,             /* empty write buffers kept for the next writer */
+    NET_SPARE_BYTES_MAX = 16 * 1024, /* a bigger one is given back to the heap */
+    NET_LINGER_MS = 2000,            /* how long a closed connection may take to drain */
+    NET_BACKLOG = 1024,
+    NET_KEEPALIVE_S = 30,
+    NET_USER_TIMEOUT_MS = 60000,
+};
+
+/* Bytes that the kernel did not take at once, with the request that waits for it. */
+struct net_flight {
+    uv_write_t req;
+    struct buf bytes;
+};
+
+struct net_private {
+    struct net_conn conn; /* first: the two are one piece of memory */
+    uv_tcp_t tcp;
+    struct net_loop *net;
+    struct net_listener *listener; /* NULL: we dialled */
+    struct net_dial *dial;         /* NULL: connected */
+    struct tls *tls;               /* NULL: plain */
+    int64_t write_queue_bytes_max;
+    struct buf out;            /* not sent yet; plaintext */
+    struct net_flight *flight; /* NULL: the kernel took everything so far */
+    struct buf unread;
+    struct net_peer *peer; /* NULL: known, or its address is not */
+    struct wheel_item deadline;
+    LIST_ENTRY(net_private) link;
+    TAILQ_ENTRY(net_private) dirty_link;
+    TAILQ_ENTRY(net_private) unread_link;
+    TAILQ_ENTRY(net_private) unknown_link;
+    TAILQ_ENTRY(net_private) peer_link;
+    TAILQ_ENTRY(net_private) behind_link;
+    int64_t behind_bytes; /* of net->behind_bytes; 0: its reader has taken all */
+    bool dirty;
+    bool opened;    /* the handler was told */
+    bool paused;    /* by the handler */
+    bool refused;   /* over the limits; the handler never hears of it */
+    bool unknown;   /* its peer has not shown who it is; in listener->unknown */
+    bool given_up;  /* for a newer connection, which has its place already */
+    bool lingering; /* our side is shut; reading until the peer's is */
+    bool in_data;   /* the handler is being given bytes */
+    bool eof;       /* the peer shut its side */
+    bool unread_queued;
+};
+
+LIST_HEAD(net_conn_list, net_private);
+LIST_HEAD(net_listener_list, net_listener);
+
+/* The connections of one address that are not known. */
+struct net_peer {
+    uint64_t id;
+    int64_t count;
+    struct net_conn_queue conns; /* the oldest first */
+};
+
+/* What the connections of one loop share. */
+struct net_loop {
+    struct loop_part part;
+    struct loop *loop;
+    struct net_conn_list conns;
+    struct net_listener_list listeners;
+    struct net_conn_queue dirty;  /* have something to flush */
+    struct net_conn_queue unread; /* have bytes to be read again */
+    struct net_conn_queue behind; /* whose readers have not taken all, the longest first */
+    int64_t behind_bytes;         /* of all of them */
+    struct wheel wheel;
+    struct buf spare[NET_SPARE_BUFS];
+    int spare_count;
+    char *plain; /* TLS_RECORD_BYTES, NULL until the first TLS connection */
+};
+
+/* Outlives its connection if that is closed while the lookup still runs. */
+struct net_dial {
+    uv_getaddrinfo_t lookup;
+    uv_connect_t connect;
+    struct net_private *p; /* NULL: the connection is gone */
+    struct addrinfo *addrs;
+    struct addrinfo *next; /* to be tried */
+    int error;             /* of the last try */
+};
+
+static void net_conn_start_read(struct net_private *p);
+static void net_conn_fail(struct net_conn *conn, const char *error);
+static void net_listener_left(struct net_private *p);
+static void net_listener_free(struct net_listener *listener);
+static void net_dial_closed(struct net_private *p);
+static void try_next(struct net_dial *dial);
+
+/* --- a connection --- */
 
 static void deliver(struct net_private *p, struct str bytes)
 {
@@ -345,7 +450,7 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
         net_flush(&p->conn);
 }
 
-void net_conn_start_read(struct net_private *p)
+static void net_conn_start_read(struct net_private *p)
 {
     int err = uv_read_start((uv_stream_t *)&p->tcp, on_alloc, on_read);
 
@@ -414,8 +519,9 @@ void net_conn_deadline(struct net_conn *conn, int64_t mono_ms)
         wheel_set(&conn->priv->net->wheel, &conn->priv->deadline, mono_ms);
 }
 
-struct net_conn *net_conn_new(struct net_loop *net, const struct net_handler *handler, void *user,
-                              int64_t write_queue_bytes_max)
+/* A connection without a socket yet; linked into the loop. */
+static struct net_conn *net_conn_new(struct net_loop *net, const struct net_handler *handler,
+                                     void *user, int64_t write_queue_bytes_max)
 {
     struct net_private *p = mem_new(struct net_private);
 
@@ -429,7 +535,8 @@ struct net_conn *net_conn_new(struct net_loop *net, const struct net_handler *ha
     return &p->conn;
 }
 
-void net_conn_begin(struct net_conn *conn)
+/* The socket stands: TLS or `opened`, then reading. */
+static void net_conn_begin(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;
 
@@ -471,7 +578,7 @@ void net_close(struct net_conn *conn)
 
     conn->closing = true;
     if (uv_is_closing((uv_handle_t *)&p->tcp))
-        return; /* on_closed comes, or net_dial.c sees `closing` before its next try */
+        return; /* on_closed comes, or net.c sees `closing` before its next try */
     unmark_dirty(p);
     if (p->behind_bytes > 0)
         TAILQ_REMOVE(&p->net->behind, p, behind_link);
@@ -484,7 +591,7 @@ void net_close(struct net_conn *conn)
     uv_close((uv_handle_t *)&p->tcp, on_closed);
 }
 
-void net_conn_fail(struct net_conn *conn, const char *error)
+static void net_conn_fail(struct net_conn *conn, const char *error)
 {
     if (!conn->error)
         conn->error = error;
@@ -580,7 +687,13 @@ static void free_part(struct loop_part *part)
     free(net);
 }
 
-struct net_loop *net_loop(struct loop *loop)
+bool net_idle(const struct loop *loop)
+{
+    return !loop->net || LIST_EMPTY(&loop->net->conns);
+}
+
+/* Made at its first use. */
+static struct net_loop *net_loop(struct loop *loop)
 {
     struct net_loop *net = loop->net;
 
@@ -599,4 +712,584 @@ struct net_loop *net_loop(struct loop *loop)
     loop_add_part(loop, &net->part);
     loop->net = net;
     return net;
+}
+
+/* --- listening --- */
+
+/* Accepting within limits. A connection over a limit is accepted all the same, told so in a few
+ * bytes and closed: left in the backlog it would only come again. */
+
+/* "host:port", "[v6]:port" -> parts; port 0 to 65535. */
+static bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port)
+{
+    struct str host = addr;
+    int64_t port;
+    size_t colon = addr.len;
+
+    while (colon > 0 && addr.at[colon - 1] != ':')
+        colon--;
+    if (colon < 2)
+        return false;
+    host.len = colon - 1;
+    if (!str_int((struct str){.at = addr.at + colon, .len = addr.len - colon}, &port) || port < 0 ||
+        port > 65535)
+        return false;
+    if (host.at[0] == '[') {
+        if (host.len < 3 || host.at[host.len - 1] != ']')
+            return false;
+        host = (struct str){.at = host.at + 1, .len = host.len - 2};
+    } else if (memchr(host.at, ':', host.len)) {
+        return false; /* an IPv6 address needs its brackets */
+    }
+    *ret_host = host;
+    *ret_port = (int)port;
+    return true;
+}
+
+bool net_addr_is_loopback(const char *addr)
+{
+    struct str host = str_of(addr);
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    char text[64];
+    int port;
+
+    net_addr_split(str_of(addr), &host, &port); /* a bare address is fine too */
+    if (str_eq_nocase(host, STR("localhost")))
+        return true;
+    if (!str_copy(host, text, sizeof text))
+        return false;
+    if (uv_ip4_addr(text, 0, &v4) == 0)
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    return uv_ip6_addr(text, 0, &v6) == 0 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+/* Text of a socket address, and what it counts as for the limit per peer. */
+static uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    struct ip ip;
+
+    if (addr->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
+
+        uv_ip4_name(v4, host, sizeof host);
+        snprintf(ret_text, size, "%s:%d", host, ntohs(v4->sin_port));
+        ip = ip_of_v4(&v4->sin_addr);
+        return ip_peer_id(&ip);
+    }
+    if (addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
+
+        uv_ip6_name(v6, host, sizeof host);
+        snprintf(ret_text, size, "[%s]:%d", host, ntohs(v6->sin6_port));
+        ip = ip_of_v6(&v6->sin6_addr);
+        return ip_peer_id(&ip);
+    }
+    str_copy(STR("unknown"), ret_text, size);
+    return 0;
+}
+
+/* --- who goes when there is no room ---
+ *
+ * A peer that has not shown who it is may be anybody, and there are many of them. Of those the one
+ * that had the longest time to do so makes room for a newcomer: who is let in shows it within a
+ * moment, so a peer that comes back gets in through any number of silent ones, and nobody who has
+ * shown it is ever given up. */
+
+static struct net_peer *peer_of(struct net_listener *listener, uint64_t id)
+{
+    struct net_peer *peer = idmap_get(&listener->peers, id);
+
+    if (!peer) {
+        peer = mem_new(struct net_peer);
+        peer->id = id;
+        TAILQ_INIT(&peer->conns);
+        idmap_put(&listener->peers, id, peer);
+    }
+    return peer;
+}
+
+static void peer_join(struct net_private *p, uint64_t peer_id)
+{
+    if (!peer_id)
+        return;
+    p->peer = peer_of(p->listener, peer_id);
+    p->peer->count++;
+    TAILQ_INSERT_TAIL(&p->peer->conns, p, peer_link);
+}
+
+static void peer_leave(struct net_private *p)
+{
+    struct net_peer *peer = p->peer;
+
+    p->peer = NULL;
+    if (!peer)
+        return;
+    peer->count--;
+    TAILQ_REMOVE(&peer->conns, p, peer_link);
+    if (peer->count == 0) {
+        idmap_del(&p->listener->peers, peer->id);
+        free(peer);
+    }
+}
+
+static void unknown_add(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    p->unknown = true;
+    listener->unknown_count++;
+    TAILQ_INSERT_TAIL(&listener->unknown, p, unknown_link);
+    peer_join(p, p->conn.peer_id);
+}
+
+static void unknown_remove(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    if (!p->unknown)
+        return;
+    p->unknown = false;
+    listener->unknown_count--;
+    TAILQ_REMOVE(&listener->unknown, p, unknown_link);
+    peer_leave(p);
+}
+
+void net_known(struct net_conn *conn)
+{
+    if (conn->priv->listener)
+        unknown_remove(conn->priv);
+}
+
+/* Its place is free at once, its descriptor with it; its end is told in the next turn. */
+static void give_up(struct net_private *p)
+{
+    p->given_up = true;
+    unknown_remove(p);
+    p->listener->connections--;
+    metric_add_label(METRIC_CONNECTIONS_DROPPED, "unknown", 1);
+    net_conn_fail(&p->conn, "another connection needed its place");
+}
+
+/* The one of this address that makes room for another of it; NULL: there is room. */
+static struct net_private *peer_oldest(struct net_listener *listener, uint64_t peer_id)
+{
+    int64_t max = listener->limits->connections_per_peer_max;
+    struct net_peer *peer = peer_id ? idmap_get(&listener->peers, peer_id) : NULL;
+
+    return peer && max > 0 && peer->count >= max ? TAILQ_FIRST(&peer->conns) : NULL;
+}
+
+void net_counts_as(struct net_conn *conn, uint64_t peer_id)
+{
+    struct net_private *p = conn->priv, *oldest;
+
+    if (!p->listener || !p->unknown || (p->peer ? p->peer->id : 0) == peer_id)
+        return;
+    peer_leave(p);
+    oldest = peer_oldest(p->listener, peer_id);
+    if (oldest)
+        give_up(oldest);
+    peer_join(p, peer_id);
+}
+
+/* False: everybody is known, and there is no place left. */
+static bool make_room(struct net_listener *listener, uint64_t peer_id)
+{
+    const struct net_limits *limits = listener->limits;
+    int64_t unknown_max = limits->connections_max * limits->connections_unknown_percent / 100;
+    struct net_private *oldest = peer_oldest(listener, peer_id);
+
+    if (!oldest && (listener->connections >= limits->connections_max ||
+                    listener->unknown_count >= (unknown_max > 0 ? unknown_max : 1))) {
+        oldest = TAILQ_FIRST(&listener->unknown);
+        if (!oldest)
+            return false;
+    }
+    if (oldest)
+        give_up(oldest);
+    return true;
+}
+
+/* --- accepting --- */
+
+/* A connection of its listener is gone. */
+static void net_listener_left(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    unknown_remove(p);
+    if (p->refused)
+        listener->refused--;
+    else if (!p->given_up)
+        listener->connections--;
+    assert(listener->connections >= 0 && listener->refused >= 0);
+}
+
+/* Cheap: no TLS, no handler, a few bytes, and only so many at a time. */
+static void refuse(struct net_private *p)
+{
+    struct net_listener *listener = p->listener;
+
+    p->refused = true;
+    metric_add_label(METRIC_CONNECTIONS_DROPPED, "full", 1);
+    if (listener->refused++ >= NET_REFUSED_MAX || listener->tls ||
+        listener->handler->refusal.len == 0) {
+        net_close(&p->conn);
+        return;
+    }
+    net_write(&p->conn, listener->handler->refusal);
+    net_close_after(&p->conn);
+}
+
+/* libuv keeps a spare descriptor: when there are no more it closes that, accepts and drops what
+ * waits, and opens it again. If another thread was quicker to take it, libuv would ask us for ever,
+ * so a connection that is not known makes room. connections_max leaves enough descriptors for all
+ * else, so this is for a process that lost some of them while it ran. */
+static void out_of_descriptors(struct net_listener *listener)
+{
+    struct net_private *oldest = TAILQ_FIRST(&listener->unknown);
+
+    if (oldest)
+        give_up(oldest);
+}
+
+static void on_connection(uv_stream_t *server, int status)
+{
+    struct net_listener *listener = server->data;
+    struct sockaddr_storage addr;
+    int addr_len = sizeof addr;
+    struct net_private *p;
+    uint64_t peer_id = 0;
+
+    if (status == UV_EMFILE || status == UV_ENFILE)
+        out_of_descriptors(listener);
+    if (status < 0)
+        return;
+    loop_enter(listener->net->loop);
+    p = net_conn_new(listener->net, listener->handler, listener->user,
+                     listener->limits->write_queue_bytes_max)
+            ->priv;
+    p->listener = listener;
+    if (uv_accept(server, (uv_stream_t *)&p->tcp) != 0) {
+        listener->connections++;
+        net_close(&p->conn);
+        return;
+    }
+    if (uv_tcp_getpeername(&p->tcp, (struct sockaddr *)&addr, &addr_len) == 0)
+        peer_id = net_peer_describe((struct sockaddr *)&addr, p->conn.peer, sizeof p->conn.peer);
+    p->conn.peer_id = peer_id;
+    if (!make_room(listener, peer_id)) {
+        refuse(p);
+        return;
+    }
+    listener->connections++;
+    unknown_add(p);
+    if (listener->tls) {
+        p->tls = tls_new(listener->tls, NULL);
+        net_conn_deadline(&p->conn, p->conn.loop->mono_ms + listener->limits->header_timeout_ms);
+    }
+    net_conn_begin(&p->conn);
+}
+
+/* --- the listener --- */
+
+/* Accepted sockets inherit these, so a connection costs no setsockopt of its own. */
+static int set_listener_options(uv_tcp_t *tcp)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {SOL_SOCKET, SO_REUSEADDR, 1},
+        {SOL_SOCKET, SO_REUSEPORT, 1},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, NET_KEEPALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, NET_KEEPALIVE_S / 3},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, NET_USER_TIMEOUT_MS},
+    };
+    uv_os_fd_t fd;
+    int err = uv_fileno((uv_handle_t *)tcp, &fd);
+
+    for (size_t i = 0; err == 0 && i < COUNT_OF(options); i++)
+        if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
+            err = UV_EINVAL;
+    return err;
+}
+
+static int bind_and_listen(struct net_listener *listener, const struct sockaddr *addr)
+{
+    struct sockaddr_storage bound;
+    int len = sizeof bound;
+    int err = set_listener_options(&listener->tcp);
+
+    if (err == 0)
+        err = uv_tcp_bind(&listener->tcp, addr, 0);
+    if (err == 0)
+        err = uv_listen((uv_stream_t *)&listener->tcp, NET_BACKLOG, on_connection);
+    if (err == 0)
+        err = uv_tcp_getsockname(&listener->tcp, (struct sockaddr *)&bound, &len);
+    if (err == 0)
+        listener->port =
+            ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    return err;
+}
+
+static bool addr_parse(const char *addr, struct sockaddr_storage *ret_addr)
+{
+    struct str host;
+    char text[64];
+    int port;
+
+    if (!net_addr_split(str_of(addr), &host, &port))
+        return false;
+    if (str_eq_nocase(host, STR("localhost")))
+        host = STR("127.0.0.1");
+    if (!str_copy(host, text, sizeof text))
+        return false;
+    return uv_ip4_addr(text, port, (struct sockaddr_in *)ret_addr) == 0 ||
+           uv_ip6_addr(text, port, (struct sockaddr_in6 *)ret_addr) == 0;
+}
+
+enum err net_addr_free(const char *addr, struct problem *why)
+{
+    struct sockaddr_storage sockaddr = {0};
+    const int on = 1;
+    int fd, err = 0;
+
+    if (!addr_parse(addr, &sockaddr))
+        return ERR_OK; /* net_listen tells what is wrong with it */
+    fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return ERR_OK;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(fd, (struct sockaddr *)&sockaddr, sizeof sockaddr) != 0)
+        err = errno;
+    close(fd);
+    if (err != EADDRINUSE)
+        return ERR_OK;
+    return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                       uv_strerror(UV_EADDRINUSE));
+}
+
+enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
+                    const struct net_handler *handler, void *user,
+                    struct net_listener **ret_listener, struct problem *why)
+{
+    struct sockaddr_storage sockaddr;
+    struct net_listener *listener;
+    int err;
+
+    assert(limits->connections_max > 0 && limits->write_queue_bytes_max > 0);
+    assert(limits->connections_unknown_percent > 0 && limits->connections_unknown_percent <= 100);
+    if (!addr_parse(addr, &sockaddr))
+        return problem_set(why, ERR_BAD_FIELD, "listen",
+                           "\"%s\" is not an address like 127.0.0.1:7420 or [::1]:7420.", addr);
+    listener = mem_new(struct net_listener);
+    listener->net = net_loop(loop);
+    listener->limits = limits;
+    listener->handler = handler;
+    listener->user = user;
+    TAILQ_INIT(&listener->unknown);
+    err = uv_tcp_init_ex(&loop->uv, &listener->tcp, sockaddr.ss_family);
+    if (err != 0) { /* no descriptor, or no IPv6 here: libuv has kept nothing */
+        free(listener);
+        return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                           uv_strerror(err));
+    }
+    listener->tcp.data = listener;
+    LIST_INSERT_HEAD(&listener->net->listeners, listener, link);
+    err = bind_and_listen(listener, (struct sockaddr *)&sockaddr);
+    if (err != 0) {
+        net_listener_close(listener);
+        return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
+                           uv_strerror(err));
+    }
+    *ret_listener = listener;
+    return ERR_OK;
+}
+
+int net_listener_port(const struct net_listener *listener)
+{
+    return listener->port;
+}
+
+void net_listener_tls(struct net_listener *listener, struct net_tls *tls)
+{
+    struct net_tls *old = listener->tls;
+
+    listener->tls = net_tls_ref(tls);
+    net_tls_free(old);
+}
+
+void net_listener_close(struct net_listener *listener)
+{
+    if (uv_is_closing((uv_handle_t *)&listener->tcp))
+        return;
+    net_listener_tls(listener, NULL);
+    uv_close((uv_handle_t *)&listener->tcp, NULL);
+}
+
+static void net_listener_free(struct net_listener *listener)
+{
+    assert(listener->connections == 0 && listener->refused == 0);
+    LIST_REMOVE(listener, link);
+    idmap_free(&listener->peers);
+    free(listener);
+}
+
+int64_t net_listener_connections(const struct net_listener *listener)
+{
+    return listener->connections;
+}
+
+enum err net_listener_adopt(struct net_listener *listener, int fd)
+{
+    struct net_conn *conn = net_conn_new(listener->net, listener->handler, listener->user,
+                                         listener->limits->write_queue_bytes_max);
+    int err = uv_tcp_open(&conn->priv->tcp, fd);
+
+    if (err) {
+        net_conn_fail(conn, uv_strerror(err));
+        return ERR_IO;
+    }
+    net_conn_begin(conn);
+    return ERR_OK;
+}
+
+/* --- dialling --- */
+
+/* The name is looked up on libuv's thread pool, then its addresses are tried in turn. */
+
+static void dial_free(struct net_dial *dial)
+{
+    uv_freeaddrinfo(dial->addrs);
+    free(dial);
+}
+
+/* A connection that still dials is gone. */
+static void net_dial_closed(struct net_private *p)
+{
+    struct net_dial *dial = p->dial;
+
+    p->dial = NULL;
+    dial->p = NULL;
+    /* A lookup that runs cannot be cancelled: on_lookup finds nobody and frees. libuv has ended a
+     * connect by the time the handle is closed. */
+    if (dial->addrs || dial->error)
+        dial_free(dial);
+    else
+        uv_cancel((uv_req_t *)&dial->lookup);
+}
+
+static void set_dialled_options(uv_tcp_t *tcp)
+{
+    int timeout_ms = NET_USER_TIMEOUT_MS;
+    uv_os_fd_t fd;
+
+    /* Without these the connection works too: a failure is no reason to give it up. */
+    uv_tcp_nodelay(tcp, 1);
+    uv_tcp_keepalive(tcp, 1, NET_KEEPALIVE_S);
+    if (uv_fileno((uv_handle_t *)tcp, &fd) == 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+}
+
+/* The failed socket is closed; libuv wants a fresh handle for the next address. */
+static void on_socket_closed(uv_handle_t *handle)
+{
+    struct net_private *p = handle->data;
+
+    uv_tcp_init(&p->conn.loop->uv, &p->tcp);
+    p->tcp.data = p;
+    if (p->conn.closing)
+        net_close(&p->conn);
+    else
+        try_next(p->dial);
+}
+
+static void on_connected(uv_connect_t *connect, int status)
+{
+    struct net_dial *dial = container_of(connect, struct net_dial, connect);
+    struct net_private *p = dial->p;
+
+    if (!p || p->conn.closing)
+        return; /* net_close came first; on_closed follows */
+    loop_enter(p->conn.loop);
+    if (status < 0) {
+        dial->error = status;
+        uv_close((uv_handle_t *)&p->tcp, on_socket_closed);
+        return;
+    }
+    assert(p->dial == dial);
+    set_dialled_options(&p->tcp);
+    p->dial = NULL;
+    dial_free(dial);
+    net_conn_begin(&p->conn);
+}
+
+static void try_next(struct net_dial *dial)
+{
+    struct net_private *p = dial->p;
+    struct addrinfo *addr = dial->next;
+    int err;
+
+    assert(p->dial == dial && !p->conn.closing);
+    if (!addr) {
+        net_conn_fail(&p->conn, uv_strerror(dial->error));
+        return;
+    }
+    dial->next = addr->ai_next;
+    net_peer_describe(addr->ai_addr, p->conn.peer, sizeof p->conn.peer);
+    err = uv_tcp_connect(&dial->connect, &p->tcp, addr->ai_addr, on_connected);
+    if (err < 0) {
+        dial->error = err;
+        uv_close((uv_handle_t *)&p->tcp, on_socket_closed);
+    }
+}
+
+static void on_lookup(uv_getaddrinfo_t *lookup, int status, struct addrinfo *addrs)
+{
+    struct net_dial *dial = container_of(lookup, struct net_dial, lookup);
+
+    dial->addrs = dial->next = addrs;
+    dial->error = status < 0 ? status : UV_EADDRNOTAVAIL;
+    if (!dial->p) {
+        dial_free(dial);
+        return;
+    }
+    loop_enter(dial->p->conn.loop);
+    if (!dial->p->conn.closing)
+        try_next(dial);
+}
+
+enum err net_connect(struct loop *loop, const char *host, int port, struct net_tls *tls,
+                     const struct net_limits *limits, const struct net_handler *handler, void *user,
+                     struct net_conn **ret_conn, struct problem *why)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    struct net_dial *dial;
+    struct net_conn *conn;
+    char service[8];
+    int err;
+
+    assert(port >= 0 && port <= 65535);
+    if (loop->stopping)
+        return problem_set(why, ERR_CLOSED, "", "The loop is stopping.");
+    dial = mem_new(struct net_dial);
+    snprintf(service, sizeof service, "%d", port);
+    err = uv_getaddrinfo(&loop->uv, &dial->lookup, on_lookup, host, service, &hints);
+    if (err < 0) {
+        free(dial);
+        return problem_set(why, ERR_IO, "", "Cannot look up %s: %s.", host, uv_strerror(err));
+    }
+    conn = net_conn_new(net_loop(loop), handler, user, limits->write_queue_bytes_max);
+    dial->p = conn->priv;
+    conn->priv->dial = dial;
+    if (tls)
+        conn->priv->tls = tls_new(tls, host);
+    net_conn_deadline(conn, loop->mono_ms + limits->header_timeout_ms);
+    *ret_conn = conn;
+    return ERR_OK;
 }

@@ -3,6 +3,9 @@
 #ifndef IO_NET_H
 #define IO_NET_H
 
+#include <sys/queue.h>
+
+#include "base/map.h"
 #include "base/str.h"
 #include "io/loop.h"
 
@@ -83,6 +86,10 @@ int64_t net_listener_recheck(struct net_listener *listener);
 /* Stops accepting; connections live on, and so does the listener, until loop_done. */
 void net_listener_close(struct net_listener *listener);
 int64_t net_listener_connections(const struct net_listener *listener);
+/* A connected socket that came in another way is served like one that was accepted; no limit counts
+ * it. */
+enum err net_listener_adopt(struct net_listener *listener, int fd);
+bool net_idle(const struct loop *loop); /* it has no connection */
 /* The peer has shown who it is. Until then its connection is the first to go when another comes and
  * there is no room; from now on it is given up for nobody. */
 void net_known(struct net_conn *conn);
@@ -114,5 +121,23 @@ void net_unread(struct net_conn *conn, struct str bytes);
 /* One deadline per connection, checked each tick; 0 clears it. */
 void net_conn_deadline(struct net_conn *conn, int64_t mono_ms);
 bool net_addr_is_loopback(const char *addr);
+
+TAILQ_HEAD(net_conn_queue, net_private);
+
+struct net_listener {
+    uv_tcp_t tcp;
+    struct net_loop *net;
+    const struct net_limits *limits;
+    const struct net_handler *handler;
+    void *user;
+    struct net_tls *tls;
+    int port;
+    int64_t connections;
+    int64_t refused; /* of NET_REFUSED_MAX */
+    int64_t unknown_count;
+    struct net_conn_queue unknown; /* the oldest first */
+    struct idmap peers;            /* address -> struct net_peer */
+    LIST_ENTRY(net_listener) link;
+};
 
 #endif

@@ -1,6 +1,6 @@
-/* Frames in and out of an open WebSocket, on wslay's frame layer. Its contexts hold 4 KiB each, so
- * a connection borrows one of its loop's only while it is inside a frame; an idle one costs
- * nothing. */
+/* WebSockets: handshakes of both roles (RFC 6455 section 4), then frames in and out on wslay's
+ * frame layer. Its contexts hold 4 KiB each, so a connection borrows one of its loop's only while
+ * it is inside a frame; an idle one costs nothing. */
 #include "io/ws.h"
 
 #include <assert.h>
@@ -10,7 +10,63 @@
 #include <wslay/wslay.h>
 
 #include "base/mem.h"
-#include "io/ws_private.h"
+#include "base/url.h"
+#include "io/http.h"
+#include "io/http_parse.h"
+#include "io/tls.h"
+
+enum {
+    WS_NORMAL = 1000,
+    WS_PROTOCOL = 1002,
+    WS_NOT_TEXT = 1003,
+    WS_NO_CODE = 1005,
+    WS_BROKEN = 1006,
+    WS_BAD_UTF8 = 1007,
+    WS_TOO_BIG = 1009,
+    WS_TRY_LATER = 1013,
+};
+
+enum ws_state { WS_OPENING, WS_OPEN, WS_CLOSING };
+
+/* The client's half of a handshake; gone once it is done. */
+struct ws_opening {
+    struct http_scan scan;
+    struct buf answer;
+    char accept[32];
+};
+
+struct ws_private {
+    struct ws ws; /* first: the two are one piece of memory */
+    struct net_conn *net;
+    const struct ws_limits *limits;
+    struct ws_opening *opening;
+    struct ws_reader *reader; /* only while a frame is incomplete */
+    struct buf message;       /* fragments so far */
+    struct buf control;       /* a control frame that comes in pieces */
+    uint64_t frame_left;      /* of the payload of the frame being read */
+    int64_t heard_ms;         /* when the peer last sent anything */
+    int code_sent;
+    int code_got;
+    enum ws_state state;
+    uint8_t frame_opcode;
+    bool frame_fin;
+    bool in_frame;
+    bool in_message; /* its first fragment was seen */
+    bool pinged;     /* and nothing came since */
+    bool client;
+};
+
+struct ws_reader {
+    wslay_frame_context_ptr ctx;
+    struct str input;
+    uint64_t inside; /* bytes wslay was given that belong to no frame we saw yet */
+    struct ws_reader *next;
+};
+
+static void ws_opening_free(struct ws_private *p);
+static void ws_opening_read(struct ws_private *p, struct str bytes);
+
+/* --- frames --- */
 
 enum {
     WS_SPARE_READERS = 16,
@@ -23,13 +79,6 @@ const struct ws_limits ws_limits_default = {
     .message_bytes_max = 1024 * 1024,
     .queue_bytes_max = 1024 * 1024,
     .ping_ms = 15000,
-};
-
-struct ws_reader {
-    wslay_frame_context_ptr ctx;
-    struct str input;
-    uint64_t inside; /* bytes wslay was given that belong to no frame we saw yet */
-    struct ws_reader *next;
 };
 
 /* What the WebSockets of one loop share. */
@@ -377,7 +426,8 @@ static void take_piece(struct ws_private *p, const struct wslay_frame_iocb *fram
         end_frame(p, pieces, piece);
 }
 
-void ws_read(struct ws_private *p, struct str bytes)
+/* Frames. */
+static void ws_read(struct ws_private *p, struct str bytes)
 {
     struct wslay_frame_iocb frame;
 
@@ -405,8 +455,8 @@ void ws_read(struct ws_private *p, struct str bytes)
 
 /* --- life --- */
 
-struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
-                          const struct ws_limits *limits, void *user)
+static struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
+                                 const struct ws_limits *limits, void *user)
 {
     struct ws_private *p = mem_new(struct ws_private);
 
@@ -416,7 +466,8 @@ struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
     return p;
 }
 
-void ws_begin(struct ws_private *p)
+/* The handshake is done. */
+static void ws_begin(struct ws_private *p)
 {
     assert(p->net && p->state == WS_OPENING && !p->opening);
     p->state = WS_OPEN;
@@ -482,8 +533,221 @@ static void on_closed(struct net_conn *net)
     free(p);
 }
 
-const struct net_handler ws_net_handler = {.opened = on_opened,
-                                           .data = on_data,
-                                           .closed = on_closed,
-                                           .expired = on_expired,
-                                           .written = on_written};
+static const struct net_handler ws_net_handler = {.opened = on_opened,
+                                                  .data = on_data,
+                                                  .closed = on_closed,
+                                                  .expired = on_expired,
+                                                  .written = on_written};
+
+/* --- handshakes --- */
+
+enum { WS_KEY_LEN = 24, WS_ANSWER_BYTES_MAX = 16 * 1024, WS_ANSWER_HEADERS_MAX = 64 };
+
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* --- the server's role --- */
+
+static void accept_for(struct str key, char *ret_accept)
+{
+    char text[WS_KEY_LEN + 36];
+
+    assert(key.len == WS_KEY_LEN);
+    memcpy(text, key.at, WS_KEY_LEN);
+    memcpy(text + WS_KEY_LEN, "258EAFA5-E914-47DA-95CA-C5AB0DC85B11", 36);
+    tls_sha1_base64((struct str){.at = text, .len = sizeof text}, ret_accept);
+}
+
+/* Base64 of 16 bytes: 22 digits, of which the last carries two bits, and two fillers. */
+static bool is_key(struct str key)
+{
+    if (key.len != WS_KEY_LEN || key.at[22] != '=' || key.at[23] != '=' ||
+        !strchr("AQgw", key.at[21]))
+        return false;
+    for (size_t i = 0; i < 22; i++)
+        if (!key.at[i] || !strchr(base64, key.at[i]))
+            return false;
+    return true;
+}
+
+bool ws_wanted(const struct http_request *req)
+{
+    return req->method == HTTP_M_GET && http_wants_upgrade(req) && req->body.len == 0 &&
+           http_list_has(http_header_get(req, "upgrade"), STR("websocket")) &&
+           str_is(http_header_get(req, "sec-websocket-version"), "13") &&
+           is_key(http_header_get(req, "sec-websocket-key"));
+}
+
+struct ws *ws_accept(struct http_request *req, const struct ws_handler *handler,
+                     const struct ws_limits *limits, void *user)
+{
+    struct ws_private *p;
+    char accept[32];
+
+    assert(ws_wanted(req));
+    if (!http_can_take(req))
+        return NULL;
+    p = ws_new(req->loop, handler, limits, user);
+    str_copy(str_of(req->peer), p->ws.peer, sizeof p->ws.peer);
+    accept_for(http_header_get(req, "sec-websocket-key"), accept);
+    p->net = http_take(req, &ws_net_handler, p);
+    p->net->queue_bounded = !limits->counts_behind;
+    net_write(p->net, STR("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+                          "Connection: Upgrade\r\nSec-WebSocket-Accept: "));
+    net_write(p->net, str_of(accept));
+    net_write(p->net, STR("\r\n\r\n"));
+    ws_begin(p);
+    return &p->ws;
+}
+
+/* --- the client's role --- */
+
+static void ws_opening_free(struct ws_private *p)
+{
+    if (!p->opening)
+        return;
+    buf_free(&p->opening->answer);
+    free(p->opening);
+    p->opening = NULL;
+}
+
+static void give_up(struct ws_private *p, const char *error)
+{
+    if (!p->net->error)
+        p->net->error = error;
+    net_close(p->net);
+}
+
+static struct str find(const struct http_head *head, struct str name)
+{
+    for (size_t i = 0; i < head->header_count; i++)
+        if (str_eq_nocase(head->headers[i].name, name))
+            return head->headers[i].value;
+    return STR_NONE;
+}
+
+/* NULL when the server agreed. */
+static const char *judge(struct ws_private *p, struct str text)
+{
+    struct http_header headers[WS_ANSWER_HEADERS_MAX];
+    struct http_head head = {.headers = headers, .header_max = WS_ANSWER_HEADERS_MAX};
+
+    if (http_head_response(&head, text) != ERR_OK)
+        return "the server's answer is malformed";
+    if (head.status != 101) {
+        p->ws.status = head.status;
+        return "the server refused the upgrade";
+    }
+    if (!head.upgrade || !http_list_has(find(&head, STR("upgrade")), STR("websocket")) ||
+        !str_is(find(&head, STR("sec-websocket-accept")), p->opening->accept))
+        return "the server's handshake is wrong";
+    if (find(&head, STR("sec-websocket-extensions")).at ||
+        find(&head, STR("sec-websocket-protocol")).at)
+        return "the server chose what was not offered";
+    return NULL;
+}
+
+/* The server's answer. */
+static void ws_opening_read(struct ws_private *p, struct str bytes)
+{
+    struct ws_opening *opening = p->opening;
+    enum http_scan_result result;
+    const char *error = NULL;
+    struct buf answer;
+    size_t len = 0;
+
+    buf_str(&opening->answer, bytes);
+    result = http_scan(&opening->scan, buf_view(&opening->answer), &len);
+    if (result == HTTP_SCAN_BAD || opening->answer.len - len > WS_ANSWER_BYTES_MAX * 8)
+        error = "the server's answer is malformed";
+    else if (result == HTTP_SCAN_MORE && opening->answer.len <= WS_ANSWER_BYTES_MAX)
+        return;
+    else if (result == HTTP_SCAN_MORE)
+        error = "the server's answer is too long";
+    else
+        error = judge(p, (struct str){.at = opening->answer.at, .len = len});
+    if (error) {
+        give_up(p, error);
+        return;
+    }
+    answer = opening->answer; /* may hold the first frames */
+    opening->answer = (struct buf){0};
+    ws_opening_free(p);
+    str_copy(str_of(p->net->peer), p->ws.peer, sizeof p->ws.peer);
+    ws_begin(p);
+    if (p->ws.handler->opened)
+        p->ws.handler->opened(&p->ws);
+    if (answer.len > len && !p->net->closing)
+        ws_read(p, (struct str){.at = answer.at + len, .len = answer.len - len});
+    buf_free(&answer);
+}
+
+static void write_request(struct ws_private *p, const struct url *url,
+                          const struct http_header *headers, size_t header_count)
+{
+    unsigned char random[16];
+    char key[WS_KEY_LEN + 1];
+    struct buf text = {0};
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        abort();
+    for (size_t i = 0, bits = 0; i < 22; i++, bits += 6) {
+        unsigned pair =
+            (unsigned)random[bits / 8] << 8 | (bits / 8 < 15 ? random[bits / 8 + 1] : 0);
+
+        key[i] = base64[pair >> (10 - bits % 8) & 63];
+    }
+    memcpy(key + 22, "==", 3);
+    accept_for(str_of(key), p->opening->accept);
+    buf_fmt(&text, "GET " STR_FMT " HTTP/1.1\r\nHost: ", STR_ARG(url->target));
+    buf_fmt(&text, url->is_v6 ? "[" STR_FMT "]" : STR_FMT, STR_ARG(url->host));
+    if (url->port_number)
+        buf_fmt(&text, ":%d", url->port_number);
+    buf_fmt(&text,
+            "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: %s\r\n",
+            key);
+    for (size_t i = 0; i < header_count; i++)
+        buf_fmt(&text, STR_FMT ": " STR_FMT "\r\n", STR_ARG(headers[i].name),
+                STR_ARG(headers[i].value));
+    buf_str(&text, STR("\r\n"));
+    net_write(p->net, buf_view(&text));
+    buf_free(&text);
+}
+
+enum err ws_connect(struct loop *loop, const char *url_text, const struct http_header *headers,
+                    size_t header_count, struct net_tls *tls, const struct ws_handler *handler,
+                    const struct ws_limits *limits, void *user, struct ws **ret_ws,
+                    struct problem *why)
+{
+    struct net_limits net_limits = http_limits_default.net;
+    struct ws_private *p;
+    struct url url;
+    char host[256];
+    bool secure;
+    int port;
+    enum err err;
+
+    if (!url_parse(str_of(url_text), &url) || url.port_number < 0 ||
+        !str_copy(url.host, host, sizeof host))
+        return problem_set(why, ERR_BAD_FIELD, "url", "\"%s\" is not a WebSocket URL.", url_text);
+    secure = str_eq_nocase(url.scheme, STR("wss"));
+    if (!secure && !str_eq_nocase(url.scheme, STR("ws")))
+        return problem_set(why, ERR_BAD_FIELD, "url", "\"%s\" must begin with ws:// or wss://.",
+                           url_text);
+    if (secure && !tls)
+        return problem_set(why, ERR_BAD_CONFIG, "url", "wss:// needs TLS to be set up.");
+    port = url.port_number ? url.port_number : secure ? 443 : 80;
+    p = ws_new(loop, handler, limits, user);
+    p->client = true;
+    net_limits.write_queue_bytes_max = 2 * limits->queue_bytes_max;
+    err = net_connect(loop, host, port, secure ? tls : NULL, &net_limits, &ws_net_handler, p,
+                      &p->net, why);
+    if (err) {
+        free(p);
+        return err;
+    }
+    p->opening = mem_new(struct ws_opening);
+    write_request(p, &url, headers, header_count);
+    *ret_ws = &p->ws;
+    return ERR_OK;
+}

@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "io/http_private.h"
-#include "io/net_private.h"
+#include "io/http.h"
+#include "io/net.h"
 
 static void must(bool held)
 {
@@ -35,8 +35,6 @@ void wire_done(struct wire *wire)
 
 void wire_connect(struct wire *wire)
 {
-    struct net_listener *listener = wire->server.listener;
-    struct net_conn *conn;
     int ends[2];
 
     must(wire->fd < 0);
@@ -44,10 +42,7 @@ void wire_connect(struct wire *wire)
     wire->fd = ends[0];
     wire->ended = false;
     buf_clear(&wire->got);
-    conn = net_conn_new(listener->net, listener->handler, listener->user,
-                        listener->limits->write_queue_bytes_max);
-    must(uv_tcp_open(&conn->priv->tcp, ends[1]) == 0);
-    net_conn_begin(conn);
+    must(net_listener_adopt(wire->server.listener, ends[1]) == ERR_OK);
 }
 
 static void collect(struct wire *wire)
@@ -93,6 +88,6 @@ void wire_hang_up(struct wire *wire)
         return;
     close(wire->fd);
     wire->fd = -1;
-    while (!LIST_EMPTY(&wire->loop.net->conns))
+    while (!net_idle(&wire->loop))
         uv_run(&wire->loop.uv, UV_RUN_ONCE);
 }
