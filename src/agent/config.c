@@ -11,7 +11,7 @@
 #include "agent/secret.h"
 #include "base/schema.h"
 #include "base/yaml.h"
-#include "model/words.h"
+#include "model/argv.h"
 
 #define AT(member)       offsetof(struct config, member)
 #define RESOURCE(member) offsetof(struct config_resources, member)

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "model/words.h"
+#include "model/argv.h"
 
 #define AT(member) offsetof(struct executor, member)
 #define DAY_MS     (24LL * 3600 * 1000)

@@ -6,10 +6,10 @@
 #include "agent/runfile.h"
 #include "agent/secret.h"
 #include "base/clock.h"
+#include "model/argv.h"
 #include "model/fence.h"
 #include "model/namespace.h"
 #include "model/trace.h"
-#include "model/words.h"
 
 #define AT(member) offsetof(struct jobs_order, member)
 

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "model/words.h"
+#include "model/argv.h"
 
 #define MARK "/.installed"
 

@@ -24,7 +24,7 @@
 #include "agent/secret.h"
 #include "agent/spawner.h"
 #include "base/mem.h"
-#include "model/words.h"
+#include "model/argv.h"
 
 enum {
     LOCK_WAIT_MS = 1000,

@@ -12,7 +12,7 @@
 
 #include "agent/secret.h"
 #include "base/json.h"
-#include "model/words.h"
+#include "model/argv.h"
 
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
 

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "model/argv.h"
 #include "model/namespace.h"
-#include "model/words.h"
 
 #define AT(member) offsetof(struct secret_rule, member)
 

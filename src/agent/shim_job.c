@@ -17,7 +17,7 @@
 
 #include "agent/secret.h"
 #include "agent/shim.h"
-#include "model/words.h"
+#include "model/argv.h"
 
 extern char **environ;
 

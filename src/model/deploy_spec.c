@@ -5,8 +5,8 @@
 
 #include "base/schema.h"
 #include "base/url.h"
+#include "model/argv.h"
 #include "model/selector.h"
-#include "model/words.h"
 
 enum {
     PACKAGE_MAX = 256,

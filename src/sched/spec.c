@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/digest.h"
+#include "model/argv.h"
 #include "model/pool.h"
 #include "model/selector.h"
 #include "model/trace.h"
-#include "model/words.h"
 
 enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
 

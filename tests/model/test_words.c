@@ -1,5 +1,5 @@
 /* Words for a process, and what is none. */
-#include "model/words.h"
+#include "model/argv.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Words for a process, as people write them in files and specs: what to run, with which arguments
  * and which environment. */
-#ifndef MODEL_WORDS_H
-#define MODEL_WORDS_H
+#ifndef MODEL_ARGV_H
+#define MODEL_ARGV_H
 
 #include "base/schema.h"
 

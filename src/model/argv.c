@@ -1,5 +1,5 @@
 /* Lists of words out of JSON. */
-#include "model/words.h"
+#include "model/argv.h"
 
 #include <assert.h>
 #include <string.h>
