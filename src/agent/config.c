@@ -589,7 +589,7 @@ static bool is_command(const struct json *command)
 {
     struct arena arena = {0};
     struct strs words;
-    bool ok = json_is_null(command) || words_command(command, &arena, &words);
+    bool ok = json_is_null(command) || argv_command(command, &arena, &words);
 
     arena_free(&arena);
     return ok;

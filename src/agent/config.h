@@ -4,7 +4,7 @@
 #define AGENT_CONFIG_H
 
 #include "base/schema.h"
-#include "model/score.h"
+#include "model/claim.h"
 
 enum {
     CONFIG_URLS_MAX = 16,
@@ -28,7 +28,7 @@ struct executor {
     int64_t memory_mb_max;
     int64_t pids_max;
     int64_t disk_mb_max;
-    struct strs secrets; /* see words_secrets() */
+    struct strs secrets; /* see argv_secrets() */
     const struct json *args_given, *env_given, *secrets_given;
 };
 

@@ -8,7 +8,6 @@
 #include "agent/config.h"
 #include "agent/run.h"
 #include "base/json.h"
-#include "model/deploy_spec.h"
 
 struct copies;
 struct copy;

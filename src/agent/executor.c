@@ -102,11 +102,11 @@ static enum err read_one(const struct json *key, const struct schema_lines *line
         return wrong(why, lines, key, type, "needs a command");
     if (executor->cwd.at && (!executor->cwd.len || executor->cwd.at[0] != '/'))
         return wrong(why, lines, key, type, "must have an absolute path as cwd");
-    if (!words_list(executor->args_given, arena, &executor->args))
+    if (!argv_list(executor->args_given, arena, &executor->args))
         return wrong(why, lines, key, type, "must have a list of texts as args");
-    if (!words_env(executor->env_given, arena, &executor->env))
+    if (!argv_env(executor->env_given, arena, &executor->env))
         return wrong(why, lines, key, type, "must have an env of NAME: text");
-    if (!words_secrets(executor->secrets_given, arena, &executor->secrets))
+    if (!argv_secrets(executor->secrets_given, arena, &executor->secrets))
         return wrong(why, lines, key, type,
                      "must have a list of names as secrets, or VARIABLE: name");
     return ERR_OK;

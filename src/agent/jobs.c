@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "model/fence.h"
 #include "model/lease.h"
 #include "model/trace.h"
 

@@ -7,7 +7,7 @@
 #include "agent/secret.h"
 #include "base/clock.h"
 #include "model/argv.h"
-#include "model/fence.h"
+#include "model/lease.h"
 #include "model/namespace.h"
 #include "model/trace.h"
 
@@ -84,7 +84,7 @@ static enum err command_words(const struct json *command, struct arena *arena,
 {
     struct strs words;
 
-    if (!words_command(command, arena, &words))
+    if (!argv_command(command, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text for the shell or a list of texts.");
     spec->argv = words.at;
@@ -153,8 +153,8 @@ static enum err find_secrets(const struct jobs *jobs, const struct jobs_order *o
     struct strs named, own = executor ? executor->secrets : (struct strs){0};
     struct str *words;
 
-    if (!words_secrets(order->secrets, arena, &named))
-        return problem_set(why, ERR_BAD_FIELD, "secrets", WORDS_SECRETS_RULE);
+    if (!argv_secrets(order->secrets, arena, &named))
+        return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
     words = arena_array(arena, struct str, own.count + named.count + 1);
     for (size_t i = 0; i < own.count; i++)
         if (!command || secret_for_job(jobs->config, secret_name(own.at[i]), type, true))

@@ -256,7 +256,7 @@ bool packages_words(const struct json *command, struct str name, struct str vers
         {STR("{name}"), name}, {STR("{version}"), version}, {STR("{dir}"), str_of(dir ? dir : "")}};
     struct strs words;
 
-    if (!words_command(command, arena, &words))
+    if (!argv_command(command, arena, &words))
         return false;
     for (size_t i = 0; json_type(command) == JSON_ARR && i < words.count; i++)
         words.at[i] = fill_in(words.at[i], rows, COUNT_OF(rows), arena);

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "model/routing.h"
+#include "model/pool.h"
 
 enum { DISK_COUNTED_KIB = 100 * 1024 * 1024, GRACE_MS = 1000, PPM_PER_CENTI = 100, PPM = 1000000 };
 

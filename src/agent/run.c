@@ -602,7 +602,7 @@ static struct str secrets_dir(const struct runs *runs, const struct run_spec *sp
 static enum err put_secret(const struct runs *runs, const struct run_spec *spec, struct str name,
                            int dir_fd, struct problem *why)
 {
-    char text[WORDS_SECRET_NAME_MAX + 1];
+    char text[ARGV_SECRET_NAME_MAX + 1];
     int fd, error;
     enum err err = secret_open(runs->rules.secrets_dir, name, &fd, why);
 

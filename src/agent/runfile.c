@@ -249,7 +249,7 @@ static bool get_secrets(const struct json *list, struct arena *arena, struct run
     if (!get_list(list, arena, &spec->secrets, &spec->secret_count))
         return false;
     for (size_t i = 0; i < spec->secret_count; i++)
-        if (!str_is_id(secret_name(spec->secrets[i]), WORDS_SECRET_NAME_MAX))
+        if (!str_is_id(secret_name(spec->secrets[i]), ARGV_SECRET_NAME_MAX))
             return false;
     return true;
 }
@@ -484,7 +484,7 @@ void runfile_keep_result(int dir_fd, int left_fd)
 
 void runfile_remove_secrets(int dir_fd, const struct run_spec *spec)
 {
-    char path[sizeof RUNFILE_SECRETS + WORDS_SECRET_NAME_MAX + 1];
+    char path[sizeof RUNFILE_SECRETS + ARGV_SECRET_NAME_MAX + 1];
 
     for (size_t i = 0; i < spec->secret_count; i++) {
         snprintf(path, sizeof path, RUNFILE_SECRETS "/" STR_FMT,

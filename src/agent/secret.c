@@ -51,7 +51,7 @@ enum err secret_rules_read(const struct json *given, const struct schema_lines *
         int line = lines->lines[key - lines->root];
         enum err err;
 
-        if (!str_is_id(name, WORDS_SECRET_NAME_MAX) || json_type(key + 1) != JSON_OBJ) {
+        if (!str_is_id(name, ARGV_SECRET_NAME_MAX) || json_type(key + 1) != JSON_OBJ) {
             problem_set(why, ERR_BAD_CONFIG, "secrets",
                         "Line %d: secrets." STR_FMT " must be the name of a secret, and an object.",
                         line, STR_ARG(name));
@@ -126,12 +126,12 @@ struct str secret_variable(struct str word)
 
 enum err secret_open(struct str dir, struct str name, int *ret_fd, struct problem *why)
 {
-    char text[WORDS_SECRET_NAME_MAX + 1], path[PATH_MAX];
+    char text[ARGV_SECRET_NAME_MAX + 1], path[PATH_MAX];
     int dir_fd, fd, error;
     struct stat info;
     enum err err = ERR_OK;
 
-    assert(str_is_id(name, WORDS_SECRET_NAME_MAX));
+    assert(str_is_id(name, ARGV_SECRET_NAME_MAX));
     str_copy(name, text, sizeof text);
     if (dir.len == 0 || !str_copy(dir, path, sizeof path))
         return problem_set(why, ERR_NOT_FOUND, "secrets",

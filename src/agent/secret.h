@@ -9,7 +9,7 @@
  * neither gets a secret that a rule of this agent does not give to it. Executors are the agent's
  * own words.
  *
- * A word is "NAME" or "VARIABLE=NAME", see words_secrets(). */
+ * A word is "NAME" or "VARIABLE=NAME", see argv_secrets(). */
 #ifndef AGENT_SECRET_H
 #define AGENT_SECRET_H
 

@@ -71,7 +71,7 @@ static int put_secrets(const struct shim_plan *plan)
     const struct run_spec *spec = &plan->job->file->spec;
     const struct job_user *user = plan->job->user;
     const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
-    char name[WORDS_SECRET_NAME_MAX + 1];
+    char name[ARGV_SECRET_NAME_MAX + 1];
     int fd, error = 0;
 
     if (mount("ramfs", RUNFILE_SECRETS, "ramfs", flags, "mode=0711") != 0 ||
@@ -198,7 +198,7 @@ static int give_dir(const char *path, const struct job_user *user)
 /* One of those in the directory of the run. */
 static int open_copy(const struct shim_job *job, struct str word)
 {
-    char path[sizeof RUNFILE_SECRETS + WORDS_SECRET_NAME_MAX + 1];
+    char path[sizeof RUNFILE_SECRETS + ARGV_SECRET_NAME_MAX + 1];
 
     snprintf(path, sizeof path, RUNFILE_SECRETS "/" STR_FMT, STR_ARG(secret_name(word)));
     return openat(job->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "model/fence.h"
+#include "model/lease.h"
 #include "model/namespace.h"
-#include "model/selector.h"
+#include "model/pool.h"
 
 enum {
     LEASE_MS = 45000, /* until a server says otherwise */

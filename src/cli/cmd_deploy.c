@@ -10,7 +10,7 @@
 #include "cli/answer.h"
 #include "cli/list.h"
 #include "model/deploy.h"
-#include "model/selector.h"
+#include "model/pool.h"
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 

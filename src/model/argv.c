@@ -1,4 +1,4 @@
-/* Lists of words out of JSON. */
+/* Arguments, environments and names of secrets out of JSON. */
 #include "model/argv.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 /* Linux passes a program no longer word than this (MAX_ARG_STRLEN, with its NUL). */
 static bool is_word(struct str text)
 {
-    return text.len <= WORDS_BYTES_EACH && (text.len == 0 || !memchr(text.at, 0, text.len));
+    return text.len <= ARGV_BYTES_EACH && (text.len == 0 || !memchr(text.at, 0, text.len));
 }
 
 /* As execve sees it: `spring.datasource.url` and `MY-VAR` are names, if none a shell can use. */
@@ -16,7 +16,7 @@ static bool is_env_name(struct str name)
     return name.len > 0 && !memchr(name.at, '=', name.len) && !memchr(name.at, 0, name.len);
 }
 
-bool words_list(const struct json *list, struct arena *arena, struct strs *ret_words)
+bool argv_list(const struct json *list, struct arena *arena, struct strs *ret_words)
 {
     const struct json *item = json_first(list);
     struct strs words = {0};
@@ -38,7 +38,7 @@ bool words_list(const struct json *list, struct arena *arena, struct strs *ret_w
     return true;
 }
 
-bool words_env(const struct json *obj, struct arena *arena, struct strs *ret_words)
+bool argv_env(const struct json *obj, struct arena *arena, struct strs *ret_words)
 {
     const struct json *key = json_first(obj);
     struct strs words = {0};
@@ -53,7 +53,7 @@ bool words_env(const struct json *obj, struct arena *arena, struct strs *ret_wor
                 json_type(key + 1) == JSON_STR ? json_str(key + 1, arena) : json_raw(key + 1);
 
             if (!is_env_name(name) || json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) ||
-                !is_word(value) || name.len + 1 + value.len > WORDS_BYTES_EACH)
+                !is_word(value) || name.len + 1 + value.len > ARGV_BYTES_EACH)
                 return false;
             words.at[words.count++] =
                 arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(value));
@@ -74,7 +74,7 @@ static bool all_texts(const struct json *list)
     return true;
 }
 
-bool words_command(const struct json *command, struct arena *arena, struct strs *ret_words)
+bool argv_command(const struct json *command, struct arena *arena, struct strs *ret_words)
 {
     struct strs words = {0};
 
@@ -87,7 +87,7 @@ bool words_command(const struct json *command, struct arena *arena, struct strs 
         words.at[words.count++] = STR("/bin/sh");
         words.at[words.count++] = STR("-c");
         words.at[words.count++] = text;
-    } else if (!all_texts(command) || !words_list(command, arena, &words) || words.count == 0 ||
+    } else if (!all_texts(command) || !argv_list(command, arena, &words) || words.count == 0 ||
                words.at[0].len == 0) {
         return false;
     }
@@ -98,7 +98,7 @@ bool words_command(const struct json *command, struct arena *arena, struct strs 
 
 static bool is_variable(struct str name)
 {
-    if (name.len == 0 || name.len > WORDS_SECRET_NAME_MAX || str_starts(name, STR("BERTH_")))
+    if (name.len == 0 || name.len > ARGV_SECRET_NAME_MAX || str_starts(name, STR("BERTH_")))
         return false;
     for (size_t i = 0; i < name.len; i++) {
         char c = name.at[i];
@@ -110,14 +110,14 @@ static bool is_variable(struct str name)
     return true;
 }
 
-bool words_secrets(const struct json *given, struct arena *arena, struct strs *ret_words)
+bool argv_secrets(const struct json *given, struct arena *arena, struct strs *ret_words)
 {
     const struct json *item = json_first(given);
     bool named = json_type(given) == JSON_OBJ;
     struct strs words = {0};
 
     if (!json_is_null(given)) {
-        if ((!named && json_type(given) != JSON_ARR) || given->count > WORDS_SECRETS_MAX)
+        if ((!named && json_type(given) != JSON_ARR) || given->count > ARGV_SECRETS_MAX)
             return false;
         words.at = arena_array(arena, struct str, given->count + 1);
         for (uint32_t i = 0; i < given->count; i++, item = json_next(named ? item + 1 : item)) {
@@ -127,7 +127,7 @@ bool words_secrets(const struct json *given, struct arena *arena, struct strs *r
             if (json_type(value) != JSON_STR)
                 return false;
             name = json_str(value, arena);
-            if (!str_is_id(name, WORDS_SECRET_NAME_MAX) || (named && !is_variable(variable)))
+            if (!str_is_id(name, ARGV_SECRET_NAME_MAX) || (named && !is_variable(variable)))
                 return false;
             words.at[words.count++] =
                 named ? arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(variable), STR_ARG(name))

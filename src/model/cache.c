@@ -1,10 +1,14 @@
-/* The rule of the layers. Where values are kept is the caller's. */
+/* The rule of the layers, and that of degradation. Where values are kept, and what degradation
+ * means for a read or a write, is the caller's. */
 #include "model/cache.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stddef.h>
 
-static const char *const names[] = {
+/* --- layers --- */
+
+static const char *const answer_names[] = {
     [CACHE_ASK] = "ASK",     [CACHE_L1] = "L1", [CACHE_STORE] = "STORE",
     [CACHE_EMPTY] = "EMPTY", [CACHE_L2] = "L2", [CACHE_EMPTY_TAG] = "EMPTY_TAG",
     [CACHE_MISS] = "MISS",
@@ -63,6 +67,41 @@ int64_t cache_age_ms(const struct cache_entry *entry, int64_t now_ms)
 
 const char *cache_answer_name(enum cache_answer answer)
 {
-    assert((size_t)answer < sizeof names / sizeof *names);
-    return names[answer];
+    assert((size_t)answer < sizeof answer_names / sizeof *answer_names);
+    return answer_names[answer];
+}
+
+/* --- degradation --- */
+
+static const char *const mode_names[] = {
+    [DEGRADE_NORMAL] = "NORMAL",
+    [DEGRADE_L2_ONLY] = "L2_ONLY",
+    [DEGRADE_LOCAL_ONLY] = "LOCAL_ONLY",
+};
+
+void degrade_error(struct degrade *degrade, int64_t latency_ms)
+{
+    if (degrade->errors < INT_MAX)
+        degrade->errors++;
+    if (degrade->errors >= DEGRADE_LOCAL_ERRORS)
+        degrade->mode = DEGRADE_LOCAL_ONLY;
+    else if (degrade->mode == DEGRADE_NORMAL &&
+             (latency_ms > DEGRADE_SLOW_MS || degrade->errors >= DEGRADE_L2_ERRORS))
+        degrade->mode = DEGRADE_L2_ONLY;
+}
+
+void degrade_success(struct degrade *degrade)
+{
+    *degrade = (struct degrade){.mode = DEGRADE_NORMAL};
+}
+
+bool degrade_mutates(const struct degrade *degrade)
+{
+    return degrade->mode == DEGRADE_NORMAL;
+}
+
+const char *degrade_mode_name(enum degrade_mode mode)
+{
+    assert(mode <= DEGRADE_LOCAL_ONLY);
+    return mode_names[mode];
 }

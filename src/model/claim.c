@@ -1,12 +1,52 @@
-/* Metrics, policies and the claim cycle. What is online, what it uses and which rows there are is
+/* Metrics, policies and the claim cycle; the resource score; and what the environment variables
+ * NODE_UNIT_* mean (vectors claim_config). What is online, what it uses and which rows there are is
  * handed in. */
 #include "model/claim.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 
+#include "base/str.h"
+#include "model/deploy.h"
 #include "model/namespace.h"
-#include "model/selector.h"
+#include "model/pool.h"
+
+enum {
+    CLAIM_INTERVAL_MS = 5000,
+    CLAIM_DEAL_MAX = 2000,       /* rows dealt in one cycle; the others have the next one */
+    CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
+};
+
+static const struct claim_policy *policy(struct str text);
+
+/* --- the resource score --- */
+
+#define MB_PER_GB 1024.0
+
+const struct score_weights score_defaults = {.cpu = 0.5, .memory = 0.5};
+
+/* Two figures, weighed in the same way. */
+static double score_shares(double cpu, double memory, const struct score_weights *weights)
+{
+    double sum = weights->cpu + weights->memory;
+
+    if (!(sum > 0)) { /* also when it is no number */
+        weights = &score_defaults;
+        sum = 1;
+    }
+    return cpu * (weights->cpu / sum) + memory * (weights->memory / sum);
+}
+
+double score_resource(const struct score_usage *usage, const struct score_weights *weights)
+{
+    if (!usage)
+        return 0;
+    return score_shares(usage->cpu_percent, usage->memory_mb / MB_PER_GB, weights);
+}
+
+/* --- the claim cycle --- */
 
 static bool count_metric(const struct claim_node *node, const struct claim_context *context,
                          double *ret_value)
@@ -57,7 +97,8 @@ static const struct claim_policy policies[] = {
     {.name = "none", .help = "nothing is claimed here"},
 };
 
-const struct claim_policy *const claim_policy_default = &policies[0];
+/* deployment_count. */
+static const struct claim_policy *const claim_policy_default = &policies[0];
 
 const struct claim_policy *claim_policy_by_name(struct str name)
 {
@@ -65,11 +106,6 @@ const struct claim_policy *claim_policy_by_name(struct str name)
         if (str_is(name, policies[i].name))
             return &policies[i];
     return NULL;
-}
-
-const struct claim_policy *claim_policy_at(size_t index)
-{
-    return index < COUNT_OF(policies) ? &policies[index] : NULL;
 }
 
 static const char *const skip_names[CLAIM_SKIP_COUNT] = {
@@ -380,4 +416,54 @@ void claim_share(const struct claim_view *view, struct arena *arena, struct clai
     }
     assert((plan.skip == CLAIM_GO) == (plan.count > 0));
     *ret_plan = plan;
+}
+
+/* --- configuration --- */
+
+enum { NUMBER_MAX = 64, NAME_MAX_BYTES = 32 };
+
+/* The whole text, spaces around it allowed. NAN: it is no number. */
+static double number(struct str text)
+{
+    char copy[NUMBER_MAX];
+    char *end;
+    double value;
+
+    text = str_trim(text);
+    if (!text.len || !str_copy(text, copy, sizeof copy))
+        return NAN;
+    value = strtod(copy, &end);
+    return *end ? NAN : value;
+}
+
+static double weight(struct str text, double fallback)
+{
+    double value = number(text);
+
+    return isfinite(value) && value >= 0 ? value : fallback;
+}
+
+static const struct claim_policy *policy(struct str text)
+{
+    char name[NAME_MAX_BYTES];
+    const struct claim_policy *found = NULL;
+
+    if (str_copy(text, name, sizeof name)) {
+        for (char *c = name; *c; c++)
+            *c = (char)tolower((unsigned char)*c);
+        found = claim_policy_by_name(str_of(name));
+    }
+    return found ? found : claim_policy_default;
+}
+
+void claim_config_read(const struct claim_env *env, struct claim_config *ret_config)
+{
+    double interval_ms = number(env->interval_ms);
+
+    *ret_config = (struct claim_config){
+        .policy = policy(env->policy),
+        .interval_ms = isfinite(interval_ms) && interval_ms > 0 ? interval_ms : CLAIM_INTERVAL_MS,
+        .weights = {.cpu = weight(env->cpu_weight, score_defaults.cpu),
+                    .memory = weight(env->memory_weight, score_defaults.memory)},
+    };
 }

@@ -4,14 +4,28 @@
 #define MODEL_CLAIM_H
 
 #include "base/json.h"
+#include "base/str.h"
 #include "model/deploy.h"
-#include "model/score.h"
 
-enum {
-    CLAIM_INTERVAL_MS = 5000,
-    CLAIM_DEAL_MAX = 2000,       /* rows dealt in one cycle; the others have the next one */
-    CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
+/* The resource score of the claim policy resource_usage: smaller is better. Pure. */
+
+/* One node's usage as NodeUnit/InspectResourceUsage answers it. */
+struct score_usage {
+    double cpu_percent; /* of the node's total capacity; above 100 is legal */
+    double memory_mb;
 };
+
+struct score_weights {
+    double cpu;
+    double memory;
+};
+
+extern const struct score_weights score_defaults; /* 0.5, 0.5 */
+
+/* cpu_percent and GB, weighed; the weights are divided by their sum, a sum that is not positive
+ * gives the defaults. No usage (NULL): 0; who does not want the unknown to be
+ * the favourite does not ask. */
+double score_resource(const struct score_usage *usage, const struct score_weights *weights);
 
 /* A node that is online, as one cycle sees it. */
 struct claim_node {
@@ -54,8 +68,6 @@ struct claim_policy {
 };
 
 const struct claim_policy *claim_policy_by_name(struct str name); /* NULL when unknown */
-const struct claim_policy *claim_policy_at(size_t index);         /* NULL behind the last */
-extern const struct claim_policy *const claim_policy_default;     /* deployment_count */
 
 /* buildSnapshots: one for each node. */
 void claim_snapshots(const struct claim_policy *policy, const struct claim_node *nodes,

@@ -1,8 +1,16 @@
-/* The rules of deployments. Owns no row: the table is the database's. */
+/* The rules of deployments: who may take one and in which order, and the fields of its spec by
+ * table, with what a table cannot say. Owns no row: the table of deployments is the database's. */
 #include "model/deploy.h"
 
 #include <assert.h>
 #include <stdlib.h>
+
+#include "base/schema.h"
+#include "base/url.h"
+#include "model/argv.h"
+#include "model/pool.h"
+
+/* --- owners --- */
 
 static const char *const type_names[DEPLOY_TYPE_COUNT] = {
     [DEPLOY_OTHER] = "other",
@@ -131,4 +139,369 @@ bool deploy_release(struct deploy_row *row, const struct names *lost)
     row->address = STR("");
     row->generation++;
     return true;
+}
+
+/* --- specs --- */
+
+enum {
+    PACKAGE_MAX = 256,
+    SELECTOR_MAX = 4096,
+    URL_MAX = 2048,
+    WORDS_MAX = 256,           /* of a command with its arguments, and of the environment */
+    WORDS_BYTES_MAX = 1 << 20, /* together: half of what Linux passes to a program */
+    LIMIT_MAX = 1 << 30,
+    DAY_MS = 24 * 3600 * 1000,
+};
+
+#define AT(member)         offsetof(struct deploy_spec, member)
+#define HEALTH_AT(member)  offsetof(struct deploy_health, member)
+#define LIMITS_AT(member)  offsetof(struct deploy_limits, member)
+#define RESTART_AT(member) offsetof(struct deploy_restart, member)
+
+const char *const deploy_spec_types[] = {"deployment", "daemon", NULL};
+
+static const struct field health_fields[] = {
+    {.name = "command", .type = FIELD_JSON, .offset = HEALTH_AT(command_given)},
+    {.name = "http", .type = FIELD_STR, .offset = HEALTH_AT(http), .min = 1, .max = URL_MAX},
+    {.name = "interval_ms",
+     .type = FIELD_MS,
+     .offset = HEALTH_AT(interval_ms),
+     .min = 100,
+     .max = DAY_MS,
+     .preset = "10000"},
+    {.name = "timeout_ms",
+     .type = FIELD_MS,
+     .offset = HEALTH_AT(timeout_ms),
+     .min = 50,
+     .max = DAY_MS,
+     .preset = "5000"},
+    {.name = "failures",
+     .type = FIELD_INT,
+     .offset = HEALTH_AT(failures),
+     .min = 1,
+     .max = 1000,
+     .preset = "3"},
+    {.name = "start_ms",
+     .type = FIELD_MS,
+     .offset = HEALTH_AT(start_ms),
+     .min = 0,
+     .max = DAY_MS,
+     .preset = "0"},
+};
+
+#define LIMIT(n)                                                                                   \
+    {                                                                                              \
+        .name = #n, .type = FIELD_INT, .offset = LIMITS_AT(n), .min = 1, .max = LIMIT_MAX          \
+    }
+static const struct field limit_fields[] = {LIMIT(memory_mb), LIMIT(cpu_percent), LIMIT(pids),
+                                            LIMIT(disk_mb)};
+
+static const char *const policies[] = {
+    [DEPLOY_ALWAYS] = "always",
+    [DEPLOY_ON_FAILURE] = "on_failure",
+    [DEPLOY_NEVER] = "never",
+    NULL,
+};
+
+static const struct field restart_fields[] = {
+    {.name = "policy",
+     .type = FIELD_ENUM,
+     .offset = RESTART_AT(policy),
+     .names = policies,
+     .preset = "always"},
+    {.name = "min_ms", .type = FIELD_MS, .offset = RESTART_AT(min_ms), .min = 1, .max = DAY_MS},
+    {.name = "max_ms", .type = FIELD_MS, .offset = RESTART_AT(max_ms), .min = 1, .max = DAY_MS},
+};
+
+static const struct field fields[] = {
+    {.name = "id", .type = FIELD_NAME, .offset = AT(id), .max = DEPLOY_ID_MAX},
+    {.name = "type", .type = FIELD_ENUM, .offset = AT(type), .names = deploy_spec_types},
+    {.name = "enabled", .type = FIELD_BOOL, .offset = AT(enabled)},
+    {.name = "package_name", .type = FIELD_STR, .offset = AT(package_name), .max = PACKAGE_MAX},
+    {.name = "package_version",
+     .type = FIELD_STR,
+     .offset = AT(package_version),
+     .max = PACKAGE_MAX},
+    {.name = "selector", .type = FIELD_STR, .offset = AT(selector), .max = SELECTOR_MAX},
+    {.name = "command", .type = FIELD_JSON, .offset = AT(command_given)},
+    {.name = "args", .type = FIELD_JSON, .offset = AT(args_given)},
+    {.name = "env", .type = FIELD_JSON, .offset = AT(env_given)},
+    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets_given)},
+    {.name = "health",
+     .type = FIELD_OBJ,
+     .offset = AT(health),
+     .fields = health_fields,
+     .field_count = COUNT_OF(health_fields)},
+    {.name = "limits",
+     .type = FIELD_OBJ,
+     .offset = AT(limits),
+     .fields = limit_fields,
+     .field_count = COUNT_OF(limit_fields)},
+    {.name = "stop_grace_ms",
+     .type = FIELD_MS,
+     .offset = AT(stop_grace_ms),
+     .min = 0,
+     .max = DAY_MS,
+     .preset = "10000"},
+    {.name = "restart",
+     .type = FIELD_OBJ,
+     .offset = AT(restart),
+     .fields = restart_fields,
+     .field_count = COUNT_OF(restart_fields)},
+    /* What the server adds, so that what was read can be sent back. */
+    {.name = "address", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "generation", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "version", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "created_at", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "updated_at", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "copies", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "failed_on", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "state", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "ended", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "copy_version", .type = FIELD_JSON, .offset = AT(ignored)},
+    {.name = "changed", .type = FIELD_JSON, .offset = AT(ignored)},
+};
+
+static const struct schema schemas[] = {
+    {.what = "a deployment", .fields = fields, .count = COUNT_OF(fields)},
+    {.what = "a deployment", .fields = fields, .count = COUNT_OF(fields), .strict = true},
+};
+
+/* --- said and not said --- */
+
+static bool is_number(const struct field *field)
+{
+    return field->type == FIELD_INT || field->type == FIELD_MS;
+}
+
+static bool is_said(const struct field *field, const void *at)
+{
+    const void *value = (const char *)at + field->offset;
+
+    if (is_number(field))
+        return *(const int64_t *)value != FIELD_OFF;
+    if (field->type == FIELD_ENUM)
+        return *(const int *)value >= 0;
+    if (field->type == FIELD_STR)
+        return ((const struct str *)value)->at != NULL;
+    assert(field->type == FIELD_JSON);
+    return !json_is_null(*(const struct json *const *)value);
+}
+
+static void clear(const struct field *field, size_t count, void *at)
+{
+    for (; count > 0; count--, field++) {
+        void *value = (char *)at + field->offset;
+
+        if (field->type == FIELD_OBJ)
+            clear(field->fields, field->field_count, value);
+        else if (field->type == FIELD_ENUM)
+            *(int *)value = -1;
+        else if (is_number(field))
+            *(int64_t *)value = FIELD_OFF;
+    }
+}
+
+static void fill(const struct field *field, size_t count, void *at, struct arena *arena)
+{
+    for (; count > 0; count--, field++) {
+        void *value = (char *)at + field->offset;
+
+        if (field->type == FIELD_OBJ) {
+            fill(field->fields, field->field_count, value, arena);
+        } else if (field->preset && !is_said(field, at)) {
+            if (!field_from_text(field, str_of(field->preset), at, arena))
+                assert(!"the table is right");
+        } else if (is_number(field) && !is_said(field, at)) {
+            *(int64_t *)value = 0;
+        }
+    }
+}
+
+void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena)
+{
+    fill(fields, COUNT_OF(fields), spec, arena);
+}
+
+static bool any_said(const struct field *field, size_t count, const void *at)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_said(&field[i], at))
+            return true;
+    return false;
+}
+
+static void write_said(const struct field *field, const void *at, struct jsonw *w)
+{
+    if (!is_said(field, at))
+        return;
+    jsonw_key(w, field->name);
+    field_show(field, at, w);
+}
+
+/* The other fields have columns of their own; these are the objects, the number and the secrets. */
+void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
+{
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        const struct field *field = &fields[i];
+        const void *obj = (const char *)spec + field->offset;
+
+        if (is_number(field))
+            write_said(field, spec, w);
+        if (field->type != FIELD_OBJ || !any_said(field->fields, field->field_count, obj))
+            continue;
+        jsonw_key(w, field->name);
+        jsonw_obj(w);
+        for (size_t j = 0; j < field->field_count; j++)
+            write_said(&field->fields[j], obj, w);
+        jsonw_end_obj(w);
+    }
+    if (spec->secrets.count > 0)
+        jsonw_kraw(w, "secrets", json_raw(spec->secrets_given));
+}
+
+bool deploy_spec_checked(const struct deploy_spec *spec)
+{
+    return spec->health.command.count > 0 || spec->health.http.at;
+}
+
+/* --- what to run --- */
+
+static struct strs join(struct strs first, struct strs second, struct arena *arena)
+{
+    struct strs all = {.at = arena_array(arena, struct str, first.count + second.count + 1)};
+
+    for (size_t i = 0; i < first.count; i++)
+        all.at[all.count++] = first.at[i];
+    for (size_t i = 0; i < second.count; i++)
+        all.at[all.count++] = second.at[i];
+    return all;
+}
+
+/* A text alone is for the shell; with `args` it is a program, which is how rows that were there
+ * before berth have it. A list is a program in any case. */
+static enum err read_command(struct deploy_spec *spec, struct arena *arena, struct problem *why)
+{
+    const struct json *given = spec->command_given;
+    struct strs words;
+
+    if (!argv_list(spec->args_given, arena, &spec->args))
+        return problem_set(why, ERR_BAD_FIELD, "args",
+                           "args must be a list of texts of at most %d bytes each.",
+                           ARGV_BYTES_EACH);
+    if (json_is_null(given) || json_str_is(given, "")) {
+        if (spec->package_name.len > 0)
+            return ERR_OK; /* the node knows how to run a package */
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command is required and must not be empty (or package_name, for a "
+                           "package that brings its own).");
+    }
+    if (!argv_command(given, arena, &words))
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command must be a text, or a list of texts whose first is not empty; "
+                           "of at most %d bytes each.",
+                           ARGV_BYTES_EACH);
+    spec->shell = json_type(given) == JSON_STR && spec->args.count == 0;
+    if (json_type(given) == JSON_STR && !spec->shell)
+        words = (struct strs){.at = &words.at[2], .count = 1}; /* the text without its shell */
+    spec->command = join(words, spec->args, arena);
+    spec->args = (struct strs){0};
+    return ERR_OK;
+}
+
+static size_t bytes_of(struct strs words)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < words.count; i++)
+        bytes += words.at[i].len + 1;
+    return bytes;
+}
+
+static enum err check_size(const struct deploy_spec *spec, struct problem *why)
+{
+    if (spec->command.count > WORDS_MAX || spec->args.count > WORDS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, spec->command.count ? "command" : "args",
+                           "A command has at most %d words.", WORDS_MAX);
+    if (spec->env.count > WORDS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "env", "env has at most %d names.", WORDS_MAX);
+    if (bytes_of(spec->command) + bytes_of(spec->args) + bytes_of(spec->env) > WORDS_BYTES_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command, args and env have at most %d bytes together.",
+                           WORDS_BYTES_MAX);
+    return ERR_OK;
+}
+
+/* --- what to ask --- */
+
+static bool is_here(struct str text)
+{
+    struct url url;
+
+    return url_parse(text, &url) && url.port_number >= 0 &&
+           str_eq_nocase(url.scheme, STR("http")) && url_is_loopback(&url);
+}
+
+static enum err read_health(struct deploy_spec *spec, struct arena *arena, struct problem *why)
+{
+    struct deploy_health *health = &spec->health;
+    bool command = !json_is_null(health->command_given);
+
+    if (command && !argv_command(health->command_given, arena, &health->command))
+        return problem_set(why, ERR_BAD_FIELD, "health.command",
+                           "health.command must be a text for the shell, or a list of texts whose "
+                           "first is not empty.");
+    if (health->http.at && !is_here(health->http))
+        return problem_set(why, ERR_BAD_FIELD, "health.http",
+                           "health.http must be a URL of the machine it runs on, like "
+                           "http://127.0.0.1:8080/healthz: each node asks its own copy.");
+    if (command && health->http.at)
+        return problem_set(why, ERR_BAD_FIELD, "health",
+                           "health has either a command or an http URL.");
+    if (!deploy_spec_checked(spec) && any_said(health_fields, COUNT_OF(health_fields), health))
+        return problem_set(why, ERR_BAD_FIELD, "health", "health needs a command or an http URL.");
+    return ERR_OK;
+}
+
+static enum err check_rest(const struct deploy_spec *spec, struct problem *why)
+{
+    const struct deploy_restart *restart = &spec->restart;
+
+    if (spec->selector.at && !selector_valid(spec->selector))
+        return problem_set(why, ERR_BAD_FIELD, "selector",
+                           "selector must be labels like zone=eu,gpu=yes.");
+    if (restart->max_ms != FIELD_OFF && restart->min_ms != FIELD_OFF &&
+        restart->max_ms < restart->min_ms)
+        return problem_set(why, ERR_BAD_FIELD, "restart.max_ms",
+                           "restart.max_ms must not be less than restart.min_ms.");
+    return ERR_OK;
+}
+
+enum err deploy_spec_read(const struct json *body, bool strict, struct arena *arena,
+                          struct deploy_spec *ret_spec, struct problem *why)
+{
+    struct deploy_spec spec = {.enabled = true};
+    enum err err;
+
+    clear(fields, COUNT_OF(fields), &spec);
+    spec.type = 0;
+    err = schema_read(&schemas[strict], body, &spec, arena, why);
+    if (!err)
+        err = read_command(&spec, arena, why);
+    if (!err && !argv_env(spec.env_given, arena, &spec.env))
+        err = problem_set(why, ERR_BAD_FIELD, "env",
+                          "env must be an object of names without a \"=\" and texts, of at most %d "
+                          "bytes each.",
+                          ARGV_BYTES_EACH);
+    if (!err && !argv_secrets(spec.secrets_given, arena, &spec.secrets))
+        err = problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
+    if (!err)
+        err = check_size(&spec, why);
+    if (!err)
+        err = read_health(&spec, arena, why);
+    if (!err)
+        err = check_rest(&spec, why);
+    if (!err)
+        *ret_spec = spec;
+    return err;
 }

@@ -4,6 +4,7 @@
 #ifndef MODEL_LEASE_H
 #define MODEL_LEASE_H
 
+#include "base/str.h"
 #include "model/node.h"
 
 enum lease_kind {
@@ -36,7 +37,7 @@ extern const struct lease_terms lease_terms_default; /* 120 s, 45 s */
 
 int64_t lease_term_ms(const struct lease_terms *terms, struct str type);
 /* How often a node must renew at least: a lease outlives several lost renewals, and its fence (at
- * two thirds, see model/fence.h) several too. */
+ * two thirds) several too. */
 int64_t lease_renew_every_ms(const struct lease_terms *terms);
 
 /* The counters of one node. health is the effective one (an operator's drain included). */
@@ -82,5 +83,34 @@ bool lease_keep(const struct lease_node *node, struct lease *lease); /* false: n
 /* No count is negative. That they stay within max is lease_reserve's to keep: above it they may be
  * only because max was lowered later, and that cannot be seen here. */
 bool lease_counts_ok(const struct lease_node *node);
+
+/* Fencing (vectors ext_lease): an assignment is good while its lease lasts, and only for the holder
+ * and the token it was given to. Each new assignment has a new token, so that a holder that slept
+ * is told apart from the one that has it now. */
+
+enum fence_state { FENCE_NONE, FENCE_ASSIGNED, FENCE_RUNNING };
+
+enum fence_state fence_state_by_name(struct str name); /* "Assigned", "Running"; else FENCE_NONE */
+
+struct fence {
+    enum fence_state state;
+    struct str holder;
+    int64_t token;     /* what a deployment calls its generation */
+    int64_t expire_ms; /* the last moment at which it is still good */
+};
+
+bool fence_active(const struct fence *fence, int64_t now_ms);
+/* Its holder lives. False: it ran out, or it is somebody else's; nothing changes. */
+bool fence_renew(struct fence *fence, struct str holder, int64_t token, int64_t now_ms,
+                 int64_t ttl_ms);
+/* Somebody takes over. False: the lease still lasts. */
+bool fence_reassign(struct fence *fence, struct str holder, int64_t now_ms, int64_t ttl_ms);
+
+/* When a holder must have begun to stop, by its own monotonic clock: two thirds of the lease behind
+ * the moment at which it *sent* the last renewal that was granted. */
+int64_t fence_stop_ms(int64_t sent_mono_ms, int64_t lease_ms);
+/* How long it then has for a gentle stop before the lease ends: at most 10 s, and a third of what
+ * is left stays for the kill. */
+int64_t fence_grace_ms(int64_t lease_ms);
 
 #endif

@@ -1,9 +1,12 @@
-/* A node's health as text, as the server's watch sees it and as a reserve sees it, and its score.
- * When a heartbeat came and what it said is the caller's. */
+/* A node's health as text, as the server's watch sees it and as a reserve sees it, and its score;
+ * and the rows of the configuration about nodes. When a heartbeat came and what it said is the
+ * caller's. */
 #include "model/node.h"
 
 #include <assert.h>
 #include <math.h>
+
+/* --- health and score --- */
 
 static const char *const health_names[NODE_HEALTH_COUNT] = {
     [NODE_HEALTH_NONE] = "unknown", [NODE_REGISTERING] = "registering", [NODE_READY] = "ready",
@@ -206,4 +209,48 @@ bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnatio
 bool node_seq_gap(uint64_t last_seq, uint64_t seq)
 {
     return seq != last_seq + 1;
+}
+
+/* --- rows of the configuration --- */
+
+/* When a text does not go on as the pattern does, the last * takes one character more. */
+static bool fits(struct str text, struct str pattern)
+{
+    size_t at = 0, next = 0, star = SIZE_MAX, from = 0;
+
+    while (at < text.len) {
+        if (next < pattern.len && pattern.at[next] == '*') {
+            star = next++;
+            from = at;
+        } else if (next < pattern.len && pattern.at[next] == text.at[at]) {
+            next++;
+            at++;
+        } else if (star != SIZE_MAX) {
+            next = star + 1;
+            at = ++from;
+        } else {
+            return false;
+        }
+    }
+    while (next < pattern.len && pattern.at[next] == '*')
+        next++;
+    return next == pattern.len;
+}
+
+const struct json *node_rules_find(const struct node_rules *rules, struct str node_id)
+{
+    for (size_t i = 0; i < rules->count; i++)
+        if (fits(node_id, rules->rows[i].pattern))
+            return rules->rows[i].facts;
+    return NULL;
+}
+
+bool node_rules_fix(const struct node_rules *rules, struct str node_id, const char *member)
+{
+    return json_get(node_rules_find(rules, node_id), member) != NULL;
+}
+
+const struct json *node_rules_namespaces(const struct node_rules *rules, struct str node_id)
+{
+    return json_get(node_rules_find(rules, node_id), "namespaces");
 }

@@ -2,6 +2,7 @@
 #ifndef MODEL_NODE_H
 #define MODEL_NODE_H
 
+#include "base/json.h"
 #include "base/str.h"
 
 enum { NODE_ID_MAX = 128 };
@@ -73,5 +74,28 @@ int node_score_real(double cpu, double gpu, double mem, double fail_rate, double
  * never evicts the new one; a gap in the sequence asks for the full list. */
 bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnation);
 bool node_seq_gap(uint64_t last_seq, uint64_t seq);
+
+/* What the configuration says of nodes, whatever they say of themselves: rows of node ids and facts
+ * (`nodes`). Pure, no allocation. */
+
+enum { NODE_RULES_MAX = 1024 };
+
+struct node_rule {
+    struct str pattern;       /* of node ids; each * stands for any text */
+    const struct json *facts; /* an object with members of a registration, and `namespaces` */
+};
+
+struct node_rules {
+    const struct node_rule *rows;
+    size_t count;
+    bool namespaces; /* some row keeps nodes for some of them */
+};
+
+/* The facts of the first row whose pattern the id fits; NULL: there is none. */
+const struct json *node_rules_find(const struct node_rules *rules, struct str node_id);
+/* Is this member of its registration not the node's to say? */
+bool node_rules_fix(const struct node_rules *rules, struct str node_id, const char *member);
+/* The namespaces whose work it takes, a list; NULL: all. Nothing it could say itself. */
+const struct json *node_rules_namespaces(const struct node_rules *rules, struct str node_id);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/schema.h"
 
 enum { POOL_LANG_MAX = 32, POOL_ID_MAX = 80 };
 
@@ -69,5 +70,53 @@ struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct a
 void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX]);
 /* Trimmed, lower-cased, 1..POOL_LANG_MAX of [a-z0-9-]; false: not a language code. */
 bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret);
+
+/* Label selectors: `key=value[,key=value]*`, all must match. */
+
+/* Keys and values are 1 to 64 of [A-Za-z0-9_.-], no key twice; empty is valid. */
+bool selector_valid(struct str selector);
+/* `labels` is a JSON object of texts (NULL: none). An empty selector matches all, an invalid one
+ * nothing. */
+bool selector_match(struct str selector, const struct json *labels);
+/* Appends a valid one with its terms in an order of ours: those that ask for the same are equal. */
+void selector_sorted(struct str selector, struct buf *to);
+
+/* Which servers a type of work may go to, and in which order: a table the
+ * configuration fills. Pure, no allocation. */
+
+/* An entry of `servers` is a server's id, a label selector (it has a '='), or "*" for any. */
+struct routing_route {
+    struct str type;
+    struct strs servers; /* in order of preference */
+};
+
+struct routing {
+    const struct routing_route *routes;
+    size_t count;
+    struct strs default_route; /* for types no route names; none: any server that allows the type */
+};
+
+struct routing_server {
+    struct str id;
+    const struct json *labels; /* an object of texts; NULL: none */
+    const struct strs *types;  /* allowed_types; NULL or "*": all */
+    int64_t priority;          /* lower first, where a route does not say */
+    int64_t slots;             /* free for this work now */
+    bool online;
+};
+
+#define ROUTING_REFUSED -1
+
+/* The server's place in the type's order, 0 first; ROUTING_REFUSED when it may not go there. */
+int routing_rank(const struct routing *routing, struct str type,
+                 const struct routing_server *server);
+/* The server allows this type (TYPE_NOT_ALLOWED otherwise). */
+bool routing_allows(const struct strs *types, struct str type);
+/* Which of two servers is asked first: < 0, 0 (nothing says), > 0. Neither may be refused. */
+int routing_order(const struct routing *routing, struct str type, const struct routing_server *a,
+                  const struct routing_server *b);
+/* The first in order that is online and has a slot; NULL when none is. Equal ones: the earlier. */
+const struct routing_server *routing_pick(const struct routing *routing, struct str type,
+                                          const struct routing_server *servers, size_t count);
 
 #endif

@@ -2,7 +2,6 @@
 #include "model/trace.h"
 
 #include <assert.h>
-#include <string.h>
 
 static bool is_hex(struct str text)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "model/level.h"
-#include "model/selector.h"
+#include "model/pool.h"
 #include "sched/counts.h"
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */

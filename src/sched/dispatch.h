@@ -4,7 +4,7 @@
 #ifndef SCHED_DISPATCH_H
 #define SCHED_DISPATCH_H
 
-#include "model/outcome.h"
+#include "model/policy.h"
 #include "sched/sched.h"
 #include "sched/spec.h"
 

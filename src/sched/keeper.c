@@ -43,7 +43,7 @@ struct edition_swap {
 struct keeper {
     struct sched *sched;
     struct arena arena; /* the pools of the configuration */
-    struct members *members;
+    struct node_table *members;
     struct snapshot *current;   /* live on every loop, or on its way there */
     struct snapshot *before;    /* may still be read by a loop */
     struct edition_swap *swaps; /* one for each loop */
@@ -97,7 +97,7 @@ struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, si
     assert(keeper);
     keeper->sched = sched;
     keeper->arena = arena;
-    keeper->members = members_new(pairs, pair_count);
+    keeper->members = node_table_new(pairs, pair_count);
     keeper->swaps = calloc((size_t)sched->loop_count, sizeof *keeper->swaps);
     assert(keeper->swaps);
     keeper->view = view_new(sched, keeper->members);
@@ -116,7 +116,7 @@ void keeper_free(struct keeper *keeper)
     queue_free(keeper->queue);
     snapshot_free(keeper->before);
     snapshot_free(keeper->current);
-    members_free(keeper->members);
+    node_table_free(keeper->members);
     arena_free(&keeper->arena);
     free(keeper->swaps);
     hours_free(&keeper->hours);
@@ -189,7 +189,7 @@ static void publish(struct keeper *keeper)
     for (size_t i = 0; i < keeper->members->changed_count; i++)
         queue_room(keeper->queue, keeper->members->changed[i]);
     keeper->before = keeper->current;
-    keeper->current = members_publish(keeper->members);
+    keeper->current = node_table_publish(keeper->members);
     assert(!keeper->members->dirty && !keeper->aboard);
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
@@ -226,12 +226,12 @@ static void take_figures(struct node *node, const struct change *change)
 
 static void apply_put(struct keeper *keeper, struct change *change)
 {
-    struct facts *known = members_facts(keeper->members, change->node_id);
+    struct facts *known = node_table_facts(keeper->members, change->node_id);
     int64_t now_ms = sched_awake_ms(loop_of(keeper));
 
     assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
     change->facts->version = change->op.u.node_put.version;
-    change->node = members_put(keeper->members, change->node_id, change->facts);
+    change->node = node_table_put(keeper->members, change->node_id, change->facts);
     change->facts = NULL;
     take_figures(change->node, change);
     report_remember(&change->report, change->node);
@@ -247,7 +247,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
  * The order in which they became true is the store's: who comes late is only answered. */
 static bool is_late(struct keeper *keeper, struct change *change)
 {
-    struct node *node = members_node(keeper->members, change->node_id);
+    struct node *node = node_table_node(keeper->members, change->node_id);
 
     bool created = change->kind == CHANGE_PUT && change->op.u.node_put.created;
 
@@ -277,11 +277,11 @@ static void apply(struct msg *msg)
         if (change->kind == CHANGE_PUT)
             apply_put(keeper, change);
         else if (change->kind == CHANGE_DROP)
-            members_del(keeper->members, change->node_id);
+            node_table_del(keeper->members, change->node_id);
         else
-            take_figures(members_node(keeper->members, change->node_id), change);
+            take_figures(node_table_node(keeper->members, change->node_id), change);
         if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
-            queue_room(keeper->queue, members_node(keeper->members, change->node_id));
+            queue_room(keeper->queue, node_table_node(keeper->members, change->node_id));
         keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
     }
     keeper->members->dirty = true;
@@ -413,7 +413,7 @@ static void own_change_done(struct change *change)
 
     /* The store does not have it at all: then it is forgotten here as well. */
     if (change->kind == CHANGE_DROP && change->err == ERR_NOT_FOUND)
-        members_del(change->from->sched->keeper->members, change->node_id);
+        node_table_del(change->from->sched->keeper->members, change->node_id);
     log_event(LOG_INFO, change->kind == CHANGE_DROP ? "node.forgotten" : "node.health",
               KC("node_id", own->node_id), KC("health", node_health_name(change->watch)),
               KC("result", err_name(change->err)));

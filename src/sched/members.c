@@ -13,23 +13,23 @@
 /* Longer than any poll, push or call may last. */
 enum { MEMBERS_RETIRED_MS = 2 * 3600 * 1000 };
 
-struct members *members_new(const struct pool_pair *config_pairs, size_t count)
+struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t count)
 {
-    struct members *members = calloc(1, sizeof *members);
+    struct node_table *members = calloc(1, sizeof *members);
 
     assert(members);
-    members_books_init(members, config_pairs, count);
+    node_table_books_init(members, config_pairs, count);
     return members;
 }
 
-void members_free(struct members *members)
+void node_table_free(struct node_table *members)
 {
-    struct member *member;
+    struct node_entry *member;
     struct node *node;
 
     if (!members)
         return;
-    members_books_free(members);
+    node_table_books_free(members);
     for (size_t i = 0; (member = map_next(&members->by_id, &i));) {
         facts_unref(member->facts);
         free(member);
@@ -71,7 +71,7 @@ static void clear_live(struct node *node)
 }
 
 /* Behind the others that left; once. */
-static void retire(struct members *members, struct node *node)
+static void retire(struct node_table *members, struct node *node)
 {
     node->retired_ms = members->now_ms;
     if (node->in_retired)
@@ -86,7 +86,7 @@ static void retire(struct members *members, struct node *node)
 }
 
 /* One that left so long ago that nobody can hold a pointer to it any more; NULL: there is none. */
-static struct node *take_retired(struct members *members)
+static struct node *take_retired(struct node_table *members)
 {
     struct node *node = members->first_retired;
 
@@ -111,7 +111,7 @@ static struct node *take_retired(struct members *members)
 }
 
 /* A struct for a new id: what a node left behind long ago, or fresh memory. */
-static struct node *node_make(struct members *members)
+static struct node *node_make(struct node_table *members)
 {
     struct node *node = take_retired(members);
     struct blackboard *usage = NULL, *reason = NULL, *claim = NULL;
@@ -137,7 +137,7 @@ static struct node *node_make(struct members *members)
     return node;
 }
 
-struct node *members_node(struct members *members, struct str id)
+struct node *node_table_node(struct node_table *members, struct str id)
 {
     struct node *node = map_get(&members->nodes, id);
 
@@ -157,7 +157,7 @@ struct node *members_node(struct members *members, struct str id)
 }
 
 /* The next snapshot is to tell. */
-static void note_changed(struct members *members, struct node *node)
+static void note_changed(struct node_table *members, struct node *node)
 {
     members->dirty = true;
     if (node->unpublished)
@@ -171,10 +171,10 @@ static void note_changed(struct members *members, struct node *node)
     members->changed[members->changed_count++] = node;
 }
 
-struct node *members_put(struct members *members, struct str id, struct facts *facts)
+struct node *node_table_put(struct node_table *members, struct str id, struct facts *facts)
 {
-    struct node *node = members_node(members, id);
-    struct member *member = map_get(&members->by_id, node->id);
+    struct node *node = node_table_node(members, id);
+    struct node_entry *member = map_get(&members->by_id, node->id);
 
     assert(facts);
     if (!member) {
@@ -189,9 +189,9 @@ struct node *members_put(struct members *members, struct str id, struct facts *f
     return node;
 }
 
-bool members_del(struct members *members, struct str id)
+bool node_table_del(struct node_table *members, struct str id)
 {
-    struct member *member = map_del(&members->by_id, id);
+    struct node_entry *member = map_del(&members->by_id, id);
 
     if (!member)
         return false;
@@ -203,14 +203,14 @@ bool members_del(struct members *members, struct str id)
     return true;
 }
 
-struct facts *members_facts(const struct members *members, struct str id)
+struct facts *node_table_facts(const struct node_table *members, struct str id)
 {
-    const struct member *member = map_get(&members->by_id, id);
+    const struct node_entry *member = map_get(&members->by_id, id);
 
     return member ? member->facts : NULL;
 }
 
-size_t members_count(const struct members *members)
+size_t node_table_count(const struct node_table *members)
 {
     return members->by_id.count;
 }

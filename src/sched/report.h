@@ -4,7 +4,7 @@
 #define SCHED_REPORT_H
 
 #include "base/json.h"
-#include "model/node_rules.h"
+#include "model/node.h"
 #include "sched/snapshot.h"
 
 enum {

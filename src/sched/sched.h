@@ -5,10 +5,9 @@
 
 #include "base/clock.h"
 #include "base/schema.h"
-#include "model/namespace.h"
-#include "model/node_rules.h"
+#include "model/node.h"
 #include "model/policy.h"
-#include "model/routing.h"
+#include "model/pool.h"
 #include "sched/snapshot.h"
 #include "store/store.h"
 

@@ -150,7 +150,7 @@ static struct snap_table *table_copy(const struct snap_table *table, size_t numb
 }
 
 /* In a chunk that only this table has. Takes over the reference to `facts`. */
-static void table_set(struct members *members, struct snap_table *table, struct node *node,
+static void table_set(struct node_table *members, struct snap_table *table, struct node *node,
                       struct facts *facts)
 {
     struct snap_chunk **chunk = &table->chunks[node->number / SNAP_CHUNK];
@@ -220,7 +220,7 @@ struct pool_book {
 
 /* A snapshot being made. */
 struct edition {
-    struct members *members;
+    struct node_table *members;
     struct pool_book *touched;
     struct snap_edit *pools;
     size_t pool_count, pool_cap;
@@ -237,7 +237,7 @@ static struct str put_text(char **to, struct str text)
     return put;
 }
 
-static struct pool_book *find_book(struct members *members, struct str src, struct str tgt)
+static struct pool_book *find_book(struct node_table *members, struct str src, struct str tgt)
 {
     char id[POOL_ID_MAX];
     struct pool_book *book;
@@ -265,13 +265,14 @@ static void book_free(struct pool_book *book)
     free(book);
 }
 
-void members_books_init(struct members *members, const struct pool_pair *config_pairs, size_t count)
+void node_table_books_init(struct node_table *members, const struct pool_pair *config_pairs,
+                           size_t count)
 {
     for (size_t i = 0; i < count; i++)
         find_book(members, config_pairs[i].src, config_pairs[i].tgt)->declared++;
 }
 
-void members_books_free(struct members *members)
+void node_table_books_free(struct node_table *members)
 {
     struct pool_book *book;
 
@@ -297,7 +298,7 @@ static void touch(struct edition *edition, struct pool_book *book)
 
 /* The pairs a node names and can serve, each once; good until the next call. A node may name
  * thousands: nothing here may cost their square. */
-static size_t declared(struct members *members, const struct pool_facts *facts)
+static size_t declared(struct node_table *members, const struct pool_facts *facts)
 {
     if (facts->nmt_count > members->pair_cap) {
         members->pair_cap = facts->nmt_count;
@@ -309,7 +310,7 @@ static size_t declared(struct members *members, const struct pool_facts *facts)
 /* Every pool somebody declares is there. `any` nodes join these afterwards. */
 static void declare(struct edition *edition, const struct pool_facts *facts, bool more)
 {
-    struct members *members = edition->members;
+    struct node_table *members = edition->members;
     size_t count = declared(members, facts);
 
     for (size_t i = 0; i < count + facts->type_count; i++) {
@@ -352,7 +353,7 @@ static void edit(struct edition *edition, struct pool_book *book, uint32_t numbe
 static void join_pools(struct edition *edition, uint32_t number, const struct pool_facts *facts,
                        bool joins)
 {
-    struct members *members = edition->members;
+    struct node_table *members = edition->members;
     bool any_type = pool_type_member(facts, TYPE_ANY);
     struct pool_book *book;
 
@@ -378,8 +379,8 @@ static void join_pools(struct edition *edition, uint32_t number, const struct po
 /* A pool that was not there: who takes anything is in it. */
 static void join_any(struct edition *edition, struct pool_book *book)
 {
-    struct members *members = edition->members;
-    const struct member *member;
+    struct node_table *members = edition->members;
+    const struct node_entry *member;
     const struct idmap *any =
         str_eq(book->src, TYPE_POOL) ? &members->any_types : &members->any_pairs;
 
@@ -387,7 +388,7 @@ static void join_any(struct edition *edition, struct pool_book *book)
         edit(edition, book, member->node->number, fulfils(book, &member->facts->pool));
 }
 
-static void note_any(struct idmap *any, struct member *member, uint32_t number, bool is_any)
+static void note_any(struct idmap *any, struct node_entry *member, uint32_t number, bool is_any)
 {
     if (is_any)
         idmap_put(any, number, member);
@@ -398,11 +399,11 @@ static void note_any(struct idmap *any, struct member *member, uint32_t number, 
 /* Which pools there are has to be known before anybody joins all of them. */
 static void change_pools(struct edition *edition)
 {
-    struct members *members = edition->members;
+    struct node_table *members = edition->members;
 
     for (size_t i = 0; i < members->changed_count; i++) {
         const struct node *node = members->changed[i];
-        struct member *member = map_get(&members->by_id, node->id);
+        struct node_entry *member = map_get(&members->by_id, node->id);
         struct snap_node before = table_get(members->table, node->number);
         const struct pool_facts *facts = member ? &member->facts->pool : NULL;
 
@@ -416,7 +417,7 @@ static void change_pools(struct edition *edition)
     }
     for (size_t i = 0; i < members->changed_count; i++) {
         const struct node *node = members->changed[i];
-        const struct member *member = map_get(&members->by_id, node->id);
+        const struct node_entry *member = map_get(&members->by_id, node->id);
         struct snap_node before = table_get(members->table, node->number);
 
         if (before.facts)
@@ -567,7 +568,7 @@ static struct snap_pool *settle_pool(struct edition *edition, struct pool_book *
 
 static void settle_pools(struct edition *edition)
 {
-    struct members *members = edition->members;
+    struct node_table *members = edition->members;
     struct pool_book *book;
     struct snap_list *list;
 
@@ -599,7 +600,7 @@ static void settle_pools(struct edition *edition)
     free(edition->pools);
 }
 
-static void settle_nodes(struct members *members)
+static void settle_nodes(struct node_table *members)
 {
     struct snap_table *table = table_copy(members->table, members->nodes.count);
     struct snap_edit *edits = mem_array(struct snap_edit, members->changed_count + 1);
@@ -608,7 +609,7 @@ static void settle_nodes(struct members *members)
     members->copied += table->chunk_count;
     for (size_t i = 0; i < members->changed_count; i++) {
         struct node *node = members->changed[i];
-        const struct member *member = map_get(&members->by_id, node->id);
+        const struct node_entry *member = map_get(&members->by_id, node->id);
         bool was = table_get(members->table, node->number).facts != NULL;
 
         if (member || was)
@@ -630,7 +631,7 @@ static void settle_nodes(struct members *members)
     free(edits);
 }
 
-struct snapshot *members_publish(struct members *members)
+struct snapshot *node_table_publish(struct node_table *members)
 {
     struct snapshot *snapshot = mem_new(struct snapshot);
     struct edition edition = {.members = members, .version = ++members->version};

@@ -4,14 +4,15 @@
  * What moves with every heartbeat or reserve (load, health, time) stands in node structs whose
  * address never changes, as relaxed atomics: advisory, the store decides.
  *
- * One writer (the keeper) owns `struct members` and publishes; each loop reads its own pointer. */
+ * One writer (the keeper) owns `struct node_table` and publishes; each loop reads its own pointer.
+ */
 #ifndef SCHED_SNAPSHOT_H
 #define SCHED_SNAPSHOT_H
 
 #include <stdatomic.h>
 
 #include "base/map.h"
-#include "model/lease.h"
+#include "model/node.h"
 #include "model/pool.h"
 #include "sched/snap_list.h"
 
@@ -163,13 +164,13 @@ bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool 
 void snapshot_free(struct snapshot *snapshot);
 
 /* The keeper's table, from which snapshots are made. */
-struct member {
+struct node_entry {
     struct node *node;
     struct facts *facts;
 };
 
-struct members {
-    struct map by_id;                          /* -> struct member * */
+struct node_table {
+    struct map by_id;                          /* -> struct node_entry * */
     struct map nodes;                          /* also of members that left */
     int64_t now_ms;                            /* the keeper's, as of its last tick */
     struct node *first_retired, *last_retired; /* members that left, oldest first */
@@ -182,26 +183,27 @@ struct members {
     struct snap_table *table;
     struct snap_list *id_list, *pool_list;
     struct map books;                  /* pool id -> struct pool_book *, see snapshot.c */
-    struct idmap any_pairs, any_types; /* number -> struct member *: in all such pools */
+    struct idmap any_pairs, any_types; /* number -> struct node_entry *: in all such pools */
     struct pool_pair *pairs;           /* scratch */
     size_t pair_cap;
     size_t copied; /* nodes, members and places of lists written for the last snapshot */
 };
 
-struct members *members_new(const struct pool_pair *config_pairs, size_t count);
-void members_free(struct members *members);
+struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t count);
+void node_table_free(struct node_table *members);
 /* The node struct for an id, made when first seen. */
-struct node *members_node(struct members *members, struct str id);
+struct node *node_table_node(struct node_table *members, struct str id);
 /* Takes over the caller's reference to `facts`. */
-struct node *members_put(struct members *members, struct str id, struct facts *facts);
-bool members_del(struct members *members, struct str id);
-struct facts *members_facts(const struct members *members, struct str id); /* NULL: not a member */
-size_t members_count(const struct members *members);
+struct node *node_table_put(struct node_table *members, struct str id, struct facts *facts);
+bool node_table_del(struct node_table *members, struct str id);
+struct facts *node_table_facts(const struct node_table *members,
+                               struct str id); /* NULL: not a member */
+size_t node_table_count(const struct node_table *members);
 /* A new version with everything put since the last; the old ones stay as they are. */
-struct snapshot *members_publish(struct members *members);
+struct snapshot *node_table_publish(struct node_table *members);
 /* Between members.c and snapshot.c. */
-void members_books_init(struct members *members, const struct pool_pair *config_pairs,
-                        size_t count); /* `pools:`, for nodes with nmt `any` */
-void members_books_free(struct members *members);
+void node_table_books_init(struct node_table *members, const struct pool_pair *config_pairs,
+                           size_t count); /* `pools:`, for nodes with nmt `any` */
+void node_table_books_free(struct node_table *members);
 
 #endif

@@ -10,7 +10,6 @@
 #include "base/digest.h"
 #include "model/argv.h"
 #include "model/pool.h"
-#include "model/selector.h"
 #include "model/trace.h"
 
 enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
@@ -172,13 +171,13 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
         return problem_set(why, ERR_BAD_FIELD, "traceparent",
                            "traceparent must be like "
                            "\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\".");
-    if (!json_is_null(spec->command) && !words_command(spec->command, arena, &words))
+    if (!json_is_null(spec->command) && !argv_command(spec->command, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text, or a list of texts whose first is not empty; "
                            "of at most %d bytes each.",
-                           WORDS_BYTES_EACH);
-    if (!words_secrets(spec->secrets, arena, &words))
-        return problem_set(why, ERR_BAD_FIELD, "secrets", WORDS_SECRETS_RULE);
+                           ARGV_BYTES_EACH);
+    if (!argv_secrets(spec->secrets, arena, &words))
+        return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
     return ERR_OK;
 }
 

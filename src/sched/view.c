@@ -17,7 +17,7 @@ enum { WANTED_MAX = 1024 }; /* nodes of one call */
 
 struct view {
     struct sched *sched;
-    struct members *members;
+    struct node_table *members;
     struct view_live *live;
     struct store_op op;
     struct arena arena;
@@ -43,7 +43,7 @@ struct view {
     unsigned moves;                                                /* likewise */
 };
 
-struct view *view_new(struct sched *sched, struct members *members)
+struct view *view_new(struct sched *sched, struct node_table *members)
 {
     struct view *view = mem_new(struct view);
 
@@ -173,7 +173,7 @@ static void load_new(struct view *view, const struct store_node *record)
 
     if (!facts)
         return;
-    struct node *node = members_put(view->members, record->id, facts);
+    struct node *node = node_table_put(view->members, record->id, facts);
     take_figures(view, node, record, true);
     atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
     node->told_ms = now_ms;
@@ -201,7 +201,7 @@ static void load_known(struct view *view, struct node *node, const struct facts 
         take_finding(view, node, record);
     if (same)
         return;
-    members_put(view->members, record->id, facts);
+    node_table_put(view->members, record->id, facts);
     for (int i = 0; i < NODE_MARKS; i++)
         atomic_store(&node->marks[i], 0); /* what it said here before is not what is stored */
 }
@@ -213,8 +213,8 @@ static void tell_changed(struct view *view, struct str id, const char *what)
 
 static void load_record(struct view *view, const struct store_node *record)
 {
-    const struct facts *known = members_facts(view->members, record->id);
-    struct node *node = known ? members_node(view->members, record->id) : NULL;
+    const struct facts *known = node_table_facts(view->members, record->id);
+    struct node *node = known ? node_table_node(view->members, record->id) : NULL;
 
     if (node && node->change_order > view->op.order)
         return; /* a change of our own is newer */
@@ -234,12 +234,12 @@ static void drop(struct view *view, struct str id)
 {
     struct node *node = map_get(&view->members->nodes, id);
 
-    if (!node || !members_facts(view->members, id) || node->change_order > view->op.order)
+    if (!node || !node_table_facts(view->members, id) || node->change_order > view->op.order)
         return;
     assert(view->op.verb == STORE_NODES);
     node->change_order = view->op.order;
     tell_changed(view, node->id, "left"); /* while it still is in our snapshot */
-    members_del(view->members, node->id);
+    node_table_del(view->members, node->id);
 }
 
 /* --- the calls --- */
@@ -301,12 +301,12 @@ static void compared(struct view *view)
     struct store_op *op = &view->op;
     struct map found = {0};
     size_t heard_count = view->news.count;
-    struct member *member;
+    struct node_entry *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
         const struct store_node *record = &op->u.nodes.items[i];
-        bool known = members_facts(view->members, record->id) != NULL;
-        struct node *node = known ? members_node(view->members, record->id) : NULL;
+        bool known = node_table_facts(view->members, record->id) != NULL;
+        struct node *node = known ? node_table_node(view->members, record->id) : NULL;
 
         map_put(&found, record->id, view);
         if (!node ||
@@ -417,7 +417,7 @@ void view_load(struct view *view)
 static void watch_generation(struct view *view)
 {
     struct store_status status;
-    struct member *member;
+    struct node_entry *member;
 
     store_status(view->sched->store, &status);
     if (status.moves == view->moves && strcmp(status.generation, view->generation) == 0)

@@ -8,7 +8,7 @@
 
 struct view;
 
-struct view *view_new(struct sched *sched, struct members *members);
+struct view *view_new(struct sched *sched, struct node_table *members);
 void view_free(struct view *view);
 void view_load(struct view *view);    /* all nodes */
 void view_compare(struct view *view); /* counters and versions of all; then loads what differs */

@@ -231,7 +231,7 @@ static void take_load(struct node *node, const struct store_seen *seen)
         atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
 }
 
-void view_live_seen(struct view_live *live, const struct members *members, struct str text)
+void view_live_seen(struct view_live *live, const struct node_table *members, struct str text)
 {
     int64_t now_ms = sched_awake_ms(loop_of(live));
 
@@ -239,7 +239,7 @@ void view_live_seen(struct view_live *live, const struct members *members, struc
         struct str line = str_cut(&text, '\n');
         struct str id = str_cut(&line, ' ');
         struct node *node =
-            id.len && members_facts(members, id) ? map_get(&members->nodes, id) : NULL;
+            id.len && node_table_facts(members, id) ? map_get(&members->nodes, id) : NULL;
 
         if (!node || atomic_load(&node->link))
             continue; /* whose connection is ours we know better */

@@ -13,7 +13,7 @@ void view_live_compare(struct view_live *live); /* looks which instances are the
 void view_live_tick(struct view_live *live);
 void view_live_take(struct view_live *live, struct node *node, const struct store_live *said,
                     uint64_t order);
-void view_live_seen(struct view_live *live, const struct members *members, struct str text);
+void view_live_seen(struct view_live *live, const struct node_table *members, struct str text);
 bool view_live_has_peer(const struct view_live *live, uint32_t name);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "model/selector.h"
+#include "model/pool.h"
 #include "server/api.h"
 #include "server/deploy.h"
 

@@ -2,7 +2,7 @@
 #include <assert.h>
 
 #include "model/level.h"
-#include "model/selector.h"
+#include "model/pool.h"
 #include "sched/blackboard.h"
 #include "sched/counts.h"
 #include "server/api.h"

@@ -1,6 +1,6 @@
-/* The spec of a deployment between its body, as model/deploy_spec.h reads it, and its columns in
+/* The spec of a deployment between its body, as model/deploy.h reads it, and its columns in
  * the database; and how a row is shown. */
-#include "model/deploy_spec.h"
+#include "model/deploy.h"
 
 #include <assert.h>
 #include <string.h>

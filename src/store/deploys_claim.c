@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #include "model/claim.h"
-#include "model/selector.h"
+#include "model/pool.h"
 #include "store/deploys_private.h"
 
 enum {

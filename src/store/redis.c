@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "model/degrade.h"
+#include "model/cache.h"
 #include "store/front.h"
 #include "store/redis_ears.h"
 #include "store/redis_read.h"

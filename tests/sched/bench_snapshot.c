@@ -38,18 +38,18 @@ static struct facts *facts_of(int number, int round)
     return facts;
 }
 
-static struct str put(struct members *members, int number, int round)
+static struct str put(struct node_table *members, int number, int round)
 {
     static char id[24];
 
     snprintf(id, sizeof id, "node-%d", number);
-    members_put(members, str_of(id), facts_of(number, round));
+    node_table_put(members, str_of(id), facts_of(number, round));
     return str_of(id);
 }
 
-static struct snapshot *publish(struct members *members, struct snapshot *before)
+static struct snapshot *publish(struct node_table *members, struct snapshot *before)
 {
-    struct snapshot *snapshot = members_publish(members);
+    struct snapshot *snapshot = node_table_publish(members);
 
     snapshot_free(before);
     return snapshot;
@@ -57,7 +57,7 @@ static struct snapshot *publish(struct members *members, struct snapshot *before
 
 static void measure(int count)
 {
-    struct members *members = members_new(NULL, 0);
+    struct node_table *members = node_table_new(NULL, 0);
     struct snapshot *snapshot = NULL;
     int64_t began_us = cpu_us(), all_us, changed_us = 0, came_us = 0;
 
@@ -71,7 +71,7 @@ static void measure(int count)
         began_us = cpu_us();
         snapshot = publish(members, snapshot);
         changed_us += cpu_us() - began_us;
-        members_del(members, put(members, count + i, i));
+        node_table_del(members, put(members, count + i, i));
         put(members, count + i, i);
         began_us = cpu_us();
         snapshot = publish(members, snapshot);
@@ -81,7 +81,7 @@ static void measure(int count)
         "%d nodes: all at once %lld us, one that says something else %lld us, a new one %lld us\n",
         count, (long long)all_us, (long long)(changed_us / ROUNDS), (long long)(came_us / ROUNDS));
     snapshot_free(snapshot);
-    members_free(members);
+    node_table_free(members);
 }
 
 int main(int argc, char **argv)

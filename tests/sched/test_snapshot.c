@@ -7,7 +7,7 @@
 #include <time.h>
 
 struct table {
-    struct members *members;
+    struct node_table *members;
     struct snapshot *snapshot;
     struct arena arena;
 };
@@ -16,7 +16,7 @@ static int setup(void **state)
 {
     struct table *table = calloc(1, sizeof *table);
 
-    table->members = members_new(NULL, 0);
+    table->members = node_table_new(NULL, 0);
     *state = table;
     return 0;
 }
@@ -26,7 +26,7 @@ static int teardown(void **state)
     struct table *table = *state;
 
     snapshot_free(table->snapshot);
-    members_free(table->members);
+    node_table_free(table->members);
     arena_free(&table->arena);
     free(table);
     return 0;
@@ -50,14 +50,14 @@ static void put(struct table *table, const char *id, const char *rest)
 {
     struct str json = arena_fmt(&table->arena, "{\"node_id\":\"%s\"%s}", id, rest);
 
-    members_put(table->members, str_of(id), facts_of(table, json.at));
+    node_table_put(table->members, str_of(id), facts_of(table, json.at));
 }
 
 static void publish(struct table *table)
 {
     struct snapshot *before = table->snapshot;
 
-    table->snapshot = members_publish(table->members);
+    table->snapshot = node_table_publish(table->members);
     snapshot_free(before);
 }
 
@@ -117,12 +117,12 @@ static void nodes_stand_in_the_pools_they_declare(void **state)
     assert_ptr_equal(snapshot_type_pool(table->snapshot, STR("talk")),
                      snapshot_pool(table->snapshot, STR("type"), STR("*")));
     assert_int_equal(table->snapshot->count, 9);
-    assert_true(members_del(table->members, STR("t2")));
+    assert_true(node_table_del(table->members, STR("t2")));
     publish(table);
     assert_null(snapshot_type_pool(table->snapshot, STR("talk"))); /* nobody takes it any more */
     assert_pool(table, "type:dev", 0, "t1");
     assert_null(snapshot_node(table->snapshot, STR("t2")));
-    assert_false(members_del(table->members, STR("t2")));
+    assert_false(node_table_del(table->members, STR("t2")));
 }
 
 static void any_joins_what_the_configuration_lists(void **state)
@@ -130,8 +130,8 @@ static void any_joins_what_the_configuration_lists(void **state)
     struct table *table = *state;
     const struct pool_pair pairs[] = {{STR("ja"), STR("ko")}};
 
-    members_free(table->members);
-    table->members = members_new(pairs, 1);
+    node_table_free(table->members);
+    table->members = node_table_new(pairs, 1);
     put(table, "x", ",\"semantic_langs\":[\"ja\"],\"nmt_pairs\":\"any\"");
     publish(table);
     assert_pool(table, "ja:ko", 0, "x");
@@ -188,11 +188,11 @@ static void an_old_version_stays_as_it_was(void **state)
     table->snapshot = NULL;
     put(table, "a", ",\"allowed_types\":[\"dev\"]");
     publish(table);
-    members_del(table->members, STR("a"));
+    node_table_del(table->members, STR("a"));
     publish(table);
     assert_str(member->facts->endpoint, "http://127.0.0.1:1/");
     assert_int_equal(snapshot_pool(old, STR("en"), STR("zh"))->counts[0], 1);
-    assert_ptr_equal(member->node, members_node(table->members, STR("a")));
+    assert_ptr_equal(member->node, node_table_node(table->members, STR("a")));
     snapshot_free(old);
 }
 
@@ -200,18 +200,18 @@ static void an_old_version_stays_as_it_was(void **state)
 static void a_node_that_comes_back_is_the_same(void **state)
 {
     struct table *table = *state;
-    struct node *node = members_put(table->members, STR("a"), facts_new());
+    struct node *node = node_table_put(table->members, STR("a"), facts_new());
 
     assert_int_equal(atomic_load(&node->level), -1);
-    members_del(table->members, STR("a"));
+    node_table_del(table->members, STR("a"));
     for (int i = 0; i < 200; i++) {
         char id[16];
 
         snprintf(id, sizeof id, "n%d", i);
         put(table, id, EN_ZH);
     }
-    assert_ptr_equal(members_put(table->members, STR("a"), facts_new()), node);
-    assert_int_equal(members_count(table->members), 201);
+    assert_ptr_equal(node_table_put(table->members, STR("a"), facts_new()), node);
+    assert_int_equal(node_table_count(table->members), 201);
 }
 
 /* Nodes with new names every time (containers, say) come and go for months. */
@@ -219,7 +219,7 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
 {
     enum { HOURS = 50, PER_HOUR = 40 };
     struct table *table = *state;
-    struct node *kept = members_put(table->members, STR("kept"), facts_new());
+    struct node *kept = node_table_put(table->members, STR("kept"), facts_new());
 
     for (int i = 0; i < HOURS * PER_HOUR; i++) {
         char id[16], last[16];
@@ -227,13 +227,13 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
         table->members->now_ms += 3600000 / PER_HOUR;
         snprintf(id, sizeof id, "c%d", i);
         snprintf(last, sizeof last, "c%d", i - 1);
-        struct node *node = members_put(table->members, str_of(id), facts_new());
+        struct node *node = node_table_put(table->members, str_of(id), facts_new());
         assert_str(node->id, id);
         assert_int_equal(atomic_load(&node->level), -1);
         assert_ptr_not_equal(node, kept);
-        members_del(table->members, str_of(last));
+        node_table_del(table->members, str_of(last));
         atomic_store(&node->level, 3); /* it must not haunt the next one */
-        assert_ptr_equal(members_node(table->members, str_of(id)), node);
+        assert_ptr_equal(node_table_node(table->members, str_of(id)), node);
         publish(table);
     }
     assert_true(table->members->nodes.count <= 4 * PER_HOUR);
@@ -245,14 +245,14 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
         seen[node->number] = true;
     }
     /* One that left and came back in time is the same, and is not given away later. */
-    members_del(table->members, STR("kept"));
-    assert_ptr_equal(members_put(table->members, STR("kept"), facts_new()), kept);
+    node_table_del(table->members, STR("kept"));
+    assert_ptr_equal(node_table_put(table->members, STR("kept"), facts_new()), kept);
     table->members->now_ms += 10 * 3600000;
     for (int i = 0; i < 4 * PER_HOUR; i++) {
         char id[16];
 
         snprintf(id, sizeof id, "d%d", i);
-        assert_ptr_not_equal(members_put(table->members, str_of(id), facts_new()), kept);
+        assert_ptr_not_equal(node_table_put(table->members, str_of(id), facts_new()), kept);
     }
 }
 
@@ -260,20 +260,20 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
 static void a_node_in_use_is_not_given_away(void **state)
 {
     struct table *table = *state;
-    struct node *linked = members_put(table->members, STR("a"), facts_new());
-    struct node *asked = members_put(table->members, STR("b"), facts_new());
+    struct node *linked = node_table_put(table->members, STR("a"), facts_new());
+    struct node *asked = node_table_put(table->members, STR("b"), facts_new());
 
     atomic_store(&linked->link, 1);
     atomic_store(&asked->pending, 1);
-    members_del(table->members, STR("a"));
-    members_del(table->members, STR("b"));
+    node_table_del(table->members, STR("a"));
+    node_table_del(table->members, STR("b"));
     publish(table);
     table->members->now_ms += 10 * 3600000;
     for (int i = 0; i < 10; i++) {
         char id[16];
 
         snprintf(id, sizeof id, "c%d", i);
-        struct node *node = members_put(table->members, str_of(id), facts_new());
+        struct node *node = node_table_put(table->members, str_of(id), facts_new());
         assert_true(node != linked && node != asked);
     }
     atomic_store(&linked->link, 0);
@@ -282,7 +282,7 @@ static void a_node_in_use_is_not_given_away(void **state)
         char id[16];
 
         snprintf(id, sizeof id, "c%d", i);
-        reused |= members_put(table->members, str_of(id), facts_new()) == linked;
+        reused |= node_table_put(table->members, str_of(id), facts_new()) == linked;
     }
     assert_true(reused);
 }
@@ -322,7 +322,7 @@ static void the_largest_nodes_stand_in_all_their_pools(void **state)
         char id[16];
 
         snprintf(id, sizeof id, "big%d", i);
-        members_put(table->members, str_of(id), facts_of(table, buf.at));
+        node_table_put(table->members, str_of(id), facts_of(table, buf.at));
     }
     publish(table);
     assert_int_equal(table->snapshot->pool_count, REPORT_PAIRS_MAX);
@@ -336,7 +336,7 @@ static void a_node_that_is_still_listed_is_not_given_away(void **state)
 
     put(table, "a", EN_ZH);
     publish(table);
-    members_del(table->members, STR("a"));
+    node_table_del(table->members, STR("a"));
     table->members->now_ms += 10 * 3600000;
     put(table, "b", EN_ZH);
     assert_str(snapshot_node(table->snapshot, STR("a"))->node->id, "a");
@@ -377,7 +377,7 @@ static void a_change_copies_a_chunk_and_its_pools(void **state)
         put(table, "new", ",\"allowed_types\":[\"own\"]");
         publish(table);
         assert_in_range(table->members->copied, 1, 2 * SNAP_CHUNK + 2 * SNAP_RUN + OWN + places);
-        members_del(table->members, STR("new"));
+        node_table_del(table->members, STR("new"));
         publish(table);
         assert_in_range(table->members->copied, 1, 2 * SNAP_CHUNK + 2 * SNAP_RUN + OWN + places);
         assert_ptr_equal(snapshot_pool(table->snapshot, STR("type"), STR("all")), all);
@@ -386,7 +386,7 @@ static void a_change_copies_a_chunk_and_its_pools(void **state)
         publish(table);
         assert_in_range(table->members->copied, counts[c] - OWN,
                         2 * SNAP_CHUNK + 2 * SNAP_RUN + (size_t)counts[c] + places);
-        members_del(table->members, STR("new"));
+        node_table_del(table->members, STR("new"));
         publish(table);
     }
 }
@@ -445,16 +445,16 @@ static void assert_same(const struct snapshot *got, const struct snapshot *want)
 }
 
 /* Another table with the same nodes. */
-static struct snapshot *made_anew(const struct table *table, struct members **ret_members)
+static struct snapshot *made_anew(const struct table *table, struct node_table **ret_members)
 {
     const struct pool_pair pairs[] = {{STR("en"), STR("ja")}};
-    struct members *members = members_new(pairs, 1);
-    const struct member *member;
+    struct node_table *members = node_table_new(pairs, 1);
+    const struct node_entry *member;
 
     for (size_t i = 0; (member = map_next(&table->members->by_id, &i));)
-        members_put(members, member->node->id, facts_ref(member->facts));
+        node_table_put(members, member->node->id, facts_ref(member->facts));
     *ret_members = members;
-    return members_publish(members);
+    return node_table_publish(members);
 }
 
 static void changes_come_to_the_same_as_making_all_anew(void **state)
@@ -465,8 +465,8 @@ static void changes_come_to_the_same_as_making_all_anew(void **state)
     struct snapshot *old[KEPT] = {NULL};
     struct rnd rnd;
 
-    members_free(table->members);
-    table->members = members_new(pairs, 1);
+    node_table_free(table->members);
+    table->members = node_table_new(pairs, 1);
     rnd_seed(&rnd, 7);
     for (int i = 0; i < STEPS; i++) {
         /* Many come at first, and most leave at last. */
@@ -475,21 +475,21 @@ static void changes_come_to_the_same_as_making_all_anew(void **state)
 
         snprintf(id, sizeof id, "n%u", rnd_below(&rnd, NODES));
         if (goes)
-            members_del(table->members, str_of(id));
+            node_table_del(table->members, str_of(id));
         else
             put(table, id, choices[rnd_below(&rnd, COUNT_OF(choices))]);
         if (rnd_below(&rnd, 4))
             continue; /* several changes make one version */
-        struct members *other;
+        struct node_table *other;
         size_t place = rnd_below(&rnd, KEPT);
         snapshot_free(old[place]); /* versions go in any order */
         old[place] = table->snapshot;
-        table->snapshot = members_publish(table->members);
+        table->snapshot = node_table_publish(table->members);
         struct snapshot *want = i % 8 ? NULL : made_anew(table, &other);
         if (want) {
             assert_same(table->snapshot, want);
             snapshot_free(want);
-            members_free(other);
+            node_table_free(other);
         }
         arena_reset(&table->arena);
     }

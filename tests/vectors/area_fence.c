@@ -1,8 +1,8 @@
 /* ext_selector, ext_lease. */
 #include "vec.h"
 
-#include "model/fence.h"
-#include "model/selector.h"
+#include "model/lease.h"
+#include "model/pool.h"
 
 bool area_ext_selector(struct vec *vec)
 {

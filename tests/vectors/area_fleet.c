@@ -2,7 +2,7 @@
 #include "vec.h"
 
 #include "model/fleet.h"
-#include "model/routing.h"
+#include "model/pool.h"
 
 /* The seed's table, which the product takes from its configuration. */
 static struct str us_only[] = {{.at = "us", .len = 2}};

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
+#include "model/claim.h"
 #include "model/kill.h"
 #include "model/level.h"
-#include "model/score.h"
 #include "model/slots.h"
 
 #define NANO INT64_C(1000000000)

@@ -1,7 +1,6 @@
 /* selection_order, random_sample, dispatch_outcome. */
 #include "vec.h"
 
-#include "model/outcome.h"
 #include "model/policy.h"
 
 enum { HEARTBEAT_MS = 5000, SAMPLE_N_MAX = 1 << 24, SAMPLE_ROUNDS = 50 };

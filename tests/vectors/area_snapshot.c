@@ -15,7 +15,7 @@ struct named {
 
 struct world {
     struct vec *vec;
-    struct members *members;
+    struct node_table *members;
     struct snapshot *versions[VERSIONS_MAX];
     size_t version_count;
     struct named named[HANDLES_MAX];
@@ -65,7 +65,7 @@ static bool publish(struct world *world)
         return true;
     if (world->version_count == VERSIONS_MAX)
         return false;
-    world->versions[world->version_count] = members_publish(world->members);
+    world->versions[world->version_count] = node_table_publish(world->members);
     world->version_count++;
     return true;
 }
@@ -74,7 +74,7 @@ static bool put(struct world *world, struct str node, const struct json *val)
 {
     if (!valid_node(node))
         return false;
-    members_put(world->members, node, facts_with(val));
+    node_table_put(world->members, node, facts_with(val));
     return true;
 }
 
@@ -85,7 +85,7 @@ static bool op_put(struct world *world, const struct json *step)
 
 static bool op_del(struct world *world, const struct json *step)
 {
-    members_del(world->members, vec_str(world->vec, step, "node"));
+    node_table_del(world->members, vec_str(world->vec, step, "node"));
     return publish(world);
 }
 
@@ -123,7 +123,7 @@ static bool op_commit(struct world *world, const struct json *step)
 
     if (!named || !named->facts)
         return false;
-    members_put(world->members, named->node, named->facts);
+    node_table_put(world->members, named->node, named->facts);
     named->facts = NULL;
     return publish(world);
 }
@@ -174,7 +174,7 @@ bool area_snapshot(struct vec *vec)
     bool ok = true;
 
     world->vec = vec;
-    world->members = members_new(NULL, 0);
+    world->members = node_table_new(NULL, 0);
     for (const struct json *step; ok && (step = vec_each(steps, &at));)
         ok = run_step(world, step);
     jsonw_obj(vec->w);
@@ -185,6 +185,6 @@ bool area_snapshot(struct vec *vec)
         facts_unref(world->named[i].facts);
     for (size_t i = 0; i < world->version_count; i++)
         snapshot_free(world->versions[i]);
-    members_free(world->members);
+    node_table_free(world->members);
     return ok;
 }

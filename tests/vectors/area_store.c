@@ -2,7 +2,6 @@
 #include "vec.h"
 
 #include "model/cache.h"
-#include "model/degrade.h"
 
 bool area_store_degradation(struct vec *vec)
 {

@@ -1,5 +1,5 @@
 /* How errors and their latency add up. */
-#include "model/degrade.h"
+#include "model/cache.h"
 
 #include "../base/unit.h"
 
@@ -43,5 +43,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
 
-    return cmocka_run_group_tests_name("model/degrade", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("model/cache", tests, NULL, NULL);
 }
