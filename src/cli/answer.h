@@ -2,8 +2,8 @@
 #ifndef CLI_ANSWER_H
 #define CLI_ANSWER_H
 
-#include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/request.h"
 
 /* GETs one thing: a field a line, its JSON, or with -o name its member `id`. */
 int answer_show(struct cli *cli, const char *path, const char *id);

@@ -1,6 +1,6 @@
 /* `berth audit`: who did what. */
-#include "cli/ask.h"
 #include "cli/list.h"
+#include "cli/request.h"
 
 static void put_result(struct list_view *view, const struct list_column *column,
                        const struct json *entry)

@@ -1,5 +1,5 @@
 /* Commands about the server as a whole: version, health. */
-#include "cli/ask.h"
+#include "cli/request.h"
 #include "cli/show.h"
 
 static int cmd_version(struct cli *cli)

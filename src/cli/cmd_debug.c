@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/ask.h"
+#include "cli/request.h"
 #include "cli/show.h"
 #include "cli/tarball.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/ask.h"
+#include "cli/request.h"
 #include "cli/show.h"
 
 enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach it again */

@@ -1,7 +1,7 @@
 /* `berth report`: how work went, by server and type, over the last hours. */
 #include <assert.h>
 
-#include "cli/ask.h"
+#include "cli/request.h"
 #include "cli/show.h"
 
 enum { SINCE_MAX_MS = 7 * 24 * 3600 * 1000 };

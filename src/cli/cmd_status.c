@@ -2,10 +2,10 @@
 #include <assert.h>
 
 #include "base/clock.h"
-#include "cli/ask.h"
 #include "cli/command_flags.h"
-#include "cli/live.h"
 #include "cli/panel.h"
+#include "cli/request.h"
+#include "cli/screen.h"
 #include "cli/show.h"
 
 static void print_names(struct cli *cli, const struct json *servers, FILE *to)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "cli/ask.h"
+#include "cli/request.h"
 #include "cli/show.h"
 #include "cli/submit.h"
 #include "cli/wait.h"

@@ -5,10 +5,10 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "cli/ask.h"
-#include "cli/live.h"
 #include "cli/panel.h"
+#include "cli/request.h"
 #include "cli/scrape.h"
+#include "cli/screen.h"
 #include "cli/sheet.h"
 #include "cli/show.h"
 #include "cli/top_nodes.h"

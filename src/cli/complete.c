@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "cli/ask.h"
 #include "cli/context.h"
 #include "cli/list.h"
+#include "cli/request.h"
 
 enum { COMPLETE_MS = 1000, COMPLETE_IDS_MAX = 200 };
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/ask.h"
-#include "cli/live.h"
+#include "cli/request.h"
+#include "cli/screen.h"
 
 struct list_live {
     struct live live;

@@ -2,7 +2,7 @@
 #ifndef CLI_SUBMIT_H
 #define CLI_SUBMIT_H
 
-#include "cli/ask.h"
+#include "cli/request.h"
 
 /* Method, path and body of the dispatch the flags describe. What is wrong with them was said. */
 int submit_ask(struct cli *cli, struct ask *ask);

@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "cli/ask.h"
 #include "cli/progress.h"
+#include "cli/request.h"
 #include "cli/show.h"
 #include "model/job.h"
 

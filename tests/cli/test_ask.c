@@ -4,7 +4,7 @@
 #include "unit.h"
 
 #include "canned.h"
-#include "cli/ask.h"
+#include "cli/request.h"
 
 #define PROBLEM(error, detail) "{\"error\":\"" error "\",\"detail\":\"" detail "\"}"
 

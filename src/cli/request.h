@@ -1,6 +1,6 @@
 /* One HTTP call to the server and its answer, blocking: the command line has nothing else to do. */
-#ifndef CLI_ASK_H
-#define CLI_ASK_H
+#ifndef CLI_REQUEST_H
+#define CLI_REQUEST_H
 
 #include "base/json.h"
 #include "cli/cli.h"

@@ -1,7 +1,7 @@
 /* A picture that is drawn again and again on a terminal, in place and without flicker, until q or
  * Ctrl-C. Without a terminal the pictures follow each other. */
-#ifndef CLI_LIVE_H
-#define CLI_LIVE_H
+#ifndef CLI_SCREEN_H
+#define CLI_SCREEN_H
 
 #include "cli/cli.h"
 

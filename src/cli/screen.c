@@ -1,6 +1,6 @@
 /* Puts the terminal into a state for pictures and back again, whatever ends the process; draws from
  * the upper left corner over what is there, so nothing ever blinks. */
-#include "cli/live.h"
+#include "cli/screen.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* A blocking call on top of io/client.h: a private loop that runs until the one call is done. */
-#include "cli/ask.h"
+#include "cli/request.h"
 
 #include <assert.h>
 #include <ctype.h>
