@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -50,7 +50,7 @@ static int cmd_audit_verify(struct cli *cli)
 {
     const struct json *json, *chain;
     struct str reply;
-    int code = ask_get(cli, "/v1/audit?verify=1&limit=1", &json, &reply);
+    int code = request_get(cli, "/v1/audit?verify=1&limit=1", &json, &reply);
 
     if (code != CLI_OK)
         return code;

@@ -1,6 +1,9 @@
-/* Commands about the server as a whole: version, health. */
+/* Commands about the cluster as a whole: version, health, pools, sessions; and breakers: which node
+ * gets no work of which type, and taking that back. */
+#include <assert.h>
+
+#include "cli/list.h"
 #include "cli/request.h"
-#include "cli/show.h"
 
 static int cmd_version(struct cli *cli)
 {
@@ -11,25 +14,25 @@ static int cmd_version(struct cli *cli)
 /* A server that is up but not ready says so with 503 and the reason. */
 static int cmd_health(struct cli *cli)
 {
-    struct ask ask = {.method = "GET", .path = "/readyz", .any_status = true};
+    struct request request = {.method = "GET", .path = "/readyz", .any_status = true};
     int code;
 
     if (cli->output == CLI_NAME)
         return cli_misuse(cli, "health has no names; `berth health -o json` is for programs");
-    code = ask_run(cli, &ask);
+    code = request_run(cli, &request);
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, ask.reply);
-    else if (json_type(ask.json) == JSON_OBJ)
-        show_object(cli, ask.json);
-    if (ask.status == 200)
+        show_raw(cli, request.reply);
+    else if (json_type(request.json) == JSON_OBJ)
+        show_object(cli, request.json);
+    if (request.status == 200)
         return CLI_OK;
-    if (json_is_null(json_get(ask.json, "reason")))
+    if (json_is_null(json_get(request.json, "reason")))
         return cli_fail(cli, CLI_UNAVAILABLE,
                         "the server is not ready; why it tells to those who may read");
     return cli_fail(cli, CLI_UNAVAILABLE, "the server is not ready: " STR_FMT,
-                    STR_ARG(show_member(cli, ask.json, "reason")));
+                    STR_ARG(show_member(cli, request.json, "reason")));
 }
 
 static const struct command rows[] = {
@@ -47,3 +50,108 @@ static const struct command rows[] = {
 };
 
 const struct command_set commands_cluster = COMMANDS(rows);
+
+static const struct list_column pool_columns[] = {
+    {.title = "POOL ID", .member = "pool_id"},
+    {.title = "SRC", .member = "src"},
+    {.title = "TGT", .member = "tgt"},
+    {.title = ">READY", .member = "ready", .put = list_put_count},
+    {.title = ">MEMBERS", .member = "members", .put = list_put_count},
+    {.title = ">VERSION", .member = "version"},
+    {.title = "NODES", .member = "members", .wide = true},
+};
+
+static const struct listing pool_list = {.path = "/v1/pools",
+                                         .name = "pools",
+                                         .id = "pool_id",
+                                         .columns = pool_columns,
+                                         .column_count = COUNT_OF(pool_columns)};
+
+static const struct command pool_rows[] = {
+    {.noun = "pool",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .list = &pool_list,
+     .help = "which work has which nodes",
+     .examples = "berth pool ls\n"
+                 "berth pool ls -o wide"},
+};
+
+const struct command_set commands_pool = COMMANDS(pool_rows);
+
+static int cmd_session_show(struct cli *cli)
+{
+    return answer_show(cli, answer_path(cli, "/v1/sessions/", ""), "session_id");
+}
+
+static const struct command session_rows[] = {
+    {.noun = "session",
+     .verb = "show",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "what is kept of a session",
+     .examples = "berth session show room-1",
+     .run = cmd_session_show},
+};
+
+const struct command_set commands_session = COMMANDS(session_rows);
+
+static void put_state(struct list_view *view, const struct list_column *column,
+                      const struct json *breaker)
+{
+    struct str state = show_member(view->cli, breaker, column->member);
+
+    table_cell_colour(&view->table, state,
+                      str_is(state, "OPEN")     ? TABLE_RED
+                      : str_is(state, "CLOSED") ? TABLE_GREEN
+                                                : TABLE_YELLOW);
+}
+
+static const struct list_column breaker_columns[] = {
+    {.title = "NODE", .member = "node_id"},
+    {.title = "TYPE", .member = "type"},
+    {.title = "STATE", .member = "state", .put = put_state},
+    {.title = ">FAILURES", .member = "failures"},
+    {.title = ">OPENED", .member = "opened_ms", .put = list_put_age},
+    {.title = ">PROBE LEFT", .member = "probe_until_ms", .put = list_put_until},
+};
+
+static const struct listing breaker_list = {.path = "/v1/breakers",
+                                            .name = "breakers",
+                                            .id = "node_id",
+                                            .id_rest = "type",
+                                            .columns = breaker_columns,
+                                            .column_count = COUNT_OF(breaker_columns)};
+
+static int cmd_breaker_reset(struct cli *cli)
+{
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+
+    assert(cli->arg_count == 2);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
+    jsonw_kstr(&w, "type", str_of(cli->args[1]));
+    jsonw_end_obj(&w);
+    return answer_post(cli, "/v1/breakers/reset", &body, "%s takes %s again", cli->args[0],
+                       cli->args[1]);
+}
+
+static const struct command breaker_rows[] = {
+    {.noun = "breaker",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .help = "which node gets no work of which type, because it kept failing",
+     .list = &breaker_list,
+     .examples = "berth breaker ls\n"
+                 "berth breaker ls -o name | xargs -rL1 berth breaker reset"},
+    {.noun = "breaker",
+     .verb = "reset",
+     .arg = "NODE TYPE",
+     .kind = COMMAND_API,
+     .help = "let a node have such work again at once",
+     .examples = "berth breaker reset us dev",
+     .run = cmd_breaker_reset},
+};
+
+const struct command_set commands_breaker = COMMANDS(breaker_rows);

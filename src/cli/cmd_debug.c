@@ -1,15 +1,87 @@
-/* `berth debug bundle`: everything somebody needs who was not there, in one file, and no secret. */
+/* `berth debug bundle`: everything somebody needs who was not there, in one file (ustar, as far as
+ * plain files need it), and no secret. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "cli/request.h"
-#include "cli/show.h"
-#include "cli/tarball.h"
+
+struct tarball {
+    struct buf tar; /* not packed yet */
+    int64_t mtime_s;
+};
+
+/* --- a .tar.gz of texts, in memory --- */
+
+enum { BLOCK = 512, GZIP_WINDOW = 15 + 16, CHUNK = 65536 };
+
+struct header {
+    char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], sum[8], type, link[100];
+    char magic[6], version[2], user[32], group[32], major[8], minor[8], prefix[155], rest[12];
+};
+
+_Static_assert(sizeof(struct header) == BLOCK, "what the format says");
+
+/* Name: < 100. */
+static void tarball_add(struct tarball *tarball, const char *name, struct str text)
+{
+    struct header header = {.type = '0', .magic = "ustar", .version = {'0', '0'}};
+    static const char zeros[BLOCK];
+    unsigned sum = 0;
+
+    assert(strlen(name) < sizeof header.name && text.len < 1ull << 33);
+    memcpy(header.name, name, strlen(name));
+    memcpy(header.mode, "0000600", 8);
+    memcpy(header.uid, "0000000", 8);
+    memcpy(header.gid, "0000000", 8);
+    snprintf(header.size, sizeof header.size, "%011llo", (unsigned long long)text.len);
+    snprintf(header.mtime, sizeof header.mtime, "%011llo", (unsigned long long)tarball->mtime_s);
+    memset(header.sum, ' ', sizeof header.sum);
+    for (size_t i = 0; i < BLOCK; i++)
+        sum += ((const unsigned char *)&header)[i];
+    snprintf(header.sum, sizeof header.sum, "%06o", sum);
+    buf_add(&tarball->tar, &header, BLOCK);
+    buf_str(&tarball->tar, text);
+    buf_add(&tarball->tar, zeros, (BLOCK - text.len % BLOCK) % BLOCK);
+}
+
+static enum err tarball_pack(struct tarball *tarball, struct buf *ret_gz)
+{
+    static const char end[2 * BLOCK];
+    z_stream stream = {0};
+    int done = Z_OK;
+
+    buf_add(&tarball->tar, end, sizeof end);
+    if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, GZIP_WINDOW, 8,
+                     Z_DEFAULT_STRATEGY) != Z_OK)
+        return ERR_INTERNAL;
+    stream.next_in = (unsigned char *)tarball->tar.at;
+    stream.avail_in = (unsigned)tarball->tar.len;
+    while (done == Z_OK) {
+        buf_reserve(ret_gz, CHUNK);
+        stream.next_out = (unsigned char *)ret_gz->at + ret_gz->len;
+        stream.avail_out = CHUNK;
+        done = deflate(&stream, Z_FINISH);
+        ret_gz->len += CHUNK - stream.avail_out;
+    }
+    deflateEnd(&stream);
+    return done == Z_STREAM_END ? ERR_OK : ERR_INTERNAL;
+}
+
+static void tarball_free(struct tarball *tarball)
+{
+    buf_free(&tarball->tar);
+}
+
+/* --- the bundle --- */
 
 enum { NAME_BYTES = 96, JOBS_MOST = 500 };
 
@@ -54,12 +126,12 @@ static void add(struct bundle *bundle, const char *name, struct str text)
 
 static void add_part(struct bundle *bundle, const char *name, const char *path, bool text)
 {
-    struct ask ask = {.method = "GET", .path = path, .any_status = !text, .text = text};
+    struct request request = {.method = "GET", .path = path, .any_status = !text, .text = text};
     struct str said = STR_NONE;
-    int code = ask_quietly(bundle->cli, &ask, &said);
+    int code = request_quietly(bundle->cli, &request, &said);
 
     if (code == CLI_OK) {
-        add(bundle, name, ask.reply);
+        add(bundle, name, request.reply);
         return;
     }
     bundle->failed++;
@@ -83,15 +155,15 @@ static void write_job(struct jsonw *w, const struct json *job)
 
 static void add_jobs(struct bundle *bundle)
 {
-    struct ask ask = {.method = "GET",
-                      .path = arena_fmt(&bundle->cli->arena, "/v1/jobs?limit=%d", JOBS_MOST).at};
+    struct request request = {
+        .method = "GET", .path = arena_fmt(&bundle->cli->arena, "/v1/jobs?limit=%d", JOBS_MOST).at};
     struct str said = STR_NONE;
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
-    if (ask_quietly(bundle->cli, &ask, &said) != CLI_OK)
+    if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
         return; /* the other parts tell why */
-    const struct json *list = json_get(ask.json, "jobs"), *job = json_first(list);
+    const struct json *list = json_get(request.json, "jobs"), *job = json_first(list);
     jsonw_arr(&w);
     for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
         write_job(&w, job);
@@ -105,13 +177,13 @@ static void add_jobs(struct bundle *bundle)
 /* The log as lines, out of server.json. */
 static void add_log(struct bundle *bundle)
 {
-    struct ask ask = {.method = "GET", .path = "/v1/debug"};
+    struct request request = {.method = "GET", .path = "/v1/debug"};
     struct str said = STR_NONE;
     struct buf text = {0};
 
-    if (ask_quietly(bundle->cli, &ask, &said) != CLI_OK)
+    if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
         return;
-    const struct json *list = json_get(ask.json, "log"), *line = json_first(list);
+    const struct json *list = json_get(request.json, "log"), *line = json_first(list);
     for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
         buf_str(&text, json_str(line, &bundle->cli->arena));
         buf_char(&text, '\n');

@@ -1,5 +1,4 @@
 /* `berth deploy ...`: processes that must always run somewhere. */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/schema.h"
-#include "cli/answer.h"
 #include "cli/list.h"
+#include "cli/request.h"
 #include "model/deploy.h"
 #include "model/pool.h"
 
@@ -16,7 +15,7 @@ enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
 static const char *one_path(struct cli *cli, struct str id, const char *suffix)
 {
-    return arena_fmt(&cli->arena, "/v1/deployments/%s%s", ask_escape(cli, id), suffix).at;
+    return arena_fmt(&cli->arena, "/v1/deployments/%s%s", request_escape(cli, id), suffix).at;
 }
 
 /* The whole of a file, or of standard input for "-". */
@@ -58,7 +57,7 @@ static const struct json *find_list(const struct json *root)
 static int apply_one(struct cli *cli, const struct json *spec)
 {
     struct str id = show_member(cli, spec, "id");
-    struct ask ask = {.method = "PUT", .body = json_raw(spec)};
+    struct request request = {.method = "PUT", .body = json_raw(spec)};
     bool changed = false;
     int code;
 
@@ -67,20 +66,20 @@ static int apply_one(struct cli *cli, const struct json *spec)
                 DEPLOY_ID_MAX);
         return CLI_USAGE;
     }
-    ask.path = one_path(cli, id, "");
-    code = ask_run(cli, &ask);
+    request.path = one_path(cli, id, "");
+    code = request_run(cli, &request);
     if (code != CLI_OK) {
         fprintf(cli->err, "berth: deployment " STR_FMT " was not applied\n", STR_ARG(id));
         return code;
     }
-    json_bool(json_get(ask.json, "changed"), &changed);
+    json_bool(json_get(request.json, "changed"), &changed);
     if (cli->json)
-        show_raw(cli, ask.reply);
+        show_raw(cli, request.reply);
     else
         fprintf(cli->out, STR_FMT " %s\n", STR_ARG(id),
-                ask.status == 201 ? "created"
-                : changed         ? "changed"
-                                  : "unchanged");
+                request.status == 201 ? "created"
+                : changed             ? "changed"
+                                      : "unchanged");
     return CLI_OK;
 }
 
@@ -127,7 +126,7 @@ static void print_why(struct cli *cli, struct str selector)
     const struct json *json, *nodes, *node;
     struct str reply;
 
-    if (ask_list(cli, "/v1/nodes", "nodes", &json, &reply) != CLI_OK)
+    if (request_list(cli, "/v1/nodes", "nodes", &json, &reply) != CLI_OK)
         return;
     nodes = json_get(json, "nodes");
     node = json_first(nodes);
@@ -173,7 +172,8 @@ static int cmd_deploy_show(struct cli *cli)
     bool enabled = false;
     int code = answer_show(cli, path, "id");
 
-    if (code != CLI_OK || cli->output != CLI_TABLE || ask_get(cli, path, &json, &reply) != CLI_OK)
+    if (code != CLI_OK || cli->output != CLI_TABLE ||
+        request_get(cli, path, &json, &reply) != CLI_OK)
         return code;
     print_failures(cli, json_get(json, "failed_on"));
     json_bool(json_get(json, "enabled"), &enabled);
@@ -187,11 +187,11 @@ static int cmd_deploy_show(struct cli *cli)
 static int cmd_deploy_switch(struct cli *cli)
 {
     bool on = strcmp(cli->command->verb, "enable") == 0;
-    struct ask ask = {.method = "PATCH",
-                      .path = answer_path(cli, "/v1/deployments/", ""),
-                      .body = on ? STR("{\"enabled\":true}") : STR("{\"enabled\":false}")};
+    struct request request = {.method = "PATCH",
+                              .path = answer_path(cli, "/v1/deployments/", ""),
+                              .body = on ? STR("{\"enabled\":true}") : STR("{\"enabled\":false}")};
 
-    return answer_done(cli, &ask, "%s %sd", cli->args[0], cli->command->verb);
+    return answer_done(cli, &request, "%s %sd", cli->args[0], cli->command->verb);
 }
 
 static int cmd_deploy_restart(struct cli *cli)
@@ -202,9 +202,9 @@ static int cmd_deploy_restart(struct cli *cli)
 
 static int cmd_deploy_delete(struct cli *cli)
 {
-    struct ask ask = {.method = "DELETE", .path = answer_path(cli, "/v1/deployments/", "")};
+    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/deployments/", "")};
 
-    return answer_done(cli, &ask, "%s deleted", cli->args[0]);
+    return answer_done(cli, &request, "%s deleted", cli->args[0]);
 }
 
 static const struct list_column history_columns[] = {
@@ -226,25 +226,25 @@ static int cmd_deploy_release(struct cli *cli)
 {
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
-    struct ask ask = {.method = "POST", .path = "/v1/deployments/release"};
+    struct request request = {.method = "POST", .path = "/v1/deployments/release"};
     const struct json *held, *item;
     int code;
 
     jsonw_obj(&w);
     jsonw_kstr(&w, "address", str_of(cli->args[0]));
     jsonw_end_obj(&w);
-    ask.body = arena_str(&cli->arena, buf_view(&body));
+    request.body = arena_str(&cli->arena, buf_view(&body));
     buf_free(&body);
-    code = ask_run(cli, &ask);
+    code = request_run(cli, &request);
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, ask.reply);
+        show_raw(cli, request.reply);
         return CLI_OK;
     }
-    item = json_get(ask.json, "released");
+    item = json_get(request.json, "released");
     fprintf(cli->out, "%" PRIu32 " released\n", item ? item->count : 0);
-    held = json_get(ask.json, "held");
+    held = json_get(request.json, "held");
     item = json_first(held);
     for (uint32_t i = 0; held && i < held->count; i++, item = json_next(item))
         fprintf(cli->err,

@@ -1,11 +1,10 @@
 /* `berth events`: what happens, as it happens. A server that goes away is waited for, and asked for
  * what was missed. */
 #include <assert.h>
-#include <string.h>
 #include <time.h>
 
+#include "cli/list.h"
 #include "cli/request.h"
-#include "cli/show.h"
 
 enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach it again */
 
@@ -93,13 +92,14 @@ static bool take_piece(void *user, struct str bytes)
 static int follow(struct event_reader *reader, bool *ret_again)
 {
     struct cli *cli = reader->cli;
-    struct ask ask = {.method = "GET", .path = "/v1/events", .piece = take_piece, .user = reader};
+    struct request request = {
+        .method = "GET", .path = "/v1/events", .piece = take_piece, .user = reader};
     struct str said;
     int code;
 
     if (reader->id.len > 0)
-        ask.last_event_id = arena_cstr(&cli->arena, buf_view(&reader->id));
-    code = ask_quietly(cli, &ask, &said);
+        request.last_event_id = arena_cstr(&cli->arena, buf_view(&reader->id));
+    code = request_quietly(cli, &request, &said);
     *ret_again = false;
     if (reader->left == 0 || ferror(cli->out))
         return CLI_OK;

@@ -1,8 +1,8 @@
 /* `berth job explain` and `berth explain`: why a job went to its node or to none, and what would
  * become of one now. */
-#include "cli/answer.h"
-#include "cli/show.h"
-#include "cli/submit.h"
+#include "cli/cmd_job.h"
+#include "cli/list.h"
+#include "cli/request.h"
 
 static enum table_colour reason_colour(struct str reason)
 {
@@ -112,7 +112,7 @@ static int cmd_job_explain(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = ask_get(cli, answer_path(cli, "/v1/jobs/", "/explain"), &json, &reply);
+    int code = request_get(cli, answer_path(cli, "/v1/jobs/", "/explain"), &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -127,28 +127,28 @@ static int cmd_job_explain(struct cli *cli)
 
 static int cmd_explain(struct cli *cli)
 {
-    struct ask ask = {0};
-    int code = submit_ask(cli, &ask);
+    struct request request = {0};
+    int code = submit_ask(cli, &request);
 
     if (code != CLI_OK)
         return code;
-    ask.path = arena_fmt(&cli->arena, "%s?dry_run=1", ask.path).at;
-    code = ask_run(cli, &ask);
+    request.path = arena_fmt(&cli->arena, "%s?dry_run=1", request.path).at;
+    code = request_run(cli, &request);
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, ask.reply);
+        show_raw(cli, request.reply);
         return CLI_OK;
     }
     if (cli->output == CLI_NAME) { /* the node it would go to */
-        if (!json_is_null(json_get(ask.json, "node_id")))
-            show_name(cli, show_member(cli, ask.json, "node_id"), cli->out);
+        if (!json_is_null(json_get(request.json, "node_id")))
+            show_name(cli, show_member(cli, request.json, "node_id"), cli->out);
         return CLI_OK;
     }
-    if (json_str_is(json_get(ask.json, "outcome"), "WAITS"))
+    if (json_str_is(json_get(request.json, "outcome"), "WAITS"))
         fprintf(cli->out, "It would wait: " STR_FMT " wait already.\n",
-                STR_ARG(show_member(cli, ask.json, "waiting")));
-    show_decision(cli, json_get(ask.json, "now"), "now");
+                STR_ARG(show_member(cli, request.json, "waiting")));
+    show_decision(cli, json_get(request.json, "now"), "now");
     return CLI_OK;
 }
 

@@ -1,7 +1,14 @@
-/* `berth job ...`, all but submit. */
-#include "cli/answer.h"
+/* `berth job ...`. The body of an f2f job or of a task is made from flags. */
+#include "cli/cmd_job.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
 #include "cli/list.h"
-#include "cli/wait.h"
+#include "cli/request.h"
+
+/* --- the others --- */
 
 enum { JOB_LS_LIMIT = 50 };
 
@@ -23,16 +30,16 @@ static int cmd_job_cancel(struct cli *cli)
 
 static int cmd_job_retry(struct cli *cli)
 {
-    struct ask ask = {
+    struct request request = {
         .method = "POST", .path = answer_path(cli, "/v1/jobs/", "/retry"), .body = STR("{}")};
-    int code = ask_run(cli, &ask);
+    int code = request_run(cli, &request);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, ask.reply);
+        show_raw(cli, request.reply);
     else
-        fprintf(cli->out, STR_FMT "\n", STR_ARG(show_member(cli, ask.json, "job_id")));
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(show_member(cli, request.json, "job_id")));
     return CLI_OK;
 }
 
@@ -133,3 +140,370 @@ static const struct command rows[] = {
 };
 
 const struct command_set commands_job = COMMANDS(rows);
+
+/* --- submit --- */
+
+enum { PAYLOAD_BYTES_MAX = 16 * 1024 * 1024 };
+
+/* Which kind the flags are about: a flag of a group speaks for it; NULL when none was given.
+ * *ret_one is what spoke first, *ret_other a flag that speaks for another kind (NULL: they all
+ * agree). */
+static const char *kind_of(const struct cli *cli, const char **ret_one, const char **ret_other)
+{
+    const char *kind = cli->rest_count > 0 ? "task" : NULL;
+
+    *ret_one = "a command";
+    *ret_other = NULL;
+    for (size_t i = 0; i < cli->given_count; i++) {
+        const struct flag *flag = cli->given[i].flag;
+
+        assert(!flag->group || strcmp(flag->group, "f2f") == 0 || strcmp(flag->group, "task") == 0);
+        if (!flag->group)
+            continue;
+        if (!kind) {
+            kind = flag->group;
+            *ret_one = flag->name;
+        } else if (strcmp(kind, flag->group) != 0) {
+            *ret_other = flag->name;
+        }
+    }
+    return kind;
+}
+
+static void put_text(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
+{
+    if (cli_given(cli, flag))
+        jsonw_kstr(w, key, str_of(cli_text(cli, flag)));
+}
+
+static void put_num(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
+{
+    if (cli_given(cli, flag))
+        jsonw_kint(w, key, cli_num(cli, flag, 0));
+}
+
+static void put_f2f(struct cli *cli, struct jsonw *w)
+{
+    assert(cli->rest_count == 0);
+    put_text(cli, w, "session_id", "session");
+    put_text(cli, w, "src_lang", "src");
+    put_text(cli, w, "tgt_lang", "tgt");
+    put_text(cli, w, "audio_ref", "audio-ref");
+    jsonw_key(w, "options");
+    jsonw_obj(w);
+    jsonw_kbool(w, "require_tts", cli_given(cli, "require-tts"));
+    put_text(cli, w, "preferred_node_id", "preferred-node");
+    if (cli_given(cli, "strict"))
+        jsonw_kbool(w, "strict", true);
+    jsonw_end_obj(w);
+}
+
+/* Everything a file holds, into the arena. */
+static int read_all(struct cli *cli, FILE *file, const char *name, struct str *ret_text)
+{
+    struct buf text = {0};
+    char piece[16384];
+    size_t got;
+    int code = CLI_OK;
+
+    while ((got = fread(piece, 1, sizeof piece, file)) > 0 && text.len <= PAYLOAD_BYTES_MAX)
+        buf_add(&text, piece, got);
+    if (ferror(file))
+        code = cli_fail(cli, CLI_USAGE, "cannot read %s: %m", name);
+    else if (text.len > PAYLOAD_BYTES_MAX)
+        code = cli_fail(cli, CLI_USAGE, "%s is larger than %d bytes", name, PAYLOAD_BYTES_MAX);
+    *ret_text = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return code;
+}
+
+/* JSON, @FILE or - (standard input); checked here, so that a typo names its place. */
+static int read_payload(struct cli *cli, const char *given, struct str *ret_json)
+{
+    const struct json *json;
+    struct problem why;
+    int code = CLI_OK;
+
+    *ret_json = str_of(given);
+    if (strcmp(given, "-") == 0) {
+        code = read_all(cli, stdin, "standard input", ret_json);
+    } else if (given[0] == '@') {
+        FILE *file = fopen(given + 1, "re");
+
+        if (!file)
+            return cli_fail(cli, CLI_USAGE, "cannot read %s: %m", given + 1);
+        code = read_all(cli, file, given + 1, ret_json);
+        fclose(file);
+    }
+    if (code == CLI_OK && json_parse(*ret_json, &cli->arena, &json, &why) != ERR_OK)
+        return cli_misuse(cli, "--payload is not JSON: %s", why.detail);
+    return code;
+}
+
+/* Labels become one selector, "zone=eu,gpu=yes". */
+static void put_requires(struct cli *cli, struct jsonw *w)
+{
+    struct str *items;
+    size_t count = cli_list(cli, "requires", &items);
+    struct buf selector = {0};
+
+    if (count == 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
+    jsonw_kstr(w, "requires", buf_view(&selector));
+    buf_free(&selector);
+}
+
+/* NAME is a file, VARIABLE=NAME a variable too; one of those makes it an object. */
+static int put_secrets(struct cli *cli, struct jsonw *w)
+{
+    struct str *items;
+    size_t count = cli_list(cli, "secret", &items), variables = 0;
+
+    for (size_t i = 0; i < count; i++)
+        variables += memchr(items[i].at, '=', items[i].len) != NULL;
+    if (variables > 0 && variables < count)
+        return cli_misuse(cli, "--secret is NAME or VARIABLE=NAME, the same for all of a job");
+    if (count == 0)
+        return CLI_OK;
+    jsonw_key(w, "secrets");
+    if (variables)
+        jsonw_obj(w);
+    else
+        jsonw_arr(w);
+    for (size_t i = 0; i < count; i++) {
+        struct str name = items[i];
+
+        if (variables)
+            jsonw_key_str(w, str_cut(&name, '='));
+        jsonw_str(w, name);
+    }
+    if (variables)
+        jsonw_end_obj(w);
+    else
+        jsonw_end_arr(w);
+    return CLI_OK;
+}
+
+static int put_task(struct cli *cli, struct jsonw *w)
+{
+    const char *payload = cli_text(cli, "payload");
+    struct str json;
+    int code = CLI_OK;
+
+    assert(cli_given(cli, "type") || cli->rest_count > 0);
+    if (payload)
+        code = read_payload(cli, payload, &json);
+    if (code != CLI_OK)
+        return code;
+    if (!cli_given(cli, "type"))
+        jsonw_kstr(w, "type", STR("task"));
+    put_text(cli, w, "type", "type");
+    put_text(cli, w, "title", "title");
+    put_num(cli, w, "priority", "priority");
+    if (payload)
+        jsonw_kraw(w, "payload", json);
+    if (cli->rest_count > 0) {
+        jsonw_key(w, "command");
+        jsonw_arr(w);
+        for (int i = 0; i < cli->rest_count; i++)
+            jsonw_str(w, str_of(cli->rest[i]));
+        jsonw_end_arr(w);
+    }
+    if ((code = put_secrets(cli, w)) != CLI_OK)
+        return code;
+    put_requires(cli, w);
+    if (cli_given(cli, "interactive"))
+        jsonw_kbool(w, "interactive", true);
+    put_num(cli, w, "queue_ms", "queue");
+    put_num(cli, w, "timeout_ms", "timeout");
+    put_num(cli, w, "max_attempts", "max-attempts");
+    put_text(cli, w, "callback_url", "callback-url");
+    return CLI_OK;
+}
+
+/* What is missing or does not go together; CLI_OK when nothing is. */
+static int check_flags(struct cli *cli, const char **ret_kind)
+{
+    const char *one, *other;
+
+    *ret_kind = kind_of(cli, &one, &other);
+    if (!*ret_kind)
+        return cli_misuse(cli,
+                          "what shall be done? Give --src and --tgt, or --type, or -- COMMAND");
+    if (other)
+        return cli_misuse(cli, "%s%s is about another kind of job than --%s: f2f or task, not both",
+                          cli->rest_count > 0 ? "" : "--", one, other);
+    if (strcmp(*ret_kind, "f2f") == 0 && !(cli_given(cli, "src") && cli_given(cli, "tgt")))
+        return cli_misuse(cli, "an f2f job needs --src and --tgt");
+    if (strcmp(*ret_kind, "task") == 0 && !cli_given(cli, "type") && cli->rest_count == 0)
+        return cli_misuse(cli, "a task needs --type or -- COMMAND");
+    return CLI_OK;
+}
+
+/* The id was printed or, with -o json, the answer; then the end is waited for if asked. */
+static int tell(struct cli *cli, const struct request *request)
+{
+    bool wait = cli_given(cli, "wait");
+    struct str id = show_member(cli, request->json, "job_id");
+
+    if (cli->json && !wait)
+        show_raw(cli, request->reply);
+    if (!cli->json)
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
+    fflush(cli->out);
+    if (!wait)
+        return CLI_OK;
+    return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
+}
+
+int submit_ask(struct cli *cli, struct request *request)
+{
+    const char *kind;
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    int code = check_flags(cli, &kind);
+
+    if (code != CLI_OK)
+        return code;
+    assert(kind != NULL);
+    request->method = "POST";
+    request->path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
+    jsonw_obj(&w);
+    if (strcmp(kind, "f2f") == 0)
+        put_f2f(cli, &w);
+    else
+        code = put_task(cli, &w);
+    jsonw_end_obj(&w);
+    request->body = arena_str(&cli->arena, buf_view(&body));
+    buf_free(&body);
+    return code;
+}
+
+static int cmd_job_submit(struct cli *cli)
+{
+    struct request request = {.idempotency_key = cli_text(cli, "idempotency-key")};
+    int code = submit_ask(cli, &request);
+
+    if (code == CLI_OK)
+        code = request_run(cli, &request);
+    return code == CLI_OK ? tell(cli, &request) : code;
+}
+
+static const struct flag submit_flags[] = {
+    {.name = "wait",
+     .type = FLAG_MS_MAYBE,
+     .value = "DURATION",
+     .help = "wait for the end; exit 7 if the job failed, 6 if it took longer"},
+    {.name = "idempotency-key",
+     .type = FLAG_TEXT,
+     .value = "KEY",
+     .help = "the same key again gives the same job"},
+    {.name = "session",
+     .type = FLAG_TEXT,
+     .value = "ID",
+     .help = "session or room",
+     .group = "f2f"},
+    {.name = "src",
+     .type = FLAG_TEXT,
+     .value = "LANG",
+     .help = "from this language",
+     .group = "f2f"},
+    {.name = "tgt", .type = FLAG_TEXT, .value = "LANG", .help = "to this language", .group = "f2f"},
+    {.name = "audio-ref",
+     .type = FLAG_TEXT,
+     .value = "REF",
+     .help = "what to translate",
+     .group = "f2f"},
+    {.name = "require-tts",
+     .type = FLAG_SWITCH,
+     .help = "the node must also speak the target",
+     .group = "f2f"},
+    {.name = "preferred-node",
+     .type = FLAG_TEXT,
+     .value = "ID",
+     .help = "try this node first",
+     .group = "f2f"},
+    {.name = "strict", .type = FLAG_SWITCH, .help = "the preferred node or none", .group = "f2f"},
+    {.name = "type",
+     .type = FLAG_TEXT,
+     .value = "TYPE",
+     .help = "type of task (default \"task\" with a command)",
+     .group = "task"},
+    {.name = "title",
+     .type = FLAG_TEXT,
+     .value = "TEXT",
+     .help = "shown in lists",
+     .group = "task"},
+    {.name = "priority",
+     .type = FLAG_INT,
+     .value = "0-9",
+     .max = 9,
+     .help = "higher first (default 5)",
+     .group = "task"},
+    {.name = "payload",
+     .type = FLAG_TEXT,
+     .value = "JSON|@FILE|-",
+     .help = "what the node gets; - reads standard input",
+     .group = "task"},
+    {.name = "queue",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "how long it may wait for a slot",
+     .group = "task"},
+    {.name = "timeout",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "how long it may run",
+     .group = "task"},
+    {.name = "max-attempts",
+     .type = FLAG_INT,
+     .value = "1-9",
+     .min = 1,
+     .max = 9,
+     .help = "attempts in all",
+     .group = "task"},
+    {.name = "callback-url",
+     .type = FLAG_TEXT,
+     .value = "URL",
+     .help = "told when it has ended",
+     .group = "task"},
+    {.name = "secret",
+     .type = FLAG_LIST,
+     .value = "[VARIABLE=]NAME",
+     .help = "a secret of its node, as a file or as a variable too (several allowed)",
+     .group = "task"},
+    {.name = "requires",
+     .type = FLAG_LIST,
+     .value = "KEY=VALUE",
+     .help = "a label its node must have (several allowed)",
+     .group = "task"},
+    {.name = "interactive",
+     .type = FLAG_SWITCH,
+     .help = "a person waits: may use reserved slots",
+     .group = "task"},
+};
+
+/* All but the first two, which are about sending it. */
+const struct flag_set submit_job_flags = {.flags = submit_flags + 2,
+                                          .count = COUNT_OF(submit_flags) - 2};
+
+static const struct command submit_rows[] = {
+    {.noun = "job",
+     .verb = "submit",
+     .rest = "COMMAND [ARG...]",
+     .kind = COMMAND_API,
+     .flags = FLAGS(submit_flags),
+     .help = "start a job and print its id",
+     .detail = "A job is either f2f (speech from one language to another) or a task.",
+     .examples =
+         "berth job submit --session room-1 --src en --tgt zh --audio-ref blob://1\n"
+         "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
+         "--wait=1m\n"
+         "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
+         "berth job submit --wait -- make -j2 test",
+     .run = cmd_job_submit},
+};
+
+const struct command_set commands_submit = COMMANDS(submit_rows);

@@ -5,8 +5,8 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "cli/list.h"
 #include "cli/request.h"
-#include "cli/show.h"
 #include "model/job.h"
 
 enum {
@@ -99,13 +99,13 @@ static bool job_ended(struct logs *logs)
     if (strcmp(logs->things, "jobs") != 0)
         return false;
 
-    struct ask ask = {.method = "GET",
-                      .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
-                      .any_status = true};
+    struct request request = {.method = "GET",
+                              .path = arena_fmt(&logs->cli->arena, "/v1/jobs/%s", logs->id).at,
+                              .any_status = true};
     enum job_state state;
 
-    return ask_run(logs->cli, &ask) != CLI_OK ||
-           !job_state_by_name(show_member(logs->cli, ask.json, "state"), &state) ||
+    return request_run(logs->cli, &request) != CLI_OK ||
+           !job_state_by_name(show_member(logs->cli, request.json, "state"), &state) ||
            job_state_final(state);
 }
 
@@ -170,9 +170,9 @@ static bool take_answer(struct logs *logs, const struct json *json)
 }
 
 /* A refusal that may pass: the job waits for a slot, its node is away for a moment. */
-static bool may_pass(const struct ask *ask)
+static bool may_pass(const struct request *request)
 {
-    return ask->status == 409 || ask->status == 503 || ask->status == 504;
+    return request->status == 409 || request->status == 503 || request->status == 504;
 }
 
 /* Says once what is waited for. */
@@ -192,18 +192,18 @@ static bool comes_back(const struct logs *logs, int code)
 }
 
 /* CLI_OK and *ret_more: ask again. */
-static int ask_once(struct logs *logs, bool *ret_more)
+static int request_once(struct logs *logs, bool *ret_more)
 {
     struct cli *cli = logs->cli;
-    struct ask ask = {.method = "GET", .any_status = true};
+    struct request request = {.method = "GET", .any_status = true};
     struct str said;
     int code;
 
     assert(logs->offset >= 0);
-    ask.path = arena_fmt(&cli->arena, "/v1/%s/%s/logs?offset=%" PRId64 "&max=%d%s", logs->things,
-                         logs->id, logs->offset, LOGS_BYTES, logs->query)
-                   .at;
-    code = ask_quietly(cli, &ask, &said);
+    request.path = arena_fmt(&cli->arena, "/v1/%s/%s/logs?offset=%" PRId64 "&max=%d%s",
+                             logs->things, logs->id, logs->offset, LOGS_BYTES, logs->query)
+                       .at;
+    code = request_quietly(cli, &request, &said);
     *ret_more = true;
     if (code != CLI_OK && comes_back(logs, code)) {
         wait_on(logs, STR("the server does not answer"));
@@ -214,16 +214,16 @@ static int ask_once(struct logs *logs, bool *ret_more)
         return code;
     }
     logs->heard_ms = clock_mono_ms();
-    if (ask.status == 200) {
+    if (request.status == 200) {
         if (cli->json)
-            show_raw(cli, ask.reply);
+            show_raw(cli, request.reply);
         logs->waited = false;
-        *ret_more = take_answer(logs, ask.json);
+        *ret_more = take_answer(logs, request.json);
         return CLI_OK;
     }
-    if (!logs->follow || !may_pass(&ask) || job_ended(logs))
-        return ask_refused(cli, &ask);
-    wait_on(logs, show_member(cli, ask.json, "detail"));
+    if (!logs->follow || !may_pass(&request) || job_ended(logs))
+        return request_refused(cli, &request);
+    wait_on(logs, show_member(cli, request.json, "detail"));
     return CLI_OK;
 }
 
@@ -232,7 +232,7 @@ static int run_logs(struct cli *cli, const char *things, const char *query)
     struct logs logs = {.cli = cli,
                         .things = things,
                         .query = query,
-                        .id = ask_escape(cli, str_of(cli->args[0])),
+                        .id = request_escape(cli, str_of(cli->args[0])),
                         .follow = cli_given(cli, "follow"),
                         .offset = cli_num(cli, "offset", 0),
                         .until = -1,
@@ -245,7 +245,7 @@ static int run_logs(struct cli *cli, const char *things, const char *query)
         struct timespec pause;
 
         cli->arena = (struct arena){0}; /* a log may be followed for days */
-        code = ask_once(&logs, &more);
+        code = request_once(&logs, &more);
         arena_free(&cli->arena);
         pause = (struct timespec){.tv_sec = logs.pause_ms / 1000,
                                   .tv_nsec = logs.pause_ms % 1000 * 1000000};
@@ -266,9 +266,9 @@ static int cmd_deploy_logs(struct cli *cli)
 {
     const char *node = cli_text(cli, "node");
 
-    return run_logs(cli, "deployments",
-                    node ? arena_fmt(&cli->arena, "&address=%s", ask_escape(cli, str_of(node))).at
-                         : "");
+    return run_logs(
+        cli, "deployments",
+        node ? arena_fmt(&cli->arena, "&address=%s", request_escape(cli, str_of(node))).at : "");
 }
 
 static const struct flag logs_flags[] = {

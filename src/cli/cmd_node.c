@@ -1,10 +1,15 @@
-/* `berth node ...` */
+/* `berth node ...`. A drained node gets no new work; its deployments move one by one, its jobs end:
+ * `drain` tells what is still there, and why. */
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
-#include "cli/answer.h"
+#include "base/clock.h"
 #include "cli/list.h"
-#include "cli/wait.h"
+#include "cli/request.h"
+
+/* --- nodes --- */
 
 /* Jobs it has or was promised. */
 static void put_load(struct list_view *view, const struct list_column *column,
@@ -158,7 +163,7 @@ static int cmd_node_rpc(struct cli *cli)
 {
     struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');
     struct str params = str_of(cli->arg_count > 2 ? cli->args[2] : "{}");
-    struct ask ask = {.method = "POST", .body = params};
+    struct request request = {.method = "POST", .body = params};
     const struct json *json;
     int code;
 
@@ -166,13 +171,13 @@ static int cmd_node_rpc(struct cli *cli)
         return cli_misuse(cli, "a method is SERVICE/METHOD, like NodeUnit/InspectResourceUsage");
     if (json_parse(params, &cli->arena, &json, NULL) || json_type(json) != JSON_OBJ)
         return cli_misuse(cli, "the parameters are a JSON object, not %s", cli->args[2]);
-    ask.path =
-        arena_fmt(&cli->arena, "/v1/nodes/%s/rpc/%s/%s", ask_escape(cli, str_of(cli->args[0])),
-                  ask_escape(cli, service), ask_escape(cli, method))
+    request.path =
+        arena_fmt(&cli->arena, "/v1/nodes/%s/rpc/%s/%s", request_escape(cli, str_of(cli->args[0])),
+                  request_escape(cli, service), request_escape(cli, method))
             .at;
-    code = ask_run(cli, &ask);
+    code = request_run(cli, &request);
     if (code == CLI_OK)
-        show_raw(cli, ask.reply);
+        show_raw(cli, request.reply);
     return code;
 }
 
@@ -335,3 +340,140 @@ static const struct command rows[] = {
 };
 
 const struct command_set commands_node = COMMANDS(rows);
+
+/* --- drain --- */
+
+enum { LOOK_MS = 500 };
+
+struct rest {
+    const struct json *deployments, *jobs; /* NULL: not to be had */
+};
+
+static const struct json *list_at(struct cli *cli, const char *path, const char *name)
+{
+    struct request request = {.method = "GET", .path = path};
+    struct str said;
+
+    return request_quietly(cli, &request, &said) == CLI_OK ? json_get(request.json, name) : NULL;
+}
+
+static struct rest look(struct cli *cli)
+{
+    const char *id = request_escape(cli, str_of(cli->args[0]));
+
+    return (struct rest){
+        .deployments = list_at(
+            cli,
+            arena_fmt(&cli->arena, "/v1/deployments?enabled=true&address=%s&limit=1000", id).at,
+            "deployments"),
+        .jobs = list_at(
+            cli,
+            arena_fmt(&cli->arena, "/v1/jobs?state=DISPATCHED,ACKED&node_id=%s&limit=1000", id).at,
+            "jobs")};
+}
+
+static uint32_t count_of(const struct json *list)
+{
+    return json_type(list) == JSON_ARR ? list->count : 0;
+}
+
+/* Why it is still there: a deployment waits for its turn or for a node that takes it, a job runs to
+ * its end. */
+static void print_rest(struct cli *cli, const struct rest *rest)
+{
+    const struct json *item = json_first(rest->deployments);
+
+    for (uint32_t i = 0; i < count_of(rest->deployments); i++, item = json_next(item))
+        fprintf(cli->out, "  deployment " STR_FMT "  %s\n", STR_ARG(show_member(cli, item, "id")),
+                i == 0 ? "is being moved: stopped here, then claimed elsewhere"
+                       : "waits for its turn: they move one by one");
+    item = json_first(rest->jobs);
+    for (uint32_t i = 0; i < count_of(rest->jobs); i++, item = json_next(item))
+        fprintf(cli->out, "  job " STR_FMT "  " STR_FMT ": runs to its end\n",
+                STR_ARG(show_member(cli, item, "job_id")),
+                STR_ARG(show_member(cli, item, "state")));
+}
+
+static int wait_empty(struct cli *cli, int64_t timeout_ms)
+{
+    int64_t end_ms = timeout_ms < 0 ? INT64_MAX : clock_mono_ms() + timeout_ms;
+
+    for (;;) {
+        struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
+        struct rest rest = look(cli);
+
+        if (rest.jobs && count_of(rest.deployments) + count_of(rest.jobs) == 0) {
+            fprintf(cli->out, "%s is empty\n", cli->args[0]);
+            return CLI_OK;
+        }
+        if (clock_mono_ms() >= end_ms) {
+            print_rest(cli, &rest);
+            fprintf(cli->err, "berth: %s is not empty yet\n", cli->args[0]);
+            return CLI_TIMEOUT;
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
+static struct str drain_body(struct cli *cli)
+{
+    const char *reason = cli_text(cli, "reason");
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+
+    jsonw_obj(&w);
+    if (reason)
+        jsonw_kstr(&w, "reason", str_of(reason));
+    if (cli_given(cli, "deadline"))
+        jsonw_kint(&w, "deadline_ms", cli_num(cli, "deadline", 0));
+    jsonw_end_obj(&w);
+    struct str text = arena_str(&cli->arena, buf_view(&body));
+    buf_free(&body);
+    return text;
+}
+
+static int cmd_node_drain(struct cli *cli)
+{
+    struct request request = {.method = "POST",
+                              .path = answer_path(cli, "/v1/nodes/", "/drain"),
+                              .body = drain_body(cli)};
+    int code = answer_done(cli, &request, "%s drained", cli->args[0]);
+
+    assert(cli->arg_count == 1);
+    if (code != CLI_OK || cli->json)
+        return code;
+    if (cli_given(cli, "wait"))
+        return wait_empty(cli, cli_num(cli, "timeout", -1));
+    struct rest rest = look(cli);
+    uint32_t left = count_of(rest.deployments) + count_of(rest.jobs);
+    fprintf(cli->out, left ? "still there: %" PRIu32 "\n" : "nothing is left on it\n", left);
+    print_rest(cli, &rest);
+    return CLI_OK;
+}
+
+static const struct flag drain_flags[] = {
+    {.name = "reason", .type = FLAG_TEXT, .value = "TEXT", .help = "shown with the node"},
+    {.name = "deadline",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "after this its deployments move all at once"},
+    {.name = "wait", .type = FLAG_SWITCH, .help = "until nothing is left on it"},
+    {.name = "timeout",
+     .type = FLAG_MS,
+     .value = "DURATION",
+     .help = "wait no longer than this, exit 6 (default: for ever)"},
+};
+
+static const struct command drain_rows[] = {
+    {.noun = "node",
+     .verb = "drain",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(drain_flags),
+     .help = "no new work; deployments move one by one, jobs end",
+     .detail = "Durable: it holds over restarts of node and server, until `berth node undrain`.",
+     .examples = "berth node drain node-1 --reason 'new kernel' --deadline 10m --wait",
+     .run = cmd_node_drain},
+};
+
+const struct command_set commands_drain = COMMANDS(drain_rows);

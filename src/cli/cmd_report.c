@@ -1,8 +1,8 @@
 /* `berth report`: how work went, by server and type, over the last hours. */
 #include <assert.h>
 
+#include "cli/list.h"
 #include "cli/request.h"
-#include "cli/show.h"
 
 enum { SINCE_MAX_MS = 7 * 24 * 3600 * 1000 };
 
@@ -189,8 +189,8 @@ static const char *path_of(struct cli *cli)
     int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
 
     return arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
-                     node ? "&node_id=" : "", node ? ask_escape(cli, str_of(node)) : "",
-                     type ? "&type=" : "", type ? ask_escape(cli, str_of(type)) : "")
+                     node ? "&node_id=" : "", node ? request_escape(cli, str_of(node)) : "",
+                     type ? "&type=" : "", type ? request_escape(cli, str_of(type)) : "")
         .at;
 }
 
@@ -208,7 +208,7 @@ static int cmd_report(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = ask_get(cli, path_of(cli), &json, &reply);
+    int code = request_get(cli, path_of(cli), &json, &reply);
 
     if (code != CLI_OK)
         return code;

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/file.h"
-#include "cli/answer.h"
 #include "cli/list.h"
+#include "cli/request.h"
 #include "model/node.h"
 #include "model/token.h"
 
@@ -165,7 +165,7 @@ static int create_in_file(struct cli *cli, const char *path, const struct token 
 
 static int create_at_server(struct cli *cli, const struct token *token)
 {
-    struct ask ask = {.method = "POST", .path = "/v1/tokens"};
+    struct request request = {.method = "POST", .path = "/v1/tokens"};
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
     int code;
@@ -175,8 +175,8 @@ static int create_at_server(struct cli *cli, const struct token *token)
     if (token->expires_ms)
         jsonw_kint(&w, "expires_in_ms", token->expires_ms - token->created_ms);
     jsonw_end_obj(&w);
-    ask.body = buf_view(&body);
-    code = ask_run(cli, &ask);
+    request.body = buf_view(&body);
+    code = request_run(cli, &request);
     buf_free(&body);
     return code;
 }
@@ -248,13 +248,13 @@ static int cmd_token_create(struct cli *cli)
 static int cmd_token_revoke(struct cli *cli)
 {
     const char *path = cli_text(cli, "file");
-    struct ask ask = {.method = "DELETE"};
+    struct request request = {.method = "DELETE"};
     struct tokens tokens;
     int code;
 
     if (!path) {
-        ask.path = answer_path(cli, "/v1/tokens/", "");
-        return answer_done(cli, &ask, "%s revoked", cli->args[0]);
+        request.path = answer_path(cli, "/v1/tokens/", "");
+        return answer_done(cli, &request, "%s revoked", cli->args[0]);
     }
     code = read_tokens(cli, path, true, &tokens);
     if (code != CLI_OK)

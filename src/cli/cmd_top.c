@@ -1,22 +1,326 @@
-/* `berth top`: who is how full, what waits, how fast work is placed and why it is refused. */
+/* `berth top`: who is how full, what waits, how fast work is placed and why it is refused. Reads
+ * the server's own Prometheus text; draws lines that fit the width there is: what 80 columns leave
+ * over goes to names and bars. */
+#include "cli/cmd_top.h"
+
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "cli/panel.h"
+#include "cli/cmd_status.h"
+#include "cli/list.h"
 #include "cli/request.h"
-#include "cli/scrape.h"
 #include "cli/screen.h"
-#include "cli/sheet.h"
-#include "cli/show.h"
-#include "cli/top_nodes.h"
+#include "cli/table.h"
+
+static int compare(const void *a, const void *b, void *user);
+
+/* --- nodes, a line each --- */
+
+enum {
+    NAME_MIN = 12,
+    NAME_MAX = 40,
+    BAR_MIN = 8,
+    BAR_MAX = 30,
+    LEVEL_COLUMNS = 8,
+    /* Besides the name and the two bars: level, two percents, slots, running, breakers, seen, and
+     * the gaps between them. */
+    FIXED_COLUMNS = 1 + LEVEL_COLUMNS + 1 + 5 + 1 + 5 + 1 + 7 + 1 + 4 + 1 + 3 + 1 + 5,
+};
+
+struct node {
+    const struct json *key; /* the id; the server stands behind it */
+    struct str name;
+    int64_t cpu, mem, slots; /* in 1/1000; -1: not known */
+    int64_t open;            /* breakers that are not closed */
+    bool online;
+};
+
+static int64_t most(const struct node *node)
+{
+    return node->cpu > node->slots ? node->cpu : node->slots;
+}
+
+static int64_t by_load(const struct node *a, const struct node *b)
+{
+    return most(b) - most(a);
+}
+
+static int64_t by_cpu(const struct node *a, const struct node *b)
+{
+    return b->cpu - a->cpu;
+}
+
+static int64_t by_memory(const struct node *a, const struct node *b)
+{
+    return b->mem - a->mem;
+}
+
+static int64_t by_slots(const struct node *a, const struct node *b)
+{
+    return b->slots - a->slots;
+}
+
+static int64_t by_name(const struct node *a, const struct node *b)
+{
+    return str_cmp(a->name, b->name);
+}
+
+static const struct {
+    struct top_sort sort;
+    int64_t (*compare)(const struct node *a, const struct node *b);
+} sorts[] = {
+    {{"load", 'l', "the larger share of cores and slots"}, by_load},
+    {{"cpu", 'c', "CPU"}, by_cpu},
+    {{"memory", 'm', "memory"}, by_memory},
+    {{"slots", 's', "slots"}, by_slots},
+    {{"name", 'n', "name"}, by_name},
+};
+
+const struct top_sort *top_sort_at(size_t index)
+{
+    return index < COUNT_OF(sorts) ? &sorts[index].sort : NULL;
+}
+
+static int compare(const void *a, const void *b, void *user)
+{
+    const struct top_view *view = user;
+    const struct node *one = a, *two = b;
+    int64_t order = sorts[view->sort].compare(one, two);
+
+    if (order == 0)
+        return by_name(one, two) < 0 ? -1 : 1;
+    return (order < 0) != view->reverse ? -1 : 1;
+}
+
+static int64_t open_breakers(struct cli *cli, const struct json *list, struct str node_id)
+{
+    const struct json *breaker = json_first(list);
+    int64_t count = 0;
+
+    for (uint32_t i = 0; list && i < list->count; i++, breaker = json_next(breaker))
+        count += str_eq(show_member(cli, breaker, "node_id"), node_id) &&
+                 !json_str_is(json_get(breaker, "state"), "CLOSED");
+    return count;
+}
+
+static struct node *read_nodes(struct cli *cli, const struct top_view *view, uint32_t count)
+{
+    struct node *nodes = arena_array(&cli->arena, struct node, count + 1);
+    const struct json *key = json_first(view->servers);
+
+    for (uint32_t i = 0; i < count; i++, key = json_next(key + 1)) {
+        nodes[i] = (struct node){.key = key,
+                                 .name = json_str(key, &cli->arena),
+                                 .cpu = panel_cpu_permille(key + 1),
+                                 .mem = panel_mem_permille(key + 1),
+                                 .slots = panel_slots_permille(key + 1)};
+        nodes[i].open = open_breakers(cli, view->breakers, nodes[i].name);
+        json_bool(json_get(key + 1, "online"), &nodes[i].online);
+    }
+    qsort_r(nodes, count, sizeof *nodes, compare, (void *)view);
+    return nodes;
+}
+
+/* What 80 columns leave over: half to the two bars, the rest to the name. */
+static void measure(size_t width, size_t *ret_name, size_t *ret_bar)
+{
+    size_t left = width > FIXED_COLUMNS ? width - FIXED_COLUMNS : 0;
+    size_t bar =
+        left > NAME_MIN + 2 * BAR_MIN ? BAR_MIN + (left - NAME_MIN - 2 * BAR_MIN) / 4 : BAR_MIN;
+    size_t name;
+
+    bar = bar > BAR_MAX ? BAR_MAX : bar;
+    name = left > 2 * bar + NAME_MIN ? left - 2 * bar : NAME_MIN;
+    *ret_name = name > NAME_MAX ? NAME_MAX : name;
+    *ret_bar = bar;
+}
+
+/* Cut or filled up to so many columns; a cut can be seen. */
+static void put_padded(struct sheet *sheet, enum table_colour colour, struct str text,
+                       size_t columns)
+{
+    struct str safe = table_harmless(sheet->arena, text);
+    size_t width = table_width(safe);
+
+    while (width > columns) {
+        size_t cut = 1;
+
+        while (cut < safe.len && (safe.at[safe.len - cut] & 0xc0) == 0x80)
+            cut++; /* a character has up to four bytes */
+        safe.len -= cut;
+        width = table_width(safe) + 1;
+        if (width <= columns)
+            safe = arena_fmt(sheet->arena, STR_FMT "~", STR_ARG(safe));
+    }
+    sheet_put(sheet, colour, safe);
+    sheet_fmt(sheet, TABLE_PLAIN, "%*s", (int)(columns - table_width(safe)), "");
+}
+
+static void put_share(struct sheet *sheet, int64_t permille, bool online, size_t bar)
+{
+    enum table_colour colour = online ? panel_share_colour(permille) : TABLE_DIM;
+
+    sheet_put(sheet, TABLE_PLAIN, STR(" "));
+    if (permille < 0) {
+        sheet_fmt(sheet, TABLE_DIM, "%*s", (int)bar + 5, "-");
+        return;
+    }
+    sheet_bar(sheet, colour, sheet->style.unicode ? bar : bar - 2, permille); /* [ and ] */
+    sheet_fmt(sheet, colour, "%4" PRId64 "%%", (permille + 5) / 10);
+}
+
+static void put_node(struct cli *cli, struct sheet *sheet, const struct node *node, size_t name,
+                     size_t bar, int64_t now_ms)
+{
+    const struct json *server = node->key + 1, *tasks = json_get(server, "tasks");
+    struct str level = show_member(cli, server, "level");
+    int64_t room = show_int(server, "slots_available", 0);
+    struct str seen = show_age(cli, server, "last_seen_ms", now_ms);
+    struct str slots =
+        arena_fmt(&cli->arena, "%" PRId64 "/%" PRId64, show_int(server, "slots_in_use", 0),
+                  show_int(server, "slots_max", 0));
+
+    sheet_line(sheet);
+    put_padded(sheet, node->online ? TABLE_PLAIN : TABLE_DIM, node->name, name);
+    sheet_put(sheet, TABLE_PLAIN, STR(" "));
+    put_padded(sheet, node->online ? panel_level_colour(level) : TABLE_RED,
+               node->online ? (level.len ? level : STR("-")) : STR("offline"), LEVEL_COLUMNS);
+    put_share(sheet, node->cpu, node->online, bar);
+    put_share(sheet, node->mem, node->online, bar);
+    sheet_fmt(sheet, room > 0 ? TABLE_GREEN : TABLE_RED, " %7s", slots.at);
+    sheet_fmt(sheet, TABLE_PLAIN, " %4u", json_type(tasks) == JSON_ARR ? tasks->count : 0);
+    sheet_fmt(sheet, node->open ? TABLE_RED : TABLE_DIM, " %3" PRId64, node->open);
+    sheet_fmt(sheet, TABLE_DIM, " %5s", seen.len ? seen.at : "-");
+}
+
+static void put_title(struct sheet *sheet, size_t name, size_t bar)
+{
+    sheet_line(sheet);
+    sheet_fmt(sheet, TABLE_BOLD, "%-*s %-*s %-*s %-*s %7s %4s %3s %5s", (int)name, "NODE",
+              LEVEL_COLUMNS, "LEVEL", (int)bar + 5, "CPU", (int)bar + 5, "MEMORY", "SLOTS", "RUN",
+              "BRK", "SEEN");
+}
+
+void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view)
+{
+    uint32_t count = json_type(view->servers) == JSON_OBJ ? view->servers->count : 0;
+    struct node *nodes = read_nodes(cli, view, count);
+    uint32_t shown = count;
+    size_t name, bar;
+
+    assert(view->sort < COUNT_OF(sorts));
+    if (view->lines > 0 && shown + 1 > view->lines)
+        shown = view->lines > 2 ? (uint32_t)view->lines - 2 : 1;
+    measure(sheet->style.width, &name, &bar);
+    put_title(sheet, name, bar);
+    for (uint32_t i = 0; i < shown && i < count; i++)
+        put_node(cli, sheet, &nodes[i], name, bar, view->now_ms);
+    if (shown < count) {
+        sheet_line(sheet);
+        sheet_fmt(sheet, TABLE_DIM, "and %u more", count - shown);
+    }
+}
+
+/* --- readings of /metrics --- */
+
+/* `name{labels} value`; the value may not be followed by anything. */
+static bool read_row(struct arena *arena, struct str line, struct scrape_row *ret_row)
+{
+    const char *end;
+    char *rest;
+    struct str value = line;
+    const char *open = line.len ? memchr(line.at, '{', line.len) : NULL;
+    struct scrape_row row = {.labels = STR("")};
+
+    if (line.len == 0 || line.at[0] == '#')
+        return false;
+    if (open) {
+        end = memrchr(line.at, '}', line.len);
+        if (!end || end < open)
+            return false;
+        row.name = (struct str){.at = line.at, .len = (size_t)(open - line.at)};
+        row.labels = (struct str){.at = open + 1, .len = (size_t)(end - open - 1)};
+        value = (struct str){.at = end + 1, .len = line.len - (size_t)(end + 1 - line.at)};
+    } else {
+        row.name = str_cut(&value, ' ');
+    }
+    value = str_trim(value);
+    if (row.name.len == 0 || value.len == 0)
+        return false;
+    end = arena_cstr(arena, value);
+    row.value = strtod(end, &rest);
+    if (*rest)
+        return false;
+    *ret_row = row;
+    return true;
+}
+
+void scrape_read(struct scrape *scrape, struct str text, int64_t now_us)
+{
+    struct str rest;
+    size_t lines = 1;
+
+    arena_reset(&scrape->arena);
+    for (size_t i = 0; i < text.len; i++)
+        lines += text.at[i] == '\n';
+    rest = arena_str(&scrape->arena, text);
+    scrape->rows = arena_array(&scrape->arena, struct scrape_row, lines);
+    scrape->count = 0;
+    scrape->at_us = now_us;
+    while (rest.at)
+        scrape->count +=
+            read_row(&scrape->arena, str_cut(&rest, '\n'), &scrape->rows[scrape->count]);
+    assert(scrape->count <= lines);
+}
+
+void scrape_done(struct scrape *scrape)
+{
+    arena_free(&scrape->arena);
+    *scrape = (struct scrape){0};
+}
+
+const struct scrape_row *scrape_find(const struct scrape *scrape, struct str name,
+                                     struct str labels)
+{
+    for (size_t i = 0; i < scrape->count; i++)
+        if (str_eq(scrape->rows[i].name, name) && str_eq(scrape->rows[i].labels, labels))
+            return &scrape->rows[i];
+    return NULL;
+}
+
+struct str scrape_label(struct str labels, const char *name)
+{
+    while (labels.at && labels.len > 0) {
+        struct str value = str_cut(&labels, ','), key = str_cut(&value, '=');
+
+        if (str_is(key, name) && value.len >= 2)
+            return (struct str){.at = value.at + 1, .len = value.len - 2};
+    }
+    return STR("");
+}
+
+bool scrape_rate(const struct scrape *now, const struct scrape *before,
+                 const struct scrape_row *row, double *ret_per_s)
+{
+    const struct scrape_row *then = scrape_find(before, row->name, row->labels);
+    double earlier = then ? then->value : 0;
+
+    if (before->count == 0 || now->at_us <= before->at_us || row->value < earlier)
+        return false;
+    *ret_per_s = (row->value - earlier) * 1e6 / (double)(now->at_us - before->at_us);
+    return true;
+}
+
+/* --- the command --- */
 
 enum { TOP_MS = 1000, SLOTS_BAR = 20 };
 
 struct top {
-    struct live live;
+    struct screen live;
     struct scrape now, before;
     struct top_view view; /* sorting is what keys change */
 };
@@ -24,18 +328,18 @@ struct top {
 /* Both readings: the older one moves aside. */
 static int read_metrics(struct top *top)
 {
-    struct ask ask = {.method = "GET", .path = "/metrics", .text = true};
+    struct request request = {.method = "GET", .path = "/metrics", .text = true};
     struct scrape older = top->before;
     int code;
 
     if (top->before.at_us && clock_mono_us() - top->now.at_us < TOP_MS * 1000 / 2)
         return CLI_OK; /* a key was pressed: rates of a moment tell nothing */
-    code = ask_run(top->live.cli, &ask);
+    code = request_run(top->live.cli, &request);
     if (code != CLI_OK)
         return code;
     top->before = top->now;
     top->now = older;
-    scrape_read(&top->now, ask.reply, clock_mono_us());
+    scrape_read(&top->now, request.reply, clock_mono_us());
     return CLI_OK;
 }
 
@@ -175,7 +479,7 @@ static void put_keys(const struct top *top, struct sheet *sheet)
                   sort->name);
 }
 
-static bool on_key(struct live *live, char key)
+static bool on_key(struct screen *live, char key)
 {
     struct top *top = container_of(live, struct top, live);
     const struct top_sort *sort;
@@ -192,14 +496,14 @@ static bool on_key(struct live *live, char key)
 static int read_view(struct top *top, const struct json **ret_status)
 {
     struct cli *cli = top->live.cli;
-    struct ask breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
+    struct request breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
     struct str reply;
     int code = read_both(top);
 
     if (code == CLI_OK)
-        code = ask_get(cli, "/v1/cluster/status?brief=1", ret_status, &reply);
+        code = request_get(cli, "/v1/cluster/status?brief=1", ret_status, &reply);
     if (code == CLI_OK)
-        code = ask_run(cli, &breakers);
+        code = request_run(cli, &breakers);
     if (code != CLI_OK)
         return code;
     top->view.servers = json_get(*ret_status, "servers");
@@ -208,12 +512,12 @@ static int read_view(struct top *top, const struct json **ret_status)
     return CLI_OK;
 }
 
-static int draw_top(struct live *live, FILE *to)
+static int draw_top(struct screen *live, FILE *to)
 {
     struct top *top = container_of(live, struct top, live);
     struct cli *cli = live->cli;
     struct sheet_style style = {
-        .width = live_columns(cli), .colour = cli->colour, .unicode = live_unicode(cli)};
+        .width = screen_columns(cli), .colour = cli->colour, .unicode = screen_unicode(cli)};
     const struct json *status;
     struct sheet sheet;
     int code = read_view(top, &status);
@@ -225,8 +529,8 @@ static int draw_top(struct live *live, FILE *to)
     for (size_t i = 0; i < COUNT_OF(rate_lines); i++)
         put_rates(top, &sheet, &rate_lines[i]);
     top->view.lines = 0;
-    if (live->on_screen && live_rows(cli) > sheet.count + 4)
-        top->view.lines = live_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
+    if (live->on_screen && screen_rows(cli) > sheet.count + 4)
+        top->view.lines = screen_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
     top_nodes(cli, &sheet, &top->view);
     if (live->on_screen)
         put_keys(top, &sheet);
@@ -254,7 +558,7 @@ static int cmd_top(struct cli *cli)
 {
     struct top top = {.live = {.cli = cli,
                                .interval_ms = TOP_MS,
-                               .once = cli_given(cli, "once") || !live_is_screen(cli),
+                               .once = cli_given(cli, "once") || !screen_is_terminal(cli),
                                .draw = draw_top,
                                .key = on_key},
                       .view = {.reverse = cli_given(cli, "reverse")}};
@@ -265,7 +569,7 @@ static int cmd_top(struct cli *cli)
         return code;
     if (cli->json)
         return cli_misuse(cli, "top draws pictures; `berth status -o json` has the figures");
-    code = live_run(&top.live);
+    code = screen_run(&top.live);
     scrape_done(&top.now);
     scrape_done(&top.before);
     return code;

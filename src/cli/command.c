@@ -1,41 +1,96 @@
-/* All commands in the order help shows them, and finding the one that was meant. */
+/* All commands in the order help shows them, finding the one that was meant, and the flags that
+ * many commands share. */
 #include "cli/command.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/command_flags.h"
+#include "cli/flag.h"
+
+enum { LIST_MAX = 1000 };
+
+static const struct flag api_flags[] = {
+    {.name = "addr",
+     .type = FLAG_TEXT,
+     .value = "URL",
+     .help = "the server (BERTH_ADDR, else the context's, else http://127.0.0.1:7420)"},
+    {.name = "token-file",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "a file that holds the token (or BERTH_TOKEN holds it)"},
+    {.name = "ca-file",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "certificates to trust for https (BERTH_CA_FILE, default the system's)"},
+    {.name = "cert-file",
+     .type = FLAG_TEXT,
+     .value = "FILE",
+     .help = "a certificate to show to a server that asks for one (BERTH_CERT_FILE)"},
+    {.name = "key-file", .type = FLAG_TEXT, .value = "FILE", .help = "its key (BERTH_KEY_FILE)"},
+    {.name = "context",
+     .type = FLAG_TEXT,
+     .value = "NAME",
+     .help = "a server by its name (BERTH_CONTEXT), see `berth context --help`"},
+    {.name = "output",
+     .letter = 'o',
+     .type = FLAG_TEXT,
+     .value = "FORMAT",
+     .help = "table, wide, json, jsonl (one line for each item) or name (ids only)"},
+    {.name = "help", .letter = 'h', .type = FLAG_SWITCH, .help = "this text"},
+};
+
+static const struct flag local_flags[] = {
+    {.name = "help", .letter = 'h', .type = FLAG_SWITCH, .help = "this text"},
+};
+
+static const struct flag list_flags[] = {
+    {.name = "limit",
+     .type = FLAG_INT,
+     .value = "N",
+     .min = 1,
+     .max = LIST_MAX,
+     .help = "one page of at most so many; tells the cursor of the next"},
+    {.name = "cursor", .type = FLAG_TEXT, .value = "CURSOR", .help = "go on where a page ended"},
+    FLAG_WATCH,
+};
+
+/* Every command that asks a server. */
+static const struct flag_set flags_api = {.flags = api_flags, .count = COUNT_OF(api_flags)};
+/* Every other. */
+static const struct flag_set flags_local = {.flags = local_flags, .count = COUNT_OF(local_flags)};
+/* Every list. */
+static const struct flag_set flags_list = {.flags = list_flags, .count = COUNT_OF(list_flags)};
 
 enum { NAMES_MAX = 128 };
 
 /* A row for each file of commands. */
 #define COMMAND_SETS(row)                                                                          \
     row(host)            /* cmd_host.c: dev, server, agent */                                      \
-        row(run)         /* cmd_run.c */                                                           \
+        row(run)         /* cmd_host.c */                                                          \
         row(config)      /* cmd_host.c: config show */                                             \
         row(cluster)     /* cmd_cluster.c: version, health */                                      \
         row(status)      /* cmd_status.c */                                                        \
         row(top)         /* cmd_top.c */                                                           \
         row(events)      /* cmd_events.c */                                                        \
         row(node)        /* cmd_node.c */                                                          \
-        row(drain)       /* cmd_drain.c: node drain */                                             \
-        row(submit)      /* cmd_submit.c: job submit */                                            \
+        row(drain)       /* cmd_node.c: node drain */                                              \
+        row(submit)      /* cmd_job.c: job submit */                                               \
         row(job)         /* cmd_job.c */                                                           \
         row(logs)        /* cmd_logs.c: job logs */                                                \
         row(explain)     /* cmd_explain.c: job explain, explain */                                 \
         row(deploy)      /* cmd_deploy.c */                                                        \
         row(deploy_logs) /* cmd_logs.c: deploy logs */                                             \
-        row(pool)        /* cmd_pool.c */                                                          \
-        row(session)     /* cmd_pool.c */                                                          \
-        row(breaker)     /* cmd_breaker.c */                                                       \
+        row(pool)        /* cmd_cluster.c */                                                       \
+        row(session)     /* cmd_cluster.c */                                                       \
+        row(breaker)     /* cmd_cluster.c */                                                       \
         row(report)      /* cmd_report.c */                                                        \
         row(debug)       /* cmd_debug.c */                                                         \
         row(token)       /* cmd_token.c */                                                         \
         row(audit)       /* cmd_audit.c */                                                         \
-        row(context)     /* cmd_context.c */                                                       \
-        row(completion)  /* cmd_completion.c */                                                    \
-        row(man)         /* man.c */
+        row(context)     /* context.c */                                                           \
+        row(completion)  /* complete.c */                                                          \
+        row(man)         /* help.c */
 
 #define COMMAND_SET_EXTERN(name) extern const struct command_set commands_##name;
 #define COMMAND_SET_ROW(name)    &commands_##name,

@@ -54,4 +54,16 @@ void command_flags(const struct command *command, struct flag_set sets[COMMAND_F
 /* "node ls" */
 void command_name(const struct command *command, char *to, size_t size);
 
+/* Flags that many commands share; a command's own stand beside it. */
+
+enum { WATCH_MIN_MS = 100, WATCH_MAX_MS = 3600000 };
+
+/* --watch, for a command's own flags. */
+#define FLAG_WATCH                                                                                 \
+    {                                                                                              \
+        .name = "watch", .letter = 'w', .type = FLAG_MS_MAYBE, .value = "DURATION",                \
+        .min = WATCH_MIN_MS, .max = WATCH_MAX_MS,                                                  \
+        .help = "draw it again and again, until q (default every 2s)"                              \
+    }
+
 #endif

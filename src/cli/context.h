@@ -31,8 +31,6 @@ struct contexts {
 
 /* CLI_OK without a file: there are none. Else what is wrong was said. Into the cli's arena. */
 int contexts_load(struct cli *cli, struct contexts **ret_contexts);
-int contexts_save(struct cli *cli, const struct contexts *contexts);
-struct context *contexts_find(struct contexts *contexts, struct str name); /* NULL: none */
 /* The one that --context, BERTH_CONTEXT or `current` names; NULL in *ret_context: none does. */
 int contexts_chosen(struct cli *cli, const struct context **ret_context);
 /* A path in a file of contexts: ~/ is the user's home. */

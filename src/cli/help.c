@@ -1,16 +1,26 @@
-/* Prints help from the table of commands; no text about a command stands anywhere else. */
+/* Help and manual pages (roff, one for the program and one for each noun), printed from the table
+ * of commands; no text about a command stands anywhere else. */
 #include "cli/help.h"
 
 #include <assert.h>
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "cli/command.h"
+
+/* --- help --- */
 
 enum { NAME_MAX_LEN = 64, FLAG_TEXT_MAX = 96 };
 
-const char help_exit_codes[] =
+static const char help_exit_codes[] =
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable, 6 timeout,\n"
     "            7 the job failed\n";
 
-void help_usage(const struct command *command, char *to, size_t size)
+/* "berth node show ID [flags]" */
+static void help_usage(const struct command *command, char *to, size_t size)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
     char name[NAME_MAX_LEN];
@@ -150,3 +160,255 @@ void help_all(FILE *to)
                 "  berth job ls\n\n");
     fputs(help_exit_codes, to);
 }
+
+/* --- manual pages --- */
+
+/* What roff would obey: a backslash, a dot or quote that begins a line; a dash that must stay one.
+ */
+static void put(FILE *to, const char *text, bool line_begins)
+{
+    for (; *text; text++) {
+        if (line_begins && (*text == '.' || *text == '\''))
+            fputs("\\&", to);
+        if (*text == '\\')
+            fputs("\\e", to);
+        else if (*text == '-')
+            fputs("\\-", to);
+        else
+            fputc(*text, to);
+        line_begins = *text == '\n';
+    }
+}
+
+static void section(FILE *to, const char *macro, const char *title)
+{
+    fprintf(to, ".%s \"", macro);
+    put(to, title, false);
+    fputs("\"\n", to);
+}
+
+static void put_block(FILE *to, const char *text)
+{
+    fputs(".PP\n.nf\n.RS\n", to);
+    put(to, text, true);
+    fputs("\n.RE\n.fi\n", to);
+}
+
+static void put_flags(FILE *to, const struct flag_set *set)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const struct flag *flag = &set->flags[i];
+
+        fputs(".TP\n", to);
+        if (flag->letter)
+            fprintf(to, "\\fB\\-%c\\fR, ", flag->letter);
+        fputs("\\fB\\-\\-", to);
+        put(to, flag->name, false);
+        fputs("\\fR", to);
+        if (flag->value) {
+            fputs(flag->type == FLAG_MS_MAYBE ? "[=\\fI" : " \\fI", to);
+            put(to, flag->value, false);
+            fputs(flag->type == FLAG_MS_MAYBE ? "\\fR]" : "\\fR", to);
+        }
+        fputc('\n', to);
+        put(to, flag->help, true);
+        fputc('\n', to);
+    }
+}
+
+/* A server's and an agent's settings: lines "  --name VALUE  help". */
+static void put_settings(struct cli *cli, FILE *to, const struct command *command)
+{
+    struct buf text = {0};
+
+    cli_host_flags(cli, command, &text);
+    if (text.len > 0) {
+        buf_char(&text, 0);
+        put_block(to, text.at);
+    }
+    buf_free(&text);
+}
+
+static void put_command(struct cli *cli, FILE *to, const struct command *command)
+{
+    struct flag_set sets[COMMAND_FLAG_SETS];
+    char usage[256];
+
+    help_usage(command, usage, sizeof usage);
+    section(to, "SS", usage);
+    put(to, command->help, true);
+    fputs(".\n", to);
+    if (command->detail) {
+        fputs(".PP\n", to);
+        if (strstr(command->detail, "\n  ")) /* it has lines of its own */
+            put_block(to, command->detail);
+        else
+            put(to, command->detail, true);
+        fputc('\n', to);
+    }
+    command_flags(command, sets);
+    put_flags(to, &sets[0]);
+    put_flags(to, &sets[1]);
+    if (command->kind == COMMAND_HOST)
+        put_settings(cli, to, command);
+    put_block(to, command->examples);
+}
+
+static void put_end(FILE *to, bool api)
+{
+    struct flag_set sets[COMMAND_FLAG_SETS];
+    struct command any = {.kind = COMMAND_API};
+
+    if (api) {
+        command_flags(&any, sets);
+        section(to, "SH", "COMMON FLAGS");
+        fputs("Of every command that asks a server.\n", to);
+        put_flags(to, &sets[2]);
+    }
+    section(to, "SH", "EXIT STATUS");
+    put_block(to, help_exit_codes);
+    section(to, "SH", "ENVIRONMENT");
+    fputs(
+        "\\fBBERTH_ADDR\\fR, \\fBBERTH_TOKEN\\fR, \\fBBERTH_CA_FILE\\fR, \\fBBERTH_CERT_FILE\\fR, "
+        "\\fBBERTH_KEY_FILE\\fR, \\fBBERTH_CONTEXT\\fR: as the flags; "
+        "\\fBNO_COLOR\\fR: no colours.\n",
+        to);
+    section(to, "SH", "FILES");
+    fputs("\\fI~/.config/berth/config.yaml\\fR: contexts, see \\fBberth\\-context\\fR(1).\n", to);
+}
+
+static void put_title(FILE *to, const char *name, const char *what)
+{
+    fputs(".TH ", to);
+    for (const char *c = name; *c; c++)
+        fputc(toupper((unsigned char)*c), to);
+    fprintf(to, " 1 \"\" \"berth %s\" \"berth\"\n", BERTH_VERSION);
+    section(to, "SH", "NAME");
+    put(to, name, true);
+    fputs(" \\- ", to);
+    put(to, what, false);
+    fputc('\n', to);
+}
+
+static bool noun_page(struct cli *cli, FILE *to, const char *noun)
+{
+    const struct command *command, *first = NULL;
+    char name[96], what[160];
+    bool api = false;
+
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++)
+        if (!first && strcmp(command->noun, noun) == 0)
+            first = command;
+    if (!first)
+        return false;
+    snprintf(name, sizeof name, "berth-%s", noun);
+    snprintf(what, sizeof what, first->verb ? "commands about a %s" : "%s",
+             first->verb ? noun : first->help);
+    put_title(to, name, what);
+    section(to, "SH", "COMMANDS");
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        if (strcmp(command->noun, noun) != 0)
+            continue;
+        put_command(cli, to, command);
+        api |= command->kind == COMMAND_API;
+    }
+    put_end(to, api);
+    section(to, "SH", "SEE ALSO");
+    fputs("\\fBberth\\fR(1)\n", to);
+    return true;
+}
+
+static void program_page(FILE *to)
+{
+    const struct command *command;
+    char usage[256];
+
+    put_title(to, "berth", "places work on machines without giving one more than it can carry");
+    section(to, "SH", "SYNOPSIS");
+    fputs("\\fBberth\\fR \\fICOMMAND\\fR [\\fIARG\\fR...] [\\fIFLAG\\fR...]\n", to);
+    section(to, "SH", "COMMANDS");
+    fputs("Each noun has a page of its own, as \\fBberth\\-node\\fR(1).\n", to);
+    for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
+        help_usage(command, usage, sizeof usage);
+        fputs(".TP\n\\fB", to);
+        put(to, usage, true);
+        fputs("\\fR\n", to);
+        put(to, command->help, true);
+        fputc('\n', to);
+    }
+    put_end(to, true);
+}
+
+/* berth(1), or with a noun berth-NOUN(1); false: no such noun. */
+static bool man_page(struct cli *cli, FILE *to, const char *noun)
+{
+    if (noun)
+        return noun_page(cli, to, noun);
+    program_page(to);
+    return true;
+}
+
+/* DIR/berth.1 and DIR/berth-NOUN.1 */
+static int write_page(struct cli *cli, const char *dir, const char *noun)
+{
+    const char *path =
+        arena_fmt(&cli->arena, "%s/berth%s%s.1", dir, noun ? "-" : "", noun ? noun : "").at;
+    FILE *to = fopen(path, "we");
+    bool good;
+
+    if (!to)
+        return cli_fail(cli, CLI_FAILED, "cannot write %s: %m", path);
+    good = man_page(cli, to, noun);
+    assert(good);
+    good = fchmod(fileno(to), 0644) == 0;
+    return fclose(to) == 0 && good ? CLI_OK
+                                   : cli_fail(cli, CLI_FAILED, "cannot write %s: %m", path);
+}
+
+static int write_all(struct cli *cli, const char *dir)
+{
+    const struct command *command;
+    const char *last = "";
+    int code = write_page(cli, dir, NULL);
+
+    for (size_t i = 0; code == CLI_OK && (command = command_at(i)) != NULL; i++) {
+        if (strcmp(command->noun, last) != 0)
+            code = write_page(cli, dir, command->noun);
+        last = command->noun;
+    }
+    return code;
+}
+
+static int cmd_man(struct cli *cli)
+{
+    const char *dir = cli_text(cli, "dir");
+
+    if (dir && cli->arg_count)
+        return cli_misuse(cli, "--dir writes all pages: without a NOUN");
+    if (dir)
+        return write_all(cli, dir);
+    if (man_page(cli, cli->out, cli->arg_count ? cli->args[0] : NULL))
+        return CLI_OK;
+    return cli_misuse(cli, "there is no page for \"%s\"; `berth help` lists the commands",
+                      cli->args[0]);
+}
+
+static const struct flag man_flags[] = {
+    {.name = "dir",
+     .type = FLAG_TEXT,
+     .value = "DIR",
+     .help = "write all pages into this directory"},
+};
+
+static const struct command rows[] = {
+    {.noun = "man",
+     .arg = "[NOUN]",
+     .kind = COMMAND_LOCAL,
+     .flags = FLAGS(man_flags),
+     .help = "the manual page of a command, for man(1)",
+     .examples = "berth man node > berth-node.1\n"
+                 "berth man --dir .",
+     .run = cmd_man},
+};
+
+const struct command_set commands_man = COMMANDS(rows);

@@ -1,4 +1,4 @@
-/* Help texts, made from the table of commands. */
+/* Help texts and manual pages, made from the table of commands. */
 #ifndef CLI_HELP_H
 #define CLI_HELP_H
 
@@ -6,9 +6,6 @@
 
 #include "cli/command.h"
 
-extern const char help_exit_codes[];
-/* "berth node show ID [flags]" */
-void help_usage(const struct command *command, char *to, size_t size);
 void help_all(FILE *to);                    /* `berth --help` */
 bool help_noun(FILE *to, const char *noun); /* `berth node --help`; false: no such noun */
 void help_command(FILE *to, const struct command *command); /* `berth node ls --help` */

@@ -1,4 +1,5 @@
-/* Fetches a list by its row and prints it in the form that was asked for. */
+/* Lists are fetched by their row and printed in the form that was asked for; members of the
+ * server's answers become cells and lines. */
 #include "cli/list.h"
 
 #include <assert.h>
@@ -6,11 +7,214 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/json.h"
+#include "cli/cli.h"
 #include "cli/request.h"
 #include "cli/screen.h"
+#include "cli/table.h"
+
+/* --- values --- */
+
+struct colour_word {
+    const char *word;
+    enum table_colour colour;
+};
+
+static const struct colour_word state_words[] = {
+    {"DONE", TABLE_GREEN},
+    {"FAILED", TABLE_RED},
+    {"RETRYING", TABLE_YELLOW},
+    {"NEW", TABLE_DIM},
+};
+
+static const struct colour_word health_words[] = {
+    {"ready", TABLE_GREEN},
+    {"degraded", TABLE_YELLOW},
+    {"draining", TABLE_YELLOW},
+    {"offline", TABLE_RED},
+};
+
+static enum table_colour colour_of(const struct colour_word *words, size_t count, struct str word)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_is(word, words[i].word))
+            return words[i].colour;
+    return TABLE_PLAIN;
+}
+
+/* Of a job. */
+static enum table_colour show_state_colour(struct str state)
+{
+    return colour_of(state_words, COUNT_OF(state_words), state);
+}
+
+enum table_colour show_health_colour(struct str health)
+{
+    return colour_of(health_words, COUNT_OF(health_words), health);
+}
+
+/* ["en","zh"] is "en,zh"; a pair inside a list is "en:zh". */
+static struct str join(struct cli *cli, const struct json *list, char sep)
+{
+    const struct json *item = json_first(list);
+    struct buf text = {0};
+    struct str joined;
+
+    assert(json_type(list) == JSON_ARR);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        if (i > 0)
+            buf_char(&text, sep);
+        if (json_type(item) == JSON_ARR && sep == ',')
+            buf_str(&text, join(cli, item, ':'));
+        else
+            buf_str(&text,
+                    json_type(item) == JSON_STR ? json_str(item, &cli->arena) : json_raw(item));
+    }
+    joined = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return joined;
+}
+
+static struct str plain_text(struct cli *cli, const struct json *value)
+{
+    switch (json_type(value)) {
+    case JSON_NULL:
+        return STR("");
+    case JSON_STR:
+        return json_str(value, &cli->arena);
+    case JSON_ARR:
+        if (value->count > 0 && json_type(json_first(value)) != JSON_OBJ)
+            return join(cli, value, ',');
+        return value->count > 0 ? json_raw(value) : STR("");
+    default:
+        return json_raw(value);
+    }
+}
+
+struct str show_text(struct cli *cli, const struct json *value)
+{
+    return table_harmless(&cli->arena, plain_text(cli, value));
+}
+
+struct str show_member(struct cli *cli, const struct json *obj, const char *name)
+{
+    return show_text(cli, json_get(obj, name));
+}
+
+int64_t show_int(const struct json *obj, const char *name, int64_t fallback)
+{
+    int64_t value;
+
+    return json_int(json_get(obj, name), &value) ? value : fallback;
+}
+
+static struct str age_text(struct cli *cli, int64_t ms)
+{
+    static const struct {
+        int64_t ms;
+        char unit;
+    } units[] = {{86400000, 'd'}, {3600000, 'h'}, {60000, 'm'}, {1000, 's'}};
+
+    for (size_t i = 0; i < COUNT_OF(units); i++)
+        if (ms >= 2 * units[i].ms || (units[i].unit == 's' && ms >= 1000))
+            return arena_fmt(&cli->arena, "%" PRId64 "%c", ms / units[i].ms, units[i].unit);
+    return arena_fmt(&cli->arena, "%" PRId64 "ms",
+                     ms > 0 ? ms : 0); /* clocks may differ a little */
+}
+
+struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms)
+{
+    int64_t at_ms = show_int(obj, name, 0);
+
+    return at_ms > 0 ? age_text(cli, now_ms - at_ms) : STR("");
+}
+
+struct str show_until(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms)
+{
+    int64_t at_ms = show_int(obj, name, 0);
+
+    return at_ms > now_ms ? age_text(cli, at_ms - now_ms) : STR("");
+}
+
+/* "updated_ms" is a point in time, "timeout_ms" is not: a wall time is larger than any duration. */
+static bool is_wall_time(struct str name, int64_t value)
+{
+    const int64_t year_2020_ms = INT64_C(1577836800000);
+
+    return name.len > 3 &&
+           str_eq((struct str){.at = name.at + name.len - 3, .len = 3}, STR("_ms")) &&
+           value > year_2020_ms;
+}
+
+void show_object(struct cli *cli, const struct json *obj)
+{
+    static const char *const titles[] = {"FIELD", "VALUE"};
+    const struct json *key = json_first(obj);
+    int64_t now_ms = clock_wall_ms(), value;
+    struct table table;
+
+    assert(json_type(obj) == JSON_OBJ);
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, &cli->arena);
+
+        table_cell(&table, name);
+        if (json_int(key + 1, &value) && is_wall_time(name, value))
+            table_cell(&table, arena_fmt(&cli->arena, "%" PRId64 " (" STR_FMT " ago)", value,
+                                         STR_ARG(age_text(cli, now_ms - value))));
+        else
+            table_cell(&table, show_text(cli, key + 1));
+    }
+    table_print(&table, cli->out, cli->colour);
+}
+
+struct str show_attempt(struct cli *cli, const struct json *attempt)
+{
+    struct str node = show_member(cli, attempt, "node_id");
+    struct str reason = show_member(cli, attempt, "reason");
+
+    return arena_fmt(&cli->arena, "attempt " STR_FMT "%s" STR_FMT ": " STR_FMT "%s" STR_FMT,
+                     STR_ARG(show_member(cli, attempt, "attempt_id")), node.len ? " on " : "",
+                     STR_ARG(node), STR_ARG(show_member(cli, attempt, "outcome")),
+                     reason.len ? ", " : "", STR_ARG(reason));
+}
+
+void show_name(struct cli *cli, struct str id, FILE *to)
+{
+    fprintf(to, STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, id)));
+}
+
+void show_json(struct cli *cli, struct str json, bool one_line, FILE *to)
+{
+    struct buf text = {0};
+
+    for (size_t i = 0; i < json.len; i++) {
+        unsigned char c = (unsigned char)json.at[i];
+        unsigned char next = i + 1 < json.len ? (unsigned char)json.at[i + 1] : 0;
+
+        if (c == 0x7f)
+            buf_str(&text, STR("\\u007f"));
+        else if (c == 0xc2 && next >= 0x80 && next < 0xa0) { /* U+0080 to U+009F */
+            buf_fmt(&text, "\\u%04x", next);
+            i++;
+        } else
+            buf_char(&text, (char)c);
+    }
+    if (one_line)
+        json_one_line(text.at, text.len);
+    fprintf(to, STR_FMT "\n", STR_ARG(buf_view(&text)));
+    buf_free(&text);
+}
+
+void show_raw(struct cli *cli, struct str reply)
+{
+    show_json(cli, str_trim(reply), false, cli->out);
+}
+
+/* --- lists --- */
 
 struct list_live {
-    struct live live;
+    struct screen live;
     const struct listing *listing;
 };
 
@@ -25,7 +229,7 @@ static void put_filters(struct cli *cli, const struct listing *listing, struct b
             continue;
         buf_fmt(path, "&%s=", filter->param);
         for (size_t v = 0; v < count; v++)
-            buf_fmt(path, "%s%s", v ? "," : "", ask_escape(cli, values[v]));
+            buf_fmt(path, "%s%s", v ? "," : "", request_escape(cli, values[v]));
     }
 }
 
@@ -39,11 +243,11 @@ static void put_path(struct cli *cli, const char *pattern, struct buf *path)
     }
     assert(cli->arg_count > 0);
     buf_add(path, pattern, (size_t)(hole - pattern));
-    buf_str(path, str_of(ask_escape(cli, str_of(cli->args[0]))));
+    buf_str(path, str_of(request_escape(cli, str_of(cli->args[0]))));
     buf_str(path, str_of(hole + strlen("{id}")));
 }
 
-/* The query without what ask_list adds; the limit is 0 where all are wanted. */
+/* The query without what request_list adds; the limit is 0 where all are wanted. */
 static const char *list_path(struct cli *cli, const struct listing *listing, int64_t limit)
 {
     const char *cursor = cli_text(cli, "cursor");
@@ -56,7 +260,7 @@ static const char *list_path(struct cli *cli, const struct listing *listing, int
         buf_fmt(&path, "&limit=%" PRId64, limit);
     put_filters(cli, listing, &path);
     if (cursor)
-        buf_fmt(&path, "&cursor=%s", ask_escape(cli, str_of(cursor)));
+        buf_fmt(&path, "&cursor=%s", request_escape(cli, str_of(cursor)));
     first = memchr(path.at, '&', path.len);
     if (first && !memchr(path.at, '?', path.len))
         *first = '?';
@@ -113,7 +317,7 @@ static void print_lines(struct cli *cli, const struct listing *listing, const st
     }
 }
 
-static int draw(struct live *live, FILE *to)
+static int draw(struct screen *live, FILE *to)
 {
     const struct listing *listing = container_of(live, struct list_live, live)->listing;
     struct cli *cli = live->cli;
@@ -121,8 +325,8 @@ static int draw(struct live *live, FILE *to)
     const char *path = list_path(cli, listing, limit);
     const struct json *json, *list, *cursor;
     struct str reply;
-    int code = limit > 0 ? ask_get(cli, path, &json, &reply)
-                         : ask_list(cli, path, listing->name, &json, &reply);
+    int code = limit > 0 ? request_get(cli, path, &json, &reply)
+                         : request_list(cli, path, listing->name, &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -143,13 +347,13 @@ int list_run(struct cli *cli, const struct listing *listing)
 {
     int64_t watch_ms = cli_num(cli, "watch", -1);
     struct list_live list = {.live = {.cli = cli,
-                                      .interval_ms = watch_ms < 0 ? LIVE_WATCH_MS : watch_ms,
+                                      .interval_ms = watch_ms < 0 ? SCREEN_WATCH_MS : watch_ms,
                                       .once = !cli_given(cli, "watch"),
                                       .draw = draw},
                              .listing = listing};
 
     assert(listing->column_count > 0 && listing->id && listing->name);
-    return live_run(&list.live);
+    return screen_run(&list.live);
 }
 
 void list_put_age(struct list_view *view, const struct list_column *column, const struct json *item)

@@ -1,18 +1,33 @@
-/* A blocking call on top of io/client.h: a private loop that runs until the one call is done. */
+/* A blocking call on top of io/client.h, in a private loop that runs until the one call is done;
+ * and what most commands do with it: show one thing, do one thing, or wait for one. Waiting is one
+ * long poll after the other: the server holds each until the job ends or the poll's time is up. */
 #include "cli/request.h"
 
 #include <assert.h>
 #include <ctype.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/list.h"
+#include "cli/screen.h"
 #include "io/client.h"
+#include "model/job.h"
 
-enum { ASK_PAGES_MAX = 10000 };
+enum { REQUEST_TIMEOUT_MS = 30000, REQUEST_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
+
+/* --- a call --- */
+
+enum { REQUEST_PAGES_MAX = 10000 };
 
 struct exchange {
     struct client_call client_call;
-    struct ask *ask;
+    struct request *request;
     struct loop *loop;
     bool ended; /* by the reader of a stream: not a failure */
 };
@@ -29,7 +44,7 @@ static bool exchange_piece(struct client_call *client_call, struct str bytes)
     struct exchange *exchange = container_of(client_call, struct exchange, client_call);
 
     assert(!exchange->ended);
-    exchange->ended = !exchange->ask->piece(exchange->ask->user, bytes);
+    exchange->ended = !exchange->request->piece(exchange->request->user, bytes);
     return !exchange->ended;
 }
 
@@ -68,35 +83,35 @@ static const char *bearer(struct cli *cli)
 }
 
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
-int ask_refused(struct cli *cli, const struct ask *ask)
+int request_refused(struct cli *cli, const struct request *request)
 {
-    struct str name = json_str(json_get(ask->json, "error"), &cli->arena);
-    struct str detail = json_str(json_get(ask->json, "detail"), &cli->arena);
+    struct str name = json_str(json_get(request->json, "error"), &cli->arena);
+    struct str detail = json_str(json_get(request->json, "detail"), &cli->arena);
 
-    if (json_type(ask->json) != JSON_OBJ || name.len == 0)
-        return cli_fail(cli, err_exit(err_by_name("", ask->status)),
+    if (json_type(request->json) != JSON_OBJ || name.len == 0)
+        return cli_fail(cli, err_exit(err_by_name("", request->status)),
                         "%s%s answered %d without a reason. Is it a berth server?", cli->addr,
-                        ask->path, ask->status);
-    if (ask->status == 401 && !cli->token)
+                        request->path, request->status);
+    if (request->status == 401 && !cli->token)
         return cli_fail(
-            cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), ask->status)),
+            cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status)),
             "%s wants a token: put it into a file and name that (--token-file), or into "
             "BERTH_TOKEN (" STR_FMT ")",
             cli->addr, STR_ARG(name));
-    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), ask->status)),
+    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status)),
                     STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
 }
 
-static int judge(struct cli *cli, const struct ask *ask, enum err err)
+static int judge(struct cli *cli, const struct request *request, enum err err)
 {
-    assert(ask->method && ask->path);
+    assert(request->method && request->path);
     if (err == ERR_TIMEOUT)
         return cli_fail(cli, CLI_TIMEOUT, "%s did not answer in time", cli->addr);
     if (err == ERR_TOO_LARGE)
         return cli_fail(cli, CLI_FAILED, "the answer of %s is too large", cli->addr);
     if (err == ERR_BAD_REQUEST || err == ERR_BAD_FIELD)
         return cli_fail(cli, CLI_USAGE, "%s is not an address that can be called", cli->addr);
-    if (err && ask->status == 200)
+    if (err && request->status == 200)
         return cli_fail(cli, CLI_UNAVAILABLE, "lost the connection to %s", cli->addr);
     if (err && strncmp(cli->addr, "https:", 6) == 0)
         return cli_fail(cli, CLI_UNAVAILABLE,
@@ -108,51 +123,52 @@ static int judge(struct cli *cli, const struct ask *ask, enum err err)
                         "cannot reach the server. Is `berth dev` running? Tried %s"
                         " (https:// if it has a certificate)",
                         cli->addr);
-    if ((ask->status < 200 || ask->status > 299) && !(ask->any_status && ask->json))
-        return ask_refused(cli, ask);
-    if (!ask->json && !ask->piece && !ask->text)
+    if ((request->status < 200 || request->status > 299) && !(request->any_status && request->json))
+        return request_refused(cli, request);
+    if (!request->json && !request->piece && !request->text)
         return cli_fail(cli, CLI_FAILED, "%s%s did not answer JSON. Is it a berth server?",
-                        cli->addr, ask->path);
+                        cli->addr, request->path);
     return CLI_OK;
 }
 
-int ask_run(struct cli *cli, struct ask *ask)
+int request_run(struct cli *cli, struct request *request)
 {
     const char *headers[4] = {NULL};
     size_t header_count = 0;
     struct exchange exchange = {
-        .ask = ask,
-        .client_call = {.method = ask->method,
-                        .url = arena_fmt(&cli->arena, "%s%s", cli->addr, ask->path).at,
-                        .body = ask->body,
-                        .content_type = ask->body.at ? "application/json" : NULL,
+        .request = request,
+        .client_call = {.method = request->method,
+                        .url = arena_fmt(&cli->arena, "%s%s", cli->addr, request->path).at,
+                        .body = request->body,
+                        .content_type = request->body.at ? "application/json" : NULL,
                         .headers = headers,
                         .ca_file = cli->ca_file,
                         .cert_file = cli->cert_file,
                         .key_file = cli->key_file,
-                        .timeout_ms = ask->timeout_ms ? ask->timeout_ms : ASK_TIMEOUT_MS,
-                        .reply_bytes_max = ASK_REPLY_BYTES_MAX,
-                        .piece = ask->piece ? exchange_piece : NULL,
+                        .timeout_ms =
+                            request->timeout_ms ? request->timeout_ms : REQUEST_TIMEOUT_MS,
+                        .reply_bytes_max = REQUEST_REPLY_BYTES_MAX,
+                        .piece = request->piece ? exchange_piece : NULL,
                         .done = exchange_done}};
     enum err err;
 
-    assert(ask->path[0] == '/');
+    assert(request->path[0] == '/');
     add_header(cli, headers, &header_count, "Authorization", bearer(cli));
-    add_header(cli, headers, &header_count, "Idempotency-Key", ask->idempotency_key);
-    add_header(cli, headers, &header_count, "Last-Event-ID", ask->last_event_id);
+    add_header(cli, headers, &header_count, "Idempotency-Key", request->idempotency_key);
+    add_header(cli, headers, &header_count, "Last-Event-ID", request->last_event_id);
     assert(header_count < COUNT_OF(headers));
-    if (ask->piece)
+    if (request->piece)
         exchange.client_call.timeout_ms = 0;
     err = run_loop(&exchange);
-    ask->status = exchange.client_call.status;
-    ask->reply = arena_str(&cli->arena, buf_view(&exchange.client_call.reply));
+    request->status = exchange.client_call.status;
+    request->reply = arena_str(&cli->arena, buf_view(&exchange.client_call.reply));
     buf_free(&exchange.client_call.reply);
-    if (json_parse(ask->reply, &cli->arena, &ask->json, NULL) != ERR_OK)
-        ask->json = NULL;
-    return exchange.ended ? CLI_OK : judge(cli, ask, err);
+    if (json_parse(request->reply, &cli->arena, &request->json, NULL) != ERR_OK)
+        request->json = NULL;
+    return exchange.ended ? CLI_OK : judge(cli, request, err);
 }
 
-int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said)
+int request_quietly(struct cli *cli, struct request *request, struct str *ret_said)
 {
     FILE *kept = cli->err;
     char *said = NULL;
@@ -161,7 +177,7 @@ int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said)
 
     cli->err = open_memstream(&said, &len);
     assert(cli->err != NULL);
-    code = ask_run(cli, ask);
+    code = request_run(cli, request);
     fclose(cli->err);
     cli->err = kept;
     *ret_said = arena_str(&cli->arena, (struct str){.at = said, .len = len});
@@ -169,20 +185,21 @@ int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said)
     return code;
 }
 
-int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply)
+int request_get(struct cli *cli, const char *path, const struct json **ret_json,
+                struct str *ret_reply)
 {
-    struct ask ask = {.method = "GET", .path = path};
-    int code = ask_run(cli, &ask);
+    struct request request = {.method = "GET", .path = path};
+    int code = request_run(cli, &request);
 
     if (code == CLI_OK) {
-        *ret_json = ask.json;
-        *ret_reply = ask.reply;
+        *ret_json = request.json;
+        *ret_reply = request.reply;
     }
     return code;
 }
 
-int ask_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-             struct str *ret_reply)
+int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
+                 struct str *ret_reply)
 {
     const char *page_path = path;
     struct buf text = {0};
@@ -192,11 +209,11 @@ int ask_list(struct cli *cli, const char *path, const char *name, const struct j
     jsonw_obj(&w);
     jsonw_key(&w, name);
     jsonw_arr(&w);
-    for (int page = 0; page < ASK_PAGES_MAX && page_path; page++) {
+    for (int page = 0; page < REQUEST_PAGES_MAX && page_path; page++) {
         const struct json *json, *list, *item, *cursor;
         struct str reply;
 
-        code = ask_get(cli, page_path, &json, &reply);
+        code = request_get(cli, page_path, &json, &reply);
         if (code != CLI_OK)
             break;
         list = json_get(json, name);
@@ -207,7 +224,7 @@ int ask_list(struct cli *cli, const char *path, const char *name, const struct j
         page_path = NULL;
         if (json_type(cursor) == JSON_STR)
             page_path = arena_fmt(&cli->arena, "%s%ccursor=%s", path, strchr(path, '?') ? '&' : '?',
-                                  ask_escape(cli, json_str(cursor, &cli->arena)))
+                                  request_escape(cli, json_str(cursor, &cli->arena)))
                             .at;
     }
     jsonw_end_arr(&w);
@@ -222,7 +239,7 @@ int ask_list(struct cli *cli, const char *path, const char *name, const struct j
     return code;
 }
 
-const char *ask_escape(struct cli *cli, struct str text)
+const char *request_escape(struct cli *cli, struct str text)
 {
     static const char digits[] = "0123456789ABCDEF";
     char *escaped = arena_alloc(&cli->arena, text.len * 3 + 1), *to = escaped;
@@ -240,4 +257,225 @@ const char *ask_escape(struct cli *cli, struct str text)
     }
     *to = 0;
     return escaped;
+}
+
+/* --- show one thing, do one thing --- */
+
+const char *answer_path(struct cli *cli, const char *collection, const char *suffix)
+{
+    assert(cli->arg_count > 0 && collection[0] == '/');
+    return arena_fmt(&cli->arena, "%s%s%s", collection, request_escape(cli, str_of(cli->args[0])),
+                     suffix)
+        .at;
+}
+
+int answer_show(struct cli *cli, const char *path, const char *id)
+{
+    const struct json *json;
+    struct str reply;
+    int code = request_get(cli, path, &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->output == CLI_NAME)
+        show_name(cli, show_member(cli, json, id), cli->out);
+    else if (cli->json || json_type(json) != JSON_OBJ)
+        show_raw(cli, reply);
+    else
+        show_object(cli, json);
+    return CLI_OK;
+}
+
+static int done(struct cli *cli, struct request *request, const char *fmt, va_list args)
+{
+    int code = request_run(cli, request);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json) {
+        show_raw(cli, request->reply);
+    } else if (cli->output == CLI_NAME && cli->arg_count > 0) {
+        fprintf(cli->out, "%s\n", cli->args[0]);
+    } else {
+        vfprintf(cli->out, fmt, args);
+        fputc('\n', cli->out);
+    }
+    return CLI_OK;
+}
+
+int answer_done(struct cli *cli, struct request *request, const char *fmt, ...)
+{
+    va_list args;
+    int code;
+
+    va_start(args, fmt);
+    code = done(cli, request, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int answer_post(struct cli *cli, const char *path, struct buf *body, const char *fmt, ...)
+{
+    struct request request = {
+        .method = "POST", .path = path, .body = body ? buf_view(body) : STR("{}")};
+    va_list args;
+    int code;
+
+    va_start(args, fmt);
+    code = done(cli, &request, fmt, args);
+    va_end(args);
+    if (body)
+        buf_free(body);
+    return code;
+}
+
+/* --- waiting --- */
+
+enum { POLL_MS = 20000, SEEN_POLL_MS = 1000, ANSWER_MS = 10000, NODE_POLL_MS = 250 };
+
+/* The last attempt that had a reason of its own: that no node was left for another one says little
+ * about why one was needed. */
+static const struct json *telling_attempt(struct cli *cli, const struct json *job,
+                                          struct str reason)
+{
+    const struct json *list = json_get(job, "attempts"), *attempt = json_first(list);
+    const struct json *found = NULL;
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        struct str own = show_member(cli, attempt, "reason");
+
+        if (own.len)
+            found = str_eq(own, reason) ? NULL : attempt;
+        attempt = json_next(attempt);
+    }
+    return found;
+}
+
+static int tell_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
+                    enum job_state state)
+{
+    struct str reason = show_member(cli, job, "reason");
+    const struct json *attempt = telling_attempt(cli, job, reason);
+
+    assert(job_state_final(state));
+    if (cli->json)
+        show_raw(cli, reply);
+    if (state == JOB_DONE)
+        return CLI_OK;
+    return cli_fail(
+        cli, CLI_JOB_FAILED, "job %s failed: " STR_FMT "%s" STR_FMT, job_id,
+        STR_ARG(reason.len ? table_harmless(&cli->arena, reason) : STR("no reason was given")),
+        attempt ? "; " : "", STR_ARG(attempt ? show_attempt(cli, attempt) : STR("")));
+}
+
+int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
+{
+    int64_t begun_ms = clock_mono_ms();
+    const char *id = request_escape(cli, str_of(job_id));
+
+    for (;;) {
+        int64_t passed_ms = clock_mono_ms() - begun_ms;
+        int64_t poll_ms = progress_wanted(cli) ? SEEN_POLL_MS : POLL_MS;
+        enum job_state state = JOB_NEW;
+        struct str state_text;
+        struct request request = {.method = "GET"};
+        int code;
+
+        if (timeout_ms != WAIT_FOREVER && timeout_ms - passed_ms < poll_ms)
+            poll_ms = timeout_ms > passed_ms ? timeout_ms - passed_ms : 0;
+        assert(poll_ms >= 0 && poll_ms <= POLL_MS);
+        request.path = arena_fmt(&cli->arena, "/v1/jobs/%s?wait=%" PRId64 "ms", id, poll_ms).at;
+        request.timeout_ms = poll_ms + ANSWER_MS;
+        code = request_run(cli, &request);
+        progress_clear(cli);
+        if (code != CLI_OK)
+            return code;
+        state_text = show_member(cli, request.json, "state");
+        if (!job_state_by_name(state_text, &state))
+            return cli_fail(cli, CLI_FAILED, "job %s is in an unknown state \"" STR_FMT "\"",
+                            job_id, STR_ARG(state_text));
+        if (job_state_final(state))
+            return tell_end(cli, job_id, request.json, request.reply, state);
+        progress_tell(cli, "job %s: " STR_FMT "%s" STR_FMT ", %" PRId64 " s", job_id,
+                      STR_ARG(state_text),
+                      json_is_null(json_get(request.json, "node_id")) ? "" : " on ",
+                      STR_ARG(show_member(cli, request.json, "node_id")),
+                      (clock_mono_ms() - begun_ms) / 1000);
+        if (timeout_ms != WAIT_FOREVER && clock_mono_ms() - begun_ms >= timeout_ms) {
+            progress_clear(cli);
+            if (cli->json)
+                show_raw(cli, request.reply);
+            return cli_fail(cli, CLI_TIMEOUT, "job %s is still " STR_FMT " after %" PRId64 " ms",
+                            job_id, STR_ARG(state_text), timeout_ms);
+        }
+    }
+}
+
+static bool is_ready(const struct json *node)
+{
+    return json_str_is(json_get(node, "health"), "ready");
+}
+
+static bool is_offline(const struct json *node)
+{
+    return json_str_is(json_get(node, "health"), "offline");
+}
+
+/* Nothing runs and nothing more comes: its health says so itself. */
+static bool is_drained(const struct json *node)
+{
+    return json_str_is(json_get(node, "health"), "draining") &&
+           show_int(node, "running", 0) + show_int(node, "reserved", 0) == 0;
+}
+
+static const struct {
+    const char *name;
+    bool (*holds)(const struct json *node); /* NULL: there is no such node */
+} node_goals[] = {
+    {"ready", is_ready}, {"drained", is_drained}, {"offline", is_offline}, {"gone", NULL}};
+
+/* CLI_OK: it is so; CLI_TIMEOUT: not yet; else why it could not be asked. */
+static int look_at_node(struct cli *cli, const char *path, size_t goal, int64_t waited_ms)
+{
+    struct request request = {.method = "GET", .path = path, .any_status = true};
+    int code = request_run(cli, &request);
+
+    progress_clear(cli);
+    if (code != CLI_OK)
+        return code;
+    if (request.status == 404 && !node_goals[goal].holds)
+        return CLI_OK;
+    if (request.status != 200)
+        return request_refused(cli, &request);
+    if (node_goals[goal].holds && node_goals[goal].holds(request.json))
+        return CLI_OK;
+    progress_tell(cli, "node %s: " STR_FMT ", %" PRId64 " running, %" PRId64 " s", cli->args[0],
+                  STR_ARG(show_member(cli, request.json, "health")),
+                  show_int(request.json, "running", 0), waited_ms / 1000);
+    return CLI_TIMEOUT;
+}
+
+int wait_node(struct cli *cli, const char *path, const char *goal_name, int64_t timeout_ms)
+{
+    int64_t begun_ms = clock_mono_ms();
+    size_t goal = 0;
+
+    while (goal < COUNT_OF(node_goals) && strcmp(node_goals[goal].name, goal_name) != 0)
+        goal++;
+    if (goal == COUNT_OF(node_goals))
+        return cli_misuse(cli, "--for is ready, drained, offline or gone, not \"%s\"", goal_name);
+    for (;;) {
+        struct timespec pause = {.tv_nsec = NODE_POLL_MS * 1000000L};
+        int64_t waited_ms = clock_mono_ms() - begun_ms;
+        int code = look_at_node(cli, path, goal, waited_ms);
+
+        if (code != CLI_TIMEOUT)
+            return code;
+        if (timeout_ms != WAIT_FOREVER && waited_ms >= timeout_ms) {
+            progress_clear(cli);
+            return cli_fail(cli, CLI_TIMEOUT, "node %s is not %s after %" PRId64 " ms",
+                            cli->args[0], goal_name, timeout_ms);
+        }
+        nanosleep(&pause, NULL);
+    }
 }

@@ -5,13 +5,13 @@
 #include "base/json.h"
 #include "cli/cli.h"
 
-struct ask {
+struct request {
     const char *method;
     const char *path; /* "/v1/nodes", with its query */
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
     const char *last_event_id; /* a stream goes on behind this one; NULL: with what comes */
-    int64_t timeout_ms;        /* 0: ASK_TIMEOUT_MS */
+    int64_t timeout_ms;        /* 0: REQUEST_TIMEOUT_MS */
     bool any_status;           /* JSON with another status than 2xx is an answer too */
     bool text;                 /* the answer is text, not JSON */
     /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
@@ -23,22 +23,47 @@ struct ask {
     const struct json *json; /* NULL: the reply is not JSON */
 };
 
-enum { ASK_TIMEOUT_MS = 30000, ASK_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
-
 /* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was said on stderr and
  * the exit code that fits is returned. */
-int ask_run(struct cli *cli, struct ask *ask);
+int request_run(struct cli *cli, struct request *request);
 /* The same, but what would be said on stderr comes back in *ret_said (empty: nothing). */
-int ask_quietly(struct cli *cli, struct ask *ask, struct str *ret_said);
+int request_quietly(struct cli *cli, struct request *request, struct str *ret_said);
 /* Says why the server refused, for an answer that any_status let through. */
-int ask_refused(struct cli *cli, const struct ask *ask);
+int request_refused(struct cli *cli, const struct request *request);
 /* The same for GET, into the common case of "one path, one JSON answer". */
-int ask_get(struct cli *cli, const char *path, const struct json **ret_json, struct str *ret_reply);
+int request_get(struct cli *cli, const char *path, const struct json **ret_json,
+                struct str *ret_reply);
 /* Every element of a list, page after page, as the raw JSON of `{"NAME":[...],"next_cursor":null}`
  * joined into one such text. */
-int ask_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-             struct str *ret_reply);
+int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
+                 struct str *ret_reply);
 /* Percent-encodes what may not stand in a path segment or a query value. */
-const char *ask_escape(struct cli *cli, struct str text);
+const char *request_escape(struct cli *cli, struct str text);
+
+/* Asking for one thing and printing the answer in the form that was asked for. */
+
+/* GETs one thing: a field a line, its JSON, or with -o name its member `id`. */
+int answer_show(struct cli *cli, const char *path, const char *id);
+/* POSTs a body (freed; NULL: {}) and says what that did: the sentence, the JSON that came back, or
+ * with -o name the command's first argument. */
+__attribute__((format(printf, 4, 5))) int answer_post(struct cli *cli, const char *path,
+                                                      struct buf *body, const char *fmt, ...);
+/* The same for any call. */
+__attribute__((format(printf, 3, 4))) int answer_done(struct cli *cli, struct request *request,
+                                                      const char *fmt, ...);
+/* "/v1/nodes/" and the command's first argument, escaped, and what follows. */
+const char *answer_path(struct cli *cli, const char *collection, const char *suffix);
+
+/* Waiting for a job's end, for `job wait` and `job submit --wait`. */
+
+enum { WAIT_FOREVER = -1 };
+
+/* Asks until the job is DONE or FAILED or `timeout_ms` have passed. Prints the job with -o json,
+ * else nothing on success. CLI_OK, CLI_JOB_FAILED, CLI_TIMEOUT, or why it could not be asked. */
+int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms);
+
+/* Asks until the node of the command's first argument is `goal`: ready, drained (nothing runs on it
+ * any more), offline or gone. */
+int wait_node(struct cli *cli, const char *path, const char *goal, int64_t timeout_ms);
 
 #endif

@@ -1,11 +1,13 @@
 /* Puts the terminal into a state for pictures and back again, whatever ends the process; draws from
- * the upper left corner over what is there, so nothing ever blinks. */
+ * the upper left corner over what is there, so nothing ever blinks. A progress line is drawn over
+ * itself. */
 #include "cli/screen.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -13,6 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+
+/* --- pictures --- */
 
 /* Own screen, no cursor, no wrapping: long lines end at the edge. */
 #define SCREEN_ON  "\033[?1049h\033[?25l\033[?7l\033[H\033[J"
@@ -140,17 +144,17 @@ static size_t side(const struct cli *cli, bool columns, size_t otherwise)
     return value > 0 && value <= SIDE_MAX ? (size_t)value : otherwise;
 }
 
-size_t live_columns(const struct cli *cli)
+size_t screen_columns(const struct cli *cli)
 {
     return side(cli, true, COLUMNS_DEFAULT);
 }
 
-size_t live_rows(const struct cli *cli)
+size_t screen_rows(const struct cli *cli)
 {
     return side(cli, false, ROWS_DEFAULT);
 }
 
-bool live_unicode(const struct cli *cli)
+bool screen_unicode(const struct cli *cli)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
 
@@ -165,9 +169,9 @@ bool live_unicode(const struct cli *cli)
 
 /* As many lines as the screen has, each with what stood there before taken away. The last line is
  * for what went wrong, or tells that there is more. */
-static void show_picture(struct live *live, struct str picture, struct str trouble)
+static void show_picture(struct screen *live, struct str picture, struct str trouble)
 {
-    size_t rows = live_rows(live->cli);
+    size_t rows = screen_rows(live->cli);
     struct buf text = {0};
 
     buf_str(&text, STR("\033[H"));
@@ -187,7 +191,7 @@ static void show_picture(struct live *live, struct str picture, struct str troub
 }
 
 /* True: go on. Signals that do not end us cut the wait short, which only draws sooner. */
-static bool wait_for(struct live *live, bool on_screen)
+static bool wait_for(struct screen *live, bool on_screen)
 {
     struct pollfd keys = {.fd = on_screen && screen.keys ? STDIN_FILENO : -1, .events = POLLIN};
     int64_t until_ms = clock_mono_ms() + live->interval_ms;
@@ -210,7 +214,7 @@ static bool wait_for(struct live *live, bool on_screen)
 }
 
 /* One picture with memory of its own. *picture is replaced only when it could be drawn. */
-static int draw_one(struct live *live, struct buf *picture, struct buf *trouble)
+static int draw_one(struct screen *live, struct buf *picture, struct buf *trouble)
 {
     struct cli *cli = live->cli;
     struct arena kept = cli->arena;
@@ -241,7 +245,7 @@ static int draw_one(struct live *live, struct buf *picture, struct buf *trouble)
     return code;
 }
 
-bool live_is_screen(const struct cli *cli)
+bool screen_is_terminal(const struct cli *cli)
 {
     const char *term = getenv("TERM");
     int fd = fileno(cli->out);
@@ -249,7 +253,7 @@ bool live_is_screen(const struct cli *cli)
     return !cli->json && fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
-static void print_picture(struct live *live, struct str picture, bool first)
+static void print_picture(struct screen *live, struct str picture, bool first)
 {
     if (!first && !live->cli->json)
         fputc('\n', live->cli->out);
@@ -257,11 +261,11 @@ static void print_picture(struct live *live, struct str picture, bool first)
     fflush(live->cli->out);
 }
 
-int live_run(struct live *live)
+int screen_run(struct screen *live)
 {
     struct cli *cli = live->cli;
     struct buf picture = {0}, trouble = {0};
-    bool on_screen = !live->once && live_is_screen(cli), first = true;
+    bool on_screen = !live->once && screen_is_terminal(cli), first = true;
     int code;
 
     assert(live->interval_ms > 0);
@@ -288,4 +292,33 @@ int live_run(struct live *live)
     buf_free(&picture);
     buf_free(&trouble);
     return code;
+}
+
+/* --- progress --- */
+
+bool progress_wanted(const struct cli *cli)
+{
+    const char *term = getenv("TERM");
+    int fd = fileno(cli->err);
+
+    return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
+}
+
+void progress_tell(struct cli *cli, const char *fmt, ...)
+{
+    va_list args;
+
+    if (!progress_wanted(cli))
+        return;
+    fputs("\r\033[K", cli->err);
+    va_start(args, fmt);
+    vfprintf(cli->err, fmt, args);
+    va_end(args);
+    fflush(cli->err);
+}
+
+void progress_clear(struct cli *cli)
+{
+    if (progress_wanted(cli))
+        fputs("\r\033[K", cli->err);
 }

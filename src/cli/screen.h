@@ -5,29 +5,36 @@
 
 #include "cli/cli.h"
 
-enum { LIVE_WATCH_MS = 2000 }; /* --watch without a time */
+enum { SCREEN_WATCH_MS = 2000 }; /* --watch without a time */
 
-struct live {
+struct screen {
     struct cli *cli;
     int64_t interval_ms;
     bool once;
     /* Writes one picture to `to`, or says on cli->err why not and returns what fits: the first
      * failure ends it, a later one is shown below the last picture. cli->arena is emptied before
      * the next. */
-    int (*draw)(struct live *live, FILE *to);
+    int (*draw)(struct screen *live, FILE *to);
     /* A key other than q was pressed; true draws again at once. NULL: no key means anything. */
-    bool (*key)(struct live *live, char key);
-    bool on_screen; /* set by live_run: it is a terminal, with keys */
+    bool (*key)(struct screen *live, char key);
+    bool on_screen; /* set by screen_run: it is a terminal, with keys */
 };
 
-int live_run(struct live *live);
+int screen_run(struct screen *live);
 /* Is cli->out a terminal that pictures can be drawn on? */
-bool live_is_screen(const struct cli *cli);
+bool screen_is_terminal(const struct cli *cli);
 
 /* The terminal that cli->out is, else COLUMNS and LINES, else 80 x 24. */
-size_t live_columns(const struct cli *cli);
-size_t live_rows(const struct cli *cli);
+size_t screen_columns(const struct cli *cli);
+size_t screen_rows(const struct cli *cli);
 /* May bars and frames be drawn with more than ASCII? Only in colour, where the locale is UTF-8. */
-bool live_unicode(const struct cli *cli);
+bool screen_unicode(const struct cli *cli);
+
+/* A line on a terminal that tells how long work is going; nothing where nobody looks. */
+
+bool progress_wanted(const struct cli *cli); /* standard error is a terminal */
+/* In place of the line before. */
+__attribute__((format(printf, 2, 3))) void progress_tell(struct cli *cli, const char *fmt, ...);
+void progress_clear(struct cli *cli);
 
 #endif

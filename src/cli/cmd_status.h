@@ -1,7 +1,7 @@
 /* The cluster as a panel of text: the answer of /v1/cluster/status, a block for each
  * server. Shows what was sent; what is not known is `-` with the reason. */
-#ifndef CLI_PANEL_H
-#define CLI_PANEL_H
+#ifndef CLI_CMD_STATUS_H
+#define CLI_CMD_STATUS_H
 
 #include "base/json.h"
 #include "cli/cli.h"

@@ -1,7 +1,7 @@
 /* The panel of the cluster: what was sent is what is shown, and what was not sent is a dash. */
 #include "unit.h"
 
-#include "cli/panel.h"
+#include "cli/cmd_status.h"
 
 enum { NOW_MS = 100000 };
 
