@@ -13,9 +13,9 @@
 #include "agent/copies.h"
 #include "agent/jobs.h"
 #include "agent/link.h"
+#include "agent/node_lease.h"
 #include "agent/protect.h"
 #include "agent/queries.h"
-#include "agent/tenure.h"
 
 struct agent {
     struct loop loop;

@@ -5,7 +5,7 @@
 #ifndef AGENT_CLAIMER_H
 #define AGENT_CLAIMER_H
 
-#include "agent/tenure.h"
+#include "agent/node_lease.h"
 
 struct claimer;
 

@@ -18,10 +18,10 @@
 
 #include "agent/job_user.h"
 #include "agent/private_tmp.h"
-#include "agent/run_private.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 #include "agent/runlog.h"
 #include "agent/secret.h"
+#include "agent/shim_link.h"
 #include "agent/spawner.h"
 #include "base/mem.h"
 #include "model/argv.h"

@@ -7,8 +7,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "agent/run_private.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
+#include "agent/shim_link.h"
 #include "base/mem.h"
 
 enum { LOST_WAIT_US = 2000 };

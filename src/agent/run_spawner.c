@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/run_private.h"
+#include "agent/shim_link.h"
 #include "agent/spawner.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/dir_tree.h"
-#include "agent/run_private.h"
+#include "agent/shim_link.h"
 
 enum {
     NAME_SIZE = 32,

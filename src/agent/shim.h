@@ -15,15 +15,15 @@
 
 #include "agent/job_user.h"
 #include "agent/private_tmp.h"
-#include "agent/privileges.h"
 #include "agent/runfile.h"
 #include "agent/runlog.h"
+#include "agent/sandbox.h"
 #include "agent/syscalls.h"
 #include "base/schema.h"
 
 enum { SHIM_PACKET_MAX = 512 };
 
-/* --- starting the job (shim_job.c) --- */
+/* --- starting the job (shim_start.c) --- */
 
 struct shim_job {
     const struct runfile *file;

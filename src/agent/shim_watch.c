@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "agent/disk_walk.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 #include "agent/shim.h"
 #include "base/clock.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/cgroup.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 
 const char *rig_shim(void)
 {

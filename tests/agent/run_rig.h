@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "agent/run_private.h"
+#include "agent/shim_link.h"
 
 enum { RIG_PATIENCE_MS = 30000 };
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "agent/private_tmp.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 #include "base/json.h"
 #include "run_rig.h"
 

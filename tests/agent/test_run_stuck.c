@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 #include "run_rig.h"
 
 struct site {

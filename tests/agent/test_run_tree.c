@@ -1,5 +1,5 @@
 /* Trees of processes, looked at and ended. */
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 
 #include <fcntl.h>
 #include <signal.h>

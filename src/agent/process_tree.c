@@ -1,5 +1,5 @@
-/* Trees of processes: see run_tree.h. */
-#include "agent/run_tree.h"
+/* Trees of processes: see process_tree.h. */
+#include "agent/process_tree.h"
 
 #include <assert.h>
 #include <dirent.h>

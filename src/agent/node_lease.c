@@ -1,6 +1,6 @@
 /* Renewing, passing on what it says, telling how the copies are, and giving up those that must not
  * stay. The lease is judged by the database; we only count from the moment we asked. */
-#include "agent/tenure.h"
+#include "agent/node_lease.h"
 
 #include <assert.h>
 #include <stdlib.h>

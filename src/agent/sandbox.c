@@ -1,5 +1,5 @@
-/* See privileges.h. */
-#include "agent/privileges.h"
+/* See sandbox.h. */
+#include "agent/sandbox.h"
 
 #include <errno.h>
 #include <linux/capability.h>

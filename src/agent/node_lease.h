@@ -1,7 +1,7 @@
 /* The node's lease on what it runs: renewed again and again, and each good renewal says what may
  * run and until when. Both go to the copies; how those are goes back. One loop. */
-#ifndef AGENT_TENURE_H
-#define AGENT_TENURE_H
+#ifndef AGENT_NODE_LEASE_H
+#define AGENT_NODE_LEASE_H
 
 #include "agent/copies.h"
 #include "agent/queries.h"

@@ -1,6 +1,6 @@
 /* What the processes between the agent and a job may do, and what a job may not. */
-#ifndef AGENT_PRIVILEGES_H
-#define AGENT_PRIVILEGES_H
+#ifndef AGENT_SANDBOX_H
+#define AGENT_SANDBOX_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
 /* What the files of run.h share. Everything on the loop's thread, except what is said to be work.
  *   run.c          the table of runs and the calls of run.h
- *   run_link.c     the connection to one shim, and what it means when it ends
+ *   shim_link.c     the connection to one shim, and what it means when it ends
  *   run_spawner.c  where shims come from
  *   run_adopt.c    what an earlier agent left, and runs that lost their shim
  *   run_trash.c    directories that go */
-#ifndef AGENT_RUN_PRIVATE_H
-#define AGENT_RUN_PRIVATE_H
+#ifndef AGENT_SHIM_LINK_H
+#define AGENT_SHIM_LINK_H
 
 #include "agent/runfile.h"
 #include "base/clock.h"
@@ -115,7 +115,7 @@ void runs_unpin(struct runs *runs);
 int run_open_dir(const struct runs *runs, struct str key); /* -1 and errno */
 void run_set_ended(struct run_private *priv, const struct run_exit *exit);
 
-/* run_link.c */
+/* shim_link.c */
 void run_link_open(struct run_private *priv, int fd); /* takes fd */
 void run_link_close(struct run_private *priv);
 void run_link_flush(struct run_private *priv);

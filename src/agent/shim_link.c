@@ -13,9 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "agent/run_private.h"
-#include "agent/run_tree.h"
+#include "agent/process_tree.h"
 #include "agent/shim.h"
+#include "agent/shim_link.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 

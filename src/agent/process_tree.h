@@ -1,7 +1,7 @@
 /* Processes by their place in the tree, read from /proc: what stands below a shim. A process is
  * known by its number and the moment it started, never by the number alone. */
-#ifndef AGENT_RUN_TREE_H
-#define AGENT_RUN_TREE_H
+#ifndef AGENT_PROCESS_TREE_H
+#define AGENT_PROCESS_TREE_H
 
 #include <stdbool.h>
 #include <stddef.h>
