@@ -1,11 +1,14 @@
-/* Settings, wiring, signals. Everything but the measuring happens on one loop, on the main thread.
- */
+/* Settings, wiring, signals; what this node says about itself, what the samples of its machine mean
+ * for the rest of the agent, and what the server may ask. Everything but the measuring happens on
+ * one loop, on the main thread. */
 #include "agent/agent.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/capability.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,28 +19,645 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent/agent_private.h"
 #include "agent/cgroup.h"
+#include "agent/claimer.h"
+#include "agent/config.h"
+#include "agent/copies.h"
 #include "agent/identity.h"
+#include "agent/jobs.h"
+#include "agent/link.h"
+#include "agent/node_lease.h"
+#include "agent/protect.h"
+#include "agent/sampler.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "base/url.h"
 #include "io/notify.h"
+
+struct agent {
+    struct loop loop;
+    int argc;
+    char **argv;
+    struct arena arena; /* as long as the process */
+    struct config_source *source;
+    struct config settings; /* of the newest source, at an address that stays */
+    const struct config *config;
+    const char *dir; /* absolute */
+    struct str node_id, instance;
+    struct access access;
+    struct link_config link_config;
+    struct link *link; /* NULL until the machine was measured once */
+    struct runs *runs;
+    struct jobs *jobs;
+    struct copies *copies;
+    struct link_calls *link_calls;
+    struct node_lease *node_lease;
+    struct claimer *claimer;
+    struct sampler *sampler;
+    struct protect protect;
+    uv_signal_t signals[3];
+    int endings;      /* signals to end that came, while it ends what runs */
+    int64_t ended_ms; /* CLOCK_MONOTONIC: nothing runs any more since; 0: something does */
+    int64_t alive_ms; /* when the service manager was last told */
+    /* What was told last, to know what is news. */
+    enum level told_level;
+    int64_t told_max;
+    bool told_takes;
+    /* Room for what runs. */
+    struct protect_task *tasks;
+    struct agent_owner { /* of the task at the same place */
+        struct agent_job *job;
+        struct copy *copy; /* if it is no job */
+    } * owners;
+    int *pids;
+    size_t room;
+    bool pids_stale; /* a run began: the thread that measures does not know it yet */
+    struct buf text;
+};
+
+static int64_t centi(double value);
+static enum err answer(struct agent *agent, const struct json *body, struct jsonw *w,
+                       struct problem *why);
+static const struct link_handler agent_link_handler;
+static int run(struct agent *agent);
+static void agent_reload(struct agent *agent);
+
+/* --- what this node says about itself --- */
+
+static void write_strs(struct jsonw *w, const char *name, const struct strs *list)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; i < list->count; i++)
+        jsonw_str(w, list->at[i]);
+    jsonw_end_arr(w);
+}
+
+static void write_json(struct jsonw *w, const char *name, const struct json *value)
+{
+    if (!json_is_null(value))
+        jsonw_kraw(w, name, json_raw(value));
+}
+
+/* As the configuration has it. */
+static void write_abilities(const struct config *config, struct jsonw *w)
+{
+    write_strs(w, "semantic_langs", &config->semantic_langs);
+    jsonw_key(w, "nmt_pairs");
+    jsonw_raw(w, json_is_null(config->nmt_pairs) ? STR("[]") : json_raw(config->nmt_pairs));
+    write_strs(w, "tts_langs", &config->tts_langs);
+    write_json(w, "capability_by_type", config->capability_by_type);
+    write_strs(w, "allowed_types", &config->allowed_types);
+    write_json(w, "labels", config->labels);
+    jsonw_kint(w, "max_concurrent_jobs", config->max_concurrent_jobs);
+    if (config->priority != FIELD_OFF)
+        jsonw_kint(w, "priority", config->priority);
+    if (config->name.at)
+        jsonw_kstr(w, "name", config->name);
+    if (config->role.at)
+        jsonw_kstr(w, "role", config->role);
+    jsonw_kstr(w, "agent_version", STR(BERTH_VERSION));
+}
+
+static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
+{
+    double share = part == USAGE_NONE || whole <= 0 ? 0 : (double)part / (double)whole;
+
+    if (part == USAGE_NONE || whole <= 0)
+        jsonw_knull(w, name);
+    else
+        jsonw_kdouble(w, name, share < 0 ? 0 : share > 1 ? 1 : share);
+}
+
+/* Shares from 0 to 1. */
+static void write_load(const struct usage *usage, struct jsonw *w)
+{
+    int64_t used = usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE
+                       ? USAGE_NONE
+                       : usage->mem_total_kib - usage->mem_free_kib;
+
+    jsonw_key(w, "current_load");
+    jsonw_obj(w);
+    write_share(w, "cpu", usage_cpu_pct_centi(usage), 10000);
+    write_share(w, "gpu", usage->gpu_permille, 1000);
+    write_share(w, "mem", used, usage->mem_total_kib);
+    jsonw_end_obj(w);
+}
+
+static void write_percent(struct jsonw *w, const char *name, int64_t centi)
+{
+    if (centi == USAGE_NONE)
+        jsonw_knull(w, name);
+    else
+        jsonw_kdouble(w, name, (double)centi / 100);
+}
+
+static void write_usage(const struct agent *agent, struct jsonw *w)
+{
+    const struct protect *protect = &agent->protect;
+    bool calm = protect->level.level == LEVEL_NORMAL;
+    int64_t gpu = protect->usage.gpu_permille;
+
+    jsonw_key(w, "usage");
+    jsonw_obj(w);
+    usage_write(&protect->usage, w);
+    write_percent(w, "cpu_pct", usage_cpu_pct_centi(&protect->usage));
+    write_percent(w, "swap_used_pct", usage_swap_pct_centi(&protect->usage));
+    write_percent(w, "gpu_pct", gpu == USAGE_NONE ? USAGE_NONE : gpu * 10);
+    jsonw_kstr(w, "tripped", calm ? STR_NONE : str_of(level_signal_name(protect->level.by)));
+    protect_write(protect, agent->loop.mono_ms, w);
+    jsonw_end_obj(w);
+}
+
+/* An object. The tags that make this node one that claims deployments. */
+static void describe_tags(struct agent *agent, struct jsonw *w)
+{
+    agent->told_takes = claimer_takes(agent->claimer);
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_unit", STR("true"));
+    jsonw_kstr(w, "node_unit_address", agent->node_id);
+    jsonw_kstr(w, "node_unit_takes", agent->told_takes ? STR("true") : STR("false"));
+    jsonw_end_obj(w);
+}
+
+/* How many jobs it would run at once right now. */
+static int64_t describe_max(const struct agent *agent)
+{
+    return agent->protect.sampled ? agent->protect.slots.max_to_send : 0;
+}
+
+/* The fields of hello and heartbeat, into an open object. */
+static void describe_write(struct agent *agent, struct jsonw *w)
+{
+    enum level level = agent->protect.level.level;
+
+    /* An agent is ready as long as it takes any work at all. */
+    jsonw_kstr(w, "health", level >= LEVEL_DANGER ? STR("degraded") : STR("ready"));
+    write_abilities(agent->config, w);
+    jsonw_kstr(w, "level", str_of(level_name(level)));
+    jsonw_kint(w, "max", describe_max(agent));
+    jsonw_kint(w, "reserved_slots", agent->config->reserved_slots);
+    jsonw_key(w, "running_jobs");
+    jobs_write_running(agent->jobs, w);
+    jsonw_kint(w, "taking", (int64_t)jobs_taking(agent->jobs));
+    jsonw_key(w, "tags");
+    describe_tags(agent, w);
+    jsonw_key(w, "claim");
+    claimer_write(agent->claimer, w);
+    if (agent->protect.sampled) {
+        write_load(&agent->protect.usage, w);
+        write_usage(agent, w);
+    }
+    agent->told_level = level;
+    agent->told_max = describe_max(agent);
+}
+
+/* --- what the samples mean --- */
+
+enum { STALE_SAMPLES = 10, DEPLOYMENT_PRIORITY = 5 };
+
+static void make_room(struct agent *agent, size_t count)
+{
+    if (count <= agent->room)
+        return;
+    agent->room = count * 2;
+    agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
+    agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
+    agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
+}
+
+static const struct usage_tree *find_tree(const struct usage *usage, int pid)
+{
+    static const struct usage_tree unknown = {.cpu_permille = USAGE_NONE,
+                                              .memory_kib = USAGE_NONE,
+                                              .freed_kib = USAGE_NONE,
+                                              .swap_kib = USAGE_NONE};
+
+    for (size_t i = 0; pid > 0 && i < usage->tree_count; i++)
+        if (usage->trees[i].pid == pid)
+            return &usage->trees[i];
+    return &unknown;
+}
+
+struct listing {
+    const struct usage *usage;
+    size_t count, pids;
+};
+
+static void list_one(struct agent *agent, struct listing *listing, struct agent_owner owner,
+                     struct protect_task task, int pid)
+{
+    const struct usage_tree *tree = find_tree(listing->usage, pid);
+
+    assert(listing->count < agent->room);
+    if (pid > 0)
+        agent->pids[listing->pids++] = pid;
+    task.memory_kib = tree->freed_kib;
+    task.swap_kib = tree->swap_kib;
+    task.cpu_permille = tree->cpu_permille;
+    agent->owners[listing->count] = owner;
+    agent->tasks[listing->count++] = task;
+}
+
+/* What takes a slot. Only what really runs and was not told to end can be killed. */
+static void list_jobs(struct agent *agent, struct listing *listing)
+{
+    struct agent_job *job = NULL;
+
+    while ((job = jobs_next(agent->jobs, job))) {
+        int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
+
+        if (job->state == JOBS_ACKING || job->state == JOBS_RUNNING)
+            list_one(agent, listing, (struct agent_owner){.job = job},
+                     (struct protect_task){.id = str_of(job->job_id),
+                                           .type = job->type,
+                                           .priority = job->priority,
+                                           .started_ms = job->since_ms,
+                                           .stopping = job->stopping || job->state == JOBS_ACKING},
+                     pid);
+    }
+    assert(listing->count == jobs_in_use(agent->jobs));
+}
+
+/* What does not. A deployment has no priority of its own: it counts as one of a task has that was
+ * given none, and its turn comes after theirs. */
+static void list_copies(struct agent *agent, struct listing *listing)
+{
+    struct copy *copy = NULL;
+    struct copy_alive alive;
+
+    while ((copy = copies_next(agent->copies, copy, &alive)))
+        list_one(agent, listing, (struct agent_owner){.copy = copy},
+                 (struct protect_task){.id = alive.id,
+                                       .type = alive.daemon ? STR("daemon") : STR("deployment"),
+                                       .deployment = true,
+                                       .priority = DEPLOYMENT_PRIORITY,
+                                       .started_ms = alive.since_ms,
+                                       .stopping = alive.stopping},
+                 alive.shim_pid);
+}
+
+static void list_all(struct agent *agent, struct listing *listing)
+{
+    make_room(agent, jobs_in_use(agent->jobs) + copies_alive(agent->copies));
+    list_jobs(agent, listing);
+    list_copies(agent, listing);
+}
+
+/* Tells the thread that measures of runs that began: one can be large before the next sample. */
+static void machine_own(struct agent *agent)
+{
+    static const struct usage nothing = {.tree_count = 0};
+    struct listing listing = {.usage = &nothing};
+
+    if (!agent->pids_stale)
+        return;
+    agent->pids_stale = false;
+    list_all(agent, &listing);
+    sampler_own(agent->sampler, agent->pids, listing.pids);
+}
+
+/* For `deploy show`. */
+static void say_why(const struct protect_kill *kill, struct buf *out)
+{
+    buf_fmt(out, "Ended to save the machine, which was at level %s because of its %s",
+            level_name(kill->level), level_signal_name(kill->by));
+    if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
+        buf_fmt(out, "; it used %" PRId64 " %% of all CPU", kill->task->cpu_permille / 10);
+    else if (kill->by != LEVEL_CPU && kill->task->memory_kib != USAGE_NONE)
+        buf_fmt(out, "; it had %" PRId64 " MB", kill->task->memory_kib / 1024);
+    buf_fmt(out, ".");
+}
+
+static void machine_kill(struct protect *protect, const struct protect_kill *kill)
+{
+    struct agent *agent = protect->user;
+    const struct agent_owner *owner = &agent->owners[kill->task - agent->tasks];
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+
+    assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
+    if (owner->copy) {
+        say_why(kill, &text);
+        copy_kill(owner->copy, buf_view(&text), kill->grace_ms);
+    } else {
+        protect_kill_write(kill, &w);
+        jobs_kill(owner->job, buf_view(&text), kill->grace_ms);
+    }
+    buf_free(&text);
+}
+
+/* Others wait for the least loaded node to claim: one that will not must say so. */
+static void describe_takes(struct agent *agent)
+{
+    struct jsonw w = jsonw_to(&agent->text);
+
+    if (agent->told_takes == claimer_takes(agent->claimer))
+        return;
+    buf_clear(&agent->text);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("UpdateTerminalInfo"));
+    jsonw_key(&w, "tags");
+    describe_tags(agent, &w);
+    jsonw_end_obj(&w);
+    link_send(agent->link, buf_view(&agent->text));
+}
+
+/* A machine that carries less than its owner believes should say so before anybody wonders. */
+static void log_slots(const struct agent *agent)
+{
+    const struct protect *protect = &agent->protect;
+    struct buf why = {0};
+
+    protect_explain(protect, &why);
+    log_event(protect->slots.max > 0 ? LOG_INFO : LOG_WARN, "agent.slots",
+              KS("node_id", agent->node_id), KI("slots", protect->slots.max),
+              KI("free", protect->slots.additional), KC("level", level_name(protect->level.level)),
+              KS("reason", buf_view(&why)));
+    buf_free(&why);
+}
+
+static void on_sample(struct sampler *sampler, const struct usage *usage)
+{
+    struct agent *agent = sampler_user(sampler);
+    struct listing listing = {.usage = usage};
+    bool danger;
+
+    list_all(agent, &listing);
+    protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, listing.count);
+    sampler_own(sampler, agent->pids, listing.pids);
+    jobs_trim(agent->jobs);
+    danger = agent->protect.level.level >= LEVEL_DANGER;
+    claimer_danger(agent->claimer, danger);
+    copies_danger(agent->copies, danger);
+    /* Nobody is asked for work before it is known what the machine can carry. */
+    if (!agent->link) {
+        log_slots(agent);
+        agent->link = link_new(&agent->loop, &agent->link_config, &agent_link_handler, agent);
+    } else if (agent->protect.level.level != agent->told_level ||
+               describe_max(agent) != agent->told_max)
+        link_beat(agent->link);
+    if (link_is_up(agent->link))
+        describe_takes(agent);
+}
+
+static int64_t centi(double value)
+{
+    return llround(value * 100);
+}
+
+static int64_t centi_or_never(double value)
+{
+    return value > 0 ? centi(value) : LEVEL_NEVER;
+}
+
+static struct level_bounds bounds(double warning, double danger, double critical)
+{
+    return (struct level_bounds){centi(warning), centi(danger), centi(critical), 0};
+}
+
+enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
+                     struct problem *why)
+{
+    const struct config_resources *res = &config->resources;
+    struct protect_rules rules = protect_defaults();
+
+    rules.level.bounds[LEVEL_CPU] =
+        bounds(res->load_warning_pct, res->load_danger_pct, res->load_critical_pct);
+    rules.level.bounds[LEVEL_MEMORY] =
+        bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
+    rules.level.bounds[LEVEL_SWAP] =
+        bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
+    rules.level.bounds[LEVEL_DISK].warning_centi = centi_or_never(res->disk_warning_pct);
+    rules.level.bounds[LEVEL_DISK].danger_centi = centi_or_never(res->disk_danger_pct);
+    rules.disk_counted_kib = centi(res->disk_counted_gb) * (1024 * 1024 / 100);
+    rules.slots = (struct slots_rules){.cpu_per_process_centi = centi(res->cpu_per_process),
+                                       .mem_per_process_centi_gb = centi(res->mem_per_process_gb),
+                                       .mem_reserve_centi_gb = centi(res->mem_reserve_gb),
+                                       .safety_buffer = config->safety_buffer,
+                                       .max_slots = config->max_slots,
+                                       .reserved_slots = config->reserved_slots,
+                                       .max_concurrent_jobs = config->max_concurrent_jobs,
+                                       .slots_min = config->slots_min,
+                                       .slots_fixed = config->slots_fixed};
+    _Static_assert(SLOTS_NONE == FIELD_OFF, "a limit that is not set");
+    rules.kill.types = config->killable_types;
+    rules.kill.protected = config->protected_types;
+    rules.high_priority_min = config->high_priority_min;
+    if (rules.stale_ms < STALE_SAMPLES * config->monitor_interval_ms)
+        rules.stale_ms = STALE_SAMPLES * config->monitor_interval_ms;
+    *ret_rules = rules;
+    return protect_check(&rules, why);
+}
+
+/* Measures from now on; the first sample opens the link. */
+static enum err machine_watch(struct agent *agent, struct problem *why)
+{
+    struct arena *arena = &agent->arena;
+    const struct config *config = agent->config;
+    struct usage_config usage = {
+        .host_root = arena_cstr(arena, config->host_root),
+        .disk_dir = agent->dir,
+        .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
+        .interval_ms = config->monitor_interval_ms,
+        .mem_alert_centi = centi(config->resources.mem_critical_pct)};
+
+    return sampler_new(&agent->loop, &usage, on_sample, agent, &agent->sampler, why);
+}
+
+/* --- what the server may ask, answered at once and from memory (or the run's own files) --- */
+
+enum { LOG_BYTES_DEFAULT = 64 * 1024, LOG_BYTES_MAX = 128 * 1024 };
+
+/* Agent and all its runs, share of the whole machine. */
+static enum err inspect(struct agent *agent, const struct json *params, struct jsonw *w,
+                        struct problem *why)
+{
+    const struct usage *usage = &agent->protect.usage;
+
+    if (!agent->protect.sampled || usage->own_cpu_permille == USAGE_NONE ||
+        usage->own_memory_kib == USAGE_NONE)
+        return problem_set(why, ERR_NOT_FOUND, "", "Nothing was measured yet.");
+    jsonw_obj(w);
+    jsonw_kdouble(w, "cpu_percent", (double)usage->own_cpu_permille / 10);
+    jsonw_kdouble(w, "memory_mb", (double)usage->own_memory_kib / 1024);
+    if (usage->mem_total_kib != USAGE_NONE)
+        jsonw_kdouble(w, "memory_total_mb", (double)usage->mem_total_kib / 1024);
+    jsonw_end_obj(w);
+    return ERR_OK;
+}
+
+/* Bytes at the end that may be the beginning of a character. */
+static size_t unfinished(struct str text)
+{
+    for (size_t back = 1; back <= 3 && back <= text.len; back++) {
+        unsigned char c = (unsigned char)text.at[text.len - back];
+        size_t need = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+
+        if ((c & 0xc0) != 0x80)
+            return need > back ? back : 0;
+    }
+    return 0;
+}
+
+static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t total, struct str text,
+                      bool over)
+{
+    size_t cut = over ? 0 : unfinished(text);
+
+    assert(offset >= 0 && total >= 0 && cut <= text.len);
+    if (cut < text.len)
+        text.len -= cut; /* comes with the next piece */
+    jsonw_obj(w);
+    if (attempt) /* whose output: the next attempt writes from 0 again */
+        jsonw_kint(w, "attempt_id", attempt);
+    jsonw_kint(w, "offset", offset);
+    jsonw_kint(w, "next", offset + (int64_t)text.len);
+    jsonw_kint(w, "total", total);
+    jsonw_kstr(w, "text", text.at ? text : STR(""));
+    jsonw_kbool(w, "ended", over);
+    jsonw_end_obj(w);
+}
+
+/* Where to begin and how much, as both kinds of logs are asked for. */
+static size_t read_span(const struct json *params, int64_t *ret_offset)
+{
+    int64_t max = LOG_BYTES_DEFAULT;
+
+    *ret_offset = 0;
+    json_int(json_get(params, "offset"), ret_offset);
+    json_int(json_get(params, "max"), &max);
+    return (size_t)(max < 1 ? 1 : max > LOG_BYTES_MAX ? LOG_BYTES_MAX : max);
+}
+
+static enum err logs(struct agent *agent, const struct json *params, struct jsonw *w,
+                     struct problem *why)
+{
+    struct arena arena = {0};
+    struct str id = json_str(json_get(params, "job_id"), &arena);
+    int64_t attempt = 0, offset, total = 0;
+    size_t max = read_span(params, &offset);
+    struct agent_job *job = NULL;
+    struct buf text = {0};
+    enum err err = ERR_OK;
+
+    json_int(json_get(params, "attempt_id"), &attempt);
+    if (id.at && attempt >= 0 && attempt <= INT32_MAX)
+        job = jobs_find(agent->jobs, id, (int)attempt);
+    if (!job)
+        err = problem_set(why, ERR_NOT_FOUND, "job_id",
+                          "This node has no output of job \"" STR_FMT "\".", STR_ARG(id));
+    else if (job->run)
+        err = run_log(job->run, offset, max, &text, &offset, &total);
+    if (err && err != ERR_NOT_FOUND)
+        problem_set(why, err, "", "The output cannot be read.");
+    if (!err)
+        write_log(w, (int)attempt, offset, total, buf_view(&text),
+                  job->state >= JOBS_REPORTING && offset + (int64_t)text.len >= total);
+    buf_free(&text);
+    arena_free(&arena);
+    return err;
+}
+
+static enum err deployment_logs(struct agent *agent, const struct json *params, struct jsonw *w,
+                                struct problem *why)
+{
+    struct arena arena = {0};
+    struct str id = json_str(json_get(params, "id"), &arena);
+    int64_t offset, total = 0;
+    size_t max = read_span(params, &offset);
+    struct buf text = {0};
+    bool previous = false, ended = false;
+    enum err err;
+
+    json_bool(json_get(params, "previous"), &previous);
+    err = copies_log(agent->copies, id, previous, offset, max, &text, &offset, &total, &ended);
+    if (err == ERR_NOT_FOUND)
+        problem_set(why, err, "id", "This node has no output of deployment \"" STR_FMT "\".",
+                    STR_ARG(id));
+    else if (err)
+        problem_set(why, err, "", "The output cannot be read.");
+    else
+        write_log(w, 0, offset, total, buf_view(&text),
+                  ended && offset + (int64_t)text.len >= total);
+    buf_free(&text);
+    arena_free(&arena);
+    return err;
+}
+
+static const struct {
+    const char *method;
+    enum err (*answer)(struct agent *agent, const struct json *params, struct jsonw *w,
+                       struct problem *why);
+} methods[] = {
+    {"NodeUnit/InspectResourceUsage", inspect},
+    {"Job/Logs", logs},
+    {"Deployment/Logs", deployment_logs},
+};
+
+static enum err answer(struct agent *agent, const struct json *body, struct jsonw *w,
+                       struct problem *why)
+{
+    struct arena arena = {0};
+    struct str method = json_str(json_get(body, "method"), &arena);
+    enum err err = ERR_NOT_FOUND;
+    size_t i = 0;
+
+    while (i < COUNT_OF(methods) && !str_is(method, methods[i].method))
+        i++;
+    if (i < COUNT_OF(methods))
+        err = methods[i].answer(agent, json_get(body, "params"), w, why);
+    else
+        problem_set(why, err, "method", "An agent has no method \"" STR_FMT "\".", STR_ARG(method));
+    arena_free(&arena);
+    return err;
+}
+
+/* An `rpc` message; answered before this returns. */
+static void rpc_answer(struct agent *agent, const struct json *body)
+{
+    struct buf result = {0};
+    struct jsonw w = jsonw_to(&result);
+    struct problem why;
+    int64_t id;
+    enum err err;
+
+    if (!json_int(json_get(body, "id"), &id))
+        return;
+    err = answer(agent, body, &w, &why);
+    w = jsonw_to(&agent->text);
+    buf_clear(&agent->text);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("rpc_reply"));
+    jsonw_kint(&w, "re", id);
+    if (err) {
+        jsonw_kstr(&w, "error", str_of(err_name(err)));
+        jsonw_kstr(&w, "detail", str_of(why.detail));
+    } else {
+        jsonw_kraw(&w, "result", buf_view(&result));
+    }
+    jsonw_end_obj(&w);
+    link_send(agent->link, buf_view(&agent->text));
+    buf_free(&result);
+}
+
+/* --- life of the agent --- */
 
 enum {
     FDS_PER_JOB = 4,
     FDS_OTHER = 256,
     SHIM_PATH_MAX = 4096,
-    RUNS_NAMED = 8,      /* to people; the rest is counted */
-    TELL_ENDS_MS = 2000, /* a server that does not answer is not waited for: it is on disk */
+    RUNS_NAMED = 8,          /* to people; the rest is counted */
+    DESCRIBE_ENDS_MS = 2000, /* a server that does not answer is not waited for: it is on disk */
 };
 
 /* --- the server --- */
 
 static void link_describe(struct link *link, struct jsonw *w)
 {
-    tell_write(link_user(link), w);
+    describe_write(link_user(link), w);
 }
 
 static void link_up(struct link *link)
@@ -45,7 +665,7 @@ static void link_up(struct link *link)
     struct agent *agent = link_user(link);
 
     jobs_up(agent->jobs);
-    tenure_up(agent->tenure);
+    node_lease_up(agent->node_lease);
     claimer_up(agent->claimer);
 }
 
@@ -54,9 +674,9 @@ static void link_down(struct link *link)
     struct agent *agent = link_user(link);
 
     jobs_down(agent->jobs);
-    tenure_down(agent->tenure);
+    node_lease_down(agent->node_lease);
     claimer_down(agent->claimer);
-    queries_down(agent->queries);
+    link_calls_down(agent->link_calls);
 }
 
 static void link_left(struct link *link)
@@ -88,13 +708,13 @@ static void take_drop(struct agent *agent, const struct json *body)
 
 static void take_reply(struct agent *agent, const struct json *body)
 {
-    if (!queries_reply(agent->queries, body))
+    if (!link_calls_reply(agent->link_calls, body))
         jobs_reply(agent->jobs, body);
 }
 
 static void take_deployments(struct agent *agent, const struct json *body)
 {
-    tenure_look(agent->tenure);
+    node_lease_look(agent->node_lease);
     claimer_wake(agent->claimer);
 }
 
@@ -126,12 +746,12 @@ static void link_message(struct link *link, struct str msg, const struct json *b
     log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
 }
 
-const struct link_handler agent_link_handler = {.describe = link_describe,
-                                                .up = link_up,
-                                                .down = link_down,
-                                                .left = link_left,
-                                                .answered = link_answered,
-                                                .message = link_message};
+static const struct link_handler agent_link_handler = {.describe = link_describe,
+                                                       .up = link_up,
+                                                       .down = link_down,
+                                                       .left = link_left,
+                                                       .answered = link_answered,
+                                                       .message = link_message};
 
 /* --- jobs --- */
 
@@ -191,19 +811,19 @@ static void copies_changed(struct copies *copies)
     struct agent *agent = copies_user(copies);
 
     agent->pids_stale = true;
-    tenure_changed(agent->tenure);
+    node_lease_changed(agent->node_lease);
 }
 
-static bool queries_text(struct queries *queries, struct str text)
+static bool link_calls_text(struct link_calls *link_calls, struct str text)
 {
-    struct agent *agent = queries_user(queries);
+    struct agent *agent = link_calls_user(link_calls);
 
     return agent->link && link_send(agent->link, text);
 }
 
 /* --- the process --- */
 
-enum err agent_open_log(const struct config *config, struct problem *why)
+static enum err agent_open_log(const struct config *config, struct problem *why)
 {
     struct arena arena = {0};
     enum err err = ERR_OK;
@@ -251,7 +871,7 @@ static void leave(struct agent *agent)
                 runs_count(agent->runs), names.at);
     }
     buf_free(&names);
-    tenure_goodbye(agent->tenure);
+    node_lease_goodbye(agent->node_lease);
     /* A second signal does not wait for the server. */
     if (!agent->link || !link_leave(agent->link))
         loop_stop(&agent->loop);
@@ -285,7 +905,7 @@ static void look_at_end(struct agent *agent)
         return;
     if (!agent->ended_ms)
         agent->ended_ms = agent->loop.mono_ms;
-    if (agent->loop.mono_ms - agent->ended_ms < TELL_ENDS_MS && jobs_untold(agent->jobs) > 0)
+    if (agent->loop.mono_ms - agent->ended_ms < DESCRIBE_ENDS_MS && jobs_untold(agent->jobs) > 0)
         return;
     agent->endings = 0;
     leave(agent);
@@ -412,7 +1032,8 @@ static const char *path_of(struct agent *agent, struct str path)
     return path.len ? arena_cstr(&agent->arena, path) : NULL;
 }
 
-void agent_run_rules(struct agent *agent)
+/* How work runs, likewise. */
+static void agent_run_rules(struct agent *agent)
 {
     const struct config *config = agent->config;
 
@@ -461,15 +1082,16 @@ static enum err open_copies(struct agent *agent, struct problem *why)
 
     if (err)
         return err;
-    agent->queries = queries_new(&agent->loop, queries_text, agent);
-    agent->tenure = tenure_new(&agent->loop, agent->queries, agent->copies, agent->config,
-                               agent->node_id, agent->instance);
-    agent->claimer = claimer_new(&agent->loop, &(struct claimer_config){.config = agent->config,
-                                                                        .node_id = agent->node_id,
-                                                                        .instance = agent->instance,
-                                                                        .queries = agent->queries,
-                                                                        .copies = agent->copies,
-                                                                        .tenure = agent->tenure});
+    agent->link_calls = link_calls_new(&agent->loop, link_calls_text, agent);
+    agent->node_lease = node_lease_new(&agent->loop, agent->link_calls, agent->copies,
+                                       agent->config, agent->node_id, agent->instance);
+    agent->claimer =
+        claimer_new(&agent->loop, &(struct claimer_config){.config = agent->config,
+                                                           .node_id = agent->node_id,
+                                                           .instance = agent->instance,
+                                                           .link_calls = agent->link_calls,
+                                                           .copies = agent->copies,
+                                                           .node_lease = agent->node_lease});
     return ERR_OK;
 }
 
@@ -489,7 +1111,8 @@ static void warn_of_strangers(const struct agent *agent)
                       KC("reason", "everybody on this machine can read it: chmod 600"));
 }
 
-void agent_access(struct agent *agent)
+/* Token and certificate files, as the settings have them. */
+static void agent_access(struct agent *agent)
 {
     const struct config *config = agent->config;
 
@@ -559,8 +1182,8 @@ static void agent_done(struct agent *agent)
     sampler_free(agent->sampler);
     link_free(agent->link);
     claimer_free(agent->claimer);
-    tenure_free(agent->tenure);
-    queries_free(agent->queries);
+    node_lease_free(agent->node_lease);
+    link_calls_free(agent->link_calls);
     copies_free(agent->copies);
     jobs_free(agent->jobs);
     runs_free(agent->runs);
@@ -676,4 +1299,80 @@ int agent_main(int argc, char **argv)
     arena_free(&agent->arena);
     free(agent);
     return code;
+}
+
+/* --- SIGHUP --- */
+
+/* Settings are read again, checked whole, and only then taken over; a mistake changes nothing and
+ * is reported. What is not FIELD_LIVE waits for a restart. Settings that were live before stay in
+ * memory until the end of the process: a run or the link may hold a text of theirs. */
+
+/* What the table does not hold follows from what it does, and some of that stays as it was. */
+static void keep_derived(struct config *next, const struct config *now)
+{
+    for (size_t i = 0; i < now->url_count; i++)
+        next->urls[i] = now->urls[i];
+    next->url_count = now->url_count;
+    next->tls = now->tls;
+    if (!next->token_file.len)
+        next->token = now->token; /* of the environment, which was wiped */
+}
+
+static void take_over(struct agent *agent, struct config_source *next,
+                      const struct protect_rules *rules)
+{
+    next->before = agent->source;
+    agent->source = next;
+    agent->settings = next->config;
+    agent_access(agent);
+    agent->protect.rules = *rules;
+    agent_run_rules(agent);
+    log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
+    node_lease_judge(agent->node_lease);
+    if (agent->link)
+        link_beat(agent->link); /* labels, types and limits are news */
+}
+
+static enum err reload(struct agent *agent, struct buf *changed, struct buf *waiting,
+                       struct problem *why)
+{
+    struct config_source *next = mem_new(struct config_source);
+    struct protect_rules rules;
+    enum err err = config_load(next, agent->argc, agent->argv, why);
+
+    if (!err) {
+        conf_keep(&next->conf, &agent->source->conf, changed, waiting);
+        keep_derived(&next->config, agent->config);
+        if (!str_eq(next->config.token, agent->config->token)) /* another one in the same file */
+            buf_fmt(changed, "%stoken", changed->len ? "," : "");
+        err = agent_rules(&next->config, &rules, why);
+    }
+    if (!err)
+        err = agent_open_log(&next->config, why);
+    if (err || !changed->len) {
+        config_done(next);
+        free(next);
+        return err;
+    }
+    take_over(agent, next, &rules);
+    return ERR_OK;
+}
+
+/* SIGHUP. */
+static void agent_reload(struct agent *agent)
+{
+    struct buf changed = {0}, waiting = {0};
+    struct problem why = {0};
+
+    if (reload(agent, &changed, &waiting, &why))
+        log_event(LOG_ERROR, "agent.reload_refused", KS("node_id", agent->node_id),
+                  KC("reason", why.detail));
+    else
+        log_event(LOG_INFO, "agent.reloaded", KS("node_id", agent->node_id),
+                  KS("changed", buf_view(&changed)));
+    if (waiting.len)
+        log_event(LOG_WARN, "agent.restart_needed", KS("node_id", agent->node_id),
+                  KS("settings", buf_view(&waiting)));
+    buf_free(&changed);
+    buf_free(&waiting);
 }

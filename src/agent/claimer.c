@@ -1,29 +1,20 @@
 /* One cycle is a chain of calls: members, table, usage (if the policy wants it), then claims. Each
- * has a deadline, so a cycle always ends. */
+ * has a deadline, so a cycle always ends. The member list and the table of deployments are kept
+ * from cycle to cycle and brought up to date. */
 #include "agent/claimer.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "agent/docket.h"
-#include "agent/roster.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mem.h"
-
-enum {
-    CALL_MS = 3000,
-    USAGE_MS = 1000,    /* for one node's answer */
-    WAKE_MS_MAX = 100,  /* a random pause before a cycle that an event brings about */
-    CONFLICTS_MAX = 64, /* in one cycle: then the others are quicker, and there is a next one */
-    PAGES_MAX = 1000,
-};
 
 struct claimer {
     struct loop *loop;
     struct claimer_config config;
-    struct roster roster;
+    struct member_list member_list;
     bool up, danger, busy;
     enum err failed;    /* why the last cycle did; ERR_OK: it did not */
     bool woken;         /* while a cycle was under way */
@@ -31,10 +22,10 @@ struct claimer {
     int64_t due_ms;     /* when the next of those that are absent will be lost; 0: none */
     int64_t begun_ms;   /* of the last cycle */
     int64_t claimed_ms; /* the end of the last one that tried to claim */
-    struct docket docket;
+    struct deploy_table deploy_table;
     /* this cycle */
     struct arena cycle;
-    struct query query;
+    struct link_call link_call;
     struct buf body;
     struct claim_node *nodes;
     size_t node_count;
@@ -53,13 +44,564 @@ struct claimer {
     struct loop_part part;
 };
 
-static void ask(struct claimer *claimer, const char *path, void (*done)(struct query *query),
-                int64_t timeout_ms)
+static void watch(struct member_list *member_list, struct str address);
+static void claim_next(struct claimer *claimer);
+static void release_next(struct claimer *claimer);
+static void ask_view(struct claimer *claimer, struct str cursor);
+
+/* --- the table of deployments --- */
+
+void deploy_table_init(struct deploy_table *deploy_table)
+{
+    *deploy_table = (struct deploy_table){.version = -1, .facts = -1};
+}
+
+void deploy_table_forget(struct deploy_table *deploy_table)
+{
+    deploy_table->version = deploy_table->facts = -1;
+}
+
+void deploy_table_done(struct deploy_table *deploy_table)
+{
+    arena_free(&deploy_table->arena);
+    arena_free(&deploy_table->facts_arena);
+    arena_free(&deploy_table->marks_arena);
+    deploy_table_init(deploy_table);
+}
+
+void deploy_table_write(struct deploy_table *deploy_table, struct jsonw *w)
+{
+    deploy_table->page = 0;
+    if (deploy_table->version >= 0) {
+        jsonw_kint(w, "if_version", deploy_table->version);
+        jsonw_kbool(w, "delta", true);
+    }
+    if (deploy_table->facts >= 0)
+        jsonw_kint(w, "if_facts", deploy_table->facts);
+}
+
+static struct str text_of(const struct json *row, const char *name, struct arena *arena)
+{
+    struct str text = json_str(json_get(row, name), arena);
+
+    return text.at ? text : STR("");
+}
+
+static void read_row(const struct json *row, struct arena *arena, struct deploy_row *to)
+{
+    *to = (struct deploy_row){.id = text_of(row, "id", arena),
+                              .address = text_of(row, "address", arena),
+                              .type = deploy_type_by_name(text_of(row, "type", arena)),
+                              .selector = text_of(row, "selector", arena),
+                              .updated_at = text_of(row, "updated_at", arena),
+                              .created_at = text_of(row, "created_at", arena)};
+    json_bool(json_get(row, "enabled"), &to->enabled);
+    json_int(json_get(row, "generation"), &to->generation);
+}
+
+static const struct json *own_list(const struct json *given, struct arena *arena)
+{
+    const struct json *list;
+    enum err err = json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL);
+
+    assert(!err); /* it was read before */
+    return list;
+}
+
+static void read_rows(struct deploy_table *deploy_table, const struct json *given)
+{
+    struct arena *arena = &deploy_table->arena;
+    struct deploy_row *rows;
+    const struct json *list, *row;
+
+    if (deploy_table->page == 1) {
+        arena_reset(arena);
+        deploy_table->row_count = 0;
+        deploy_table->rows = NULL;
+    }
+    list = own_list(given, arena);
+    rows = arena_array(arena, struct deploy_row, deploy_table->row_count + list->count + 1);
+    for (size_t i = 0; i < deploy_table->row_count; i++)
+        rows[i] = deploy_table->rows[i];
+    row = json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, row = json_next(row))
+        read_row(row, arena, &rows[deploy_table->row_count + i]);
+    deploy_table->rows = rows;
+    deploy_table->row_count += list->count;
+}
+
+static struct deploy_row copy_row(const struct deploy_row *row, struct arena *arena)
+{
+    struct deploy_row copy = *row;
+
+    copy.id = arena_str(arena, row->id);
+    copy.address = arena_str(arena, row->address);
+    copy.selector = arena_str(arena, row->selector);
+    copy.updated_at = arena_str(arena, row->updated_at);
+    copy.created_at = arena_str(arena, row->created_at);
+    return copy;
+}
+
+/* Rows that changed or came, and the names of those that are gone: into the ones we have. What is
+ * gone and came again is in both. */
+static void merge_rows(struct deploy_table *deploy_table, const struct json *given,
+                       const struct json *gone)
+{
+    struct deploy_table old = *deploy_table;
+    const struct json *row, *name = json_first(gone);
+    size_t at = 0, gone_count = json_type(gone) == JSON_ARR ? gone->count : 0;
+    struct map dropped = {0};
+    struct arena arena = {0};
+
+    deploy_table->arena = (struct arena){0};
+    deploy_table->row_count = 0;
+    row =
+        json_first(own_list(given, &deploy_table->arena)); /* its texts live as long as the rows */
+    deploy_table->rows =
+        arena_array(&deploy_table->arena, struct deploy_row, old.row_count + given->count + 1);
+    for (size_t i = 0; i < gone_count; i++, name = json_next(name))
+        map_put(&dropped, json_str(name, &arena), &arena);
+    for (uint32_t i = 0; i <= given->count; i++, row = i < given->count ? json_next(row) : NULL) {
+        struct deploy_row one;
+        int order = -1;
+
+        if (i < given->count)
+            read_row(row, &deploy_table->arena, &one);
+        while (at < old.row_count &&
+               (i == given->count || (order = str_cmp(old.rows[at].id, one.id)) < 0)) {
+            if (!map_get(&dropped, old.rows[at].id))
+                deploy_table->rows[deploy_table->row_count++] =
+                    copy_row(&old.rows[at], &deploy_table->arena);
+            at++;
+        }
+        if (i == given->count)
+            break;
+        at += at < old.row_count && order == 0;
+        deploy_table->rows[deploy_table->row_count++] = one;
+    }
+    map_free(&dropped);
+    arena_free(&arena);
+    arena_free(&old.arena);
+}
+
+static const struct json *keep(struct deploy_table *deploy_table, const struct json *list)
+{
+    struct arena *arena = &deploy_table->facts_arena;
+    const struct json *kept = NULL;
+
+    if (json_type(list) != JSON_ARR ||
+        json_parse(arena_str(arena, json_raw(list)), arena, &kept, NULL) != ERR_OK)
+        return NULL;
+    return kept;
+}
+
+static void take_facts(struct deploy_table *deploy_table, const struct json *reply)
+{
+    int64_t facts = -1, until_ms = 0;
+
+    deploy_table->mode = json_str_is(json_get(reply, "mode"), deploy_mode_name(DEPLOY_SEED))
+                             ? DEPLOY_SEED
+                             : DEPLOY_HARDENED;
+    json_int(json_get(reply, "now_ms"), &deploy_table->now_ms);
+    deploy_table->approved = json_int(json_get(reply, "approved_until_ms"), &until_ms) &&
+                             until_ms > deploy_table->now_ms;
+    json_int(json_get(reply, "facts"), &facts);
+    if (facts >= 0 && facts == deploy_table->facts)
+        return; /* as they were */
+    deploy_table->facts = facts;
+    deploy_table->facts_ms = deploy_table->now_ms;
+    arena_reset(&deploy_table->facts_arena);
+    deploy_table->leases = keep(deploy_table, json_get(reply, "leases"));
+    deploy_table->failures = keep(deploy_table, json_get(reply, "failures"));
+}
+
+static struct deploy_row *find_row(struct deploy_table *deploy_table, struct str id)
+{
+    size_t low = 0, high = deploy_table->row_count;
+
+    while (low < high) { /* they come by id */
+        size_t middle = low + (high - low) / 2;
+        int order = str_cmp(deploy_table->rows[middle].id, id);
+
+        if (order == 0)
+            return &deploy_table->rows[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* The failures of a row come one behind the other. */
+static void mark_failures(struct deploy_table *deploy_table)
+{
+    struct arena *arena = &deploy_table->marks_arena;
+    size_t count = deploy_table->failures ? deploy_table->failures->count : 0;
+    struct str *addresses;
+    const struct json *failure = json_first(deploy_table->failures);
+
+    arena_reset(arena);
+    addresses = arena_array(arena, struct str, count + 1);
+    for (size_t i = 0; i < deploy_table->row_count; i++)
+        deploy_table->rows[i].failed_count = 0;
+    for (size_t i = 0; i < count; i++, failure = json_next(failure)) {
+        struct deploy_row *row = find_row(deploy_table, text_of(failure, "id", arena));
+
+        addresses[i] = text_of(failure, "address", arena);
+        if (!row)
+            continue;
+        if (row->failed_count == 0)
+            row->failed_on = &addresses[i];
+        row->failed_count++;
+    }
+}
+
+void deploy_table_take(struct deploy_table *deploy_table, const struct json *reply,
+                       struct arena *arena, struct str *ret_cursor)
+{
+    const struct json *rows = json_get(reply, "rows");
+    bool delta = false;
+
+    *ret_cursor = STR("");
+    json_bool(json_get(reply, "delta"), &delta);
+    if (++deploy_table->page == 1)
+        take_facts(deploy_table, reply);
+    if (json_type(rows) == JSON_ARR) { /* else they are as they were */
+        if (delta)
+            merge_rows(deploy_table, rows, json_get(reply, "gone"));
+        else
+            read_rows(deploy_table, rows);
+        int64_t version = -1;
+
+        json_int(json_get(reply, "version"), &version);
+        if (deploy_table->page == 1 || version < deploy_table->oldest_page)
+            deploy_table->oldest_page = version;
+        deploy_table->version = -1;
+        if (json_is_null(json_get(reply, "next_cursor")))
+            deploy_table->version =
+                deploy_table->oldest_page; /* what changed since is told with the next */
+        else
+            *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
+    }
+    if (!ret_cursor->len)
+        mark_failures(deploy_table);
+}
+
+static const struct json *find_lease(const struct deploy_table *deploy_table, struct str address)
+{
+    const struct json *lease = json_first(deploy_table->leases), *found = NULL;
+    struct arena arena = {0};
+
+    for (uint32_t i = 0; !found && deploy_table->leases && i < deploy_table->leases->count;
+         i++, lease = json_next(lease))
+        if (str_eq(json_str(json_get(lease, "address"), &arena), address))
+            found = lease;
+    arena_free(&arena);
+    return found;
+}
+
+int64_t deploy_table_left_ms(const struct deploy_table *deploy_table, struct str address)
+{
+    int64_t left_ms = -1;
+
+    if (json_int(json_get(find_lease(deploy_table, address), "left_ms"), &left_ms))
+        left_ms -= deploy_table->now_ms - deploy_table->facts_ms;
+    return left_ms;
+}
+
+bool deploy_table_goodbye(const struct deploy_table *deploy_table, struct str address)
+{
+    bool goodbye = false;
+
+    json_bool(json_get(find_lease(deploy_table, address), "goodbye"), &goodbye);
+    return goodbye;
+}
+
+/* --- the member list --- */
+
+/* Who left longer ago and owns nothing is not missed any more. */
+enum { WATCH_MS_MAX = 5 * 60 * 1000 };
+
+/* A tag a node sets when it would not claim although it is well: it is full, or claims nothing. */
+#define TAG_TAKES "node_unit_takes"
+
+struct member_list_entry {
+    struct arena arena;
+    struct str id;
+    const struct json *terminal;
+};
+
+struct member_list_watch {
+    struct arena arena;
+    struct str address;
+    struct member_watch watch;
+};
+
+void member_list_init(struct member_list *member_list)
+{
+    *member_list = (struct member_list){.synced_ms = MEMBER_NEVER};
+}
+
+static void free_entries(struct map *map)
+{
+    struct member_list_entry *entry;
+
+    for (size_t i = 0; (entry = map_next(map, &i));) {
+        arena_free(&entry->arena);
+        free(entry);
+    }
+    map_free(map);
+    *map = (struct map){0};
+}
+
+static void free_watch(struct member_list_watch *watch)
+{
+    arena_free(&watch->arena);
+    free(watch);
+}
+
+void member_list_done(struct member_list *member_list)
+{
+    struct member_list_watch *watch;
+
+    free_entries(&member_list->by_id);
+    for (size_t i = 0; (watch = map_next(&member_list->watches, &i));)
+        free_watch(watch);
+    map_free(&member_list->watches);
+}
+
+void member_list_forget(struct member_list *member_list)
+{
+    member_list_done(member_list);
+    member_list_init(member_list);
+}
+
+void member_list_write(const struct member_list *member_list, struct jsonw *w)
+{
+    if (!member_list->source[0])
+        return;
+    jsonw_kstr(w, "source", str_of(member_list->source));
+    jsonw_kint(w, "seq", member_list->seq);
+}
+
+/* --- what the server says --- */
+
+static void drop(struct member_list *member_list, struct str id)
+{
+    struct member_list_entry *entry = map_del(&member_list->by_id, id);
+
+    if (!entry)
+        return;
+    arena_free(&entry->arena);
+    free(entry);
+}
+
+static void put(struct member_list *member_list, const struct json *terminal)
+{
+    struct member_list_entry *entry = mem_new(struct member_list_entry);
+    struct str text = arena_str(&entry->arena, json_raw(terminal));
+
+    if (json_parse(text, &entry->arena, &entry->terminal, NULL) != ERR_OK)
+        entry->terminal = NULL;
+    entry->id = json_str(json_get(entry->terminal, "terminal_id"), &entry->arena);
+    if (!entry->id.len) {
+        arena_free(&entry->arena);
+        free(entry);
+        return;
+    }
+    drop(member_list, entry->id);
+    map_put(&member_list->by_id, entry->id, entry);
+}
+
+static bool take_source(struct member_list *member_list, const struct json *reply)
+{
+    struct arena arena = {0};
+    struct str source = json_str(json_get(reply, "source"), &arena);
+    bool same = source.len > 0 && str_is(source, member_list->source);
+
+    if (!same && !str_copy(source, member_list->source, sizeof member_list->source))
+        member_list->source[0] = 0;
+    arena_free(&arena);
+    return same;
+}
+
+static void take_all(struct member_list *member_list, const struct json *list, int64_t now_ms)
+{
+    const struct json *terminal = json_first(list);
+
+    free_entries(&member_list->by_id);
+    for (uint32_t i = 0; i < list->count; i++, terminal = json_next(terminal))
+        put(member_list, terminal);
+    if (member_list->synced_ms == MEMBER_NEVER)
+        member_list->synced_ms = now_ms;
+}
+
+static void take_change(struct member_list *member_list, const struct json *change)
+{
+    const struct json *payload = json_get(change, "payload"), *added = json_get(payload, "new");
+    struct arena arena = {0};
+
+    if (!json_is_null(added))
+        put(member_list, added);
+    else
+        drop(member_list, json_str(json_get(json_get(payload, "old"), "terminal_id"), &arena));
+    arena_free(&arena);
+}
+
+bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms)
+{
+    const struct json *list = json_get(reply, "terminals"), *changes = json_get(reply, "changes");
+    const struct json *change = json_first(changes);
+    int64_t seq = 0, before = member_list->seq;
+    bool same = take_source(member_list, reply);
+
+    if (!json_int(json_get(reply, "seq"), &seq) || !member_list->source[0])
+        return false;
+    member_list->seq = seq;
+    if (json_type(list) == JSON_ARR) {
+        if (!same) /* another life of the server: everybody has to come back to it first */
+            member_list->synced_ms = MEMBER_NEVER;
+        take_all(member_list, list, now_ms);
+        return true;
+    }
+    if (!same || json_type(changes) != JSON_ARR || before + changes->count != seq) {
+        member_list->source[0] = 0;
+        return false;
+    }
+    for (uint32_t i = 0; i < changes->count; i++, change = json_next(change))
+        take_change(member_list, change);
+    return true;
+}
+
+/* --- what follows from it --- */
+
+static int by_id(const void *a, const void *b)
+{
+    return str_cmp((*(struct member_list_entry *const *)a)->id,
+                   (*(struct member_list_entry *const *)b)->id);
+}
+
+static const struct json *tag(const struct member_list_entry *entry, const char *name)
+{
+    return json_get(json_get(entry->terminal, "tags"), name);
+}
+
+static void fill(const struct member_list_entry *entry, struct str address, struct claim_node *node)
+{
+    *node = (struct claim_node){.address = address,
+                                .labels = json_get(entry->terminal, "labels"),
+                                .namespaces = json_get(entry->terminal, "namespaces")};
+    json_bool(json_get(entry->terminal, "takes"), &node->takes);
+    if (json_str_is(tag(entry, TAG_TAKES), "false"))
+        node->takes = false;
+}
+
+size_t member_list_nodes(const struct member_list *member_list, struct arena *arena,
+                         struct claim_node **ret_nodes)
+{
+    size_t count = member_list->by_id.count, filled = 0;
+    struct member_list_entry **sorted = arena_array(arena, struct member_list_entry *, count + 1),
+                             *entry;
+    struct member *members = arena_array(arena, struct member, count + 1);
+    struct member_units units;
+
+    for (size_t i = 0; (entry = map_next(&member_list->by_id, &i));)
+        sorted[filled++] = entry;
+    assert(filled == count);
+    qsort(sorted, filled, sizeof *sorted, by_id);
+    for (size_t i = 0; i < filled; i++)
+        members[i] =
+            (struct member){.terminal_id = sorted[i]->id,
+                            .node_unit = json_str(tag(sorted[i], "node_unit"), arena),
+                            .address = json_str(tag(sorted[i], "node_unit_address"), arena)};
+    member_units(members, filled, 0, MEMBER_TTL_OFF, arena, &units);
+    *ret_nodes = arena_array(arena, struct claim_node, units.addresses.count + 1);
+    for (size_t i = 0; i < units.addresses.count; i++)
+        fill(map_get(&member_list->by_id, units.terminals[i]), units.addresses.at[i],
+             &(*ret_nodes)[i]);
+    return units.addresses.count;
+}
+
+static void watch(struct member_list *member_list, struct str address)
+{
+    struct member_list_watch *own = map_get(&member_list->watches, address);
+
+    assert(address.len > 0);
+    if (own)
+        return;
+    own = mem_new(struct member_list_watch);
+    own->address = arena_str(&own->arena, address);
+    member_watch_init(&own->watch);
+    map_put(&member_list->watches, own->address, own);
+}
+
+static struct member_list_watch *next_forgotten(struct member_list *member_list,
+                                                const struct names *owners, int64_t now_ms)
+{
+    struct member_list_watch *own;
+
+    for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
+        if (own->watch.absent_since_ms != MEMBER_NEVER &&
+            now_ms - own->watch.absent_since_ms > WATCH_MS_MAX &&
+            names_find(owners, own->address) == NAMES_NONE)
+            return own;
+    return NULL;
+}
+
+void member_list_note(struct member_list *member_list, const struct names *online,
+                      const struct names *owners, int64_t now_ms)
+{
+    struct member_list_watch *own;
+
+    for (size_t i = 0; i < online->count; i++)
+        watch(member_list, online->at[i]);
+    for (size_t i = 0; i < owners->count; i++)
+        watch(member_list, owners->at[i]);
+    for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
+        member_watch_note(&own->watch, names_find(online, own->address) != NAMES_NONE, now_ms);
+    while ((own = next_forgotten(member_list, owners, now_ms))) {
+        map_del(&member_list->watches, own->address);
+        free_watch(own);
+    }
+}
+
+int64_t member_list_lost_ms(const struct member_list *member_list, struct str address,
+                            const struct member_rules *rules)
+{
+    const struct member_list_watch *own = map_get(&member_list->watches, address);
+
+    return own ? member_lost_ms(&own->watch, rules, member_list->synced_ms) : MEMBER_NEVER;
+}
+
+void member_list_absent(const struct member_list *member_list, struct arena *arena,
+                        struct names *ret_absent)
+{
+    const struct member_list_watch *own;
+
+    names_init(ret_absent, member_list->watches.count, arena);
+    for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
+        if (own->watch.absent_since_ms != MEMBER_NEVER)
+            names_add(ret_absent, own->address);
+}
+
+/* --- the claim cycle --- */
+
+enum {
+    CALL_MS = 3000,
+    USAGE_MS = 1000,    /* for one node's answer */
+    WAKE_MS_MAX = 100,  /* a random pause before a cycle that an event brings about */
+    CONFLICTS_MAX = 64, /* in one cycle: then the others are quicker, and there is a next one */
+    PAGES_MAX = 1000,
+};
+
+static void ask(struct claimer *claimer, const char *path,
+                void (*done)(struct link_call *link_call), int64_t timeout_ms)
 {
     assert(claimer->busy && claimer->up);
-    claimer->query = (struct query){
+    claimer->link_call = (struct link_call){
         .path = path, .body = buf_view(&claimer->body), .timeout_ms = timeout_ms, .done = done};
-    queries_send(claimer->config.queries, &claimer->query);
+    link_calls_send(claimer->config.link_calls, &claimer->link_call);
 }
 
 static struct jsonw new_body(struct claimer *claimer)
@@ -83,9 +625,9 @@ static int64_t interval_ms(const struct claimer *claimer)
  * started together must have had the time to come, or the first of them takes everything. */
 static bool claims_share(const struct claimer *claimer)
 {
-    return claimer->config.config->claim_budget == 0 && claimer->docket.mode != DEPLOY_SEED &&
+    return claimer->config.config->claim_budget == 0 && claimer->deploy_table.mode != DEPLOY_SEED &&
            member_view_ready(&(struct member_rules){.warmup_ms = interval_ms(claimer)},
-                             claimer->roster.synced_ms, claimer->loop->mono_ms);
+                             claimer->member_list.synced_ms, claimer->loop->mono_ms);
 }
 
 /* The next share may follow at once, unless the metric must be measured again before. */
@@ -122,7 +664,7 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
     if (claimer->tried > 0)
         claimer->claimed_ms = now_ms;
     if (claimer->claimed > 0)
-        tenure_look(claimer->config.tenure);
+        node_lease_look(claimer->config.node_lease);
     if (claimer->woken)
         claimer_wake(claimer);
     arena_reset(&claimer->cycle);
@@ -140,8 +682,6 @@ static void give_up(struct claimer *claimer, const char *what, enum err err)
 
 /* --- claiming --- */
 
-static void claim_next(struct claimer *claimer);
-
 static void count_refusal(struct claimer *claimer, const struct json *reply,
                           const struct deploy_row *row)
 {
@@ -155,26 +695,26 @@ static void count_refusal(struct claimer *claimer, const struct json *reply,
     arena_free(&arena);
 }
 
-static void on_claimed(struct query *query)
+static void on_claimed(struct link_call *link_call)
 {
-    struct claimer *claimer = container_of(query, struct claimer, query);
+    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
     const struct deploy_row *row = claimer->plan.order[claimer->tried - 1];
     int64_t generation = 0;
 
     assert(claimer->tried > 0 && claimer->tried <= claimer->plan.count);
-    if (query->err == ERR_OK) {
+    if (link_call->err == ERR_OK) {
         claimer->claimed++;
         claimer->claims++;
         claimer->owned++;
-        json_int(json_get(query->reply, "generation"), &generation);
+        json_int(json_get(link_call->reply, "generation"), &generation);
         log_event(LOG_INFO, "claim.claimed", KS("deployment_id", row->id),
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
                   KS("from", row->address));
-    } else if (query->err == ERR_CONFLICT) {
-        count_refusal(claimer, query->reply, row);
+    } else if (link_call->err == ERR_CONFLICT) {
+        count_refusal(claimer, link_call->reply, row);
     } else {
-        docket_forget(&claimer->docket); /* nobody knows whether it was done */
-        give_up(claimer, query->path, query->err);
+        deploy_table_forget(&claimer->deploy_table); /* nobody knows whether it was done */
+        give_up(claimer, link_call->path, link_call->err);
         return;
     }
     claim_next(claimer);
@@ -214,10 +754,10 @@ static void claim_next(struct claimer *claimer)
 
 static struct member_rules rules_of(const struct claimer *claimer)
 {
-    int64_t lease_ms = tenure_lease_ms(claimer->config.tenure);
+    int64_t lease_ms = node_lease_lease_ms(claimer->config.node_lease);
 
     /* Everything scales with the lease: 15 s and 30 s of 45 s. */
-    return claimer->docket.mode == DEPLOY_SEED
+    return claimer->deploy_table.mode == DEPLOY_SEED
                ? member_seed
                : (struct member_rules){.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 }
@@ -226,9 +766,10 @@ static struct member_rules rules_of(const struct claimer *claimer)
 static int64_t lost_ms(const struct claimer *claimer, struct str address)
 {
     struct member_rules rules = rules_of(claimer);
-    int64_t at_ms = roster_lost_ms(&claimer->roster, address, &rules);
-    int64_t left_ms =
-        claimer->docket.mode == DEPLOY_SEED ? -1 : docket_left_ms(&claimer->docket, address);
+    int64_t at_ms = member_list_lost_ms(&claimer->member_list, address, &rules);
+    int64_t left_ms = claimer->deploy_table.mode == DEPLOY_SEED
+                          ? -1
+                          : deploy_table_left_ms(&claimer->deploy_table, address);
     int64_t lease_ms = claimer->loop->mono_ms + left_ms + 1;
 
     return at_ms != MEMBER_NEVER && left_ms >= 0 && lease_ms > at_ms ? lease_ms : at_ms;
@@ -239,8 +780,9 @@ static void find_lost(struct claimer *claimer, const struct names *online)
     struct names absent;
     int64_t now_ms = claimer->loop->mono_ms;
 
-    deploy_lost(claimer->docket.rows, claimer->docket.row_count, online, &claimer->cycle, &absent);
-    roster_note(&claimer->roster, online, &absent, now_ms);
+    deploy_lost(claimer->deploy_table.rows, claimer->deploy_table.row_count, online,
+                &claimer->cycle, &absent);
+    member_list_note(&claimer->member_list, online, &absent, now_ms);
     names_init(&claimer->lost, absent.count, &claimer->cycle);
     claimer->due_ms = 0;
     for (size_t i = 0; i < absent.count; i++) {
@@ -260,12 +802,12 @@ static void guard(struct claimer *claimer)
 {
     struct names absent;
 
-    roster_absent(&claimer->roster, &claimer->cycle, &absent);
+    member_list_absent(&claimer->member_list, &claimer->cycle, &absent);
     claimer->absent_count = 0;
     for (size_t i = 0; i < absent.count; i++)
-        claimer->absent_count += !docket_goodbye(&claimer->docket, absent.at[i]);
-    claimer->mass_loss = claimer->docket.mode != DEPLOY_SEED && !claimer->docket.approved &&
-                         claimer->lost.count > 0 &&
+        claimer->absent_count += !deploy_table_goodbye(&claimer->deploy_table, absent.at[i]);
+    claimer->mass_loss = claimer->deploy_table.mode != DEPLOY_SEED &&
+                         !claimer->deploy_table.approved && claimer->lost.count > 0 &&
                          claim_mass_loss(claimer->node_count, claimer->absent_count);
     if (claimer->mass_loss)
         names_init(&claimer->lost, 0, &claimer->cycle);
@@ -274,17 +816,17 @@ static void guard(struct claimer *claimer)
 /* Why this node claims nothing now, whatever there is. */
 static enum claim_skip own_skip(const struct claimer *claimer)
 {
-    const struct tenure *tenure = claimer->config.tenure;
+    const struct node_lease *node_lease = claimer->config.node_lease;
 
     if (!claimer->config.config->allow_deployments)
         return CLAIM_NOT_ALLOWED;
     if (claimer->danger)
         return CLAIM_LEVEL;
-    if (tenure_admin(tenure) != TENURE_NONE)
+    if (node_lease_admin(node_lease) != NODE_LEASE_NONE)
         return CLAIM_DRAINING;
     if (room(claimer) == 0)
         return CLAIM_FULL;
-    if (!tenure_good(tenure))
+    if (!node_lease_good(node_lease))
         return CLAIM_NOT_READY;
     return CLAIM_GO;
 }
@@ -295,12 +837,13 @@ static void look_around(struct claimer *claimer)
     struct names online;
     int64_t *counts;
 
-    claimer->node_count = roster_nodes(&claimer->roster, &claimer->cycle, &claimer->nodes);
+    claimer->node_count =
+        member_list_nodes(&claimer->member_list, &claimer->cycle, &claimer->nodes);
     names_init(&online, claimer->node_count, &claimer->cycle);
     for (size_t i = 0; i < claimer->node_count; i++)
         names_add(&online, claimer->nodes[i].address);
     counts = arena_array(&claimer->cycle, int64_t, claimer->node_count + 1);
-    deploy_counts(claimer->docket.rows, claimer->docket.row_count, &online, counts);
+    deploy_counts(claimer->deploy_table.rows, claimer->deploy_table.row_count, &online, counts);
     claimer->owned = 0;
     for (size_t i = 0; i < claimer->node_count; i++) {
         claimer->nodes[i].deployments = counts[i];
@@ -318,7 +861,8 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
     int64_t failures_max = claimer->config.config->move_after_failures;
     struct copies *copies = claimer->config.copies;
 
-    if (failures_max == 0 || view->mode == DEPLOY_SEED || !tenure_good(claimer->config.tenure))
+    if (failures_max == 0 || view->mode == DEPLOY_SEED ||
+        !node_lease_good(claimer->config.node_lease))
         return;
     for (size_t i = 0; i < view->row_count; i++) {
         const struct deploy_row *row = &view->rows[i];
@@ -332,17 +876,17 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
 static void decide(struct claimer *claimer)
 {
     const struct config *config = claimer->config.config;
-    bool seed = claimer->docket.mode == DEPLOY_SEED;
+    bool seed = claimer->deploy_table.mode == DEPLOY_SEED;
     struct claim_view view = {
         .me = claimer->config.node_id,
         .policy = config->claim_policy,
         .context = {.weights = config->claim_weights,
                     .unknown_zero = seed || config->unknown_metric == CONFIG_UNKNOWN_ZERO},
-        .mode = claimer->docket.mode,
+        .mode = claimer->deploy_table.mode,
         .nodes = claimer->nodes,
         .node_count = claimer->node_count,
-        .rows = claimer->docket.rows,
-        .row_count = claimer->docket.row_count,
+        .rows = claimer->deploy_table.rows,
+        .row_count = claimer->deploy_table.row_count,
         .lost = &claimer->lost};
     enum claim_skip skip = own_skip(claimer);
 
@@ -367,21 +911,21 @@ static void decide(struct claimer *claimer)
 
 /* --- usage --- */
 
-static void on_usage(struct query *query)
+static void on_usage(struct link_call *link_call)
 {
-    struct claimer *claimer = container_of(query, struct claimer, query);
-    const struct json *all = json_get(query->reply, "usage"), *key = json_first(all);
+    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
+    const struct json *all = json_get(link_call->reply, "usage"), *key = json_first(all);
     uint32_t count = json_type(all) == JSON_OBJ ? all->count : 0;
 
-    if (query->err == ERR_CLOSED) {
-        give_up(claimer, query->path, query->err);
+    if (link_call->err == ERR_CLOSED) {
+        give_up(claimer, link_call->path, link_call->err);
         return;
     }
     /* Nobody's usage is known then, and the policy says what that means. */
-    if (query->err)
+    if (link_call->err)
         log_event(LOG_WARN, "claim.no_usage", KS("node_id", claimer->config.node_id),
-                  KC("reason", err_name(query->err)));
-    for (uint32_t i = 0; !query->err && i < count; i++, key = json_next(key + 1))
+                  KC("reason", err_name(link_call->err)));
+    for (uint32_t i = 0; !link_call->err && i < count; i++, key = json_next(key + 1))
         for (size_t j = 0; j < claimer->node_count; j++) {
             struct claim_node *node = &claimer->nodes[j];
 
@@ -411,16 +955,12 @@ static void ask_usage(struct claimer *claimer)
 
 /* --- the table --- */
 
-static void ask_view(struct claimer *claimer, struct str cursor);
-
-static void release_next(struct claimer *claimer);
-
-static void on_released(struct query *query)
+static void on_released(struct link_call *link_call)
 {
-    struct claimer *claimer = container_of(query, struct claimer, query);
+    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
 
-    if (query->err)
-        give_up(claimer, query->path, query->err);
+    if (link_call->err)
+        give_up(claimer, link_call->path, link_call->err);
     else
         release_next(claimer);
 }
@@ -432,7 +972,7 @@ static void release_next(struct claimer *claimer)
     struct jsonw w;
 
     if (claimer->released == claimer->lost.count) {
-        docket_forget(&claimer->docket);
+        deploy_table_forget(&claimer->deploy_table);
         ask_view(claimer, STR_NONE);
         return;
     }
@@ -446,8 +986,8 @@ static void table_known(struct claimer *claimer)
 {
     claimer->failed = ERR_OK;
     look_around(claimer);
-    if (claimer->docket.mode == DEPLOY_SEED && claimer->node_count > 0 && claimer->lost.count > 0 &&
-        claimer->released == 0)
+    if (claimer->deploy_table.mode == DEPLOY_SEED && claimer->node_count > 0 &&
+        claimer->lost.count > 0 && claimer->released == 0)
         release_next(claimer);
     else if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
         ask_usage(claimer);
@@ -455,18 +995,18 @@ static void table_known(struct claimer *claimer)
         decide(claimer);
 }
 
-static void on_view(struct query *query)
+static void on_view(struct link_call *link_call)
 {
-    struct claimer *claimer = container_of(query, struct claimer, query);
+    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
     struct str cursor;
 
-    if (query->err) {
-        docket_forget(&claimer->docket);
-        give_up(claimer, query->path, query->err);
+    if (link_call->err) {
+        deploy_table_forget(&claimer->deploy_table);
+        give_up(claimer, link_call->path, link_call->err);
         return;
     }
-    docket_take(&claimer->docket, query->reply, &claimer->cycle, &cursor);
-    if (cursor.len && claimer->docket.page < PAGES_MAX)
+    deploy_table_take(&claimer->deploy_table, link_call->reply, &claimer->cycle, &cursor);
+    if (cursor.len && claimer->deploy_table.page < PAGES_MAX)
         ask_view(claimer, cursor);
     else
         table_known(claimer);
@@ -479,23 +1019,23 @@ static void ask_view(struct claimer *claimer, struct str cursor)
     if (cursor.at)
         jsonw_kstr(&w, "cursor", cursor);
     else
-        docket_write(&claimer->docket, &w);
+        deploy_table_write(&claimer->deploy_table, &w);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/deployments/view", on_view, CALL_MS);
 }
 
 /* --- the members --- */
 
-static void on_members(struct query *query)
+static void on_members(struct link_call *link_call)
 {
-    struct claimer *claimer = container_of(query, struct claimer, query);
+    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
 
-    if (query->err) {
-        give_up(claimer, query->path, query->err);
+    if (link_call->err) {
+        give_up(claimer, link_call->path, link_call->err);
         return;
     }
-    if (!roster_take(&claimer->roster, query->reply, claimer->loop->mono_ms)) {
-        give_up(claimer, query->path, ERR_STALE); /* the next cycle asks for everything */
+    if (!member_list_take(&claimer->member_list, link_call->reply, claimer->loop->mono_ms)) {
+        give_up(claimer, link_call->path, ERR_STALE); /* the next cycle asks for everything */
         return;
     }
     ask_view(claimer, STR_NONE);
@@ -512,7 +1052,7 @@ static void begin_cycle(struct claimer *claimer)
     claimer->tried = claimer->claimed = claimer->conflicts = claimer->released = 0;
     claimer->nodes = NULL;
     claimer->node_count = 0;
-    roster_write(&claimer->roster, &w);
+    member_list_write(&claimer->member_list, &w);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/terminals/sync", on_members, CALL_MS);
 }
@@ -546,8 +1086,8 @@ void claimer_wake(struct claimer *claimer)
 void claimer_up(struct claimer *claimer)
 {
     claimer->up = true;
-    docket_forget(&claimer->docket);
-    roster_forget(&claimer->roster);
+    deploy_table_forget(&claimer->deploy_table);
+    member_list_forget(&claimer->member_list);
     claimer->next_ms = claimer->loop->mono_ms;
 }
 
@@ -594,9 +1134,9 @@ struct claimer *claimer_new(struct loop *loop, const struct claimer_config *conf
 
     claimer->loop = loop;
     claimer->config = *config;
-    docket_init(&claimer->docket);
+    deploy_table_init(&claimer->deploy_table);
     claimer->claimed_ms = INT64_MIN / 2; /* never */
-    roster_init(&claimer->roster);
+    member_list_init(&claimer->member_list);
     rnd_seed_os(&claimer->rnd);
     claimer->part = (struct loop_part){.tick = on_tick, .free = part_gone};
     loop_add_part(loop, &claimer->part);
@@ -608,8 +1148,8 @@ void claimer_free(struct claimer *claimer)
     if (!claimer)
         return;
     loop_remove_part(claimer->loop, &claimer->part);
-    roster_done(&claimer->roster);
-    docket_done(&claimer->docket);
+    member_list_done(&claimer->member_list);
+    deploy_table_done(&claimer->deploy_table);
     arena_free(&claimer->cycle);
     buf_free(&claimer->body);
     free(claimer);

@@ -1,17 +1,302 @@
-/* The agent's settings table, and reading it. */
+/* The agent's settings table, and reading it: where the server is and how to be let in, how
+ * deployments are claimed, and the rows of the table of executors, each read and checked like any
+ * other part of the file. */
 #include "agent/config.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-#include "agent/config_private.h"
-#include "agent/executor.h"
+#include "agent/identity.h"
 #include "agent/job_user.h"
 #include "agent/secret.h"
+#include "base/file.h"
 #include "base/schema.h"
+#include "base/url.h"
 #include "base/yaml.h"
 #include "model/argv.h"
+#include "model/claim.h"
+
+/* --- how deployments are claimed --- */
+
+enum { INTERVAL_MS_MIN = 50, INTERVAL_MS_MAX = 3600 * 1000 };
+
+static struct str env(const char *name)
+{
+    return str_of(getenv(name));
+}
+
+/* The NODE_UNIT_ variables, between the file and ours. */
+static void config_seed_env(struct config *config)
+{
+    struct claim_env given = {.policy = env("NODE_UNIT_CLAIM_POLICY"),
+                              .interval_ms = env("NODE_UNIT_SCHEDULER_INTERVAL_MS"),
+                              .cpu_weight = env("NODE_UNIT_CPU_WEIGHT"),
+                              .memory_weight = env("NODE_UNIT_MEMORY_WEIGHT")};
+    struct claim_config read;
+
+    claim_config_read(&given, &read);
+    if (given.policy.len)
+        config->claim_policy_name = str_of(read.policy->name);
+    if (given.interval_ms.len)
+        config->claim_interval_ms = read.interval_ms < INTERVAL_MS_MIN ? INTERVAL_MS_MIN
+                                    : read.interval_ms > INTERVAL_MS_MAX
+                                        ? INTERVAL_MS_MAX
+                                        : (int64_t)read.interval_ms;
+    if (given.cpu_weight.len)
+        config->claim_weights.cpu = read.weights.cpu;
+    if (given.memory_weight.len)
+        config->claim_weights.memory = read.weights.memory;
+}
+
+static enum err config_read_claim(struct config *config, struct problem *why)
+{
+    config->claim_policy = claim_policy_by_name(config->claim_policy_name);
+    if (!config->claim_policy)
+        return problem_set(why, ERR_BAD_CONFIG, "claim_policy",
+                           "claim_policy must be deployment_count, resource_usage, "
+                           "resource_fraction or none, not \"" STR_FMT "\".",
+                           STR_ARG(config->claim_policy_name));
+    return ERR_OK;
+}
+
+/* --- URLs and the token --- */
+
+#define CONNECT_PATH "/v1/node/connect"
+
+/* At most `max` bytes of a file, into the arena. */
+static enum err config_read_file(const char *path, size_t max, struct arena *arena,
+                                 struct str *ret_text, struct problem *why)
+{
+    enum err err = file_read(path, max, arena, ret_text, why);
+
+    if (err)
+        why->err = ERR_BAD_CONFIG;
+    return err ? ERR_BAD_CONFIG : ERR_OK;
+}
+
+/* The first line of the file, or the environment: never a flag, which everybody can see in ps. */
+static enum err config_read_token(struct config_source *source, struct problem *why)
+{
+    struct config *config = &source->config;
+    char *env = getenv("BERTH_TOKEN");
+
+    if (env && *env && !config->token_file.len)
+        config->token = arena_str(&source->arena, str_of(env));
+    if (env) {
+        explicit_bzero(env, strlen(env)); /* or every job could read it in /proc */
+        unsetenv("BERTH_TOKEN");
+    }
+    if (config->token_file.len) {
+        const char *path = arena_cstr(&source->arena, config->token_file);
+        enum err err = access_read_token(path, &source->arena, &config->token, why);
+
+        if (err)
+            return err;
+    }
+    if (config->token.at && (!str_is_text(config->token) || config->token.len > ACCESS_TOKEN_MAX))
+        return problem_set(why, ERR_BAD_CONFIG, "token",
+                           "The token must be one line of at most %d bytes.", ACCESS_TOKEN_MAX);
+    if (!config->tls_cert.len != !config->tls_key.len)
+        return problem_set(why, ERR_BAD_CONFIG, "tls_key",
+                           "tls_cert and tls_key must be given together.");
+    return ERR_OK;
+}
+
+/* http and https mean ws and wss: people copy the address from their browser. */
+static enum err read_url(struct config_source *source, struct str text, struct problem *why)
+{
+    static const struct {
+        const char *given, *scheme;
+        bool tls;
+    } rows[] = {
+        {"http", "ws", false}, {"https", "wss", true}, {"ws", "ws", false}, {"wss", "wss", true}};
+    struct config *config = &source->config;
+    struct url url;
+
+    if (!memmem(text.at, text.len, "://", 3))
+        text = arena_fmt(&source->arena, "http://" STR_FMT, STR_ARG(text));
+    if (!url_parse(text, &url) || !(str_is(url.target, "/") || str_is(url.target, CONNECT_PATH)))
+        return problem_set(why, ERR_BAD_CONFIG, "server",
+                           "server must be a URL like http://127.0.0.1:7420, not \"" STR_FMT "\".",
+                           STR_ARG(text));
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (!str_eq_nocase(url.scheme, str_of(rows[i].given)))
+            continue;
+        int port = url.port_number ? url.port_number : rows[i].tls ? 443 : 80;
+
+        config->tls |= rows[i].tls;
+        config->urls[config->url_count++] =
+            arena_fmt(&source->arena, "%s://%s" STR_FMT "%s:%d" CONNECT_PATH, rows[i].scheme,
+                      url.is_v6 ? "[" : "", STR_ARG(url.host), url.is_v6 ? "]" : "", port)
+                .at;
+        return ERR_OK;
+    }
+    return problem_set(why, ERR_BAD_CONFIG, "server",
+                       "server must begin with http, https, ws or wss, not \"" STR_FMT "\".",
+                       STR_ARG(url.scheme));
+}
+
+static enum err config_read_urls(struct config_source *source, struct problem *why)
+{
+    struct str rest = source->config.server;
+
+    while (rest.at) {
+        struct str text = str_trim(str_cut(&rest, ','));
+        enum err err;
+
+        if (source->config.url_count == CONFIG_URLS_MAX)
+            return problem_set(why, ERR_BAD_CONFIG, "server", "server takes at most %d URLs.",
+                               CONFIG_URLS_MAX);
+        err = read_url(source, text, why);
+        if (err)
+            return err;
+    }
+    assert(source->config.url_count > 0);
+    return ERR_OK;
+}
+
+/* --- executors --- */
+
+#define EXECUTOR_AT(member) offsetof(struct executor, member)
+#define DAY_MS              (24LL * 3600 * 1000)
+
+static const struct field executor_fields[] = {
+    {.name = "command",
+     .type = FIELD_STR,
+     .offset = EXECUTOR_AT(command),
+     .min = 1,
+     .max = 4096,
+     .flags = FIELD_REQUIRED,
+     .help = "program to start"},
+    {.name = "args",
+     .type = FIELD_JSON,
+     .offset = EXECUTOR_AT(args_given),
+     .help = "its arguments"},
+    {.name = "env", .type = FIELD_JSON, .offset = EXECUTOR_AT(env_given), .help = "{NAME: value}"},
+    {.name = "secrets",
+     .type = FIELD_JSON,
+     .offset = EXECUTOR_AT(secrets_given),
+     .help = "[NAME], or {VARIABLE: NAME}"},
+    {.name = "cwd", .type = FIELD_STR, .offset = EXECUTOR_AT(cwd), .max = 4096, .help = "absolute"},
+    {.name = "user",
+     .type = FIELD_ID,
+     .offset = EXECUTOR_AT(user),
+     .max = 64,
+     .help = "to run as; default: job_user"},
+    {.name = "timeout_ms",
+     .type = FIELD_MS,
+     .offset = EXECUTOR_AT(timeout_ms),
+     .min = 0,
+     .max = 30 * DAY_MS,
+     .preset = "0",
+     .help = "longest run; 0 = the job's own only"},
+    {.name = "stop_grace_ms",
+     .type = FIELD_MS,
+     .offset = EXECUTOR_AT(stop_grace_ms),
+     .min = 0,
+     .max = DAY_MS,
+     .preset = "5000",
+     .help = "between TERM and KILL"},
+    {.name = "memory_mb_max",
+     .type = FIELD_INT,
+     .offset = EXECUTOR_AT(memory_mb_max),
+     .min = 0,
+     .max = 1LL << 30,
+     .preset = "0",
+     .help = "0 = no limit"},
+    {.name = "pids_max",
+     .type = FIELD_INT,
+     .offset = EXECUTOR_AT(pids_max),
+     .min = 0,
+     .max = 1LL << 30,
+     .preset = "0",
+     .help = "0 = no limit"},
+    {.name = "disk_mb_max",
+     .type = FIELD_INT,
+     .offset = EXECUTOR_AT(disk_mb_max),
+     .min = 0,
+     .max = 1LL << 30,
+     .preset = "0",
+     .help = "0 = job_disk_mb_max"},
+};
+
+static const struct schema executor_schema = {.what = "an executor",
+                                              .fields = executor_fields,
+                                              .count = COUNT_OF(executor_fields),
+                                              .strict = true};
+
+/* "Line 7: " in front, as the table's own messages have. */
+static enum err wrong(struct problem *why, const struct schema_lines *lines,
+                      const struct json *token, struct str type, const char *what)
+{
+    int line = lines->lines[token - lines->root];
+    enum err err = problem_set(why, ERR_BAD_CONFIG, "executors",
+                               "Line %d: executors." STR_FMT " %s.", line, STR_ARG(type), what);
+
+    if (why)
+        why->line = line;
+    return err;
+}
+
+static enum err read_one(const struct json *key, const struct schema_lines *lines,
+                         struct arena *arena, struct executor *executor, struct problem *why)
+{
+    struct str type = json_str(key, arena);
+    enum err err;
+
+    assert(key >= lines->root && key < lines->root + lines->root->span);
+    if (!str_is(type, "*") && !str_is_id(type, CONFIG_TYPE_MAX))
+        return wrong(why, lines, key, STR("*"), "and the others must be named by task types");
+    if (json_type(key + 1) != JSON_OBJ)
+        return wrong(why, lines, key, type, "must be an object with at least `command`");
+    err = schema_presets(&executor_schema, executor, arena);
+    assert(!err);
+    err = schema_read_lines(&executor_schema, key + 1, lines, executor, arena, why);
+    if (err)
+        return ERR_BAD_CONFIG;
+    executor->type = type;
+    if (!executor->command.at)
+        return wrong(why, lines, key, type, "needs a command");
+    if (executor->cwd.at && (!executor->cwd.len || executor->cwd.at[0] != '/'))
+        return wrong(why, lines, key, type, "must have an absolute path as cwd");
+    if (!argv_list(executor->args_given, arena, &executor->args))
+        return wrong(why, lines, key, type, "must have a list of texts as args");
+    if (!argv_env(executor->env_given, arena, &executor->env))
+        return wrong(why, lines, key, type, "must have an env of NAME: text");
+    if (!argv_secrets(executor->secrets_given, arena, &executor->secrets))
+        return wrong(why, lines, key, type,
+                     "must have a list of names as secrets, or VARIABLE: name");
+    return ERR_OK;
+}
+
+/* `given` is a token of lines->root; NULL or null: none. All of it lives in the arena. */
+static enum err executors_read(const struct json *given, const struct schema_lines *lines,
+                               struct arena *arena, struct executor **ret_executors,
+                               size_t *ret_count, struct problem *why)
+{
+    const struct json *key = json_first(given);
+    struct executor *executors;
+
+    if (json_is_null(given))
+        return ERR_OK;
+    if (json_type(given) != JSON_OBJ)
+        return problem_set(why, ERR_BAD_CONFIG, "executors",
+                           "executors must be an object: TYPE: {command: ...}.");
+    executors = arena_array(arena, struct executor, given->count + 1);
+    for (uint32_t i = 0; i < given->count; i++, key = json_next(key + 1)) {
+        enum err err = read_one(key, lines, arena, &executors[i], why);
+
+        if (err)
+            return err;
+    }
+    *ret_executors = executors;
+    *ret_count = given->count;
+    return ERR_OK;
+}
+
+/* --- the table --- */
 
 #define AT(member)       offsetof(struct config, member)
 #define RESOURCE(member) offsetof(struct config_resources, member)

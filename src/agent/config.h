@@ -67,8 +67,8 @@ struct config {
     bool allow_commands, allow_deployments;
     struct str job_user; /* as whom work runs that names nobody; empty: see job_user.h */
     bool allow_root;     /* it may be root */
-    bool syscall_filter; /* see syscalls.h */
-    int private_tmp;     /* enum config_tmp; see private_tmp.h */
+    bool syscall_filter; /* see sandbox.h */
+    int private_tmp;     /* enum config_tmp; see sandbox.h */
     int64_t job_pids_max, job_memory_mb_max; /* of jobs without an executor; 0: no limit */
     int64_t job_disk_mb_max;                 /* of all work; 0: half of what is free */
     int64_t run_memory_pct_max;              /* of work without a limit; 100: none */
@@ -130,5 +130,7 @@ void config_help(struct buf *out); /* the flags, one a line */
 /* The row for a type, or the one for "*"; NULL: nothing here runs such jobs. */
 const struct executor *config_executor(const struct config *config, struct str type);
 bool config_allows(const struct config *config, struct str type); /* by allowed_types */
+
+enum { EXECUTOR_STOP_GRACE_MS = 5000 };
 
 #endif

@@ -1,15 +1,804 @@
 /* How a copy goes from state to state. Level-triggered: every tick looks at what should be and what
- * is, so nothing is lost when a message, an agent or a process is. */
+ * is, so nothing is lost when a message, an agent or a process is. A copy is well while its check
+ * (a command that exits 0, or an answer 2xx) says so; one that failed it a few times in a row is
+ * restarted like one that crashed. */
+#include "agent/copies.h"
+
 #include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "agent/backoff.h"
-#include "agent/copies_private.h"
+#include "agent/link.h"
+#include "agent/packages.h"
+#include "agent/run.h"
+#include "agent/runlog.h"
+#include "agent/secret.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mem.h"
+#include "io/client.h"
+
+#define COPY_UNHEALTHY "UNHEALTHY" /* the reason of a stop */
+struct copy_meta {
+    struct str kind, id;
+    int64_t generation, version;
+    bool daemon;
+};
+
+static const struct deploy_spec *copy_spec_of_run(const struct copy *copy);
+static enum copy_health copy_health(const struct copy *copy);
+static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms);
+static enum copy_end copy_over(const struct copy *copy);
+static bool copy_changed(const struct copy *copy);
+static const struct run_handler copies_run_handler;
+
+/* --- the table --- */
+
+static const char *const state_names[COPY_STATES] = {[COPY_WAITING] = "waiting",
+                                                     [COPY_INSTALLING] = "installing",
+                                                     [COPY_STARTING] = "starting",
+                                                     [COPY_RUNNING] = "running",
+                                                     [COPY_STOPPING] = "stopping"};
+
+static const char *copy_state_name(enum copy_state state)
+{
+    assert(state < COPY_STATES);
+    return state_names[state];
+}
+
+/* A text as a reason: one line, cut where it is too long. */
+static void copy_words(struct str text, char words[COPY_WORDS_MAX])
+{
+    size_t len = 0;
+
+    while (text.len > 0) {
+        size_t one = str_utf8_len(text);
+        bool ok = one > 0 && str_is_text((struct str){.at = text.at, .len = one});
+
+        if (len + (ok ? one : 1) >= COPY_WORDS_MAX)
+            break;
+        if (ok)
+            memcpy(words + len, text.at, one);
+        else
+            words[len] = ' ';
+        len += ok ? one : 1;
+        one = one > 0 ? one : 1;
+        text.at += one;
+        text.len -= one;
+    }
+    words[len] = 0;
+}
+
+static void copy_log(const struct copy *copy, enum log_level level, const char *event,
+                     const char *reason)
+{
+    log_event(level, event, KS("deployment_id", copy->id), KS("node_id", copy->copies->node_id),
+              KI("generation", copy->run ? copy->run_generation : copy->generation),
+              KI("version", copy->run ? copy->run_version : copy->version), KC("reason", reason));
+}
+
+static struct copy *copies_find(const struct copies *copies, struct str id)
+{
+    return map_get(&copies->by_id, id);
+}
+
+static struct copy *copies_enter(struct copies *copies, struct str id)
+{
+    struct copy *copy = mem_new(struct copy);
+
+    assert(id.len > 0 && !copies_find(copies, id));
+    copy->copies = copies;
+    copy->id = arena_str(&copy->id_arena, id);
+    copy->prev = copies->last;
+    if (copies->last)
+        copies->last->next = copy;
+    else
+        copies->first = copy;
+    copies->last = copy;
+    map_put(&copies->by_id, copy->id, copy);
+    return copy;
+}
+
+/* Neither run nor check may be left. */
+static void copies_leave(struct copy *copy)
+{
+    struct copies *copies = copy->copies;
+
+    assert(!copy->run && !copy->last && !copy->check.run && !copy->check.call);
+    if (copy->prev)
+        copy->prev->next = copy->next;
+    else
+        copies->first = copy->next;
+    if (copy->next)
+        copy->next->prev = copy->prev;
+    else
+        copies->last = copy->prev;
+    map_del(&copies->by_id, copy->id);
+    arena_free(&copy->arena);
+    arena_free(&copy->old_arena);
+    arena_free(&copy->id_arena);
+    free(copy);
+}
+
+void *copies_user(const struct copies *copies)
+{
+    return copies->user;
+}
+
+size_t copies_count(const struct copies *copies)
+{
+    size_t count = 0;
+
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        count += !copy->daemon && copy_over(copy) == COPY_NOT_OVER;
+    return count;
+}
+
+struct str copies_first_owned(const struct copies *copies)
+{
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        if (!copy->daemon && copy->wanted && !copy->held)
+            return copy->id;
+    return STR_NONE;
+}
+
+size_t copies_alive(const struct copies *copies)
+{
+    size_t count = 0;
+
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        count += copy->run != NULL;
+    return count;
+}
+
+struct copy *copies_next(const struct copies *copies, const struct copy *copy,
+                         struct copy_alive *ret_alive)
+{
+    struct copy *next = copy ? copy->next : copies->first;
+
+    while (next && !next->run)
+        next = next->next;
+    if (next)
+        *ret_alive = (struct copy_alive){.id = next->id,
+                                         .daemon = next->daemon,
+                                         .shim_pid = run_shim_pid(next->run),
+                                         .since_ms = next->since_ms,
+                                         .stopping = next->stopping};
+    return next;
+}
+
+void copies_danger(struct copies *copies, bool danger)
+{
+    copies->danger = danger;
+}
+
+/* --- what others may know --- */
+
+/* The words of PROTOCOL.md, which say more and less than ours. */
+static const char *told_state(const struct copy *copy)
+{
+    if (copy->wrong[0] && !copy->run)
+        return "refused"; /* its reason says more */
+    if (copy_over(copy) != COPY_NOT_OVER && !copy->run)
+        return copy_over(copy) == COPY_FINISHED ? "finished" : "failed";
+    if (copy->looping && copy->state != COPY_STOPPING)
+        return "crash_loop"; /* also while it runs once more: until it is stable */
+    if (copy->state == COPY_WAITING && copy->failures > 0)
+        return "backoff";
+    if (copy->state == COPY_RUNNING && copy->check.failures > 0)
+        return "unhealthy";
+    if (copy_changed(copy) && copy->state != COPY_STOPPING)
+        return "updating"; /* the version before the one that is wanted */
+    return copy->state == COPY_WAITING ? "stopped" : copy_state_name(copy->state);
+}
+
+static void write_health(const struct copy *copy, struct jsonw *w)
+{
+    if (copy_health(copy) == COPY_UNKNOWN)
+        jsonw_knull(w, "healthy");
+    else
+        jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
+}
+
+/* Why it is as it is; of one that runs and is as it should be, why the one before it ended. */
+static struct str told_reason(const struct copy *copy)
+{
+    const char *words = copy->wrong[0]                                         ? copy->wrong
+                        : copy->killed                                         ? copy->killed_why
+                        : copy->run && copy->check.failures > 0                ? copy->unwell
+                        : copy_changed(copy) || copy->state == COPY_INSTALLING ? copy->waits
+                                                                               : copy->ended;
+
+    return *words ? str_of(words) : STR_NONE;
+}
+
+/* Limits that nobody keeps to are worse than none, so it is told which those are. */
+static void write_limits(const struct copy *copy, struct jsonw *w)
+{
+    const struct deploy_spec *spec = copy->run ? copy_spec_of_run(copy) : &copy->spec;
+    struct run_limits_offered offered;
+    struct buf text = {0};
+    char words[COPY_WORDS_MAX];
+
+    if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids ||
+                   spec->limits.disk_mb))
+        return;
+    runs_offered(copy->copies->runs, &offered);
+    if (spec->limits.memory_mb && !offered.memory)
+        buf_str(&text, STR(", memory_mb"));
+    if (spec->limits.cpu_percent && !offered.cpu)
+        buf_str(&text, STR(", cpu_percent"));
+    if (spec->limits.pids && !offered.pids)
+        buf_str(&text, STR(", pids"));
+    if (text.len > 0) {
+        struct buf all = {0};
+
+        buf_fmt(&all, "not enforced: %.*s (%s)", (int)text.len - 2, text.at + 2, offered.missing);
+        copy_words(buf_view(&all), words);
+        buf_free(&all);
+    }
+    jsonw_kstr(w, "limits", text.len > 0 ? str_of(words) : STR("enforced"));
+    buf_free(&text);
+}
+
+static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
+{
+    const struct copies *copies = copy->copies;
+    const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
+
+    jsonw_obj(w);
+    jsonw_kstr(w, "id", copy->id);
+    jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->generation);
+    jsonw_kint(w, "version", copy->run ? copy->run_version : copy->version);
+    /* Only an answer to this very status counts: that to one before it may have been lost. */
+    copy->asked_version = copy->asks ? copy->version : 0;
+    if (copy->asks)
+        jsonw_kint(w, "wants", copy->version);
+    copy->asks = false;
+    jsonw_kstr(w, "state", str_of(told_state(copy)));
+    write_health(copy, w);
+    if (copy->run && copy->run->pid)
+        jsonw_kint(w, "pid", copy->run->pid);
+    jsonw_kint(w, "restarts", copy->restarts);
+    jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
+    if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
+        jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
+    jsonw_kstr(w, "reason", told_reason(copy));
+    write_limits(copy, w);
+    if (exit && exit->exit_code >= 0)
+        jsonw_kint(w, "exit_code", exit->exit_code);
+    if (exit && exit->signal >= 0)
+        jsonw_kint(w, "signal", exit->signal);
+    jsonw_end_obj(w);
+}
+
+size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w)
+{
+    struct copy *copy = copies->first;
+    size_t place = 0;
+
+    for (; copy && place < from; copy = copy->next)
+        place++;
+    jsonw_arr(w);
+    for (; copy && place < from + max; copy = copy->next, place++)
+        write_copy(copy, copies->loop->mono_ms, w);
+    jsonw_end_arr(w);
+    return copy ? place : 0;
+}
+
+/* --- giving up --- */
+
+void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
+{
+    static const char *const words[] = {
+        [COPY_DRAINED] = "the node is drained",
+        [COPY_UNMATCHED] = "its selector or its namespace does not match this node",
+        [COPY_FAILING] = "it keeps failing here",
+        [COPY_REFUSED] = "allow_deployments is false here"};
+    struct copy *copy = copies_find(copies, id);
+
+    assert(hold > COPY_KEPT && hold < COUNT_OF(words));
+    if (!copy || copy->held == hold)
+        return;
+    copy->held = hold;
+    str_copy(told_reason(copy), copy->failed, sizeof copy->failed); /* the end to come is ours */
+    copy_log(copy, LOG_INFO, "copy.given_up", words[hold]);
+}
+
+void copies_keep(struct copies *copies, struct str id, enum copy_hold hold)
+{
+    for (struct copy *copy = copies->first; copy; copy = copy->next)
+        if (copy->held == hold && (!id.at || str_eq(copy->id, id)))
+            copy->held = COPY_KEPT;
+}
+
+bool copies_next_held(const struct copies *copies, struct copy_held *ret_held)
+{
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        if (copy->held && copy->wanted && !copy->run) {
+            *ret_held = (struct copy_held){.id = copy->id,
+                                           .generation = copy->generation,
+                                           .version = copy->version,
+                                           .hold = copy->held,
+                                           .reason = str_of(copy->failed)};
+            return true;
+        }
+    return false;
+}
+
+void copies_gave(struct copies *copies, struct str id)
+{
+    struct copy *copy = copies_find(copies, id);
+
+    if (copy)
+        copy->wanted = false;
+}
+
+size_t copies_holding(const struct copies *copies, enum copy_hold hold)
+{
+    size_t count = 0;
+
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        count += copy->held == hold;
+    return count;
+}
+
+int64_t copies_failures(const struct copies *copies, struct str id)
+{
+    const struct copy *copy = copies_find(copies, id);
+    int64_t failures;
+
+    if (!copy || !copy->wanted)
+        return 0;
+    if (copy->wrong[0] && !copy->run)
+        return INT64_MAX; /* trying does not help */
+    if (copy_changed(copy))
+        return 0; /* what failed was another version */
+    failures = copy->run || copy->state != COPY_INSTALLING
+                   ? 0
+                   : packages_failures(copies->packages, copy->spec.package_name,
+                                       copy->spec.package_version);
+    return failures > copy->failures ? failures : copy->failures;
+}
+
+enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,
+                    size_t max, struct buf *out, int64_t *ret_offset, int64_t *ret_total,
+                    bool *ret_ended)
+{
+    struct copy *copy = copies_find(copies, id);
+    struct run *run = !copy ? NULL : previous || !copy->run ? copy->last : copy->run;
+
+    /* Nothing ever ran: then what it waits for is of interest. */
+    if (copy && !run && !previous && copy->known)
+        run = packages_run(copies->packages, copy->spec.package_name, copy->spec.package_version);
+    if (!run)
+        return ERR_NOT_FOUND;
+    *ret_ended = run->state == RUN_ENDED;
+    return run_log(run, offset, max, out, ret_offset, ret_total);
+}
+
+/* --- from a spec to a run --- */
+
+enum { OWN_ENV = 8, ID_IN_KEY_MAX = 72 };
+
+/* The deployment's id where it can be part of a file's name, else a hash of it. */
+static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
+{
+    struct copies *copies = copy->copies;
+    char name[ID_IN_KEY_MAX + 1];
+    int len;
+
+    if (str_is_id(copy->id, ID_IN_KEY_MAX))
+        str_copy(copy->id, name, sizeof name);
+    else
+        snprintf(name, sizeof name, "x%016" PRIx64, str_hash(copy->id));
+    /* The time tells lives of the agent apart, the number starts within one millisecond. */
+    len = snprintf(key, RUN_KEY_MAX + 1, "%s.%s.%" PRId64 ".%" PRIx64 "-%" PRId64, prefix, name,
+                   copy->generation, copies->loop->wall_ms, ++copies->number);
+    assert(len > 0 && len <= RUN_KEY_MAX);
+}
+
+static void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t version,
+                     const char *dir, struct arena *arena, struct run_spec *spec)
+{
+    struct str *env = arena_array(arena, struct str, own->env.count + OWN_ENV);
+    size_t count = 0;
+
+    for (; count < own->env.count; count++)
+        env[count] = own->env.at[count];
+    env[count++] = arena_fmt(arena, "BERTH_DEPLOYMENT_ID=" STR_FMT, STR_ARG(copy->id));
+    env[count++] = arena_fmt(arena, "BERTH_GENERATION=%" PRId64, copy->generation);
+    env[count++] = arena_fmt(arena, "BERTH_VERSION=%" PRId64, version);
+    env[count++] = arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->node_id));
+    if (own->package_name.len)
+        env[count++] = arena_fmt(arena, "BERTH_PACKAGE_NAME=" STR_FMT, STR_ARG(own->package_name));
+    if (own->package_version.len)
+        env[count++] =
+            arena_fmt(arena, "BERTH_PACKAGE_VERSION=" STR_FMT, STR_ARG(own->package_version));
+    if (dir)
+        env[count++] = arena_fmt(arena, "BERTH_PACKAGE_DIR=%s", dir);
+    assert(count <= own->env.count + OWN_ENV);
+    spec->env = env;
+    spec->env_count = count;
+}
+
+/* The environment of a version of a copy and of its health checks; in the arena. What its spec
+ * names, if this agent gives them to it. */
+static enum err copy_secrets(const struct copy *copy, const struct deploy_spec *own,
+                             struct run_spec *spec, struct problem *why)
+{
+    for (size_t i = 0; i < own->secrets.count; i++) {
+        struct str name = secret_name(own->secrets.at[i]);
+
+        if (!secret_for_deployment(copy->copies->config, name, copy->id))
+            return problem_set(why, ERR_FORBIDDEN, "secrets",
+                               "No rule of this agent gives the secret " STR_FMT
+                               " to the deployment " STR_FMT ".",
+                               STR_ARG(name), STR_ARG(copy->id));
+    }
+    spec->secrets = own->secrets.at;
+    spec->secret_count = own->secrets.count;
+    return ERR_OK;
+}
+
+/* What is kept with the run, to know it again. kind: "copy" or "health". */
+static void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out)
+{
+    struct jsonw w = jsonw_to(out);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "kind", str_of(kind));
+    jsonw_kstr(&w, "deployment_id", copy->id);
+    jsonw_kint(&w, "generation", copy->generation);
+    jsonw_kint(&w, "version", copy->version);
+    jsonw_kbool(&w, "daemon", copy->daemon);
+    jsonw_end_obj(&w);
+}
+
+static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_meta *ret_meta)
+{
+    struct copy_meta read = {0};
+    const struct json *root;
+
+    if (!meta.at || json_parse(meta, arena, &root, NULL) != ERR_OK)
+        return false;
+    read.kind = json_str(json_get(root, "kind"), arena);
+    read.id = json_str(json_get(root, "deployment_id"), arena);
+    if (!read.kind.at || read.id.len == 0 || read.id.len > DEPLOY_ID_MAX ||
+        !json_int(json_get(root, "generation"), &read.generation) ||
+        !json_int(json_get(root, "version"), &read.version) ||
+        !json_bool(json_get(root, "daemon"), &read.daemon))
+        return false;
+    *ret_meta = read;
+    return true;
+}
+
+/* Its own command, or the agent's for packages with its arguments behind. */
+static enum err find_words(const struct copy *copy, const char *dir, struct arena *arena,
+                           struct strs *ret_words, struct problem *why)
+{
+    const struct deploy_spec *own = &copy->spec;
+    struct strs run, words = own->command;
+
+    if (!words.count) {
+        if (!packages_words(copy->copies->config->run_command, own->package_name,
+                            own->package_version.at ? own->package_version : STR(""), dir, arena,
+                            &run))
+            return problem_set(why, ERR_NOT_FOUND, "command",
+                               "It has no command, and run_command is not set here.");
+        words.at = arena_array(arena, struct str, run.count + own->args.count);
+        for (size_t i = 0; i < run.count; i++)
+            words.at[words.count++] = run.at[i];
+        for (size_t i = 0; i < own->args.count; i++)
+            words.at[words.count++] = own->args.at[i];
+    }
+    *ret_words = words;
+    return ERR_OK;
+}
+
+/* ERR_OK: as far as can be known without doing it, copy_start would succeed. */
+static enum err copy_startable(const struct copy *copy, const char *dir, struct problem *why)
+{
+    struct arena arena = {0};
+    struct strs words;
+    enum err err = find_words(copy, dir, &arena, &words, why);
+    struct str program = err ? STR("") : words.at[0];
+
+    /* A name without a slash is looked up in a PATH that only the shim knows. */
+    if (dir && memchr(program.at, '/', program.len) && program.at[0] != '/')
+        program = arena_fmt(&arena, "%s/" STR_FMT, dir, STR_ARG(program));
+    if (str_starts(program, STR("/")) && access(arena_cstr(&arena, program), X_OK) != 0)
+        err = problem_set(why, ERR_NOT_FOUND, "command",
+                          "The program " STR_FMT " cannot be started: %s.", STR_ARG(program),
+                          strerror(errno));
+    arena_free(&arena);
+    return err;
+}
+
+/* A deployment must run somewhere: where a limit cannot be enforced its copy runs without it, and
+ * says so in its status. */
+static void set_limits(const struct copy *copy, struct run_spec *spec)
+{
+    const struct deploy_limits *own = &copy->spec.limits;
+    struct run_limits_offered offered;
+
+    runs_offered(copy->copies->runs, &offered);
+    spec->memory_bytes_max = offered.memory ? own->memory_mb << 20 : 0;
+    spec->pids_max = offered.pids ? own->pids : 0;
+    spec->cpu_permille_max = offered.cpu ? own->cpu_percent * 10 : 0;
+    spec->disk_bytes_max = own->disk_mb << 20; /* its shim looks; that needs no group */
+}
+
+/* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
+static enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
+{
+    struct copies *copies = copy->copies;
+    const struct deploy_spec *own = &copy->spec;
+    struct arena arena = {0};
+    struct buf meta = {0};
+    struct strs words;
+    char key[RUN_KEY_MAX + 1];
+    struct run_spec spec = {.handler = &copies_run_handler,
+                            .cwd = str_of(dir),
+                            .stop_grace_ms = own->stop_grace_ms,
+                            .log_bytes_max = copies->config->log_bytes_max};
+    enum err err;
+
+    assert(!copy->run && copy->known && copy->wanted);
+    if (!copy->daemon) {
+        spec.deadline_boot_ms = copies->fence_ms;
+        spec.deadline_grace_ms = copies->fence_grace_ms;
+        assert(spec.deadline_boot_ms > 0);
+    }
+    err = find_words(copy, dir, &arena, &words, why);
+    if (!err)
+        err = copy_secrets(copy, own, &spec, why);
+    if (err) {
+        arena_free(&arena);
+        return err;
+    }
+    spec.argv = words.at;
+    spec.argc = words.count;
+    set_limits(copy, &spec);
+    copy_run_key(copy, "d", key);
+    spec.key = str_of(key);
+    copy_env(copy, own, copy->version, dir, &arena, &spec);
+    copy_meta_write(copy, "copy", &meta);
+    spec.meta = buf_view(&meta);
+    err = runs_start(copies->runs, &spec, copy, &copy->run, why);
+    if (!err) {
+        copy->run_generation = copy->generation;
+        copy->run_version = copy->version;
+    }
+    buf_free(&meta);
+    arena_free(&arena);
+    return err;
+}
+
+/* --- health --- */
+
+enum {
+    REPLY_BYTES_MAX = 64 * 1024,
+    CHECK_GRACE_MS = 500,
+    SETTLE_MS = 2000, /* without a check it is well when it has run for so long */
+};
+
+/* Outlives its copy, if that goes while an answer is due. */
+struct check_call {
+    struct client_call call;
+    struct copy *copy; /* NULL: nobody waits for the answer */
+    char *url;
+};
+
+/* Of what runs; NULL: an earlier agent started it, and its version is no longer what is wanted. */
+static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
+{
+    return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
+           : copy->old_version && copy->run_version == copy->old_version ? &copy->old
+                                                                         : NULL;
+}
+
+static enum copy_health copy_health(const struct copy *copy)
+{
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    int64_t age_ms = copy->copies->loop->mono_ms - copy->since_ms;
+
+    if (copy_over(copy) == COPY_FINISHED)
+        return COPY_WELL;
+    if (copy->state != COPY_RUNNING || copy->check.failures > 0)
+        return COPY_UNWELL;
+    if (spec && deploy_spec_checked(spec))
+        return copy->check.passed ? COPY_WELL : COPY_UNKNOWN;
+    return copy->failures == 0 && age_ms >= SETTLE_MS ? COPY_WELL : COPY_UNKNOWN;
+}
+
+static void judged(struct copy *copy, bool well, const char *reason)
+{
+    struct copy_check *check = &copy->check;
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    const struct deploy_health *health = &spec->health;
+
+    assert(spec && deploy_spec_checked(spec));
+    check->next_ms = copy->copies->loop->mono_ms + health->interval_ms;
+    if (well) {
+        if (check->failures > 0)
+            copy_log(copy, LOG_INFO, "copy.healthy", "its check passed again");
+        check->failures = 0;
+        check->passed = true;
+        copy->unwell[0] = 0;
+        return;
+    }
+    copy_words(str_of(reason), copy->unwell);
+    if (!check->passed && copy->copies->loop->mono_ms < check->begun_ms + health->start_ms) {
+        copy_log(copy, LOG_DEBUG, "copy.starting", reason);
+        return;
+    }
+    check->failures++;
+    copy_log(copy, LOG_WARN, "copy.unhealthy", reason);
+    if (check->failures >= health->failures && !copy->stopping)
+        copy_stop(copy, COPY_UNHEALTHY, -1);
+}
+
+/* --- by command --- */
+
+static void on_command_ended(struct run *run)
+{
+    struct copy *copy = run->user;
+    bool well = strcmp(run->exit.reason, "EXITED") == 0 && run->exit.exit_code == 0;
+    char line[COPY_WORDS_MAX], words[2 * COPY_WORDS_MAX];
+
+    runlog_last_line(run->exit.tail, line, sizeof line);
+    snprintf(words, sizeof words, "Its check failed. %s%s%s", run->exit.detail, *line ? " " : "",
+             line);
+    if (copy) {
+        assert(copy->check.run == run);
+        copy->check.run = NULL;
+        judged(copy, well, words);
+    }
+    run_forget(run);
+}
+
+static const struct run_handler command_handler = {.ended = on_command_ended};
+
+static void ask_command(struct copy *copy)
+{
+    const struct deploy_spec *own = copy_spec_of_run(copy);
+    const struct deploy_health *health = &own->health;
+    const char *dir = packages_dir(copy->copies->packages, own->package_name, own->package_version);
+    struct arena arena = {0};
+    struct buf meta = {0};
+    struct problem why = {0};
+    char key[RUN_KEY_MAX + 1];
+    struct run_spec spec = {.handler = &command_handler,
+                            .argv = health->command.at,
+                            .argc = health->command.count,
+                            .cwd = str_of(dir),
+                            .tmp_of = copy->run->key, /* it may look for what its copy left there */
+                            .timeout_ms = health->timeout_ms,
+                            .stop_grace_ms = CHECK_GRACE_MS,
+                            .log_bytes_max = RUN_LOG_BYTES_MIN};
+
+    copy_run_key(copy, "h", key);
+    spec.key = str_of(key);
+    copy_env(copy, own, copy->run_version, dir, &arena, &spec);
+    copy_meta_write(copy, "health", &meta);
+    spec.meta = buf_view(&meta);
+    if (copy_secrets(copy, own, &spec, &why) ||
+        runs_start(copy->copies->runs, &spec, copy, &copy->check.run, &why))
+        judged(copy, false, why.detail);
+    buf_free(&meta);
+    arena_free(&arena);
+}
+
+/* A check of an earlier agent: it is ended and forgotten. */
+static void copy_check_adopt(struct run *run)
+{
+    run->handler = &command_handler;
+    run->user = NULL;
+    if (run->state == RUN_ENDED)
+        run_forget(run);
+    else
+        run_stop(run, "STOPPED", 0);
+}
+
+/* --- by HTTP --- */
+
+static void on_answer(struct client_call *call)
+{
+    struct check_call *own = container_of(call, struct check_call, call);
+    struct copy *copy = own->copy;
+    bool well = call->err == ERR_OK && call->status >= 200 && call->status <= 299;
+    char words[COPY_WORDS_MAX];
+
+    if (copy) {
+        assert(copy->check.call == call);
+        copy->check.call = NULL;
+        if (call->err)
+            snprintf(words, sizeof words, "Its check failed: %s.", err_title(call->err));
+        else
+            snprintf(words, sizeof words, "Its check was answered with %d.", call->status);
+        judged(copy, well, words);
+    }
+    buf_free(&call->reply);
+    free(own->url);
+    free(own);
+}
+
+static void ask_http(struct copy *copy)
+{
+    const struct deploy_health *health = &copy_spec_of_run(copy)->health;
+    struct check_call *own = mem_new(struct check_call);
+
+    own->copy = copy;
+    own->url = strndup(health->http.at, health->http.len);
+    own->call = (struct client_call){.method = "GET",
+                                     .url = own->url,
+                                     .timeout_ms = health->timeout_ms,
+                                     .reply_bytes_max = REPLY_BYTES_MAX,
+                                     .done = on_answer};
+    if (client_send(copy->copies->client, &own->call) != ERR_OK) {
+        free(own->url);
+        free(own);
+        judged(copy, false, "Its check cannot be sent.");
+        return;
+    }
+    copy->check.call = &own->call;
+}
+
+/* --- when --- */
+
+/* Its process runs. */
+static void copy_check_begin(struct copy *copy)
+{
+    assert(!copy->check.run && !copy->check.call);
+    copy->check = (struct copy_check){0};
+}
+
+/* Every tick, while it runs. */
+static void copy_check_tick(struct copy *copy)
+{
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    const struct deploy_health *health;
+    struct copy_check *check = &copy->check;
+    int64_t now_ms = copy->copies->loop->mono_ms;
+
+    if (!spec || !deploy_spec_checked(spec) || check->run || check->call)
+        return;
+    health = &spec->health;
+    if (!check->begun_ms) {
+        check->begun_ms = now_ms;
+        check->next_ms = now_ms + health->interval_ms;
+    }
+    if (now_ms < check->next_ms)
+        return;
+    if (health->command.count > 0)
+        ask_command(copy);
+    else
+        ask_http(copy);
+}
+
+/* Its process does not. */
+static void copy_check_cancel(struct copy *copy)
+{
+    struct copy_check *check = &copy->check;
+
+    if (check->run) {
+        check->run->user = NULL;
+        if (!copy->copies->freed)
+            run_stop(check->run, "STOPPED", 0);
+    }
+    if (check->call)
+        container_of(check->call, struct check_call, call)->copy = NULL;
+    *check = (struct copy_check){0};
+}
+
+/* --- from state to state --- */
 
 #define REASON_STOPPED   "STOPPED"
 #define REASON_REPLACED  "REPLACED"
@@ -55,7 +844,7 @@ static void set_words(struct copy *copy, char words[COPY_WORDS_MAX], const char 
 
 /* --- the end --- */
 
-void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
+static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
 {
     assert(copy->run);
     if (!copy->stopping)
@@ -135,7 +924,8 @@ static enum copy_end judge_end(const struct deploy_spec *spec, const struct run_
     return spec->restart.policy == DEPLOY_NEVER ? COPY_FAILED : COPY_NOT_OVER;
 }
 
-enum copy_end copy_over(const struct copy *copy)
+/* Of the version that is wanted. */
+static enum copy_end copy_over(const struct copy *copy)
 {
     return copy->over_version == copy->version ? copy->over : COPY_NOT_OVER;
 }
@@ -179,7 +969,8 @@ static bool was_stable(const struct copy *copy)
            copies->loop->mono_ms - copy->since_ms >= copies->config->restart_stable_ms;
 }
 
-bool copy_changed(const struct copy *copy)
+/* Another one than runs is wanted. */
+static bool copy_changed(const struct copy *copy)
 {
     return copy->run &&
            (copy->run_generation != copy->generation || copy->run_version != copy->version);
@@ -228,7 +1019,7 @@ static void on_ended(struct run *run)
     copy->unwell[0] = 0;
 }
 
-const struct run_handler copies_run_handler = {.started = on_started, .ended = on_ended};
+static const struct run_handler copies_run_handler = {.started = on_started, .ended = on_ended};
 
 static void drop(struct copy *copy)
 {

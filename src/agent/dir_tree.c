@@ -1,19 +1,23 @@
-/* See dir_tree.h. */
+/* Trees of directories: emptying one, and walking through one in pieces to see how much room it
+ * takes. */
 #include "agent/dir_tree.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-
-enum { DEPTH_MAX = 16, NAME_SIZE = 32 };
 
 struct emptying {
     int top_fd;
@@ -22,7 +26,13 @@ struct emptying {
 
 static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth);
 
-int dir_tree_open(int parent_fd, const char *name)
+/* --- emptying --- */
+
+enum { DEPTH_MAX = 16, NAME_SIZE = 32 };
+
+/* A directory in another one, by no link; not one that a job has mounted there: that is somebody
+ * else's. -1 and errno. */
+static int dir_tree_open(int parent_fd, const char *name)
 {
     struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
                            .resolve = RESOLVE_NO_XDEV};
@@ -109,4 +119,69 @@ bool dir_tree_empty(int dir_fd)
         empty_dir(&emptying, dir_fd, ".", 0);
     }
     return is_empty(dir_fd);
+}
+
+/* --- how much room it takes --- */
+
+enum { BLOCK_BYTES = 512 }; /* of st_blocks, whatever the file system has */
+
+static void enter(struct disk_walk *walk, int dir_fd, const char *name)
+{
+    int fd = dir_tree_open(dir_fd, name);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (dir)
+        walk->dirs[walk->depth++] = dir;
+    else if (fd >= 0)
+        close(fd);
+}
+
+bool disk_walk_begin(struct disk_walk *walk, int dir_fd)
+{
+    struct stat info;
+
+    assert(walk->depth == 0);
+    walk->bytes = 0;
+    if (fstat(dir_fd, &info) != 0)
+        return false;
+    walk->device = info.st_dev;
+    enter(walk, dir_fd, ".");
+    return walk->depth > 0;
+}
+
+static void count(struct disk_walk *walk, int dir_fd, const char *name)
+{
+    struct stat info;
+
+    if (fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_dev != walk->device)
+        return;
+    if (!S_ISDIR(info.st_mode)) {
+        walk->bytes += info.st_blocks * BLOCK_BYTES / (info.st_nlink > 0 ? info.st_nlink : 1);
+        return;
+    }
+    walk->bytes += info.st_blocks * BLOCK_BYTES;
+    if (walk->depth < DISK_WALK_DEPTH_MAX)
+        enter(walk, dir_fd, name);
+}
+
+bool disk_walk_step(struct disk_walk *walk, int entries)
+{
+    for (; entries > 0 && walk->depth > 0; entries--) {
+        DIR *dir = walk->dirs[walk->depth - 1];
+        const struct dirent *entry = readdir(dir);
+
+        if (!entry) {
+            closedir(dir);
+            walk->depth--;
+        } else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            count(walk, dirfd(dir), entry->d_name);
+        }
+    }
+    return walk->depth > 0;
+}
+
+void disk_walk_done(struct disk_walk *walk)
+{
+    while (walk->depth > 0)
+        closedir(walk->dirs[--walk->depth]);
 }

@@ -2,14 +2,32 @@
 #ifndef AGENT_DIR_TREE_H
 #define AGENT_DIR_TREE_H
 
+#include <dirent.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 /* All below a directory that may be removed; nothing else, whatever links and mounts are there.
  * True: nothing is left. */
 bool dir_tree_empty(int dir_fd);
 
-/* A directory in another one, by no link; not one that a job has mounted there: that is somebody
- * else's. -1 and errno. */
-int dir_tree_open(int parent_fd, const char *name);
+/* How much room a directory takes, looked at in pieces: a job may have any number of files, and its
+ * shim has other things to do. What is on another file system, what lies deeper than so many
+ * directories, and what cannot be read is left out: it is a bound for work that takes too much, no
+ * quota. */
+
+enum { DISK_WALK_DEPTH_MAX = 128 };
+
+struct disk_walk {
+    DIR *dirs[DISK_WALK_DEPTH_MAX]; /* those it is in */
+    int depth;                      /* 0: none is under way */
+    dev_t device;
+    int64_t bytes; /* so far; of a file with several names its share */
+};
+
+bool disk_walk_begin(struct disk_walk *walk, int dir_fd);
+/* Up to so many entries. False: it is over, and bytes is what there is. */
+bool disk_walk_step(struct disk_walk *walk, int entries);
+void disk_walk_done(struct disk_walk *walk); /* also of one that is not under way */
 
 #endif

@@ -4,8 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-
-enum { IDENTITY_MAX = 128 };
+#include "io/net.h"
 
 /* Makes the directory (others may pass through it, not look into it) and returns its absolute path.
  */
@@ -26,5 +25,29 @@ enum err identity_instance(const char *dir, struct arena *arena, struct str *ret
                            struct problem *why);
 /* A host's name as an id: what may not stand in one becomes '-'. "node" if nothing is left. */
 struct str identity_from_host(struct str host, struct arena *arena);
+
+/* What the agent shows to a server so that it is let in: its token and its certificate. Their files
+ * are read again for each connection, so that both can be replaced while the agent runs. */
+
+enum { ACCESS_TOKEN_MAX = 4096 };
+
+/* Paths and texts must outlive it. */
+struct access {
+    const char *token_file; /* NULL: none */
+    struct str token;       /* as it was last read; at == NULL: none */
+    bool tls;               /* some URL needs it */
+    const char *ca_file;    /* NULL: the system's */
+    const char *cert_file;  /* NULL: no certificate of our own */
+    const char *key_file;
+    char read[ACCESS_TOKEN_MAX + 1]; /* where `token` then stands */
+};
+
+/* The token of the file's first line, into *ret_token. */
+enum err access_read_token(const char *path, struct arena *arena, struct str *ret_token,
+                           struct problem *why);
+/* The token again; a file that cannot be read leaves the one before. */
+void access_refresh(struct access *access);
+/* For one connection; the caller frees it once it dials. */
+enum err access_tls(const struct access *access, struct net_tls **ret_tls, struct problem *why);
 
 #endif

@@ -9,7 +9,13 @@
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+#define JOB_USER_DEFAULT "berth-job"
 
 /* The first of them that there is. */
 static const char *const defaults[] = {JOB_USER_DEFAULT, "nobody"};

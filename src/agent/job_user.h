@@ -12,8 +12,6 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define JOB_USER_DEFAULT "berth-job"
-
 enum {
     JOB_USER_GROUPS_MAX = 256,
     JOB_USER_NAME_MAX = 64,

@@ -1,17 +1,741 @@
-/* How a job goes from state to state. */
+/* How a job goes from state to state: from the server's message to a run (which program, with which
+ * arguments, environment and limits), and from the end of the run to what the server is told about
+ * it. */
+#include "agent/jobs.h"
+
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include "agent/jobs_private.h"
+#include "agent/config.h"
+#include "agent/outbox.h"
+#include "agent/runfile.h"
+#include "agent/secret.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mem.h"
+#include "model/argv.h"
 #include "model/lease.h"
+#include "model/namespace.h"
 #include "model/trace.h"
+
+/* What the server asks for; strings in the message. */
+struct job_message {
+    struct str job_id;
+    int64_t attempt;
+    struct str type, namespace, title, session_id, src, tgt, audio_ref, traceparent;
+    int64_t priority;
+    int64_t timeout_ms;
+    bool interactive;
+    const struct json *payload, *command, *options, *secrets;
+};
+
+static void jobs_meta_write(const struct agent_job *job, struct buf *out);
+static const struct run_handler jobs_run_handler;
+static void start(struct agent_job *job);
+
+/* --- the table --- */
+
+/* "ID.ATTEMPT"; false: such a name cannot be. */
+static bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
+{
+    int len = snprintf(key, JOBS_KEY_MAX, STR_FMT ".%lld", STR_ARG(job_id), (long long)attempt);
+
+    return len > 0 && len < JOBS_KEY_MAX && str_is_id(str_of(key), RUN_KEY_MAX);
+}
+
+/* Not in the table yet. */
+static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
+{
+    struct agent_job *job = mem_new(struct agent_job);
+
+    job->jobs = jobs;
+    job->state = state;
+    return job;
+}
+
+/* Its key is set. */
+static void jobs_enter(struct agent_job *job)
+{
+    struct jobs *jobs = job->jobs;
+
+    assert(job->key[0] && !map_get(&jobs->by_key, str_of(job->key)));
+    map_put(&jobs->by_key, str_of(job->key), job);
+    job->before = jobs->last;
+    if (jobs->last)
+        jobs->last->next = job;
+    else
+        jobs->first = job;
+    jobs->last = job;
+    jobs->count++;
+    jobs->counts[job->state]++;
+}
+
+/* Only its memory. */
+static void jobs_delete(struct agent_job *job)
+{
+    arena_free(&job->order);
+    arena_free(&job->arena);
+    free(job);
+}
+
+/* And is gone; neither run nor note may be left. */
+static void jobs_leave(struct agent_job *job)
+{
+    struct jobs *jobs = job->jobs;
+
+    assert(!job->run && !job->note);
+    map_del(&jobs->by_key, str_of(job->key));
+    if (job->before)
+        job->before->next = job->next;
+    else
+        jobs->first = job->next;
+    if (job->next)
+        job->next->before = job->before;
+    else
+        jobs->last = job->before;
+    jobs->count--;
+    jobs->counts[job->state]--;
+    jobs->kept_bytes -= job->kept_bytes;
+    jobs_delete(job);
+}
+
+static void jobs_set_state(struct agent_job *job, enum jobs_state state)
+{
+    struct jobs *jobs = job->jobs;
+
+    assert(state < JOBS_STATES && jobs->counts[job->state] > 0);
+    jobs->counts[job->state]--;
+    job->state = state;
+    jobs->counts[state]++;
+    jobs->kept_bytes -= job->kept_bytes;
+    job->kept_bytes = state == JOBS_KEPT && job->run
+                          ? job->run->exit.output_bytes - job->run->exit.output_dropped
+                          : 0;
+    jobs->kept_bytes += job->kept_bytes;
+    assert(jobs->kept_bytes >= 0);
+}
+
+void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
+{
+    size_t left = CONFIG_JOBS_MAX;
+
+    jsonw_arr(w);
+    for (const struct agent_job *job = jobs->first; job && left > 0; job = job->next) {
+        if (job->dropped || (job->state != JOBS_RUNNING && job->state != JOBS_REPORTING))
+            continue;
+        jsonw_obj(w);
+        jsonw_kstr(w, "job_id", str_of(job->job_id));
+        jsonw_kint(w, "attempt_id", job->attempt);
+        jsonw_end_obj(w);
+        left--;
+    }
+    jsonw_end_arr(w);
+}
+
+size_t jobs_taking(const struct jobs *jobs)
+{
+    return jobs->counts[JOBS_ACKING];
+}
+
+size_t jobs_in_use(const struct jobs *jobs)
+{
+    return jobs->counts[JOBS_ACKING] + jobs->counts[JOBS_RUNNING];
+}
+
+struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job)
+{
+    return job ? job->next : jobs->first;
+}
+
+struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt)
+{
+    struct agent_job *found = NULL;
+
+    for (struct agent_job *job = jobs->first; job; job = job->next)
+        if (str_is(job_id, job->job_id) &&
+            (attempt ? job->attempt == attempt : !found || job->attempt > found->attempt))
+            found = job;
+    return found;
+}
+
+void *jobs_user(const struct jobs *jobs)
+{
+    return jobs->user;
+}
+
+/* --- from the server's message to a run --- */
+
+#define AT(member) offsetof(struct job_message, member)
+
+enum { TEXT_MAX = 4096, OWN_ENV = 13, PRIORITY_DEFAULT = 5 };
+
+static const struct field fields[] = {
+    {.name = "job_id",
+     .type = FIELD_ID,
+     .offset = AT(job_id),
+     .max = OUTBOX_JOB_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "attempt_id",
+     .type = FIELD_INT,
+     .offset = AT(attempt),
+     .min = 1,
+     .max = 1000000,
+     .flags = FIELD_REQUIRED},
+    {.name = "type",
+     .type = FIELD_ID,
+     .offset = AT(type),
+     .max = CONFIG_TYPE_MAX,
+     .flags = FIELD_REQUIRED},
+    {.name = "namespace", .type = FIELD_ID, .offset = AT(namespace), .max = NAMESPACE_MAX},
+    {.name = "title", .type = FIELD_STR, .offset = AT(title), .max = TEXT_MAX},
+    {.name = "session_id", .type = FIELD_STR, .offset = AT(session_id), .max = TEXT_MAX},
+    {.name = "src", .type = FIELD_STR, .offset = AT(src), .max = TEXT_MAX},
+    {.name = "tgt", .type = FIELD_STR, .offset = AT(tgt), .max = TEXT_MAX},
+    {.name = "audio_ref", .type = FIELD_STR, .offset = AT(audio_ref), .max = TEXT_MAX},
+    {.name = "traceparent", .type = FIELD_STR, .offset = AT(traceparent), .max = TEXT_MAX},
+    {.name = "priority", .type = FIELD_INT, .offset = AT(priority)},
+    {.name = "timeout_ms", .type = FIELD_MS, .offset = AT(timeout_ms)},
+    {.name = "interactive", .type = FIELD_BOOL, .offset = AT(interactive)},
+    {.name = "payload", .type = FIELD_JSON, .offset = AT(payload)},
+    {.name = "command", .type = FIELD_JSON, .offset = AT(command)},
+    {.name = "options", .type = FIELD_JSON, .offset = AT(options)},
+    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets)},
+};
+
+static const struct schema order_schema = {
+    .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
+
+static enum err job_message_read(const struct json *body, struct arena *arena,
+                                 struct job_message *ret_order, struct problem *why)
+{
+    struct job_message order = {.priority = PRIORITY_DEFAULT};
+    enum err err = schema_read(&order_schema, body, &order, arena, why);
+
+    if (!err)
+        *ret_order = order;
+    return err;
+}
+
+static bool is_f2f(const struct job_message *order)
+{
+    return str_is(order->type, "f2f");
+}
+
+/* NULL: this agent can run it; else why not, for the log. */
+static const char *job_message_unfit(const struct config *config, const struct job_message *order)
+{
+    /* Face-to-face jobs come by language, not by task type: their executor says yes or no. */
+    if (!is_f2f(order) && !config_allows(config, order->type))
+        return "allowed_types does not name this type";
+    if (!json_is_null(order->command))
+        return config->allow_commands ? NULL : "commands are not allowed here (allow_commands)";
+    return config_executor(config, order->type) ? NULL : "no executor for this type";
+}
+
+/* --- words --- */
+
+static enum err command_words(const struct json *command, struct arena *arena,
+                              struct run_spec *spec, struct problem *why)
+{
+    struct strs words;
+
+    if (!argv_command(command, arena, &words))
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command must be a text for the shell or a list of texts.");
+    spec->argv = words.at;
+    spec->argc = words.count;
+    return ERR_OK;
+}
+
+static void executor_words(const struct executor *executor, struct arena *arena,
+                           struct run_spec *spec)
+{
+    struct str *words = arena_array(arena, struct str, executor->args.count + 1);
+
+    words[0] = executor->command;
+    for (size_t i = 0; i < executor->args.count; i++)
+        words[i + 1] = executor->args.at[i];
+    spec->argv = words;
+    spec->argc = executor->args.count + 1;
+}
+
+/* --- surroundings --- */
+
+static void add_env(struct arena *arena, struct str *env, size_t *count, const char *name,
+                    struct str value)
+{
+    if (value.at)
+        env[(*count)++] = arena_fmt(arena, "%s=" STR_FMT, name, STR_ARG(value));
+}
+
+/* Ours come last: a later entry of the same name wins. */
+static void surround(const struct agent_job *job, const struct job_message *order,
+                     const struct executor *executor, struct run_spec *spec, struct arena *arena)
+{
+    size_t count = executor ? executor->env.count : 0;
+
+    assert(job->key[0] && str_eq(job->type, order->type));
+    struct str *env = arena_array(arena, struct str, count + OWN_ENV);
+
+    for (size_t i = 0; i < count; i++)
+        env[i] = executor->env.at[i];
+    add_env(arena, env, &count, "BERTH_JOB_ID", str_of(job->job_id));
+    add_env(arena, env, &count, "BERTH_ATTEMPT_ID", arena_fmt(arena, "%d", job->attempt));
+    add_env(arena, env, &count, "BERTH_NODE_ID", job->jobs->node_id);
+    add_env(arena, env, &count, "BERTH_TYPE", order->type);
+    add_env(arena, env, &count, "BERTH_SESSION_ID", order->session_id);
+    add_env(arena, env, &count, "BERTH_SRC", order->src);
+    add_env(arena, env, &count, "BERTH_TGT", order->tgt);
+    add_env(arena, env, &count, "BERTH_AUDIO_REF", order->audio_ref);
+    add_env(arena, env, &count, "TRACEPARENT", order->traceparent);
+    add_env(arena, env, &count, "BERTH_RESULT_FILE",
+            arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
+                      runs_dir(job->jobs->runs), job->key));
+    assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
+    spec->env = env;
+    spec->env_count = count;
+}
+
+/* The executor's, and those that the job names itself, if this agent gives them to it. A command of
+ * the job's own is not what the executor's were meant for. */
+static enum err find_secrets(const struct jobs *jobs, const struct job_message *order,
+                             const struct executor *executor, struct arena *arena,
+                             struct run_spec *spec, struct problem *why)
+{
+    bool command = !json_is_null(order->command);
+    struct str type = namespace_join(order->namespace.at ? order->namespace : NAMESPACE_DEFAULT,
+                                     order->type, arena);
+    struct strs named, own = executor ? executor->secrets : (struct strs){0};
+    struct str *words;
+
+    if (!argv_secrets(order->secrets, arena, &named))
+        return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
+    words = arena_array(arena, struct str, own.count + named.count + 1);
+    for (size_t i = 0; i < own.count; i++)
+        if (!command || secret_for_job(jobs->config, secret_name(own.at[i]), type, true))
+            words[spec->secret_count++] = own.at[i];
+    for (size_t i = 0; i < named.count; i++) {
+        struct str name = secret_name(named.at[i]);
+
+        if (!secret_for_job(jobs->config, name, type, command))
+            return problem_set(why, ERR_FORBIDDEN, "secrets",
+                               "No rule of this agent gives the secret " STR_FMT
+                               " to a job of type " STR_FMT "%s.",
+                               STR_ARG(name), STR_ARG(type),
+                               command ? " with a command of its own" : "");
+        words[spec->secret_count++] = named.at[i];
+    }
+    spec->secrets = words;
+    return ERR_OK;
+}
+
+/* The payload as JSON. A face-to-face job has none: what it is about is its input. */
+static struct str input_of(const struct job_message *order, struct arena *arena)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    struct str text;
+
+    if (!json_is_null(order->payload))
+        return json_raw(order->payload);
+    if (!is_f2f(order))
+        return STR_NONE;
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "session_id", order->session_id);
+    jsonw_kstr(&w, "src", order->src);
+    jsonw_kstr(&w, "tgt", order->tgt);
+    jsonw_kstr(&w, "audio_ref", order->audio_ref);
+    jsonw_kraw(&w, "options", order->options ? json_raw(order->options) : STR("{}"));
+    jsonw_end_obj(&w);
+    text = arena_str(arena, buf_view(&buf));
+    buf_free(&buf);
+    return text;
+}
+
+/* The shorter of what the job and what the executor allows; 0 = no limit. */
+static int64_t shorter(int64_t a, int64_t b)
+{
+    if (a <= 0 || b <= 0)
+        return a > 0 ? a : b;
+    return a < b ? a : b;
+}
+
+/* Nobody said what such a job needs. Where a limit cannot be kept it runs without: nobody relies on
+ * it. */
+static void limit_by_default(const struct jobs *jobs, struct run_spec *spec)
+{
+    struct run_limits_offered offered;
+
+    runs_offered(jobs->runs, &offered);
+    spec->pids_max = offered.pids ? jobs->config->job_pids_max : 0;
+    spec->memory_bytes_max = offered.memory ? jobs->config->job_memory_mb_max << 20 : 0;
+}
+
+static void limit(const struct job_message *order, const struct jobs *jobs,
+                  const struct executor *executor, struct run_spec *spec)
+{
+    const struct config *config = jobs->config;
+
+    spec->timeout_ms = order->timeout_ms;
+    spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
+    spec->log_bytes_max = config->log_bytes_max;
+    spec->alone = true; /* it need not trust other jobs, nor they it */
+    if (!executor) {
+        limit_by_default(jobs, spec);
+        return;
+    }
+    spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
+    spec->stop_grace_ms = executor->stop_grace_ms;
+    spec->memory_bytes_max = executor->memory_mb_max << 20;
+    spec->pids_max = executor->pids_max;
+    spec->disk_bytes_max = executor->disk_mb_max << 20;
+    spec->cwd = executor->cwd;
+    spec->user = executor->user;
+}
+
+static int64_t at_least_1(int64_t ms)
+{
+    return ms > 0 ? ms : 1; /* 0 would be none */
+}
+
+/* For the server its time began with the ACK and ends a grace behind the timeout. Of that grace a
+ * third is for an answer to the ACK that came late; what is longer is taken off the timeout. */
+static void fence_timeout(const struct agent_job *job, struct run_spec *spec)
+{
+    int64_t spare_ms = job->timeout_grace_ms / 3;
+    int64_t late_ms = clock_lease_ms() - job->taken_ms - spare_ms;
+
+    if (spec->timeout_ms > 0 && late_ms > 0)
+        spec->timeout_ms = at_least_1(spec->timeout_ms - late_ms);
+    spec->timeout_grace_ms = at_least_1(job->timeout_grace_ms - spare_ms);
+}
+
+/* A job that may be tried again ends by itself before its lease does, whatever became of the agent:
+ * only then may another node begin it. Its lease began when the ACK was taken, so not before the
+ * ACK was first sent. */
+static void fence(const struct agent_job *job, struct run_spec *spec)
+{
+    if (job->lease_ms <= 0)
+        return;
+    spec->deadline_boot_ms = fence_stop_ms(job->taken_ms, job->lease_ms);
+    spec->deadline_grace_ms = at_least_1(fence_grace_ms(job->lease_ms));
+    if (job->timeout_grace_ms >= 0)
+        fence_timeout(job, spec);
+}
+
+/* Starts job->run from job->message. */
+static enum err jobs_start(struct agent_job *job, struct problem *why)
+{
+    struct jobs *jobs = job->jobs;
+    struct run_spec spec = {.handler = &jobs_run_handler, .key = str_of(job->key)};
+    const struct executor *executor;
+    struct job_message order;
+    struct buf meta = {0};
+    enum err err = job_message_read(job->message, &job->order, &order, why);
+
+    assert(!err && !job->run); /* it was read before */
+    executor = config_executor(jobs->config, order.type);
+    surround(job, &order, executor, &spec, &job->order);
+    limit(&order, jobs, executor, &spec);
+    fence(job, &spec);
+    spec.input = input_of(&order, &job->order);
+    if (!json_is_null(order.command))
+        err = command_words(order.command, &job->order, &spec, why);
+    else
+        executor_words(executor, &job->order, &spec);
+    if (!err)
+        err = find_secrets(jobs, &order, executor, &job->order, &spec, why);
+    if (err)
+        return err;
+    jobs_meta_write(job, &meta);
+    spec.meta = buf_view(&meta);
+    err = runs_start(jobs->runs, &spec, job, &job->run, why);
+    buf_free(&meta);
+    return err;
+}
+
+/* --- what is kept with the run --- */
+
+/* What is kept with the run, to know the job again. */
+static void jobs_meta_write(const struct agent_job *job, struct buf *out)
+{
+    struct jsonw w = jsonw_to(out);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "job_id", str_of(job->job_id));
+    jsonw_kint(&w, "attempt_id", job->attempt);
+    jsonw_kstr(&w, "type", job->type);
+    jsonw_kstr(&w, "title", job->title);
+    jsonw_kstr(&w, "traceparent", job->traceparent.len ? job->traceparent : STR_NONE);
+    jsonw_kint(&w, "priority", job->priority);
+    if (job->command)
+        jsonw_kbool(&w, "command", true);
+    jsonw_kint(&w, "received_ms", job->received_ms);
+    jsonw_end_obj(&w);
+}
+
+static bool jobs_meta_read(struct str meta, struct agent_job *job)
+{
+    struct arena arena = {0};
+    struct job_message order;
+    const struct json *root;
+    bool ok = meta.at && json_parse(meta, &arena, &root, NULL) == ERR_OK &&
+              job_message_read(root, &arena, &order, NULL) == ERR_OK;
+
+    if (ok) {
+        str_copy(order.job_id, job->job_id, sizeof job->job_id);
+        job->attempt = (int)order.attempt;
+        job->type = arena_str(&job->arena, order.type);
+        if (order.title.at)
+            job->title = arena_str(&job->arena, order.title);
+        if (order.traceparent.at)
+            job->traceparent = arena_str(&job->arena, trace_parent(order.traceparent));
+        job->priority = order.priority;
+        job->command = !json_is_null(order.command);
+        json_int(json_get(root, "received_ms"), &job->received_ms);
+    }
+    arena_free(&arena);
+    return ok;
+}
+
+/* --- from the end of a run to its outcome --- */
+
+#define SETTLED_FILE  "settled"
+#define EVIDENCE_FILE "evidence"
+
+enum { EVIDENCE_MAX = 4096 };
+
+enum { SPARE_DEPTH = 4 }; /* levels the server may put around the output */
+
+/* The FAIL reason of a run that ended; "" = it is DONE. At least 48 bytes. */
+static void jobs_reason(const struct run_exit *exit, char *to, size_t size)
+{
+    const char *name;
+
+    assert(size >= 48);
+    if (strcmp(exit->reason, "EXITED") == 0 && exit->exit_code == 0) {
+        to[0] = 0;
+    } else if (strcmp(exit->reason, "EXITED") == 0) {
+        snprintf(to, size, "EXIT_%d", exit->exit_code);
+    } else if (strcmp(exit->reason, "SIGNALLED") == 0) {
+        name = sigabbrev_np(exit->signal);
+        if (name)
+            snprintf(to, size, "SIGNAL_%s", name);
+        else
+            snprintf(to, size, "SIGNAL_%d", exit->signal);
+    } else if (strcmp(exit->reason, "DEADLINE") == 0) {
+        snprintf(to, size, "LEASE_LOST");
+    } else {
+        snprintf(to, size, "%s", exit->reason);
+    }
+}
+
+/* A file in the run's directory. */
+static int open_in(const struct agent_job *job, const char *name, int flags)
+{
+    struct buf path = {0};
+    int fd, error;
+
+    buf_fmt(&path, "%s/%s/%s", runs_dir(job->jobs->runs), job->key, name);
+    buf_char(&path, 0);
+    fd = open(path.at, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
+    error = errno;
+    buf_free(&path);
+    errno = error;
+    return fd;
+}
+
+/* A file in the run's directory says that its outcome is settled, so that the next agent need not
+ * tell it again. Made when this one goes orderly; without it the server hears it twice and says so.
+ */
+static void jobs_settled_mark(const struct agent_job *job)
+{
+    int fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT);
+
+    if (fd >= 0)
+        close(fd);
+}
+
+static bool jobs_settled_marked(const struct agent_job *job)
+{
+    int fd = open_in(job, SETTLED_FILE, O_RDONLY);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* Why it was killed stays with the run, for who tells of its end. */
+static void jobs_evidence_keep(struct agent_job *job, struct str evidence)
+{
+    int fd = open_in(job, EVIDENCE_FILE, O_WRONLY | O_CREAT | O_TRUNC);
+
+    job->evidence = arena_str(&job->arena, evidence);
+    if (fd >= 0) {
+        ssize_t ignored = write(fd, evidence.at, evidence.len); /* half of it reads as nothing */
+
+        (void)ignored;
+        close(fd);
+    }
+}
+
+static void jobs_evidence_find(struct agent_job *job)
+{
+    struct arena arena = {0};
+    const struct json *root;
+    char text[EVIDENCE_MAX];
+    int fd = open_in(job, EVIDENCE_FILE, O_RDONLY | O_NONBLOCK);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : 0;
+    struct str evidence = {.at = text, .len = got > 0 ? (size_t)got : 0};
+
+    if (evidence.len > 0 && json_parse(evidence, &arena, &root, NULL) == ERR_OK)
+        job->evidence = arena_str(&job->arena, evidence);
+    if (fd >= 0)
+        close(fd);
+    arena_free(&arena);
+}
+
+/* The job may be anybody's, and so may be what stands there: no links, no pipes, no more than we
+ * want. False: nothing to read. */
+static bool read_output(const struct agent_job *job, struct buf *text, const char **ret_wrong)
+{
+    struct stat st;
+    ssize_t got = 0;
+    int fd = open_in(job, RUNFILE_RESULT, O_RDONLY | O_NONBLOCK);
+
+    if (fd < 0) {
+        if (errno != ENOENT)
+            *ret_wrong = "the result file cannot be opened";
+        return false;
+    }
+    buf_reserve(text, JOBS_OUTPUT_MAX + 1);
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        *ret_wrong = "the result file is not a plain file";
+    else
+        while (text->len <= JOBS_OUTPUT_MAX &&
+               (got = read(fd, text->at + text->len, JOBS_OUTPUT_MAX + 1 - text->len)) > 0)
+            text->len += (size_t)got;
+    close(fd);
+    if (got < 0)
+        *ret_wrong = "the result file cannot be read";
+    else if (text->len > JOBS_OUTPUT_MAX)
+        *ret_wrong = "the result file is larger than 48 KiB";
+    return !*ret_wrong && text->len > 0;
+}
+
+/* What stands between the white space around it. */
+static struct str trimmed(struct str text)
+{
+    while (text.len > 0 && strchr(" \t\r\n", text.at[0]) && text.at[0])
+        text.at++, text.len--;
+    while (text.len > 0 && strchr(" \t\r\n", text.at[text.len - 1]) && text.at[text.len - 1])
+        text.len--;
+    return text;
+}
+
+/* JSON, also where it stands a few levels deeper. */
+static bool is_json(struct str text)
+{
+    struct arena arena = {0};
+    struct buf deep = {0};
+    const struct json *root;
+    bool ok;
+
+    for (int i = 0; i < SPARE_DEPTH; i++)
+        buf_char(&deep, '[');
+    buf_str(&deep, text);
+    for (int i = 0; i < SPARE_DEPTH; i++)
+        buf_char(&deep, ']');
+    /* By itself first: "1],[2" is JSON only among our brackets. */
+    ok = json_parse(text, &arena, &root, NULL) == ERR_OK &&
+         json_parse_body(buf_view(&deep), &arena, &root, NULL) == ERR_OK;
+    buf_free(&deep);
+    arena_free(&arena);
+    return ok;
+}
+
+static void write_or_null(struct jsonw *w, const char *name, int value)
+{
+    if (value >= 0)
+        jsonw_kint(w, name, value);
+    else
+        jsonw_knull(w, name);
+}
+
+static void write_all(const struct agent_job *job, struct str tail, struct str output,
+                      const char *wrong, struct buf *out)
+{
+    const struct run_exit *exit = &job->run->exit;
+    struct jsonw w = jsonw_to(out);
+
+    jsonw_obj(&w);
+    write_or_null(&w, "exit_code", exit->exit_code);
+    if (exit->signal >= 0)
+        jsonw_kint(&w, "signal", exit->signal);
+    jsonw_kint(&w, "user_ms", exit->user_ms);
+    jsonw_kint(&w, "system_ms", exit->system_ms);
+    jsonw_kint(&w, "rss_kb_max", exit->rss_kb_max);
+    jsonw_kint(&w, "started_ms", exit->started_ms);
+    jsonw_kint(&w, "ended_ms", exit->ended_ms);
+    jsonw_kint(&w, "output_bytes", exit->output_bytes);
+    if (exit->detail[0] && exit->exit_code != 0)
+        jsonw_kstr(&w, "detail", str_of(exit->detail));
+    jsonw_kstr(&w, "tail", tail.at ? tail : STR(""));
+    if (output.at)
+        jsonw_kraw(&w, "output", output);
+    if (wrong)
+        jsonw_kstr(&w, "output_error", str_of(wrong));
+    if (job->evidence.at)
+        jsonw_kraw(&w, "emergency", job->evidence);
+    jsonw_end_obj(&w);
+}
+
+/* The last bytes of a text, from the start of a character on. */
+static struct str last_of(struct str text, size_t max)
+{
+    if (text.len > max) {
+        text.at += text.len - max;
+        text.len = max;
+        while (text.len > 0 && ((unsigned char)text.at[0] & 0xc0) == 0x80) {
+            text.at++;
+            text.len--;
+        }
+    }
+    return text;
+}
+
+/* The result: figures, last output, and what the job itself left in its result file. */
+static void jobs_result_write(const struct agent_job *job, struct buf *out)
+{
+    struct buf output = {0};
+    const char *wrong = NULL;
+    bool has = read_output(job, &output, &wrong);
+    size_t start = out->len, tail_max = RUN_TAIL_BYTES;
+
+    assert(job->run && job->run->state == RUN_ENDED);
+    if (has && !is_json(buf_view(&output))) {
+        wrong = "the result file does not hold valid JSON";
+        has = false;
+    }
+    /* A tail of control characters grows sixfold: then less of it has to do. */
+    do {
+        out->len = start;
+        write_all(job, last_of(job->run->exit.tail, tail_max),
+                  has ? trimmed(buf_view(&output)) : STR_NONE, wrong, out);
+        tail_max /= 2;
+    } while (out->len - start > JOBS_RESULT_MAX && tail_max > 0);
+    buf_free(&output);
+}
+
+/* --- from state to state --- */
 
 #define REASON_CANCELLED  "CANCELLED"
 #define REASON_DROPPED    "DROPPED"
@@ -147,7 +871,7 @@ static void on_ended(struct run *run)
     }
 }
 
-const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
+static const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
 
 /* It is not ours any more. One with a fence may be running elsewhere already: it gets no grace. */
 static void drop(struct agent_job *job)
@@ -257,7 +981,7 @@ static bool on_send(struct outbox *outbox, struct str text)
 
 static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
 
-static void refuse(struct jobs *jobs, const struct jobs_order *order, const char *reason,
+static void refuse(struct jobs *jobs, const struct job_message *order, const char *reason,
                    struct str detail)
 {
     log_event(LOG_WARN, "job.refused", KS("job_id", order->job_id), KS("node_id", jobs->node_id),
@@ -267,7 +991,7 @@ static void refuse(struct jobs *jobs, const struct jobs_order *order, const char
                STR_NONE, false, NULL);
 }
 
-static void take(struct jobs *jobs, const struct jobs_order *order, const char *key,
+static void take(struct jobs *jobs, const struct job_message *order, const char *key,
                  const struct json *body)
 {
     struct agent_job *job = jobs_new_job(jobs, JOBS_ACKING);
@@ -306,9 +1030,9 @@ static void again(struct agent_job *job)
 }
 
 /* NULL: it may come in; else the reason, and what a person reads about it. */
-static const char *refusal(struct jobs *jobs, const struct jobs_order *order, struct buf *detail)
+static const char *refusal(struct jobs *jobs, const struct job_message *order, struct buf *detail)
 {
-    const char *unfit = jobs_order_unfit(jobs->config, order);
+    const char *unfit = job_message_unfit(jobs->config, order);
 
     if (unfit) {
         buf_str(detail, str_of(unfit));
@@ -325,13 +1049,13 @@ void jobs_job(struct jobs *jobs, const struct json *body)
 {
     struct arena arena = {0};
     struct buf detail = {0};
-    struct jobs_order order;
+    struct job_message order;
     char key[JOBS_KEY_MAX];
     struct agent_job *job;
     struct problem why = {.detail = "The id is too long."};
     const char *reason;
 
-    if (jobs_order_read(body, &arena, &order, &why) || !jobs_key(order.job_id, order.attempt, key))
+    if (job_message_read(body, &arena, &order, &why) || !jobs_key(order.job_id, order.attempt, key))
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
     else if ((job = map_get(&jobs->by_key, str_of(key))))

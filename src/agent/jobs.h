@@ -7,6 +7,7 @@
 #include "agent/config.h"
 #include "agent/outbox.h"
 #include "agent/runfile.h"
+#include "base/map.h"
 
 struct jobs;
 
@@ -108,5 +109,20 @@ void jobs_end(struct jobs *jobs);
 size_t jobs_untold(const struct jobs *jobs); /* what the server has not answered yet */
 /* Leaves the runs to their shims. Before runs_free and loop_done. */
 void jobs_free(struct jobs *jobs);
+
+struct jobs {
+    struct loop *loop;
+    const struct config *config;
+    const struct jobs_handler *handler;
+    void *user;
+    struct str node_id;
+    struct outbox *outbox;
+    struct runs *runs;
+    struct map by_key;
+    struct agent_job *first, *last;
+    size_t count;
+    size_t counts[JOBS_STATES];
+    int64_t kept_bytes; /* of all that are KEPT */
+};
 
 #endif

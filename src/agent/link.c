@@ -1,16 +1,18 @@
-/* Dialling, greeting, beating. The ids of hello and heartbeats are below 0, each its own, so that
- * an answer tells when what it answers was sent; others use theirs above that. */
+/* Dialling, greeting, beating; and calls of the server's routes over the connection. The ids of
+ * hello and heartbeats are below 0, each its own, so that an answer tells when what it answers was
+ * sent; calls have theirs above that. */
 #include "agent/link.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/access.h"
-#include "agent/backoff.h"
+#include "agent/identity.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "io/http.h"
+#include "io/ws.h"
 
 enum {
     LINK_MESSAGE_BYTES_MAX = 16 << 20, /* a job with its payload; the server's bound is smaller */
@@ -47,6 +49,184 @@ struct link {
 };
 
 static void dial(struct link *link);
+
+/* --- calls --- */
+
+struct link_calls {
+    struct loop *loop;
+    bool (*send)(struct link_calls *link_calls, struct str text);
+    void *user;
+    struct link_call *first, *last; /* under way, in the order they were sent */
+    int64_t id;
+    struct buf text;
+    struct loop_part part;
+};
+
+static void take_out(struct link_calls *link_calls, struct link_call *link_call)
+{
+    if (link_call->prev)
+        link_call->prev->next = link_call->next;
+    else
+        link_calls->first = link_call->next;
+    if (link_call->next)
+        link_call->next->prev = link_call->prev;
+    else
+        link_calls->last = link_call->prev;
+    link_call->prev = link_call->next = NULL;
+    link_call->id = 0;
+}
+
+static void finish(struct link_calls *link_calls, struct link_call *link_call, enum err err,
+                   const struct json *reply)
+{
+    take_out(link_calls, link_call);
+    link_call->err = err;
+    link_call->reply = reply;
+    link_call->done(link_call);
+}
+
+/* Those whose time is over. `done` may send others, which are not. */
+static void on_tick(struct loop_part *part)
+{
+    struct link_calls *link_calls = container_of(part, struct link_calls, part);
+    struct link_call *link_call = link_calls->first;
+
+    while (link_call) {
+        struct link_call *next = link_call->next;
+
+        if (link_calls->loop->mono_ms >= link_call->late_ms) {
+            finish(link_calls, link_call, link_call->err ? link_call->err : ERR_TIMEOUT, NULL);
+            next = link_calls->first; /* whatever `done` did to the list */
+        }
+        link_call = next;
+    }
+}
+
+static void part_gone(struct loop_part *part)
+{
+    assert(!"queries_free comes before loop_done");
+}
+
+struct link_calls *link_calls_new(struct loop *loop,
+                                  bool (*send)(struct link_calls *link_calls, struct str text),
+                                  void *user)
+{
+    struct link_calls *link_calls = mem_new(struct link_calls);
+
+    link_calls->loop = loop;
+    link_calls->send = send;
+    link_calls->user = user;
+    link_calls->id = LINK_CALLS_ID_FIRST;
+    link_calls->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    loop_add_part(loop, &link_calls->part);
+    return link_calls;
+}
+
+void *link_calls_user(const struct link_calls *link_calls)
+{
+    return link_calls->user;
+}
+
+void link_calls_send(struct link_calls *link_calls, struct link_call *link_call)
+{
+    struct jsonw w = jsonw_to(&link_calls->text);
+
+    assert(link_call->done && link_call->path && !link_call->id && link_call->timeout_ms > 0);
+    link_call->id = ++link_calls->id;
+    link_call->err = ERR_OK;
+    link_call->reply = NULL;
+    link_call->late_ms = link_calls->loop->mono_ms + link_call->timeout_ms;
+    link_call->prev = link_calls->last;
+    link_call->next = NULL;
+    if (link_calls->last)
+        link_calls->last->next = link_call;
+    else
+        link_calls->first = link_call;
+    link_calls->last = link_call;
+    buf_clear(&link_calls->text);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("call"));
+    jsonw_kint(&w, "id", link_call->id);
+    if (link_call->method)
+        jsonw_kstr(&w, "method", str_of(link_call->method));
+    jsonw_kstr(&w, "path", str_of(link_call->path));
+    jsonw_kraw(&w, "body", link_call->body.at ? link_call->body : STR("{}"));
+    jsonw_end_obj(&w);
+    if (!link_calls->send(link_calls, buf_view(&link_calls->text))) {
+        link_call->err = ERR_CLOSED; /* told by the next tick, never in here */
+        link_call->late_ms = link_calls->loop->mono_ms;
+    }
+}
+
+static enum err refusal(const struct json *body)
+{
+    struct arena arena = {0};
+    struct str name = json_str(json_get(body, "error"), &arena);
+    int64_t status = 500;
+    enum err err;
+
+    json_int(json_get(body, "status"), &status);
+    err = err_by_name(name.at ? arena_cstr(&arena, name) : "", (int)status);
+    arena_free(&arena);
+    return err ? err : ERR_INTERNAL;
+}
+
+bool link_calls_reply(struct link_calls *link_calls, const struct json *body)
+{
+    struct link_call *link_call = link_calls->first;
+    bool ok = false;
+    int64_t id;
+
+    if (!json_int(json_get(body, "re"), &id) || id <= LINK_CALLS_ID_FIRST)
+        return false;
+    while (link_call && link_call->id != id)
+        link_call = link_call->next;
+    json_bool(json_get(body, "ok"), &ok);
+    if (link_call) /* else its time was over */
+        finish(link_calls, link_call, ok ? ERR_OK : refusal(body),
+               ok ? json_get(body, "body") : body);
+    return true;
+}
+
+void link_calls_down(struct link_calls *link_calls)
+{
+    struct link_call *last = link_calls->last;
+    bool more = last != NULL;
+
+    while (more) { /* what `done` sends now is not among them */
+        more = link_calls->first != last;
+        finish(link_calls, link_calls->first, ERR_CLOSED, NULL);
+    }
+}
+
+void link_calls_free(struct link_calls *link_calls)
+{
+    if (!link_calls)
+        return;
+    loop_remove_part(link_calls->loop, &link_calls->part);
+    buf_free(&link_calls->text);
+    free(link_calls);
+}
+
+/* --- pauses that grow --- */
+
+int64_t backoff_bound_ms(int64_t times, int64_t min_ms, int64_t max_ms)
+{
+    int64_t bound_ms = min_ms;
+
+    assert(times >= 0 && min_ms > 0 && max_ms <= INT64_MAX / 2);
+    for (; times > 0 && bound_ms < max_ms; times--)
+        bound_ms *= 2;
+    return bound_ms < max_ms ? bound_ms : max_ms;
+}
+
+int64_t backoff_ms(int64_t failures, int64_t min_ms, int64_t max_ms, struct rnd *rnd)
+{
+    int64_t bound_ms = backoff_bound_ms(failures - 1, min_ms, max_ms);
+
+    assert(failures > 0 && bound_ms < UINT32_MAX);
+    return bound_ms - rnd_below(rnd, (uint32_t)(bound_ms / 2 + 1));
+}
 
 /* --- speaking --- */
 

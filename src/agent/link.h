@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "io/ws.h"
+#include "io/loop.h"
 
 enum {
     LINK_PROTOCOL = 1,
@@ -65,5 +65,48 @@ void link_free(struct link *link);
 
 /* The pause before dial number `failures` + 1, in [1, bound]: exported for its test. */
 int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rnd *rnd);
+
+/* Calls of the server's routes over the link: each is answered once, by the server, by its deadline
+ * or by the end of the connection. One loop. */
+
+#define LINK_CALLS_ID_FIRST (1LL << 40) /* ids below are the outbox' */
+
+struct link_calls;
+
+/* The caller's; it stays until `done`. */
+struct link_call {
+    const char *method; /* NULL: POST */
+    const char *path;
+    struct str body; /* a JSON object; at == NULL: {}. Copied. */
+    int64_t timeout_ms;
+    void (*done)(struct link_call *link_call); /* never inside link_calls_send */
+    /* results */
+    /* ERR_OK, what the server said, ERR_TIMEOUT, or ERR_CLOSED: the connection ended first. Of the
+     * last two nobody knows whether the server did it. */
+    enum err err;
+    const struct json *reply; /* of ERR_OK: the answer's body; else all of the refusal. Until done
+                               * returns; NULL when there is none. */
+    /* link.c's own */
+    int64_t id, late_ms;
+    struct link_call *prev, *next;
+};
+
+/* `send` hands a text to the server; false: there is no connection. */
+struct link_calls *link_calls_new(struct loop *loop,
+                                  bool (*send)(struct link_calls *link_calls, struct str text),
+                                  void *user);
+void *link_calls_user(const struct link_calls *link_calls);
+void link_calls_send(struct link_calls *link_calls, struct link_call *link_call);
+bool link_calls_reply(struct link_calls *link_calls,
+                      const struct json *body);      /* false: not one of ours */
+void link_calls_down(struct link_calls *link_calls); /* the connection ended */
+void link_calls_free(struct link_calls *link_calls); /* tells nobody; before loop_done */
+
+/* Pauses that grow: whoever failed waits longer each time, and never in step with others. */
+
+/* min_ms doubled `times` times, at most max_ms. */
+int64_t backoff_bound_ms(int64_t times, int64_t min_ms, int64_t max_ms);
+/* After so many failures in a row (at least 1): between half of the bound and the bound. */
+int64_t backoff_ms(int64_t failures, int64_t min_ms, int64_t max_ms, struct rnd *rnd);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,52 +22,52 @@ enum {
     STATUS_COPIES = 1000,  /* told in one call; the server takes some more */
 };
 
-struct tenure {
+struct node_lease {
     struct loop *loop;
-    struct queries *queries;
+    struct link_calls *link_calls;
     struct copies *copies;
     const struct config *config;
     struct str node_id, instance;
     int64_t lease_ms, renew_ms;
     int64_t version;       /* of the table we know; -1: none */
     int64_t good_until_ms; /* clock_lease_ms() */
-    enum tenure_admin admin;
+    enum node_lease_admin admin;
     int64_t drain_deadline_ms; /* CLOCK_MONOTONIC; 0: none */
     bool up;
     bool again;      /* something changed while a renewal was under way */
     int64_t next_ms; /* of the next renewal, CLOCK_MONOTONIC */
     int64_t sent_ms; /* clock_lease_ms() when the one under way left */
-    struct query renew;
+    struct link_call renew;
     bool renewing;
-    struct query status;
+    struct link_call status;
     bool telling, untold;
     int64_t tell_ms;
     size_t tell_from; /* of which copy the next call tells first */
-    struct query yield;
+    struct link_call yield;
     bool yielding;
     char leaving[DEPLOY_ID_MAX + 1]; /* which one is being given up */
     int64_t left_ms;                 /* when the last one went */
-    struct query goodbye;
+    struct link_call goodbye;
     struct rnd rnd;
     struct buf body;
     struct loop_part part;
     bool refused; /* the last renewal; logged once */
 };
 
-static int64_t call_ms(const struct tenure *tenure)
+static int64_t call_ms(const struct node_lease *node_lease)
 {
-    return tenure->renew_ms > CALL_MS_MIN ? tenure->renew_ms : CALL_MS_MIN;
+    return node_lease->renew_ms > CALL_MS_MIN ? node_lease->renew_ms : CALL_MS_MIN;
 }
 
 /* Every call says who speaks. */
-static struct jsonw new_body(struct tenure *tenure)
+static struct jsonw new_body(struct node_lease *node_lease)
 {
-    struct jsonw w = jsonw_to(&tenure->body);
+    struct jsonw w = jsonw_to(&node_lease->body);
 
-    buf_clear(&tenure->body);
+    buf_clear(&node_lease->body);
     jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", tenure->node_id);
-    jsonw_kstr(&w, "instance", tenure->instance);
+    jsonw_kstr(&w, "node_id", node_lease->node_id);
+    jsonw_kstr(&w, "instance", node_lease->instance);
     return w;
 }
 
@@ -86,75 +85,76 @@ static bool matches(const struct json *labels, const struct json *namespaces,
 
 /* Each node judges itself. A daemon that does not match, or is not allowed, is not run; a
  * deployment is this node's until it was given up, and before that it must have stopped. */
-static void take_row(struct tenure *tenure, const struct json *labels,
+static void take_row(struct node_lease *node_lease, const struct json *labels,
                      const struct json *namespaces, const struct json *row, struct arena *arena)
 {
     struct str id = json_str(json_get(row, "id"), arena);
     bool fits = matches(labels, namespaces, row, arena),
-         allowed = tenure->config->allow_deployments;
+         allowed = node_lease->config->allow_deployments;
 
     if (json_str_is(json_get(row, "type"), "daemon")) {
         if (fits && allowed)
-            copies_want(tenure->copies, row);
+            copies_want(node_lease->copies, row);
         return;
     }
-    copies_want(tenure->copies, row);
+    copies_want(node_lease->copies, row);
     if (fits)
-        copies_keep(tenure->copies, id, COPY_UNMATCHED);
+        copies_keep(node_lease->copies, id, COPY_UNMATCHED);
     if (allowed)
-        copies_keep(tenure->copies, id, COPY_REFUSED);
+        copies_keep(node_lease->copies, id, COPY_REFUSED);
     if (!allowed || !fits)
-        copies_hold(tenure->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
+        copies_hold(node_lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
 }
 
-static void take_rows(struct tenure *tenure, const struct json *labels,
+static void take_rows(struct node_lease *node_lease, const struct json *labels,
                       const struct json *namespaces, const struct json *rows)
 {
     const struct json *row = json_first(rows);
     struct arena arena = {0};
 
-    copies_round(tenure->copies);
+    copies_round(node_lease->copies);
     for (uint32_t i = 0; i < rows->count; i++, row = json_next(row))
-        take_row(tenure, labels, namespaces, row, &arena);
-    copies_round_over(tenure->copies);
+        take_row(node_lease, labels, namespaces, row, &arena);
+    copies_round_over(node_lease->copies);
     arena_free(&arena);
 }
 
-static void take_admin(struct tenure *tenure, const struct json *word)
+static void take_admin(struct node_lease *node_lease, const struct json *word)
 {
-    static const char *const names[] = {
-        [TENURE_NONE] = "none", [TENURE_CORDONED] = "cordoned", [TENURE_DRAINING] = "draining"};
+    static const char *const names[] = {[NODE_LEASE_NONE] = "none",
+                                        [NODE_LEASE_CORDONED] = "cordoned",
+                                        [NODE_LEASE_DRAINING] = "draining"};
 
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (json_str_is(word, names[i]))
-            tenure->admin = (enum tenure_admin)i;
+            node_lease->admin = (enum node_lease_admin)i;
 }
 
-static void take_times(struct tenure *tenure, const struct json *reply)
+static void take_times(struct node_lease *node_lease, const struct json *reply)
 {
-    int64_t lease_ms = tenure->lease_ms, renew_ms = tenure->renew_ms;
+    int64_t lease_ms = node_lease->lease_ms, renew_ms = node_lease->renew_ms;
 
     json_int(json_get(reply, "lease_ms"), &lease_ms);
     json_int(json_get(reply, "renew_ms"), &renew_ms);
-    tenure->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
-    tenure->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
+    node_lease->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
+    node_lease->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
 }
 
 /* By the database's clock; ours may be another one. */
-static void take_deadline(struct tenure *tenure, const struct json *reply)
+static void take_deadline(struct node_lease *node_lease, const struct json *reply)
 {
     int64_t now_ms, deadline_ms;
 
-    tenure->drain_deadline_ms = 0;
+    node_lease->drain_deadline_ms = 0;
     if (json_int(json_get(reply, "now_ms"), &now_ms) &&
         json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
-        tenure->drain_deadline_ms = tenure->loop->mono_ms + deadline_ms - now_ms;
+        node_lease->drain_deadline_ms = node_lease->loop->mono_ms + deadline_ms - now_ms;
 }
 
 /* Did the server judge by the labels we have? A server that does not say so leaves it to us. */
-static bool judged_by_ours(const struct tenure *tenure, const struct json *labels)
+static bool judged_by_ours(const struct node_lease *node_lease, const struct json *labels)
 {
-    const struct json *own = tenure->config->labels, *key = json_first(own);
+    const struct json *own = node_lease->config->labels, *key = json_first(own);
     uint32_t count = json_type(own) == JSON_OBJ ? own->count : 0;
     struct arena arena = {0};
     bool same = !labels || count == (json_type(labels) == JSON_OBJ ? labels->count : 0);
@@ -168,128 +168,133 @@ static bool judged_by_ours(const struct tenure *tenure, const struct json *label
     return same;
 }
 
-static void renewed(struct tenure *tenure, const struct json *reply)
+static void renewed(struct node_lease *node_lease, const struct json *reply)
 {
     const struct json *rows = json_get(reply, "deployments");
     const struct json *fixed = json_get(reply, "fixed_labels"); /* by the server, whatever we say */
     int64_t grace_ms;
 
-    assert(tenure->sent_ms > 0 && !tenure->renewing);
-    take_times(tenure, reply);
-    take_admin(tenure, json_get(reply, "admin"));
-    take_deadline(tenure, reply);
-    if (json_type(rows) == JSON_ARR && !judged_by_ours(tenure, json_get(reply, "labels"))) {
-        tenure->next_ms = tenure->loop->mono_ms + JUDGE_MS; /* our labels are on their way */
+    assert(node_lease->sent_ms > 0 && !node_lease->renewing);
+    take_times(node_lease, reply);
+    take_admin(node_lease, json_get(reply, "admin"));
+    take_deadline(node_lease, reply);
+    if (json_type(rows) == JSON_ARR && !judged_by_ours(node_lease, json_get(reply, "labels"))) {
+        node_lease->next_ms =
+            node_lease->loop->mono_ms + JUDGE_MS; /* our labels are on their way */
     } else if (json_type(rows) == JSON_ARR) {
-        json_int(json_get(reply, "version"), &tenure->version);
-        take_rows(tenure, fixed ? fixed : tenure->config->labels, json_get(reply, "namespaces"),
-                  rows);
+        json_int(json_get(reply, "version"), &node_lease->version);
+        take_rows(node_lease, fixed ? fixed : node_lease->config->labels,
+                  json_get(reply, "namespaces"), rows);
     }
-    tenure->good_until_ms = fence_stop_ms(tenure->sent_ms, tenure->lease_ms);
-    grace_ms = fence_grace_ms(tenure->lease_ms);
-    if (tenure->version >= 0)
-        copies_fence(tenure->copies, tenure->good_until_ms, grace_ms > 0 ? grace_ms : 1);
+    node_lease->good_until_ms = fence_stop_ms(node_lease->sent_ms, node_lease->lease_ms);
+    grace_ms = fence_grace_ms(node_lease->lease_ms);
+    if (node_lease->version >= 0)
+        copies_fence(node_lease->copies, node_lease->good_until_ms, grace_ms > 0 ? grace_ms : 1);
 }
 
-static void on_renewed(struct query *query)
+static void on_renewed(struct link_call *link_call)
 {
-    struct tenure *tenure = container_of(query, struct tenure, renew);
+    struct node_lease *node_lease = container_of(link_call, struct node_lease, renew);
 
-    tenure->renewing = false;
+    node_lease->renewing = false;
     /* Some earlier than agreed, so that nodes that began together do not stay together. */
-    tenure->next_ms =
-        tenure->loop->mono_ms +
-        (tenure->again
+    node_lease->next_ms =
+        node_lease->loop->mono_ms +
+        (node_lease->again
              ? 0
-             : tenure->renew_ms - rnd_below(&tenure->rnd, (uint32_t)(tenure->renew_ms / 10 + 1)));
-    tenure->again = false;
-    if (query->err == ERR_OK)
-        renewed(tenure, query->reply);
-    else if (!tenure->refused && json_str_is(json_get(query->reply, "reason"), "other_instance"))
-        log_event(LOG_ERROR, "lease.other_instance", KS("node_id", tenure->node_id),
+             : node_lease->renew_ms -
+                   rnd_below(&node_lease->rnd, (uint32_t)(node_lease->renew_ms / 10 + 1)));
+    node_lease->again = false;
+    if (link_call->err == ERR_OK)
+        renewed(node_lease, link_call->reply);
+    else if (!node_lease->refused &&
+             json_str_is(json_get(link_call->reply, "reason"), "other_instance"))
+        log_event(LOG_ERROR, "lease.other_instance", KS("node_id", node_lease->node_id),
                   KC("reason",
                      "another agent with this node_id has the lease, or had it on another "
                      "data_dir or before a reboot"));
-    else if (!tenure->refused && query->err != ERR_CLOSED)
-        log_event(
-            LOG_WARN, "lease.not_renewed", KS("node_id", tenure->node_id),
-            KC("reason", err_name(query->err)),
-            KI("left_ms", tenure->good_until_ms ? tenure->good_until_ms - clock_lease_ms() : 0));
-    tenure->refused = query->err != ERR_OK;
+    else if (!node_lease->refused && link_call->err != ERR_CLOSED)
+        log_event(LOG_WARN, "lease.not_renewed", KS("node_id", node_lease->node_id),
+                  KC("reason", err_name(link_call->err)),
+                  KI("left_ms",
+                     node_lease->good_until_ms ? node_lease->good_until_ms - clock_lease_ms() : 0));
+    node_lease->refused = link_call->err != ERR_OK;
 }
 
-static void renew(struct tenure *tenure)
+static void renew(struct node_lease *node_lease)
 {
-    struct jsonw w = new_body(tenure);
+    struct jsonw w = new_body(node_lease);
 
-    assert(!tenure->renewing);
-    if (tenure->version >= 0)
-        jsonw_kint(&w, "if_version", tenure->version);
-    if (tenure_good(tenure))
+    assert(!node_lease->renewing);
+    if (node_lease->version >= 0)
+        jsonw_kint(&w, "if_version", node_lease->version);
+    if (node_lease_good(node_lease))
         jsonw_kbool(&w, "held", true);
     jsonw_end_obj(&w);
-    tenure->renewing = true;
-    tenure->renew = (struct query){.path = "/v1/deployments/renew",
-                                   .body = buf_view(&tenure->body),
-                                   .timeout_ms = call_ms(tenure),
-                                   .done = on_renewed};
-    tenure->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
-    queries_send(tenure->queries, &tenure->renew);
+    node_lease->renewing = true;
+    node_lease->renew = (struct link_call){.path = "/v1/deployments/renew",
+                                           .body = buf_view(&node_lease->body),
+                                           .timeout_ms = call_ms(node_lease),
+                                           .done = on_renewed};
+    node_lease->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
+    link_calls_send(node_lease->link_calls, &node_lease->renew);
 }
 
 /* --- how the copies are --- */
 
-static void tell(struct tenure *tenure);
+static void tell(struct node_lease *node_lease);
 
-static void on_told(struct query *query)
+static void on_told(struct link_call *link_call)
 {
-    struct tenure *tenure = container_of(query, struct tenure, status);
-    const struct json *stale = json_get(query->reply, "stale");
+    struct node_lease *node_lease = container_of(link_call, struct node_lease, status);
+    const struct json *stale = json_get(link_call->reply, "stale");
 
-    tenure->telling = false;
+    node_lease->telling = false;
     /* What changed meanwhile is told soon. */
-    tenure->tell_ms = tenure->loop->mono_ms +
-                      (tenure->untold && !query->err ? STATUS_PAUSE_MS : tenure->renew_ms);
-    if (query->err) {
-        tenure->untold = true;
-        tenure->tell_from = 0;
+    node_lease->tell_ms =
+        node_lease->loop->mono_ms +
+        (node_lease->untold && !link_call->err ? STATUS_PAUSE_MS : node_lease->renew_ms);
+    if (link_call->err) {
+        node_lease->untold = true;
+        node_lease->tell_from = 0;
         return;
     }
-    copies_told(tenure->copies, query->reply);
+    copies_told(node_lease->copies, link_call->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
-        tenure_judge(tenure); /* we run what is not ours: what is? */
-    if (tenure->tell_from > 0 && tenure->up)
-        tell(tenure);
+        node_lease_judge(node_lease); /* we run what is not ours: what is? */
+    if (node_lease->tell_from > 0 && node_lease->up)
+        tell(node_lease);
 }
 
-static void tell(struct tenure *tenure)
+static void tell(struct node_lease *node_lease)
 {
-    struct jsonw w = new_body(tenure);
-    bool partial = tenure->tell_from > 0;
+    struct jsonw w = new_body(node_lease);
+    bool partial = node_lease->tell_from > 0;
 
-    assert(!tenure->telling);
-    if (tenure->tell_from == 0)
-        tenure->untold = false;
+    assert(!node_lease->telling);
+    if (node_lease->tell_from == 0)
+        node_lease->untold = false;
     jsonw_key(&w, "copies");
-    tenure->tell_from = copies_write(tenure->copies, tenure->tell_from, STATUS_COPIES, &w);
-    if (partial || tenure->tell_from > 0)
+    node_lease->tell_from =
+        copies_write(node_lease->copies, node_lease->tell_from, STATUS_COPIES, &w);
+    if (partial || node_lease->tell_from > 0)
         jsonw_kbool(&w, "partial", true);
     jsonw_end_obj(&w);
-    tenure->telling = true;
-    tenure->status = (struct query){.path = "/v1/deployments/status",
-                                    .body = buf_view(&tenure->body),
-                                    .timeout_ms = call_ms(tenure),
-                                    .done = on_told};
-    queries_send(tenure->queries, &tenure->status);
+    node_lease->telling = true;
+    node_lease->status = (struct link_call){.path = "/v1/deployments/status",
+                                            .body = buf_view(&node_lease->body),
+                                            .timeout_ms = call_ms(node_lease),
+                                            .done = on_told};
+    link_calls_send(node_lease->link_calls, &node_lease->status);
 }
 
-void tenure_changed(struct tenure *tenure)
+void node_lease_changed(struct node_lease *node_lease)
 {
-    int64_t soon_ms = tenure->loop->mono_ms + STATUS_PAUSE_MS;
+    int64_t soon_ms = node_lease->loop->mono_ms + STATUS_PAUSE_MS;
 
-    tenure->untold = true;
-    if (tenure->tell_ms > soon_ms)
-        tenure->tell_ms = soon_ms;
+    node_lease->untold = true;
+    if (node_lease->tell_ms > soon_ms)
+        node_lease->tell_ms = soon_ms;
 }
 
 /* --- giving up --- */
@@ -301,30 +306,30 @@ static const char *const reasons[] = {
     [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
 };
 
-static void on_yielded(struct query *query)
+static void on_yielded(struct link_call *link_call)
 {
-    struct tenure *tenure = container_of(query, struct tenure, yield);
+    struct node_lease *node_lease = container_of(link_call, struct node_lease, yield);
 
-    tenure->yielding = false;
-    if (query->err != ERR_OK && query->err != ERR_CONFLICT)
+    node_lease->yielding = false;
+    if (link_call->err != ERR_OK && link_call->err != ERR_CONFLICT)
         return; /* nobody knows whether it was done: again */
-    log_event(LOG_INFO, "deployment.yielded", KS("node_id", tenure->node_id),
-              KC("deployment_id", tenure->leaving), KC("reason", err_name(query->err)));
-    tenure->left_ms = tenure->loop->mono_ms;
-    if (query->err == ERR_OK)
-        copies_gave(tenure->copies, str_of(tenure->leaving));
+    log_event(LOG_INFO, "deployment.yielded", KS("node_id", node_lease->node_id),
+              KC("deployment_id", node_lease->leaving), KC("reason", err_name(link_call->err)));
+    node_lease->left_ms = node_lease->loop->mono_ms;
+    if (link_call->err == ERR_OK)
+        copies_gave(node_lease->copies, str_of(node_lease->leaving));
     else /* it was another assignment that failed */
-        copies_keep(tenure->copies, str_of(tenure->leaving), COPY_FAILING);
-    tenure_judge(tenure); /* what is ours now? */
+        copies_keep(node_lease->copies, str_of(node_lease->leaving), COPY_FAILING);
+    node_lease_judge(node_lease); /* what is ours now? */
 }
 
-static void yield(struct tenure *tenure, const struct copy_held *held)
+static void yield(struct node_lease *node_lease, const struct copy_held *held)
 {
     bool failed = held->hold == COPY_FAILING;
-    struct jsonw w = new_body(tenure);
+    struct jsonw w = new_body(node_lease);
 
-    assert(!tenure->yielding && held->hold != COPY_KEPT);
-    str_copy(held->id, tenure->leaving, sizeof tenure->leaving);
+    assert(!node_lease->yielding && held->hold != COPY_KEPT);
+    str_copy(held->id, node_lease->leaving, sizeof node_lease->leaving);
     jsonw_kstr(&w, "id", held->id);
     jsonw_kint(&w, "generation", held->generation);
     jsonw_kint(&w, "version", held->version);
@@ -332,105 +337,108 @@ static void yield(struct tenure *tenure, const struct copy_held *held)
     jsonw_kstr(&w, "reason",
                failed && held->reason.len ? held->reason : str_of(reasons[held->hold]));
     jsonw_end_obj(&w);
-    tenure->yielding = true;
-    tenure->yield = (struct query){.path = "/v1/deployments/yield",
-                                   .body = buf_view(&tenure->body),
-                                   .timeout_ms = call_ms(tenure),
-                                   .done = on_yielded};
-    queries_send(tenure->queries, &tenure->yield);
+    node_lease->yielding = true;
+    node_lease->yield = (struct link_call){.path = "/v1/deployments/yield",
+                                           .body = buf_view(&node_lease->body),
+                                           .timeout_ms = call_ms(node_lease),
+                                           .done = on_yielded};
+    link_calls_send(node_lease->link_calls, &node_lease->yield);
 }
 
 /* Stopped first: only of what nothing runs any more does anybody else hear. */
-static void give_up(struct tenure *tenure)
+static void give_up(struct node_lease *node_lease)
 {
     struct copy_held held;
 
-    if (tenure->up && !tenure->yielding && copies_next_held(tenure->copies, &held))
-        yield(tenure, &held);
+    if (node_lease->up && !node_lease->yielding && copies_next_held(node_lease->copies, &held))
+        yield(node_lease, &held);
 }
 
 /* Behind the deadline there is no time to go easy on the others. */
-static bool is_overdue(const struct tenure *tenure)
+static bool is_overdue(const struct node_lease *node_lease)
 {
-    return tenure->drain_deadline_ms && tenure->loop->mono_ms >= tenure->drain_deadline_ms;
+    return node_lease->drain_deadline_ms &&
+           node_lease->loop->mono_ms >= node_lease->drain_deadline_ms;
 }
 
 /* One at a time, and the next when the others had a cycle to take it. */
-static void drain(struct tenure *tenure)
+static void drain(struct node_lease *node_lease)
 {
     struct str id;
 
-    if (tenure->admin != TENURE_DRAINING) {
-        copies_keep(tenure->copies, STR_NONE, COPY_DRAINED);
+    if (node_lease->admin != NODE_LEASE_DRAINING) {
+        copies_keep(node_lease->copies, STR_NONE, COPY_DRAINED);
         return;
     }
-    if (!tenure->up || tenure->yielding ||
-        (!is_overdue(tenure) && (copies_holding(tenure->copies, COPY_DRAINED) > 0 ||
-                                 tenure->loop->mono_ms < tenure->left_ms + tenure->renew_ms)))
+    if (!node_lease->up || node_lease->yielding ||
+        (!is_overdue(node_lease) &&
+         (copies_holding(node_lease->copies, COPY_DRAINED) > 0 ||
+          node_lease->loop->mono_ms < node_lease->left_ms + node_lease->renew_ms)))
         return;
-    id = copies_first_owned(tenure->copies);
+    id = copies_first_owned(node_lease->copies);
     if (id.at)
-        copies_hold(tenure->copies, id, COPY_DRAINED);
+        copies_hold(node_lease->copies, id, COPY_DRAINED);
 }
 
 /* --- time --- */
 
 static void on_tick(struct loop_part *part)
 {
-    struct tenure *tenure = container_of(part, struct tenure, part);
-    int64_t now_ms = tenure->loop->mono_ms;
+    struct node_lease *node_lease = container_of(part, struct node_lease, part);
+    int64_t now_ms = node_lease->loop->mono_ms;
 
-    if (tenure->up && !tenure->renewing && now_ms >= tenure->next_ms)
-        renew(tenure);
-    if (tenure->up && !tenure->telling && tenure->version >= 0 && now_ms >= tenure->tell_ms)
-        tell(tenure);
-    drain(tenure);
-    give_up(tenure);
+    if (node_lease->up && !node_lease->renewing && now_ms >= node_lease->next_ms)
+        renew(node_lease);
+    if (node_lease->up && !node_lease->telling && node_lease->version >= 0 &&
+        now_ms >= node_lease->tell_ms)
+        tell(node_lease);
+    drain(node_lease);
+    give_up(node_lease);
 }
 
-void tenure_up(struct tenure *tenure)
+void node_lease_up(struct node_lease *node_lease)
 {
-    tenure->up = true;
-    tenure_judge(tenure); /* another server may know another table */
+    node_lease->up = true;
+    node_lease_judge(node_lease); /* another server may know another table */
 }
 
-void tenure_down(struct tenure *tenure)
+void node_lease_down(struct node_lease *node_lease)
 {
-    tenure->up = false;
+    node_lease->up = false;
 }
 
-void tenure_look(struct tenure *tenure)
+void node_lease_look(struct node_lease *node_lease)
 {
-    tenure->again = tenure->renewing;
-    tenure->next_ms = tenure->loop->mono_ms;
-    if (tenure->up && !tenure->renewing)
-        renew(tenure);
+    node_lease->again = node_lease->renewing;
+    node_lease->next_ms = node_lease->loop->mono_ms;
+    if (node_lease->up && !node_lease->renewing)
+        renew(node_lease);
 }
 
-void tenure_judge(struct tenure *tenure)
+void node_lease_judge(struct node_lease *node_lease)
 {
-    tenure->version = -1;
-    tenure_look(tenure);
+    node_lease->version = -1;
+    node_lease_look(node_lease);
 }
 
-static void on_goodbye(struct query *query)
+static void on_goodbye(struct link_call *link_call)
 {
 }
 
-void tenure_goodbye(struct tenure *tenure)
+void node_lease_goodbye(struct node_lease *node_lease)
 {
     struct jsonw w;
 
-    if (!tenure->up || tenure->goodbye.id)
+    if (!node_lease->up || node_lease->goodbye.id)
         return;
-    w = new_body(tenure);
+    w = new_body(node_lease);
     jsonw_kbool(&w, "goodbye", true);
     jsonw_end_obj(&w);
-    tenure->goodbye = (struct query){.path = "/v1/deployments/renew",
-                                     .body = buf_view(&tenure->body),
-                                     .timeout_ms = call_ms(tenure),
-                                     .done = on_goodbye};
-    queries_send(tenure->queries, &tenure->goodbye);
+    node_lease->goodbye = (struct link_call){.path = "/v1/deployments/renew",
+                                             .body = buf_view(&node_lease->body),
+                                             .timeout_ms = call_ms(node_lease),
+                                             .done = on_goodbye};
+    link_calls_send(node_lease->link_calls, &node_lease->goodbye);
 }
 
 static void part_gone(struct loop_part *part)
@@ -438,46 +446,47 @@ static void part_gone(struct loop_part *part)
     assert(!"tenure_free comes before loop_done");
 }
 
-struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
-                          const struct config *config, struct str node_id, struct str instance)
+struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
+                                  struct copies *copies, const struct config *config,
+                                  struct str node_id, struct str instance)
 {
-    struct tenure *tenure = mem_new(struct tenure);
+    struct node_lease *node_lease = mem_new(struct node_lease);
 
-    tenure->loop = loop;
-    tenure->queries = queries;
-    tenure->copies = copies;
-    tenure->config = config;
-    tenure->node_id = node_id;
-    tenure->instance = instance;
-    tenure->lease_ms = LEASE_MS;
-    tenure->renew_ms = RENEW_MS;
-    tenure->version = -1;
-    rnd_seed_os(&tenure->rnd);
-    tenure->part = (struct loop_part){.tick = on_tick, .free = part_gone};
-    loop_add_part(loop, &tenure->part);
-    return tenure;
+    node_lease->loop = loop;
+    node_lease->link_calls = link_calls;
+    node_lease->copies = copies;
+    node_lease->config = config;
+    node_lease->node_id = node_id;
+    node_lease->instance = instance;
+    node_lease->lease_ms = LEASE_MS;
+    node_lease->renew_ms = RENEW_MS;
+    node_lease->version = -1;
+    rnd_seed_os(&node_lease->rnd);
+    node_lease->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    loop_add_part(loop, &node_lease->part);
+    return node_lease;
 }
 
-void tenure_free(struct tenure *tenure)
+void node_lease_free(struct node_lease *node_lease)
 {
-    if (!tenure)
+    if (!node_lease)
         return;
-    loop_remove_part(tenure->loop, &tenure->part);
-    buf_free(&tenure->body);
-    free(tenure);
+    loop_remove_part(node_lease->loop, &node_lease->part);
+    buf_free(&node_lease->body);
+    free(node_lease);
 }
 
-bool tenure_good(const struct tenure *tenure)
+bool node_lease_good(const struct node_lease *node_lease)
 {
-    return tenure->good_until_ms > clock_lease_ms();
+    return node_lease->good_until_ms > clock_lease_ms();
 }
 
-int64_t tenure_lease_ms(const struct tenure *tenure)
+int64_t node_lease_lease_ms(const struct node_lease *node_lease)
 {
-    return tenure->lease_ms;
+    return node_lease->lease_ms;
 }
 
-enum tenure_admin tenure_admin(const struct tenure *tenure)
+enum node_lease_admin node_lease_admin(const struct node_lease *node_lease)
 {
-    return tenure->admin;
+    return node_lease->admin;
 }

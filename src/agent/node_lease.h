@@ -4,27 +4,31 @@
 #define AGENT_NODE_LEASE_H
 
 #include "agent/copies.h"
-#include "agent/queries.h"
+#include "agent/link.h"
 
-enum tenure_admin { TENURE_NONE, TENURE_CORDONED, TENURE_DRAINING };
+enum node_lease_admin { NODE_LEASE_NONE, NODE_LEASE_CORDONED, NODE_LEASE_DRAINING };
 
-struct tenure;
+struct node_lease;
 
 /* `instance` tells this agent from others of the same name: the lease is the first one's.
  * `labels` (of the configuration) decide which daemons are this node's, and which deployments it
  * must give up. All must outlive it. */
-struct tenure *tenure_new(struct loop *loop, struct queries *queries, struct copies *copies,
-                          const struct config *config, struct str node_id, struct str instance);
-void tenure_up(struct tenure *tenure); /* the link stands */
-void tenure_down(struct tenure *tenure);
-void tenure_look(struct tenure *tenure);    /* something changed: renew now */
-void tenure_judge(struct tenure *tenure);   /* our labels did: what is ours must be told anew */
-void tenure_changed(struct tenure *tenure); /* the copies did: tell it soon */
-void tenure_goodbye(struct tenure *tenure); /* this agent stops in peace; nothing is awaited */
-void tenure_free(struct tenure *tenure);    /* before copies_free */
+struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
+                                  struct copies *copies, const struct config *config,
+                                  struct str node_id, struct str instance);
+void node_lease_up(struct node_lease *node_lease); /* the link stands */
+void node_lease_down(struct node_lease *node_lease);
+void node_lease_look(struct node_lease *node_lease); /* something changed: renew now */
+void node_lease_judge(
+    struct node_lease *node_lease); /* our labels did: what is ours must be told anew */
+void node_lease_changed(struct node_lease *node_lease); /* the copies did: tell it soon */
+void node_lease_goodbye(
+    struct node_lease *node_lease); /* this agent stops in peace; nothing is awaited */
+void node_lease_free(struct node_lease *node_lease); /* before copies_free */
 
-bool tenure_good(const struct tenure *tenure);        /* the lease is good */
-int64_t tenure_lease_ms(const struct tenure *tenure); /* its length; the default before the first */
-enum tenure_admin tenure_admin(const struct tenure *tenure);
+bool node_lease_good(const struct node_lease *node_lease); /* the lease is good */
+int64_t node_lease_lease_ms(
+    const struct node_lease *node_lease); /* its length; the default before the first */
+enum node_lease_admin node_lease_admin(const struct node_lease *node_lease);
 
 #endif

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/backoff.h"
+#include "agent/link.h"
 #include "agent/runlog.h"
 #include "base/log.h"
 #include "base/map.h"

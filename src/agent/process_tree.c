@@ -1,4 +1,4 @@
-/* Trees of processes: see process_tree.h. */
+/* Trees of processes, read from /proc. */
 #include "agent/process_tree.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ static bool read_stat(int pid, char *text, size_t size)
     return true;
 }
 
-bool run_tree_proc(int pid, struct run_proc *ret_proc)
+bool process_tree_proc(int pid, struct run_proc *ret_proc)
 {
     char text[1024];
     const char *close_bracket;
@@ -114,7 +114,7 @@ static void add_children_of_task(int pid, const char *task, struct list *list)
             int64_t child;
 
             /* Its parent is checked: the number may be another's by now. */
-            if (str_int(str_cut(&rest, ' '), &child) && run_tree_proc((int)child, &proc) &&
+            if (str_int(str_cut(&rest, ' '), &child) && process_tree_proc((int)child, &proc) &&
                 proc.parent == pid)
                 list_add(list, &proc);
         }
@@ -144,7 +144,7 @@ static void add_everybody(struct list *list)
         struct run_proc proc;
         int64_t pid;
 
-        if (str_int(str_of(entry->d_name), &pid) && run_tree_proc((int)pid, &proc))
+        if (str_int(str_of(entry->d_name), &pid) && process_tree_proc((int)pid, &proc))
             list_add(list, &proc);
     }
     if (all)
@@ -178,7 +178,7 @@ static bool has_children_files(void)
     return access(path, R_OK) == 0;
 }
 
-size_t run_tree_list(int root, struct run_proc **ret_procs)
+size_t process_tree_list(int root, struct run_proc **ret_procs)
 {
     struct list list = {0};
 
@@ -195,7 +195,7 @@ size_t run_tree_list(int root, struct run_proc **ret_procs)
 
 /* --- signals --- */
 
-bool run_tree_kill_one(int pid, uint64_t start, int signal)
+bool process_tree_kill_one(int pid, uint64_t start, int signal)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     struct run_proc now;
@@ -205,7 +205,7 @@ bool run_tree_kill_one(int pid, uint64_t start, int signal)
     /* The descriptor holds on to one process; whether it is the right one is asked after. */
     if (fd < 0 && errno != ENOSYS && errno != EPERM)
         return false;
-    if (!run_tree_proc(pid, &now) || now.start != start)
+    if (!process_tree_proc(pid, &now) || now.start != start)
         sent = false;
     else if (fd >= 0)
         sent = syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0) == 0;
@@ -216,35 +216,35 @@ bool run_tree_kill_one(int pid, uint64_t start, int signal)
     return sent;
 }
 
-void run_tree_signal(int root, int signal)
+void process_tree_signal(int root, int signal)
 {
     struct run_proc *procs;
-    size_t count = run_tree_list(root, &procs);
+    size_t count = process_tree_list(root, &procs);
 
     for (size_t i = 0; i < count; i++)
         if (procs[i].state != 'Z')
-            run_tree_kill_one(procs[i].pid, procs[i].start, signal);
+            process_tree_kill_one(procs[i].pid, procs[i].start, signal);
     free(procs);
 }
 
-void run_tree_kill(int root)
+void process_tree_kill(int root)
 {
     size_t before = 0;
 
     assert(root > 1);
     for (int i = 0; i < STOP_PASSES; i++) {
         struct run_proc *procs;
-        size_t count = run_tree_list(root, &procs);
+        size_t count = process_tree_list(root, &procs);
 
         for (size_t k = 0; k < count; k++)
             if (procs[k].state != 'T' && procs[k].state != 'Z')
-                run_tree_kill_one(procs[k].pid, procs[k].start, SIGSTOP);
+                process_tree_kill_one(procs[k].pid, procs[k].start, SIGSTOP);
         free(procs);
         if (count == before)
             break; /* nobody came: all are stopped, or as good as */
         before = count;
     }
-    run_tree_signal(root, SIGKILL);
+    process_tree_signal(root, SIGKILL);
 }
 
 static bool is_marked(const char *pid, struct str mark)
@@ -262,7 +262,7 @@ static bool is_marked(const char *pid, struct str mark)
     return found;
 }
 
-size_t run_tree_kill_marked(struct str mark)
+size_t process_tree_kill_marked(struct str mark)
 {
     DIR *all = opendir("/proc");
     size_t killed = 0;
@@ -273,10 +273,10 @@ size_t run_tree_kill_marked(struct str mark)
         int64_t pid;
 
         if (!str_int(str_of(entry->d_name), &pid) || pid == getpid() ||
-            !run_tree_proc((int)pid, &proc) || proc.state == 'Z')
+            !process_tree_proc((int)pid, &proc) || proc.state == 'Z')
             continue;
         /* Read after its start: if the number changes hands between, the start tells. */
-        if (is_marked(entry->d_name, mark) && run_tree_kill_one((int)pid, proc.start, SIGKILL))
+        if (is_marked(entry->d_name, mark) && process_tree_kill_one((int)pid, proc.start, SIGKILL))
             killed++;
     }
     if (all)
@@ -295,7 +295,7 @@ static void read_exe(int pid, char exe[PATH_MAX])
     exe[len > 0 ? len : 0] = '\0';
 }
 
-size_t run_tree_kill_orphans(int spawner)
+size_t process_tree_kill_orphans(int spawner)
 {
     char shim[PATH_MAX], exe[PATH_MAX];
     struct list children = {0};
@@ -303,7 +303,7 @@ size_t run_tree_kill_orphans(int spawner)
     size_t killed = 0;
 
     /* Its number may be another's by now. */
-    if (spawner <= 1 || !run_tree_proc(spawner, &proc) || proc.parent != getpid())
+    if (spawner <= 1 || !process_tree_proc(spawner, &proc) || proc.parent != getpid())
         return 0;
     read_exe(spawner, shim);
     if (has_children_files())
@@ -316,20 +316,20 @@ size_t run_tree_kill_orphans(int spawner)
         read_exe(child->pid, exe);
         if (child->parent != spawner || child->state == 'Z' || !exe[0] || strcmp(exe, shim) == 0)
             continue;
-        run_tree_kill(child->pid);
-        killed += run_tree_kill_one(child->pid, child->start, SIGKILL);
+        process_tree_kill(child->pid);
+        killed += process_tree_kill_one(child->pid, child->start, SIGKILL);
     }
     free(children.procs);
     return killed;
 }
 
-void run_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
+void process_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
 {
     struct run_proc *procs, shim;
-    size_t count = run_tree_list(root, &procs);
+    size_t count = process_tree_list(root, &procs);
 
     *ret_cpu_ms = *ret_memory_bytes = 0;
-    if (run_tree_proc(root, &shim)) /* what it reaped is in its own figures */
+    if (process_tree_proc(root, &shim)) /* what it reaped is in its own figures */
         *ret_cpu_ms = shim.cpu_ms;
     for (size_t i = 0; i < count; i++) {
         *ret_cpu_ms += procs[i].cpu_ms;

@@ -1,7 +1,10 @@
-/* The table of runs and the calls of run.h. */
+/* The table of runs and the calls of run.h; what an earlier agent left behind, and runs that lost
+ * their shim; and directories that go. A job may leave any number of files, so a directory is only
+ * renamed on the loop and emptied on a thread of libuv's pool; the key is free at once. */
 #include "agent/run.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,15 +19,175 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "agent/dir_tree.h"
 #include "agent/job_user.h"
-#include "agent/private_tmp.h"
 #include "agent/process_tree.h"
+#include "agent/runfile.h"
 #include "agent/runlog.h"
+#include "agent/sandbox.h"
 #include "agent/secret.h"
 #include "agent/shim_link.h"
 #include "agent/spawner.h"
+#include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
+#include "io/loop.h"
 #include "model/argv.h"
+
+static void run_trash_empty(struct runs *runs);
+static void run_lost_kill(struct run_private *priv);
+static void run_take_file(struct run_private *priv, const struct runfile *file);
+
+/* --- directories that go --- */
+
+enum {
+    NAME_SIZE = 32,
+    CLEANED_MAX = 64,     /* directories that others are asked to empty, at a time */
+    AGAIN_MIN_MS = 1000,  /* what could not be removed is tried again after this, */
+    AGAIN_MAX_MS = 60000, /* ever more slowly */
+};
+
+/* A directory of a job that was another user: only that user can empty it. */
+static void clean(struct runs *runs, int dir_fd, const char *name)
+{
+    struct stat info;
+
+    if (fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode) &&
+        info.st_uid != geteuid())
+        run_spawner_clean(runs,
+                          openat(dir_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+/* What is left there are such directories, and those of runs with one in it. */
+static void clean_trash(struct runs *runs)
+{
+    int list_fd = openat(runs->trash_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
+    DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
+    char own[2 * NAME_SIZE];
+
+    for (struct dirent *entry; list && count < CLEANED_MAX && (entry = readdir(list));) {
+        if (entry->d_name[0] == '.' || strlen(entry->d_name) >= NAME_SIZE)
+            continue;
+        clean(runs, runs->trash_fd, entry->d_name);
+        for (size_t i = 0; i < RUNFILE_DIRS; i++) {
+            snprintf(own, sizeof own, "%.31s/%.31s", entry->d_name, runfile_dirs[i]);
+            clean(runs, runs->trash_fd, own);
+        }
+        count++;
+    }
+    if (list)
+        closedir(list);
+    else if (list_fd >= 0)
+        close(list_fd);
+}
+
+/* Who was asked may take a while, and what is mounted there goes when somebody unmounts it. */
+static void try_again(struct runs *runs)
+{
+    runs->trash_pause_ms = runs->trash_pause_ms ? runs->trash_pause_ms * 2 : AGAIN_MIN_MS;
+    if (runs->trash_pause_ms > AGAIN_MAX_MS)
+        runs->trash_pause_ms = AGAIN_MAX_MS;
+    runs->trash_next_ms = clock_mono_ms() + runs->trash_pause_ms;
+}
+
+static void run_trash_tick(struct runs *runs, int64_t now_ms)
+{
+    if (!runs->trash_next_ms || now_ms < runs->trash_next_ms)
+        return;
+    runs->trash_next_ms = 0;
+    run_trash_empty(runs);
+}
+
+/* On a thread of the pool: only the directory is touched, nothing of `runs` that changes. */
+static void empty_trash(uv_work_t *work)
+{
+    struct runs *runs = container_of(work, struct runs, trash_work);
+
+    runs->trash_left = !dir_tree_empty(runs->trash_fd);
+}
+
+static void trash_emptied(uv_work_t *work, int status)
+{
+    struct runs *runs = container_of(work, struct runs, trash_work);
+
+    assert(runs->trash_busy);
+    runs->trash_busy = false;
+    if (!runs->trash_left) {
+        runs->trash_pause_ms = 0;
+    } else if (!runs->freed) {
+        clean_trash(runs);
+        try_again(runs);
+    }
+    close(runs->trash_fd);
+    if (runs->trash_again && !runs->freed)
+        run_trash_empty(runs);
+    runs_unpin(runs);
+}
+
+static void run_trash_empty(struct runs *runs)
+{
+    runs->trash_again = runs->trash_busy;
+    if (runs->trash_busy)
+        return;
+    runs->trash_fd = openat(runs->dir_fd, RUN_TRASH, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (runs->trash_fd < 0)
+        return; /* nothing was ever put there */
+    runs->trash_busy = true;
+    runs->pins++;
+    if (uv_queue_work(&runs->loop->uv, &runs->trash_work, empty_trash, trash_emptied) != 0)
+        abort(); /* only for a work without a function */
+}
+
+static bool throw_away(struct runs *runs, int from_fd, const char *name)
+{
+    char gone[sizeof RUN_TRASH + NAME_SIZE];
+    bool done;
+
+    snprintf(gone, sizeof gone, RUN_TRASH "/%" PRId64, runs->trash_number++);
+    done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
+
+    /* It was removed by hand; or a job took our right to move it. */
+    if (!done && ((errno == ENOENT && mkdirat(runs->dir_fd, RUN_TRASH, 0700) == 0) ||
+                  (errno == EACCES && fchmodat(from_fd, name, 0700, 0) == 0)))
+        done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
+    run_trash_empty(runs);
+    return done;
+}
+
+bool runs_discard(struct runs *runs, const char *path)
+{
+    return throw_away(runs, AT_FDCWD, path);
+}
+
+/* Its directory goes, some time soon. */
+static void run_trash(struct runs *runs, struct str key)
+{
+    char name[RUN_KEY_MAX + 1];
+
+    str_copy(key, name, sizeof name);
+    throw_away(runs, runs->dir_fd, name);
+}
+
+/* What only a living run needs goes: what it worked with and on. Its record, its output and its
+ * result stay. */
+static void run_trash_work(struct runs *runs, struct str key)
+{
+    int dir_fd = run_open_dir(runs, key);
+
+    if (dir_fd < 0)
+        return;
+    runfile_keep_result(dir_fd, runfile_open_result(dir_fd)); /* a shim that died did not */
+    unlinkat(dir_fd, RUNFILE_INPUT, 0);
+    for (size_t i = 0; i < RUNFILE_DIRS; i++)
+        /* Most jobs leave nothing there. */
+        if (unlinkat(dir_fd, runfile_dirs[i], AT_REMOVEDIR) != 0 && errno != ENOENT) {
+            clean(runs, dir_fd, runfile_dirs[i]);
+            throw_away(runs, dir_fd, runfile_dirs[i]);
+        }
+    close(dir_fd);
+}
+
+/* --- runs --- */
 
 enum {
     LOCK_WAIT_MS = 1000,
@@ -34,7 +197,7 @@ enum {
 
 /* --- one run --- */
 
-struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
+static struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
 {
     struct run_private *priv = mem_new(struct run_private);
 
@@ -62,7 +225,8 @@ static void free_run(struct run_private *priv)
     free(priv);
 }
 
-void run_drop(struct run_private *priv)
+/* Out of the table; freed with its last pin. */
+static void run_drop(struct run_private *priv)
 {
     struct runs *runs = priv->run.runs;
 
@@ -844,7 +1008,7 @@ bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
     memory = cgroup_memory_bytes(&group, &memory_bytes);
     cgroup_close(&group);
     if (!cpu || !memory)
-        run_tree_usage(priv->shim_pid, &walked_cpu_ms, &walked_bytes);
+        process_tree_usage(priv->shim_pid, &walked_cpu_ms, &walked_bytes);
     if (!cpu)
         cpu_ms = walked_cpu_ms;
     if (cpu_ms > priv->cpu_ms_max) /* children that nobody waited for are missing from a walk */
@@ -857,4 +1021,170 @@ bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
 int run_shim_pid(const struct run *run)
 {
     return run->state == RUN_ENDED ? 0 : run->priv->shim_pid;
+}
+
+/* --- what an earlier agent left, and runs that lost their shim --- */
+
+enum { LOST_WAIT_US = 2000 };
+
+/* --- lost runs --- */
+
+/* On a thread of the pool. What it reads of the run does not change any more. */
+static void kill_lost(uv_work_t *work)
+{
+    struct run_private *priv = container_of(work, struct run_private, lost_work);
+    int64_t until_ms = clock_mono_ms() + RUN_LOST_ROUND_MS;
+    struct cgroup group;
+    bool clean = false;
+    int cleans = 0;
+
+    assert(priv->lost);
+    if (!priv->lost_kill)
+        return;
+    assert(priv->mark.len > 0);
+    cgroup_open(&group, &priv->place, priv->run.key);
+    /* Twice clean: who was about to fork when the first look came shows up at the second. */
+    for (; cleans < 2 && clock_mono_ms() < until_ms; cleans = clean ? cleans + 1 : 0) {
+        cgroup_kill(&group);
+        clean =
+            process_tree_kill_marked(priv->mark) + process_tree_kill_orphans(priv->lost_spawner) ==
+                0 &&
+            cgroup_empty(&group);
+        if (!clean)
+            usleep(LOST_WAIT_US);
+    }
+    priv->lost_kill = cleans < 2;
+    if (priv->lost_kill)
+        cgroup_close(&group);
+    else
+        cgroup_remove(&group);
+}
+
+/* It has not ended while a process of it lives, even one that waits for a disk and cannot be
+ * killed: what is started in its place would run beside it. The tick comes back to it. */
+static void lost_killed(uv_work_t *work, int status)
+{
+    struct run_private *priv = container_of(work, struct run_private, lost_work);
+    struct run_exit exit = priv->run.exit;
+
+    assert(priv->lost && priv->lost_busy && priv->run.state != RUN_ENDED);
+    priv->lost_busy = false;
+    exit.ended_ms = clock_wall_ms();
+    if (!priv->run.runs->freed && !priv->lost_kill)
+        run_set_ended(priv, &exit);
+    run_unpin(priv);
+}
+
+/* Once more, as long as something is left. */
+static void run_lost_kill(struct run_private *priv)
+{
+    struct runs *runs = priv->run.runs;
+
+    assert(priv->lost);
+    if (priv->lost_busy)
+        return;
+    priv->lost_busy = true;
+    priv->lost_spawner = runs->spawner.pid;
+    priv->pins++;
+    runs->pins++;
+    if (uv_queue_work(&runs->loop->uv, &priv->lost_work, kill_lost, lost_killed) != 0)
+        abort(); /* only for a work without a function */
+}
+
+void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill)
+{
+    struct run_exit *exit = &priv->run.exit;
+
+    assert(!priv->lost && priv->run.state != RUN_ENDED && priv->fd < 0);
+    priv->lost = true;
+    priv->lost_kill = kill;
+    *exit = (struct run_exit){.exit_code = -1, .signal = -1};
+    if (priv->run.state >= RUN_RUNNING)
+        exit->started_ms = priv->run.started_ms;
+    str_copy(str_of(reason), exit->reason, sizeof exit->reason);
+    snprintf(exit->detail, sizeof exit->detail, "%s", detail);
+    priv->run.state = RUN_STOPPING;
+    run_lost_kill(priv);
+}
+
+/* --- adoption --- */
+
+static void run_take_file(struct run_private *priv, const struct runfile *file)
+{
+    assert(file->mark.len > 0 && !priv->mark.at);
+    priv->timeout_ms = file->spec.timeout_ms;
+    priv->grace_ms = file->spec.stop_grace_ms;
+    priv->deadline_ms = file->spec.deadline_boot_ms;
+    priv->deadline_grace_ms = file->spec.deadline_grace_ms;
+    priv->place = file->place;
+    if (!priv->user.at)
+        priv->user = arena_str(&priv->arena, file->run_as);
+    priv->mark = arena_str(&priv->arena, file->mark);
+    if (file->spec.cwd.at)
+        priv->run.cwd = arena_str(&priv->arena, file->spec.cwd);
+    priv->boot_id = arena_str(&priv->arena, file->boot_id);
+    priv->run.started_ms = file->created_ms;
+}
+
+/* False: there is neither a spec nor a record; nothing can have been started for it, because the
+ * order goes out after the spec is written. */
+static bool read_run(struct runs *runs, struct str name, int dir_fd, struct run_private **ret_priv)
+{
+    struct arena arena = {0};
+    struct runfile file;
+    struct run_exit exit;
+    struct str key, meta;
+    struct run_private *priv = NULL;
+
+    if (runfile_get(dir_fd, &arena, &file, NULL) == ERR_OK && str_eq(file.spec.key, name)) {
+        priv = run_new(runs, name, file.spec.meta);
+        run_take_file(priv, &file);
+    } else if (runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK && str_eq(key, name))
+        /* It never began, or only its record survived a power failure. */
+        (priv = run_new(runs, name, meta))->run.unstarted = true;
+    arena_free(&arena);
+    *ret_priv = priv;
+    return priv != NULL;
+}
+
+static void adopt(struct runs *runs, const char *name, void (*found)(struct run *run))
+{
+    struct run_private *priv;
+    int dir_fd = openat(runs->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int64_t deadline_ms;
+
+    if (dir_fd < 0)
+        return; /* not a directory of ours */
+    if (!read_run(runs, str_of(name), dir_fd, &priv)) {
+        if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0)
+            run_trash(runs, str_of(name));
+        close(dir_fd);
+        return;
+    }
+    if (runfile_get_deadline(dir_fd, &deadline_ms))
+        priv->deadline_ms = deadline_ms;
+    close(dir_fd);
+    priv->run.adopted = true;
+    priv->run.state = RUN_RUNNING;
+    priv->untold = true;
+    run_link_seek(priv);
+    priv->untold = false;
+    found(&priv->run); /* which may forget it, or sets its handler */
+}
+
+void runs_adopt(struct runs *runs, void (*found)(struct run *run))
+{
+    int list_fd = openat(runs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
+
+    assert(!runs->first); /* before anything was started */
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        if (str_is_id(str_of(entry->d_name), RUN_KEY_MAX))
+            adopt(runs, entry->d_name, found);
+    if (list)
+        closedir(list);
+    else if (list_fd >= 0)
+        close(list_fd);
+    cgroup_sweep(&runs->place, &runs->by_key);
+    run_trash_empty(runs);
 }

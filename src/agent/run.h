@@ -30,8 +30,8 @@ struct run_spec {
     struct str secrets_dir; /* where its shim reads them, to put them into memory; at == NULL: they
                              * are in the run's directory. The rules' */
     struct str cwd;         /* absolute; at == NULL: `work` in the run's directory */
-    int64_t unfiltered;     /* 1: no system call is refused, see syscalls.h; the rules' */
-    int64_t private_tmp;    /* 1: it has its own /tmp, see private_tmp.h; the rules' */
+    int64_t unfiltered;     /* 1: no system call is refused, see sandbox.h; the rules' */
+    int64_t private_tmp;    /* 1: it has its own /tmp, see sandbox.h; the rules' */
     struct str tmp_of;      /* key of a run of the same user whose /tmp it shares, whatever that
                              * one has; at == NULL: none */
     int64_t cwd_given;      /* 1: that directory of ours becomes the user's it runs as */

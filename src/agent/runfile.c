@@ -10,9 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/cgroup.h"
+#include "agent/run.h"
 #include "agent/secret.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "model/argv.h"
+
+#define RUNFILE_DEADLINE "deadline"
 
 #define DEADLINE_NEW RUNFILE_DEADLINE ".new"
 

@@ -22,16 +22,15 @@
 #include "agent/run.h"
 #include "base/mem.h"
 
-#define RUNFILE_SPEC     "spec"
-#define RUNFILE_INPUT    "input"
-#define RUNFILE_WORK     "work"
-#define RUNFILE_TMP      "tmp"
-#define RUNFILE_VAR_TMP  "var-tmp"
-#define RUNFILE_SECRETS  "secrets"
-#define RUNFILE_SOCK     "sock"
-#define RUNFILE_DEADLINE "deadline"
-#define RUNFILE_EXIT     "exit"
-#define RUNFILE_RESULT   "result"
+#define RUNFILE_SPEC    "spec"
+#define RUNFILE_INPUT   "input"
+#define RUNFILE_WORK    "work"
+#define RUNFILE_TMP     "tmp"
+#define RUNFILE_VAR_TMP "var-tmp"
+#define RUNFILE_SECRETS "secrets"
+#define RUNFILE_SOCK    "sock"
+#define RUNFILE_EXIT    "exit"
+#define RUNFILE_RESULT  "result"
 
 #define RUNFILE_RESULT_LEFT ".result.json" /* in `work` */
 

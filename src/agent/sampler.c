@@ -1,7 +1,7 @@
 /* The thread that measures. A report is one struct that changes hands: the thread fills it and
  * posts it to the loop's inbox, the loop reads it and gives it back. While the loop has it no new
  * one is made, so a loop that is slow gets fewer samples, never a heap of old ones. */
-#include "agent/usage.h"
+#include "agent/sampler.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "agent/usage_private.h"
+#include "agent/usage.h"
+#include "agent/usage_gpu.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

@@ -1,11 +1,30 @@
-/* See sandbox.h. */
+/* What the processes between the agent and a job may do, and what a job may not: capabilities, the
+ * filter of system calls, and a /tmp of its own. */
 #include "agent/sandbox.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "agent/runfile.h"
+#include "base/str.h"
+
+/* --- capabilities --- */
 
 bool privileges_survive(void)
 {
@@ -50,4 +69,259 @@ int privileges_give_up(void)
     if (error == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         error = errno;
     return error;
+}
+
+/* --- system calls --- */
+
+#if defined(__x86_64__)
+#define ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCH AUDIT_ARCH_AARCH64
+#endif
+
+#define X32_BIT 0x40000000u
+
+enum {
+    NAMESPACES = CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
+                 CLONE_NEWUTS | CLONE_NEWCGROUP,
+    BODY_MAX = 192 /* instructions; a jump reaches 255 */
+};
+
+/* EPERM, whatever they are asked for. */
+static const int refused[] = {
+    /* mounting */
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_fspick,
+    SYS_mount_setattr,
+    SYS_open_by_handle_at,
+    /* namespaces that others made */
+    SYS_setns,
+    /* the kernel itself */
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_syslog,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_kcmp,
+    /* keys, which know nothing of jobs */
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    /* the machine */
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_vhangup,
+#ifdef SYS_kexec_file_load
+    SYS_kexec_file_load,
+#endif
+#ifdef SYS_iopl
+    SYS_iopl,
+    SYS_ioperm,
+#endif
+};
+
+struct program {
+    struct sock_filter *at;
+    size_t count;
+};
+
+static void add(struct program *program, struct sock_filter instruction)
+{
+    assert(program->count < BODY_MAX);
+    program->at[program->count++] = instruction;
+}
+
+static void load(struct program *program, size_t offset)
+{
+    add(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset));
+}
+
+static void answer(struct program *program, uint32_t action)
+{
+    add(program, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action));
+}
+
+/* What was loaded is, or has one of, `value`: this answer; else on. */
+static void answer_if(struct program *program, uint16_t test, uint32_t value, uint32_t action)
+{
+    add(program, (struct sock_filter)BPF_JUMP((uint16_t)(BPF_JMP | test | BPF_K), value, 0, 1));
+    answer(program, action);
+}
+
+/* The same of the low half of an argument of one call; the number of the call is loaded again. */
+static void answer_if_argument(struct program *program, int call, int argument, uint16_t test,
+                               uint32_t value, uint32_t action)
+{
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 4));
+    load(program, offsetof(struct seccomp_data, args) + 8 * (size_t)argument);
+    answer_if(program, test, value, action);
+    load(program, offsetof(struct seccomp_data, nr));
+}
+
+struct sock_fprog *syscalls_filter(struct arena *arena)
+{
+    const uint32_t no = SECCOMP_RET_ERRNO | EPERM, unknown = SECCOMP_RET_ERRNO | ENOSYS;
+    struct sock_fprog *filter = arena_new(arena, struct sock_fprog);
+    struct program program = {.at = arena_array(arena, struct sock_filter, BODY_MAX)};
+
+#ifdef ARCH /* where it is not known how calls are numbered there is no filter */
+    load(&program, offsetof(struct seccomp_data, arch));
+    add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0));
+    answer(&program, SECCOMP_RET_KILL_PROCESS); /* of another machine, with other numbers */
+    load(&program, offsetof(struct seccomp_data, nr));
+    answer_if(&program, BPF_JGE, X32_BIT, unknown);
+    /* What it asks for stands in memory that a filter cannot see; everybody falls back to clone. */
+    answer_if(&program, BPF_JEQ, SYS_clone3, unknown);
+    answer_if_argument(&program, SYS_clone, 0, BPF_JSET, NAMESPACES, no);
+    answer_if_argument(&program, SYS_unshare, 0, BPF_JSET, NAMESPACES, no);
+    answer_if_argument(&program, SYS_ioctl, 1, BPF_JEQ, TIOCSTI, no);
+    for (size_t i = 0; i < COUNT_OF(refused); i++)
+        answer_if(&program, BPF_JEQ, (uint32_t)refused[i], no);
+#else
+    (void)refused;
+    (void)unknown;
+    (void)no;
+#endif
+    answer(&program, SECCOMP_RET_ALLOW);
+    *filter = (struct sock_fprog){.len = (unsigned short)program.count, .filter = program.at};
+    return filter;
+}
+
+int syscalls_refuse(const struct sock_fprog *filter)
+{
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter, 0, 0) == 0)
+        return 0;
+    return errno == EINVAL ? 0 : errno;
+}
+
+/* --- /tmp --- */
+
+const struct private_tmp_dir private_tmp_dirs[PRIVATE_TMP_DIRS] = {
+    {RUNFILE_TMP, "/tmp"},
+    {RUNFILE_VAR_TMP, "/var/tmp"},
+};
+
+/* What is in memory alone is made anew, and gone with the last process that sees it. */
+static const struct {
+    const char *type, *at, *options;
+} in_memory[] = {
+    {"tmpfs", "/dev/shm", "mode=1777"},
+    {"mqueue", "/dev/mqueue", NULL},
+};
+
+enum { TMP_NAMESPACES = CLONE_NEWNS | CLONE_NEWIPC };
+
+static int put(const char *path, const char *text, size_t len)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC), error = 0;
+
+    if (fd < 0)
+        return errno;
+    if (write(fd, text, len) != (ssize_t)len)
+        error = errno;
+    close(fd);
+    return error;
+}
+
+/* Everybody else is nobody there. */
+static int map_id(const char *path, unsigned id)
+{
+    char line[48];
+    int len = snprintf(line, sizeof line, "%u %u 1", id, id);
+
+    return put(path, line, (size_t)len);
+}
+
+static int enter_user_namespace(void)
+{
+    unsigned uid = geteuid(), gid = getegid();
+    int error = unshare(CLONE_NEWUSER | TMP_NAMESPACES) == 0 ? 0 : errno;
+
+    if (error == 0)
+        error = put("/proc/self/setgroups", "deny", 4); /* or its group could not be mapped */
+    if (error == 0)
+        error = map_id("/proc/self/uid_map", uid);
+    if (error == 0)
+        error = map_id("/proc/self/gid_map", gid);
+    return error;
+}
+
+int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namespace)
+{
+    int error = unshare(TMP_NAMESPACES) == 0 ? 0 : errno;
+
+    if (error == EPERM && user_namespace)
+        error = enter_user_namespace();
+    /* What the machine mounts later is still seen here; what is mounted here is not seen there. */
+    if (error == 0 && mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
+        error = errno;
+    for (int i = 0; error == 0 && i < PRIVATE_TMP_DIRS; i++)
+        if (access(private_tmp_dirs[i].at, F_OK) == 0 && /* a small system may have only one */
+            mount(from[i], private_tmp_dirs[i].at, NULL, MS_BIND | MS_REC, NULL) != 0)
+            error = errno;
+    for (size_t i = 0; error == 0 && i < COUNT_OF(in_memory); i++)
+        if (access(in_memory[i].at, F_OK) == 0 &&
+            mount(in_memory[i].type, in_memory[i].at, in_memory[i].type, MS_NOSUID | MS_NODEV,
+                  in_memory[i].options) != 0)
+            error = errno;
+    return error;
+}
+
+int private_tmp_probe(bool user_namespace)
+{
+    static const char *const from[PRIVATE_TMP_DIRS] = {"/", "/"};
+    int status = 0;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(private_tmp_enter(from, user_namespace));
+    if (pid < 0)
+        return errno;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return errno;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EPERM; /* a filter may have ended it */
+}
+
+static bool is_in(const char *path, const char *dir)
+{
+    char real[PATH_MAX];
+    size_t len;
+
+    if (!realpath(dir, real))
+        return false;
+    len = strlen(real);
+    return strncmp(path, real, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
+const char *private_tmp_hides(const char *path)
+{
+    for (int i = 0; i < PRIVATE_TMP_DIRS; i++)
+        if (is_in(path, private_tmp_dirs[i].at))
+            return private_tmp_dirs[i].at;
+    for (size_t i = 0; i < COUNT_OF(in_memory); i++)
+        if (is_in(path, in_memory[i].at))
+            return in_memory[i].at;
+    return NULL;
 }

@@ -1,7 +1,7 @@
 /* Secrets by name. A job, an executor or a deployment names them; what they are only this machine
  * knows: files in a directory of the agent's (`secrets_dir`, or the credentials of its unit). A run
  * gets copies that its user alone can read, until it has ended: in memory that only its own mount
- * namespace has, or where there is none (private_tmp.h) in the directory of the run; and variables
+ * namespace has, or where there is none (sandbox.h) in the directory of the run; and variables
  * of its environment where the name of one was given. What they hold stands in no record, message
  * or log.
  *

@@ -1,16 +1,707 @@
-/* `berth shim`: a single shim by hand, or the spawner of an agent. */
+/* The life of one run as its shim sees it: output comes, the agent asks, time passes, children end.
+ * Everything happens in one loop around one poll. At the end, from the kernel's report about the
+ * main process and from why we ended it, comes the exit record. `berth shim`: a single shim by
+ * hand, or the spawner of an agent. */
 #include "agent/shim.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/cgroup.h"
+#include "agent/dir_tree.h"
+#include "agent/job_user.h"
+#include "agent/process_tree.h"
+#include "agent/runfile.h"
+#include "agent/runlog.h"
+#include "agent/sandbox.h"
 #include "agent/spawner.h"
+#include "base/clock.h"
+
+/* --- the exit record --- */
+
+__attribute__((format(printf, 3, 4))) static void say_end(struct run_exit *exit, const char *reason,
+                                                          const char *fmt, ...)
+{
+    va_list args;
+
+    str_copy(str_of(reason), exit->reason, sizeof exit->reason);
+    assert(exit->reason[0]);
+    va_start(args, fmt);
+    vsnprintf(exit->detail, sizeof exit->detail, fmt, args);
+    va_end(args);
+}
+
+void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
+{
+    const char *reason = end->stop_reason;
+    int status = end->status;
+
+    assert(WIFEXITED(status) || WIFSIGNALED(status));
+    exit->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    exit->signal = WIFSIGNALED(status) ? WTERMSIG(status) : -1;
+    if (strcmp(reason, "TIMEOUT") == 0)
+        say_end(exit, reason, "It ran longer than %" PRId64 " ms.", end->spec->timeout_ms);
+    else if (strcmp(reason, "DEADLINE") == 0)
+        say_end(exit, reason, "Its lease was not renewed in time: another node may start it now.");
+    else if (strcmp(reason, "DISK_LIMIT") == 0)
+        say_end(exit, reason, "It has more than its limit of %" PRId64 " bytes in its directory.",
+                end->spec->disk_bytes_max);
+    else if (reason[0])
+        say_end(exit, reason,
+                end->killed ? "It was stopped with KILL." : "It was stopped with TERM.");
+    else if (end->oom_kills > 0 && exit->exit_code != 0)
+        say_end(exit, "OOM", "It needed more than its limit of %" PRId64 " bytes of memory.",
+                end->spec->memory_bytes_max ? end->spec->memory_bytes_max
+                                            : end->spec->memory_bytes_spare);
+    else if (exit->signal > 0)
+        say_end(exit, "SIGNALLED", "Signal %d (%s) ended it.", exit->signal,
+                strsignal(exit->signal));
+    else
+        say_end(exit, "EXITED", "It exited with code %d.%s", exit->exit_code,
+                end->oom_kills > 0 ? " A process of it was killed for lack of memory." : "");
+}
+
+static void shim_end_unstarted(const struct problem *why, struct run_exit *exit)
+{
+    *exit = (struct run_exit){.exit_code = -1, .signal = -1, .ended_ms = clock_wall_ms()};
+    say_end(exit, why->err == ERR_TOO_LATE ? "DEADLINE" : "START_FAILED", "%s", why->detail);
+}
+
+static int64_t ms_of(struct timeval time)
+{
+    return (int64_t)time.tv_sec * 1000 + time.tv_usec / 1000;
+}
+
+/* Fills the rest, except started_ms; exit->tail is `tail`. After all children were reaped. */
+static void shim_end_figures(const struct runlog *log, struct buf *tail, struct run_exit *exit)
+{
+    struct rusage used = {0};
+
+    getrusage(RUSAGE_CHILDREN, &used);
+    exit->ended_ms = clock_wall_ms();
+    exit->user_ms = ms_of(used.ru_utime);
+    exit->system_ms = ms_of(used.ru_stime);
+    exit->rss_kb_max = used.ru_maxrss;
+    exit->output_bytes = log->total;
+    exit->output_dropped = log->dropped;
+    runlog_tail(log, tail);
+    exit->tail = buf_view(tail);
+    assert(exit->output_dropped <= exit->output_bytes);
+}
+
+/* --- one loop around one poll --- */
+
+enum {
+    OUT_CHUNK = 65536,
+    OUT_BYTES_PER_MS = 16 << 10, /* a job that floods is slowed down to this, */
+    OUT_BYTES_BURST = 64 << 20,  /* after so much at once */
+    DRAIN_BYTES_MAX = 1 << 20,   /* of a pipe whose writers are all dead */
+    KILL_AGAIN_MS = 50,          /* first; then ever more slowly, up to */
+    KILL_AGAIN_MS_MAX = 1000,
+    RECORD_AGAIN_MS = 1000,
+    DISK_LOOK_MS = 5000,      /* between two looks at what it has written */
+    DISK_ENTRIES_STEP = 1000, /* of a look at a time, */
+    DISK_PAUSE_SHARE = 19,    /* then nothing for so many times as long as that took */
+    NEVER_MS = 3600 * 1000,   /* the longest sleep */
+};
+
+enum phase { PHASE_RUNNING, PHASE_RECORDING, PHASE_DONE };
+
+struct shim {
+    int dir_fd;
+    struct arena arena;
+    struct runfile file;
+    struct cgroup group;
+    struct runlog log;
+    struct shim_job job;
+    int signal_fd, listen_fd;
+    int alarm_fd; /* goes off at the deadline, also if the machine slept over it */
+    int agent_fd; /* -1: no agent is there */
+    enum phase phase;
+    int64_t now_ms;                     /* CLOCK_MONOTONIC, fresh after each poll */
+    int64_t started_ms;                 /* wall */
+    int64_t timeout_ms;                 /* a moment on CLOCK_MONOTONIC; 0: none */
+    int64_t deadline_ms;                /* clock_lease_ms(); 0: none, or it passed */
+    bool stopping;                      /* TERM was sent */
+    char reason[32];                    /* why; "" when the main process ended by itself */
+    int64_t kill_ms;                    /* when stopping: from then on KILL, */
+    int64_t kill_next_ms, kill_step_ms; /* again and again */
+    bool killed;
+    bool main_gone;
+    int main_status;
+    int64_t record_next_ms;
+    struct disk_walk disk;
+    int64_t disk_next_ms;
+    int64_t out_budget, out_budget_ms; /* bytes that may be read, and when that was reckoned */
+    struct run_exit exit;
+    struct buf tail;
+    char chunk[OUT_CHUNK];
+};
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* --- talking --- */
+
+/* An agent that does not listen is told again when it comes back: what matters is in the files. */
+__attribute__((format(printf, 2, 3))) static void tell(struct shim *shim, const char *fmt, ...)
+{
+    char packet[SHIM_PACKET_MAX];
+    va_list args;
+    int len;
+
+    if (shim->agent_fd < 0)
+        return;
+    va_start(args, fmt);
+    len = vsnprintf(packet, sizeof packet, fmt, args);
+    va_end(args);
+    assert(len > 0 && len < SHIM_PACKET_MAX);
+    if (send(shim->agent_fd, packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+        errno != EAGAIN && errno != EINTR)
+        close_fd(&shim->agent_fd);
+}
+
+static void greet(struct shim *shim)
+{
+    struct run_proc self = {0};
+
+    process_tree_proc(getpid(), &self);
+    tell(shim, "hello %d %" PRIu64, (int)getpid(), self.start);
+    if (shim->job.pid > 0)
+        tell(shim, "started %" PRId64 " %d", shim->started_ms, (int)shim->job.pid);
+    if (shim->stopping)
+        tell(shim, "stopping");
+}
+
+/* --- ending the tree --- */
+
+static void kill_tree(struct shim *shim)
+{
+    bool whole = cgroup_kill(&shim->group);
+
+    /* The second time round also what left its group. */
+    if (!whole || shim->killed)
+        process_tree_kill(getpid());
+    shim->killed = true;
+    shim->kill_step_ms =
+        shim->kill_step_ms ? earlier(shim->kill_step_ms * 2, KILL_AGAIN_MS_MAX) : KILL_AGAIN_MS;
+    shim->kill_next_ms = shim->now_ms + shim->kill_step_ms;
+}
+
+static void check_kill(struct shim *shim)
+{
+    if (shim->phase == PHASE_RUNNING && shim->stopping && shim->now_ms >= shim->kill_ms &&
+        shim->now_ms >= shim->kill_next_ms)
+        kill_tree(shim);
+}
+
+/* May come any number of times: the first reason stays, and only an earlier end counts. */
+static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
+{
+    assert(kill_ms >= 0);
+    if (shim->phase != PHASE_RUNNING)
+        return;
+    if (shim->stopping) {
+        shim->kill_ms = earlier(shim->kill_ms, kill_ms);
+    } else {
+        shim->stopping = true;
+        shim->kill_ms = kill_ms;
+        str_copy(reason, shim->reason, sizeof shim->reason);
+        if (kill_ms > shim->now_ms) {
+            process_tree_signal(getpid(), SIGTERM);
+            process_tree_signal(getpid(), SIGCONT); /* who is stopped could not see it */
+        }
+        tell(shim, "stopping");
+    }
+    check_kill(shim);
+}
+
+/* --- output --- */
+
+static bool may_read(const struct shim *shim)
+{
+    return shim->job.out_fd >= 0 && shim->out_budget > 0;
+}
+
+static void refill_budget(struct shim *shim)
+{
+    assert(shim->now_ms >= shim->out_budget_ms); /* the clock never jumps */
+    shim->out_budget += (shim->now_ms - shim->out_budget_ms) * OUT_BYTES_PER_MS;
+    shim->out_budget = earlier(shim->out_budget, OUT_BYTES_BURST);
+    shim->out_budget_ms = shim->now_ms;
+}
+
+/* What one read gives; 0 when there is nothing (any more). */
+static size_t take_output(struct shim *shim)
+{
+    ssize_t got;
+
+    if (shim->job.out_fd < 0)
+        return 0;
+    got = read(shim->job.out_fd, shim->chunk, sizeof shim->chunk);
+    if (got > 0) {
+        shim->out_budget -= got;
+        runlog_write(&shim->log, (struct str){.at = shim->chunk, .len = (size_t)got}, shim->now_ms);
+        return (size_t)got;
+    }
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        close_fd(&shim->job.out_fd); /* everybody has closed it */
+    return 0;
+}
+
+/* --- the end --- */
+
+/* What the job left is looked at as its user: a path that leads elsewhere leads to nothing more. */
+static void keep_result(const struct shim *shim)
+{
+    int fd;
+
+    job_user_enter_files(shim->job.user);
+    fd = runfile_open_result(shim->dir_fd);
+    job_user_leave_files(shim->job.user);
+    runfile_keep_result(shim->dir_fd, fd);
+}
+
+/* The tree is gone. Somebody outside may still hold the pipe: nobody waits for that. */
+static void finish(struct shim *shim)
+{
+    size_t drained = 0, got;
+
+    assert(shim->main_gone && shim->phase == PHASE_RUNNING);
+    while (drained < DRAIN_BYTES_MAX && (got = take_output(shim)) > 0)
+        drained += got;
+    close_fd(&shim->job.out_fd);
+    runlog_done(&shim->log);
+    shim_end_judge(&(struct shim_end){.status = shim->main_status,
+                                      .stop_reason = shim->reason,
+                                      .killed = shim->killed,
+                                      .oom_kills = cgroup_oom_kills(&shim->group),
+                                      .spec = &shim->file.spec},
+                   &shim->exit);
+    shim_end_figures(&shim->log, &shim->tail, &shim->exit);
+    shim->exit.started_ms = shim->started_ms;
+    keep_result(shim);
+    runfile_remove_secrets(shim->dir_fd, &shim->file.spec);
+    cgroup_remove(&shim->group);
+    shim->phase = PHASE_RECORDING;
+}
+
+/* Somebody removed it with all that is in it: nobody will ever look there for the outcome. */
+static bool dir_is_gone(const struct shim *shim)
+{
+    struct stat dir;
+
+    return fstat(shim->dir_fd, &dir) == 0 && dir.st_nlink == 0;
+}
+
+/* On a disk that is full this is tried until it works: an outcome is never told that could be lost
+ * again. */
+static void record(struct shim *shim)
+{
+    const struct run_spec *spec = &shim->file.spec;
+
+    assert(shim->phase == PHASE_RECORDING);
+    if (shim->now_ms < shim->record_next_ms)
+        return;
+    if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL)) {
+        runlog_shrink(&shim->log);
+        if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL) &&
+            !dir_is_gone(shim)) {
+            shim->record_next_ms = shim->now_ms + RECORD_AGAIN_MS;
+            return;
+        }
+    }
+    tell(shim, "ended");
+    shim->phase = PHASE_DONE;
+}
+
+/* --- what it writes --- */
+
+static void look_at_disk(struct shim *shim)
+{
+    int64_t begun_us = clock_mono_us(), pause_ms;
+    bool more;
+
+    if (shim->disk.depth == 0 && !disk_walk_begin(&shim->disk, shim->dir_fd)) {
+        shim->disk_next_ms = shim->now_ms + DISK_LOOK_MS;
+        return;
+    }
+    job_user_enter_files(shim->job.user); /* we can open our own directory, it what is in it */
+    more = disk_walk_step(&shim->disk, DISK_ENTRIES_STEP);
+    job_user_leave_files(shim->job.user);
+    pause_ms = 1 + (clock_mono_us() - begun_us) * DISK_PAUSE_SHARE / 1000;
+    shim->disk_next_ms = shim->now_ms + (more ? pause_ms : DISK_LOOK_MS);
+    if (shim->disk.bytes > shim->file.spec.disk_bytes_max)
+        stop(shim, STR("DISK_LIMIT"), shim->now_ms + shim->file.spec.stop_grace_ms);
+}
+
+static bool is_disk_watched(const struct shim *shim)
+{
+    return shim->file.spec.disk_bytes_max > 0 && shim->phase == PHASE_RUNNING && !shim->stopping;
+}
+
+/* --- children --- */
+
+static void reap(struct shim *shim)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        if (pid == shim->job.pid) {
+            shim->main_gone = true;
+            shim->main_status = status;
+        }
+    if (!shim->main_gone || shim->phase != PHASE_RUNNING)
+        return;
+    /* Orphans of the tree become ours, so being without children means it is gone. */
+    if (pid < 0 && errno == ECHILD)
+        finish(shim);
+    else
+        stop(shim, STR(""), shim->now_ms + shim->file.spec.stop_grace_ms);
+}
+
+static void take_signals(struct shim *shim)
+{
+    struct signalfd_siginfo infos[8];
+    ssize_t got;
+
+    while ((got = read(shim->signal_fd, infos, sizeof infos)) > 0)
+        for (size_t i = 0; i < (size_t)got / sizeof infos[0]; i++)
+            if (infos[i].ssi_signo != SIGCHLD) /* the machine goes down, or an operator */
+                stop(shim, STR("STOPPED"), shim->now_ms + shim->file.spec.stop_grace_ms);
+    reap(shim);
+}
+
+/* --- the deadline --- */
+
+static void set_deadline(struct shim *shim, int64_t at_ms)
+{
+    struct itimerspec alarm = {
+        .it_value = {.tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000}};
+
+    assert(at_ms >= 0);
+    shim->deadline_ms = at_ms;
+    timerfd_settime(shim->alarm_fd, TFD_TIMER_ABSTIME, &alarm, NULL); /* 0 disarms it */
+}
+
+/* The agent writes a later one down before it tells us. */
+static bool deadline_passed(struct shim *shim)
+{
+    int64_t now_ms, written_ms;
+
+    if (!shim->deadline_ms || (now_ms = clock_lease_ms()) < shim->deadline_ms)
+        return false;
+    if (!runfile_get_deadline(shim->dir_fd, &written_ms) ||
+        (written_ms != 0 && written_ms <= now_ms))
+        return true;
+    set_deadline(shim, written_ms);
+    return false;
+}
+
+/* How long its tree may still take to end: the grace began with the deadline. */
+static int64_t deadline_left_ms(const struct shim *shim)
+{
+    const struct run_spec *spec = &shim->file.spec;
+    int64_t grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
+    int64_t left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_lease_ms();
+
+    return left_ms > 0 ? left_ms : 0;
+}
+
+static void check_deadline(struct shim *shim)
+{
+    int64_t left_ms;
+
+    if (!deadline_passed(shim))
+        return;
+    left_ms = deadline_left_ms(shim);
+    set_deadline(shim, 0); /* it passes once */
+    stop(shim, STR("DEADLINE"), shim->now_ms + left_ms);
+}
+
+/* --- the agent --- */
+
+static void obey_stop(struct shim *shim, struct str words)
+{
+    struct str reason = str_cut(&words, ' ');
+    int64_t kill_ms;
+
+    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(words, &kill_ms) && kill_ms >= 0)
+        stop(shim, reason, kill_ms);
+}
+
+static void obey_deadline(struct shim *shim, struct str words)
+{
+    int64_t at_ms;
+
+    if (str_int(words, &at_ms) && at_ms >= 0)
+        set_deadline(shim, at_ms);
+}
+
+static void obey_ping(struct shim *shim, struct str words)
+{
+    tell(shim, "pong");
+}
+
+static const struct {
+    const char *word;
+    void (*obey)(struct shim *shim, struct str words);
+} orders[] = {
+    {"stop", obey_stop},
+    {"deadline", obey_deadline},
+    {"ping", obey_ping},
+};
+
+static void take_orders(struct shim *shim)
+{
+    char packet[SHIM_PACKET_MAX];
+    ssize_t got;
+
+    while (shim->agent_fd >= 0 &&
+           (got = recv(shim->agent_fd, packet, sizeof packet, MSG_DONTWAIT)) > 0) {
+        struct str words = {.at = packet, .len = (size_t)got};
+        struct str first = str_cut(&words, ' ');
+
+        for (size_t i = 0; i < COUNT_OF(orders); i++)
+            if (str_is(first, orders[i].word))
+                orders[i].obey(shim, words);
+    }
+    if (shim->agent_fd >= 0 && (got == 0 || (errno != EAGAIN && errno != EINTR)))
+        close_fd(&shim->agent_fd); /* the agent is gone; another will come */
+}
+
+static void take_agent(struct shim *shim)
+{
+    int fd = accept4(shim->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd < 0)
+        return;
+    take_orders(shim); /* what the old one still said */
+    close_fd(&shim->agent_fd);
+    shim->agent_fd = fd;
+    greet(shim);
+}
+
+/* --- time --- */
+
+static void check_times(struct shim *shim)
+{
+    int64_t grace_ms = shim->file.spec.stop_grace_ms;
+
+    if (shim->phase == PHASE_RECORDING) {
+        record(shim);
+        return;
+    }
+    if (shim->file.spec.timeout_grace_ms)
+        grace_ms = earlier(grace_ms, shim->file.spec.timeout_grace_ms);
+    if (shim->timeout_ms && shim->now_ms >= shim->timeout_ms && !shim->stopping)
+        stop(shim, STR("TIMEOUT"), shim->now_ms + grace_ms);
+    check_deadline(shim);
+    if (is_disk_watched(shim) && shim->now_ms >= shim->disk_next_ms)
+        look_at_disk(shim);
+    check_kill(shim);
+}
+
+static int sleep_ms(const struct shim *shim)
+{
+    int64_t until = shim->now_ms + NEVER_MS;
+
+    if (shim->phase == PHASE_RECORDING)
+        until = earlier(until, shim->record_next_ms);
+    else {
+        if (shim->timeout_ms && !shim->stopping)
+            until = earlier(until, shim->timeout_ms);
+        if (is_disk_watched(shim))
+            until = earlier(until, shim->disk_next_ms);
+        if (shim->stopping)
+            until = earlier(until, shim->killed ? shim->kill_next_ms : shim->kill_ms);
+        if (shim->job.out_fd >= 0 && shim->out_budget <= 0)
+            until = earlier(until, shim->now_ms + 1 - shim->out_budget / OUT_BYTES_PER_MS);
+    }
+    return until > shim->now_ms ? (int)(until - shim->now_ms) : 0;
+}
+
+enum { ON_SIGNAL, ON_LISTEN, ON_AGENT, ON_OUT, ON_ALARM, ON_COUNT };
+
+static void turn(struct shim *shim)
+{
+    struct pollfd fds[ON_COUNT] = {
+        [ON_SIGNAL] = {.fd = shim->signal_fd, .events = POLLIN},
+        [ON_LISTEN] = {.fd = shim->listen_fd, .events = POLLIN},
+        [ON_AGENT] = {.fd = shim->agent_fd, .events = POLLIN},
+        [ON_OUT] = {.fd = may_read(shim) ? shim->job.out_fd : -1, .events = POLLIN},
+        [ON_ALARM] = {.fd = shim->alarm_fd, .events = POLLIN},
+    };
+
+    if (poll(fds, ON_COUNT, sleep_ms(shim)) < 0)
+        return;
+    shim->now_ms = clock_mono_ms();
+    refill_budget(shim);
+    if (fds[ON_ALARM].revents)
+        check_deadline(shim); /* before anything else: we may have been frozen for long */
+    if (fds[ON_OUT].revents)
+        take_output(shim);
+    if (fds[ON_AGENT].revents)
+        take_orders(shim);
+    if (fds[ON_LISTEN].revents)
+        take_agent(shim);
+    if (fds[ON_SIGNAL].revents)
+        take_signals(shim);
+}
+
+/* --- the beginning --- */
+
+/* The directory is where we are, so that the name fits whatever the path's length. */
+static int listen_here(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = RUNFILE_SOCK};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd >= 0 && (bind(fd, (struct sockaddr *)&name, sizeof name) != 0 || listen(fd, 8) != 0))
+        close_fd(&fd);
+    return fd;
+}
+
+static int open_signals(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_SETMASK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static enum err prepare(struct shim *shim, struct problem *why)
+{
+    struct run_spec *spec = &shim->file.spec;
+    enum err err;
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "berth-shim");
+    shim->signal_fd = open_signals();
+    if (shim->signal_fd < 0 || fchdir(shim->dir_fd) != 0)
+        return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
+    err = runfile_get(shim->dir_fd, &shim->arena, &shim->file, why);
+    if (err)
+        return err;
+    if (spec->deadline_sleeps)
+        clock_leases_sleep();
+    shim->alarm_fd = timerfd_create(clock_lease_id(), TFD_CLOEXEC | TFD_NONBLOCK);
+    if (shim->alarm_fd < 0)
+        return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
+    shim->listen_fd = listen_here();
+    if (shim->listen_fd < 0)
+        return problem_set(why, ERR_IO, "", "The shim cannot listen: %s.", strerror(errno));
+    if (spec->log_bytes_max == 0)
+        spec->log_bytes_max = RUN_LOG_BYTES_DEFAULT;
+    if (spec->log_bytes_max < RUN_LOG_BYTES_MIN)
+        spec->log_bytes_max = RUN_LOG_BYTES_MIN;
+    runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
+    return cgroup_make(&shim->group, &shim->file.place, spec->key,
+                       &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
+                                               .memory_bytes_spare = spec->memory_bytes_spare,
+                                               .pids_max = spec->pids_max,
+                                               .cpu_permille_max = spec->cpu_permille_max},
+                       why);
+}
+
+static enum err begin(struct shim *shim, struct problem *why)
+{
+    const struct run_spec *spec = &shim->file.spec;
+    enum err err = prepare(shim, why);
+
+    if (!err) {
+        set_deadline(shim, spec->deadline_boot_ms);
+        if (deadline_passed(shim))
+            err = problem_set(why, ERR_TOO_LATE, "", "Its deadline had passed before it began.");
+    }
+    if (!err)
+        err = shim_job_start(&shim->job, why);
+    if (err)
+        return err;
+    if (geteuid() != 0) /* what is left to do: look as its user, and end it */
+        privileges_keep(PRIVILEGE(CAP_SETUID) | PRIVILEGE(CAP_SETGID) | PRIVILEGE(CAP_KILL));
+    shim->started_ms = clock_wall_ms();
+    shim->now_ms = shim->out_budget_ms = clock_mono_ms();
+    shim->out_budget = OUT_BYTES_BURST;
+    shim->disk_next_ms = shim->now_ms + DISK_LOOK_MS;
+    shim->timeout_ms = spec->timeout_ms ? shim->now_ms + spec->timeout_ms : 0;
+    return ERR_OK;
+}
+
+void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user)
+{
+    static struct shim shim; /* one a process; too large for a stack */
+    struct problem why = {0};
+
+    assert(dir_fd >= 0 && shim.dir_fd == 0);
+    shim = (struct shim){.group = CGROUP_NONE,
+                         .dir_fd = dir_fd,
+                         .agent_fd = agent_fd,
+                         .signal_fd = -1,
+                         .listen_fd = -1,
+                         .alarm_fd = -1};
+    shim.job = (struct shim_job){.file = &shim.file,
+                                 .group = &shim.group,
+                                 .dir_fd = dir_fd,
+                                 .umask = umask(077),
+                                 .oom_adj = oom_adj,
+                                 .user = user,
+                                 .out_fd = -1};
+    if (begin(&shim, &why)) {
+        shim_end_unstarted(&why, &shim.exit);
+        runfile_remove_secrets(dir_fd, &shim.file.spec);
+        cgroup_remove(&shim.group);
+        shim.phase = PHASE_RECORDING;
+    }
+    greet(&shim);
+    for (check_times(&shim); shim.phase != PHASE_DONE; check_times(&shim))
+        turn(&shim);
+    disk_walk_done(&shim.disk);
+    close_fd(&shim.agent_fd);
+    close_fd(&shim.listen_fd);
+    close_fd(&shim.signal_fd);
+    close_fd(&shim.alarm_fd);
+    buf_free(&shim.tail);
+    arena_free(&shim.arena);
+    close(dir_fd); /* and with it the lock: from here on the record speaks */
+    shim.dir_fd = 0;
+}
+
+/* --- `berth shim` --- */
 
 static int own_oom_adj(void)
 {

@@ -14,11 +14,8 @@
 #include <sys/types.h>
 
 #include "agent/job_user.h"
-#include "agent/private_tmp.h"
 #include "agent/runfile.h"
-#include "agent/runlog.h"
 #include "agent/sandbox.h"
-#include "agent/syscalls.h"
 #include "base/schema.h"
 
 enum { SHIM_PACKET_MAX = 512 };
@@ -76,21 +73,14 @@ struct shim_plan {
     pid_t shim;
 };
 
-/* What the new process does, in memory that may be its parent's: nothing but system calls and its
- * own stack. */
-_Noreturn void shim_job_become(const struct shim_plan *plan);
-/* Makes it (shim_clone.c), in the v2 group group_fd unless that is -1. Returns after its exec or
- * end; -1 and errno when there is none. */
-pid_t shim_clone(struct shim_plan *plan, int group_fd);
-
-/* Its environment (shim_env.c): `secrets` ("NAME=value"), a small clean base from `base`, the
+/* Its environment (shim_start.c): `secrets` ("NAME=value"), a small clean base from `base`, the
  * spec's, then ours: what comes later wins. user is NULL when it runs as the shim. NULL-terminated,
  * in the arena, but for the secrets, which are not copied. */
 char **shim_env(struct arena *arena, const struct runfile *file, struct strs secrets,
                 char *const *base, const struct job_user *user);
 const char *shim_env_get(char *const *env, const char *name); /* NULL when it is not there */
 
-/* --- its end (shim_end.c) --- */
+/* --- its end --- */
 
 struct shim_end {
     int status;              /* of the main process, as from waitpid */
@@ -102,11 +92,8 @@ struct shim_end {
 
 /* Fills reason, detail, exit_code and signal. */
 void shim_end_judge(const struct shim_end *end, struct run_exit *exit);
-void shim_end_unstarted(const struct problem *why, struct run_exit *exit);
-/* Fills the rest, except started_ms; exit->tail is `tail`. After all children were reaped. */
-void shim_end_figures(const struct runlog *log, struct buf *tail, struct run_exit *exit);
 
-/* --- its life (shim_watch.c) --- */
+/* --- its life --- */
 
 /* What a shim needs that is not root: to give the job its files and its own /tmp, to become its
  * user, to look at what it left as that user, to end it, and to make it no more precious than

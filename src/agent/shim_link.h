@@ -1,16 +1,16 @@
-/* What the files of run.h share. Everything on the loop's thread, except what is said to be work.
- *   run.c          the table of runs and the calls of run.h
- *   shim_link.c     the connection to one shim, and what it means when it ends
- *   run_spawner.c  where shims come from
- *   run_adopt.c    what an earlier agent left, and runs that lost their shim
- *   run_trash.c    directories that go */
+/* Runs from the inside, for the two files that keep them: run.c has the table, shim_link.c the
+ * connections to shims and to the spawner. Everything on the loop's thread, except what is said to
+ * be work. */
 #ifndef AGENT_SHIM_LINK_H
 #define AGENT_SHIM_LINK_H
 
-#include "agent/runfile.h"
+#include "agent/cgroup.h"
+#include "agent/run.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "io/loop.h"
 
 enum {
     RUN_TICK_MS = 100,
@@ -106,16 +106,11 @@ struct run_private {
     bool lost_busy;   /* lost_work is under way */
     int lost_spawner; /* where what a lost shim left may be found */
 };
-
-/* run.c */
-struct run_private *run_new(struct runs *runs, struct str key, struct str meta);
-void run_drop(struct run_private *priv); /* out of the table; freed with its last pin */
 void run_unpin(struct run_private *priv);
 void runs_unpin(struct runs *runs);
 int run_open_dir(const struct runs *runs, struct str key); /* -1 and errno */
 void run_set_ended(struct run_private *priv, const struct run_exit *exit);
 
-/* shim_link.c */
 void run_link_open(struct run_private *priv, int fd); /* takes fd */
 void run_link_close(struct run_private *priv);
 void run_link_flush(struct run_private *priv);
@@ -124,33 +119,18 @@ void run_link_flush(struct run_private *priv);
 void run_link_seek(struct run_private *priv);
 void run_link_watch(struct run_private *priv, int64_t now_ms); /* every tick */
 
-/* run_spawner.c */
 /* One of our own must come up; one that serves agents may be away for now. */
 enum err run_spawner_start(struct runs *runs, const char *path, struct problem *why);
 /* The order leaves now or when there is room. Takes both descriptors. */
 enum err run_spawner_order(struct run_private *priv, int dir_fd, int shim_fd, struct problem *why);
 void run_spawner_tick(struct runs *runs);
-/* We hold the lock and no shim came: if its order was lost with its spawner it is sent once more.
- * Takes dir_fd if so. */
-bool run_spawner_again(struct run_private *priv, int dir_fd);
 void run_spawner_cancel(struct run_private *priv);
 /* Asks for a directory to be emptied that is a job's user's. Takes fd; -1 is nothing. */
 void run_spawner_clean(struct runs *runs, int fd);
 void run_spawner_close(struct runs *runs);
 
-/* run_adopt.c */
 /* Its shim is gone without a record: kills what is left of its tree and ends it. `kill` is false
  * when no process can be left. */
 void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill);
-void run_lost_kill(struct run_private *priv); /* once more, as long as something is left */
-void run_take_file(struct run_private *priv, const struct runfile *file);
-
-/* run_trash.c */
-void run_trash(struct runs *runs, struct str key); /* its directory goes, some time soon */
-/* What only a living run needs goes: what it worked with and on. Its record, its output and its
- * result stay. */
-void run_trash_work(struct runs *runs, struct str key);
-void run_trash_empty(struct runs *runs);
-void run_trash_tick(struct runs *runs, int64_t now_ms);
 
 #endif

@@ -1,11 +1,12 @@
-/* Starting a job: a pipe for its output, a new process in its groups, user and directory, and the
- * program. What goes wrong on the way is told step by step. */
+/* Starting a job: a pipe for its output, a new process in its groups, user and directory, its
+ * environment, and the program. What goes wrong on the way is reported step by step. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -18,6 +19,187 @@
 #include "agent/secret.h"
 #include "agent/shim.h"
 #include "model/argv.h"
+
+static _Noreturn void shim_job_become(const struct shim_plan *plan);
+
+/* --- the new process --- */
+
+/* A new process that shares our memory until its exec, as after vfork(), but straight into a v2
+ * control group: copying the memory of this program costs more than all else a start needs, and
+ * moving a process into a group afterwards may wait for every core. The C library has no call for
+ * it, so the system call is made in place: no frame of ours must be left by the child, because the
+ * parent goes on in it. */
+
+enum { FLAGS = CLONE_VFORK | CLONE_VM };
+
+#if defined(__x86_64__)
+
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
+{
+    long result;
+
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"((long)SYS_clone3), "D"(args), "S"(size)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+#elif defined(__aarch64__)
+
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
+{
+    register long number __asm__("x8") = SYS_clone3;
+    register long first __asm__("x0") = (long)args;
+    register long second __asm__("x1") = (long)size;
+
+    __asm__ volatile("svc 0" : "+r"(first) : "r"(number), "r"(second) : "memory");
+    return first;
+}
+
+#else
+
+__attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
+                                                              size_t size)
+{
+    return -ENOSYS; /* this machine's way is not known: fork() will do */
+}
+
+#endif
+
+/* Small on purpose, and never inlined: what the child does in this frame the parent finds again. */
+__attribute__((noinline)) static long clone_and_become(const struct clone_args *args,
+                                                       struct shim_plan *plan)
+{
+    long pid = clone3_here(args, sizeof *args);
+
+    if (pid == 0)
+        shim_job_become(plan);
+    return pid;
+}
+
+/* Makes it, in the v2 group group_fd unless that is -1. Returns after its exec or
+ * end; -1 and errno when there is none. */
+static pid_t shim_clone(struct shim_plan *plan, int group_fd)
+{
+    struct clone_args args = {.flags = FLAGS, .exit_signal = SIGCHLD};
+    long pid;
+
+    if (group_fd >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)group_fd;
+    }
+    plan->cloned_into = group_fd >= 0;
+    pid = clone_and_become(&args, plan);
+    if (pid > 0)
+        return (pid_t)pid;
+    /* An old kernel, or a filter that does not know the call. */
+    plan->cloned_into = false;
+    pid = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0)
+        shim_job_become(plan);
+    return (pid_t)pid;
+}
+
+/* --- the environment --- */
+
+/* The environment of a job. What the agent was started with is none of the job's business, so only
+ * a few names are taken over. */
+
+enum { OWN_MAX = 8 };
+
+const char *shim_env_get(char *const *env, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (; env && *env; env++)
+        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=')
+            return *env + len + 1;
+    return NULL;
+}
+
+/* A later entry of the same name replaces the earlier. */
+static void put(char **env, size_t *count, char *entry)
+{
+    size_t name = strcspn(entry, "=") + 1;
+
+    assert(name > 1 && entry[name - 1] == '=');
+    for (size_t i = 0; i < *count; i++)
+        if (strncmp(env[i], entry, name) == 0) {
+            env[i] = entry;
+            return;
+        }
+    env[(*count)++] = entry;
+}
+
+static void put_pair(struct arena *arena, char **env, size_t *count, const char *name,
+                     const char *value)
+{
+    if (value)
+        put(env, count, (char *)arena_fmt(arena, "%s=%s", name, value).at);
+}
+
+static const char *or_else(const char *value, const char *otherwise)
+{
+    return value && *value ? value : otherwise;
+}
+
+/* How the job reaches the directory of its run: by its path, or from where it begins if its user
+ * cannot pass through all that is above; at == NULL: not at all. */
+static struct str way_to(const struct runfile *file, const struct job_user *user)
+{
+    if (!user || job_user_reaches(user, file->dir))
+        return file->dir;
+    return file->spec.cwd.at ? STR_NONE : STR("..");
+}
+
+static const char *home_of(struct arena *arena, const struct job_user *user, char *const *base,
+                           struct str way)
+{
+    if (!user)
+        return or_else(shim_env_get(base, "HOME"), "/");
+    if (user->home[0] || way.len == 0 || way.at[0] != '/')
+        return or_else(user->home, "/");
+    return arena_fmt(arena, STR_FMT "/" RUNFILE_WORK, STR_ARG(way)).at;
+}
+
+char **shim_env(struct arena *arena, const struct runfile *file, struct strs secrets,
+                char *const *base, const struct job_user *user)
+{
+    const struct run_spec *spec = &file->spec;
+    struct str way = way_to(file, user);
+    char **env = arena_array(arena, char *, secrets.count + spec->env_count + OWN_MAX + 1);
+    size_t count = 0;
+
+    for (size_t i = 0; i < secrets.count; i++)
+        put(env, &count, (char *)secrets.at[i].at);
+
+    put_pair(arena, env, &count, "PATH",
+             or_else(shim_env_get(base, "PATH"),
+                     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"));
+    put_pair(arena, env, &count, "HOME", home_of(arena, user, base, way));
+    put_pair(arena, env, &count, "LANG", or_else(shim_env_get(base, "LANG"), "C.UTF-8"));
+    put_pair(arena, env, &count, "USER", user ? user->name : NULL);
+    put_pair(arena, env, &count, "LOGNAME", user ? user->name : NULL);
+    for (size_t i = 0; i < spec->env_count; i++)
+        put(env, &count, arena_cstr(arena, spec->env[i]));
+    if (spec->input.at && way.at)
+        put_pair(arena, env, &count, "BERTH_PAYLOAD_FILE",
+                 arena_fmt(arena, STR_FMT "/" RUNFILE_INPUT, STR_ARG(way)).at);
+    if (spec->secret_count > 0 && way.at)
+        put_pair(arena, env, &count, "BERTH_SECRETS_DIR",
+                 arena_fmt(arena, STR_FMT "/" RUNFILE_SECRETS, STR_ARG(way)).at);
+    put(env, &count, arena_cstr(arena, file->mark)); /* by which the tree is found again */
+    assert(count <= secrets.count + spec->env_count + OWN_MAX);
+    env[count] = NULL;
+    if (way.at != file->dir.at && shim_env_get(env, "BERTH_RESULT_FILE")) /* the agent's path */
+        put_pair(arena, env, &count, "BERTH_RESULT_FILE", way.at ? RUNFILE_RESULT_LEFT : "");
+    return env;
+}
+
+/* --- the job --- */
 
 extern char **environ;
 
@@ -117,7 +299,9 @@ static void exec_found(const struct shim_plan *plan)
     errno = error;
 }
 
-_Noreturn void shim_job_become(const struct shim_plan *plan)
+/* What the new process does, in memory that may be its parent's: nothing but system calls and its
+ * own stack. */
+static _Noreturn void shim_job_become(const struct shim_plan *plan)
 {
     int oom_fd;
 

@@ -1,17 +1,14 @@
 /* See spawner.h. One thread, one poll. */
 #include "agent/spawner.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <inttypes.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
@@ -51,7 +48,7 @@ struct spawner {
     const char *config;     /* who may be asked for; NULL: likewise, whoever is */
     int listen_fd;          /* -1: likewise */
     int oom_adj;
-    bool private_tmp; /* see private_tmp.h */
+    bool private_tmp; /* see sandbox.h */
     struct peer peers[PEERS_MAX];
 };
 

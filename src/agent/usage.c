@@ -1,17 +1,593 @@
-/* One sample put together: the machine's figures, what a cgroup leaves of them, and rates from
- * earlier looks. */
+/* One sample put together: the machine's figures out of /proc/stat, loadavg, meminfo and pressure,
+ * what the cgroups of this process leave of them, and rates from earlier looks; and the sample as
+ * the rules and as people want it. */
 #include "agent/usage.h"
 
 #include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
 
-#include "agent/usage_private.h"
+#include "agent/cgroup.h"
+#include "agent/usage_tree.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
+#include "model/level.h"
+
+struct usage_proc {
+    int64_t cores; /* online */
+    int64_t busy_ticks, total_ticks;
+    int64_t load_1m_centi;
+    int64_t mem_total_kib, mem_free_kib;
+    int64_t swap_total_kib, swap_used_kib;
+};
+
+/* The group of this process in each hierarchy that matters; "" where there is none. */
+enum usage_place {
+    USAGE_UNIFIED,
+    USAGE_MEMORY,
+    USAGE_CPU,
+    USAGE_CPUACCT,
+    USAGE_CPUSET,
+    USAGE_PLACES
+};
+
+struct usage_groups {
+    struct usage_files *files;
+    char dirs[USAGE_PLACES][USAGE_GROUP_MAX];
+};
+
+struct usage_cgroup {
+    int64_t cpu_milli;         /* USAGE_NONE: no quota and no cpuset */
+    int64_t cpu_used_us;       /* by everybody under that quota, ever */
+    int64_t mem_total_kib;     /* of the limit with the smallest room; USAGE_NONE: no limit */
+    int64_t mem_free_kib;      /* that room */
+    int64_t mem_used_permille; /* of the fullest of all limits */
+    int64_t swap_total_kib;    /* USAGE_NONE: as the machine's */
+    int64_t swap_used_kib;
+};
+
+static void usage_cgroup_read_memory(const struct usage_groups *groups,
+                                     struct usage_cgroup *ret_cgroup);
+static int64_t scaled(int64_t value, int64_t times, int64_t by);
+
+/* --- /proc --- */
+
+struct str usage_file(struct usage_files *files, const char *fmt, ...)
+{
+    char path[USAGE_PATH_MAX * 2];
+    size_t len = (size_t)snprintf(path, sizeof path, "%s", files->root);
+    va_list args;
+    int more;
+
+    va_start(args, fmt);
+    more = vsnprintf(path + len, sizeof path - len, fmt, args);
+    va_end(args);
+    assert(more > 0);
+    buf_clear(&files->text);
+    if ((size_t)more >= sizeof path - len || cgroup_file_get(AT_FDCWD, path, &files->text) != 0)
+        return STR_NONE;
+    buf_reserve(&files->text, 1); /* an empty file is a text all the same */
+    return buf_view(&files->text);
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n';
+}
+
+struct str usage_word(struct str *rest)
+{
+    struct str word;
+
+    while (rest->len && is_blank(rest->at[0])) {
+        rest->at++;
+        rest->len--;
+    }
+    word = (struct str){.at = rest->at, .len = 0};
+    while (rest->len && !is_blank(rest->at[0])) {
+        word.len++;
+        rest->at++;
+        rest->len--;
+    }
+    return word;
+}
+
+bool usage_centi(struct str decimal, int64_t *ret_centi)
+{
+    struct str whole = str_cut(&decimal, '.');
+    int64_t ones, parts = 0;
+
+    if (!str_int(whole, &ones) || ones < 0 || ones > INT64_MAX / 1000)
+        return false;
+    for (size_t i = 0; i < 2; i++) {
+        char digit = i < decimal.len ? decimal.at[i] : '0';
+
+        if (digit < '0' || digit > '9')
+            return false;
+        parts = parts * 10 + (digit - '0');
+    }
+    *ret_centi = ones * 100 + parts;
+    return true;
+}
+
+bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi)
+{
+    return free_kib != USAGE_NONE && total_kib != USAGE_NONE && total_kib > 0 &&
+           free_kib * 10000 < total_kib * centi;
+}
+
+/* "cpu  user nice system idle iowait irq softirq steal ...": what is neither idle nor waiting for a
+ * disk is busy; guests are in user already. */
+static void read_cpu_line(struct str line, struct usage_proc *proc)
+{
+    enum { IDLE = 3, IOWAIT = 4, COLUMNS = 8 };
+    int64_t total = 0, idle = 0;
+
+    for (int i = 0; i < COLUMNS; i++) {
+        int64_t ticks;
+
+        if (!str_int(usage_word(&line), &ticks) || ticks < 0) {
+            if (i > IDLE) /* an old kernel has fewer */
+                break;
+            return;
+        }
+        total += ticks;
+        if (i == IDLE || i == IOWAIT)
+            idle += ticks;
+    }
+    assert(idle <= total);
+    proc->total_ticks = total;
+    proc->busy_ticks = total - idle;
+}
+
+static void read_stat(struct usage_files *files, struct usage_proc *proc)
+{
+    struct str rest = usage_file(files, "/proc/stat");
+    int64_t cores = 0;
+
+    while (rest.len) {
+        struct str line = str_cut(&rest, '\n');
+        struct str name = usage_word(&line);
+
+        if (!str_starts(name, STR("cpu")))
+            break; /* they come first; what follows may be long */
+        if (name.len == 3)
+            read_cpu_line(line, proc);
+        else
+            cores++;
+    }
+    if (cores > 0)
+        proc->cores = cores;
+}
+
+static void read_load(struct usage_files *files, struct usage_proc *proc)
+{
+    struct str text = usage_file(files, "/proc/loadavg");
+    int64_t centi;
+
+    if (usage_centi(usage_word(&text), &centi))
+        proc->load_1m_centi = centi;
+}
+
+void usage_kib(struct str text, const struct usage_row *rows, size_t count)
+{
+    while (text.len) {
+        struct str line = str_cut(&text, '\n');
+        struct str name = usage_word(&line);
+        int64_t kib;
+
+        for (size_t i = 0; i < count; i++)
+            if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
+                *rows[i].to_kib = kib;
+    }
+}
+
+static void read_memory(struct usage_files *files, struct usage_proc *proc)
+{
+    int64_t swap_free_kib = USAGE_NONE;
+    const struct usage_row rows[] = {
+        {"MemTotal:", &proc->mem_total_kib},
+        {"MemAvailable:", &proc->mem_free_kib},
+        {"SwapTotal:", &proc->swap_total_kib},
+        {"SwapFree:", &swap_free_kib},
+    };
+
+    usage_kib(usage_file(files, "/proc/meminfo"), rows, COUNT_OF(rows));
+    if (proc->swap_total_kib != USAGE_NONE && swap_free_kib != USAGE_NONE &&
+        swap_free_kib <= proc->swap_total_kib)
+        proc->swap_used_kib = proc->swap_total_kib - swap_free_kib;
+    assert(proc->swap_used_kib == USAGE_NONE || proc->swap_used_kib >= 0);
+}
+
+static const struct usage_proc proc_nothing = {
+    .cores = USAGE_NONE,
+    .busy_ticks = USAGE_NONE,
+    .total_ticks = USAGE_NONE,
+    .load_1m_centi = USAGE_NONE,
+    .mem_total_kib = USAGE_NONE,
+    .mem_free_kib = USAGE_NONE,
+    .swap_total_kib = USAGE_NONE,
+    .swap_used_kib = USAGE_NONE,
+};
+
+static void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc)
+{
+    *ret_proc = proc_nothing;
+    read_stat(files, ret_proc);
+    read_load(files, ret_proc);
+    read_memory(files, ret_proc);
+}
+
+/* Only that. */
+static void usage_proc_read_memory(struct usage_files *files, struct usage_proc *ret_proc)
+{
+    *ret_proc = proc_nothing;
+    read_memory(files, ret_proc);
+}
+
+/* "some avg10=1.23 avg60=..." */
+static void read_pressure(struct str rest, int64_t *some_centi, int64_t *full_centi)
+{
+    while (rest.len) {
+        struct str line = str_cut(&rest, '\n');
+        struct str kind = usage_word(&line), value = usage_word(&line);
+        int64_t centi;
+
+        if (!str_starts(value, STR("avg10=")))
+            continue;
+        str_cut(&value, '=');
+        if (!usage_centi(value, &centi))
+            continue;
+        if (str_is(kind, "some"))
+            *some_centi = centi;
+        else if (full_centi && str_is(kind, "full"))
+            *full_centi = centi;
+    }
+}
+
+/* `dir` is a cgroup's directory ("" = none: the machine's own). */
+static void usage_pressure_read(struct usage_files *files, const char *dir, struct usage *usage)
+{
+    const struct {
+        const char *name;
+        int64_t *some, *full;
+    } rows[] = {
+        {"cpu", &usage->psi_cpu_some_centi, NULL},
+        {"memory", &usage->psi_mem_some_centi, &usage->psi_mem_full_centi},
+        {"io", &usage->psi_io_some_centi, &usage->psi_io_full_centi},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str text = STR_NONE;
+
+        if (dir[0])
+            text = usage_file(files, "%s/%s.pressure", dir, rows[i].name);
+        if (!text.at)
+            text = usage_file(files, "/proc/pressure/%s", rows[i].name);
+        read_pressure(text, rows[i].some, rows[i].full);
+    }
+}
+
+/* --- cgroups --- */
+
+/* The tightest limit on the way up counts, in v1 and v2 alike. A limit that is not there, or above
+ * what the machine has, confines nobody. */
+
+enum { KIB = 1024 };
+
+static const char *const controllers[USAGE_PLACES] = {
+    [USAGE_UNIFIED] = NULL,      [USAGE_MEMORY] = "memory", [USAGE_CPU] = "cpu",
+    [USAGE_CPUACCT] = "cpuacct", [USAGE_CPUSET] = "cpuset",
+};
+
+static void usage_cgroup_find(struct usage_files *files, struct usage_groups *ret_groups)
+{
+    struct buf mounts = {0};
+    struct str own;
+
+    ret_groups->files = files;
+    buf_str(&mounts, usage_file(files, "/proc/self/mountinfo"));
+    own = usage_file(files, "/proc/self/cgroup");
+    for (int i = 0; i < USAGE_PLACES; i++)
+        if (!own.len || !cgroup_find(buf_view(&mounts), own, controllers[i], ret_groups->dirs[i],
+                                     sizeof ret_groups->dirs[i]))
+            ret_groups->dirs[i][0] = '\0';
+    buf_free(&mounts);
+}
+
+/* Where the same thing stands in the two versions. */
+struct memory_files {
+    enum usage_place place;
+    const char *limits[2];
+    const char *used;
+    const char *stat;
+    const char *reclaimable[3]; /* words of `stat`: cache of files, without shared memory */
+};
+
+static const struct memory_files memory_v2 = {
+    .place = USAGE_UNIFIED,
+    .limits = {"memory.max", "memory.high"},
+    .used = "memory.current",
+    .stat = "memory.stat",
+    .reclaimable = {"active_file", "inactive_file", "slab_reclaimable"},
+};
+
+static const struct memory_files memory_v1 = {
+    .place = USAGE_MEMORY,
+    .limits = {"memory.limit_in_bytes"},
+    .used = "memory.usage_in_bytes",
+    .stat = "memory.stat",
+    .reclaimable = {"total_active_file", "total_inactive_file"},
+};
+
+/* The way up from where this process stands: false behind the top. */
+static bool group_first(const struct usage_groups *groups, enum usage_place place,
+                        char dir[USAGE_GROUP_MAX])
+{
+    memcpy(dir, groups->dirs[place], USAGE_GROUP_MAX);
+    return dir[0] != '\0';
+}
+
+static bool group_above(char *dir)
+{
+    char *slash = strrchr(dir, '/');
+
+    if (!slash || slash == dir)
+        return false;
+    *slash = '\0';
+    return true;
+}
+
+/* A number alone in its file; "max" and a missing file are none. */
+static int64_t number_in(struct usage_files *files, const char *dir, const char *name)
+{
+    struct str text = usage_file(files, "%s/%s", dir, name);
+    int64_t value;
+
+    return str_int(usage_word(&text), &value) && value >= 0 ? value : USAGE_NONE;
+}
+
+/* --- memory --- */
+
+static int64_t reclaimable_bytes(struct usage_files *files, const char *dir,
+                                 const struct memory_files *names)
+{
+    struct str rest = usage_file(files, "%s/%s", dir, names->stat);
+    int64_t sum = 0;
+
+    while (rest.len) {
+        struct str line = str_cut(&rest, '\n');
+        struct str word = usage_word(&line);
+        int64_t bytes;
+
+        for (size_t i = 0; i < COUNT_OF(names->reclaimable) && names->reclaimable[i]; i++)
+            if (str_is(word, names->reclaimable[i]) && str_int(usage_word(&line), &bytes))
+                sum += bytes;
+    }
+    return sum;
+}
+
+static int64_t limit_bytes(struct usage_files *files, const char *dir,
+                           const struct memory_files *names)
+{
+    int64_t least = USAGE_NONE;
+
+    for (size_t i = 0; i < COUNT_OF(names->limits) && names->limits[i]; i++) {
+        int64_t limit = number_in(files, dir, names->limits[i]);
+
+        if (limit != USAGE_NONE && (least == USAGE_NONE || limit < least))
+            least = limit;
+    }
+    return least;
+}
+
+/* The limit with the least room below it is the one that counts, and both figures are its own: the
+ * room of a small group is no share of a big one. How full the fullest is counts besides. */
+static void weigh_memory(struct usage_cgroup *cgroup, int64_t limit_kib, int64_t room_kib)
+{
+    assert(room_kib >= 0 && room_kib <= limit_kib);
+    assert((cgroup->mem_total_kib == USAGE_NONE) == (cgroup->mem_free_kib == USAGE_NONE));
+    if (limit_kib > 0 && (limit_kib - room_kib) * 1000 / limit_kib > cgroup->mem_used_permille)
+        cgroup->mem_used_permille = (limit_kib - room_kib) * 1000 / limit_kib;
+    if (cgroup->mem_free_kib != USAGE_NONE && cgroup->mem_free_kib <= room_kib)
+        return;
+    cgroup->mem_total_kib = limit_kib;
+    cgroup->mem_free_kib = room_kib;
+}
+
+static void read_group_memory(const struct usage_groups *groups, const struct memory_files *names,
+                              struct usage_cgroup *cgroup)
+{
+    struct usage_files *files = groups->files;
+    char dir[USAGE_GROUP_MAX];
+
+    for (bool more = group_first(groups, names->place, dir); more; more = group_above(dir)) {
+        int64_t limit = limit_bytes(files, dir, names);
+        int64_t used, room;
+
+        /* v1 says "no limit" with a number no machine has. */
+        if (limit == USAGE_NONE || limit > INT64_MAX / 2)
+            continue;
+        used = number_in(files, dir, names->used);
+        if (used == USAGE_NONE)
+            continue;
+        room = limit - used + reclaimable_bytes(files, dir, names);
+        room = room < 0 ? 0 : room > limit ? limit : room;
+        weigh_memory(cgroup, limit / KIB, room / KIB);
+    }
+}
+
+/* Only v2 limits swap by itself. */
+static void read_swap(const struct usage_groups *groups, struct usage_cgroup *cgroup)
+{
+    char dir[USAGE_GROUP_MAX];
+
+    for (bool more = group_first(groups, USAGE_UNIFIED, dir); more; more = group_above(dir)) {
+        int64_t limit = number_in(groups->files, dir, "memory.swap.max");
+        int64_t used = number_in(groups->files, dir, "memory.swap.current");
+
+        if (limit == USAGE_NONE || used == USAGE_NONE ||
+            (cgroup->swap_total_kib != USAGE_NONE && limit / KIB >= cgroup->swap_total_kib))
+            continue;
+        cgroup->swap_total_kib = limit / KIB;
+        cgroup->swap_used_kib = (used < limit ? used : limit) / KIB;
+    }
+}
+
+/* --- CPU --- */
+
+/* "0-3,8" -> 5 */
+static int64_t count_cpus(struct str list)
+{
+    int64_t count = 0;
+
+    list = usage_word(&list);
+    while (list.len) {
+        struct str range = str_cut(&list, ',');
+        struct str first = str_cut(&range, '-');
+        int64_t from, to;
+
+        if (!str_int(first, &from))
+            return USAGE_NONE;
+        to = from;
+        if (range.at && (!str_int(range, &to) || to < from))
+            return USAGE_NONE;
+        count += to - from + 1;
+    }
+    return count > 0 ? count : USAGE_NONE;
+}
+
+static int64_t quota_milli(int64_t quota_us, int64_t period_us)
+{
+    if (quota_us <= 0 || period_us <= 0 || quota_us > INT64_MAX / 1000)
+        return USAGE_NONE;
+    return quota_us * 1000 / period_us;
+}
+
+/* cpu.max: "QUOTA PERIOD", QUOTA may be "max" */
+static int64_t quota_v2(struct usage_files *files, const char *dir)
+{
+    struct str text = usage_file(files, "%s/cpu.max", dir);
+    int64_t quota, period;
+
+    if (!str_int(usage_word(&text), &quota) || !str_int(usage_word(&text), &period))
+        return USAGE_NONE;
+    return quota_milli(quota, period);
+}
+
+static int64_t quota_v1(struct usage_files *files, const char *dir)
+{
+    return quota_milli(number_in(files, dir, "cpu.cfs_quota_us"),
+                       number_in(files, dir, "cpu.cfs_period_us"));
+}
+
+static int64_t used_us_v2(struct usage_files *files, const char *dir)
+{
+    struct str rest = usage_file(files, "%s/cpu.stat", dir);
+
+    while (rest.len) {
+        struct str line = str_cut(&rest, '\n');
+        int64_t us;
+
+        if (str_is(usage_word(&line), "usage_usec") && str_int(usage_word(&line), &us))
+            return us;
+    }
+    return USAGE_NONE;
+}
+
+static int64_t used_us_v1(struct usage_files *files, const char *dir)
+{
+    int64_t ns = number_in(files, dir, "cpuacct.usage");
+
+    return ns == USAGE_NONE ? USAGE_NONE : ns / 1000;
+}
+
+/* What this process's own groups used. */
+static int64_t own_used_us(const struct usage_groups *groups)
+{
+    int64_t us = USAGE_NONE;
+
+    if (groups->dirs[USAGE_CPUACCT][0])
+        us = used_us_v1(groups->files, groups->dirs[USAGE_CPUACCT]);
+    if (us == USAGE_NONE && groups->dirs[USAGE_UNIFIED][0])
+        us = used_us_v2(groups->files, groups->dirs[USAGE_UNIFIED]);
+    return us;
+}
+
+/* The smallest quota, and what was used under it. */
+static void read_quota(const struct usage_groups *groups, enum usage_place place,
+                       struct usage_cgroup *cgroup)
+{
+    struct usage_files *files = groups->files;
+    char dir[USAGE_GROUP_MAX];
+
+    for (bool more = group_first(groups, place, dir); more; more = group_above(dir)) {
+        int64_t milli = place == USAGE_UNIFIED ? quota_v2(files, dir) : quota_v1(files, dir);
+
+        if (milli == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli))
+            continue;
+        cgroup->cpu_milli = milli;
+        /* v1 counts in cpuacct, which is mounted together with cpu as a rule. */
+        cgroup->cpu_used_us =
+            place == USAGE_UNIFIED ? used_us_v2(files, dir) : used_us_v1(files, dir);
+        if (cgroup->cpu_used_us == USAGE_NONE)
+            cgroup->cpu_used_us = own_used_us(groups);
+    }
+}
+
+/* The kernel gives the effective set of the group itself; what is above is in it. */
+static void read_cpuset(const struct usage_groups *groups, struct usage_cgroup *cgroup)
+{
+    const char *v1 = groups->dirs[USAGE_CPUSET], *v2 = groups->dirs[USAGE_UNIFIED];
+    int64_t cpus = USAGE_NONE;
+
+    if (v1[0])
+        cpus = count_cpus(usage_file(groups->files, "%s/cpuset.effective_cpus", v1));
+    if (cpus == USAGE_NONE && v2[0])
+        cpus = count_cpus(usage_file(groups->files, "%s/cpuset.cpus.effective", v2));
+    if (cpus == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && cpus * 1000 >= cgroup->cpu_milli))
+        return;
+    assert(cpus > 0);
+    cgroup->cpu_milli = cpus * 1000;
+    cgroup->cpu_used_us = own_used_us(groups);
+}
+
+static const struct usage_cgroup cgroup_nothing = {
+    .cpu_milli = USAGE_NONE,
+    .cpu_used_us = USAGE_NONE,
+    .mem_total_kib = USAGE_NONE,
+    .mem_free_kib = USAGE_NONE,
+    .swap_total_kib = USAGE_NONE,
+    .swap_used_kib = USAGE_NONE,
+};
+
+static void usage_cgroup_read(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup)
+{
+    usage_cgroup_read_memory(groups, ret_cgroup);
+    read_swap(groups, ret_cgroup);
+    read_quota(groups, USAGE_UNIFIED, ret_cgroup);
+    read_quota(groups, USAGE_CPU, ret_cgroup);
+    read_cpuset(groups, ret_cgroup);
+}
+
+static void usage_cgroup_read_memory(const struct usage_groups *groups,
+                                     struct usage_cgroup *ret_cgroup)
+{
+    *ret_cgroup = cgroup_nothing;
+    read_group_memory(groups, &memory_v2, ret_cgroup);
+    read_group_memory(groups, &memory_v1, ret_cgroup);
+}
+
+/* --- a sample --- */
 
 enum {
     BUSY_MS = 10000,
@@ -311,4 +887,178 @@ enum err usage_read(const char *host_root, struct usage *ret_usage, struct probl
     }
     usage_meter_free(meter);
     return err;
+}
+
+/* --- figures --- */
+
+enum {
+    PPM = 1000000,
+    INODES_COUNTED_MAX = 1000000,
+    KIB_PER_GIB = 1024 * 1024,
+    KIB_PER_MIB = 1024,
+};
+
+/* part/whole in millionths, rounded to the worse side; `up`: more is worse. */
+static int64_t share_ppm(int64_t part, int64_t whole, bool up)
+{
+    __extension__ __int128 scaled = (__int128)part * PPM;
+
+    if (part == USAGE_NONE || whole == USAGE_NONE || whole <= 0)
+        return USAGE_NONE;
+    return (int64_t)((scaled + (up ? whole - 1 : 0)) / whole);
+}
+
+static int64_t cpu_ppm(const struct usage *usage)
+{
+    int64_t load = USAGE_NONE, busy = USAGE_NONE;
+
+    if (usage->load_1m_centi != USAGE_NONE)
+        load = share_ppm(usage->load_1m_centi * 10, usage->cores_milli, true);
+    if (usage->busy_10s_permille != USAGE_NONE)
+        busy = usage->busy_10s_permille * (PPM / 1000);
+    if (load == USAGE_NONE || busy == USAGE_NONE)
+        return load == USAGE_NONE ? busy : load;
+    return load < busy ? load : busy;
+}
+
+static int64_t swap_ppm(const struct usage *usage)
+{
+    if (usage->swap_total_kib == 0)
+        return 0;
+    return share_ppm(usage->swap_used_kib, usage->swap_total_kib, true);
+}
+
+/* What is free where least is left, or less if somewhere the share is smaller. */
+static int64_t memory_ppm(const struct usage *usage)
+{
+    int64_t ppm = share_ppm(usage->mem_free_kib, usage->mem_total_kib, false);
+    int64_t fullest = PPM - usage->mem_used_permille * (PPM / 1000);
+
+    return ppm != USAGE_NONE && fullest < ppm ? fullest : ppm;
+}
+
+static int64_t counted_ppm(int64_t part, int64_t whole, int64_t counted_max)
+{
+    if (whole > counted_max)
+        whole = counted_max;
+    return share_ppm(part < whole ? part : whole, whole, false);
+}
+
+int64_t usage_disk_ppm(const struct usage *usage, int64_t counted_kib_max)
+{
+    int64_t bytes_ppm = counted_ppm(usage->disk_free_kib, usage->disk_total_kib, counted_kib_max);
+    int64_t inodes_ppm =
+        counted_ppm(usage->disk_inodes_free, usage->disk_inodes, INODES_COUNTED_MAX);
+
+    assert(USAGE_NONE == LEVEL_UNKNOWN && counted_kib_max > 0);
+    return inodes_ppm != USAGE_NONE && inodes_ppm < bytes_ppm ? inodes_ppm : bytes_ppm;
+}
+
+void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
+{
+    *ret_figures = (struct level_figures){
+        .ppm =
+            {
+                [LEVEL_MEMORY] = memory_ppm(usage),
+                [LEVEL_CPU] = cpu_ppm(usage),
+                [LEVEL_SWAP] = swap_ppm(usage),
+                [LEVEL_PRESSURE] = usage->psi_mem_full_centi == USAGE_NONE
+                                       ? LEVEL_UNKNOWN
+                                       : usage->psi_mem_full_centi * 100,
+                [LEVEL_DISK] = LEVEL_UNKNOWN, /* how much counts is a rule: usage_disk_ppm() */
+            },
+    };
+}
+
+static int64_t centi_of(const struct usage *usage, enum level_signal signal)
+{
+    struct level_figures figures;
+
+    usage_figures(usage, &figures);
+    return figures.ppm[signal] == LEVEL_UNKNOWN ? USAGE_NONE : figures.ppm[signal] / 100;
+}
+
+int64_t usage_cpu_pct_centi(const struct usage *usage)
+{
+    return centi_of(usage, LEVEL_CPU);
+}
+
+int64_t usage_mem_free_pct_centi(const struct usage *usage)
+{
+    return centi_of(usage, LEVEL_MEMORY);
+}
+
+int64_t usage_swap_pct_centi(const struct usage *usage)
+{
+    return centi_of(usage, LEVEL_SWAP);
+}
+
+/* --- for people and other programs --- */
+
+/* A decimal with as few places as it needs: 620 -> 6.2, 800 -> 8. */
+static void write_centi(struct jsonw *w, const char *name, int64_t centi)
+{
+    char text[32];
+    int len;
+
+    if (centi == USAGE_NONE) {
+        jsonw_knull(w, name);
+        return;
+    }
+    assert(centi >= 0);
+    len = snprintf(text, sizeof text, "%" PRId64 ".%02d", centi / 100, (int)(centi % 100));
+    while (text[len - 1] == '0')
+        len--;
+    if (text[len - 1] == '.')
+        len--;
+    jsonw_kraw(w, name, (struct str){.at = text, .len = (size_t)len});
+}
+
+static int64_t scaled(int64_t value, int64_t times, int64_t by)
+{
+    return value == USAGE_NONE ? USAGE_NONE : value * times / by;
+}
+
+static int64_t mem_used_centi(const struct usage *usage)
+{
+    int64_t free_centi = usage_mem_free_pct_centi(usage);
+
+    return free_centi == USAGE_NONE ? USAGE_NONE : 10000 - free_centi;
+}
+
+static int64_t disk_centi_gb(const struct usage *usage, int64_t kib)
+{
+    return scaled(usage->disk_total_kib > 0 ? kib : USAGE_NONE, 100, KIB_PER_GIB);
+}
+
+void usage_write(const struct usage *usage, struct jsonw *w)
+{
+    const struct {
+        const char *name;
+        int64_t centi;
+    } rows[] = {
+        {"cpu_cores", scaled(usage->cores_milli, 1, 10)},
+        {"cpu_load", usage->load_1m_centi},
+        {"cpu_percent", usage_cpu_pct_centi(usage)},
+        {"mem_total_gb", scaled(usage->mem_total_kib, 100, KIB_PER_GIB)},
+        {"mem_free_gb", scaled(usage->mem_free_kib, 100, KIB_PER_GIB)},
+        {"mem_used_percent", mem_used_centi(usage)},
+        {"swap_total_gb", scaled(usage->swap_total_kib, 100, KIB_PER_GIB)},
+        {"swap_used_percent", usage_swap_pct_centi(usage)},
+        {"disk_total_gb", disk_centi_gb(usage, usage->disk_total_kib)},
+        {"disk_free_gb", disk_centi_gb(usage, usage->disk_free_kib)},
+        {"gpu_percent", scaled(usage->gpu_permille, 10, 1)},
+        {"psi_cpu_some", usage->psi_cpu_some_centi},
+        {"psi_mem_some", usage->psi_mem_some_centi},
+        {"psi_mem_full", usage->psi_mem_full_centi},
+        {"psi_io_some", usage->psi_io_some_centi},
+        {"psi_io_full", usage->psi_io_full_centi},
+        {"own_cpu_percent", scaled(usage->own_cpu_permille, 10, 1)},
+        {"own_memory_mb", scaled(usage->own_memory_kib, 100, KIB_PER_MIB)},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        write_centi(w, rows[i].name, rows[i].centi);
+    jsonw_kbool(w, "confined", usage->confined);
+    jsonw_kint(w, "measured_ms", usage->at_ms);
 }

@@ -6,7 +6,6 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "io/loop.h"
 #include "model/level.h"
 
 #define USAGE_NONE INT64_MIN /* not known; the same as LEVEL_UNKNOWN and SLOTS_UNKNOWN */
@@ -97,18 +96,26 @@ void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *re
 /* Two looks a quarter of a second apart, on the calling thread: for `berth run`. */
 enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why);
 
-/* --- a thread that looks again and again --- */
+enum { USAGE_PATH_MAX = 4096, USAGE_GROUP_MAX = 1024 };
 
-struct sampler;
-/* `sampled` is called on the loop after each sample. Fails when nothing can be read below
- * host_root.
- */
-enum err sampler_new(struct loop *loop, const struct usage_config *config,
-                     void (*sampled)(struct sampler *sampler, const struct usage *usage),
-                     void *user, struct sampler **ret_sampler, struct problem *why);
-void *sampler_user(const struct sampler *sampler);
-void sampler_own(struct sampler *sampler, const int *pids, size_t count); /* see usage_own */
-/* On the loop's thread, or after it was joined; before loop_done. Not inside `sampled`. */
-void sampler_free(struct sampler *sampler);
+/* Reads files below host_root; one buffer for all of them. */
+struct usage_files {
+    char root[USAGE_PATH_MAX]; /* without a slash at its end, so "" for "/" */
+    struct buf text;
+};
+
+/* The whole file, valid until the next read; STR_NONE when it cannot be read. */
+__attribute__((format(printf, 2, 3))) struct str usage_file(struct usage_files *files,
+                                                            const char *fmt, ...);
+struct str usage_word(struct str *rest); /* the next word of a line; empty at the end */
+/* "NAME: 123 kB", a line each: what the rows name. */
+struct usage_row {
+    const char *name; /* with its colon */
+    int64_t *to_kib;  /* left alone when it is not there */
+};
+void usage_kib(struct str text, const struct usage_row *rows, size_t count);
+bool usage_centi(struct str decimal, int64_t *ret_centi); /* "12.345" -> 1234 */
+/* Less than this share (percent x 100) is free. */
+bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi);
 
 #endif

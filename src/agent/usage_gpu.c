@@ -1,16 +1,17 @@
 /* The GPU's share, from nvidia-smi or a configured command. The command runs beside everything
  * else: its output is read when it comes, and one that is late is killed. One that cannot even be
  * killed (a driver that hangs) is left alone, and no other is started. */
-#include "agent/usage_private.h"
+#include "agent/usage_gpu.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "agent/usage.h"
 
 enum {
     EVERY_MS = 5000, /* it takes a good part of a second of somebody's time */

@@ -1,7 +1,7 @@
 /* Our own processes: this one, the named ones (shims) and everything below them. A walk
  * through /proc keeps every process's counters, so that one that joins us late brings no past with
  * it. What ends between two walks is skipped, what vanishes during one too. */
-#include "agent/usage_private.h"
+#include "agent/usage_tree.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/usage.h"
 #include "base/mem.h"
 
 enum {

@@ -180,7 +180,7 @@ bool rig_alive(int64_t pid)
     struct run_proc proc;
 
     assert_true(pid > 1);
-    return run_tree_proc((int)pid, &proc) && proc.state != 'Z' && proc.state != 'X';
+    return process_tree_proc((int)pid, &proc) && proc.state != 'Z' && proc.state != 'X';
 }
 
 int64_t rig_read_pid(const char *path)
@@ -216,7 +216,7 @@ int rig_fds(void)
 int rig_zombies(void)
 {
     struct run_proc *procs;
-    size_t count = run_tree_list(getpid(), &procs);
+    size_t count = process_tree_list(getpid(), &procs);
     int zombies = 0;
 
     for (size_t i = 0; i < count; i++)
@@ -229,6 +229,6 @@ int64_t rig_rss_kb(int pid)
 {
     struct run_proc proc = {0};
 
-    assert_true(run_tree_proc(pid, &proc));
+    assert_true(process_tree_proc(pid, &proc));
     return proc.rss_bytes / 1024;
 }

@@ -1,5 +1,5 @@
 /* Pauses grow, stay within their bounds, and differ. */
-#include "agent/backoff.h"
+#include "agent/link.h"
 
 #include "unit.h"
 

@@ -20,8 +20,8 @@ struct table_row {
 
 struct world {
     struct bench bench;
-    struct queries *queries;
-    struct tenure *tenure;
+    struct link_calls *link_calls;
+    struct node_lease *node_lease;
     struct claimer *claimer;
     bool link;
     /* The server. */
@@ -50,9 +50,9 @@ struct world {
     int waiting_count;
 };
 
-static bool on_send(struct queries *queries, struct str text)
+static bool on_send(struct link_calls *link_calls, struct str text)
 {
-    struct world *world = queries_user(queries);
+    struct world *world = link_calls_user(link_calls);
     struct arena arena = {0};
     const struct json *call;
 
@@ -280,7 +280,8 @@ static void answer_one(struct world *world, int number)
         jsonw_kstr(&w, "reason", STR("claim_conflict"));
     }
     jsonw_end_obj(&w);
-    assert_true(queries_reply(world->queries, bench_json(&world->bench, buf_view(&world->reply))));
+    assert_true(
+        link_calls_reply(world->link_calls, bench_json(&world->bench, buf_view(&world->reply))));
 }
 
 /* So much later; everything that was asked is answered. */
@@ -351,16 +352,17 @@ static int setup(void **state)
     bench->config.move_after_failures = 3;
     bench->config.claim_weights = score_defaults;
     bench_open(bench);
-    world->queries = queries_new(&bench->loop, on_send, world);
-    world->tenure = tenure_new(&bench->loop, world->queries, bench->copies, &bench->config,
-                               STR("n1"), STR("i1"));
-    world->claimer = claimer_new(&bench->loop, &(struct claimer_config){.config = &bench->config,
-                                                                        .node_id = STR("n1"),
-                                                                        .queries = world->queries,
-                                                                        .copies = bench->copies,
-                                                                        .tenure = world->tenure});
+    world->link_calls = link_calls_new(&bench->loop, on_send, world);
+    world->node_lease = node_lease_new(&bench->loop, world->link_calls, bench->copies,
+                                       &bench->config, STR("n1"), STR("i1"));
+    world->claimer =
+        claimer_new(&bench->loop, &(struct claimer_config){.config = &bench->config,
+                                                           .node_id = STR("n1"),
+                                                           .link_calls = world->link_calls,
+                                                           .copies = bench->copies,
+                                                           .node_lease = world->node_lease});
     world->link = true;
-    tenure_up(world->tenure);
+    node_lease_up(world->node_lease);
     claimer_up(world->claimer);
     *state = world;
     return 0;
@@ -371,8 +373,8 @@ static int teardown(void **state)
     struct world *world = *state;
 
     claimer_free(world->claimer);
-    tenure_free(world->tenure);
-    queries_free(world->queries);
+    node_lease_free(world->node_lease);
+    link_calls_free(world->link_calls);
     bench_close(&world->bench);
     bench_remove(&world->bench);
     buf_free(&world->reply);
@@ -530,12 +532,12 @@ static void test_warm_up_after_a_new_connection(void **state)
     pass_long(world, 29000);
     assert_int_equal(world->calls[2], 0);
     world->link = false; /* the server restarts */
-    tenure_down(world->tenure);
+    node_lease_down(world->node_lease);
     claimer_down(world->claimer);
-    queries_down(world->queries);
+    link_calls_down(world->link_calls);
     pass_long(world, 10000);
     world->link = true;
-    tenure_up(world->tenure);
+    node_lease_up(world->node_lease);
     claimer_up(world->claimer);
     pass_long(world, 29000);
     assert_int_equal(world->calls[2], 0);
@@ -652,7 +654,7 @@ static void test_a_changed_selector(void **state)
     fake_run_begin(fake_runs[0].key);
     strcpy(world->rows[0].selector, "zone=b");
     world->version++;
-    tenure_look(world->tenure);
+    node_lease_look(world->node_lease);
     pass_long(world, 1000);
     assert_string_equal(fake_runs[0].stop, "STOPPED");
     assert_int_equal(world->yields, 0); /* it still runs */

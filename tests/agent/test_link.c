@@ -1,5 +1,5 @@
 /* The agent's connection: greeting, beating, hearing, and coming back. */
-#include "agent/access.h"
+#include "agent/identity.h"
 #include "agent/link.h"
 
 #include <stdio.h>

@@ -13,8 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/private_tmp.h"
 #include "agent/process_tree.h"
+#include "agent/runfile.h"
+#include "agent/sandbox.h"
 #include "base/json.h"
 #include "run_rig.h"
 
@@ -1019,11 +1020,11 @@ static void test_deadline_of_a_frozen_tree(void **state)
     rig_await(rig, run->state == RUN_RUNNING && run_shim_pid(run) > 0 &&
                        run_log(run, 0, 100, &text, &offset, &total) == ERR_OK && total > 0);
     shim = run_shim_pid(run);
-    run_tree_signal(shim, SIGSTOP);
+    process_tree_signal(shim, SIGSTOP);
     kill(shim, SIGSTOP);
     run_deadline(run, deadline_ms);
     rig_await(rig, clock_lease_ms() > deadline_ms + 50);
-    run_tree_signal(shim, SIGCONT);
+    process_tree_signal(shim, SIGCONT);
     kill(shim, SIGCONT);
     rig_await_end(rig, run);
     assert_exit(run, "DEADLINE", -1, SIGKILL);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/runfile.h"
 #include "run_rig.h"
 
 extern char **environ;

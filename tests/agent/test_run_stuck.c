@@ -142,7 +142,7 @@ static char state_of(int pid)
 {
     struct run_proc proc;
 
-    return run_tree_proc(pid, &proc) ? proc.state : '-';
+    return process_tree_proc(pid, &proc) ? proc.state : '-';
 }
 
 /* A lost run has not ended while a process of it lives: a copy in its place would run beside it. */

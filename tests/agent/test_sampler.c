@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "../base/unit.h"
+#include "agent/sampler.h"
 #include "agent/usage.h"
 #include "machine.h"
 

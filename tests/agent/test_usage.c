@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "../base/unit.h"
-#include "agent/usage_private.h"
 #include "machine.h"
 
 #define GIB INT64_C(1048576) /* in KiB */

@@ -1,6 +1,7 @@
 /* The GPU's command: what it says, and that nobody waits for it. */
 #include "../base/unit.h"
-#include "agent/usage_private.h"
+#include "agent/usage.h"
+#include "agent/usage_gpu.h"
 #include "base/clock.h"
 
 static void test_gpu_text(void **state)

@@ -1,5 +1,5 @@
 /* Every call is answered once: by the server, by its deadline, or by the end of the connection. */
-#include "agent/queries.h"
+#include "agent/link.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,48 +9,48 @@
 
 struct site {
     struct loop loop;
-    struct queries *queries;
+    struct link_calls *link_calls;
     bool link;
     struct buf sent; /* the last text */
     struct arena arena;
 };
 
 struct one {
-    struct query query;
+    struct link_call link_call;
     struct site *site;
     int answers;
     char said[256];
     bool again; /* ask once more when answered */
 };
 
-static bool on_send(struct queries *queries, struct str text)
+static bool on_send(struct link_calls *link_calls, struct str text)
 {
-    struct site *site = queries_user(queries);
+    struct site *site = link_calls_user(link_calls);
 
     buf_clear(&site->sent);
     buf_str(&site->sent, text);
     return site->link;
 }
 
-static void on_done(struct query *query)
+static void on_done(struct link_call *link_call)
 {
-    struct one *one = container_of(query, struct one, query);
-    struct str raw = query->reply ? json_raw(query->reply) : STR("");
+    struct one *one = container_of(link_call, struct one, link_call);
+    struct str raw = link_call->reply ? json_raw(link_call->reply) : STR("");
 
     one->answers++;
     str_copy(raw, one->said, sizeof one->said);
     if (one->again) {
         one->again = false;
-        queries_send(one->site->queries, query);
+        link_calls_send(one->site->link_calls, link_call);
     }
 }
 
 static void ask(struct site *site, struct one *one)
 {
     *one = (struct one){.site = site, .again = one->again};
-    one->query = (struct query){
+    one->link_call = (struct link_call){
         .path = "/v1/x", .body = STR("{\"a\":1}"), .timeout_ms = 1000, .done = on_done};
-    queries_send(site->queries, &one->query);
+    link_calls_send(site->link_calls, &one->link_call);
 }
 
 static bool reply(struct site *site, int64_t id, const char *rest)
@@ -61,7 +61,7 @@ static bool reply(struct site *site, int64_t id, const char *rest)
     snprintf(text, sizeof text, "{\"msg\":\"reply\",\"re\":%lld,%s}", (long long)id, rest);
     assert_int_equal(json_parse(arena_str(&site->arena, str_of(text)), &site->arena, &body, NULL),
                      ERR_OK);
-    return queries_reply(site->queries, body);
+    return link_calls_reply(site->link_calls, body);
 }
 
 static void tick(struct site *site, int64_t ms)
@@ -77,7 +77,7 @@ static int setup(void **state)
     struct site *site = calloc(1, sizeof *site);
 
     assert_int_equal(loop_init(&site->loop, 0), ERR_OK);
-    site->queries = queries_new(&site->loop, on_send, site);
+    site->link_calls = link_calls_new(&site->loop, on_send, site);
     site->link = true;
     *state = site;
     return 0;
@@ -87,7 +87,7 @@ static int teardown(void **state)
 {
     struct site *site = *state;
 
-    queries_free(site->queries);
+    link_calls_free(site->link_calls);
     loop_done(&site->loop);
     buf_free(&site->sent);
     arena_free(&site->arena);
@@ -104,17 +104,18 @@ static void test_answers(void **state)
     ask(site, &a);
     snprintf(want, sizeof want,
              "{\"msg\":\"call\",\"id\":%lld,\"path\":\"/v1/x\",\"body\":{\"a\":1}}",
-             (long long)a.query.id);
+             (long long)a.link_call.id);
     assert_str(buf_view(&site->sent), want);
     ask(site, &b);
-    assert_true(a.query.id > QUERIES_ID_FIRST && a.query.id != b.query.id);
-    assert_true(reply(site, b.query.id, "\"ok\":true,\"body\":{\"b\":2}"));
+    assert_true(a.link_call.id > LINK_CALLS_ID_FIRST && a.link_call.id != b.link_call.id);
+    assert_true(reply(site, b.link_call.id, "\"ok\":true,\"body\":{\"b\":2}"));
     assert_int_equal(b.answers, 1);
-    assert_int_equal(b.query.err, ERR_OK);
+    assert_int_equal(b.link_call.err, ERR_OK);
     assert_string_equal(b.said, "{\"b\":2}");
     assert_int_equal(a.answers, 0);
-    assert_true(reply(site, a.query.id, "\"status\":409,\"error\":\"CONFLICT\",\"reason\":\"x\""));
-    assert_int_equal(a.query.err, ERR_CONFLICT);
+    assert_true(
+        reply(site, a.link_call.id, "\"status\":409,\"error\":\"CONFLICT\",\"reason\":\"x\""));
+    assert_int_equal(a.link_call.err, ERR_CONFLICT);
     assert_non_null(strstr(a.said, "\"reason\""));
     assert_false(reply(site, 5, "\"ok\":true")); /* the outbox' */
 }
@@ -126,12 +127,12 @@ static void test_deadline(void **state)
     int64_t id;
 
     ask(site, &one);
-    id = one.query.id;
+    id = one.link_call.id;
     tick(site, 999);
     assert_int_equal(one.answers, 0);
     tick(site, 1);
     assert_int_equal(one.answers, 1);
-    assert_int_equal(one.query.err, ERR_TIMEOUT);
+    assert_int_equal(one.link_call.err, ERR_TIMEOUT);
     assert_true(reply(site, id, "\"ok\":true,\"body\":{}")); /* too late: nobody is told */
     assert_int_equal(one.answers, 1);
 }
@@ -146,7 +147,7 @@ static void test_no_connection(void **state)
     assert_int_equal(one.answers, 0); /* never inside the call */
     tick(site, 0);
     assert_int_equal(one.answers, 1);
-    assert_int_equal(one.query.err, ERR_CLOSED);
+    assert_int_equal(one.link_call.err, ERR_CLOSED);
 }
 
 static void test_the_connection_ends(void **state)
@@ -156,10 +157,10 @@ static void test_the_connection_ends(void **state)
 
     for (int i = 0; i < 3; i++)
         ask(site, &ones[i]);
-    queries_down(site->queries);
+    link_calls_down(site->link_calls);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ones[i].answers, 1); /* what they asked meanwhile is still under way */
-        assert_int_equal(ones[i].query.id != 0, i != 1);
+        assert_int_equal(ones[i].link_call.id != 0, i != 1);
     }
     tick(site, 1000);
     assert_int_equal(ones[0].answers, 2);

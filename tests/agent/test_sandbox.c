@@ -1,6 +1,6 @@
 /* A /tmp, shared memory and queues of one's own, as whoever may and as anybody else: in processes
  * of their own, which do not come back. */
-#include "agent/private_tmp.h"
+#include "agent/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>

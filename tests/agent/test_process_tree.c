@@ -52,14 +52,14 @@ static void test_proc(void **state)
     struct run_proc self, other;
 
     prctl(PR_SET_NAME, "a) R 1 (b"); /* a name that looks like the fields behind it */
-    assert_true(run_tree_proc(getpid(), &self));
+    assert_true(process_tree_proc(getpid(), &self));
     prctl(PR_SET_NAME, "test_run_tree");
     assert_int_equal(self.pid, getpid());
     assert_int_equal(self.parent, getppid());
     assert_true(self.start > 0 && self.rss_bytes > 0 && self.cpu_ms >= 0);
     assert_true(self.state == 'R' || self.state == 'S');
-    assert_true(run_tree_proc(getppid(), &other) && other.start <= self.start);
-    assert_false(run_tree_proc(0x3fffffff, &self));
+    assert_true(process_tree_proc(getppid(), &other) && other.start <= self.start);
+    assert_false(process_tree_proc(0x3fffffff, &self));
 }
 
 static void test_list_and_kill(void **state)
@@ -73,7 +73,7 @@ static void test_list_and_kill(void **state)
 
     number(lines);
     for (;;) { /* until the last sleep is there too */
-        count = run_tree_list(pid, &procs);
+        count = process_tree_list(pid, &procs);
         assert_true(count <= 4);
         if (count == 4)
             break;
@@ -83,10 +83,10 @@ static void test_list_and_kill(void **state)
     assert_int_equal(procs[0].parent, pid); /* parents first */
     for (size_t i = 0; i < count; i++)
         assert_true(rig_alive(procs[i].pid));
-    run_tree_usage(pid, &cpu_ms, &memory);
+    process_tree_usage(pid, &cpu_ms, &memory);
     assert_true(memory > 0 && cpu_ms >= 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    run_tree_kill(pid);
+    process_tree_kill(pid);
     reap(pid); /* `wait` returned */
     for (size_t i = 0; i < count; i++)
         while (rig_alive(procs[i].pid))
@@ -106,12 +106,12 @@ static void test_kill_one(void **state)
     pid_t pid = spawn("echo $$; exec sleep 600", NULL, &lines);
 
     number(lines);
-    assert_true(run_tree_proc(pid, &proc));
-    assert_false(run_tree_kill_one(pid, proc.start + 1, SIGKILL));
+    assert_true(process_tree_proc(pid, &proc));
+    assert_false(process_tree_kill_one(pid, proc.start + 1, SIGKILL));
     assert_true(rig_alive(pid));
-    assert_true(run_tree_kill_one(pid, proc.start, SIGKILL));
+    assert_true(process_tree_kill_one(pid, proc.start, SIGKILL));
     reap(pid);
-    assert_false(run_tree_kill_one(pid, proc.start, SIGKILL));
+    assert_false(process_tree_kill_one(pid, proc.start, SIGKILL));
     fclose(lines);
 }
 
@@ -125,10 +125,10 @@ static void test_kill_marked(void **state)
     number(others);
     /* The shell may be seen before its child has the environment: as often as it takes. */
     while (rig_alive(pid) || rig_alive(child))
-        run_tree_kill_marked(STR("BERTH_RUN=t/1"));
+        process_tree_kill_marked(STR("BERTH_RUN=t/1"));
     reap(pid);
     assert_true(rig_alive(other)); /* another's mark, though it begins the same */
-    assert_int_equal(run_tree_kill_marked(STR("BERTH_RUN=t/1")), 0);
+    assert_int_equal(process_tree_kill_marked(STR("BERTH_RUN=t/1")), 0);
     kill(other, SIGKILL);
     reap(other);
     fclose(lines);

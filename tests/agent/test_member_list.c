@@ -1,6 +1,6 @@
 /* The list of members: changes fold in order, a gap means everything anew, and absence is measured
  * from a view that is whole and warm. */
-#include "agent/roster.h"
+#include "agent/claimer.h"
 
 #include <string.h>
 
@@ -11,7 +11,7 @@
     "\"},\"takes\":true}"
 
 struct site {
-    struct roster roster;
+    struct member_list member_list;
     struct arena arena;
 };
 
@@ -20,14 +20,14 @@ static bool take(struct site *site, const char *reply, int64_t now_ms)
     const struct json *json;
 
     assert_int_equal(json_parse(str_of(reply), &site->arena, &json, NULL), ERR_OK);
-    return roster_take(&site->roster, json, now_ms);
+    return member_list_take(&site->member_list, json, now_ms);
 }
 
 /* The addresses online with commas between; a node that takes nothing has a minus behind it. */
 static const char *online(struct site *site, struct names *ret_names)
 {
     struct claim_node *nodes;
-    size_t count = roster_nodes(&site->roster, &site->arena, &nodes);
+    size_t count = member_list_nodes(&site->member_list, &site->arena, &nodes);
     struct buf text = {0};
     const char *copy;
 
@@ -49,14 +49,14 @@ static void test_changes(void **state)
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
-    roster_init(&site.roster);
+    member_list_init(&site.member_list);
     assert_true(take(&site,
                      "{\"source\":\"s1\",\"seq\":7,\"full\":true,\"terminals\":[" UNIT(
                          "b") "," UNIT("a") ",{\"terminal_id\":\"x\"}]}",
                      5));
     assert_string_equal(online(&site, &names), "a,b");
     jsonw_obj(&w);
-    roster_write(&site.roster, &w);
+    member_list_write(&site.member_list, &w);
     jsonw_end_obj(&w);
     assert_str(buf_view(&text), "{\"source\":\"s1\",\"seq\":7}");
     assert_true(take(&site, "{\"source\":\"s1\",\"seq\":7,\"full\":false,\"changes\":[]}", 6));
@@ -79,19 +79,19 @@ static void test_changes(void **state)
     buf_clear(&text);
     w = jsonw_to(&text);
     jsonw_obj(&w);
-    roster_write(&site.roster, &w);
+    member_list_write(&site.member_list, &w);
     jsonw_end_obj(&w);
     assert_str(buf_view(&text), "{}"); /* so everything is asked for */
     assert_true(take(&site, "{\"source\":\"s1\",\"seq\":13,\"terminals\":[]}", 9));
     assert_string_equal(online(&site, &names), "");
     buf_free(&text);
-    roster_done(&site.roster);
+    member_list_done(&site.member_list);
     arena_free(&site.arena);
 }
 
 static bool lost(struct site *site, const char *address, int64_t now_ms)
 {
-    int64_t lost_ms = roster_lost_ms(&site->roster, str_of(address), &member_defaults);
+    int64_t lost_ms = member_list_lost_ms(&site->member_list, str_of(address), &member_defaults);
 
     return lost_ms != MEMBER_NEVER && now_ms >= lost_ms;
 }
@@ -100,7 +100,7 @@ static size_t absent(struct site *site)
 {
     struct names names;
 
-    roster_absent(&site->roster, &site->arena, &names);
+    member_list_absent(&site->member_list, &site->arena, &names);
     return names.count;
 }
 
@@ -109,13 +109,13 @@ static void test_lost(void **state)
     struct site site = {0};
     struct names names, owners;
 
-    roster_init(&site.roster);
+    member_list_init(&site.member_list);
     names_init(&owners, 2, &site.arena);
     names_add(&owners, STR("gone"));
     assert_true(take(
         &site, "{\"source\":\"s1\",\"seq\":1,\"terminals\":[" UNIT("a") "," UNIT("b") "]}", 0));
     online(&site, &names);
-    roster_note(&site.roster, &names, &owners, 0);
+    member_list_note(&site.member_list, &names, &owners, 0);
     assert_false(lost(&site, "gone", 29999)); /* not warm */
     assert_true(lost(&site, "gone", 30000));
     assert_false(lost(&site, "b", 30000));
@@ -125,19 +125,19 @@ static void test_lost(void **state)
         &site, "{\"source\":\"s1\",\"seq\":2,\"changes\":[{\"payload\":{\"old\":" UNIT("b") "}}]}",
         40000));
     online(&site, &names);
-    roster_note(&site.roster, &names, &owners, 40000);
+    member_list_note(&site.member_list, &names, &owners, 40000);
     assert_false(lost(&site, "b", 54999));
     assert_true(lost(&site, "b", 55000));
     assert_int_equal(absent(&site), 2);
-    roster_note(&site.roster, &names, &owners, 40000 + 5 * 60 * 1000 + 1);
+    member_list_note(&site.member_list, &names, &owners, 40000 + 5 * 60 * 1000 + 1);
     assert_int_equal(absent(&site), 1); /* it owns nothing: not missed for ever */
     /* Another life of the server: everybody has to come back to it first. */
     assert_true(take(&site, "{\"source\":\"s2\",\"seq\":1,\"terminals\":[" UNIT("a") "]}", 500000));
     assert_false(lost(&site, "gone", 529999));
     assert_true(lost(&site, "gone", 530000));
-    roster_forget(&site.roster);
+    member_list_forget(&site.member_list);
     assert_false(lost(&site, "gone", 999999));
-    roster_done(&site.roster);
+    member_list_done(&site.member_list);
     arena_free(&site.arena);
 }
 

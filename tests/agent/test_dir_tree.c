@@ -1,5 +1,5 @@
 /* What a directory takes, in pieces: everything once, nothing that is elsewhere. */
-#include "agent/disk_walk.h"
+#include "agent/dir_tree.h"
 
 #include <fcntl.h>
 #include <stdio.h>
