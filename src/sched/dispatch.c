@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "model/trace.h"
-#include "sched/blackboard.h"
 #include "sched/candidates.h"
 #include "sched/counts.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
 #include "sched/settle.h"
+#include "sched/shared_text.h"
 #include "sched/tally_note.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",

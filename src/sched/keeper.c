@@ -6,7 +6,7 @@
  * the edition before it is freed. One edition at a time: what changes meanwhile goes into the next.
  */
 #include "sched/keeper.h"
-#include "sched/blackboard.h"
+#include "sched/shared_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -16,10 +16,10 @@
 #include "base/metrics.h"
 #include "sched/census.h"
 #include "sched/counts.h"
+#include "sched/node_sync.h"
 #include "sched/queue.h"
 #include "sched/sweep.h"
 #include "sched/tally_note.h"
-#include "sched/view.h"
 
 enum {
     SWEEP_EVERY_MS = 200,

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sched/blackboard.h"
+#include "sched/shared_text.h"
 
 /* Longer than any poll, push or call may last. */
 enum { MEMBERS_RETIRED_MS = 2 * 3600 * 1000 };

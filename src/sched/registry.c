@@ -5,9 +5,9 @@
 #include <assert.h>
 
 #include "model/level.h"
-#include "sched/blackboard.h"
 #include "sched/counts.h"
 #include "sched/keeper.h"
+#include "sched/shared_text.h"
 
 static void stored(struct store_op *op);
 

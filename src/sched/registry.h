@@ -4,7 +4,7 @@
 #ifndef SCHED_REGISTRY_H
 #define SCHED_REGISTRY_H
 
-#include "sched/report.h"
+#include "sched/node_report.h"
 #include "sched/sched.h"
 
 enum change_kind {

@@ -18,7 +18,7 @@
 
 enum {
     NODE_RING = 100, /* the last jobs health_score looks at */
-    NODE_MARKS = 14, /* fields of a registration, see report.c */
+    NODE_MARKS = 14, /* fields of a registration, see node_report.c */
 };
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */

@@ -7,9 +7,9 @@
 
 #include "base/mem.h"
 #include "model/level.h"
-#include "sched/blackboard.h"
 #include "sched/frame.h"
 #include "sched/registry.h"
+#include "sched/shared_text.h"
 #include "store/chain.h"
 
 enum {

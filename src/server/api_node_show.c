@@ -3,8 +3,8 @@
 
 #include "model/level.h"
 #include "model/pool.h"
-#include "sched/blackboard.h"
 #include "sched/counts.h"
+#include "sched/shared_text.h"
 #include "server/api.h"
 #include "server/explain_write.h"
 

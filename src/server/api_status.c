@@ -5,8 +5,8 @@
 
 #include "model/fleet.h"
 #include "model/level.h"
-#include "sched/blackboard.h"
 #include "sched/counts.h"
+#include "sched/shared_text.h"
 #include "server/api.h"
 
 enum { TASKS_MAX = 1000 };

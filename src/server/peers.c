@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "sched/counts.h"
-#include "sched/view.h"
+#include "sched/node_sync.h"
 #include "server/events.h"
 #include "server/peers_private.h"
 #include "server/waiters.h"

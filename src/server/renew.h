@@ -3,7 +3,7 @@
 #ifndef SERVER_RENEW_H
 #define SERVER_RENEW_H
 
-#include "sched/report.h"
+#include "sched/node_report.h"
 #include "server/server.h"
 
 struct renew {

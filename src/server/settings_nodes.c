@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sched/report.h"
+#include "sched/node_report.h"
 #include "server/settings.h"
 
 /* What decides whose work a node takes, and members of a registration that decide what work a node

@@ -2,7 +2,7 @@
  * type, the others one of ten; the changed one says something else about itself, or comes and goes.
  */
 #include "base/str.h"
-#include "sched/report.h"
+#include "sched/node_report.h"
 #include "sched/snapshot.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* A text that one thread writes and any reads: whole or not at all. */
 #include "rig.h"
 
-#include "sched/blackboard.h"
+#include "sched/shared_text.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* How nodes come, change and go: true in the store, then live on every loop, then answered. */
 #include "rig.h"
 
-#include "sched/blackboard.h"
 #include "sched/counts.h"
+#include "sched/shared_text.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* What a node reports of itself: a registration, or a heartbeat that may leave fields out. Reads
  * the body, tells cheaply whether it says anything new, and makes the immutable facts of it. */
-#ifndef SCHED_REPORT_H
-#define SCHED_REPORT_H
+#ifndef SCHED_NODE_REPORT_H
+#define SCHED_NODE_REPORT_H
 
 #include "base/json.h"
 #include "model/node.h"

@@ -1,6 +1,6 @@
 /* One call at a time, in this order: all nodes once, nodes that were heard of, all counters. */
-#include "sched/view.h"
-#include "sched/blackboard.h"
+#include "sched/node_sync.h"
+#include "sched/shared_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "sched/counts.h"
-#include "sched/report.h"
+#include "sched/node_report.h"
 #include "sched/view_live.h"
 
 enum { WANTED_MAX = 1024 }; /* nodes of one call */

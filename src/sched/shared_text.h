@@ -1,7 +1,7 @@
 /* A short text that one thread writes now and then and any thread may read at any time, without a
  * lock: a reader that meets a writer looks again. */
-#ifndef SCHED_BLACKBOARD_H
-#define SCHED_BLACKBOARD_H
+#ifndef SCHED_SHARED_TEXT_H
+#define SCHED_SHARED_TEXT_H
 
 #include <stdatomic.h>
 

@@ -1,8 +1,8 @@
 /* How this instance's table of nodes follows the store: everything at the start, then only what
  * differs. In a store that is shared, changes made elsewhere are heard at once; what was not heard
  * is found by the look at all counters and versions once a second. Keeper's thread. */
-#ifndef SCHED_VIEW_H
-#define SCHED_VIEW_H
+#ifndef SCHED_NODE_SYNC_H
+#define SCHED_NODE_SYNC_H
 
 #include "sched/sched.h"
 

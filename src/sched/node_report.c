@@ -1,6 +1,6 @@
 /* Reading registrations and heartbeats. The facts JSON written here is what the store keeps and
  * what comes back through report_stored() after a restart. */
-#include "sched/report.h"
+#include "sched/node_report.h"
 
 #include <assert.h>
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "base/schema.h"
 #include "model/level.h"
-#include "sched/blackboard.h"
+#include "sched/shared_text.h"
 #include "store/store.h"
 
 enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };

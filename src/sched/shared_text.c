@@ -1,5 +1,5 @@
 /* A sequence lock over relaxed atomic words: odd while it is written. */
-#include "sched/blackboard.h"
+#include "sched/shared_text.h"
 
 #include <assert.h>
 #include <stdatomic.h>
