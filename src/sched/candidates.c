@@ -8,7 +8,7 @@
 
 #include "model/level.h"
 #include "model/pool.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 

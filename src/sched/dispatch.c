@@ -9,12 +9,12 @@
 #include "base/metrics.h"
 #include "model/trace.h"
 #include "sched/candidates.h"
-#include "sched/counts.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
+#include "sched/sched.h"
 #include "sched/settle.h"
 #include "sched/shared_text.h"
-#include "sched/tally_note.h"
+#include "sched/tally.h"
 
 static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_STALE] = "STALE",
@@ -90,12 +90,12 @@ static void finish(struct dispatch *dispatch, enum err err)
 
 static struct str slots_reason(const struct dispatch *dispatch, const struct node *node)
 {
-    struct blackboard *board = atomic_load(&node->usage);
+    struct shared_text *board = atomic_load(&node->usage);
     const struct json *usage = NULL;
     struct str reason = STR_NONE;
     struct buf buf = {0};
 
-    if (board && blackboard_read(board, &buf) &&
+    if (board && shared_text_read(board, &buf) &&
         json_parse(arena_str(dispatch->arena, buf_view(&buf)), dispatch->arena, &usage, NULL) ==
             ERR_OK)
         reason = json_str(json_get(usage, "slots_reason"), dispatch->arena);

@@ -1,12 +1,11 @@
-/* The keeper's thread: table of nodes, editions of the snapshot, the scan for silent nodes, and the
- * clock of queue and sweep.
+/* The keeper's thread: table of nodes, editions of the snapshot, the scan for silent nodes, the
+ * clock of queue and sweep, and the gauges of all nodes.
  *
  * An edition is a snapshot on its way: posted to every loop, each swaps its pointer at its next
  * message and posts the confirmation back. When all have, those who waited for it are answered and
  * the edition before it is freed. One edition at a time: what changes meanwhile goes into the next.
  */
 #include "sched/keeper.h"
-#include "sched/shared_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -14,30 +13,22 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "sched/census.h"
-#include "sched/counts.h"
+#include "model/level.h"
+#include "model/node.h"
 #include "sched/node_sync.h"
 #include "sched/queue.h"
-#include "sched/sweep.h"
-#include "sched/tally_note.h"
+#include "sched/registry.h"
+#include "sched/sched.h"
+#include "sched/settle.h"
+#include "sched/shared_text.h"
+#include "sched/snapshot.h"
+#include "sched/tally.h"
 
-enum {
-    SWEEP_EVERY_MS = 200,
-    SCAN_EVERY_MS = 1000,
-    COMPARE_EVERY_MS = 1000,
-    COMPARE_DEAF_MS = 250, /* while nobody tells what changed */
-    RING_FORGET_MS = 60000,
-    SAMPLE_EVERY_MS = 5000,
-    RECOVERING_MS = 60000,
-    LATE_MS = 1000, /* it ticks ten times a second: whatever is more was a pause of ours */
-    LOST_MAX = 5,   /* nodes found lost in one scan, or one in LOST_SHARE if that is more */
-    LOST_SHARE = 20
-};
-
-struct edition_swap {
-    struct msg msg;
-    struct keeper *keeper;
-    struct sched_loop *loop;
+struct gauges {
+    int64_t by_health[NODE_HEALTH_COUNT];
+    int64_t by_level[LEVEL_COUNT];
+    int64_t reserved, running; /* of all */
+    int64_t max, used;         /* of those that are ready */
 };
 
 struct keeper {
@@ -57,7 +48,7 @@ struct keeper {
     struct msg kick;
     _Atomic bool kicked;
     _Atomic(struct node *) freed; /* nodes that may have room again, by node->next_freed */
-    struct view *view;
+    struct node_sync *view;
     int64_t next_sweep_ms, next_scan_ms, next_compare_ms; /* sched_awake_ms */
     bool deaf;                                            /* as the store last said */
     int64_t sampled_ms; /* monotonic: when the machines were last looked at, */
@@ -70,6 +61,65 @@ struct keeper {
     unsigned moves;             /* likewise */
     int64_t repairs;            /* likewise */
     bool store_full;            /* likewise */
+};
+
+struct edition_swap {
+    struct msg msg;
+    struct keeper *keeper;
+    struct sched_loop *loop;
+};
+
+static void kicked(struct msg *msg);
+
+/* --- gauges --- */
+
+static void gauges_add(struct gauges *gauges, const struct node *node)
+{
+    int32_t health = atomic_load_explicit(&node->health, memory_order_relaxed);
+    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
+    struct counts counts = counts_of(node);
+
+    assert(health >= 0 && health < NODE_HEALTH_COUNT && level < LEVEL_COUNT);
+    gauges->by_health[health]++;
+    gauges->reserved += counts.reserved;
+    gauges->running += counts.running;
+    if (health != NODE_OFFLINE && level >= 0)
+        gauges->by_level[level]++;
+    if (health != NODE_READY)
+        return;
+    int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
+    int32_t used = counts.reserved + counts.running;
+    gauges->max += max;
+    gauges->used += used < max ? used : max; /* a max that was lowered below what runs: no room */
+}
+
+/* To the metrics. */
+static void gauges_set(const struct gauges *gauges)
+{
+    for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
+        metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), gauges->by_health[i]);
+    for (int i = 0; i < LEVEL_COUNT; i++)
+        metric_set_label(METRIC_NODE_LEVELS, level_name((enum level)i), gauges->by_level[i]);
+    metric_set_label(METRIC_LEASES, "reserved", gauges->reserved);
+    metric_set_label(METRIC_LEASES, "running", gauges->running);
+    metric_set_label(METRIC_SLOTS, "max", gauges->max);
+    metric_set_label(METRIC_SLOTS, "used", gauges->used);
+    metric_set_label(METRIC_SLOTS, "free", gauges->max - gauges->used);
+}
+
+/* --- the keeper --- */
+
+enum {
+    SWEEP_EVERY_MS = 200,
+    SCAN_EVERY_MS = 1000,
+    COMPARE_EVERY_MS = 1000,
+    COMPARE_DEAF_MS = 250, /* while nobody tells what changed */
+    RING_FORGET_MS = 60000,
+    SAMPLE_EVERY_MS = 5000,
+    RECOVERING_MS = 60000,
+    LATE_MS = 1000, /* it ticks ten times a second: whatever is more was a pause of ours */
+    LOST_MAX = 5,   /* nodes found lost in one scan, or one in LOST_SHARE if that is more */
+    LOST_SHARE = 20
 };
 
 /* A job that goes on, posted by any thread. */
@@ -87,8 +137,6 @@ struct own_change {
     char node_id[NODE_ID_MAX + 1];
 };
 
-static void kicked(struct msg *msg);
-
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
                           struct arena arena)
 {
@@ -100,7 +148,7 @@ struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, si
     keeper->members = node_table_new(pairs, pair_count);
     keeper->swaps = calloc((size_t)sched->loop_count, sizeof *keeper->swaps);
     assert(keeper->swaps);
-    keeper->view = view_new(sched, keeper->members);
+    keeper->view = node_sync_new(sched, keeper->members);
     keeper->queue = queue_new(sched);
     keeper->sweep = sweep_new(sched, keeper->queue);
     keeper->kick.run = kicked;
@@ -111,7 +159,7 @@ void keeper_free(struct keeper *keeper)
 {
     if (!keeper)
         return;
-    view_free(keeper->view);
+    node_sync_free(keeper->view);
     sweep_free(keeper->sweep);
     queue_free(keeper->queue);
     snapshot_free(keeper->before);
@@ -194,7 +242,7 @@ static void publish(struct keeper *keeper)
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
     keeper->published_us = clock_mono_us();
-    keeper->changed_us = view_take_oldest_us(keeper->view);
+    keeper->changed_us = node_sync_take_oldest_us(keeper->view);
     loop_of(keeper)->snapshot = keeper->current;
     keeper->unconfirmed = sched->loop_count;
     metric_set(METRIC_SNAPSHOT_VERSION, keeper->current->version);
@@ -217,7 +265,7 @@ static void take_figures(struct node *node, const struct change *change)
         atomic_store(&node->own, change->own);
     if (change->kind == CHANGE_ADMIN) {
         atomic_store(&node->admin, change->admin);
-        blackboard_put(&node->admin_reason, change->admin_reason);
+        shared_text_put(&node->admin_reason, change->admin_reason);
     }
     atomic_store(&node->health, op->counts.health);
     atomic_store(&node->max, op->counts.max);
@@ -234,7 +282,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
     change->node = node_table_put(keeper->members, change->node_id, change->facts);
     change->facts = NULL;
     take_figures(change->node, change);
-    report_remember(&change->report, change->node);
+    node_report_remember(&change->report, change->node);
     registry_take_live(change->node, &change->report);
     atomic_store(&change->node->heartbeat_ms, now_ms);
     atomic_store(&change->node->left_ms, 0);
@@ -317,7 +365,8 @@ static void kicked(struct msg *msg)
     queue_want_kick(keeper->queue);
 }
 
-void keeper_kick(struct keeper *keeper)
+/* Look at the queue. */
+static void keeper_kick(struct keeper *keeper)
 {
     if (!atomic_exchange(&keeper->kicked, true))
         inbox_post(loop_of(keeper)->inbox, &keeper->kick);
@@ -404,7 +453,7 @@ void keeper_heard(struct keeper *keeper, const struct store_word *word)
     }
     if (word->kind == STORE_WORD_GAP)
         queue_look(keeper->queue);
-    view_heard(keeper->view, word);
+    node_sync_heard(keeper->view, word);
 }
 
 static void own_change_done(struct change *change)
@@ -549,7 +598,7 @@ static void sample(struct keeper *keeper)
 static void scan(struct keeper *keeper)
 {
     int64_t now_ms = sched_awake_ms(loop_of(keeper));
-    struct census census = {0};
+    struct gauges gauges = {0};
     const struct snapshot *snapshot = keeper->current;
     size_t share = snapshot->count / LOST_SHARE;
     const struct snap_node *member;
@@ -560,13 +609,13 @@ static void scan(struct keeper *keeper)
 
         scan_node(keeper, node, now_ms);
         forget_old_jobs(node, now_ms);
-        census_add(&census, node);
+        gauges_add(&gauges, node);
         if (keeper->sched->policy->by_score)
             atomic_store_explicit(&node->score,
                                   sched_score(node, keeper->sched->config.latency_target_ms),
                                   memory_order_relaxed);
     }
-    census_tell(&census);
+    gauges_set(&gauges);
     tally_collect(keeper->sched, hours_at(&keeper->hours, *loop_of(keeper)->wall_ms));
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }
@@ -576,7 +625,7 @@ const struct queue *keeper_queue(const struct keeper *keeper)
     return keeper->queue;
 }
 
-struct view *keeper_view(struct keeper *keeper)
+struct node_sync *keeper_view(struct keeper *keeper)
 {
     return keeper->view;
 }
@@ -661,7 +710,7 @@ void keeper_start(struct keeper *keeper)
 {
     watch_store(
         keeper); /* what it is now: should it be emptied before the first tick, that is news */
-    view_load(keeper->view);
+    node_sync_load(keeper->view);
 }
 
 /* A pause of ours (the process was stopped, the virtual machine moved) is nobody's silence, and
@@ -693,10 +742,10 @@ void keeper_tick(struct keeper *keeper)
     watch_store(keeper);
     keeper->members->now_ms = now_ms;
     if (!keeper->current) {
-        view_load(keeper->view);
+        node_sync_load(keeper->view);
         return;
     }
-    view_tick(keeper->view);
+    node_sync_tick(keeper->view);
     queue_tick(keeper->queue, now_ms);
     if (now_ms >= keeper->next_sweep_ms) {
         keeper->next_sweep_ms = now_ms + SWEEP_EVERY_MS;
@@ -708,7 +757,7 @@ void keeper_tick(struct keeper *keeper)
     }
     if (now_ms >= keeper->next_compare_ms) {
         keeper->next_compare_ms = now_ms + (keeper->deaf ? COMPARE_DEAF_MS : COMPARE_EVERY_MS);
-        view_compare(keeper->view);
+        node_sync_compare(keeper->view);
     }
     if (*loop_of(keeper)->mono_ms - keeper->sampled_ms >= SAMPLE_EVERY_MS)
         sample(keeper);

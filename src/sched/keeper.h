@@ -21,13 +21,12 @@ void keeper_start(struct keeper *keeper); /* loads the nodes; sched->ready when 
 void keeper_turn(struct keeper *keeper);
 void keeper_tick(struct keeper *keeper);
 struct hours *keeper_hours(struct keeper *keeper); /* what became of work, hour by hour */
-struct view *keeper_view(struct keeper *keeper);
+struct node_sync *keeper_view(struct keeper *keeper);
 const struct queue *keeper_queue(const struct keeper *keeper);
 
 /* Any thread. */
 void keeper_apply(struct keeper *keeper,
                   struct change *change); /* true in the store: make it live */
-void keeper_kick(struct keeper *keeper);  /* look at the queue */
 /* A slot of it became free, or something else about it changed for the better. Cheap when nobody
  * waits. */
 void keeper_freed(struct keeper *keeper, struct node *node);

@@ -1,15 +1,20 @@
 /* Reading registrations and heartbeats. The facts JSON written here is what the store keeps and
- * what comes back through report_stored() after a restart. */
+ * what comes back through node_report_stored() after a restart. */
 #include "sched/node_report.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/schema.h"
 #include "model/level.h"
+#include "model/node.h"
 #include "sched/shared_text.h"
+#include "sched/snapshot.h"
 #include "store/store.h"
+
+#define NODE_REPORT_FIGURE_MAX INT64_C(1000000000000000) /* any other figure */
 
 enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };
 
@@ -23,65 +28,71 @@ _Static_assert(COUNT_OF(level_names) == LEVEL_COUNT + 1, "names follow enum leve
 static const struct field fields[] = {
     {.name = "node_id",
      .type = FIELD_ID,
-     .offset = offsetof(struct report, node_id),
+     .offset = offsetof(struct node_report, node_id),
      .max = NODE_ID_MAX},
     {.name = "health",
      .type = FIELD_ENUM,
-     .offset = offsetof(struct report, health),
+     .offset = offsetof(struct node_report, health),
      .names = health_names},
     {.name = "semantic_langs",
      .type = FIELD_JSON,
-     .offset = offsetof(struct report, semantic_langs)},
-    {.name = "nmt_pairs", .type = FIELD_JSON, .offset = offsetof(struct report, nmt_pairs)},
-    {.name = "tts_langs", .type = FIELD_JSON, .offset = offsetof(struct report, tts_langs)},
+     .offset = offsetof(struct node_report, semantic_langs)},
+    {.name = "nmt_pairs", .type = FIELD_JSON, .offset = offsetof(struct node_report, nmt_pairs)},
+    {.name = "tts_langs", .type = FIELD_JSON, .offset = offsetof(struct node_report, tts_langs)},
     {.name = "capability_by_type",
      .type = FIELD_JSON,
-     .offset = offsetof(struct report, capability_by_type)},
-    {.name = "allowed_types", .type = FIELD_JSON, .offset = offsetof(struct report, allowed_types)},
-    {.name = "labels", .type = FIELD_JSON, .offset = offsetof(struct report, labels)},
-    {.name = "tags", .type = FIELD_JSON, .offset = offsetof(struct report, tags)},
+     .offset = offsetof(struct node_report, capability_by_type)},
+    {.name = "allowed_types",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct node_report, allowed_types)},
+    {.name = "labels", .type = FIELD_JSON, .offset = offsetof(struct node_report, labels)},
+    {.name = "tags", .type = FIELD_JSON, .offset = offsetof(struct node_report, tags)},
     {.name = "max_concurrent_jobs",
      .type = FIELD_INT,
-     .offset = offsetof(struct report, max_concurrent_jobs),
+     .offset = offsetof(struct node_report, max_concurrent_jobs),
      .min = 0,
-     .max = REPORT_SLOTS_MAX},
+     .max = NODE_REPORT_SLOTS_MAX},
     {.name = "endpoint",
      .type = FIELD_STR,
-     .offset = offsetof(struct report, endpoint),
+     .offset = offsetof(struct node_report, endpoint),
      .max = 2048},
     {.name = "agent_version",
      .type = FIELD_STR,
-     .offset = offsetof(struct report, agent_version),
+     .offset = offsetof(struct node_report, agent_version),
      .max = 64},
-    {.name = "name", .type = FIELD_STR, .offset = offsetof(struct report, name), .max = 128},
-    {.name = "role", .type = FIELD_STR, .offset = offsetof(struct report, role), .max = 128},
+    {.name = "name", .type = FIELD_STR, .offset = offsetof(struct node_report, name), .max = 128},
+    {.name = "role", .type = FIELD_STR, .offset = offsetof(struct node_report, role), .max = 128},
     {.name = "reserved_slots",
      .type = FIELD_INT,
-     .offset = offsetof(struct report, reserved_slots),
+     .offset = offsetof(struct node_report, reserved_slots),
      .min = 0,
-     .max = REPORT_SLOTS_MAX},
+     .max = NODE_REPORT_SLOTS_MAX},
     {.name = "priority",
      .type = FIELD_INT,
-     .offset = offsetof(struct report, priority),
+     .offset = offsetof(struct node_report, priority),
      .min = 0,
      .max = 1000},
     {.name = "max",
      .type = FIELD_INT,
-     .offset = offsetof(struct report, max),
+     .offset = offsetof(struct node_report, max),
      .min = 0,
-     .max = REPORT_SLOTS_MAX},
+     .max = NODE_REPORT_SLOTS_MAX},
     {.name = "level",
      .type = FIELD_ENUM,
-     .offset = offsetof(struct report, level),
+     .offset = offsetof(struct node_report, level),
      .names = level_names},
-    {.name = "usage", .type = FIELD_JSON, .offset = offsetof(struct report, usage)},
-    {.name = "claim", .type = FIELD_JSON, .offset = offsetof(struct report, claim)},
-    {.name = "current_load", .type = FIELD_JSON, .offset = offsetof(struct report, current_load)},
-    {.name = "running_jobs", .type = FIELD_JSON, .offset = offsetof(struct report, running_jobs)},
-    {.name = "taking", .type = FIELD_INT, .offset = offsetof(struct report, taking)},
+    {.name = "usage", .type = FIELD_JSON, .offset = offsetof(struct node_report, usage)},
+    {.name = "claim", .type = FIELD_JSON, .offset = offsetof(struct node_report, claim)},
+    {.name = "current_load",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct node_report, current_load)},
+    {.name = "running_jobs",
+     .type = FIELD_JSON,
+     .offset = offsetof(struct node_report, running_jobs)},
+    {.name = "taking", .type = FIELD_INT, .offset = offsetof(struct node_report, taking)},
 };
 
-static const struct schema report_schema = {
+static const struct schema node_report_schema = {
     .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
 
 /* What of `usage` others are shown: the page and the terminal compute with it, sums are made of it.
@@ -96,12 +107,12 @@ struct usage {
 #define FIGURE(key)                                                                                \
     {                                                                                              \
         .name = key, .type = FIELD_REAL, .offset = offsetof(struct usage, figure),                 \
-        .max = REPORT_FIGURE_MAX                                                                   \
+        .max = NODE_REPORT_FIGURE_MAX                                                              \
     }
 #define SLOTS(key)                                                                                 \
     {                                                                                              \
         .name = key, .type = FIELD_INT, .offset = offsetof(struct usage, slots),                   \
-        .max = REPORT_SLOTS_MAX                                                                    \
+        .max = NODE_REPORT_SLOTS_MAX                                                               \
     }
 #define TEXT(key)                                                                                  \
     {                                                                                              \
@@ -134,8 +145,8 @@ static const struct field clamp_fields[] = {
     {.name = "value",
      .type = FIELD_REAL,
      .offset = offsetof(struct usage, figure),
-     .min = -REPORT_FIGURE_MAX,
-     .max = REPORT_FIGURE_MAX},
+     .min = -NODE_REPORT_FIGURE_MAX,
+     .max = NODE_REPORT_FIGURE_MAX},
 };
 static const struct schema clamp_schema = {
     .what = "a clamp", .fields = clamp_fields, .count = COUNT_OF(clamp_fields)};
@@ -160,15 +171,16 @@ static enum err check_usage(const struct json *value, struct arena *arena, struc
 
 static bool fits_board(const struct json *value, const char *field, struct problem *why)
 {
-    if (json_is_null(value) || (json_type(value) == JSON_OBJ && value->len <= BLACKBOARD_BYTES_MAX))
+    if (json_is_null(value) ||
+        (json_type(value) == JSON_OBJ && value->len <= SHARED_TEXT_BYTES_MAX))
         return true;
     problem_set(why, ERR_BAD_FIELD, field, "%s must be an object of at most %d bytes.", field,
-                BLACKBOARD_BYTES_MAX);
+                SHARED_TEXT_BYTES_MAX);
     return false;
 }
 
 /* The fields of an object, over those that are there. */
-static enum err read_over(const struct json *obj, struct report *report, struct arena *arena,
+static enum err read_over(const struct json *obj, struct node_report *report, struct arena *arena,
                           struct problem *why)
 {
     const struct {
@@ -181,19 +193,19 @@ static enum err read_over(const struct json *obj, struct report *report, struct 
     for (size_t i = 0; i < COUNT_OF(raws); i++)
         if (!json_is_null(json_get(obj, raws[i].name)))
             *raws[i].raw = json_get(obj, raws[i].name);
-    return schema_read(&report_schema, obj, report, arena, why);
+    return schema_read(&node_report_schema, obj, report, arena, why);
 }
 
-enum err report_read(const struct json *body, struct str who, const struct node_rules *rules,
-                     struct arena *arena, struct report *ret_report, struct problem *why)
+enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,
+                          struct arena *arena, struct node_report *ret_report, struct problem *why)
 {
-    struct report report = {.node_id = who,
-                            .health = NODE_HEALTH_NONE,
-                            .max_concurrent_jobs = FIELD_OFF,
-                            .reserved_slots = FIELD_OFF,
-                            .priority = FIELD_OFF,
-                            .max = FIELD_OFF,
-                            .level = -1};
+    struct node_report report = {.node_id = who,
+                                 .health = NODE_HEALTH_NONE,
+                                 .max_concurrent_jobs = FIELD_OFF,
+                                 .reserved_slots = FIELD_OFF,
+                                 .priority = FIELD_OFF,
+                                 .max = FIELD_OFF,
+                                 .level = -1};
     const struct json *fixed;
     enum err err = read_over(body, &report, arena, why);
 
@@ -241,7 +253,7 @@ static uint32_t mark_str(struct str text)
     return mark ? mark : 1;
 }
 
-static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
+static void marks_of(const struct node_report *report, uint32_t marks[NODE_MARKS])
 {
     const uint32_t all[] = {[MARK_SEMANTIC] = mark_json(report->semantic_langs),
                             [MARK_NMT] = mark_json(report->nmt_pairs),
@@ -262,7 +274,7 @@ static void marks_of(const struct report *report, uint32_t marks[NODE_MARKS])
     memcpy(marks, all, sizeof all);
 }
 
-bool report_is_news(const struct report *report, const struct node *node)
+bool node_report_is_news(const struct node_report *report, const struct node *node)
 {
     uint32_t marks[NODE_MARKS];
 
@@ -276,7 +288,7 @@ bool report_is_news(const struct report *report, const struct node *node)
     return false;
 }
 
-void report_remember(const struct report *report, struct node *node)
+void node_report_remember(const struct node_report *report, struct node *node)
 {
     uint32_t marks[NODE_MARKS];
 
@@ -289,7 +301,7 @@ void report_remember(const struct report *report, struct node *node)
             atomic_store_explicit(&node->marks[i], marks[i], memory_order_relaxed);
 }
 
-bool report_registers(const struct report *report)
+bool node_report_registers(const struct node_report *report)
 {
     assert(report->node_id.at);
     return report->registers;
@@ -298,10 +310,10 @@ bool report_registers(const struct report *report)
 static enum err read_langs(const struct json *list, const char *field, struct facts *facts,
                            struct str **ret_langs, size_t *ret_count, struct problem *why)
 {
-    if (json_type(list) != JSON_ARR || list->count > REPORT_LANGS_MAX)
+    if (json_type(list) != JSON_ARR || list->count > NODE_REPORT_LANGS_MAX)
         return problem_set(why, ERR_BAD_FIELD, field,
                            "%s must be a list of at most %d language codes.", field,
-                           REPORT_LANGS_MAX);
+                           NODE_REPORT_LANGS_MAX);
     struct str *langs = arena_array(&facts->arena, struct str, list->count + 1);
     const struct json *item = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
@@ -333,11 +345,11 @@ static enum err read_pairs(const struct json *list, struct facts *facts, struct 
     pool->nmt_count = 0;
     if (pool->nmt_any)
         return ERR_OK;
-    if (json_type(list) != JSON_ARR || list->count > REPORT_PAIRS_MAX)
+    if (json_type(list) != JSON_ARR || list->count > NODE_REPORT_PAIRS_MAX)
         return problem_set(why, ERR_BAD_FIELD, "nmt_pairs",
                            "nmt_pairs must be \"any\" or a list of at most %d pairs like "
                            "[\"en\",\"zh\"].",
-                           REPORT_PAIRS_MAX);
+                           NODE_REPORT_PAIRS_MAX);
     pool->nmt_pairs = arena_array(&facts->arena, struct pool_pair, list->count + 1);
     const struct json *item = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
@@ -358,10 +370,10 @@ static bool has_text(const struct str *list, size_t count, struct str text)
 
 static enum err read_types(const struct json *list, struct facts *facts, struct problem *why)
 {
-    if (json_type(list) != JSON_ARR || list->count > REPORT_TYPES_MAX)
+    if (json_type(list) != JSON_ARR || list->count > NODE_REPORT_TYPES_MAX)
         return problem_set(why, ERR_BAD_FIELD, "allowed_types",
                            "allowed_types must be a list of at most %d task types.",
-                           REPORT_TYPES_MAX);
+                           NODE_REPORT_TYPES_MAX);
     struct str *types = arena_array(&facts->arena, struct str, list->count + 1);
     size_t count = 0;
     const struct json *item = json_first(list);
@@ -501,7 +513,7 @@ static struct str text_or(struct str sent, struct str before, struct arena *aren
     return text.at && text.len ? arena_str(arena, text) : STR_NONE;
 }
 
-static enum err fill_facts(const struct report *report, const struct facts *before,
+static enum err fill_facts(const struct node_report *report, const struct facts *before,
                            const struct json *old, struct facts *facts, struct problem *why)
 {
     const struct json *semantic = or_before(report->semantic_langs, old, "semantic_langs");
@@ -554,8 +566,8 @@ static enum err fill_facts(const struct report *report, const struct facts *befo
     return json_parse(facts->labels, &facts->arena, &facts->label_values, why);
 }
 
-enum err report_facts(const struct report *report, const struct facts *before,
-                      struct facts **ret_facts, struct problem *why)
+enum err node_report_facts(const struct node_report *report, const struct facts *before,
+                           struct facts **ret_facts, struct problem *why)
 {
     struct arena scratch = {0};
     const struct json *old = NULL;
@@ -576,18 +588,18 @@ enum err report_facts(const struct report *report, const struct facts *before,
     return ERR_OK;
 }
 
-enum err report_stored(struct str facts_json, const struct node_rules *rules,
-                       struct facts **ret_facts, struct problem *why)
+enum err node_report_stored(struct str facts_json, const struct node_rules *rules,
+                            struct facts **ret_facts, struct problem *why)
 {
     struct arena arena = {0};
     const struct json *root;
-    struct report report;
+    struct node_report report;
     enum err err = json_parse(facts_json, &arena, &root, why);
 
     if (!err)
-        err = report_read(root, STR_NONE, rules, &arena, &report, why);
+        err = node_report_read(root, STR_NONE, rules, &arena, &report, why);
     if (!err)
-        err = report_facts(&report, NULL, ret_facts, why);
+        err = node_report_facts(&report, NULL, ret_facts, why);
     arena_free(&arena);
     return err;
 }
@@ -606,9 +618,10 @@ static bool read_share(const struct json *load, const char *name, int32_t *ret_p
     return true;
 }
 
-enum err report_load(const struct report *report, struct report_load *ret_load, struct problem *why)
+enum err node_report_load(const struct node_report *report, struct node_report_load *ret_load,
+                          struct problem *why)
 {
-    *ret_load = (struct report_load){.cpu_pm = -1, .gpu_pm = -1, .mem_pm = -1};
+    *ret_load = (struct node_report_load){.cpu_pm = -1, .gpu_pm = -1, .mem_pm = -1};
     if (json_is_null(report->current_load))
         return ERR_OK;
     if (json_type(report->current_load) != JSON_OBJ ||
@@ -620,8 +633,8 @@ enum err report_load(const struct report *report, struct report_load *ret_load, 
     return ERR_OK;
 }
 
-enum err report_runs(const struct report *report, struct arena *arena, struct store_run **ret_runs,
-                     size_t *ret_count, struct problem *why)
+enum err node_report_runs(const struct node_report *report, struct arena *arena,
+                          struct store_run **ret_runs, size_t *ret_count, struct problem *why)
 {
     const struct json *list = report->running_jobs;
 
@@ -629,9 +642,9 @@ enum err report_runs(const struct report *report, struct arena *arena, struct st
     *ret_count = 0;
     if (json_is_null(list))
         return ERR_OK;
-    if (json_type(list) != JSON_ARR || list->count > REPORT_RUNS_MAX)
+    if (json_type(list) != JSON_ARR || list->count > NODE_REPORT_RUNS_MAX)
         return problem_set(why, ERR_BAD_FIELD, "running_jobs",
-                           "running_jobs must be a list of at most %d jobs.", REPORT_RUNS_MAX);
+                           "running_jobs must be a list of at most %d jobs.", NODE_REPORT_RUNS_MAX);
     struct store_run *runs = arena_array(arena, struct store_run, list->count + 1);
     const struct json *item = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {

@@ -8,15 +8,14 @@
 #include "sched/snapshot.h"
 
 enum {
-    REPORT_LANGS_MAX = 256,
-    REPORT_PAIRS_MAX = 4096,
-    REPORT_TYPES_MAX = 64,
-    REPORT_RUNS_MAX = 4096,
-    REPORT_SLOTS_MAX = 1000000, /* of one node: sums of all nodes fit */
+    NODE_REPORT_LANGS_MAX = 256,
+    NODE_REPORT_PAIRS_MAX = 4096,
+    NODE_REPORT_TYPES_MAX = 64,
+    NODE_REPORT_RUNS_MAX = 4096,
+    NODE_REPORT_SLOTS_MAX = 1000000, /* of one node: sums of all nodes fit */
 };
-#define REPORT_FIGURE_MAX INT64_C(1000000000000000) /* any other figure */
 
-struct report {
+struct node_report {
     struct str node_id;
     int health; /* enum node_health; NODE_HEALTH_NONE: not sent */
     const struct json *semantic_langs;
@@ -36,37 +35,37 @@ struct report {
     const struct json *current_load;
     const struct json *running_jobs;
     int64_t taking; /* jobs it has received and not begun: their ACK may be under way */
-    bool registers; /* see report_registers() */
+    bool registers; /* see node_report_registers() */
     const struct json *namespaces; /* whose work it takes, as the rules say; NULL: all */
     /* The fields as they were sent, for their marks. */
     const struct json *raw_max, *raw_reserved, *raw_priority;
 };
 
-struct report_load {
+struct node_report_load {
     int32_t cpu_pm, gpu_pm, mem_pm; /* 1/1000 of full use; -1: not sent */
 };
 
 /* who: the node, where the connection tells; at == NULL: the body must. What `rules` fix of the
  * node stands in the report as if it had said so itself, with every report; NULL: nothing is. */
-enum err report_read(const struct json *body, struct str who, const struct node_rules *rules,
-                     struct arena *arena, struct report *ret_report, struct problem *why);
+enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,
+                          struct arena *arena, struct node_report *ret_report, struct problem *why);
 /* True when a field that was sent differs from what the node last stored. */
-bool report_is_news(const struct report *report, const struct node *node);
-void report_remember(const struct report *report, struct node *node);
+bool node_report_is_news(const struct node_report *report, const struct node *node);
+void node_report_remember(const struct node_report *report, struct node *node);
 /* True when it says enough of itself to register a node nobody knows: it itself, not the rules. */
-bool report_registers(const struct report *report);
+bool node_report_registers(const struct node_report *report);
 /* The facts: what was sent, and for what was not, `before` (NULL: the defaults). */
-enum err report_facts(const struct report *report, const struct facts *before,
-                      struct facts **ret_facts, struct problem *why);
+enum err node_report_facts(const struct node_report *report, const struct facts *before,
+                           struct facts **ret_facts, struct problem *why);
 /* A record of the store back into facts; fails only on a record we did not write. The rules may be
  * younger than it. */
-enum err report_stored(struct str facts_json, const struct node_rules *rules,
-                       struct facts **ret_facts, struct problem *why);
-enum err report_load(const struct report *report, struct report_load *ret_load,
-                     struct problem *why);
+enum err node_report_stored(struct str facts_json, const struct node_rules *rules,
+                            struct facts **ret_facts, struct problem *why);
+enum err node_report_load(const struct node_report *report, struct node_report_load *ret_load,
+                          struct problem *why);
 struct store_run;
 /* The list of running jobs; count 0 and runs NULL when it was not sent. */
-enum err report_runs(const struct report *report, struct arena *arena, struct store_run **ret_runs,
-                     size_t *ret_count, struct problem *why);
+enum err node_report_runs(const struct node_report *report, struct arena *arena,
+                          struct store_run **ret_runs, size_t *ret_count, struct problem *why);
 
 #endif

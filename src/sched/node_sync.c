@@ -1,6 +1,8 @@
-/* One call at a time, in this order: all nodes once, nodes that were heard of, all counters. */
+/* How the table of nodes follows the store: one call at a time, in this order: all nodes once,
+ * nodes that were heard of, all counters. Signs of life are sent in one call for all nodes of this
+ * instance, and to everybody at once, with level, load and usage: any instance can show and judge
+ * any node. */
 #include "sched/node_sync.h"
-#include "sched/shared_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -9,16 +11,18 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "sched/counts.h"
+#include "model/level.h"
+#include "sched/frame.h"
 #include "sched/node_report.h"
-#include "sched/view_live.h"
+#include "sched/registry.h"
+#include "sched/sched.h"
+#include "sched/shared_text.h"
+#include "store/chain.h"
 
-enum { WANTED_MAX = 1024 }; /* nodes of one call */
-
-struct view {
+struct node_sync {
     struct sched *sched;
     struct node_table *members;
-    struct view_live *live;
+    struct node_sync_live *live;
     struct store_op op;
     struct arena arena;
     bool busy;
@@ -28,7 +32,7 @@ struct view {
     struct str *ids; /* of the call under way */
     size_t id_count;
     int64_t seq;       /* of the last change heard, or known to be contained */
-    int64_t oldest_us; /* see view_take_oldest_us */
+    int64_t oldest_us; /* see node_sync_take_oldest_us */
     int64_t news_us;   /* when the oldest change of `news` that was heard of was made; 0: none */
     int64_t call_us;   /* the same of `ids` */
     int64_t sent_us;   /* the call under way */
@@ -43,17 +47,318 @@ struct view {
     unsigned moves;                                                /* likewise */
 };
 
-struct view *view_new(struct sched *sched, struct node_table *members)
+struct node_sync_live {
+    struct sched *sched;
+    struct store_op op; /* PEERS */
+    struct arena arena;
+    bool busy;
+    struct peer *peers;
+    size_t peer_count;
+    int64_t told_ms;        /* clock_mono_ms */
+    struct chain under_way; /* of telling.in_live */
+};
+
+struct peer {
+    uint32_t name;
+    int64_t silent_ms;
+};
+
+static void told(struct store_op *op);
+static void next_call(struct node_sync *view);
+
+/* --- signs of life --- */
+
+enum {
+    TELL_EVERY_MS = 500,
+    TELL_MAX = 256,      /* nodes of one call */
+    PEER_GONE_MS = 4000, /* it calls every second */
+    PEER_NEW_MS = 2000,  /* one that took a connection so lately may be missing in our list */
+    /* Times of another instance come with the store's clock, known to some hundred ms: a small step
+     * forward is no new sign of life. */
+    BEAT_STEP_MS = 1000,
+    BEAT_LATE_MS = TELL_EVERY_MS + BEAT_STEP_MS,
+};
+
+/* One SEEN call. */
+struct telling {
+    struct store_op op;
+    struct chain in_live;
+    struct buf text;
+    struct store_seen items[TELL_MAX];
+    size_t count;
+};
+
+struct node_sync_live *node_sync_live_new(struct sched *sched)
 {
-    struct view *view = mem_new(struct view);
+    struct node_sync_live *live = mem_new(struct node_sync_live);
+
+    live->sched = sched;
+    chain_init(&live->under_way);
+    return live;
+}
+
+void node_sync_live_free(struct node_sync_live *live)
+{
+    if (!live)
+        return;
+    /* What the store answered into an inbox that nobody reads any more. */
+    while (live->under_way.next != &live->under_way)
+        told(&container_of(live->under_way.next, struct telling, in_live)->op);
+    arena_free(&live->arena);
+    free(live->peers);
+    free(live);
+}
+
+static struct sched_loop *live_loop(struct node_sync_live *live)
+{
+    return sched_keeper_loop(live->sched);
+}
+
+static uint32_t own_name(const struct node_sync_live *live)
+{
+    return store_name(live->sched->store);
+}
+
+/* --- instances --- */
+
+static void listed(struct store_op *op)
+{
+    struct node_sync_live *live = container_of(op, struct node_sync_live, op);
+
+    assert(live->busy);
+    live->busy = false;
+    if (!op->err) {
+        live->peer_count = op->u.peers.count;
+        live->peers = mem_resize(live->peers, (live->peer_count + 1) * sizeof *live->peers);
+        for (size_t i = 0; i < live->peer_count; i++)
+            live->peers[i] = (struct peer){.name = op->u.peers.items[i].name,
+                                           .silent_ms = op->u.peers.items[i].silent_ms};
+    }
+    arena_reset(&live->arena);
+}
+
+void node_sync_live_compare(struct node_sync_live *live)
+{
+    if (!own_name(live) || live->busy)
+        return;
+    live->op = (struct store_op){.verb = STORE_PEERS,
+                                 .reply_to = live_loop(live)->inbox,
+                                 .done = listed,
+                                 .arena = &live->arena};
+    live->busy = true;
+    sched_send(live_loop(live), &live->op);
+}
+
+static bool node_sync_live_has_peer(const struct node_sync_live *live, uint32_t name)
+{
+    for (size_t i = 0; i < live->peer_count; i++)
+        if (live->peers[i].name == name)
+            return live->peers[i].silent_ms <= PEER_GONE_MS;
+    return live->peer_count == 0; /* not listed yet */
+}
+
+/* --- telling --- */
+
+static void told(struct store_op *op)
+{
+    struct telling *telling = container_of(op, struct telling, op);
+
+    chain_del(&telling->in_live);
+    buf_free(&telling->text);
+    free(telling);
+}
+
+static void tell(struct node_sync_live *live, struct telling *telling, size_t begun)
+{
+    assert(telling->count > 0 && telling->count <= TELL_MAX);
+    frame_end(&telling->text, begun);
+    telling->op =
+        (struct store_op){.verb = STORE_SEEN, .reply_to = live_loop(live)->inbox, .done = told};
+    telling->op.u.seen.items = telling->items;
+    telling->op.u.seen.count = telling->count;
+    telling->op.u.seen.text = buf_view(&telling->text);
+    chain_add_last(&live->under_way, &telling->in_live);
+    sched_send(live_loop(live), &telling->op);
+}
+
+/* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. */
+static void add_node(struct telling *telling, struct node *node)
+{
+    struct shared_text *board = atomic_load(&node->usage);
+    struct store_seen *seen = &telling->items[telling->count++];
+    struct buf usage = {0};
+
+    *seen = (struct store_seen){.node = node->id,
+                                .level = atomic_load(&node->level),
+                                .cpu_pm = atomic_load(&node->cpu_pm),
+                                .gpu_pm = atomic_load(&node->gpu_pm),
+                                .mem_pm = atomic_load(&node->mem_pm)};
+    buf_fmt(&telling->text, "\n" STR_FMT " %d %d %d %d ", STR_ARG(node->id), seen->level,
+            seen->cpu_pm, seen->gpu_pm, seen->mem_pm);
+    if (board && shared_text_read(board, &usage))
+        for (size_t i = 0; i < usage.len; i++)
+            buf_char(&telling->text,
+                     usage.at[i] == '\n' || usage.at[i] == '\r' ? ' ' : usage.at[i]);
+    buf_free(&usage);
+}
+
+void node_sync_live_tick(struct node_sync_live *live)
+{
+    const struct snapshot *snapshot = live_loop(live)->snapshot;
+    int64_t now_ms = *live_loop(live)->mono_ms;
+    struct telling *telling = NULL;
+    const struct snap_node *member;
+    size_t begun = 0;
+
+    if (!own_name(live) || !snapshot || now_ms - live->told_ms < TELL_EVERY_MS)
+        return;
+    live->told_ms = now_ms;
+    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
+        struct node *node = member->node;
+        int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+
+        if (beat_ms <= node->told_ms)
+            continue;
+        node->told_ms = beat_ms;
+        if (!telling) {
+            telling = mem_new(struct telling);
+            begun = frame_begin(&telling->text);
+            buf_str(&telling->text, STR("seen"));
+        }
+        add_node(telling, node);
+        if (telling->count == TELL_MAX) {
+            tell(live, telling, begun);
+            telling = NULL;
+        }
+    }
+    if (telling)
+        tell(live, telling, begun);
+}
+
+/* --- hearing --- */
+
+/* It was heard of at `at_ms`, by somebody. */
+static void take_beat(struct node *node, int64_t at_ms)
+{
+    int64_t last_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+
+    while (at_ms > last_ms + BEAT_STEP_MS)
+        if (atomic_compare_exchange_weak(&node->heartbeat_ms, &last_ms, at_ms)) {
+            node->told_ms = at_ms;
+            return;
+        }
+}
+
+static int32_t next_figure(struct str *rest)
+{
+    int64_t value;
+
+    return str_int(str_cut(rest, ' '), &value) && value >= -1 && value <= INT32_MAX ? (int32_t)value
+                                                                                    : -1;
+}
+
+static void take_load(struct node *node, const struct store_seen *seen)
+{
+    if (seen->level >= 0 && seen->level < (int32_t)LEVEL_COUNT)
+        atomic_store_explicit(&node->level, seen->level, memory_order_relaxed);
+    if (seen->cpu_pm >= 0)
+        atomic_store_explicit(&node->cpu_pm, seen->cpu_pm, memory_order_relaxed);
+    if (seen->gpu_pm >= 0)
+        atomic_store_explicit(&node->gpu_pm, seen->gpu_pm, memory_order_relaxed);
+    if (seen->mem_pm >= 0)
+        atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
+}
+
+static void node_sync_live_seen(struct node_sync_live *live, const struct node_table *members,
+                                struct str text)
+{
+    int64_t now_ms = sched_awake_ms(live_loop(live));
+
+    while (text.len) {
+        struct str line = str_cut(&text, '\n');
+        struct str id = str_cut(&line, ' ');
+        struct node *node =
+            id.len && node_table_facts(members, id) ? map_get(&members->nodes, id) : NULL;
+
+        if (!node || atomic_load(&node->link))
+            continue; /* whose connection is ours we know better */
+        struct store_seen seen = {.level = next_figure(&line)};
+        seen.cpu_pm = next_figure(&line);
+        seen.gpu_pm = next_figure(&line);
+        seen.mem_pm = next_figure(&line);
+        take_load(node, &seen);
+        if (line.len)
+            registry_take_usage(node, line);
+        take_beat(node, now_ms);
+    }
+}
+
+/* It is not asked while its connection is nowhere. What was heard of it before may have been told
+ * after its connection closed; what comes much later is a sign of life by another way. */
+static void take_left(struct node *node, int64_t at_ms)
+{
+    int64_t none = 0;
+
+    if (!atomic_load(&node->link) && atomic_load(&node->heartbeat_ms) <= at_ms + BEAT_LATE_MS)
+        atomic_compare_exchange_strong(&node->left_ms, &none, at_ms);
+}
+
+static void take_link(struct node_sync_live *live, struct node *node, const struct store_live *said)
+{
+    int64_t now_ms = sched_awake_ms(live_loop(live));
+    bool held = said->kind == STORE_LINK_SOCKET || said->kind == STORE_LINK_POLL;
+    bool ours = said->holder == own_name(live);
+    bool there = said->linked_ms < PEER_NEW_MS || node_sync_live_has_peer(live, said->holder);
+    uint32_t holder = held && !ours && there ? said->holder : 0;
+    uint32_t before = atomic_exchange(&node->holder, holder);
+    bool socket = atomic_load(&node->link) != 0;
+
+    if (holder)
+        atomic_store(&node->left_ms, 0);
+    else if (said->kind == STORE_LINK_SOCKET && !ours)
+        take_left(node, now_ms); /* its instance is gone, and so is its connection */
+    else if (said->kind == STORE_LINK_LEFT)
+        take_left(node, now_ms - said->linked_ms);
+    /* What we have and what the store says we have must be the same. */
+    if ((holder && holder != before) || (holder && socket) ||
+        socket != (ours && said->kind == STORE_LINK_SOCKET))
+        live->sched->hooks->linked(live_loop(live), node, said, holder != 0);
+}
+
+void node_sync_live_take(struct node_sync_live *live, struct node *node,
+                         const struct store_live *said, uint64_t order)
+{
+    if (!own_name(live))
+        return;
+    assert(said->kind <= STORE_LINK_LEFT && said->linked_ms >= 0);
+    if (said->silent_ms >= 0 && !atomic_load(&node->link)) {
+        struct store_seen seen = {.level = said->level,
+                                  .cpu_pm = said->cpu_pm,
+                                  .gpu_pm = said->gpu_pm,
+                                  .mem_pm = said->mem_pm};
+
+        take_load(node, &seen);
+        take_beat(node, sched_awake_ms(live_loop(live)) - said->silent_ms);
+    }
+    if (order >= atomic_load(&node->link_order))
+        take_link(live, node, said);
+}
+
+/* --- records and counters --- */
+
+enum { WANTED_MAX = 1024 }; /* nodes of one call */
+
+struct node_sync *node_sync_new(struct sched *sched, struct node_table *members)
+{
+    struct node_sync *view = mem_new(struct node_sync);
 
     view->sched = sched;
     view->members = members;
-    view->live = view_live_new(sched);
+    view->live = node_sync_live_new(sched);
     return view;
 }
 
-static void ids_free(struct view *view)
+static void ids_free(struct node_sync *view)
 {
     for (size_t i = 0; i < view->id_count; i++)
         free((void *)view->ids[i].at);
@@ -62,7 +367,7 @@ static void ids_free(struct view *view)
     view->id_count = 0;
 }
 
-void view_free(struct view *view)
+void node_sync_free(struct node_sync *view)
 {
     char *id;
 
@@ -72,22 +377,17 @@ void view_free(struct view *view)
         free(id);
     map_free(&view->news);
     ids_free(view);
-    view_live_free(view->live);
+    node_sync_live_free(view->live);
     arena_free(&view->arena);
     free(view);
 }
 
-static struct sched_loop *loop_of(struct view *view)
+static struct sched_loop *loop_of(struct node_sync *view)
 {
     return sched_keeper_loop(view->sched);
 }
 
-bool view_has_peer(const struct view *view, uint32_t name)
-{
-    return view_live_has_peer(view->live, name);
-}
-
-int64_t view_take_oldest_us(struct view *view)
+int64_t node_sync_take_oldest_us(struct node_sync *view)
 {
     int64_t oldest_us = view->oldest_us;
 
@@ -95,7 +395,7 @@ int64_t view_take_oldest_us(struct view *view)
     return oldest_us;
 }
 
-static void set_seq(struct view *view, int64_t seq)
+static void set_seq(struct node_sync *view, int64_t seq)
 {
     view->seq = seq;
     metric_set(METRIC_INSTANCE_VERSION, seq);
@@ -108,7 +408,7 @@ static int64_t earlier(int64_t a_us, int64_t b_us)
 }
 
 /* Remembers that a node is to be loaded. */
-static void want(struct view *view, struct str id)
+static void want(struct node_sync *view, struct str id)
 {
     char *text;
 
@@ -121,12 +421,12 @@ static void want(struct view *view, struct str id)
 
 /* --- taking over what was read --- */
 
-static struct facts *facts_of(const struct view *view, const struct store_node *record)
+static struct facts *facts_of(const struct node_sync *view, const struct store_node *record)
 {
     struct facts *facts;
     struct problem why;
 
-    if (report_stored(record->facts, &view->sched->config.node_rules, &facts, &why)) {
+    if (node_report_stored(record->facts, &view->sched->config.node_rules, &facts, &why)) {
         log_event(LOG_ERROR, "node.unreadable", KS("node_id", record->id),
                   KC("reason", why.detail));
         return NULL;
@@ -135,13 +435,13 @@ static struct facts *facts_of(const struct view *view, const struct store_node *
     return facts;
 }
 
-static void take_figures(struct view *view, struct node *node, const struct store_node *record,
+static void take_figures(struct node_sync *view, struct node *node, const struct store_node *record,
                          bool first)
 {
     atomic_store(&node->own, record->own);
     atomic_store(&node->health, record->counts.health);
     atomic_store(&node->admin, record->admin);
-    blackboard_put(&node->admin_reason, record->admin_reason);
+    shared_text_put(&node->admin_reason, record->admin_reason);
     atomic_store(&node->max, record->counts.max);
     node->version = record->version;
     node->registered_ms = record->registered_ms;
@@ -151,7 +451,7 @@ static void take_figures(struct view *view, struct node *node, const struct stor
 
 /* What somebody found out about it holds until it gives a new sign of life; our start, and our
  * having heard of it, are none. That somebody takes it back is one. */
-static void take_finding(struct view *view, struct node *node, const struct store_node *record)
+static void take_finding(struct node_sync *view, struct node *node, const struct store_node *record)
 {
     int64_t now_ms = sched_awake_ms(loop_of(view));
 
@@ -166,7 +466,7 @@ static void take_finding(struct view *view, struct node *node, const struct stor
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
 }
 
-static void load_new(struct view *view, const struct store_node *record)
+static void load_new(struct node_sync *view, const struct store_node *record)
 {
     int64_t now_ms = sched_awake_ms(loop_of(view));
     struct facts *facts = facts_of(view, record);
@@ -183,7 +483,7 @@ static void load_new(struct view *view, const struct store_node *record)
 }
 
 /* One we know: its facts only if they differ, so that a change of figures makes no new edition. */
-static void load_known(struct view *view, struct node *node, const struct facts *known,
+static void load_known(struct node_sync *view, struct node *node, const struct facts *known,
                        const struct store_node *record)
 {
     bool same = str_eq(known->json, record->facts);
@@ -206,12 +506,12 @@ static void load_known(struct view *view, struct node *node, const struct facts 
         atomic_store(&node->marks[i], 0); /* what it said here before is not what is stored */
 }
 
-static void tell_changed(struct view *view, struct str id, const char *what)
+static void tell_changed(struct node_sync *view, struct str id, const char *what)
 {
     view->sched->hooks->node_changed(loop_of(view), id, what);
 }
 
-static void load_record(struct view *view, const struct store_node *record)
+static void load_record(struct node_sync *view, const struct store_node *record)
 {
     const struct facts *known = node_table_facts(view->members, record->id);
     struct node *node = known ? node_table_node(view->members, record->id) : NULL;
@@ -227,10 +527,10 @@ static void load_record(struct view *view, const struct store_node *record)
         tell_changed(view, record->id, "changed");
     node = map_get(&view->members->nodes, record->id);
     if (node)
-        view_live_take(view->live, node, &record->live, view->op.order);
+        node_sync_live_take(view->live, node, &record->live, view->op.order);
 }
 
-static void drop(struct view *view, struct str id)
+static void drop(struct node_sync *view, struct str id)
 {
     struct node *node = map_get(&view->members->nodes, id);
 
@@ -244,9 +544,7 @@ static void drop(struct view *view, struct str id)
 
 /* --- the calls --- */
 
-static void next_call(struct view *view);
-
-static void loaded_all(struct view *view)
+static void loaded_all(struct node_sync *view)
 {
     struct store_op *op = &view->op;
 
@@ -260,7 +558,7 @@ static void loaded_all(struct view *view)
 }
 
 /* Who was asked for and is not among the answers has left. */
-static void loaded_some(struct view *view)
+static void loaded_some(struct node_sync *view)
 {
     struct store_op *op = &view->op;
     struct map found = {0};
@@ -278,7 +576,7 @@ static void loaded_some(struct view *view)
 }
 
 /* After a look: `heard_count` nodes were to be loaded before it. */
-static void note_found(struct view *view, size_t heard_count)
+static void note_found(struct node_sync *view, size_t heard_count)
 {
     int64_t version = view->op.u.nodes.version;
     bool found = version > 0 && view->news.count > heard_count; /* 0: not shared, all is our own */
@@ -296,7 +594,7 @@ static void note_found(struct view *view, size_t heard_count)
 }
 
 /* Counters are taken over; whose version differs, or who is not there on one side, is loaded. */
-static void compared(struct view *view)
+static void compared(struct node_sync *view)
 {
     struct store_op *op = &view->op;
     struct map found = {0};
@@ -316,7 +614,7 @@ static void compared(struct view *view)
         if (!node)
             continue;
         counts_take(node, &record->counts, op->order, false);
-        view_live_take(view->live, node, &record->live, op->order);
+        node_sync_live_take(view->live, node, &record->live, op->order);
     }
     for (size_t i = 0; (member = map_next(&view->members->by_id, &i));)
         if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
@@ -326,7 +624,7 @@ static void compared(struct view *view)
 }
 
 /* An edition with what was loaded is to come. */
-static void note_loaded(struct view *view)
+static void note_loaded(struct node_sync *view)
 {
     int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
 
@@ -338,7 +636,7 @@ static void note_loaded(struct view *view)
 
 static void answered(struct store_op *op)
 {
-    struct view *view = container_of(op, struct view, op);
+    struct node_sync *view = container_of(op, struct node_sync, op);
     bool some = op->verb == STORE_NODES && view->id_count > 0;
 
     assert(view->busy);
@@ -364,7 +662,7 @@ static void answered(struct store_op *op)
         next_call(view);
 }
 
-static void send(struct view *view, enum store_verb verb)
+static void send(struct node_sync *view, enum store_verb verb)
 {
     assert(!view->busy);
     view->op = (struct store_op){
@@ -377,7 +675,7 @@ static void send(struct view *view, enum store_verb verb)
 }
 
 /* The ids move from the map to the call. */
-static void send_some(struct view *view)
+static void send_some(struct node_sync *view)
 {
     size_t count = view->news.count < WANTED_MAX ? view->news.count : WANTED_MAX;
     char *id;
@@ -394,7 +692,7 @@ static void send_some(struct view *view)
     send(view, STORE_NODES);
 }
 
-static void next_call(struct view *view)
+static void next_call(struct node_sync *view)
 {
     if (view->busy || !view->loaded)
         return;
@@ -406,7 +704,7 @@ static void next_call(struct view *view)
     }
 }
 
-void view_load(struct view *view)
+void node_sync_load(struct node_sync *view)
 {
     if (!view->busy)
         send(view, STORE_NODES);
@@ -414,7 +712,7 @@ void view_load(struct view *view)
 
 /* A store that was emptied, or that another server took over, need not go on counting where we
  * were: what we know is of before, all of it. */
-static void watch_generation(struct view *view)
+static void watch_generation(struct node_sync *view)
 {
     struct store_status status;
     struct node_entry *member;
@@ -431,15 +729,15 @@ static void watch_generation(struct view *view)
     view->moves = status.moves;
 }
 
-void view_compare(struct view *view)
+void node_sync_compare(struct node_sync *view)
 {
     watch_generation(view);
     view->compare = true;
-    view_live_compare(view->live);
+    node_sync_live_compare(view->live);
     next_call(view);
 }
 
-void view_heard(struct view *view, const struct store_word *word)
+void node_sync_heard(struct node_sync *view, const struct store_word *word)
 {
     struct str rest = word->text;
     int64_t then_us = clock_mono_us() - word->age_ms * 1000;
@@ -461,12 +759,12 @@ void view_heard(struct view *view, const struct store_word *word)
     next_call(view);
 }
 
-void view_seen(struct view *view, struct str text)
+void node_sync_seen(struct node_sync *view, struct str text)
 {
-    view_live_seen(view->live, view->members, text);
+    node_sync_live_seen(view->live, view->members, text);
 }
 
-void view_tick(struct view *view)
+void node_sync_tick(struct node_sync *view)
 {
-    view_live_tick(view->live);
+    node_sync_live_tick(view->live);
 }

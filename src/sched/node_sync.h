@@ -6,21 +6,32 @@
 
 #include "sched/sched.h"
 
-struct view;
+struct node_sync;
 
-struct view *view_new(struct sched *sched, struct node_table *members);
-void view_free(struct view *view);
-void view_load(struct view *view);    /* all nodes */
-void view_compare(struct view *view); /* counters and versions of all; then loads what differs */
-void view_tick(struct view *view);    /* tells signs of life, at most twice a second */
+struct node_sync *node_sync_new(struct sched *sched, struct node_table *members);
+void node_sync_free(struct node_sync *view);
+void node_sync_load(struct node_sync *view); /* all nodes */
+void node_sync_compare(
+    struct node_sync *view); /* counters and versions of all; then loads what differs */
+void node_sync_tick(struct node_sync *view); /* tells signs of life, at most twice a second */
 /* NODES or GAP: something changed elsewhere, or may have. */
-void view_heard(struct view *view, const struct store_word *word);
-/* Signs of life another instance heard: what it wrote with view_tick. */
-void view_seen(struct view *view, struct str text);
-/* Is an instance there? One nobody has seen yet may have come a moment ago. */
-bool view_has_peer(const struct view *view, uint32_t name);
+void node_sync_heard(struct node_sync *view, const struct store_word *word);
+/* Signs of life another instance heard: what it wrote with node_sync_tick. */
+void node_sync_seen(struct node_sync *view, struct str text);
 /* clock_mono_us of the oldest change made elsewhere that no edition holds yet; 0: none. Forgets it.
  */
-int64_t view_take_oldest_us(struct view *view);
+int64_t node_sync_take_oldest_us(struct node_sync *view);
+
+/* What instances share about nodes beside their records: whose connection each is, and when it was
+ * last heard of. Nothing of it exists in a store that is not shared. Keeper's thread. */
+
+struct node_sync_live;
+
+struct node_sync_live *node_sync_live_new(struct sched *sched);
+void node_sync_live_free(struct node_sync_live *live);
+void node_sync_live_compare(struct node_sync_live *live); /* looks which instances are there */
+void node_sync_live_tick(struct node_sync_live *live);
+void node_sync_live_take(struct node_sync_live *live, struct node *node,
+                         const struct store_live *said, uint64_t order);
 
 #endif

@@ -5,13 +5,13 @@
 #include <assert.h>
 
 #include "model/level.h"
-#include "sched/counts.h"
 #include "sched/keeper.h"
+#include "sched/sched.h"
 #include "sched/shared_text.h"
 
 static void stored(struct store_op *op);
 
-enum err registry_prepare(struct sched_loop *loop, const struct report *report,
+enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why)
 {
     const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
@@ -21,7 +21,7 @@ enum err registry_prepare(struct sched_loop *loop, const struct report *report,
         return problem_set(why, ERR_BUSY, "node_id",
                            "This fleet is configured for at most %lld nodes (nodes_max).",
                            (long long)loop->sched->config.nodes_max);
-    enum err err = report_facts(report, known ? known->facts : NULL, &facts, why);
+    enum err err = node_report_facts(report, known ? known->facts : NULL, &facts, why);
     if (err)
         return err;
     /* A node that left a moment ago may still be in this loop's snapshot, with nothing to say. */
@@ -40,7 +40,8 @@ enum err registry_prepare(struct sched_loop *loop, const struct report *report,
     return ERR_OK;
 }
 
-void registry_prepare_max(const struct report *report, struct node *node, struct change *ret_change)
+void registry_prepare_max(const struct node_report *report, struct node *node,
+                          struct change *ret_change)
 {
     *ret_change =
         (struct change){.kind = CHANGE_MAX, .node = node, .node_id = node->id, .report = *report};
@@ -141,7 +142,7 @@ static void stored(struct store_op *op)
     change->done(change);
 }
 
-bool registry_came_back_empty(const struct sched_loop *loop, const struct report *report)
+bool registry_came_back_empty(const struct sched_loop *loop, const struct node_report *report)
 {
     const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
 
@@ -181,21 +182,21 @@ void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
 
 void registry_take_usage(struct node *node, struct str usage)
 {
-    blackboard_put(&node->usage, usage);
+    shared_text_put(&node->usage, usage);
 }
 
-void registry_take_live(struct node *node, const struct report *report)
+void registry_take_live(struct node *node, const struct node_report *report)
 {
     if (report->level >= 0)
         atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
     if (!json_is_null(report->usage))
         registry_take_usage(node, json_raw(report->usage));
     if (!json_is_null(report->claim))
-        blackboard_put(&node->claim, json_raw(report->claim));
+        shared_text_put(&node->claim, json_raw(report->claim));
 }
 
-enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
-                                      const struct report_load *load)
+enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
+                                      const struct node_report_load *load)
 {
     const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
 
@@ -222,7 +223,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct repo
         (enum node_admin)atomic_load_explicit(&node->admin, memory_order_relaxed);
     bool back = atomic_load_explicit(&node->health, memory_order_relaxed) !=
                 (int32_t)node_effective(own, NODE_READY, admin);
-    if (back || report_is_news(report, node))
+    if (back || node_report_is_news(report, node))
         return BEAT_NEWS;
     return report->max != FIELD_OFF && bounded(report->max, known->facts) != atomic_load(&node->max)
                ? BEAT_MAX

@@ -27,7 +27,7 @@ struct change {
     enum node_health watch; /* WATCH */
     bool without_runs;      /* PUT: it is back and has none of what it ran: a new epoch */
     struct str admin_reason;
-    struct report report;                /* PUT: to remember its marks */
+    struct node_report report;           /* PUT: to remember its marks */
     enum err err;                        /* answer */
     struct problem why;                  /* answer */
     struct node *node;                   /* answer: PUT */
@@ -36,15 +36,15 @@ struct change {
 };
 
 /* Fills the change from a report; checks it against what is known. Nothing is sent yet. */
-enum err registry_prepare(struct sched_loop *loop, const struct report *report,
+enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why);
-void registry_prepare_max(const struct report *report, struct node *node,
+void registry_prepare_max(const struct node_report *report, struct node *node,
                           struct change *ret_change);
 /* Sends it; done() is called once, whatever happens. */
 void registry_send(struct sched_loop *loop, struct change *change);
 
 /* A new connection lists no runs, though the store has some: it began anew (a reboot, say). */
-bool registry_came_back_empty(const struct sched_loop *loop, const struct report *report);
+bool registry_came_back_empty(const struct sched_loop *loop, const struct node_report *report);
 
 enum registry_beat {
     BEAT_TAKEN,   /* nothing new: done */
@@ -52,10 +52,10 @@ enum registry_beat {
     BEAT_MAX,     /* only what it would run now differs: prepare_max and send */
     BEAT_UNKNOWN, /* no such node */
 };
-enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct report *report,
-                                      const struct report_load *load);
+enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
+                                      const struct node_report_load *load);
 /* Level and usage of a report, into the live figures. */
-void registry_take_live(struct node *node, const struct report *report);
+void registry_take_live(struct node *node, const struct node_report *report);
 void registry_take_usage(struct node *node, struct str usage); /* JSON */
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);

@@ -3,6 +3,7 @@
 #ifndef SCHED_SETTLE_H
 #define SCHED_SETTLE_H
 
+#include "sched/queue.h"
 #include "sched/sched.h"
 
 enum settle_kind { SETTLE_ACK, SETTLE_DONE, SETTLE_FAIL, SETTLE_CANCEL };
@@ -34,5 +35,15 @@ void settle_start(struct settle *settle);
 void settle_applied(struct sched_loop *loop, const struct store_op *op);
 /* A job has ended: its part in the metrics. */
 void settle_count(const struct store_head *head);
+
+/* The sweep: moves on what ran out. Leases whose ACK or renewal did not come, jobs that waited long
+ * enough, and those in hand of an instance that died. Any instance may do it; the store lets each
+ * take effect once. Keeper's thread. */
+
+struct sweep;
+
+struct sweep *sweep_new(struct sched *sched, struct queue *queue);
+void sweep_free(struct sweep *sweep);
+void sweep_tick(struct sweep *sweep); /* looks, unless the last look is still under way */
 
 #endif

@@ -6,33 +6,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS = BLACKBOARD_BYTES_MAX / sizeof(uint64_t) };
+enum { WORDS = SHARED_TEXT_BYTES_MAX / sizeof(uint64_t) };
 
-struct blackboard {
+struct shared_text {
     _Atomic uint32_t turn;
     _Atomic uint32_t len;
     _Atomic uint64_t words[WORDS];
 };
 
-struct blackboard *blackboard_new(void)
+struct shared_text *shared_text_new(void)
 {
-    struct blackboard *board = calloc(1, sizeof *board);
+    struct shared_text *board = calloc(1, sizeof *board);
 
     assert(board);
     return board;
 }
 
-void blackboard_free(struct blackboard *board)
+void shared_text_free(struct shared_text *board)
 {
     free(board);
 }
 
-bool blackboard_write(struct blackboard *board, struct str text)
+bool shared_text_write(struct shared_text *board, struct str text)
 {
     uint32_t turn = atomic_load_explicit(&board->turn, memory_order_relaxed);
 
     assert(text.at || !text.len);
-    if (text.len > BLACKBOARD_BYTES_MAX || turn % 2 ||
+    if (text.len > SHARED_TEXT_BYTES_MAX || turn % 2 ||
         !atomic_compare_exchange_strong_explicit(&board->turn, &turn, turn + 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
@@ -50,24 +50,24 @@ bool blackboard_write(struct blackboard *board, struct str text)
     return true;
 }
 
-bool blackboard_put(_Atomic(struct blackboard *) *place, struct str text)
+bool shared_text_put(_Atomic(struct shared_text *) *place, struct str text)
 {
-    struct blackboard *board = atomic_load(place);
+    struct shared_text *board = atomic_load(place);
 
     if (!board && !text.len)
         return true;
     if (!board) {
-        struct blackboard *fresh = blackboard_new();
+        struct shared_text *fresh = shared_text_new();
 
         if (atomic_compare_exchange_strong(place, &board, fresh))
             board = fresh;
         else
-            blackboard_free(fresh); /* another thread was first */
+            shared_text_free(fresh); /* another thread was first */
     }
-    return blackboard_write(board, text);
+    return shared_text_write(board, text);
 }
 
-bool blackboard_read(struct blackboard *board, struct buf *out)
+bool shared_text_read(struct shared_text *board, struct buf *out)
 {
     uint64_t words[WORDS];
     uint32_t before, len;
@@ -79,7 +79,7 @@ bool blackboard_read(struct blackboard *board, struct buf *out)
             words[i] = atomic_load_explicit(&board->words[i], memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
     } while (before % 2 || before != atomic_load_explicit(&board->turn, memory_order_relaxed));
-    assert(len <= BLACKBOARD_BYTES_MAX);
+    assert(len <= SHARED_TEXT_BYTES_MAX);
     if (!before)
         return false;
     buf_add(out, words, len);

@@ -7,17 +7,17 @@
 
 #include "base/str.h"
 
-enum { BLACKBOARD_BYTES_MAX = 4096 };
+enum { SHARED_TEXT_BYTES_MAX = 4096 };
 
-struct blackboard;
+struct shared_text;
 
-struct blackboard *blackboard_new(void);
-void blackboard_free(struct blackboard *board); /* NULL is fine; nobody reads any more */
+struct shared_text *shared_text_new(void);
+void shared_text_free(struct shared_text *board); /* NULL is fine; nobody reads any more */
 /* False: it does not fit, or somebody else writes at this moment. */
-bool blackboard_write(struct blackboard *board, struct str text);
+bool shared_text_write(struct shared_text *board, struct str text);
 /* The same on the board of a place that may have none yet; any thread. An empty text makes none. */
-bool blackboard_put(_Atomic(struct blackboard *) *place, struct str text);
+bool shared_text_put(_Atomic(struct shared_text *) *place, struct str text);
 /* Appends the text; false when nothing was written yet. */
-bool blackboard_read(struct blackboard *board, struct buf *out);
+bool shared_text_read(struct shared_text *board, struct buf *out);
 
 #endif

@@ -25,14 +25,14 @@ enum {
 struct node {
     struct str id;
     uint64_t hash;
-    uint32_t number;                           /* 0.. in order of first registration */
-    _Atomic int32_t health;                    /* effective, enum node_health */
-    _Atomic int32_t own;                       /* what it last said of itself */
-    _Atomic int32_t admin;                     /* enum node_admin */
-    _Atomic(struct blackboard *) admin_reason; /* an operator's words; NULL: never any */
+    uint32_t number;                            /* 0.. in order of first registration */
+    _Atomic int32_t health;                     /* effective, enum node_health */
+    _Atomic int32_t own;                        /* what it last said of itself */
+    _Atomic int32_t admin;                      /* enum node_admin */
+    _Atomic(struct shared_text *) admin_reason; /* an operator's words; NULL: never any */
     _Atomic int32_t max;
     _Atomic int64_t version, registered_ms; /* of its record in the store, as last known */
-    _Atomic uint64_t counts; /* reserved and running as the store last told, see counts.h */
+    _Atomic uint64_t counts; /* reserved and running as the store last told, see sched.h */
     _Atomic int32_t pending; /* reserves of this instance under way */
     _Atomic int32_t score;
     _Atomic uint32_t epoch;
@@ -42,9 +42,9 @@ struct node {
     _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent; 0: none */
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
-    _Atomic int32_t level;              /* enum level as its agent sent it; -1 = it has no agent */
-    _Atomic(struct blackboard *) claim; /* `claim` of its last heartbeat: how its claims went */
-    _Atomic(struct blackboard *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
+    _Atomic int32_t level;               /* enum level as its agent sent it; -1 = it has no agent */
+    _Atomic(struct shared_text *) claim; /* `claim` of its last heartbeat: how its claims went */
+    _Atomic(struct shared_text *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
@@ -201,9 +201,5 @@ struct facts *node_table_facts(const struct node_table *members,
 size_t node_table_count(const struct node_table *members);
 /* A new version with everything put since the last; the old ones stay as they are. */
 struct snapshot *node_table_publish(struct node_table *members);
-/* Between members.c and snapshot.c. */
-void node_table_books_init(struct node_table *members, const struct pool_pair *config_pairs,
-                           size_t count); /* `pools:`, for nodes with nmt `any` */
-void node_table_books_free(struct node_table *members);
 
 #endif

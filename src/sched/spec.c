@@ -3,9 +3,7 @@
 #include "sched/spec.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/digest.h"
 #include "model/argv.h"

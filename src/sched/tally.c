@@ -1,13 +1,22 @@
-/* Rows by key. A key is ids with blanks between, which no id holds. */
+/* Rows by key; a key is ids with blanks between, which no id holds. On each loop one map look-up
+ * for an attempt that ended; the keeper adds up, and keeps a ring of tallies by the number of the
+ * hour. As text a tally is lines of JSON:
+ * {"work":["us","dev"],"succeeded":3,"wait":[[0,2],[5,1]],...}; files of older and newer releases
+ * may be read, and names that are not known are left out. */
 #include "sched/tally.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "model/node.h"
+#include "sched/sched.h"
+
+static struct str part(struct str *rest, struct arena *arena);
+
+/* --- rows --- */
 
 enum { KEY_MAX = 512 };
 
@@ -248,5 +257,372 @@ void tally_merge_other(struct tally *tally, const struct tally *other)
             continue;
         *to = *machine;
         to->node = node; /* in our arena */
+    }
+}
+
+/* --- where they come from --- */
+
+/* Reasons for which a run was ended from outside. */
+static bool is_kill(struct str reason)
+{
+    static const char *const kills[] = {"EMERGENCY", "OOM", "DISK_LIMIT", "TIMEOUT", "RUN_TIMEOUT"};
+
+    for (size_t i = 0; i < COUNT_OF(kills); i++)
+        if (str_is(reason, kills[i]))
+            return true;
+    return false;
+}
+
+/* It was on a node and is no longer. */
+static void note_attempt(struct tally *tally, const struct store_op *op)
+{
+    const struct store_head *head = &op->head;
+    enum store_outcome outcome = op->u.settle.outcome;
+    struct str node = op->node.at ? op->node : str_of(head->node);
+    struct tally_work *work = tally_work(tally, node, str_of(head->type));
+    bool opened =
+        op->u.settle.breaker != BREAKER_NO_EVENT && op->u.settle.breaker != BREAKER_RECOVERED;
+    bool retried = head->state == JOB_RETRYING;
+
+    work->counts[TALLY_ATTEMPTS]++;
+    work->counts[TALLY_RETRIED] += retried;
+    work->counts[TALLY_FAILOVERS] += retried && outcome == STORE_EXPIRE;
+    work->counts[TALLY_KILLS] += outcome != STORE_DONE && is_kill(str_of(head->reason));
+    work->counts[TALLY_BREAKERS] += opened;
+    if (head->attempt == 1)
+        tally_time(&work->wait, head->dispatched_ms - head->created_ms);
+    if (head->acked_ms)
+        tally_time(&work->run, head->updated_ms - head->acked_ms);
+    else if (outcome == STORE_DONE) /* a node that does not acknowledge: what is done has begun */
+        tally_time(&work->run, head->updated_ms - head->dispatched_ms);
+}
+
+/* Counted where it was last; "-" if it never was anywhere. */
+static void note_job(struct tally *tally, const struct store_head *head, enum tally_count how)
+{
+    assert(job_state_final(head->state) && how <= TALLY_CANCELLED);
+    tally_work(tally, str_of(head->node), str_of(head->type))->counts[how]++;
+}
+
+void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended)
+{
+    static const struct {
+        enum tally_count job; /* what its end is to the job, unless that is done */
+        bool attempt;         /* it ends one, always */
+        bool refusal;         /* somebody did not take it */
+    } kinds[STORE_OUTCOME_COUNT] = {
+        [STORE_DONE] = {TALLY_FAILED, true, false},
+        [STORE_FAIL] = {TALLY_FAILED, true, false},
+        [STORE_EXPIRE] = {TALLY_FAILED, true, false},
+        [STORE_CANCEL] = {TALLY_CANCELLED, false, false},
+        [STORE_REFUSED] = {TALLY_FAILED, false, true},
+        [STORE_SEND_FAILED] = {TALLY_FAILED, false, true},
+        [STORE_QUEUE_TIMEOUT] = {TALLY_FAILED, false, true},
+        [STORE_NO_CANDIDATE] = {TALLY_FAILED, false, true},
+    };
+    enum store_outcome outcome = op->u.settle.outcome;
+    const struct store_head *head = &op->head;
+
+    assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
+    if (outcome == STORE_ABANDON)
+        return; /* its request was refused, and counted then: never a job to who asked */
+    if (kinds[outcome].refusal) /* of no node, if it waited for one in vain */
+        tally_refuse(loop->tally, op->node, str_of(head->type),
+                     op->node.at ? op->u.settle.reason : str_of(head->reason), 1);
+    else if (kinds[outcome].attempt || op->u.settle.ended_lease)
+        note_attempt(loop->tally, op);
+    if (ended)
+        note_job(loop->tally, head, head->state == JOB_DONE ? TALLY_DONE : kinds[outcome].job);
+}
+
+void tally_note_unplaced(struct sched_loop *loop, const struct store_head *head)
+{
+    note_job(loop->tally, head, TALLY_FAILED);
+    tally_refuse(loop->tally, STR_NONE, str_of(head->type), str_of(head->reason), 1);
+}
+
+void tally_note_refusal(struct sched_loop *loop, struct str node, struct str type,
+                        const char *reason)
+{
+    tally_refuse(loop->tally, node, type, str_of(reason), 1);
+}
+
+void tally_note_machine(struct tally *tally, const struct node *node, int64_t ms)
+{
+    struct tally_machine *machine = tally_machine(tally, node->id);
+    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
+    int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
+    struct counts counts = counts_of(node);
+    bool offline = atomic_load_explicit(&node->health, memory_order_relaxed) == NODE_OFFLINE;
+
+    assert(ms >= 0 && level < LEVEL_COUNT);
+    machine->level_ms[offline ? TALLY_OFFLINE : level < 0 ? TALLY_UNMEASURED : level] += ms;
+    machine->used_ms += (counts.reserved + counts.running) * ms;
+    machine->max_ms += offline ? 0 : max * ms;
+}
+
+void tally_tick(struct sched_loop *loop)
+{
+    if (tally_is_empty(loop->tally) || atomic_load(&loop->tallied))
+        return; /* the keeper has not taken the last one yet */
+    atomic_store(&loop->tallied, loop->tally);
+    loop->tally = tally_new();
+}
+
+void tally_collect(struct sched *sched, struct tally *into)
+{
+    for (int i = 0; i <= sched->loop_count; i++) {
+        struct tally *more = atomic_exchange(&sched->loops[i].tallied, NULL);
+
+        if (more && into)
+            tally_merge(into, more);
+        tally_free(more);
+    }
+}
+
+/* --- as text --- */
+
+static void save_times(struct jsonw *w, const char *name, const struct tally_times *times)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (int i = 0; i < TALLY_BUCKETS; i++) {
+        if (!times->counts[i])
+            continue;
+        jsonw_arr(w);
+        jsonw_int(w, i);
+        jsonw_int(w, times->counts[i]);
+        jsonw_end_arr(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static struct jsonw begin(struct buf *text, const char *kind, struct str a, struct str b,
+                          struct str c)
+{
+    struct jsonw w = jsonw_to(text);
+    const struct str ids[] = {a, b, c};
+
+    jsonw_obj(&w);
+    jsonw_key(&w, kind);
+    jsonw_arr(&w);
+    for (size_t i = 0; i < COUNT_OF(ids) && ids[i].at; i++)
+        jsonw_str(&w, ids[i]);
+    jsonw_end_arr(&w);
+    return w;
+}
+
+static void end(struct buf *text, struct jsonw *w)
+{
+    jsonw_end_obj(w);
+    buf_char(text, '\n');
+}
+
+void tally_save(const struct tally *tally, struct buf *text)
+{
+    const struct tally_work *work;
+    const struct tally_machine *machine;
+    const struct tally_refusal *refusal;
+
+    for (size_t at = 0; (work = map_next(&tally->works, &at));) {
+        struct jsonw w = begin(text, "work", work->node, work->type, STR_NONE);
+
+        for (int i = 0; i < TALLY_COUNTS; i++)
+            if (work->counts[i] || i == TALLY_ATTEMPTS) /* without it a row is an old one */
+                jsonw_kint(&w, tally_count_name((enum tally_count)i), work->counts[i]);
+        save_times(&w, "wait", &work->wait);
+        save_times(&w, "run", &work->run);
+        end(text, &w);
+    }
+    for (size_t at = 0; (machine = map_next(&tally->machines, &at));) {
+        struct jsonw w = begin(text, "machine", machine->node, STR_NONE, STR_NONE);
+
+        for (int i = 0; i < TALLY_LEVELS; i++)
+            if (machine->level_ms[i])
+                jsonw_kint(&w, tally_level_name(i), machine->level_ms[i]);
+        jsonw_kint(&w, "used_ms", machine->used_ms);
+        jsonw_kint(&w, "max_ms", machine->max_ms);
+        end(text, &w);
+    }
+    for (size_t at = 0; (refusal = map_next(&tally->refusals, &at));) {
+        struct jsonw w = begin(text, "refusal", refusal->node, refusal->type, refusal->reason);
+
+        jsonw_kint(&w, "count", (int64_t)refusal->count);
+        end(text, &w);
+    }
+}
+
+/* What is not there, or cannot be, counts nothing. */
+static int64_t number(const struct json *row, const char *name)
+{
+    int64_t value;
+
+    return json_int(json_get(row, name), &value) && value > 0 ? value : 0;
+}
+
+static void load_times(struct tally_times *times, const struct json *list)
+{
+    const struct json *pair = json_first(list);
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count;
+         i++, pair = json_next(pair)) {
+        int64_t bucket, count;
+
+        if (json_type(pair) == JSON_ARR && pair->count == 2 &&
+            json_int(json_first(pair), &bucket) && json_int(json_next(json_first(pair)), &count) &&
+            bucket >= 0 && bucket < TALLY_BUCKETS && count > 0 && count <= UINT32_MAX)
+            times->counts[bucket] += (uint32_t)count;
+    }
+}
+
+/* The ids of a row: `count` texts. */
+static bool read_ids(const struct json *row, const char *kind, uint32_t count, struct str *ids,
+                     struct arena *arena)
+{
+    const struct json *list = json_get(row, kind);
+    const struct json *id = json_first(list);
+
+    if (json_type(list) != JSON_ARR || list->count != count)
+        return false;
+    for (uint32_t i = 0; i < count; i++, id = json_next(id)) {
+        if (json_type(id) != JSON_STR)
+            return false;
+        ids[i] = json_str(id, arena);
+    }
+    return true;
+}
+
+/* A file of a release that counted attempts only: those of jobs that went on stand there as failed.
+ */
+static void load_old_work(struct tally_work *work, const struct json *row)
+{
+    int64_t failed = number(row, "failed"), retried = number(row, "retried");
+
+    work->counts[TALLY_ATTEMPTS] +=
+        (uint32_t)(number(row, "succeeded") + failed + number(row, "cancelled"));
+    work->counts[TALLY_FAILED] -= (uint32_t)(retried < failed ? retried : failed);
+}
+
+static void load_work(struct tally *tally, const struct json *row, const struct str *ids)
+{
+    struct tally_work *work = tally_work(tally, ids[0], ids[1]);
+
+    for (int i = 0; i < TALLY_COUNTS; i++)
+        work->counts[i] += (uint32_t)number(row, tally_count_name((enum tally_count)i));
+    if (json_is_null(json_get(row, tally_count_name(TALLY_ATTEMPTS))))
+        load_old_work(work, row);
+    load_times(&work->wait, json_get(row, "wait"));
+    load_times(&work->run, json_get(row, "run"));
+}
+
+static void load_machine(struct tally *tally, const struct json *row, const struct str *ids)
+{
+    struct tally_machine *machine = tally_machine(tally, ids[0]);
+
+    for (int i = 0; i < TALLY_LEVELS; i++)
+        machine->level_ms[i] += number(row, tally_level_name(i));
+    machine->used_ms += number(row, "used_ms");
+    machine->max_ms += number(row, "max_ms");
+}
+
+static void load_refusal(struct tally *tally, const struct json *row, const struct str *ids)
+{
+    tally_refuse(tally, ids[0], ids[1], ids[2], (uint64_t)number(row, "count"));
+}
+
+enum err tally_load(struct tally *tally, struct str line)
+{
+    static const struct {
+        const char *kind;
+        uint32_t ids;
+        void (*load)(struct tally *tally, const struct json *row, const struct str *ids);
+    } kinds[] = {
+        {"work", 2, load_work}, {"machine", 1, load_machine}, {"refusal", 3, load_refusal}};
+    struct arena arena = {0};
+    const struct json *row;
+    struct str ids[3];
+    bool taken = false;
+
+    if (json_parse(line, &arena, &row, NULL) != ERR_OK)
+        row = NULL;
+    for (size_t i = 0; i < COUNT_OF(kinds) && !taken && json_type(row) == JSON_OBJ; i++) {
+        taken = read_ids(row, kinds[i].kind, kinds[i].ids, ids, &arena);
+        if (taken)
+            kinds[i].load(tally, row, ids);
+    }
+    arena_free(&arena);
+    return taken ? ERR_OK : ERR_BAD_JSON;
+}
+
+/* --- hours --- */
+
+static void drop(struct hour *hour)
+{
+    tally_free(hour->tally);
+    *hour = (struct hour){0};
+}
+
+void hours_free(struct hours *hours)
+{
+    for (size_t i = 0; i < HOURS_MAX; i++)
+        drop(&hours->ring[i]);
+}
+
+struct tally *hours_at(struct hours *hours, int64_t ms)
+{
+    int64_t number = ms / HOUR_MS;
+    struct hour *hour = &hours->ring[number % HOURS_MAX];
+
+    assert(ms >= 0);
+    if (hour->tally && hour->number > number)
+        return NULL;
+    if (hour->tally && hour->number < number)
+        drop(hour);
+    if (!hour->tally)
+        *hour = (struct hour){.number = number, .tally = tally_new()};
+    hour->unsaved = true;
+    return hour->tally;
+}
+
+struct tally *hours_sum(const struct hours *hours, int64_t since_ms, int64_t until_ms)
+{
+    struct tally *sum = tally_new();
+
+    for (size_t i = 0; i < HOURS_MAX; i++) {
+        const struct hour *hour = &hours->ring[i];
+
+        if (hour->tally && (hour->number + 1) * HOUR_MS > since_ms &&
+            hour->number * HOUR_MS <= until_ms)
+            tally_merge(sum, hour->tally);
+    }
+    return sum;
+}
+
+static struct hour *oldest(struct hours *hours)
+{
+    struct hour *found = NULL;
+
+    for (size_t i = 0; i < HOURS_MAX; i++)
+        if (hours->ring[i].tally && (!found || hours->ring[i].number < found->number))
+            found = &hours->ring[i];
+    return found;
+}
+
+void hours_tidy(struct hours *hours, int64_t now_ms)
+{
+    hours->works = 0;
+    for (size_t i = 0; i < HOURS_MAX; i++) {
+        struct hour *hour = &hours->ring[i];
+
+        if (hour->tally && hour->number + HOURS_MAX <= now_ms / HOUR_MS)
+            drop(hour);
+        hours->works += hour->tally ? hour->tally->works.count : 0;
+    }
+    while (hours->works > HOURS_WORKS_MAX) {
+        struct hour *hour = oldest(hours);
+
+        assert(hour);
+        hours->works -= hour->tally->works.count;
+        drop(hour);
     }
 }

@@ -2,7 +2,7 @@
  * long they waited and ran, by node how loaded its machine was, and what was refused and why. A job
  * counts once, where it ended; each of its attempts where it was. Bounded: what has no room for a
  * row of its own counts as "other". One thread each; loops hand theirs to the keeper,
- * which keeps one for every hour (hours.h). */
+ * which keeps one for every hour (tally.h). */
 #ifndef SCHED_TALLY_H
 #define SCHED_TALLY_H
 
@@ -10,6 +10,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "model/level.h"
+#include "sched/sched.h"
 
 enum {
     TALLY_BUCKETS = 56, /* of times: up to 1 ms, then two for each doubling, to more than a day */
@@ -91,5 +92,47 @@ void tally_merge_other(struct tally *tally, const struct tally *other);
  * one of ours is an error and changes nothing. */
 void tally_save(const struct tally *tally, struct buf *text);
 enum err tally_load(struct tally *tally, struct str line);
+
+/* Tallies of the last hours, on the keeper's thread. At most HOURS_MAX of them and HOURS_WORKS_MAX
+ * rows of work: with very many nodes the oldest go sooner, but a whole day always fits. */
+
+enum { HOURS_MAX = 7 * 24, HOURS_WORKS_MAX = 25 * TALLY_WORKS_MAX, HOUR_MS = 3600000 };
+
+struct hour {
+    int64_t number;      /* hours since 1970 */
+    struct tally *tally; /* NULL: nothing happened */
+    bool unsaved;
+};
+
+struct hours {
+    struct hour ring[HOURS_MAX]; /* by number */
+    size_t works;                /* in all of them, as of the last time they were counted */
+};
+
+void hours_free(struct hours *hours); /* what it holds */
+/* The tally of the hour in which `ms` lies; NULL: so old that it is not kept. Marks it unsaved. */
+struct tally *hours_at(struct hours *hours, int64_t ms);
+/* Everything from `since_ms` to `until_ms`, by whole hours; the caller frees it. */
+struct tally *hours_sum(const struct hours *hours, int64_t since_ms, int64_t until_ms);
+/* Drops what is too old at `now_ms` or too much. */
+void hours_tidy(struct hours *hours, int64_t now_ms);
+
+/* Where tallies come from: attempts that end, dispatches that are refused, machines that are
+ * looked at. */
+
+/* A FINISH that counted. ended: the job ended with it; not so when only an attempt did, or what was
+ * cancelled before stops at last. */
+void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended);
+/* A job that was accepted found no node for a further try and has failed. */
+void tally_note_unplaced(struct sched_loop *loop, const struct store_head *head);
+void tally_note_refusal(struct sched_loop *loop, struct str node, struct str type,
+                        const char *reason);
+/* A node as it was for the last `ms`. */
+void tally_note_machine(struct tally *tally, const struct node *node, int64_t ms);
+/* Lays out what this loop counted for the keeper; call it now and then. */
+void tally_tick(struct sched_loop *loop);
+/* On the keeper's thread, or when the others have ended: takes what all loops laid out. NULL: to be
+ * thrown away. */
+void tally_collect(struct sched *sched, struct tally *into);
 
 #endif

@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #include "base/metrics.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 #include "server/api.h"
 #include "server/stats.h"
 

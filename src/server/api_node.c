@@ -41,14 +41,15 @@ static void registered(struct change *change)
         call_ok(own->call);
 }
 
-static enum err read_report(struct call *call, struct report *report, struct report_load *load,
-                            struct problem *why)
+static enum err read_report(struct call *call, struct node_report *report,
+                            struct node_report_load *load, struct problem *why)
 {
-    enum err err = report_read(call->body, STR_NONE, &call->worker->sched->sched->config.node_rules,
-                               call->arena, report, why);
+    enum err err =
+        node_report_read(call->body, STR_NONE, &call->worker->sched->sched->config.node_rules,
+                         call->arena, report, why);
 
     if (!err)
-        err = report_load(report, load, why);
+        err = node_report_load(report, load, why);
     if (!err)
         err = urls_check(call->worker->server, URL_ENDPOINT, report->endpoint, why);
     return err;
@@ -64,8 +65,8 @@ static void send_change(struct node_call *own, void (*done)(struct change *chang
 void api_node_register(struct call *call)
 {
     struct node_call *own = node_call(call);
-    struct report report;
-    struct report_load load;
+    struct node_report report;
+    struct node_report_load load;
     struct problem why;
 
     if (read_report(call, &report, &load, &why)) {
@@ -135,8 +136,8 @@ void api_node_heartbeat(struct call *call)
 {
     struct node_call *own = node_call(call);
     struct sched_loop *loop = call->worker->sched;
-    struct report report;
-    struct report_load load;
+    struct node_report report;
+    struct node_report_load load;
     struct problem why;
 
     if (read_report(call, &report, &load, &why) ||
@@ -160,7 +161,7 @@ void api_node_heartbeat(struct call *call)
             call_ok(call);
         return;
     }
-    if (beat == BEAT_UNKNOWN && !report_registers(&report)) {
+    if (beat == BEAT_UNKNOWN && !node_report_registers(&report)) {
         call_error(call, ERR_NOT_FOUND, "node_id",
                    "There is no node \"" STR_FMT "\": register it first.", STR_ARG(report.node_id));
         return;
@@ -196,10 +197,10 @@ static void leave(struct call *call, struct str id)
 
 void api_node_deregister(struct call *call)
 {
-    struct report report;
+    struct node_report report;
     struct problem why;
 
-    if (report_read(call->body, STR_NONE, NULL, call->arena, &report, &why))
+    if (node_report_read(call->body, STR_NONE, NULL, call->arena, &report, &why))
         call_problem(call, &why);
     else if (call_speaks_for(call, report.node_id))
         leave(call, report.node_id);

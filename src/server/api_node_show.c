@@ -3,7 +3,7 @@
 
 #include "model/level.h"
 #include "model/pool.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 #include "sched/shared_text.h"
 #include "server/api.h"
 #include "server/explain_write.h"
@@ -44,11 +44,11 @@ const char *node_admin_name(const struct node *node)
 
 static void reason_write(struct jsonw *w, const struct node *node)
 {
-    struct blackboard *board = atomic_load(&node->admin_reason);
+    struct shared_text *board = atomic_load(&node->admin_reason);
     struct buf reason = {0};
 
     if (board)
-        blackboard_read(board, &reason);
+        shared_text_read(board, &reason);
     jsonw_kstr(w, "admin_reason", reason.len ? buf_view(&reason) : STR_NONE);
     buf_free(&reason);
 }
@@ -56,11 +56,11 @@ static void reason_write(struct jsonw *w, const struct node *node)
 /* How its claims of deployments went, as its agent tells it. */
 static void claim_write(struct jsonw *w, const struct node *node)
 {
-    struct blackboard *board = atomic_load(&node->claim);
+    struct shared_text *board = atomic_load(&node->claim);
     struct buf text = {0};
 
     if (board)
-        blackboard_read(board, &text);
+        shared_text_read(board, &text);
     jsonw_kraw(w, "claim", buf_view(&text)); /* empty: null */
     buf_free(&text);
 }

@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "sched/keeper.h"
-#include "sched/tally_note.h"
+#include "sched/tally.h"
 #include "server/api.h"
 #include "server/peers_round.h"
 

@@ -5,7 +5,7 @@
 
 #include "model/fleet.h"
 #include "model/level.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 #include "sched/shared_text.h"
 #include "server/api.h"
 
@@ -30,11 +30,11 @@ struct status_call {
 
 static const struct json *read_usage(const struct node *node, struct arena *arena)
 {
-    struct blackboard *board = atomic_load(&node->usage);
+    struct shared_text *board = atomic_load(&node->usage);
     const struct json *usage = NULL;
     struct buf buf = {0};
 
-    if (board && blackboard_read(board, &buf) &&
+    if (board && shared_text_read(board, &buf) &&
         json_parse(arena_str(arena, buf_view(&buf)), arena, &usage, NULL))
         usage = NULL;
     buf_free(&buf);
@@ -61,7 +61,7 @@ static int64_t figure(const struct json *usage, const char *name, int64_t otherw
     int64_t value;
 
     /* Another instance may have taken it from its node without a look. */
-    return json_int(json_get(usage, name), &value) && value >= 0 && value <= REPORT_SLOTS_MAX
+    return json_int(json_get(usage, name), &value) && value >= 0 && value <= NODE_REPORT_SLOTS_MAX
                ? value
                : otherwise;
 }

@@ -41,12 +41,12 @@ void api_terminal_update(struct call *call)
     struct sched_loop *loop = call->worker->sched;
     struct update_call *own = arena_new(call->arena, struct update_call);
     const struct snap_node *known = snapshot_node(loop->snapshot, call->params[0]);
-    struct report report = {.node_id = call->params[0],
-                            .max_concurrent_jobs = FIELD_OFF,
-                            .reserved_slots = FIELD_OFF,
-                            .priority = FIELD_OFF,
-                            .max = FIELD_OFF,
-                            .level = -1};
+    struct node_report report = {.node_id = call->params[0],
+                                 .max_concurrent_jobs = FIELD_OFF,
+                                 .reserved_slots = FIELD_OFF,
+                                 .priority = FIELD_OFF,
+                                 .max = FIELD_OFF,
+                                 .level = -1};
     struct problem why;
 
     if (!call_speaks_for(call, call->params[0]))

@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "sched/tally_note.h"
+#include "sched/tally.h"
 
 enum { SAVE_MS = 10000, PATH_BYTES = 4096, NAME_BYTES = 64, FILE_BYTES_MAX = 64 * 1024 * 1024 };
 

@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "model/level.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 /* What a sentence may need. */
 struct scene {

@@ -288,8 +288,8 @@ static void hello_registered(struct change *change)
 static void on_hello(struct wscall *call)
 {
     struct worker *worker = call->hub->worker;
-    struct report report;
-    struct report_load load;
+    struct node_report report;
+    struct node_report_load load;
     struct problem why;
     int64_t protocol = HUB_PROTOCOL;
 
@@ -299,9 +299,9 @@ static void on_hello(struct wscall *call)
         refuse_hello(call, &why);
         return;
     }
-    if (report_read(call->body, STR_NONE, &worker->sched->sched->config.node_rules, &call->arena,
-                    &report, &why) ||
-        report_load(&report, &load, &why) ||
+    if (node_report_read(call->body, STR_NONE, &worker->sched->sched->config.node_rules,
+                         &call->arena, &report, &why) ||
+        node_report_load(&report, &load, &why) ||
         urls_check(worker->server, URL_ENDPOINT, report.endpoint, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
         refuse_hello(call, &why);
@@ -375,14 +375,14 @@ static void beat_registered(struct change *change)
 static void on_heartbeat(struct wscall *call, struct socket *socket)
 {
     struct worker *worker = call->hub->worker;
-    struct report report;
-    struct report_load load;
+    struct node_report report;
+    struct node_report_load load;
     struct problem why;
 
     assert(socket->node);
-    if (report_read(call->body, socket->node->id, &worker->sched->sched->config.node_rules,
-                    &call->arena, &report, &why) ||
-        report_load(&report, &load, &why) ||
+    if (node_report_read(call->body, socket->node->id, &worker->sched->sched->config.node_rules,
+                         &call->arena, &report, &why) ||
+        node_report_load(&report, &load, &why) ||
         renew_read(&report, worker, &call->arena, &call->renew, &why)) {
         atomic_fetch_add(&socket->node->bad_heartbeats, 1);
         reply_problem(call, &why, 0);
@@ -395,7 +395,7 @@ static void on_heartbeat(struct wscall *call, struct socket *socket)
             reply_ok(call);
         return;
     }
-    if (beat == BEAT_UNKNOWN && !report_registers(&report)) {
+    if (beat == BEAT_UNKNOWN && !node_report_registers(&report)) {
         /* It left, or was forgotten, and its connection is about to close: a heartbeat alone would
          * make a node of it that can do nothing. */
         problem_set(&why, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\" any more.",

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sched/counts.h"
 #include "sched/node_sync.h"
+#include "sched/sched.h"
 #include "server/events.h"
 #include "server/peers_private.h"
 #include "server/waiters.h"
@@ -359,7 +359,7 @@ static void hear_room(struct peers *peers, struct str rest)
 /* "seen\nNODE ..." */
 static void hear_seen(struct peers *peers, struct str rest)
 {
-    view_seen(keeper_view(peers->keeper->server->sched.keeper), rest);
+    node_sync_seen(keeper_view(peers->keeper->server->sched.keeper), rest);
 }
 
 /* Words of a newer version that are not here are passed over. */

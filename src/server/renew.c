@@ -5,11 +5,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum err renew_read(const struct report *report, struct worker *worker, struct arena *arena,
+enum err renew_read(const struct node_report *report, struct worker *worker, struct arena *arena,
                     struct renew *ret_renew, struct problem *why)
 {
     *ret_renew = (struct renew){.worker = worker, .listed = !json_is_null(report->running_jobs)};
-    return report_runs(report, arena, &ret_renew->runs, &ret_renew->count, why);
+    return node_report_runs(report, arena, &ret_renew->runs, &ret_renew->count, why);
 }
 
 static void renewed(struct store_op *op)

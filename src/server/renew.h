@@ -16,7 +16,7 @@ struct renew {
 };
 
 /* Reads the list out of a heartbeat. */
-enum err renew_read(const struct report *report, struct worker *worker, struct arena *arena,
+enum err renew_read(const struct node_report *report, struct worker *worker, struct arena *arena,
                     struct renew *ret_renew, struct problem *why);
 /* False: there is nothing to wait for, done() will not be called. (All of a node's leases are
  * renewed in the background then, no more often than is useful.) */

@@ -89,12 +89,12 @@ static struct str whole_row(const struct json *row, struct arena *arena)
 /* A node that said just that would be let in. */
 static enum err check_values(const struct json *facts, struct arena *arena, struct problem *why)
 {
-    struct report report;
+    struct node_report report;
     struct facts *made;
-    enum err err = report_read(facts, STR("any"), NULL, arena, &report, why);
+    enum err err = node_report_read(facts, STR("any"), NULL, arena, &report, why);
 
     if (!err)
-        err = report_facts(&report, NULL, &made, why);
+        err = node_report_facts(&report, NULL, &made, why);
     if (!err)
         facts_unref(made);
     return err;

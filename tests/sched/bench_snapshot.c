@@ -26,13 +26,13 @@ static struct facts *facts_of(int number, int round)
         &arena, "{\"node_id\":\"node-%d\",\"name\":\"v%d\",\"allowed_types\":[\"t%d\"%s]}", number,
         round, number % 10, number % 3 ? "" : ",\"*\"");
     const struct json *root;
-    struct report report;
+    struct node_report report;
     struct facts *facts;
     struct problem why;
 
     if (json_parse(json, &arena, &root, &why) ||
-        report_read(root, STR_NONE, NULL, &arena, &report, &why) ||
-        report_facts(&report, NULL, &facts, &why))
+        node_report_read(root, STR_NONE, NULL, &arena, &report, &why) ||
+        node_report_facts(&report, NULL, &facts, &why))
         abort();
     arena_free(&arena);
     return facts;

@@ -501,20 +501,20 @@ static enum err send_change(struct rig *rig, const struct change *change)
     return own->err;
 }
 
-static struct report read_report(struct rig *rig, const char *json)
+static struct node_report read_report(struct rig *rig, const char *json)
 {
-    struct report report = {0};
+    struct node_report report = {0};
     struct problem why = {0};
 
-    if (report_read(parse(rig, json), STR_NONE, &rig->sched.config.node_rules, &rig->arena, &report,
-                    &why))
+    if (node_report_read(parse(rig, json), STR_NONE, &rig->sched.config.node_rules, &rig->arena,
+                         &report, &why))
         fail_msg("%s: %s", json, why.detail);
     return report;
 }
 
 struct change *rig_begin_register(struct rig *rig, int loop, const char *json)
 {
-    struct report report = read_report(rig, json);
+    struct node_report report = read_report(rig, json);
     struct change change;
     struct problem why = {0};
 
@@ -525,7 +525,7 @@ struct change *rig_begin_register(struct rig *rig, int loop, const char *json)
 
 enum err rig_register(struct rig *rig, const char *json)
 {
-    struct report report = read_report(rig, json);
+    struct node_report report = read_report(rig, json);
     struct change change;
     struct problem why = {0};
     enum err err = registry_prepare(rig_loop(rig, 0), &report, &change, &why);
@@ -546,12 +546,12 @@ void rig_worker(struct rig *rig, const char *id, int max)
 
 enum registry_beat rig_beat(struct rig *rig, const char *json)
 {
-    struct report report = read_report(rig, json);
+    struct node_report report = read_report(rig, json);
     struct change change;
-    struct report_load load;
+    struct node_report_load load;
     struct problem why = {0};
 
-    assert_int_equal(report_load(&report, &load, &why), ERR_OK);
+    assert_int_equal(node_report_load(&report, &load, &why), ERR_OK);
     enum registry_beat beat = registry_heartbeat(rig_loop(rig, 0), &report, &load);
     if (beat == BEAT_TAKEN || beat == BEAT_UNKNOWN)
         return beat;

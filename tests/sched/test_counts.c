@@ -1,7 +1,7 @@
 /* A node's counters as loops see them: newest answer wins, whatever order they arrive in. */
 #include "rig.h"
 
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 #include <pthread.h>
 #include <string.h>

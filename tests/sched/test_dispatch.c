@@ -2,7 +2,7 @@
 #include "rig.h"
 
 #include "base/metrics.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "rig.h"
 
 #include "base/metrics.h"
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -457,14 +457,14 @@ static void change_some(struct sched_loop *loop, int number, struct arena *arena
 {
     struct change *change = calloc(1, sizeof *change);
     const struct json *root;
-    struct report report;
+    struct node_report report;
     struct problem why;
     struct str json =
         arena_fmt(arena, "{\"node_id\":\"n%d\",\"name\":\"v%d\",\"allowed_types\":[\"t%d\"]}",
                   number % THREAD_NODES, number, number % 7);
 
     assert_int_equal(json_parse(json, arena, &root, &why), ERR_OK);
-    assert_int_equal(report_read(root, STR_NONE, NULL, arena, &report, &why), ERR_OK);
+    assert_int_equal(node_report_read(root, STR_NONE, NULL, arena, &report, &why), ERR_OK);
     assert_int_equal(registry_prepare(loop, &report, change, &why), ERR_OK);
     change->done = count_answer;
     registry_send(loop, change);

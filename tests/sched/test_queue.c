@@ -2,8 +2,8 @@
 #include "rig.h"
 
 #include "base/metrics.h"
-#include "sched/counts.h"
 #include "sched/queue.h"
+#include "sched/sched.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * everything has ended. */
 #include "rig.h"
 
-#include "sched/counts.h"
+#include "sched/sched.h"
 
 #include <stdio.h>
 #include <stdlib.h>

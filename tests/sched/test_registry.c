@@ -1,7 +1,7 @@
 /* How nodes come, change and go: true in the store, then live on every loop, then answered. */
 #include "rig.h"
 
-#include "sched/counts.h"
+#include "sched/sched.h"
 #include "sched/shared_text.h"
 
 #include <string.h>
@@ -185,7 +185,7 @@ static void a_node_that_left_is_forgotten(void **state)
     assert_int_equal(atomic_load(&node->level), -1); /* it has no agent now */
     assert_int_equal(atomic_load(&node->cpu_pm), -1);
     struct buf buf = {0};
-    blackboard_read(atomic_load(&node->usage), &buf);
+    shared_text_read(atomic_load(&node->usage), &buf);
     assert_int_equal(buf.len, 0);
     buf_free(&buf);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);

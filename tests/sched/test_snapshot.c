@@ -35,13 +35,13 @@ static int teardown(void **state)
 static struct facts *facts_of(struct table *table, const char *json)
 {
     const struct json *root;
-    struct report report;
+    struct node_report report;
     struct facts *facts = NULL;
     struct problem why = {0};
 
     if (json_parse(str_of(json), &table->arena, &root, &why) ||
-        report_read(root, STR_NONE, NULL, &table->arena, &report, &why) ||
-        report_facts(&report, NULL, &facts, &why))
+        node_report_read(root, STR_NONE, NULL, &table->arena, &report, &why) ||
+        node_report_facts(&report, NULL, &facts, &why))
         fail_msg("%s: %s", json, why.detail);
     return facts;
 }
@@ -314,7 +314,7 @@ static void the_largest_nodes_stand_in_all_their_pools(void **state)
     for (int i = 0; i < 64; i++)
         buf_fmt(&buf, "%s\"s%d\"", i ? "," : "", i);
     buf_str(&buf, STR("],\"nmt_pairs\":["));
-    for (int i = 0; i < REPORT_PAIRS_MAX; i++)
+    for (int i = 0; i < NODE_REPORT_PAIRS_MAX; i++)
         buf_fmt(&buf, "%s[\"s%d\",\"t%d\"]", i ? "," : "", i % 64, i / 64);
     buf_str(&buf, STR("]}"));
     buf_char(&buf, '\0');
@@ -325,7 +325,7 @@ static void the_largest_nodes_stand_in_all_their_pools(void **state)
         node_table_put(table->members, str_of(id), facts_of(table, buf.at));
     }
     publish(table);
-    assert_int_equal(table->snapshot->pool_count, REPORT_PAIRS_MAX);
+    assert_int_equal(table->snapshot->pool_count, NODE_REPORT_PAIRS_MAX);
     buf_free(&buf);
 }
 

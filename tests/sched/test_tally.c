@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "sched/hours.h"
+#include "sched/tally.h"
 
 static void test_percentiles_are_near(void **state)
 {

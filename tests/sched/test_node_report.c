@@ -27,7 +27,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static enum err read(struct desk_of *own, const char *json, struct report *report,
+static enum err read(struct desk_of *own, const char *json, struct node_report *report,
                      struct problem *why)
 {
     const struct json *root;
@@ -35,12 +35,12 @@ static enum err read(struct desk_of *own, const char *json, struct report *repor
     *why = (struct problem){0};
     if (json_parse(str_of(json), &own->arena, &root, why))
         fail_msg("%s: %s", json, why->detail);
-    return report_read(root, STR_NONE, NULL, &own->arena, report, why);
+    return node_report_read(root, STR_NONE, NULL, &own->arena, report, why);
 }
 
-static struct report must_read(struct desk_of *own, const char *json)
+static struct node_report must_read(struct desk_of *own, const char *json)
 {
-    struct report report = {0};
+    struct node_report report = {0};
     struct problem why;
 
     if (read(own, json, &report, &why))
@@ -50,11 +50,11 @@ static struct report must_read(struct desk_of *own, const char *json)
 
 static struct facts *make(struct desk_of *own, const char *json, const struct facts *before)
 {
-    struct report report = must_read(own, json);
+    struct node_report report = must_read(own, json);
     struct facts *facts = NULL;
     struct problem why = {0};
 
-    if (report_facts(&report, before, &facts, &why))
+    if (node_report_facts(&report, before, &facts, &why))
         fail_msg("%s: %s", json, why.detail);
     return facts;
 }
@@ -62,19 +62,19 @@ static struct facts *make(struct desk_of *own, const char *json, const struct fa
 /* The first problem any step of a heartbeat finds. */
 static enum err refuse(struct desk_of *own, const char *json, struct problem *why)
 {
-    struct report report;
-    struct report_load load;
+    struct node_report report;
+    struct node_report_load load;
     struct facts *facts;
     struct store_run *runs;
     size_t count;
     enum err err = read(own, json, &report, why);
 
     if (!err)
-        err = report_load(&report, &load, why);
+        err = node_report_load(&report, &load, why);
     if (!err)
-        err = report_runs(&report, &own->arena, &runs, &count, why);
+        err = node_report_runs(&report, &own->arena, &runs, &count, why);
     if (!err)
-        err = report_facts(&report, NULL, &facts, why);
+        err = node_report_facts(&report, NULL, &facts, why);
     if (!err)
         facts_unref(facts);
     return err;
@@ -164,11 +164,11 @@ static void lists_have_bounds(void **state)
         const char *item;
         int max;
     } rows[] = {
-        {"semantic_langs", "\"l%d\"", REPORT_LANGS_MAX},
-        {"tts_langs", "\"l%d\"", REPORT_LANGS_MAX},
-        {"nmt_pairs", "[\"a\",\"l%d\"]", REPORT_PAIRS_MAX},
-        {"allowed_types", "\"t%d\"", REPORT_TYPES_MAX},
-        {"running_jobs", "{\"job_id\":\"j0000000000001\",\"attempt_id\":1}", REPORT_RUNS_MAX}};
+        {"semantic_langs", "\"l%d\"", NODE_REPORT_LANGS_MAX},
+        {"tts_langs", "\"l%d\"", NODE_REPORT_LANGS_MAX},
+        {"nmt_pairs", "[\"a\",\"l%d\"]", NODE_REPORT_PAIRS_MAX},
+        {"allowed_types", "\"t%d\"", NODE_REPORT_TYPES_MAX},
+        {"running_jobs", "{\"job_id\":\"j0000000000001\",\"attempt_id\":1}", NODE_REPORT_RUNS_MAX}};
     struct desk_of *own = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
@@ -195,12 +195,12 @@ static void lists_have_bounds(void **state)
 static void what_is_absent_has_a_default(void **state)
 {
     struct desk_of *own = *state;
-    struct report report = must_read(own, "{\"node_id\":\"n\",\"unknown\":1,\"labels\":null}");
+    struct node_report report = must_read(own, "{\"node_id\":\"n\",\"unknown\":1,\"labels\":null}");
     struct facts *facts = make(own, "{\"node_id\":\"n\"}", NULL);
 
     assert_int_equal(report.health, NODE_HEALTH_NONE);
     assert_int_equal(report.level, -1);
-    assert_false(report_registers(&report));
+    assert_false(node_report_registers(&report));
     assert_int_equal(facts->max_concurrent_jobs, 4);
     assert_int_equal(facts->pool.type_count, 0);
     assert_int_equal(facts->reserved_slots, 0);
@@ -208,9 +208,9 @@ static void what_is_absent_has_a_default(void **state)
     assert_null(facts->endpoint.at);
     facts_unref(facts);
     report = must_read(own, "{\"node_id\":\"n\",\"max_concurrent_jobs\":1}");
-    assert_true(report_registers(&report));
+    assert_true(node_report_registers(&report));
     report = must_read(own, "{\"node_id\":\"n\",\"semantic_langs\":[]}");
-    assert_true(report_registers(&report));
+    assert_true(node_report_registers(&report));
 }
 
 static void capabilities_follow_from_the_lists(void **state)
@@ -267,12 +267,12 @@ static void facts_survive_the_store(void **state)
     struct problem why = {0};
 
     assert_str(facts->pool.semantic_langs[1], "zh-tw");
-    assert_int_equal(report_stored(facts->json, NULL, &again, &why), ERR_OK);
+    assert_int_equal(node_report_stored(facts->json, NULL, &again, &why), ERR_OK);
     assert_same_facts(facts, again);
     facts_unref(again);
     facts_unref(facts);
-    assert_int_equal(report_stored(STR("{\"node_id\":5}"), NULL, &again, &why), ERR_BAD_FIELD);
-    assert_int_equal(report_stored(STR("not json"), NULL, &again, &why), ERR_BAD_JSON);
+    assert_int_equal(node_report_stored(STR("{\"node_id\":5}"), NULL, &again, &why), ERR_BAD_FIELD);
+    assert_int_equal(node_report_stored(STR("not json"), NULL, &again, &why), ERR_BAD_JSON);
 }
 
 static void a_heartbeat_keeps_what_it_leaves_out(void **state)
@@ -304,20 +304,20 @@ static void a_heartbeat_keeps_what_it_leaves_out(void **state)
 
 static bool news(struct desk_of *own, const char *json)
 {
-    struct report report = must_read(own, json);
+    struct node_report report = must_read(own, json);
 
-    return report_is_news(&report, &own->node);
+    return node_report_is_news(&report, &own->node);
 }
 
 static void only_what_changed_is_news(void **state)
 {
     struct desk_of *own = *state;
-    struct report report = must_read(own, WHOLE);
+    struct node_report report = must_read(own, WHOLE);
 
     atomic_store(&own->node.own, NODE_READY);
-    assert_true(report_is_news(&report, &own->node)); /* nothing is known yet */
-    report_remember(&report, &own->node);
-    assert_false(report_is_news(&report, &own->node));
+    assert_true(node_report_is_news(&report, &own->node)); /* nothing is known yet */
+    node_report_remember(&report, &own->node);
+    assert_false(node_report_is_news(&report, &own->node));
     assert_false(news(own, "{\"node_id\":\"n\"}"));
     assert_false(news(own, "{\"node_id\":\"n\",\"health\":\"ready\",\"max_concurrent_jobs\":7}"));
     assert_false(news(own, "{\"node_id\":\"n\",\"current_load\":{\"cpu\":0.5},\"max\":3,"
@@ -336,12 +336,12 @@ static void only_what_changed_is_news(void **state)
 static void capabilities_said_again_are_news_once_they_were_lost(void **state)
 {
     struct desk_of *own = *state;
-    struct report report = must_read(own, WHOLE);
+    struct node_report report = must_read(own, WHOLE);
 
     atomic_store(&own->node.own, NODE_READY);
-    report_remember(&report, &own->node);
+    node_report_remember(&report, &own->node);
     report = must_read(own, "{\"node_id\":\"n\",\"tts_langs\":[\"fr\"]}");
-    report_remember(&report, &own->node);
+    node_report_remember(&report, &own->node);
     assert_true(news(own, "{\"node_id\":\"n\",\"capability_by_type\":{\"asr\":true}}"));
 }
 
@@ -363,11 +363,11 @@ static void loads_are_shares(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct str json =
             arena_fmt(&own->arena, "{\"node_id\":\"n\",\"current_load\":%s}", rows[i].load);
-        struct report report = must_read(own, json.at);
-        struct report_load load;
+        struct node_report report = must_read(own, json.at);
+        struct node_report_load load;
         struct problem why;
 
-        assert_int_equal(report_load(&report, &load, &why), ERR_OK);
+        assert_int_equal(node_report_load(&report, &load, &why), ERR_OK);
         if (load.cpu_pm != rows[i].cpu || load.gpu_pm != rows[i].gpu || load.mem_pm != rows[i].mem)
             fail_msg("%s: %d %d %d", rows[i].load, load.cpu_pm, load.gpu_pm, load.mem_pm);
     }
@@ -377,15 +377,15 @@ static void loads_are_shares(void **state)
 static void no_list_is_not_an_empty_list(void **state)
 {
     struct desk_of *own = *state;
-    struct report none = must_read(own, "{\"node_id\":\"n\"}");
-    struct report empty = must_read(own, "{\"node_id\":\"n\",\"running_jobs\":[]}");
+    struct node_report none = must_read(own, "{\"node_id\":\"n\"}");
+    struct node_report empty = must_read(own, "{\"node_id\":\"n\",\"running_jobs\":[]}");
     struct store_run *runs;
     size_t count;
     struct problem why;
 
-    assert_int_equal(report_runs(&none, &own->arena, &runs, &count, &why), ERR_OK);
+    assert_int_equal(node_report_runs(&none, &own->arena, &runs, &count, &why), ERR_OK);
     assert_null(runs);
-    assert_int_equal(report_runs(&empty, &own->arena, &runs, &count, &why), ERR_OK);
+    assert_int_equal(node_report_runs(&empty, &own->arena, &runs, &count, &why), ERR_OK);
     assert_non_null(runs);
     assert_int_equal(count, 0);
 }
@@ -394,14 +394,14 @@ static void a_connection_speaks_for_its_node_only(void **state)
 {
     struct desk_of *own = *state;
     const struct json *root;
-    struct report report;
+    struct node_report report;
     struct problem why = {0};
 
     json_parse(STR("{\"node_id\":\"other\"}"), &own->arena, &root, NULL);
-    assert_int_equal(report_read(root, STR("mine"), NULL, &own->arena, &report, &why),
+    assert_int_equal(node_report_read(root, STR("mine"), NULL, &own->arena, &report, &why),
                      ERR_FORBIDDEN);
     json_parse(STR("{}"), &own->arena, &root, NULL);
-    assert_int_equal(report_read(root, STR("mine"), NULL, &own->arena, &report, &why), ERR_OK);
+    assert_int_equal(node_report_read(root, STR("mine"), NULL, &own->arena, &report, &why), ERR_OK);
     assert_str(report.node_id, "mine");
 }
 
@@ -415,7 +415,7 @@ static void what_a_rule_fixes(void **state)
     struct node *node = calloc(1, sizeof *node);
     struct facts *facts, *again;
     const struct json *lie, *beat;
-    struct report report;
+    struct node_report report;
     struct problem why = {0};
 
     json_parse(STR("{\"labels\":{\"zone\":\"eu\"},\"max_concurrent_jobs\":2}"), &own->arena,
@@ -424,23 +424,23 @@ static void what_a_rule_fixes(void **state)
                    "\"max_concurrent_jobs\":9}"),
                &own->arena, &lie, NULL);
     json_parse(STR("{\"node_id\":\"n1\"}"), &own->arena, &beat, NULL);
-    assert_int_equal(report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
-    assert_true(report_registers(&report) && report_is_news(&report, node));
-    assert_int_equal(report_facts(&report, NULL, &facts, &why), ERR_OK);
+    assert_int_equal(node_report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_true(node_report_registers(&report) && node_report_is_news(&report, node));
+    assert_int_equal(node_report_facts(&report, NULL, &facts, &why), ERR_OK);
     assert_str(facts->labels, "{\"zone\":\"eu\"}");
     assert_int_equal(facts->max_concurrent_jobs, 2);
     assert_str(facts->role, "x");
-    report_remember(&report, node);
-    assert_int_equal(report_read(beat, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
-    assert_false(report_registers(&report) || report_is_news(&report, node));
-    assert_int_equal(report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
-    assert_false(report_is_news(&report, node));
-    assert_int_equal(report_read(lie, STR("n1"), NULL, &own->arena, &report, &why), ERR_OK);
-    assert_true(report_is_news(&report, node));
+    node_report_remember(&report, node);
+    assert_int_equal(node_report_read(beat, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_false(node_report_registers(&report) || node_report_is_news(&report, node));
+    assert_int_equal(node_report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
+    assert_false(node_report_is_news(&report, node));
+    assert_int_equal(node_report_read(lie, STR("n1"), NULL, &own->arena, &report, &why), ERR_OK);
+    assert_true(node_report_is_news(&report, node));
     facts_unref(facts);
     /* Also what was stored before there was a rule. */
-    assert_int_equal(report_facts(&report, NULL, &facts, &why), ERR_OK);
-    assert_int_equal(report_stored(facts->json, &rules, &again, &why), ERR_OK);
+    assert_int_equal(node_report_facts(&report, NULL, &facts, &why), ERR_OK);
+    assert_int_equal(node_report_stored(facts->json, &rules, &again, &why), ERR_OK);
     assert_str(again->labels, "{\"zone\":\"eu\"}");
     facts_unref(again);
     facts_unref(facts);
@@ -465,5 +465,5 @@ int main(void)
         ROW(what_a_rule_fixes),
     };
 
-    return cmocka_run_group_tests_name("sched/report", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sched/node_report", tests, NULL, NULL);
 }

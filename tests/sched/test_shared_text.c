@@ -8,44 +8,44 @@
 
 static void what_was_written_is_read(void **state)
 {
-    static const size_t lens[] = {0, 1, 7, 8, 9, 63, 64, 4095, BLACKBOARD_BYTES_MAX};
-    char text[BLACKBOARD_BYTES_MAX];
-    struct blackboard *board = blackboard_new();
+    static const size_t lens[] = {0, 1, 7, 8, 9, 63, 64, 4095, SHARED_TEXT_BYTES_MAX};
+    char text[SHARED_TEXT_BYTES_MAX];
+    struct shared_text *board = shared_text_new();
     struct buf out = {0};
 
-    assert_false(blackboard_read(board, &out)); /* nothing yet */
+    assert_false(shared_text_read(board, &out)); /* nothing yet */
     for (size_t i = 0; i < COUNT_OF(lens); i++) {
         memset(text, 'a' + (int)i, sizeof text);
-        assert_true(blackboard_write(board, (struct str){.at = text, .len = lens[i]}));
+        assert_true(shared_text_write(board, (struct str){.at = text, .len = lens[i]}));
         buf_clear(&out);
         buf_str(&out, STR("before "));
-        assert_true(blackboard_read(board, &out)); /* appends */
+        assert_true(shared_text_read(board, &out)); /* appends */
         assert_int_equal(out.len, 7 + lens[i]);
         assert_memory_equal(out.at + 7, text, lens[i]);
     }
     buf_free(&out);
-    blackboard_free(board);
-    blackboard_free(NULL);
+    shared_text_free(board);
+    shared_text_free(NULL);
 }
 
 static void what_does_not_fit_leaves_the_old(void **state)
 {
-    static const char large[BLACKBOARD_BYTES_MAX + 1];
-    struct blackboard *board = blackboard_new();
+    static const char large[SHARED_TEXT_BYTES_MAX + 1];
+    struct shared_text *board = shared_text_new();
     struct buf out = {0};
 
-    assert_true(blackboard_write(board, STR("old")));
-    assert_false(blackboard_write(board, (struct str){.at = large, .len = sizeof large}));
-    assert_true(blackboard_read(board, &out));
+    assert_true(shared_text_write(board, STR("old")));
+    assert_false(shared_text_write(board, (struct str){.at = large, .len = sizeof large}));
+    assert_true(shared_text_read(board, &out));
     assert_str(buf_view(&out), "old");
     buf_free(&out);
-    blackboard_free(board);
+    shared_text_free(board);
 }
 
 enum { WRITES = 20000, READERS = 2, WRITERS = 2 };
 
 struct shared {
-    struct blackboard *board;
+    struct shared_text *board;
     _Atomic bool over;
 };
 
@@ -59,8 +59,8 @@ static void *write_many(void *arg)
         int letter = i % 26;
 
         memset(text, 'a' + letter, sizeof text);
-        blackboard_write(shared->board,
-                         (struct str){.at = text, .len = (size_t)(letter + 1) * 100});
+        shared_text_write(shared->board,
+                          (struct str){.at = text, .len = (size_t)(letter + 1) * 100});
     }
     return NULL;
 }
@@ -72,7 +72,7 @@ static void *read_many(void *arg)
 
     while (!atomic_load(&shared->over)) {
         buf_clear(&out);
-        if (!blackboard_read(shared->board, &out))
+        if (!shared_text_read(shared->board, &out))
             continue;
         assert_true(out.len > 0 && out.len == (size_t)(out.at[0] - 'a' + 1) * 100);
         for (size_t i = 1; i < out.len; i++)
@@ -84,7 +84,7 @@ static void *read_many(void *arg)
 
 static void a_reader_never_sees_half_a_text(void **state)
 {
-    struct shared shared = {.board = blackboard_new()};
+    struct shared shared = {.board = shared_text_new()};
     pthread_t readers[READERS], writers[WRITERS];
 
     for (int i = 0; i < READERS; i++)
@@ -96,7 +96,7 @@ static void a_reader_never_sees_half_a_text(void **state)
     atomic_store(&shared.over, true);
     for (int i = 0; i < READERS; i++)
         pthread_join(readers[i], NULL);
-    blackboard_free(shared.board);
+    shared_text_free(shared.board);
 }
 
 int main(void)
@@ -107,5 +107,5 @@ int main(void)
         cmocka_unit_test(a_reader_never_sees_half_a_text),
     };
 
-    return cmocka_run_group_tests_name("sched/blackboard", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sched/shared_text", tests, NULL, NULL);
 }
