@@ -79,7 +79,7 @@ void api_deploy_yield(struct call *call);
 void api_deploy_lost(struct call *call);
 void api_deploy_status(struct call *call);
 
-/* terminals.c, api_terminal.c */
+/* members.c, api_terminal.c */
 void api_terminal_list(struct call *call);
 void api_terminal_sync(struct call *call);
 void api_terminal_events(struct call *call);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "server/api.h"
-#include "server/warden.h"
+#include "server/token_file.h"
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 

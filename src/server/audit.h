@@ -2,7 +2,7 @@
  * was refused. A line of the log (event=audit), a line of a file in the data directory, and the
  * newest of them in memory for GET /v1/audit. What changed something and what was refused have a
  * file and a ring each: however much is refused, no record of a change makes room for it. Kept on
- * the main thread, see warden.h. */
+ * the main thread, see token_file.h. */
 #ifndef SERVER_AUDIT_H
 #define SERVER_AUDIT_H
 

@@ -1,6 +1,6 @@
 /* Who is calling: bearer tokens, kept as SHA-256 digests, and client certificates. A set of tokens
- * never changes; a new one takes its place (see warden.h). Without tokens everybody on this machine
- * may do everything, and the server binds to loopback only. */
+ * never changes; a new one takes its place (see token_file.h). Without tokens everybody on this
+ * machine may do everything, and the server binds to loopback only. */
 #ifndef SERVER_AUTH_H
 #define SERVER_AUTH_H
 

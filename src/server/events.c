@@ -13,8 +13,8 @@
 
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "server/members.h"
 #include "server/peers.h"
-#include "server/terminals.h"
 #include "server/thin.h"
 
 enum {

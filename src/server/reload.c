@@ -10,7 +10,7 @@
 #include "base/metrics.h"
 #include "io/notify.h"
 #include "server/listen.h"
-#include "server/warden.h"
+#include "server/token_file.h"
 
 /* What is wrong only because of what runs now. */
 static enum err check_running(const struct server *server, const struct settings *next,

@@ -25,6 +25,7 @@
 #include "server/hub.h"
 #include "server/listen.h"
 #include "server/logins.h"
+#include "server/members.h"
 #include "server/peers.h"
 #include "server/refusals.h"
 #include "server/route.h"
@@ -32,9 +33,8 @@
 #include "server/signals.h"
 #include "server/stats.h"
 #include "server/submit_socket.h"
-#include "server/terminals.h"
+#include "server/token_file.h"
 #include "server/waiters.h"
-#include "server/warden.h"
 
 enum {
     LOOPS_BY_CORES = 8,

@@ -46,7 +46,7 @@ struct worker {
     struct events *events;
     struct session_cache *session_cache; /* read through this loop */
     struct stats *stats;                 /* of the loops that serve */
-    struct auth *auth;                   /* its hold on the tokens in force, see warden.h */
+    struct auth *auth;                   /* its hold on the tokens in force, see token_file.h */
     int64_t auth_number;                 /* goes up when these change, or one of them expires */
     struct logins *logins;
     struct refusals *refusals;
@@ -90,10 +90,10 @@ struct server {
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
-    struct inbox errands;    /* of the main thread: what loops ask it to do first, see warden.h */
-    struct inbox notes;      /* likewise, what waits for its turn: of the audit */
-    struct warden *warden;   /* the main thread's, as all that follows */
-    struct auth *auth;       /* the tokens in force */
+    struct inbox errands;  /* of the main thread: what loops ask it to do first, see token_file.h */
+    struct inbox notes;    /* likewise, what waits for its turn: of the audit */
+    struct warden *warden; /* the main thread's, as all that follows */
+    struct auth *auth;     /* the tokens in force */
     _Atomic bool clear_told; /* that tokens cross a network unencrypted */
     _Atomic bool guarded;    /* there are some; for all to read */
     struct token dev_token;  /* of the agent of `berth dev`; without a name there is none */

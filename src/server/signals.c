@@ -7,7 +7,7 @@
 
 #include "io/notify.h"
 #include "server/reload.h"
-#include "server/warden.h"
+#include "server/token_file.h"
 
 /* The signals the main thread waits for; all others have them blocked. */
 static void own_signals(sigset_t *ret_set)
@@ -17,7 +17,7 @@ static void own_signals(sigset_t *ret_set)
     sigaddset(ret_set, SIGINT);
     sigaddset(ret_set, SIGHUP);
     sigaddset(ret_set, SIGCHLD);
-    sigaddset(ret_set, SIGUSR1); /* a loop asks for something, see warden.h */
+    sigaddset(ret_set, SIGUSR1); /* a loop asks for something, see token_file.h */
 }
 
 void signals_block(void)

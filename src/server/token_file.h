@@ -2,8 +2,8 @@
  * or when SIGHUP says so, and handed to every loop; a mistake in them changes nothing and is told.
  * Also keeps the audit log. All of it on the main thread, which has nothing else to do but wait for
  * signals: files may take their time there. */
-#ifndef SERVER_WARDEN_H
-#define SERVER_WARDEN_H
+#ifndef SERVER_TOKEN_FILE_H
+#define SERVER_TOKEN_FILE_H
 
 #include "server/server.h"
 

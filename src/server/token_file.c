@@ -1,5 +1,5 @@
 /* The main thread's work between two signals. Loops post to its inbox and wake it with SIGUSR1. */
-#include "server/warden.h"
+#include "server/token_file.h"
 
 #include <assert.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* The list of members. A node is one while it is connected, or was heard of within view_drop_ms. It
  * is looked at a few times a second: figures that move with every heartbeat are no part of it. */
-#include "server/terminals.h"
+#include "server/members.h"
 
 #include <assert.h>
 #include <stdio.h>

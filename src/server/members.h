@@ -3,8 +3,8 @@
  * over all instances; its numbers are this instance's own, named by `source`.
  *
  * The keeper owns it; requests ask the keeper. */
-#ifndef SERVER_TERMINALS_H
-#define SERVER_TERMINALS_H
+#ifndef SERVER_MEMBERS_H
+#define SERVER_MEMBERS_H
 
 #include "server/route.h"
 
