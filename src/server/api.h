@@ -15,7 +15,6 @@ void api_node_drain(struct call *call);
 void api_node_undrain(struct call *call);
 void api_node_cordon(struct call *call);
 
-/* api_node_show.c */
 void api_node_list(struct call *call);
 void api_node_show(struct call *call);
 
@@ -40,7 +39,7 @@ void api_job_explain(struct call *call);
 /* Answers what would become of it, and changes nothing. */
 void explain_dry_run(struct call *call, struct submit *submit);
 
-/* api_rpc.c */
+/* rpc.c */
 void api_node_rpc(struct call *call);
 void api_job_logs(struct call *call);
 
@@ -49,7 +48,6 @@ void api_metrics(struct call *call);
 void api_stats(struct call *call);
 void api_metrics_declare(void); /* at the start */
 
-/* api_debug.c */
 void api_debug(struct call *call);
 
 /* api_report.c */
@@ -79,22 +77,22 @@ void api_deploy_yield(struct call *call);
 void api_deploy_lost(struct call *call);
 void api_deploy_status(struct call *call);
 
-/* members.c, api_terminal.c */
+/* members.c */
 void api_terminal_list(struct call *call);
 void api_terminal_sync(struct call *call);
 void api_terminal_events(struct call *call);
 void api_terminal_update(struct call *call);
 void api_terminal_usage(struct call *call);
 
-/* api_status.c */
+/* api_info.c */
 void api_cluster_status(struct call *call);
 
-/* api_token.c */
+/* token_file.c */
 void api_token_list(struct call *call);
 void api_token_create(struct call *call);
 void api_token_delete(struct call *call);
 
-/* api_audit.c */
+/* audit.c */
 void api_audit(struct call *call);
 
 /* openapi.c */

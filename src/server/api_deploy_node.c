@@ -7,7 +7,7 @@
 #include "base/metrics.h"
 #include "model/pool.h"
 #include "server/api.h"
-#include "server/deploy.h"
+#include "server/api_deploy.h"
 
 static const struct settings *settings_of(const struct call *call)
 {

@@ -1,12 +1,12 @@
 /* Submitting work: one job, one task that may wait, or many at once. */
 #include <assert.h>
-#include <string.h>
 
 #include "base/metrics.h"
 #include "sched/candidates.h"
+#include "sched/keeper.h"
 #include "server/api.h"
+#include "server/callback.h"
 #include "server/guard.h"
-#include "server/urls.h"
 
 enum { IDEM_MAX = 255 };
 

@@ -1,16 +1,621 @@
-/* Why: of a job, of a request that is only tried, for people and programs. What was decided stands
- * in the loops' books; what would be decided now is asked of the rules. */
+/* Why: of a job, of a request that is only tried. What was decided stands in the loops' books, here
+ * and at other instances; what would be decided now is asked of the rules. Each reason is written
+ * with its figures in a sentence for people, and the figures by themselves for programs. */
+#include "server/api_explain.h"
+
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/mem.h"
 #include "model/level.h"
 #include "sched/explain.h"
+#include "sched/sched.h"
+#include "sched/spec.h"
 #include "server/api.h"
-#include "server/explain_peers.h"
-#include "server/explain_write.h"
+#include "server/peers.h"
+
+/* What is known beside the record. */
+struct explain_style {
+    const struct snapshot *snapshot; /* of now: the ids of the nodes; NULL: none yet */
+    const struct sched *sched;
+    const struct spec *spec;   /* NULL: what it was about stands in the record */
+    const struct problem *why; /* NULL: likewise the refusal */
+    struct str node_id;        /* who would get it; at == NULL: look it up */
+    const struct store_breaker *breakers;
+    size_t breaker_count;
+    size_t limit; /* of nodes */
+};
 
 enum { NODES_DEFAULT = 1000, NODES_MAX = 10000, RECORDS_MAX = 64 };
+
+/* --- as JSON --- */
+
+/* What a sentence may need. */
+struct scene {
+    const struct explain *explain;
+    const struct explain_style *style;
+    const struct dispatch_look *look;
+    const struct snap_node *member; /* as it is now; NULL: it is gone */
+    struct str id;
+    struct str src, tgt; /* of a task: "type", NAME as nodes know it */
+    struct str type;     /* with its namespace */
+    unsigned wants;
+};
+
+typedef void say(struct buf *to, const struct scene *scene);
+
+static void say_ready(struct buf *to, const struct scene *scene)
+{
+    static const char *const words[] = {[NODE_ADMIN_NONE] = "",
+                                        [NODE_ADMIN_CORDONED] = ": an operator cordoned it",
+                                        [NODE_ADMIN_DRAINING] = ": an operator drained it"};
+
+    buf_fmt(to, "Its health is %s%s.", node_health_name((enum node_health)scene->look->health),
+            words[scene->look->admin]);
+}
+
+static void say_stale(struct buf *to, const struct scene *scene)
+{
+    int64_t stale_ms = scene->style->sched->config.heartbeat_stale_ms;
+
+    if (stale_ms == FIELD_OFF || scene->look->age_ms <= stale_ms)
+        buf_str(to, STR("Its connection is closed, and there is no other way to it."));
+    else
+        buf_fmt(to, "Its last heartbeat is %d ms old; %lld ms are allowed.", scene->look->age_ms,
+                (long long)stale_ms);
+}
+
+static void say_capacity(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "It offers no slot now (max %d).", scene->look->max);
+}
+
+static void say_full(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "%d of its %d slots for such work are taken.", scene->look->load, scene->look->max);
+}
+
+static void say_sending(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("The job could not be sent to it."));
+}
+
+static void say_tried(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("The job was there before, or it refused the job."));
+}
+
+static void say_requires(struct buf *to, const struct scene *scene)
+{
+    struct str wants = scene->style->spec ? scene->style->spec->requires : STR_NONE;
+
+    if (wants.len)
+        buf_fmt(to, "Its labels are not what the job requires: " STR_FMT ".", STR_ARG(wants));
+    else
+        buf_str(to, STR("Its labels are not what the job requires."));
+}
+
+static void say_level(struct buf *to, const struct scene *scene)
+{
+    enum level level = (enum level)(scene->look->level < 0 ? 0 : scene->look->level);
+
+    if (level == LEVEL_WARNING)
+        buf_fmt(to, "Its machine is at level warning: it takes only priority %lld and higher.",
+                (long long)scene->style->sched->config.high_priority_min);
+    else
+        buf_fmt(to, "Its machine is at level %s: it takes no new work.", level_name(level));
+}
+
+static void say_route(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "The route of type " STR_FMT " does not name it.", STR_ARG(scene->tgt));
+}
+
+static void say_namespace(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("The server's configuration keeps it for other namespaces."));
+}
+
+static const struct breaker *breaker_of(const struct scene *scene)
+{
+    for (size_t i = 0; i < scene->style->breaker_count; i++) {
+        const struct store_breaker *item = &scene->style->breakers[i];
+
+        if (str_eq(item->node, scene->id) && str_eq(item->type, scene->type))
+            return &item->breaker;
+    }
+    return NULL;
+}
+
+static void say_breaker(struct buf *to, const struct scene *scene)
+{
+    const struct breaker *breaker = breaker_of(scene);
+
+    if (breaker && breaker->state == BREAKER_HALF_OPEN)
+        buf_fmt(to, "It failed %d such jobs in a row, and its probe is still out.",
+                breaker->failures);
+    else if (breaker && breaker->opened_ms && breaker->opened_ms <= scene->explain->at_ms)
+        buf_fmt(to, "It failed %d such jobs in a row: its breaker is open since %lld ms.",
+                breaker->failures, (long long)(scene->explain->at_ms - breaker->opened_ms));
+    else
+        buf_str(to, STR("It kept failing such jobs: its breaker was open."));
+}
+
+static void say_chosen(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "It has room (%d of %d taken), and the policy put it first.", scene->look->load,
+            scene->look->max);
+}
+
+static void say_behind(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "It has room (%d of %d taken), but the policy put another first.",
+            scene->look->load, scene->look->max);
+}
+
+static void say_asked(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("It was not asked: the dispatch ended before."));
+}
+
+static void say_sample(struct buf *to, const struct scene *scene)
+{
+    buf_fmt(to, "It was not among the %lld that were looked at.",
+            (long long)scene->style->sched->config.sample_k);
+}
+
+static void say_preferred(struct buf *to, const struct scene *scene)
+{
+    buf_str(to, STR("Another node was preferred, and only that one counted."));
+}
+
+static bool has_word(const struct str *list, size_t count, struct str word)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(list[i], word))
+            return true;
+    return false;
+}
+
+static bool has_pair(const struct pool_facts *facts, struct str src, struct str tgt)
+{
+    for (size_t i = 0; i < facts->nmt_count; i++)
+        if (str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt))
+            return true;
+    return facts->nmt_any;
+}
+
+/* What it lacks, "nmt(en->zh)", one behind the other. */
+static void say_missing(struct buf *to, const struct scene *scene)
+{
+    const struct pool_facts *facts = &scene->member->facts->pool;
+    struct str src = scene->src, tgt = scene->tgt;
+    size_t before = to->len;
+
+    if (str_is(src, "type")) {
+        buf_fmt(to, "type(" STR_FMT ")", STR_ARG(tgt));
+        return;
+    }
+    if (!facts->semantic || !has_word(facts->semantic_langs, facts->semantic_count, src))
+        buf_fmt(to, "semantic(" STR_FMT ")", STR_ARG(src));
+    if (!facts->nmt || !has_pair(facts, src, tgt))
+        buf_fmt(to, "%snmt(" STR_FMT "->" STR_FMT ")", to->len > before ? " + " : "", STR_ARG(src),
+                STR_ARG(tgt));
+    if ((scene->wants & POOL_WANT_TTS) &&
+        (!facts->tts || !has_word(facts->tts_langs, facts->tts_count, tgt)))
+        buf_fmt(to, "%stts(" STR_FMT ")", to->len > before ? " + " : "", STR_ARG(tgt));
+    if ((scene->wants & POOL_WANT_ASR) && !facts->asr)
+        buf_fmt(to, "%sasr", to->len > before ? " + " : "");
+}
+
+static void say_capable(struct buf *to, const struct scene *scene)
+{
+    if (!scene->member) {
+        buf_str(to, STR("It cannot do such work."));
+        return;
+    }
+    buf_str(to, STR("It does not offer "));
+    say_missing(to, scene);
+    buf_char(to, '.');
+}
+
+static say *const sentences[EXPLAIN_COUNT] = {[WHY_NOT_READY] = say_ready,
+                                              [WHY_STALE] = say_stale,
+                                              [WHY_NO_CAPACITY] = say_capacity,
+                                              [WHY_FULL] = say_full,
+                                              [WHY_SEND_FAILED] = say_sending,
+                                              [WHY_TRIED] = say_tried,
+                                              [WHY_REQUIRES] = say_requires,
+                                              [WHY_LEVEL] = say_level,
+                                              [WHY_ROUTE] = say_route,
+                                              [WHY_NAMESPACE] = say_namespace,
+                                              [WHY_BREAKER] = say_breaker,
+                                              [EXPLAIN_CHOSEN] = say_chosen,
+                                              [EXPLAIN_BEHIND] = say_behind,
+                                              [EXPLAIN_NOT_ASKED] = say_asked,
+                                              [EXPLAIN_NOT_SAMPLED] = say_sample,
+                                              [EXPLAIN_NOT_PREFERRED] = say_preferred,
+                                              [EXPLAIN_NOT_CAPABLE] = say_capable};
+
+static void reason_write(struct jsonw *w, const struct scene *scene)
+{
+    struct buf text = {0};
+
+    assert(scene->look->why < EXPLAIN_COUNT && sentences[scene->look->why]);
+    sentences[scene->look->why](&text, scene);
+    jsonw_kstr(w, "reason", str_of(explain_why_name(scene->look->why)));
+    jsonw_kstr(w, "detail", buf_view(&text));
+    buf_free(&text);
+}
+
+static void figures_write(struct jsonw *w, const struct dispatch_look *look, bool by_score)
+{
+    static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
+                                         [NODE_ADMIN_CORDONED] = "cordoned",
+                                         [NODE_ADMIN_DRAINING] = "draining"};
+
+    jsonw_kint(w, "load", look->load);
+    jsonw_kint(w, "max", look->max);
+    jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)look->health)));
+    jsonw_kstr(w, "admin", str_of(admins[look->admin]));
+    jsonw_kstr(w, "level",
+               look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
+    jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
+    jsonw_key(w, "health_score");
+    if (by_score)
+        jsonw_int(w, look->score);
+    else
+        jsonw_null(w); /* nobody reckoned it */
+    jsonw_kint(w, "rank", look->rank);
+}
+
+/* What belongs to one reason alone. */
+static void more_write(struct jsonw *w, const struct scene *scene)
+{
+    unsigned why = scene->look->why;
+    struct buf text = {0};
+
+    if (why == WHY_BREAKER && breaker_of(scene)) {
+        jsonw_key(w, "breaker"); /* as it is now */
+        breaker_write(breaker_of(scene), w);
+    }
+    if (why == EXPLAIN_NOT_CAPABLE && scene->member) {
+        say_missing(&text, scene);
+        jsonw_kstr(w, "missing", buf_view(&text));
+        buf_free(&text);
+    }
+}
+
+static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_id", scene->id);
+    reason_write(w, scene);
+    if (figures)
+        figures_write(w, scene->look, scene->style->sched->policy->by_score);
+    more_write(w, scene);
+    jsonw_end_obj(w);
+}
+
+static const struct snap_node *by_hash(const struct snapshot *snapshot, uint64_t hash)
+{
+    const struct snap_node *node;
+    struct snap_at at = {0};
+
+    while ((node = snapshot_next(snapshot, &at)) && node->node->hash != hash)
+        ;
+    return node;
+}
+
+static void set_node(struct scene *scene, const struct explain_node *node)
+{
+    scene->look = &node->look;
+    scene->member = by_hash(scene->style->snapshot, node->hash);
+    scene->id = explain_text(scene->explain, node->name_at, node->name_len);
+    if (!scene->id.len && scene->member)
+        scene->id = scene->member->node->id;
+}
+
+static bool stands_in(const struct explain *explain, uint64_t hash)
+{
+    for (uint32_t i = 0; i < explain->node_count; i++)
+        if (explain->list[i].hash == hash)
+            return true;
+    return false;
+}
+
+/* Those that were not looked at: only of the same edition, and only if it is known of all members
+ * whether they were. */
+static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
+{
+    const struct explain *explain = scene->explain;
+    const struct snapshot *snapshot = scene->style->snapshot;
+    uint32_t unseen = explain->counts[EXPLAIN_NOT_SAMPLED] +
+                      explain->counts[EXPLAIN_NOT_PREFERRED] + explain->counts[EXPLAIN_NOT_CAPABLE];
+    uint8_t member_why =
+        explain->counts[EXPLAIN_NOT_PREFERRED] ? EXPLAIN_NOT_PREFERRED : EXPLAIN_NOT_SAMPLED;
+
+    if (!snapshot || snapshot->version != explain->version || !scene->tgt.len ||
+        explain->node_count + unseen != explain->nodes)
+        return shown;
+    const struct snap_pool *pool = str_is(scene->src, "type")
+                                       ? snapshot_type_pool(snapshot, scene->tgt)
+                                       : snapshot_pool(snapshot, scene->src, scene->tgt);
+    const struct snap_node *node;
+    for (struct snap_at at = {0};
+         shown < scene->style->limit && (node = snapshot_next(snapshot, &at));) {
+        scene->member = node;
+        if (stands_in(explain, scene->member->node->hash))
+            continue;
+        bool member = snapshot_is_member(snapshot, pool, scene->member, scene->wants);
+        struct dispatch_look look = {.why = member ? member_why : EXPLAIN_NOT_CAPABLE};
+        scene->id = scene->member->node->id;
+        scene->look = &look;
+        node_line(w, scene, false);
+        shown++;
+    }
+    return shown;
+}
+
+static void nodes_write(struct jsonw *w, struct scene *scene)
+{
+    const struct explain *explain = scene->explain;
+    size_t shown = 0;
+
+    jsonw_key(w, "nodes");
+    jsonw_arr(w);
+    for (; shown < explain->node_count && shown < scene->style->limit; shown++) {
+        set_node(scene, &explain->list[shown]);
+        node_line(w, scene, true);
+    }
+    if (shown == explain->node_count)
+        shown = write_rest(w, scene, shown);
+    jsonw_end_arr(w);
+    assert(shown <= explain->nodes);
+    jsonw_kint(w, "nodes_left_out", (int64_t)(explain->nodes - shown));
+}
+
+static void counts_write(struct jsonw *w, const struct explain *explain)
+{
+    jsonw_kint(w, "nodes_total", explain->nodes);
+    jsonw_kint(w, "pool_members", explain->members);
+    jsonw_key(w, "reasons");
+    jsonw_obj(w);
+    for (unsigned i = 0; i < EXPLAIN_COUNT; i++)
+        if (explain->counts[i])
+            jsonw_kint(w, explain_why_name(i), explain->counts[i]);
+    jsonw_end_obj(w);
+}
+
+static struct str chosen_id(struct scene *scene)
+{
+    const struct explain *explain = scene->explain;
+
+    if (scene->style->node_id.at)
+        return scene->style->node_id;
+    for (uint32_t i = 0; i < explain->node_count; i++)
+        if (explain->list[i].look.why == EXPLAIN_CHOSEN) {
+            set_node(scene, &explain->list[i]);
+            return scene->id;
+        }
+    return STR_NONE;
+}
+
+static void pool_write(struct jsonw *w, const struct scene *scene)
+{
+    char id[POOL_ID_MAX];
+
+    if (!scene->tgt.len || scene->src.len + scene->tgt.len + 2 > sizeof id) {
+        jsonw_knull(w, "pool_id");
+        return;
+    }
+    pool_id(scene->src, scene->tgt, id);
+    jsonw_kstr(w, "pool_id", str_of(id));
+}
+
+static void set_subject(struct scene *scene)
+{
+    const struct explain *explain = scene->explain;
+    const struct spec *spec = scene->style->spec;
+
+    scene->wants = explain->wants;
+    if (spec) {
+        scene->src = spec->f2f ? spec->src : STR("type");
+        scene->tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
+        scene->type = spec->type;
+    } else {
+        scene->src = explain_text(explain, explain->src_at, explain->src_len);
+        scene->tgt = explain_text(explain, explain->tgt_at, explain->tgt_len);
+        scene->type = explain_text(explain, explain->type_at, explain->type_len);
+        if (!scene->type.len)
+            scene->type = explain->f2f ? STR("f2f") : scene->tgt;
+    }
+}
+
+static void explain_write(struct jsonw *w, const struct explain *explain,
+                          const struct explain_style *style)
+{
+    struct scene scene = {.explain = explain, .style = style};
+    const struct policy *policy = style->sched->policy;
+    struct str detail = style->why ? str_of(style->why->detail)
+                                   : explain_text(explain, explain->detail_at, explain->detail_len);
+
+    set_subject(&scene);
+    jsonw_obj(w);
+    jsonw_kint(w, "at_ms", explain->at_ms);
+    jsonw_kint(w, "attempt_id", explain->attempt);
+    jsonw_kstr(w, "outcome",
+               explain->err ? str_of(err_name((enum err)explain->err)) : STR("PLACED"));
+    jsonw_kbool(w, "waits", explain->waits);
+    jsonw_kstr(w, "detail", explain->err ? detail : STR_NONE);
+    jsonw_kstr(w, "node_id", chosen_id(&scene));
+    jsonw_kstr(w, "policy", str_of(policy->name));
+    jsonw_kstr(w, "policy_key", str_of(policy->key));
+    jsonw_kint(w, "snapshot_version", explain->version);
+    pool_write(w, &scene);
+    counts_write(w, explain);
+    nodes_write(w, &scene);
+    jsonw_end_obj(w);
+}
+
+/* As candidates_judge and the store's reserve would, for a job that asks for nothing special. */
+static unsigned node_why(const struct snap_node *member, const struct sched *sched,
+                         const struct dispatch_look *look, int64_t now_ms)
+{
+    struct policy_candidate candidate = {.health = (enum node_health)look->health,
+                                         .heartbeat_ms = now_ms - look->age_ms};
+    struct policy_rules rules = {.now_ms = now_ms,
+                                 .stale_ms = sched->config.heartbeat_stale_ms,
+                                 .heartbeat_interval_ms = sched->config.heartbeat_ms};
+    enum policy_skip skip = policy_filter(&candidate, &rules);
+
+    if (skip == POLICY_SKIP_HEALTH && look->health != NODE_DEGRADED)
+        return WHY_NOT_READY;
+    if (skip == POLICY_SKIP_STALE ||
+        (atomic_load(&member->node->left_ms) && !member->facts->endpoint.at))
+        return WHY_STALE;
+    if (look->level > LEVEL_WARNING) /* an agent's degraded health follows from it */
+        return WHY_LEVEL;
+    if (skip == POLICY_SKIP_HEALTH)
+        return WHY_NOT_READY;
+    if (atomic_load(&member->node->max) <= 0)
+        return WHY_NO_CAPACITY;
+    if (look->load >= look->max)
+        return WHY_FULL;
+    return look->level == LEVEL_WARNING ? WHY_LEVEL : WHY_COUNT;
+}
+
+void explain_write_node(struct jsonw *w, const struct snap_node *member, const struct sched *sched,
+                        int64_t now_ms)
+{
+    const struct node *node = member->node;
+    int64_t age_ms = now_ms - atomic_load(&node->heartbeat_ms);
+    struct dispatch_look look = {.load = counts_load(node),
+                                 .max = atomic_load(&node->max) - member->facts->reserved_slots,
+                                 .age_ms = age_ms < 0           ? 0
+                                           : age_ms > INT32_MAX ? INT32_MAX
+                                                                : (int32_t)age_ms,
+                                 .health = (uint8_t)atomic_load(&node->health),
+                                 .admin = (uint8_t)atomic_load(&node->admin),
+                                 .level = (int8_t)atomic_load(&node->level)};
+    unsigned why = node_why(member, sched, &look, now_ms);
+    struct explain_style style = {.sched = sched};
+    struct scene scene = {.style = &style, .look = &look, .member = member, .id = node->id};
+
+    jsonw_kbool(w, "takes_work", why == WHY_COUNT);
+    jsonw_key(w, "why_not");
+    if (why == WHY_COUNT) {
+        jsonw_null(w);
+        return;
+    }
+    look.why = (uint8_t)why;
+    jsonw_obj(w);
+    reason_write(w, &scene);
+    jsonw_end_obj(w);
+}
+
+/* --- what other instances decided --- */
+
+static int records_by_time(const void *a, const void *b)
+{
+    const struct explain *left = *(const struct explain *const *)a,
+                         *right = *(const struct explain *const *)b;
+
+    return (left->at_ms > right->at_ms) - (left->at_ms < right->at_ms);
+}
+
+/* Decisions as a JSON array, oldest first. */
+static struct str explain_decisions(const struct buf *found, const struct explain_style *style,
+                                    struct arena *arena)
+{
+    const struct explain *all[RECORDS_MAX], *explain;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    size_t count = 0;
+
+    for (size_t at = 0; (explain = explain_next(found, &at));)
+        all[count++ % RECORDS_MAX] = explain; /* of too many the newest */
+    count = count < RECORDS_MAX ? count : RECORDS_MAX;
+    qsort(all, count, sizeof *all, records_by_time);
+    jsonw_arr(&w);
+    for (size_t i = 0; i < count; i++)
+        explain_write(&w, all[i], style);
+    jsonw_end_arr(&w);
+    struct str text = arena_str(arena, buf_view(&buf));
+    buf_free(&buf);
+    return text;
+}
+
+/* `spec`: JSON; len 0: nobody has it, and then only decisions of the namespace `listed` are told
+ * (at
+ * == NULL: any). The texts it answers with are JSON arrays of decisions. */
+static void explain_round_start(struct peers_round *round, uint64_t job, struct str spec,
+                                struct str listed, size_t limit)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    assert(job && limit > 0);
+    job_id_text(job, id);
+    round->method = "Instance/Explain";
+    round->params = arena_fmt(round->arena, "%s %zu%s" STR_FMT "\n" STR_FMT, id, limit,
+                              spec.len || !listed.at ? "" : " ",
+                              STR_ARG(spec.len ? STR("") : listed), STR_ARG(spec));
+    peers_round_start(round);
+}
+
+/* --- the other side --- */
+
+struct told {
+    struct explain_ask ask;
+    struct rpc *rpc;
+    struct arena arena;
+    struct str spec;
+    struct str listed;
+    int64_t limit;
+};
+
+static void told(struct explain_ask *ask)
+{
+    struct told *own = container_of(ask, struct told, ask);
+    struct spec spec;
+    bool known = own->spec.len && !spec_stored(own->spec, &own->arena, &spec, NULL);
+
+    struct explain_style style = {.snapshot = ask->from->snapshot,
+                                  .sched = ask->from->sched,
+                                  .spec = known ? &spec : NULL,
+                                  .limit = (size_t)own->limit};
+
+    explain_keep(&ask->found, own->listed);
+    if (ask->found.len)
+        buf_str(&own->rpc->answer, explain_decisions(&ask->found, &style, &own->arena));
+    buf_free(&ask->found);
+    rpc_over(own->rpc, ERR_OK);
+    arena_free(&own->arena);
+    free(own);
+}
+
+/* "JOB LIMIT\nSPEC" or "JOB LIMIT NAMESPACE\n" */
+void explain_peers_answer(struct rpc *rpc)
+{
+    struct told *own = mem_new(struct told);
+    struct str rest = rpc->params;
+    struct str head = str_cut(&rest, '\n');
+
+    own->rpc = rpc;
+    own->spec = rest;
+    own->ask.from = rpc->from->sched;
+    own->ask.done = told;
+    if (job_id_parse(str_cut(&head, ' '), &own->ask.job) &&
+        str_int(str_cut(&head, ' '), &own->limit) && own->limit > 0 && rpc->from->sched->snapshot) {
+        own->listed = head; /* at == NULL when there is none */
+        explain_find(&own->ask);
+        return;
+    }
+    free(own);
+    rpc_over(rpc, ERR_BAD_REQUEST);
+}
+
+/* --- routes --- */
 
 /* GET of a job's explanation: our books, its record, the other instances, the breakers of now. */
 struct why_call {

@@ -1,12 +1,24 @@
-/* What there is to know besides nodes and jobs: pools, sessions, health, events. */
+/* What there is to know besides nodes and jobs: pools, sessions, health, events; GET /v1/debug,
+ * this process for whoever looks into it (settings without secrets, the store, the last lines of
+ * the log); and the whole cluster on one page, GET /api/brain/cluster/status: figures a server did
+ * not send are null, with the reason; nothing is invented. */
 #include <assert.h>
-#include <string.h>
+#include <malloc.h>
+#include <unistd.h>
 
+#include "base/log.h"
+#include "model/fleet.h"
+#include "model/level.h"
+#include "sched/node_report.h"
+#include "sched/sched.h"
+#include "sched/shared_text.h"
 #include "server/api.h"
 #include "server/events.h"
 #include "server/guard.h"
 #include "server/hub.h"
 #include "store/deploys.h"
+
+/* --- pools, health, events --- */
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
@@ -144,4 +156,315 @@ void api_readyz(struct call *call)
     jsonw_end_obj(&w);
     call_json(call, ready ? 200 : 503, &buf);
     buf_free(&buf);
+}
+
+/* --- GET /v1/debug --- */
+
+static void write_store(struct jsonw *w, struct server *server)
+{
+    struct store_status status;
+
+    store_status(server->store, &status);
+    jsonw_key(w, "store");
+    jsonw_obj(w);
+    jsonw_kstr(w, "mode", str_of(store_mode_name(status.mode)));
+    jsonw_kint(w, "since_ms", status.since_ms);
+    jsonw_kint(w, "errors", status.errors);
+    jsonw_kint(w, "calls", status.calls);
+    jsonw_kint(w, "batches", status.batches);
+    jsonw_kstr(w, "detail", str_of(status.detail));
+    jsonw_kstr(w, "generation", str_of(status.generation));
+    jsonw_end_obj(w);
+}
+
+static void write_log(struct jsonw *w)
+{
+    struct buf lines = {0};
+    struct str rest;
+
+    log_recent(&lines);
+    rest = buf_view(&lines);
+    jsonw_key(w, "log");
+    jsonw_arr(w);
+    while (rest.len > 0)
+        jsonw_str(w, str_cut(&rest, '\n'));
+    jsonw_end_arr(w);
+    buf_free(&lines);
+}
+
+void api_debug(struct call *call)
+{
+    struct server *server = call->worker->server;
+    struct settings *settings = server->settings; /* once: a reload may swap them */
+    struct mallinfo2 heap = mallinfo2();
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "version", STR(BERTH_VERSION));
+    jsonw_kint(&w, "pid", getpid());
+    jsonw_kint(&w, "started_ms", server->started_ms);
+    jsonw_kint(&w, "now_ms", call->worker->loop.wall_ms);
+    jsonw_kint(&w, "loops", server->loop_count);
+    jsonw_kint(&w, "heap_bytes", (int64_t)(heap.uordblks + heap.hblkhd));
+    write_store(&w, server);
+    jsonw_key(&w, "settings");
+    conf_show_json(&container_of(settings, struct settings_source, settings)->conf, &w);
+    write_log(&w);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* --- the cluster's status --- */
+
+enum { TASKS_MAX = 1000 };
+
+/* One server as it is shown. */
+struct card {
+    const struct snap_node *member;
+    const struct json *usage; /* NULL: it has no agent */
+    struct fleet_server fleet;
+    const char *offline_reason; /* NULL: online */
+    int64_t in_use;
+    int64_t last_seen_ms;
+};
+
+struct status_call {
+    struct call *call;
+    struct store_op op;
+    struct str node_id; /* only this server; at == NULL: all of them */
+    int64_t brief;      /* 1: without what a page that asks every few seconds can do without */
+};
+
+static const struct json *read_usage(const struct node *node, struct arena *arena)
+{
+    struct shared_text *board = atomic_load(&node->usage);
+    const struct json *usage = NULL;
+    struct buf buf = {0};
+
+    if (board && shared_text_read(board, &buf) &&
+        json_parse(arena_str(arena, buf_view(&buf)), arena, &usage, NULL))
+        usage = NULL;
+    buf_free(&buf);
+    return usage;
+}
+
+static const char *why_offline(const struct node *node, bool has_endpoint,
+                               const struct sched_config *config, int64_t now_ms)
+{
+    int64_t silent_ms = now_ms - atomic_load(&node->heartbeat_ms);
+
+    if (atomic_load(&node->health) == NODE_OFFLINE)
+        return atomic_load(&node->own) == NODE_OFFLINE ? "it said it is offline"
+                                                       : "no heartbeat: lost";
+    if (atomic_load(&node->left_ms) && !has_endpoint)
+        return "no heartbeat: its connection closed";
+    if (config->heartbeat_stale_ms != FIELD_OFF && silent_ms > config->heartbeat_stale_ms)
+        return "no heartbeat lately";
+    return NULL;
+}
+
+static int64_t figure(const struct json *usage, const char *name, int64_t otherwise)
+{
+    int64_t value;
+
+    /* Another instance may have taken it from its node without a look. */
+    return json_int(json_get(usage, name), &value) && value >= 0 && value <= NODE_REPORT_SLOTS_MAX
+               ? value
+               : otherwise;
+}
+
+static struct card card_of(const struct snap_node *member, const struct sched_config *config,
+                           const struct sched_loop *loop, struct arena *arena)
+{
+    struct node *node = member->node;
+    struct counts counts = counts_of(node);
+    int32_t level = atomic_load(&node->level);
+    int64_t max = atomic_load(&node->max);
+    struct card card = {.member = member,
+                        .usage = read_usage(node, arena),
+                        .offline_reason = why_offline(node, member->facts->endpoint.at, config,
+                                                      sched_awake_ms(loop)),
+                        .last_seen_ms = sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)),
+                        .in_use = counts.reserved + counts.running};
+    int64_t room = max > card.in_use ? max - card.in_use : 0;
+
+    if (atomic_load(&node->health) != NODE_READY || level >= LEVEL_DANGER)
+        room = 0;
+    card.fleet = (struct fleet_server){
+        .id = node->id,
+        .name = member->facts->name,
+        .online = !card.offline_reason,
+        .slots_max = figure(card.usage, "slots_max", member->facts->max_concurrent_jobs),
+        .slots_available = card.offline_reason ? 0 : room};
+    if (card.fleet.slots_available > 0)
+        card.fleet.available_for =
+            (struct strs){.at = member->facts->pool.types, .count = member->facts->pool.type_count};
+    return card;
+}
+
+static void copy_figure(struct jsonw *w, const struct card *card, const char *name)
+{
+    const struct json *value = json_get(card->usage, name);
+
+    jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
+}
+
+/* What runs on each server, found once: a fleet has many of both. */
+struct task {
+    const struct store_record *record;
+    struct task *next; /* on the same server */
+};
+
+static void find_tasks(const struct store_op *op, struct map *by_node, struct arena *arena)
+{
+    struct task *tasks = arena_array(arena, struct task, op->u.list.count + 1);
+
+    for (size_t i = op->u.list.count; i-- > 0;) { /* from the end: the chains are in order */
+        struct str node = str_of(op->u.list.items[i].head.node);
+
+        tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(by_node, node)};
+        map_put(by_node, node, &tasks[i]);
+    }
+}
+
+/* The ids alone, as the old form of the answer has them. */
+static void write_task_ids(struct jsonw *w, const struct task *first)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    jsonw_key(w, "tasks_running");
+    jsonw_arr(w);
+    for (const struct task *task = first; task; task = task->next) {
+        job_id_text(task->record->head.id, id);
+        jsonw_str(w, str_of(id));
+    }
+    jsonw_end_arr(w);
+}
+
+static void write_tasks(struct jsonw *w, const struct call *call, const struct task *first)
+{
+    struct arena *arena = call->arena;
+    char id[JOB_ID_TEXT + 1];
+
+    jsonw_key(w, "tasks");
+    jsonw_arr(w);
+    for (const struct task *task = first; task; task = task->next) {
+        const struct store_record *record = task->record;
+        const struct json *spec;
+
+        if (json_parse(record->spec, arena, &spec, NULL))
+            continue;
+        job_id_text(record->head.id, id);
+        jsonw_obj(w);
+        jsonw_kstr(w, "job_id", str_of(id));
+        jsonw_kstr(w, "type", call_shown(call, json_str(json_get(spec, "type"), arena)));
+        jsonw_kstr(w, "title", json_str(json_get(spec, "title"), arena));
+        jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+}
+
+static void write_card(struct jsonw *w, const struct call *call, const struct card *card,
+                       const struct task *tasks, bool brief)
+{
+    static const char *const figures[] = {
+        "cpu_cores",     "cpu_load",      "cpu_pct",      "mem_total_gb", "mem_free_gb",
+        "swap_used_pct", "disk_total_gb", "disk_free_gb", "gpu_pct",      "tripped"};
+    const struct node *node = card->member->node;
+    int32_t level = atomic_load(&node->level);
+
+    jsonw_key_str(w, node->id);
+    jsonw_obj(w);
+    jsonw_kstr(w, "name", card->member->facts->name.at ? card->member->facts->name : node->id);
+    jsonw_kstr(w, "role", card->member->facts->role);
+    jsonw_kbool(w, "online", card->fleet.online);
+    jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
+    jsonw_kint(w, "last_seen_ms", card->last_seen_ms);
+    jsonw_kstr(w, "health", str_of(node_health_name(atomic_load(&node->health))));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
+    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
+    for (size_t i = 0; i < COUNT_OF(figures); i++)
+        copy_figure(w, card, figures[i]);
+    jsonw_kstr(w, "figures_reason",
+               card->usage ? STR_NONE : STR("no agent on this server: nothing is measured there"));
+    jsonw_kint(w, "slots_max", card->fleet.slots_max);
+    jsonw_kint(w, "slots_available", card->fleet.slots_available);
+    jsonw_kint(w, "slots_in_use", card->in_use);
+    if (!brief) {
+        copy_figure(w, card, "clamps");
+        write_task_ids(w, tasks);
+    }
+    write_tasks(w, call, tasks);
+    jsonw_key(w, "available_for");
+    jsonw_arr(w);
+    for (size_t i = 0; i < card->fleet.available_for.count; i++)
+        jsonw_str(w, card->fleet.available_for.at[i]);
+    jsonw_end_arr(w);
+    jsonw_end_obj(w);
+}
+
+static void tasks_listed(struct store_op *op)
+{
+    struct status_call *own = container_of(op, struct status_call, op);
+    struct call *call = own->call;
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
+    const struct sched_config *config = &call->worker->server->sched.config;
+    size_t count = snapshot->count;
+    struct card *cards = arena_array(call->arena, struct card, count + 1);
+    struct fleet_server *servers = arena_array(call->arena, struct fleet_server, count + 1);
+    struct buf buf = {0}, text = {0};
+    struct map by_node = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (op->err)
+        op->u.list.count = 0; /* the store is away: the servers can be shown all the same */
+    find_tasks(op, &by_node, call->arena);
+    jsonw_obj(&w);
+    jsonw_key(&w, "servers");
+    jsonw_obj(&w);
+    struct snap_at at = {0};
+    for (size_t i = 0; i < count; i++) {
+        cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->sched, call->arena);
+        servers[i] = cards[i].fleet;
+        if (!own->node_id.at || str_eq(own->node_id, servers[i].id))
+            write_card(&w, call, &cards[i], map_get(&by_node, servers[i].id), own->brief);
+    }
+    jsonw_end_obj(&w);
+    struct fleet fleet = fleet_sum(servers, count);
+    if (op->err)
+        buf_str(&text, STR("The store is away and nothing is placed; when it is back: "));
+    fleet_recommend(servers, count, &text);
+    jsonw_kstr(&w, "cluster_status", str_of(fleet_status_name(fleet.status)));
+    jsonw_kint(&w, "total_slots", fleet.total_slots);
+    jsonw_kint(&w, "available_slots", fleet.available_slots);
+    jsonw_kstr(&w, "recommendation", buf_view(&text));
+    jsonw_kbool(&w, "stale", op->err != ERR_OK);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+    buf_free(&text);
+    map_free(&by_node);
+}
+
+void api_cluster_status(struct call *call)
+{
+    struct status_call *own = arena_new(call->arena, struct status_call);
+    struct namespace_view view = call_view(call);
+
+    own->call = call;
+    own->node_id = http_query(call->req, "node_id");
+    if (!call_query_int(call, "brief", 0, 1, &own->brief))
+        return;
+    own->op = (struct store_op){.verb = STORE_JOB_LIST,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = tasks_listed,
+                                .arena = call->arena};
+    own->op.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_ACKED;
+    own->op.u.list.max = TASKS_MAX;
+    own->op.u.list.namespace = namespace_listed(&view);
+    own->op.u.list.node_id = own->node_id;
+    sched_send(call->worker->sched, &own->op);
 }

@@ -1,11 +1,10 @@
 /* The page and its files. They change only with the program: a browser asks each time whether its
  * copy is still good, and mostly hears 304. */
 #include <assert.h>
-#include <string.h>
 
 #include "server/api.h"
-#include "server/etag.h"
 #include "server/page.h"
+#include "server/route.h"
 
 /* No script, style or connection but our own; nobody shows the page inside another. */
 #define POLICY                                                                                     \

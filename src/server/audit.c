@@ -1,4 +1,5 @@
-/* A ring of entries on the main thread, and the file behind it. */
+/* A ring of entries on the main thread, and the file behind it. /v1/audit: who did what, newest
+ * first. */
 #include "server/audit.h"
 
 #include <assert.h>
@@ -15,6 +16,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/api.h"
+#include "server/audit_chain.h"
+#include "server/server.h"
 
 /* What is kept of one kind. */
 struct trail {
@@ -43,6 +47,8 @@ struct audit {
     _Atomic int64_t left_out[AUDIT_KINDS]; /* calls that nobody was told of yet */
 };
 
+/* --- the log --- */
+
 static const struct {
     const char *name, *file;
 } kinds[AUDIT_KINDS] = {
@@ -55,13 +61,13 @@ enum audit_kind audit_kind_of(int status)
     return status >= 400 && status < 500 ? AUDIT_REFUSED : AUDIT_CHANGE;
 }
 
-const char *audit_kind_name(enum audit_kind kind)
+static const char *audit_kind_name(enum audit_kind kind)
 {
     assert(kind < AUDIT_KINDS);
     return kinds[kind].name;
 }
 
-bool audit_kind_parse(struct str name, enum audit_kind *ret_kind)
+static bool audit_kind_parse(struct str name, enum audit_kind *ret_kind)
 {
     for (int i = 0; i < AUDIT_KINDS; i++)
         if (str_is(name, kinds[i].name)) {
@@ -630,4 +636,53 @@ bool audit_run(struct server *server)
     flush_changes(audit);
     send_back(audit, audit->error);
     return msg != NULL;
+}
+
+/* --- /v1/audit --- */
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+struct audit_call {
+    struct audit_query query;
+    struct call *call;
+};
+
+static void answered(struct audit_query *query)
+{
+    struct audit_call *own = container_of(query, struct audit_call, query);
+
+    struct buf answer = query->answer; /* the reply ends the request, and us with it */
+
+    call_json(own->call, 200, &answer);
+    buf_free(&answer);
+}
+
+void api_audit(struct call *call)
+{
+    struct audit_call *own = arena_new(call->arena, struct audit_call);
+    struct str kind = http_query(call->req, "kind");
+    int64_t limit = LIST_DEFAULT, before = 0;
+    enum audit_kind known;
+    bool verify = false;
+
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+        !call_query_int(call, "cursor", 1, INT64_MAX, &before) ||
+        !call_query_bool(call, "verify", &verify))
+        return;
+    if (kind.at && !audit_kind_parse(kind, &known)) {
+        call_error(call, ERR_BAD_FIELD, "kind", "kind must be %s or %s.",
+                   audit_kind_name(AUDIT_CHANGE), audit_kind_name(AUDIT_REFUSED));
+        return;
+    }
+    own->call = call;
+    own->query = (struct audit_query){.request.from = call->worker,
+                                      .before = before,
+                                      .max = (size_t)limit,
+                                      .verify = verify,
+                                      .who = http_query(call->req, "who"),
+                                      .action = http_query(call->req, "action"),
+                                      .target = http_query(call->req, "target"),
+                                      .kind = kind,
+                                      .done = answered};
+    audit_ask(&own->query);
 }

@@ -6,7 +6,7 @@
 #ifndef SERVER_AUDIT_H
 #define SERVER_AUDIT_H
 
-#include "server/audit_chain.h"
+#include "base/digest.h"
 #include "server/server.h"
 
 struct audit;
@@ -44,8 +44,6 @@ struct audit_entry {
 
 /* Of a call that was answered so. An error of ours does not tell whether it happened. */
 enum audit_kind audit_kind_of(int status);
-const char *audit_kind_name(enum audit_kind kind);
-bool audit_kind_parse(struct str name, enum audit_kind *ret_kind);
 
 /* Never fails: without a file what happens is kept in memory and in the log. */
 struct audit *audit_open(struct str data_dir);

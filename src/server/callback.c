@@ -1,5 +1,7 @@
 /* Delivering callbacks: list what is pending, post each, mark it done; failed ones wait longer each
- * time. What is in memory is only when to try again; the truth is in the store. */
+ * time. What is in memory is only when to try again; the truth is in the store. Which URLs may be
+ * called: by the lists of the settings; without any, services of this machine are open to whoever
+ * is on it anyway, but not to somebody elsewhere who has a token. */
 #include "server/callback.h"
 
 #include <assert.h>
@@ -11,7 +13,58 @@
 #include "base/metrics.h"
 #include "server/api.h"
 #include "server/peers.h"
-#include "server/urls.h"
+
+struct callbacks {
+    struct worker *keeper;
+    struct idmap known; /* job -> struct delivery * */
+    int busy;           /* of them being posted */
+    struct store_op list_op;
+    struct arena arena;
+    bool listing;
+    uint64_t after; /* where the listing goes on */
+    int64_t next_look_ms;
+    struct msg kick;
+    _Atomic bool kicked;
+};
+
+static void kicked(struct msg *msg);
+
+/* --- URLs --- */
+
+static const struct {
+    const char *field, *setting;
+    size_t offset; /* of the setting */
+} uses[] = {
+    [URL_ENDPOINT] = {"endpoint", "endpoint_urls", offsetof(struct settings, endpoint_urls)},
+    [URL_CALLBACK] = {"callback_url", "callback_urls", offsetof(struct settings, callback_urls)},
+};
+
+bool urls_allowed(struct server *server, enum url_use use, struct str url)
+{
+    static const struct str loopback = STR("loopback");
+    const struct settings *settings = server->settings;
+    const struct strs *list;
+
+    assert(use < COUNT_OF(uses));
+    list = (const struct strs *)((const char *)settings + uses[use].offset);
+    if (!list->count)
+        list = &settings->allow_urls;
+    if (!list->count && !server->guarded)
+        return client_url_allowed(url, &loopback, 1);
+    return client_url_allowed(url, list->at, list->count);
+}
+
+enum err urls_check(struct server *server, enum url_use use, struct str url, struct problem *why)
+{
+    if (!url.len || urls_allowed(server, use, url))
+        return ERR_OK;
+    return problem_set(why, ERR_BAD_FIELD, uses[use].field,
+                       "%s is not among the URLs this server may call (setting %s, or allow_urls "
+                       "for all; with tokens there are none by default).",
+                       uses[use].field, uses[use].setting);
+}
+
+/* --- callbacks --- */
 
 enum {
     BATCH = 64,
@@ -34,21 +87,6 @@ struct delivery {
     struct client_call call;
     struct store_op op;
 };
-
-struct callbacks {
-    struct worker *keeper;
-    struct idmap known; /* job -> struct delivery * */
-    int busy;           /* of them being posted */
-    struct store_op list_op;
-    struct arena arena;
-    bool listing;
-    uint64_t after; /* where the listing goes on */
-    int64_t next_look_ms;
-    struct msg kick;
-    _Atomic bool kicked;
-};
-
-static void kicked(struct msg *msg);
 
 struct callbacks *callbacks_new(struct worker *keeper)
 {

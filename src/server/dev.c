@@ -1,5 +1,7 @@
 /* Starting and ending the agent of `berth dev`. */
 #include "server/dev.h"
+#include "base/digest.h"
+#include "base/log.h"
 
 #include <assert.h>
 #include <errno.h>

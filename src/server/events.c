@@ -2,49 +2,24 @@
  * that has streams. A reader that is too slow is dropped by the stream's own bound.
  *
  * An id is "INSTANCE-NUMBER". Numbers begin at the time of the start in microseconds, so those of
- * an earlier life are smaller. A reader that comes back with an id at or above `floor` is told what
+ * an earlier life are smaller. A reader that comes back with an id at or above `floor` is sent what
  * it missed; any other gets a `gap` and must read the state again. */
 #include "server/events.h"
 
 #include <assert.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "model/namespace.h"
 #include "server/members.h"
 #include "server/peers.h"
-#include "server/thin.h"
-
-enum {
-    KEEP_ALIVE_MS = 15000,
-    RESUME_MS = 60000,                /* events are kept so long after the last reader left */
-    IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
-};
-
-#define HOST_EVENT "HostEvent" /* the channel of members' changes */
-
-/* What is thinned out for the readers of one namespace; of all, for those who see all. */
-struct thinned {
-    struct thinned *next;
-    int readers;
-    struct str listed; /* its namespace; at == NULL: all */
-    char namespace[NAMESPACE_MAX + 1];
-    struct thin thin;
-};
-
-struct stream {
-    struct events *events;
-    struct http_stream *http; /* NULL: closed while it joined */
-    struct token *token;      /* owned; NULL: there were no tokens */
-    struct stream *next, **prev;
-    bool live;               /* the keeper has answered: what comes is new to it */
-    bool host;               /* wants the list of members, and nothing else */
-    struct thinned *thinned; /* wants only the last event of each job, now and then; NULL: all */
-    struct str listed;       /* whose jobs it is told of, in `token`; at == NULL: all */
-    int64_t from;            /* the number up to which it was told when it came */
-};
 
 struct events {
     struct worker *worker;
@@ -64,6 +39,100 @@ struct events {
     _Atomic bool lost;         /* one was, since the last that was numbered */
     _Atomic int64_t in_flight; /* bytes */
 };
+
+/* What is thinned out for the readers of one namespace; of all, for those who see all. */
+struct thinned {
+    struct thinned *next;
+    int readers;
+    struct str listed; /* its namespace; at == NULL: all */
+    char namespace[NAMESPACE_MAX + 1];
+    struct latest latest;
+};
+
+struct stream {
+    struct events *events;
+    struct http_stream *http; /* NULL: closed while it joined */
+    struct token *token;      /* owned; NULL: there were no tokens */
+    struct stream *next, **prev;
+    bool live;               /* the keeper has answered: what comes is new to it */
+    bool host;               /* wants the list of members, and nothing else */
+    struct thinned *thinned; /* wants only the last event of each job, now and then; NULL: all */
+    struct str listed;       /* whose jobs it is told of, in `token`; at == NULL: all */
+    int64_t from;            /* the number up to which it was told when it came */
+};
+
+/* --- streams for eyes --- */
+
+/* The last event of each job, found by an open hash that is never more than a quarter full. */
+
+/* Ids differ in their low bits and in the middle: both must matter. */
+static size_t place_of(uint64_t job)
+{
+    return (size_t)((job * 0x9e3779b97f4a7c15u) >> 40) & (LATEST_PLACES - 1);
+}
+
+/* The place of a job, or the free one where it belongs. */
+static uint16_t *find(struct latest *latest, uint64_t job)
+{
+    size_t at = place_of(job);
+
+    while (latest->places[at] && latest->frames[latest->places[at] - 1]->job != job)
+        at = (at + 1) & (LATEST_PLACES - 1);
+    return &latest->places[at];
+}
+
+void latest_add(struct latest *latest, struct frame *frame)
+{
+    uint16_t *place = frame->job ? find(latest, frame->job) : NULL;
+
+    assert(latest->count <= LATEST_FRAMES);
+    if (place && *place) {
+        struct frame **old = &latest->frames[*place - 1];
+
+        assert((*old)->seq < frame->seq);
+        frame_unref(*old);
+        *old = frame;
+    } else if (latest->count < LATEST_FRAMES) {
+        latest->frames[latest->count++] = frame;
+        if (place)
+            *place = (uint16_t)latest->count;
+    } else {
+        latest->skipped++;
+        return;
+    }
+    atomic_fetch_add(&frame->refs, 1);
+}
+
+static int by_seq(const void *a, const void *b)
+{
+    const struct frame *const *left = a, *const *right = b;
+
+    return ((*left)->seq > (*right)->seq) - ((*left)->seq < (*right)->seq);
+}
+
+void latest_sort(struct latest *latest)
+{
+    qsort(latest->frames, latest->count, sizeof latest->frames[0], by_seq);
+}
+
+void latest_clear(struct latest *latest)
+{
+    for (size_t i = 0; i < latest->count; i++)
+        frame_unref(latest->frames[i]);
+    latest->count = 0;
+    latest->skipped = 0;
+    memset(latest->places, 0, sizeof latest->places);
+}
+
+/* --- streams --- */
+
+enum {
+    KEEP_ALIVE_MS = 15000,
+    RESUME_MS = 60000,                /* events are kept so long after the last reader left */
+    IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
+};
+
+#define HOST_EVENT "HostEvent" /* the channel of members' changes */
 
 /* What happened, on its way to the keeper. */
 struct event {
@@ -194,7 +263,7 @@ static void thinned_leave(struct events *events, struct thinned *thinned)
     while (*at != thinned)
         at = &(*at)->next;
     *at = thinned->next;
-    thin_clear(&thinned->thin);
+    latest_clear(&thinned->latest);
     free(thinned);
 }
 
@@ -254,7 +323,7 @@ static void pass_on(struct msg *msg)
     }
     for (struct thinned *at = hop->to->events->thinned; at && !frame->host; at = at->next)
         if (is_listed(at->listed, frame))
-            thin_add(&at->thin, frame);
+            latest_add(&at->latest, frame);
     atomic_fetch_sub(&kept(hop->to->server)->in_flight, (int64_t)frame->len);
     frame_unref(frame);
     free(hop);
@@ -421,7 +490,7 @@ static void join_host(struct join *join)
             "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
             (long long)events->seq);
     size_t head = join->told.len;
-    terminals_write_list(join->server->terminals, &w);
+    members_write_list(join->server->members, &w);
     json_one_line(join->told.at + head, join->told.len - head); /* likewise */
     buf_str(&join->told, STR("\n\n"));
 }
@@ -475,9 +544,9 @@ static void subscribe(struct call *call, bool host)
     struct server *server = call->worker->server;
     struct str last = http_header_get(call->req, "Last-Event-ID");
     int64_t seen = last.at ? read_id(server, last) : 0;
-    int64_t thin = 0;
+    int64_t latest = 0;
 
-    if (!call_query_int(call, "thin", 0, 1, &thin))
+    if (!call_query_int(call, "thin", 0, 1, &latest))
         return;
     /* The request's memory, and what it points to, goes with the next call. */
     struct token *token =
@@ -497,7 +566,7 @@ static void subscribe(struct call *call, bool host)
                               .listed = namespace_listed(&view),
                               .next = events->streams,
                               .prev = &events->streams};
-    if (thin)
+    if (latest)
         stream->thinned = thinned_join(events, stream->listed);
     if (stream->next)
         stream->next->prev = &stream->next;
@@ -529,46 +598,46 @@ void events_subscribe_host(struct call *call)
 /* False: it is too slow, and closes. */
 static bool tell_thin(const struct stream *stream)
 {
-    const struct thin *thin = &stream->thinned->thin;
+    const struct latest *latest = &stream->thinned->latest;
     char more[64];
 
-    for (size_t i = 0; i < thin->count; i++) {
-        const struct frame *frame = thin->frames[i];
+    for (size_t i = 0; i < latest->count; i++) {
+        const struct frame *frame = latest->frames[i];
 
         if (frame->seq > stream->from &&
             !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
             return false;
     }
-    if (!thin->skipped)
+    if (!latest->skipped)
         return true;
     snprintf(more, sizeof more, "event: skipped\ndata: {\"events\":%lld}\n\n",
-             (long long)thin->skipped);
+             (long long)latest->skipped);
     return http_stream_send(stream->http, str_of(more));
 }
 
-static void thin_tick(struct events *events)
+static void latest_tick(struct events *events)
 {
     struct stream *next;
 
     if (!events->thinned || events->worker->loop.mono_ms < events->next_thin_ms)
         return;
-    events->next_thin_ms = events->worker->loop.mono_ms + THIN_MS;
+    events->next_thin_ms = events->worker->loop.mono_ms + LATEST_MS;
     for (struct thinned *at = events->thinned; at; at = at->next)
-        thin_sort(&at->thin);
+        latest_sort(&at->latest);
     for (struct stream *stream = events->streams; stream; stream = next) {
         next = stream->next;
         if (stream->thinned && stream->live && !tell_thin(stream))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
     for (struct thinned *at = events->thinned; at; at = at->next)
-        thin_clear(&at->thin);
+        latest_clear(&at->latest);
 }
 
 void events_tick(struct events *events)
 {
     struct stream *next;
 
-    thin_tick(events);
+    latest_tick(events);
     if (events->worker->loop.mono_ms < events->next_alive_ms)
         return;
     events->next_alive_ms = events->worker->loop.mono_ms + KEEP_ALIVE_MS;

@@ -3,6 +3,7 @@
 #ifndef SERVER_GUARD_H
 #define SERVER_GUARD_H
 
+#include "server/audit.h"
 #include "server/route.h"
 
 /* Who calls: fills call->token. ERR_UNAUTHORIZED, ERR_FORBIDDEN, or ERR_RATE_LIMIT when its address
@@ -35,5 +36,25 @@ void guard_audit(struct call *call, int status);
 /* "nodes.drain" for POST /v1/nodes/{id}/drain; "tokens.create", "tokens.delete" where the path has
  * no verb. */
 void guard_action(const struct route *route, char *to, size_t size);
+
+/* Refused calls on their way to the audit. Anybody can be refused as often as he likes, so each
+ * caller (a token, or an address without a good one) has a budget: so many are noted one by one,
+ * then it is only counted, and one entry tells how many more there were. Each loop has its own
+ * table, of fixed size. */
+
+enum {
+    REFUSALS_WINDOW_MS = 10000, /* then every budget is whole again */
+    REFUSALS_CALLERS_MAX = 64,  /* in a window; the others share the last place */
+};
+
+struct refusals; /* zeroed memory is empty */
+
+struct refusals *refusals_new(void);
+/* To the audit, or to the count. `caller` is a hash that tells callers apart, never 0; at
+ * most `max` of each are noted in a window. */
+void refusals_note(struct worker *worker, uint64_t caller, int64_t max,
+                   const struct audit_entry *entry);
+void refusals_tick(struct worker *worker); /* a window that is over is told */
+void refusals_tell(struct worker *worker); /* at once: the loop has ended */
 
 #endif

@@ -4,7 +4,8 @@
 #ifndef SERVER_HUB_H
 #define SERVER_HUB_H
 
-#include "sched/dispatch.h"
+#include <sys/queue.h>
+
 #include "server/route.h"
 
 struct hub;
@@ -18,7 +19,6 @@ void hub_drain(struct hub *hub); /* the server goes: sockets close with 1012, po
 void hub_tell_all(struct hub *hub, struct str text);
 /* The tokens changed: nodes whose token is not good any more are closed, and wait for no job. */
 void hub_recheck(struct hub *hub);
-int64_t hub_connections(const struct hub *hub);
 
 /* sched_hooks.send */
 void hub_send(struct sched_loop *from, struct send_op *send);
@@ -31,5 +31,81 @@ void hub_drop(struct server *server, struct node *node);
 void hub_accept(struct call *call);
 /* Answers a poll with what is in the box, or when something comes, or after wait_ms. */
 void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max);
+
+/* Whose connection a node is, told to a store that is shared. */
+
+struct linking {
+    struct store_op op;
+    struct worker *worker;
+    struct node *node;
+    void (*done)(struct linking *linking); /* on the worker's loop, whatever came of it */
+};
+
+/* `done` is set. Only while the store is shared. */
+void links_tell(struct worker *worker, struct linking *linking, struct node *node,
+                enum store_link_kind kind, uint64_t incarnation);
+/* The same, and nobody waits for it. */
+void links_note(struct worker *worker, struct node *node, enum store_link_kind kind,
+                uint64_t incarnation);
+
+/* A poll under way; the request's loop owns `call`, the node's home loop the rest. */
+struct poll {
+    struct msg msg;
+    struct poll *next;
+    uint64_t number; /* its name, also when it may be gone */
+    struct call *call;
+    struct node *node;
+    int64_t until_ms; /* sched_awake_ms */
+    size_t max;
+    struct buf answer;
+};
+
+/* One WebSocket of a node. */
+struct socket {
+    struct hub *hub;
+    struct ws *ws;
+    uint64_t incarnation;
+    struct token *token;       /* whom it may speak for; owned; NULL: there were no tokens */
+    struct node *node;         /* NULL until its hello was taken */
+    bool greeted;              /* a hello is under way or taken */
+    bool welcomed;             /* and it was told so: a node listens from then on */
+    int calls;                 /* of hub_call, not answered yet */
+    struct buf early;          /* frames to send behind the welcome, each behind its length */
+    bool takes_jobs;           /* it asked for several jobs in one frame, */
+    bool takes_accepted;       /* and for one word on several messages */
+    struct receipts *receipts; /* of those; NULL: none yet */
+    struct buf jobs;           /* with a comma between, see hub_ws.c */
+    int job_count;
+    bool due; /* in hub->due */
+    LIST_ENTRY(socket) due_link;
+};
+
+struct hub {
+    struct worker *worker;
+    struct idmap boxes;   /* node number + 1 -> struct box * */
+    struct idmap sockets; /* incarnation -> struct socket * */
+    struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
+    uint64_t last_rpc;
+    bool untold; /* see links_tick */
+    int64_t next_tell_ms;
+    struct buf frame;     /* scratch */
+    struct wscall *spare; /* message contexts to use again */
+    int spare_count;
+    struct socket_call *calls; /* under way, see hub_ws.c */
+    LIST_HEAD(, socket) due;   /* have something to say at the end of this turn */
+};
+
+uint64_t hub_link(int loop, uint64_t incarnation);
+uint64_t hub_link_incarnation(uint64_t link);
+int hub_link_loop(uint64_t link);
+void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
+/* A send is over, and is answered; from any loop. */
+void hub_sent(struct send_op *send, bool ok, const char *reason);
+/* As hub_stop, of a node that is connected here. */
+void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
+                   const char *reason);
+/* Jobs that wait for a node to ask go to the instance it asks now, or (0) to its socket here. Any
+ * loop. */
+void hub_move_box(struct server *server, struct node *node, uint32_t holder);
 
 #endif

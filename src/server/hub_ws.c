@@ -1,6 +1,10 @@
-/* The conversation with a node over its WebSocket: hello, heartbeats, and what becomes of its jobs.
- * A message is handled in a context of its own, because its answer may come after the socket went.
- */
+/* The conversation with a node over its WebSocket: hello, heartbeats, what becomes of its jobs, and
+ * routes called over it: the same handlers, answered by a frame. A message is handled in a context
+ * of its own, because its answer may come after the socket went. */
+#include "server/hub_ws.h"
+#include "sched/settle.h"
+#include "server/api.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,11 +14,335 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "sched/registry.h"
-#include "server/hub_private.h"
-#include "server/links.h"
-#include "server/renew.h"
+#include "server/api_node.h"
+#include "server/callback.h"
+#include "server/hub.h"
+#include "server/peers.h"
 #include "server/rpc.h"
-#include "server/urls.h"
+
+static void renewed(struct renew *renew);
+
+/* --- routes --- */
+
+/* An agent has a handful. Each holds its message, and may make us ask others. */
+enum { SOCKET_CALLS_MAX = 64 };
+
+/* Lives until its answer, which may come after the socket went. */
+struct socket_call {
+    struct call call;
+    struct socket_call *next, **prev; /* in hub->calls */
+    struct hub *hub;
+    uint64_t incarnation;
+    struct arena arena;
+    bool wants_reply;
+    int64_t id;
+};
+
+static void call_over(struct socket_call *own)
+{
+    struct socket *socket = idmap_get(&own->hub->sockets, own->incarnation);
+
+    if (socket)
+        socket->calls--;
+    *own->prev = own->next;
+    if (own->next)
+        own->next->prev = own->prev;
+    arena_free(&own->arena);
+    free(own);
+}
+
+void hub_calls_free(struct hub *hub)
+{
+    while (hub->calls)
+        call_over(hub->calls);
+}
+
+/* The body of a good answer is a member; a problem's members stand in the reply itself, as in every
+ * other reply. */
+static void answer(struct call *call, const struct http_reply *reply)
+{
+    struct socket_call *own = container_of(call, struct socket_call, call);
+    struct socket *socket = idmap_get(&own->hub->sockets, own->incarnation);
+    struct buf *frame = &own->hub->frame;
+    bool ok = reply->status < 300;
+
+    assert(reply->body.len >= 2 && reply->body.at[0] == '{');
+    if (socket && (own->wants_reply || !ok)) {
+        buf_clear(frame);
+        buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
+        if (own->wants_reply)
+            buf_int(frame, own->id);
+        else
+            buf_str(frame, STR("null"));
+        buf_str(frame, ok ? STR(",\"ok\":true,\"body\":") : STR(","));
+        buf_add(frame, reply->body.at + !ok, reply->body.len - !ok);
+        if (ok)
+            buf_char(frame, '}');
+        ws_send(socket->ws, buf_view(frame));
+    }
+    call_over(own);
+}
+
+/* False: there is no such route for a node. */
+static bool find_route(struct call *call, const struct json *message, struct arena *arena)
+{
+    struct str path = json_str(json_get(message, "path"), arena);
+    bool get = json_str_is(json_get(message, "method"), "GET"), known;
+
+    call->route = route_find(get ? HTTP_M_GET : HTTP_M_POST, path, arena, call->params, &known);
+    return call->route && call->route->socket;
+}
+
+/* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
+ * stands. */
+static void hub_call(struct socket *socket, const struct json *message, struct arena *arena)
+{
+    struct socket_call *own = calloc(1, sizeof *own);
+    const struct json *body = json_get(message, "body");
+    struct call *call = &own->call;
+
+    assert(own && socket->node);
+    own->hub = socket->hub;
+    own->next = own->hub->calls;
+    own->prev = &own->hub->calls;
+    if (own->next)
+        own->next->prev = &own->next;
+    own->hub->calls = own;
+    own->incarnation = socket->incarnation;
+    own->arena = *arena; /* the message lives on in it */
+    *arena = (struct arena){0};
+    own->wants_reply = json_int(json_get(message, "id"), &own->id);
+    *call = (struct call){.worker = socket->hub->worker,
+                          .arena = &own->arena,
+                          .answer = answer,
+                          .node_id = socket->node->id};
+    if (socket->token) /* the socket may go before the answer */
+        call->token =
+            token_put(arena_alloc(call->arena, token_bytes(socket->token)), socket->token);
+    if (socket->calls++ >= SOCKET_CALLS_MAX) {
+        call_error(call, ERR_BUSY, "", "%d calls of this connection wait for their answers.",
+                   SOCKET_CALLS_MAX);
+        return;
+    }
+    if (!find_route(call, message, &own->arena)) {
+        call_error(call, ERR_NOT_FOUND, "path", "There is no such route for a node here.");
+        return;
+    }
+    if (json_is_null(body))
+        json_parse(STR("{}"), &own->arena, &body, NULL);
+    call->body = body;
+    if (json_type(body) != JSON_OBJ)
+        call_error(call, ERR_BAD_FIELD, "body", "body must be an object.");
+    else
+        call->route->handle(call);
+}
+
+void hub_tell_all(struct hub *hub, struct str text)
+{
+    struct socket *socket;
+
+    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+        if (socket->node)
+            ws_send(socket->ws, text);
+}
+
+/* --- what is sent together --- */
+
+/* What a node is told together, if its hello asked for it: the jobs of one turn in one frame, and
+ * one receipt for all its messages that were accepted in a row. It leaves at the end of the turn in
+ * which it came up, so nobody waits for it. */
+
+enum { JOBS_BYTES_MAX = 65536 }; /* of a frame with several: readers have bounds */
+
+enum receipt_state { RECEIPT_OPEN, RECEIPT_ACCEPTED, RECEIPT_ANSWERED };
+
+struct receipt {
+    int64_t id;
+    enum receipt_state state;
+    bool ack;
+    int64_t lease_ms;
+    int64_t stop_grace_ms;
+};
+
+/* In the order in which they came, which is that of their ids. */
+struct receipts {
+    struct buf list; /* struct receipt */
+    size_t told;     /* bytes of it that are done with */
+    int64_t last_id;
+};
+
+static void is_due(struct socket *socket)
+{
+    if (socket->due)
+        return;
+    socket->due = true;
+    LIST_INSERT_HEAD(&socket->hub->due, socket, due_link);
+}
+
+/* --- jobs --- */
+
+bool hub_batch_job(struct socket *socket, struct str message)
+{
+    if (!socket->takes_jobs || !socket->welcomed)
+        return false;
+    if (socket->jobs.len + message.len > JOBS_BYTES_MAX)
+        hub_batch_flush_jobs(socket);
+    if (!ws_takes(socket->ws, socket->jobs.len + message.len))
+        return false; /* the ordinary way knows what to do */
+    if (socket->job_count++)
+        buf_char(&socket->jobs, ',');
+    buf_str(&socket->jobs, message);
+    is_due(socket);
+    return true;
+}
+
+void hub_batch_flush_jobs(struct socket *socket)
+{
+    struct buf *frame = &socket->hub->frame;
+    struct buf own = {0};
+
+    if (socket->job_count == 0)
+        return;
+    own = *frame; /* whoever is about to send something has it there */
+    *frame = (struct buf){0};
+    if (socket->job_count == 1) {
+        buf_str(frame, STR("{\"msg\":\"job\","));
+        buf_add(frame, socket->jobs.at + 1, socket->jobs.len - 1);
+    } else {
+        buf_str(frame, STR("{\"msg\":\"jobs\",\"jobs\":["));
+        buf_str(frame, buf_view(&socket->jobs));
+        buf_str(frame, STR("]}"));
+    }
+    ws_send(socket->ws, buf_view(frame));
+    buf_free(frame);
+    *frame = own;
+    buf_clear(&socket->jobs);
+    socket->job_count = 0;
+}
+
+/* --- receipts --- */
+
+bool hub_batch_expect(struct socket *socket, int64_t id)
+{
+    struct receipt receipt = {.id = id};
+
+    if (!socket->receipts) {
+        socket->receipts = mem_new(struct receipts);
+        socket->receipts->last_id = INT64_MIN;
+    }
+    if (id <= socket->receipts->last_id)
+        return false;
+    socket->receipts->last_id = id;
+    buf_add(&socket->receipts->list, &receipt, sizeof receipt);
+    return true;
+}
+
+static struct receipt *find(struct receipts *receipts, int64_t id)
+{
+    struct receipt *list = (struct receipt *)(void *)receipts->list.at;
+    size_t from = receipts->told / sizeof *list, to = receipts->list.len / sizeof *list;
+
+    while (to - from > 1) {
+        size_t middle = from + (to - from) / 2;
+
+        if (list[middle].id <= id)
+            from = middle;
+        else
+            to = middle;
+    }
+    assert(from < to && list[from].id == id && list[from].state == RECEIPT_OPEN);
+    return &list[from];
+}
+
+void hub_batch_accept(struct socket *socket, int64_t id, bool ack, int64_t lease_ms,
+                      int64_t stop_grace_ms)
+{
+    struct receipt *receipt = find(socket->receipts, id);
+
+    *receipt = (struct receipt){.id = id,
+                                .state = RECEIPT_ACCEPTED,
+                                .ack = ack,
+                                .lease_ms = lease_ms,
+                                .stop_grace_ms = stop_grace_ms};
+    is_due(socket);
+}
+
+void hub_batch_answered(struct socket *socket, int64_t id)
+{
+    find(socket->receipts, id)->state = RECEIPT_ANSWERED;
+    is_due(socket);
+}
+
+/* `ack`: one of those it is about that is an ACK; NULL: none is. */
+static void say_accepted(struct socket *socket, int64_t upto, const struct receipt *ack)
+{
+    struct buf *frame = &socket->hub->frame;
+
+    buf_clear(frame);
+    buf_str(frame, STR("{\"msg\":\"accepted\",\"upto\":"));
+    buf_int(frame, upto);
+    if (ack && ack->lease_ms)
+        buf_fmt(frame, ",\"lease_ms\":%" PRId64, ack->lease_ms);
+    if (ack && ack->stop_grace_ms)
+        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, ack->stop_grace_ms);
+    buf_char(frame, '}');
+    ws_send(socket->ws, buf_view(frame));
+}
+
+/* All in front of the first that is open. A word ends where ACKs have other terms. */
+static void tell_accepted(struct socket *socket)
+{
+    struct receipts *receipts = socket->receipts;
+    const struct receipt *ack = NULL, *last = NULL;
+
+    for (; receipts->told < receipts->list.len; receipts->told += sizeof *last) {
+        const struct receipt *next =
+            (const struct receipt *)(const void *)(receipts->list.at + receipts->told);
+
+        if (next->state == RECEIPT_OPEN)
+            break;
+        if (next->state == RECEIPT_ANSWERED)
+            continue;
+        if (next->ack && ack &&
+            (next->lease_ms != ack->lease_ms || next->stop_grace_ms != ack->stop_grace_ms)) {
+            say_accepted(socket, last->id, ack);
+            ack = NULL;
+        }
+        ack = next->ack ? next : ack;
+        last = next;
+    }
+    if (last)
+        say_accepted(socket, last->id, ack);
+    if (receipts->told > receipts->list.len / 2) {
+        buf_drop(&receipts->list, receipts->told);
+        receipts->told = 0;
+    }
+}
+
+void hub_turn(struct hub *hub)
+{
+    struct socket *socket;
+
+    while ((socket = LIST_FIRST(&hub->due))) {
+        LIST_REMOVE(socket, due_link);
+        socket->due = false;
+        hub_batch_flush_jobs(socket);
+        if (socket->receipts)
+            tell_accepted(socket);
+    }
+}
+
+void hub_batch_free(struct socket *socket)
+{
+    if (socket->due)
+        LIST_REMOVE(socket, due_link);
+    buf_free(&socket->jobs);
+    if (socket->receipts)
+        buf_free(&socket->receipts->list);
+    free(socket->receipts);
+}
+
+/* --- messages --- */
 
 enum { HUB_PROTOCOL = 1, SPARE_MAX = 1024 };
 
@@ -146,8 +474,6 @@ static void reply_problem(struct wscall *call, const struct problem *why, int at
     }
     wscall_over(call);
 }
-
-static void renewed(struct renew *renew);
 
 /* The newest connection is the one that counts, whichever hello was done with first. False: a newer
  * one is there already. */

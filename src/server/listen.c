@@ -1,13 +1,14 @@
 /* Each loop opens its own listener, on its own thread; the main thread waits for the outcome. */
 #include "server/listen.h"
+#include "base/log.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "server/errand.h"
 #include "server/route.h"
+#include "server/server.h"
 
 enum {
     ADDR_MAX = 256,
@@ -17,7 +18,7 @@ enum {
 };
 
 struct opening {
-    struct errand errand;
+    struct loop_call loop_call;
     const char *addr;
     struct net_tls *tls;
     enum err err;
@@ -50,10 +51,10 @@ static enum err new_tls(const struct settings *settings, struct net_tls **ret_tl
     return err;
 }
 
-static void serve_here(struct errand *errand)
+static void serve_here(struct loop_call *loop_call)
 {
-    struct opening *opening = container_of(errand, struct opening, errand);
-    struct worker *worker = errand->worker;
+    struct opening *opening = container_of(loop_call, struct opening, loop_call);
+    struct worker *worker = loop_call->worker;
 
     assert(worker->serves && !worker->http.priv);
     worker->http = (struct http_server){.loop = &worker->loop,
@@ -66,26 +67,26 @@ static void serve_here(struct errand *errand)
     net_tls_free(opening->tls); /* the listener keeps it */
 }
 
-static void change_tls_here(struct errand *errand)
+static void change_tls_here(struct loop_call *loop_call)
 {
-    struct opening *opening = container_of(errand, struct opening, errand);
+    struct opening *opening = container_of(loop_call, struct opening, loop_call);
 
-    assert(opening->tls && errand->worker->http.priv);
-    net_listener_tls(errand->worker->http.listener, opening->tls);
+    assert(opening->tls && loop_call->worker->http.priv);
+    net_listener_tls(loop_call->worker->http.listener, opening->tls);
     net_tls_free(opening->tls);
-    int64_t closed = net_listener_recheck(errand->worker->http.listener);
+    int64_t closed = net_listener_recheck(loop_call->worker->http.listener);
     if (closed)
         log_event(LOG_WARN, "tls.revoked", KI("connections", closed));
 }
 
 static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)
 {
-    struct opening opening = {.errand = {.run = serve_here, .worker = worker}, .addr = addr};
+    struct opening opening = {.loop_call = {.run = serve_here, .worker = worker}, .addr = addr};
     enum err err = new_tls(worker->server->settings, &opening.tls, why);
 
     if (err)
         return err;
-    errand_run(&opening.errand);
+    loop_call_run(&opening.loop_call);
     if (opening.err)
         *why = opening.why;
     return opening.err;
@@ -113,7 +114,7 @@ enum err listen_all(struct server *server, struct problem *why)
     log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
               KI("loops", server->loop_count),
               KI("connections_max", server->limits.net.connections_max), KI("pid", getpid()));
-    /* Behind a proxy it depends on how that was called: see proxy.h. */
+    /* Behind a proxy it depends on how that was called: see route.h. */
     if (!settings->tls_cert.len && !net_addr_is_loopback(addr) && !settings->proxies.count) {
         atomic_store(&server->clear_told, true);
         log_event(LOG_WARN, "server.in_the_clear", KC("addr", addr),
@@ -138,8 +139,9 @@ enum err listen_tls(struct server *server, const struct settings *settings, stru
     for (int i = 0; err && i < server->loop_count; i++)
         net_tls_free(openings[i].tls);
     for (int i = 0; !err && i < server->loop_count; i++) {
-        openings[i].errand = (struct errand){.run = change_tls_here, .worker = &server->workers[i]};
-        errand_run(&openings[i].errand);
+        openings[i].loop_call =
+            (struct loop_call){.run = change_tls_here, .worker = &server->workers[i]};
+        loop_call_run(&openings[i].loop_call);
     }
     return err;
 }

@@ -1,5 +1,6 @@
-/* The list of members. A node is one while it is connected, or was heard of within view_drop_ms. It
- * is looked at a few times a second: figures that move with every heartbeat are no part of it. */
+/* The member list. A node is a member while it is connected, or was heard of within view_drop_ms.
+ * It is looked at a few times a second: figures that move with every heartbeat are no part of it.
+ * And what is said to and asked of members: their tags (UpdateTerminalInfo) and their usage. */
 #include "server/members.h"
 
 #include <assert.h>
@@ -9,9 +10,30 @@
 
 #include "base/mem.h"
 #include "model/level.h"
+#include "sched/registry.h"
 #include "server/api.h"
 #include "server/events.h"
 #include "server/hub.h"
+#include "server/rpc.h"
+
+struct usage_ask {
+    struct usage_call *own;
+    struct str address;
+    struct rpc rpc;
+};
+
+/* Usage: every node is asked at the same time, each with its own deadline; the answer goes when the
+ * last of them is in. */
+struct usage_call {
+    struct call *call;
+    struct usage_ask *asks;
+    size_t count;
+    size_t waiting;
+};
+
+static int by_id(const void *a, const void *b);
+
+/* --- the list --- */
 
 enum {
     SCAN_MS = 200,
@@ -34,7 +56,7 @@ struct change_line {
     struct buf text;
 };
 
-struct terminals {
+struct members {
     struct server *server;
     struct map by_id; /* -> struct terminal * */
     uint64_t seq;
@@ -44,14 +66,14 @@ struct terminals {
     struct change_line changes[CHANGES_KEPT]; /* by seq, around */
 };
 
-struct terminals *terminals_new(struct server *server)
+struct members *members_new(struct server *server)
 {
-    struct terminals *terminals = mem_new(struct terminals);
+    struct members *members = mem_new(struct members);
 
-    terminals->server = server;
-    snprintf(terminals->source, sizeof terminals->source, "%llx",
+    members->server = server;
+    snprintf(members->source, sizeof members->source, "%llx",
              (unsigned long long)clock_wall_ms() << 16 ^ (unsigned long long)getpid());
-    return terminals;
+    return members;
 }
 
 static void terminal_free(struct terminal *terminal)
@@ -61,18 +83,18 @@ static void terminal_free(struct terminal *terminal)
     free(terminal);
 }
 
-void terminals_free(struct terminals *terminals)
+void members_free(struct members *members)
 {
     struct terminal *terminal;
 
-    if (!terminals)
+    if (!members)
         return;
-    for (size_t i = 0; (terminal = map_next(&terminals->by_id, &i));)
+    for (size_t i = 0; (terminal = map_next(&members->by_id, &i));)
         terminal_free(terminal);
-    map_free(&terminals->by_id);
+    map_free(&members->by_id);
     for (size_t i = 0; i < CHANGES_KEPT; i++)
-        buf_free(&terminals->changes[i].text);
-    free(terminals);
+        buf_free(&members->changes[i].text);
+    free(members);
 }
 
 /* A node that said it goes, or whose connection closed, is gone at once. */
@@ -132,12 +154,12 @@ static void write_terminal(struct jsonw *w, const struct terminal *terminal)
 }
 
 /* One change gets the next number, is kept for those who sync, and told to those who listen. */
-static void note(struct terminals *terminals, const char *what, const struct terminal *old,
+static void note(struct members *members, const char *what, const struct terminal *old,
                  const struct terminal *new)
 {
     assert(old || new);
-    uint64_t seq = ++terminals->seq;
-    struct change_line *line = &terminals->changes[seq % CHANGES_KEPT];
+    uint64_t seq = ++members->seq;
+    struct change_line *line = &members->changes[seq % CHANGES_KEPT];
     struct jsonw w = jsonw_to(&line->text);
 
     buf_clear(&line->text);
@@ -145,7 +167,7 @@ static void note(struct terminals *terminals, const char *what, const struct ter
     jsonw_obj(&w);
     jsonw_kstr(&w, "type", STR("TERMINAL_CHANGE"));
     jsonw_kstr(&w, "change", str_of(what));
-    jsonw_kstr(&w, "source", str_of(terminals->source));
+    jsonw_kstr(&w, "source", str_of(members->source));
     jsonw_kint(&w, "seq", (int64_t)seq);
     jsonw_key(&w, "payload");
     jsonw_obj(&w);
@@ -159,32 +181,32 @@ static void note(struct terminals *terminals, const char *what, const struct ter
     }
     jsonw_end_obj(&w);
     jsonw_end_obj(&w);
-    atomic_store(&terminals->server->terminal_seq, (int64_t)seq);
-    events_host(terminals->server, buf_view(&line->text));
+    atomic_store(&members->server->terminal_seq, (int64_t)seq);
+    events_host(members->server, buf_view(&line->text));
 }
 
-static struct terminal *terminal_new(struct terminals *terminals, struct str id)
+static struct terminal *terminal_new(struct members *members, struct str id)
 {
     struct terminal *terminal = mem_new(struct terminal);
     char *name = mem_alloc(id.len + 1);
 
     str_copy(id, name, id.len + 1);
     terminal->id = (struct str){.at = name, .len = id.len};
-    map_put(&terminals->by_id, terminal->id, terminal);
+    map_put(&members->by_id, terminal->id, terminal);
     return terminal;
 }
 
-static void look_at(struct terminals *terminals, const struct snap_node *member)
+static void look_at(struct members *members, const struct snap_node *member)
 {
-    struct terminal *terminal = map_get(&terminals->by_id, member->node->id);
+    struct terminal *terminal = map_get(&members->by_id, member->node->id);
     uint64_t print = print_of(member);
     bool joins = !terminal;
 
     if (joins)
-        terminal = terminal_new(terminals, member->node->id);
+        terminal = terminal_new(members, member->node->id);
     assert(str_eq(terminal->id, member->node->id) && member->facts->tags.at);
-    terminal->seen = terminals->scan;
-    terminal->last_seen_ms = sched_wall_ms(server_keeper(terminals->server)->sched,
+    terminal->seen = members->scan;
+    terminal->last_seen_ms = sched_wall_ms(server_keeper(members->server)->sched,
                                            atomic_load(&member->node->heartbeat_ms));
     if (!joins && terminal->print == print)
         return;
@@ -193,46 +215,46 @@ static void look_at(struct terminals *terminals, const struct snap_node *member)
     terminal->text = (struct buf){0};
     write_start(&terminal->text, member);
     if (joins)
-        note(terminals, "JOIN", NULL, terminal);
+        note(members, "JOIN", NULL, terminal);
     else if (!str_eq(buf_view(&old.text), buf_view(&terminal->text)))
-        note(terminals, "UPDATE", &old, terminal);
+        note(members, "UPDATE", &old, terminal);
     buf_free(&old.text);
 }
 
 /* Found first, taken out then: the map must not change while it is walked. */
-static void drop_gone(struct terminals *terminals)
+static void drop_gone(struct members *members)
 {
     struct arena arena = {0};
-    struct terminal **gone = arena_array(&arena, struct terminal *, terminals->by_id.count + 1);
+    struct terminal **gone = arena_array(&arena, struct terminal *, members->by_id.count + 1);
     struct terminal *terminal;
     size_t count = 0;
 
-    for (size_t i = 0; (terminal = map_next(&terminals->by_id, &i));)
-        if (terminal->seen != terminals->scan)
+    for (size_t i = 0; (terminal = map_next(&members->by_id, &i));)
+        if (terminal->seen != members->scan)
             gone[count++] = terminal;
     for (size_t i = 0; i < count; i++) {
-        map_del(&terminals->by_id, gone[i]->id);
-        note(terminals, "LEAVE", gone[i], NULL);
+        map_del(&members->by_id, gone[i]->id);
+        note(members, "LEAVE", gone[i], NULL);
         terminal_free(gone[i]);
     }
     arena_free(&arena);
 }
 
-void terminals_tick(struct terminals *terminals)
+void members_tick(struct members *members)
 {
-    struct worker *keeper = server_keeper(terminals->server);
+    struct worker *keeper = server_keeper(members->server);
     const struct snapshot *snapshot = keeper->sched->snapshot;
-    const struct settings *settings = atomic_load(&terminals->server->settings);
+    const struct settings *settings = atomic_load(&members->server->settings);
     const struct snap_node *member;
 
-    if (!snapshot || keeper->loop.mono_ms < terminals->next_scan_ms)
+    if (!snapshot || keeper->loop.mono_ms < members->next_scan_ms)
         return;
-    terminals->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
-    terminals->scan++;
+    members->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
+    members->scan++;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));)
         if (is_present(member->node, sched_awake_ms(keeper->sched), settings->sched.view_drop_ms))
-            look_at(terminals, member);
-    drop_gone(terminals);
+            look_at(members, member);
+    drop_gone(members);
 }
 
 static int by_id(const void *a, const void *b)
@@ -241,15 +263,15 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Those behind `after`, by id; returns how many there are in all behind it. */
-static size_t write_terminals(struct terminals *terminals, struct str after, size_t max,
+static size_t write_terminals(struct members *members, struct str after, size_t max,
                               struct jsonw *w, struct str *ret_last)
 {
     struct arena arena = {0};
-    struct terminal **list = arena_array(&arena, struct terminal *, terminals->by_id.count + 1);
+    struct terminal **list = arena_array(&arena, struct terminal *, members->by_id.count + 1);
     struct terminal *terminal;
     size_t count = 0;
 
-    for (size_t i = 0; (terminal = map_next(&terminals->by_id, &i));)
+    for (size_t i = 0; (terminal = map_next(&members->by_id, &i));)
         if (!after.len || str_cmp(terminal->id, after) > 0)
             list[count++] = terminal;
     qsort(list, count, sizeof *list, by_id);
@@ -264,24 +286,24 @@ static size_t write_terminals(struct terminals *terminals, struct str after, siz
     return count;
 }
 
-static void write_name(const struct terminals *terminals, struct jsonw *w)
+static void write_name(const struct members *members, struct jsonw *w)
 {
-    jsonw_kstr(w, "source", str_of(terminals->source));
-    jsonw_kint(w, "seq", (int64_t)terminals->seq);
+    jsonw_kstr(w, "source", str_of(members->source));
+    jsonw_kint(w, "seq", (int64_t)members->seq);
 }
 
-void terminals_write_list(struct terminals *terminals, struct jsonw *w)
+void members_write_list(struct members *members, struct jsonw *w)
 {
     struct str last;
 
     jsonw_obj(w);
     jsonw_kstr(w, "type", STR("TERMINAL_LIST"));
-    write_name(terminals, w);
-    write_terminals(terminals, STR_NONE, SIZE_MAX, w, &last);
+    write_name(members, w);
+    write_terminals(members, STR_NONE, SIZE_MAX, w, &last);
     jsonw_end_obj(w);
 }
 
-void terminals_tell(struct worker *worker)
+void members_tell(struct worker *worker)
 {
     int64_t seq = atomic_load(&worker->server->terminal_seq);
     char text[64];
@@ -294,10 +316,10 @@ void terminals_tell(struct worker *worker)
 }
 
 /* A request on its way to the keeper and back. */
-struct terminals_ask {
+struct members_ask {
     struct msg msg;
     struct call *call;
-    void (*write)(struct terminals *terminals, struct terminals_ask *ask, struct jsonw *w);
+    void (*write)(struct members *members, struct members_ask *ask, struct jsonw *w);
     struct str source, after;
     int64_t seq, limit;
     struct buf answer;
@@ -305,7 +327,7 @@ struct terminals_ask {
 
 static void ask_answered(struct msg *msg)
 {
-    struct terminals_ask *ask = container_of(msg, struct terminals_ask, msg);
+    struct members_ask *ask = container_of(msg, struct members_ask, msg);
     struct buf answer = ask->answer; /* the reply ends the request, and us with it */
 
     call_json(ask->call, 200, &answer);
@@ -314,20 +336,20 @@ static void ask_answered(struct msg *msg)
 
 static void ask_keeper(struct msg *msg)
 {
-    struct terminals_ask *ask = container_of(msg, struct terminals_ask, msg);
+    struct members_ask *ask = container_of(msg, struct members_ask, msg);
     struct jsonw w = jsonw_to(&ask->answer);
 
     assert(ask->write && !ask->answer.len);
     jsonw_obj(&w);
-    ask->write(ask->call->worker->server->terminals, ask, &w);
+    ask->write(ask->call->worker->server->members, ask, &w);
     jsonw_end_obj(&w);
     ask->msg.run = ask_answered;
     inbox_post(&ask->call->worker->loop.inbox, &ask->msg);
 }
 
-static struct terminals_ask *terminals_ask(struct call *call)
+static struct members_ask *members_ask(struct call *call)
 {
-    struct terminals_ask *ask = arena_new(call->arena, struct terminals_ask);
+    struct members_ask *ask = arena_new(call->arena, struct members_ask);
 
     ask->msg.run = ask_keeper;
     ask->call = call;
@@ -335,23 +357,23 @@ static struct terminals_ask *terminals_ask(struct call *call)
     return ask;
 }
 
-static void ask_send(struct terminals_ask *ask)
+static void ask_send(struct members_ask *ask)
 {
     inbox_post(&server_keeper(ask->call->worker->server)->loop.inbox, &ask->msg);
 }
 
-static void write_page(struct terminals *terminals, struct terminals_ask *ask, struct jsonw *w)
+static void write_page(struct members *members, struct members_ask *ask, struct jsonw *w)
 {
     struct str last = STR_NONE;
 
-    write_name(terminals, w);
-    size_t count = write_terminals(terminals, ask->after, (size_t)ask->limit, w, &last);
+    write_name(members, w);
+    size_t count = write_terminals(members, ask->after, (size_t)ask->limit, w, &last);
     jsonw_kstr(w, "next_cursor", count > (size_t)ask->limit ? last : STR_NONE);
 }
 
 void api_terminal_list(struct call *call)
 {
-    struct terminals_ask *ask = terminals_ask(call);
+    struct members_ask *ask = members_ask(call);
 
     ask->write = write_page;
     ask->after = call_query(call, "cursor");
@@ -359,31 +381,31 @@ void api_terminal_list(struct call *call)
         ask_send(ask);
 }
 
-static void write_sync(struct terminals *terminals, struct terminals_ask *ask, struct jsonw *w)
+static void write_sync(struct members *members, struct members_ask *ask, struct jsonw *w)
 {
-    bool knows = str_is(ask->source, terminals->source) && ask->seq >= 0 &&
-                 (uint64_t)ask->seq <= terminals->seq &&
-                 terminals->seq - (uint64_t)ask->seq < CHANGES_KEPT;
+    bool knows = str_is(ask->source, members->source) && ask->seq >= 0 &&
+                 (uint64_t)ask->seq <= members->seq &&
+                 members->seq - (uint64_t)ask->seq < CHANGES_KEPT;
     struct str last;
 
-    write_name(terminals, w);
+    write_name(members, w);
     jsonw_kbool(w, "full", !knows);
     if (!knows) {
-        write_terminals(terminals, STR_NONE, SIZE_MAX, w, &last);
+        write_terminals(members, STR_NONE, SIZE_MAX, w, &last);
         return;
     }
     jsonw_key(w, "changes");
     jsonw_arr(w);
-    for (uint64_t seq = (uint64_t)ask->seq + 1; seq <= terminals->seq; seq++) {
-        assert(terminals->changes[seq % CHANGES_KEPT].seq == seq);
-        jsonw_raw(w, buf_view(&terminals->changes[seq % CHANGES_KEPT].text));
+    for (uint64_t seq = (uint64_t)ask->seq + 1; seq <= members->seq; seq++) {
+        assert(members->changes[seq % CHANGES_KEPT].seq == seq);
+        jsonw_raw(w, buf_view(&members->changes[seq % CHANGES_KEPT].text));
     }
     jsonw_end_arr(w);
 }
 
 void api_terminal_sync(struct call *call)
 {
-    struct terminals_ask *ask = terminals_ask(call);
+    struct members_ask *ask = members_ask(call);
     struct str node;
 
     ask->write = write_sync;
@@ -392,4 +414,167 @@ void api_terminal_sync(struct call *call)
     json_int(json_get(call->body, "seq"), &ask->seq);
     if (call_node(call, &node))
         ask_send(ask);
+}
+
+/* --- routes --- */
+
+enum {
+    ADDRESSES_MAX = 4096,
+    USAGE_TIMEOUT_MS = 1000,
+    USAGE_ASKS_MAX = 65536, /* under way for the callers of one loop */
+};
+
+void api_terminal_events(struct call *call)
+{
+    events_subscribe_host(call);
+}
+
+struct update_call {
+    struct call *call;
+    struct change change;
+};
+
+static void updated(struct change *change)
+{
+    struct update_call *own = container_of(change, struct update_call, change);
+
+    if (change->err)
+        call_problem(own->call, &change->why);
+    else
+        call_ok(own->call);
+}
+
+/* Only a node that is there can be told so: a change of its facts is a sign of its life. */
+void api_terminal_update(struct call *call)
+{
+    struct sched_loop *loop = call->worker->sched;
+    struct update_call *own = arena_new(call->arena, struct update_call);
+    const struct snap_node *known = snapshot_node(loop->snapshot, call->params[0]);
+    struct node_report report = {.node_id = call->params[0],
+                                 .max_concurrent_jobs = FIELD_OFF,
+                                 .reserved_slots = FIELD_OFF,
+                                 .priority = FIELD_OFF,
+                                 .max = FIELD_OFF,
+                                 .level = -1};
+    struct problem why;
+
+    if (!call_speaks_for(call, call->params[0]))
+        return;
+    if (!known || atomic_load(&known->node->left_ms)) {
+        call_error(call, ERR_NOT_FOUND, "terminal_id", "There is no member \"" STR_FMT "\" online.",
+                   STR_ARG(call->params[0]));
+        return;
+    }
+    report.tags = json_get(call->body, "tags");
+    if (json_type(report.tags) != JSON_OBJ) {
+        call_error(call, ERR_BAD_FIELD, "tags", "tags must be an object of texts (or null).");
+        return;
+    }
+    report.max = atomic_load(&known->node->max);
+    own->call = call;
+    if (registry_prepare(loop, &report, &own->change, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    own->change.done = updated;
+    registry_send(loop, &own->change);
+}
+
+static void write_usage(struct usage_call *own)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_key(&w, "usage");
+    jsonw_obj(&w);
+    for (size_t i = 0; i < own->count; i++) {
+        struct usage_ask *ask = &own->asks[i];
+
+        jsonw_key_str(&w, ask->address);
+        jsonw_raw(&w, ask->rpc.err ? STR("null") : buf_view(&ask->rpc.answer));
+        buf_free(&ask->rpc.answer);
+    }
+    jsonw_end_obj(&w);
+    jsonw_end_obj(&w);
+    own->call->worker->usage_asks -= (int64_t)own->count;
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+static void usage_told(struct rpc *rpc)
+{
+    struct usage_call *own = container_of(rpc, struct usage_ask, rpc)->own;
+
+    assert(own->waiting > 0);
+    if (--own->waiting == 0)
+        write_usage(own);
+}
+
+static void ask_usage(struct usage_call *own, int64_t timeout_ms)
+{
+    struct call *call = own->call;
+
+    if (call->worker->usage_asks + (int64_t)own->count > USAGE_ASKS_MAX) {
+        call_error(call, ERR_BUSY, "addresses", "%d nodes are being asked already.",
+                   USAGE_ASKS_MAX);
+        return;
+    }
+    call->worker->usage_asks += (int64_t)own->count;
+    own->waiting = own->count + 1; /* one more is held here, until all were asked */
+    for (size_t i = 0; i < own->count; i++) {
+        struct usage_ask *ask = &own->asks[i];
+        const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, ask->address);
+
+        ask->own = own;
+        ask->rpc.from = call->worker;
+        ask->rpc.timeout_ms = timeout_ms;
+        ask->rpc.done = usage_told;
+        snprintf(ask->rpc.method, sizeof ask->rpc.method, "NodeUnit/InspectResourceUsage");
+        if (known) {
+            rpc_send(&ask->rpc, known->node);
+        } else {
+            ask->rpc.err = ERR_NOT_FOUND;
+            own->waiting--;
+        }
+    }
+    if (--own->waiting == 0)
+        write_usage(own);
+}
+
+static bool listed_before(const struct usage_call *own, struct str address)
+{
+    for (size_t i = 0; i < own->count; i++)
+        if (str_eq(own->asks[i].address, address))
+            return true;
+    return false;
+}
+
+void api_terminal_usage(struct call *call)
+{
+    struct usage_call *own = arena_new(call->arena, struct usage_call);
+    const struct json *list = json_get(call->body, "addresses");
+    const struct json *item = json_first(list);
+    int64_t timeout_ms = USAGE_TIMEOUT_MS;
+    struct str node;
+
+    if (!call_node(call, &node))
+        return;
+    if (json_type(list) != JSON_ARR || list->count > ADDRESSES_MAX) {
+        call_error(call, ERR_BAD_FIELD, "addresses",
+                   "addresses must be a list of at most %d nodes.", ADDRESSES_MAX);
+        return;
+    }
+    json_int(json_get(call->body, "timeout_ms"), &timeout_ms);
+    if (timeout_ms < 1 || timeout_ms > RPC_TIMEOUT_MS)
+        timeout_ms = timeout_ms < 1 ? 1 : RPC_TIMEOUT_MS;
+    own->call = call;
+    own->asks = arena_array(call->arena, struct usage_ask, list->count + 1);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        struct str address = json_type(item) == JSON_STR ? json_str(item, call->arena) : STR_NONE;
+
+        if (address.len && !listed_before(own, address))
+            own->asks[own->count++].address = address;
+    }
+    ask_usage(own, timeout_ms);
 }

@@ -6,17 +6,18 @@
 #ifndef SERVER_MEMBERS_H
 #define SERVER_MEMBERS_H
 
-#include "server/route.h"
+#include "base/json.h"
+#include "server/server.h"
 
-struct terminals;
+struct members;
 
-struct terminals *terminals_new(struct server *server);
-void terminals_free(struct terminals *terminals);
+struct members *members_new(struct server *server);
+void members_free(struct members *members);
 /* On the keeper's loop, with each tick: who came, changed, left. */
-void terminals_tick(struct terminals *terminals);
+void members_tick(struct members *members);
 /* On the keeper's loop: {"type":"TERMINAL_LIST",...}. */
-void terminals_write_list(struct terminals *terminals, struct jsonw *w);
+void members_write_list(struct members *members, struct jsonw *w);
 /* On each loop's tick: nodes are told that the list has changed. */
-void terminals_tell(struct worker *worker);
+void members_tell(struct worker *worker);
 
 #endif

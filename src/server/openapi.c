@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "server/api.h"
 
 /* Query parameters by name: a row of the route table names those it reads. */
@@ -294,7 +295,7 @@ static void write_components(struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-void openapi_write(struct jsonw *w)
+static void openapi_write(struct jsonw *w)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "openapi", STR("3.1.0"));

@@ -3,9 +3,8 @@
 #ifndef SERVER_OPENAPI_H
 #define SERVER_OPENAPI_H
 
-#include "base/json.h"
+#include "base/str.h"
 
-void openapi_write(struct jsonw *w);
 bool openapi_knows_query(struct str name); /* a parameter that a row may name */
 
 /* schemas.json: an object of JSON Schemas by name. */

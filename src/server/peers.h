@@ -43,4 +43,49 @@ void peers_room(struct server *server, struct str node_id, const struct lease_no
 void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
                   bool away);
 
+/* A question to all other instances on the same store, about what each keeps for itself. One that
+ * does not answer in time is left out. */
+
+struct peers_round {
+    struct worker *worker;
+    struct arena *arena;
+    const char *method; /* see peers.c */
+    struct str params;
+    void (*done)(struct peers_round *round); /* on the worker's loop */
+    /* answer */
+    struct str *texts; /* those that are not empty, in the arena */
+    size_t count;
+    size_t asked, answered; /* instances */
+    /* private */
+    struct store_op op;
+    struct peers_question *questions;
+    size_t open;
+};
+
+void peers_round_start(struct peers_round *round); /* nobody else: done() at once */
+
+enum { PEERS_MAX = 64, PEERS_NAME_TEXT = STORE_NAME_TEXT };
+
+struct wish {
+    uint32_t name;
+    unsigned bits;
+    int64_t heard_ms;
+};
+
+struct peers {
+    struct worker *keeper;
+    struct store_ear ear;
+    struct parcel *open; /* of this turn */
+    struct idmap sends;  /* seq -> struct handing * */
+    struct idmap asks;   /* seq -> struct asking * */
+    uint64_t last_seq;
+    struct wish wishes[PEERS_MAX];
+    _Atomic unsigned wanted; /* of all others together */
+    unsigned wished;         /* what we last told */
+    int64_t wished_ms;
+    int64_t needed_ms[3]; /* when each bit was last needed here */
+    struct msg wish_msg;
+    _Atomic bool wish_posted;
+};
+
 #endif

@@ -1,4 +1,6 @@
-/* The route table and what happens to a request before and after its handler. */
+/* The route table and what happens to a request before and after its handler: Host, Origin and what
+ * browsers tell of a request's site; X-Forwarded-For and X-Forwarded-Proto of proxies; entity tags
+ * as RFC 9110 has them (those of others are only compared); one line of the log. */
 #include "server/route.h"
 
 #include <assert.h>
@@ -8,12 +10,250 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "io/ip.h"
 #include "server/api.h"
+#include "server/auth.h"
 #include "server/guard.h"
-#include "server/origin.h"
-#include "server/proxy.h"
-#include "server/request_log.h"
+#include "server/server.h"
+#include "server/settings.h"
 #include "server/submit_socket.h"
+
+enum { REQUEST_LINES_MAX = 50 };
+
+/* --- Host and Origin --- */
+
+/* The host of "name", "name:port", "[::1]:port". */
+static struct str host_only(struct str host)
+{
+    if (host.len && host.at[0] == '[') {
+        const char *end = memchr(host.at, ']', host.len);
+
+        return end ? (struct str){.at = host.at, .len = (size_t)(end - host.at) + 1} : host;
+    }
+    return str_cut(&host, ':');
+}
+
+static bool host_allowed(const struct settings *settings, struct str host)
+{
+    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
+    struct str name = host_only(host);
+
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        if (str_eq_nocase(name, str_of(own[i])))
+            return true;
+    if (str_eq_nocase(name, host_only(settings->listen)))
+        return true;
+    for (size_t i = 0; i < settings->hosts.count; i++)
+        if (str_eq_nocase(name, settings->hosts.at[i]) ||
+            str_eq_nocase(host, settings->hosts.at[i]))
+            return true;
+    return false;
+}
+
+/* A browser says so itself, also where it sends no Origin (images, scripts, plain GETs): some GETs
+ * take something. Only the page itself may be linked to. */
+static bool comes_from_elsewhere(const struct http_request *req)
+{
+    struct str site = http_header_get(req, "Sec-Fetch-Site");
+    bool is_link = str_is(req->path, "/") &&
+                   (req->method == HTTP_M_GET || req->method == HTTP_M_HEAD) &&
+                   str_is(http_header_get(req, "Sec-Fetch-Mode"), "navigate");
+
+    return site.at && !str_is(site, "same-origin") && !str_is(site, "none") && !is_link;
+}
+
+enum err origin_check(const struct http_request *req, const struct settings *settings,
+                      struct problem *why)
+{
+    struct str host = http_header_get(req, "Host");
+    struct str origin = http_header_get(req, "Origin");
+
+    assert(settings->listen.at);
+    if (host.at && !host_allowed(settings, host))
+        return problem_set(why, ERR_FORBIDDEN, "Host",
+                           "Host is not this server's: use a loopback address, or list it in the "
+                           "setting hosts.");
+    if (comes_from_elsewhere(req))
+        return problem_set(why, ERR_FORBIDDEN, "Sec-Fetch-Site",
+                           "Requests from pages of another origin are not taken.");
+    if (!origin.at)
+        return ERR_OK;
+    struct str rest = origin;
+    if (str_starts(rest, STR("http://")))
+        rest = (struct str){.at = rest.at + 7, .len = rest.len - 7};
+    else if (str_starts(rest, STR("https://")))
+        rest = (struct str){.at = rest.at + 8, .len = rest.len - 8};
+    else
+        rest = STR_NONE;
+    /* The very host and port we were called by: another port on this machine is another program. */
+    if (!rest.at || !str_eq_nocase(rest, host))
+        return problem_set(why, ERR_FORBIDDEN, "Origin",
+                           "Requests from pages of another origin are not taken.");
+    return ERR_OK;
+}
+
+/* --- proxies --- */
+
+/* Each proxy appends the address that called it: only what a trusted one has written is true. */
+#define FORWARDED_FOR "X-Forwarded-For"
+
+static bool is_trusted(const struct ip_ranges *proxies, const struct ip *ip)
+{
+    for (size_t i = 0; i < proxies->count; i++)
+        if (ip_range_has(&proxies->at[i], ip))
+            return true;
+    return false;
+}
+
+/* Cuts *rest at its last comma: returns what stands behind it, leaves what stands before (rest->at
+ * is NULL when there was none). */
+static struct str cut_last(struct str *rest)
+{
+    size_t from = rest->len;
+    struct str last;
+
+    while (from > 0 && rest->at[from - 1] != ',')
+        from--;
+    last = (struct str){.at = rest->at + from, .len = rest->len - from};
+    *rest = from > 0 ? (struct str){.at = rest->at, .len = from - 1} : STR_NONE;
+    return str_trim(last);
+}
+
+/* From the last hop to the first, as long as a trusted one wrote it down. What is not an address
+ * ends the walk: whoever wrote it is the last that we know. */
+static struct ip caller_behind(const struct http_request *req, const struct ip_ranges *proxies,
+                               struct ip hop)
+{
+    for (size_t i = req->header_count; i-- > 0;) {
+        struct str rest = req->headers[i].value;
+
+        if (!str_eq_nocase(req->headers[i].name, STR(FORWARDED_FOR)))
+            continue;
+        do {
+            struct ip before;
+
+            if (!ip_parse(cut_last(&rest), &before))
+                return hop;
+            hop = before;
+            if (!is_trusted(proxies, &hop))
+                return hop;
+        } while (rest.at);
+    }
+    return hop;
+}
+
+/* With the head: if a trusted proxy sent it, the request is that of the caller it names, for limits
+ * per address, audit and log. */
+static void proxy_resolve(struct call *call)
+{
+    const struct ip_ranges *proxies = &call->worker->server->settings->proxies;
+    struct http_request *req = call->req;
+    char text[IP_TEXT_MAX];
+    struct ip peer, caller;
+
+    if (!proxies->count || !ip_parse(str_of(req->peer), &peer) || !is_trusted(proxies, &peer))
+        return;
+    call->by_proxy = true;
+    caller = caller_behind(req, proxies, peer);
+    ip_text(&caller, text);
+    http_caller(req, ip_eq(&caller, &peer) ? req->peer : arena_cstr(call->arena, str_of(text)),
+                ip_peer_id(&caller));
+}
+
+/* Every hop that is told of must have been encrypted. */
+static bool says_https(const struct http_request *req)
+{
+    bool said = false;
+
+    for (size_t i = 0; i < req->header_count; i++) {
+        struct str rest = req->headers[i].value;
+
+        if (!str_eq_nocase(req->headers[i].name, STR("X-Forwarded-Proto")))
+            continue;
+        do {
+            if (!str_eq_nocase(cut_last(&rest), STR("https")))
+                return false;
+            said = true;
+        } while (rest.at);
+    }
+    return said;
+}
+
+void proxy_tell_clear(const struct call *call)
+{
+    struct server *server = call->worker->server;
+    const struct settings *settings = server->settings;
+    struct ip caller;
+
+    /* Without proxies the start has told all there is to tell. */
+    if (!settings->proxies.count || settings->tls_cert.len || atomic_load(&server->clear_told) ||
+        (call->by_proxy && says_https(call->req)) || !ip_parse(str_of(call->req->peer), &caller) ||
+        ip_is_loopback(&caller) || atomic_exchange(&server->clear_told, true))
+        return;
+    log_event(LOG_WARN, "server.in_the_clear", KC("peer", call->req->peer),
+              KC("reason", call->by_proxy
+                               ? "a token came through a proxy that does not say that it was "
+                                 "called over TLS: have it set X-Forwarded-Proto"
+                               : "a token came unencrypted, and not through a trusted proxy"));
+}
+
+/* --- the log --- */
+
+static bool may_tell(struct request_log *log, int64_t now_ms)
+{
+    if (log->second != now_ms / 1000) {
+        log->second = now_ms / 1000;
+        log->lines = 0;
+    }
+    if (log->lines >= REQUEST_LINES_MAX) {
+        log->left_out++;
+        return false;
+    }
+    log->lines++;
+    return true;
+}
+
+static bool names_itself(const struct call *call)
+{
+    return http_header_get(call->req, "X-Request-Id").at != NULL;
+}
+
+static void request_log(struct call *call, int status)
+{
+    struct request_log *log = &call->worker->request_log;
+
+    assert(status >= 100 && status < 600);
+    if (!call->req || (status < 500 && !names_itself(call)) ||
+        !may_tell(log, call->worker->loop.wall_ms))
+        return;
+    log_event(status >= 500 ? LOG_WARN : LOG_INFO, "request",
+              KS("request_id", call_request_id(call)),
+              KC("route", call->route ? call->route->path : ""), KI("status", status),
+              KC("job_id", call->job_id), KS("node_id", call->about_node),
+              KI("attempt_id", call->attempt), KC("reason", call->err ? err_name(call->err) : ""),
+              KC("peer", call->req->peer), KI("left_out", log->left_out));
+    log->left_out = 0;
+}
+
+/* The reply with the request's id, if the caller gave one; else as it is. */
+static struct http_reply request_echo(struct call *call, const struct http_reply *reply)
+{
+    struct http_reply with = *reply;
+    struct http_header *headers;
+
+    if (!names_itself(call))
+        return with;
+    headers = arena_array(call->arena, struct http_header, reply->header_count + 1);
+    if (reply->header_count)
+        memcpy(headers, reply->headers, reply->header_count * sizeof *headers);
+    headers[reply->header_count] =
+        (struct http_header){.name = STR("X-Request-Id"), .value = call_request_id(call)};
+    with.headers = headers;
+    with.header_count = reply->header_count + 1;
+    return with;
+}
+
+/* --- routes --- */
 
 static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true, .submits = true,
@@ -625,4 +865,48 @@ bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)
         return true;
     call_error(call, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".", STR_ARG(text));
     return false;
+}
+
+/* --- entity tags --- */
+
+static bool stands_in(struct str list, struct str etag, bool weak_ok)
+{
+    while (list.len) {
+        struct str item = str_trim(str_cut(&list, ','));
+
+        if (weak_ok && str_starts(item, STR("W/")))
+            item = (struct str){.at = item.at + 2, .len = item.len - 2};
+        if (str_eq(item, etag) || str_is(item, "*"))
+            return true;
+    }
+    return false;
+}
+
+bool etag_has_copy(struct http_request *req, struct str etag)
+{
+    return stands_in(http_header_get(req, "If-None-Match"), etag, true);
+}
+
+bool etag_matches(struct call *call, struct str etag, const char *what)
+{
+    struct str wanted = http_header_get(call->req, "If-Match");
+
+    assert(etag.len > 2 && etag.at[0] == '"');
+    if (!wanted.at || stands_in(wanted, etag, false))
+        return true;
+    call_error(call, ERR_PRECONDITION, "If-Match", "%s changed: its ETag is " STR_FMT " now.", what,
+               STR_ARG(etag));
+    return false;
+}
+
+void etag_json(struct call *call, const struct buf *body, struct str etag)
+{
+    struct http_header header = {.name = STR("ETag"), .value = etag};
+    bool known = etag_has_copy(call->req, etag);
+    struct http_reply reply = {.status = known ? 304 : 200,
+                               .body = known ? STR_NONE : buf_view(body),
+                               .headers = &header,
+                               .header_count = 1};
+
+    call_reply(call, &reply);
 }

@@ -4,8 +4,8 @@
 #ifndef SERVER_ROUTE_H
 #define SERVER_ROUTE_H
 
-#include "server/auth.h"
 #include "server/server.h"
+#include "server/settings.h"
 
 enum {
     ROUTE_PARAMS_MAX = 3,
@@ -29,7 +29,7 @@ struct call {
     struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
     const struct token *token;           /* who calls; NULL: there are no tokens */
     int64_t auth_number;                 /* the worker's, when they were looked up */
-    bool by_proxy;                       /* a trusted one passed it on, see proxy.h */
+    bool by_proxy;                       /* a trusted one passed it on */
     struct turn turn;                    /* of a long answer */
     bool job_counted;                    /* the first job it submits: with the head */
     int64_t retry_after_s;               /* of an answer 429 or 503; 0: a second */
@@ -113,5 +113,29 @@ bool call_sees(const struct call *call, struct str full);
 struct str call_shown(const struct call *call, struct str full);
 /* Of a job that was read: another namespace's is answered as one there is none of. */
 void call_hide_job(const struct call *call, struct store_op *op);
+
+/* Which requests may come in at all: a web page elsewhere must not be able to talk to this server
+ * through somebody's browser, also not to one that only listens on loopback. */
+
+/* ERR_FORBIDDEN: its Host is not ours, or it was sent for a page of another origin. */
+enum err origin_check(const struct http_request *req, const struct settings *settings,
+                      struct problem *why);
+
+/* Callers behind a proxy. A proxy that `trusted_proxies` names tells whom it calls for
+ * (X-Forwarded-For) and how it was called (X-Forwarded-Proto); from everybody else these are a
+ * caller's own words, and ignored. */
+
+/* It brought a token: if that crossed a network unencrypted as far as we can tell, the log says so,
+ * once. */
+void proxy_tell_clear(const struct call *call);
+
+/* ETag and what asks for it: an answer that the client has already is not sent again
+ * (If-None-Match), and a change is made only to what the client saw (If-Match). */
+
+bool etag_has_copy(struct http_request *req, struct str etag); /* quotes included */
+/* False: answered with 412; `what` is named in the sentence. */
+bool etag_matches(struct call *call, struct str etag, const char *what);
+/* 200 with its ETag, or 304 without a body. */
+void etag_json(struct call *call, const struct buf *body, struct str etag);
 
 #endif

@@ -1,10 +1,16 @@
-/* Calls to nodes. Under way they are kept by the hub of the loop that has the socket. */
+/* Calls to nodes. Under way they are kept by the hub of the loop that has the socket. And what is
+ * asked of a node on somebody's behalf: its usage, the output of a job. */
 #include "server/rpc.h"
+#include "server/hub_ws.h"
 
 #include <assert.h>
+#include <stdio.h>
 
-#include "server/hub_private.h"
+#include "server/api.h"
+#include "server/hub.h"
 #include "server/peers.h"
+
+/* --- calls --- */
 
 static void answered(struct msg *msg)
 {
@@ -122,4 +128,207 @@ void rpc_gone(struct hub *hub, uint64_t incarnation)
 void rpc_forget(struct hub *hub)
 {
     idmap_free(&hub->rpcs);
+}
+
+/* --- routes --- */
+
+enum { LOG_DEFAULT = 65536, LOG_MAX = 1 << 20, WORD_MAX = RPC_METHOD_MAX / 2 - 1 };
+
+struct rpc_call {
+    struct call *call;
+    struct rpc rpc;
+    struct store_op op;
+    int64_t offset, max;
+};
+
+static struct rpc_call *rpc_call(struct call *call)
+{
+    struct rpc_call *own = arena_new(call->arena, struct rpc_call);
+
+    own->call = call;
+    own->rpc.from = call->worker;
+    return own;
+}
+
+static void rpc_failed(struct rpc_call *own)
+{
+    static const char *const sentences[ERR_COUNT] = {
+        [ERR_TIMEOUT] = "The node did not answer in time.",
+        [ERR_CONFLICT] = "The node has no connection to be asked over."};
+    const struct buf *said = &own->rpc.answer;
+
+    assert(own->rpc.err == ERR_BAD_REQUEST || sentences[own->rpc.err]);
+    if (own->rpc.err == ERR_BAD_REQUEST)
+        call_error(own->call, ERR_BAD_REQUEST, "", "The node says: " STR_FMT,
+                   STR_ARG(buf_view(said)));
+    else
+        call_error(own->call, own->rpc.err, "", "%s", sentences[own->rpc.err]);
+}
+
+static void rpc_done(struct rpc *rpc)
+{
+    struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
+    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
+
+    if (rpc->err)
+        rpc_failed(own);
+    else
+        call_json(own->call, 200, &answer);
+    buf_free(&answer);
+}
+
+static void rpc_start(struct rpc_call *own)
+{
+    struct call *call = own->call;
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+
+    if (known)
+        rpc_send(&own->rpc, known->node);
+    else
+        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                   STR_ARG(call->params[0]));
+}
+
+static void rpc_job_found(struct store_op *op)
+{
+    struct rpc_call *own = container_of(op, struct rpc_call, op);
+
+    call_hide_job(own->call, op);
+    if (op->err)
+        call_error(own->call, op->err, "job_id", "%s.",
+                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+    else
+        rpc_start(own);
+}
+
+/* A node tells whatever it is asked: what is asked of a job or a deployment is looked at here. */
+static void rpc_check(struct rpc_call *own)
+{
+    struct call *call = own->call;
+    struct str id = json_str(json_get(call->body, "id"), call->arena);
+
+    if (call_view(call).all) {
+        rpc_start(own);
+    } else if (str_is(call->params[1], "Job")) {
+        own->op = (struct store_op){.verb = STORE_JOB_GET,
+                                    .reply_to = &call->worker->loop.inbox,
+                                    .done = rpc_job_found,
+                                    .arena = call->arena};
+        if (call_job_id(call, json_str(json_get(call->body, "job_id"), call->arena), &own->op.job))
+            sched_send(call->worker->sched, &own->op);
+    } else if (str_is(call->params[1], "Deployment") && !call_sees(call, id)) {
+        call_error(call, ERR_NOT_FOUND, "id", "There is no deployment \"" STR_FMT "\".",
+                   STR_ARG(id));
+    } else {
+        rpc_start(own);
+    }
+}
+
+void api_node_rpc(struct call *call)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+    struct rpc_call *own = rpc_call(call);
+
+    if (!known) {
+        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                   STR_ARG(call->params[0]));
+        return;
+    }
+    if (!str_is_id(call->params[1], WORD_MAX) || !str_is_id(call->params[2], WORD_MAX)) {
+        call_error(call, ERR_NOT_FOUND, "",
+                   "A service and its method are ids of at most %d letters.", WORD_MAX);
+        return;
+    }
+    snprintf(own->rpc.method, sizeof own->rpc.method, STR_FMT "/" STR_FMT, STR_ARG(call->params[1]),
+             STR_ARG(call->params[2]));
+    own->rpc.params = call->req->body;
+    own->rpc.done = rpc_done;
+    rpc_check(own);
+}
+
+/* The node is away, or never had it: the last lines that came with the result are better than
+ * nothing. */
+static void answer_tail(struct rpc_call *own)
+{
+    const struct store_record *record = &own->op.record;
+    const struct json *result;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (!record->result.len || json_parse(record->result, own->call->arena, &result, NULL) ||
+        json_type(json_get(result, "tail")) != JSON_STR) {
+        rpc_failed(own);
+        return;
+    }
+    struct str tail = json_str(json_get(result, "tail"), own->call->arena);
+    jsonw_obj(&w);
+    jsonw_kint(&w, "offset", 0);
+    jsonw_kint(&w, "total", (int64_t)tail.len);
+    jsonw_kstr(&w, "text", tail);
+    jsonw_kbool(&w, "ended", true);
+    jsonw_kbool(&w, "tail_only", true);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+static void logs_done(struct rpc *rpc)
+{
+    struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
+    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
+
+    if (rpc->err)
+        answer_tail(own);
+    else
+        call_json(own->call, 200, &answer);
+    buf_free(&answer);
+}
+
+static void logs_found(struct store_op *op)
+{
+    struct rpc_call *own = container_of(op, struct rpc_call, op);
+    struct call *call = own->call;
+    struct buf params = {0};
+    struct jsonw w = jsonw_to(&params);
+
+    assert(op->err || op->head.id == op->job);
+    call_hide_job(call, op);
+    if (op->err) {
+        call_error(call, op->err, "job_id", "%s.",
+                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+        return;
+    }
+    const struct snap_node *known =
+        snapshot_node(call->worker->sched->snapshot, str_of(op->head.node));
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "job_id", call->params[0]);
+    jsonw_kint(&w, "attempt_id", op->head.attempt);
+    jsonw_kint(&w, "offset", own->offset);
+    jsonw_kint(&w, "max", own->max);
+    jsonw_end_obj(&w);
+    own->rpc.params = arena_str(call->arena, buf_view(&params));
+    buf_free(&params);
+    snprintf(own->rpc.method, sizeof own->rpc.method, "Job/Logs");
+    own->rpc.done = logs_done;
+    if (known) {
+        rpc_send(&own->rpc, known->node);
+        return;
+    }
+    own->rpc.err = ERR_CONFLICT;
+    answer_tail(own);
+}
+
+void api_job_logs(struct call *call)
+{
+    struct rpc_call *own = rpc_call(call);
+
+    own->max = LOG_DEFAULT;
+    own->op = (struct store_op){.verb = STORE_JOB_GET,
+                                .reply_to = &call->worker->loop.inbox,
+                                .done = logs_found,
+                                .arena = call->arena};
+    if (call_job_id(call, call->params[0], &own->op.job) &&
+        call_query_int(call, "offset", 0, INT64_MAX, &own->offset) &&
+        call_query_int(call, "max", 1, LOG_MAX, &own->max))
+        sched_send(call->worker->sched, &own->op);
 }

@@ -1,5 +1,8 @@
-/* Wiring: settings, store, scheduler, one thread per loop, signals, a clean end. */
+/* Wiring: settings, store, scheduler, one thread per loop, signals, a clean end; and calls that the
+ * main thread has made on a loop. */
 #include "server/server.h"
+#include "base/log.h"
+#include "sched/keeper.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -17,24 +20,26 @@
 #include "io/notify.h"
 #include "sched/tally.h"
 #include "server/api.h"
-#include "server/archive.h"
+#include "server/api_deploy.h"
+#include "server/api_job.h"
+#include "server/api_metrics.h"
+#include "server/api_report.h"
 #include "server/audit.h"
+#include "server/auth.h"
 #include "server/callback.h"
-#include "server/deploy.h"
 #include "server/events.h"
+#include "server/guard.h"
 #include "server/hub.h"
 #include "server/listen.h"
-#include "server/logins.h"
 #include "server/members.h"
 #include "server/peers.h"
-#include "server/refusals.h"
 #include "server/route.h"
 #include "server/rpc.h"
 #include "server/signals.h"
-#include "server/stats.h"
 #include "server/submit_socket.h"
 #include "server/token_file.h"
-#include "server/waiters.h"
+
+/* --- the server --- */
 
 enum {
     LOOPS_BY_CORES = 8,
@@ -109,7 +114,7 @@ static void loop_tick(struct loop *loop)
     waiters_tick(worker->waiters);
     submit_sockets_tick(worker->submit_sockets);
     deploy_tick(worker);
-    terminals_tell(worker);
+    members_tell(worker);
     events_tick(worker->events);
     refusals_tick(worker);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
@@ -123,7 +128,7 @@ static void keeper_tick_all(struct loop *loop)
     atomic_store(&worker->ticked_ms, loop->mono_ms);
     keeper_tick(worker->server->sched.keeper);
     callbacks_tick(worker->server->callbacks);
-    terminals_tick(worker->server->terminals);
+    members_tick(worker->server->members);
     deploy_watch(worker->server);
     events_keeper_tick(worker->server);
     tally_tick(worker->sched);
@@ -144,8 +149,6 @@ static void keeper_turned(struct loop *loop)
     peers_turn(worker_of(loop)->server->peers);
     sched_flush(worker_of(loop)->sched);
 }
-
-static void name_thread(struct msg *msg);
 
 /* The first message of each loop: names its thread and gives it its counters. */
 struct hello {
@@ -307,7 +310,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->loop_count = loop_count_of(settings);
     enum err err = listen_fit(server, why);
     if (!err)
-        err = warden_open(server, why);
+        err = token_file_open(server, why);
     if (!err)
         err = open_store(server, why);
     if (!err)
@@ -326,7 +329,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->callbacks = callbacks_new(server_keeper(server));
     server->archive = archive_new(server);
     server->audit = audit_open(settings->data_dir);
-    server->terminals = terminals_new(server);
+    server->members = members_new(server);
     server->peers = peers_new(server_keeper(server));
     return ERR_OK;
 }
@@ -368,7 +371,7 @@ static void server_stop(struct server *server)
         inbox_post(&server->workers[i].loop.inbox, &drains[i].msg);
     }
     while (open > 0 && clock_mono_ms() < until_ms) {
-        if (!warden_run(server)) /* requests under way may wait for it */
+        if (!token_file_run(server)) /* requests under way may wait for it */
             usleep(5000);
         open = 0;
         for (int i = 0; i < server->loop_count; i++)
@@ -397,7 +400,7 @@ static void run_what_is_left(struct server *server)
         ran = 0;
         if (server->sched.keeper)
             keeper_turn(server->sched.keeper);
-        warden_end(server);
+        token_file_end(server);
         for (int i = 0; i <= server->loop_count; i++) {
             struct worker *worker = &server->workers[i];
 
@@ -428,10 +431,10 @@ static void server_done(struct server *server)
         free(worker->refusals);
         hub_free(worker->hub);
     }
-    warden_free(server);
+    token_file_free(server);
     callbacks_free(server->callbacks);
     archive_close(server->archive);
-    terminals_free(server->terminals);
+    members_free(server->members);
     peers_free(server->peers);
     sched_done(&server->sched);
     free(server->workers);
@@ -582,4 +585,25 @@ int server_config_main(int argc, char **argv)
     buf_free(&buf);
     settings_done(&source);
     return 0;
+}
+
+/* --- calls on a loop --- */
+
+static void run_here(struct msg *msg)
+{
+    struct loop_call *loop_call = container_of(msg, struct loop_call, msg);
+
+    loop_call->run(loop_call);
+    sem_post(&loop_call->over); /* from here on it is the main thread's again */
+}
+
+void loop_call_run(struct loop_call *loop_call)
+{
+    assert(loop_call->worker && loop_call->run);
+    loop_call->msg = (struct msg){.run = run_here};
+    sem_init(&loop_call->over, 0, 0);
+    inbox_post(&loop_call->worker->loop.inbox, &loop_call->msg);
+    while (sem_wait(&loop_call->over))
+        ;
+    sem_destroy(&loop_call->over);
 }

@@ -5,14 +5,14 @@
 #include <semaphore.h>
 #include <sys/resource.h>
 
+#include "base/digest.h"
 #include "io/client.h"
-#include "sched/keeper.h"
 #include "server/auth.h"
 #include "server/session_cache.h"
 #include "server/settings.h"
 #include "server/turns.h"
 
-/* What its log told of requests lately, see request_log.h. */
+/* What its log told of requests lately, see route.h. */
 struct request_log {
     int64_t second;
     int lines; /* in it */
@@ -28,9 +28,9 @@ struct stats;
 struct deploys;
 struct logins;
 struct refusals;
-struct warden;
+struct token_file;
 struct audit;
-struct terminals;
+struct members;
 struct peers;
 
 /* What one loop thread owns. The keeper's has no listener. */
@@ -52,7 +52,7 @@ struct worker {
     struct refusals *refusals;
     struct request_log request_log;
     struct turns turns;          /* of long answers */
-    int64_t usage_asks;          /* under way, see api_terminal.c */
+    int64_t usage_asks;          /* under way, see members.c */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
     int64_t told_seq;            /* of the list of members, likewise */
@@ -66,7 +66,7 @@ enum {
 };
 
 struct server {
-    _Atomic(struct settings *) settings; /* a reload puts others in their place, see reload.h */
+    _Atomic(struct settings *) settings; /* a reload puts others in their place, see signals.h */
     struct settings_source *source;      /* of the main thread: theirs, and those before them */
     int argc;                            /* to read them again */
     char **argv;
@@ -74,8 +74,8 @@ struct server {
     struct store *store;
     struct deploys *deploys; /* NULL: there is no database for them */
     _Atomic int64_t deploy_news;
-    bool database_down;          /* the keeper's: as the log was last told */
-    struct terminals *terminals; /* the keeper's */
+    bool database_down;      /* the keeper's: as the log was last told */
+    struct members *members; /* the keeper's */
     _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */
     int loop_count;
@@ -90,13 +90,13 @@ struct server {
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
-    struct inbox errands;  /* of the main thread: what loops ask it to do first, see token_file.h */
-    struct inbox notes;    /* likewise, what waits for its turn: of the audit */
-    struct warden *warden; /* the main thread's, as all that follows */
-    struct auth *auth;     /* the tokens in force */
-    _Atomic bool clear_told; /* that tokens cross a network unencrypted */
-    _Atomic bool guarded;    /* there are some; for all to read */
-    struct token dev_token;  /* of the agent of `berth dev`; without a name there is none */
+    struct inbox errands; /* of the main thread: what loops ask it to do first, see token_file.h */
+    struct inbox notes;   /* likewise, what waits for its turn: of the audit */
+    struct token_file *token_file; /* the main thread's, as all that follows */
+    struct auth *auth;             /* the tokens in force */
+    _Atomic bool clear_told;       /* that tokens cross a network unencrypted */
+    _Atomic bool guarded;          /* there are some; for all to read */
+    struct token dev_token;        /* of the agent of `berth dev`; without a name there is none */
     char dev_secret[DIGEST_HEX + 1];
     struct audit *audit;
 };
@@ -116,5 +116,18 @@ static inline struct worker *worker_of(struct loop *loop)
 int server_main(int argc, char **argv, bool dev);
 int server_config_main(int argc, char **argv);
 int server_store_main(int argc, char **argv); /* `berth store dump` */
+
+/* Something the main thread has done on a loop, and waits for: a listener opened, tokens handed
+ * over. Only while the loops run. */
+
+struct loop_call {
+    struct worker *worker;
+    void (*run)(struct loop_call *loop_call); /* on the worker's loop */
+    /* server.c's */
+    struct msg msg;
+    sem_t over;
+};
+
+void loop_call_run(struct loop_call *loop_call);
 
 #endif

@@ -8,7 +8,6 @@
 #include "server/api.h"
 #include "server/server.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 enum { KEPT_MAX = 4096 }; /* per loop; the oldest goes */

@@ -3,7 +3,6 @@
 #ifndef SERVER_SETTINGS_H
 #define SERVER_SETTINGS_H
 
-#include "base/log.h"
 #include "base/schema.h"
 #include "io/http.h"
 #include "io/ip.h"
@@ -46,7 +45,7 @@ struct settings {
     int64_t poll_wait_max_ms;
     int64_t events_replay_bytes;
     int64_t metrics_nodes_max;
-    struct strs allow_urls, endpoint_urls, callback_urls; /* see urls.h */
+    struct strs allow_urls, endpoint_urls, callback_urls; /* see callback.h */
     struct strs hosts;
     struct strs trusted_proxies; /* becomes proxies */
     struct ip_ranges proxies;
@@ -83,12 +82,6 @@ void settings_done(struct settings_source *source);
  * that do take effect in *ret_changed; never their values, which may be secret. */
 void settings_keep(struct settings_source *source, const struct settings_source *old,
                    struct buf *ret_changed, struct buf *ret_waiting);
-/* `routes` into sched.routing: {"talk": ["hk", "us"]}. */
-enum err settings_read_routes(struct settings *settings, struct arena *arena, struct problem *why);
-/* `nodes` into sched.node_rules: {"gpu-*": {"labels": {"zone": "eu"}}}. */
-enum err settings_read_nodes(struct settings *settings, struct arena *arena, struct problem *why);
-/* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
-enum err settings_check(const struct settings *settings, struct problem *why);
 void settings_help(struct buf *out); /* the flags, one a line */
 
 #endif

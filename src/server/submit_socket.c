@@ -4,7 +4,7 @@
  * waits to be sent is bounded, too.
  *
  * A job whose end is to be told is followed: first the words of whoever ends it are listened to
- * (waiters.h), then the job is read, so that no end is missed. An end is read from the store when
+ * (api_job.h), then the job is read, so that no end is missed. An end is read from the store when
  * it can be sent, and is kept nowhere else. */
 #include "server/submit_socket.h"
 
@@ -16,9 +16,9 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "server/api.h"
+#include "server/api_job.h"
 #include "server/guard.h"
 #include "server/peers.h"
-#include "server/waiters.h"
 
 enum {
     PROTOCOL = 1,

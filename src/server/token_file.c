@@ -1,5 +1,8 @@
-/* The main thread's work between two signals. Loops post to its inbox and wake it with SIGUSR1. */
+/* The main thread's work between two signals: token and certificate files that changed, and edits
+ * of the token file. Loops post to its inbox and wake it with SIGUSR1. /v1/tokens: who may call.
+ * Only digests are kept; a token is shown once, when it is made. */
 #include "server/token_file.h"
+#include "base/log.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -11,18 +14,33 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "server/api.h"
+#include "server/api_job.h"
 #include "server/audit.h"
-#include "server/errand.h"
 #include "server/events.h"
+#include "server/guard.h"
 #include "server/hub.h"
 #include "server/listen.h"
-#include "server/refusals.h"
+#include "server/server.h"
 #include "server/submit_socket.h"
-#include "server/waiters.h"
+
+/* From a loop: adds or removes a token in the file, durably; `done` comes back on that loop when
+ * every loop knows. Stands in the request's memory. */
+struct token_edit {
+    struct msg msg;
+    struct worker *from;
+    const struct token *add; /* NULL: remove */
+    struct str name;
+    enum err err;
+    struct problem why;
+    void (*done)(struct token_edit *edit);
+};
+
+/* --- the token file --- */
 
 enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
 
-struct warden {
+struct token_file {
     struct file_stamp stamps[WATCHED_MAX]; /* of the files as they were last read */
     int64_t looked_ms;                     /* monotonic */
     struct msg *left;                      /* of the errands: taken, and not run yet */
@@ -54,8 +72,8 @@ static enum err read_file(const char *path, bool must, struct arena *arena,
     return ERR_OK;
 }
 
-enum err warden_read(const struct server *server, const struct settings *settings,
-                     struct auth **ret_auth, struct problem *why)
+enum err token_file_read(const struct server *server, const struct settings *settings,
+                         struct auth **ret_auth, struct problem *why)
 {
     struct auth *auth = auth_new();
     struct arena arena = {0};
@@ -78,8 +96,8 @@ enum err warden_read(const struct server *server, const struct settings *setting
     return ERR_OK;
 }
 
-enum err warden_check(const struct server *server, const struct settings *settings,
-                      const struct auth *auth, struct problem *why)
+enum err token_file_check(const struct server *server, const struct settings *settings,
+                          const struct auth *auth, struct problem *why)
 {
     if (server->guarded && auth->tokens.count == 0)
         return problem_set(why, ERR_BAD_CONFIG, "tokens",
@@ -125,21 +143,21 @@ static void wake_main(struct inbox *inbox)
     kill(getpid(), SIGUSR1); /* blocked in every thread: the one that waits for signals gets it */
 }
 
-enum err warden_open(struct server *server, struct problem *why)
+enum err token_file_open(struct server *server, struct problem *why)
 {
     const struct settings *settings = server->settings;
     struct auth *auth;
     enum err err;
 
-    server->warden = mem_new(struct warden);
+    server->token_file = mem_new(struct token_file);
     server->errands.wake = wake_main;
     server->notes.wake = wake_main;
-    stamp_all(settings, server->warden->stamps);
-    err = warden_read(server, settings, &auth, why);
+    stamp_all(settings, server->token_file->stamps);
+    err = token_file_read(server, settings, &auth, why);
     if (err)
         return err;
     server->auth = auth;
-    err = warden_check(server, settings, auth, why);
+    err = token_file_check(server, settings, auth, why);
     if (err)
         return err;
     server->guarded = auth->tokens.count > 0;
@@ -147,26 +165,26 @@ enum err warden_open(struct server *server, struct problem *why)
     return ERR_OK;
 }
 
-void warden_free(struct server *server)
+void token_file_free(struct server *server)
 {
     audit_free(server->audit);
     for (int i = 0; server->workers && i <= server->loop_count; i++)
         auth_free(server->workers[i].auth);
     auth_free(server->auth);
-    free(server->warden);
+    free(server->token_file);
 }
 
 /* --- to every loop --- */
 
 struct handover {
-    struct errand errand;
+    struct loop_call loop_call;
     struct auth *auth;
 };
 
-static void swap_here(struct errand *errand)
+static void swap_here(struct loop_call *loop_call)
 {
-    struct handover *handover = container_of(errand, struct handover, errand);
-    struct worker *worker = errand->worker;
+    struct handover *handover = container_of(loop_call, struct handover, loop_call);
+    struct worker *worker = loop_call->worker;
 
     auth_free(worker->auth);
     worker->auth = auth_ref(handover->auth);
@@ -177,7 +195,7 @@ static void swap_here(struct errand *errand)
     submit_sockets_recheck(worker->submit_sockets);
 }
 
-void warden_swap(struct server *server, struct auth *auth)
+void token_file_swap(struct server *server, struct auth *auth)
 {
     struct auth *old = server->auth;
 
@@ -185,10 +203,10 @@ void warden_swap(struct server *server, struct auth *auth)
     server->auth = auth;
     server->guarded = auth->tokens.count > 0;
     for (int i = 0; i < server->loop_count; i++) {
-        struct handover handover = {.errand = {.run = swap_here, .worker = &server->workers[i]},
+        struct handover handover = {.loop_call = {.run = swap_here, .worker = &server->workers[i]},
                                     .auth = auth};
 
-        errand_run(&handover.errand);
+        loop_call_run(&handover.loop_call);
     }
     tell_old_operate(auth);
     if (old != auth)
@@ -202,18 +220,18 @@ static void reread_tokens(struct server *server)
     struct problem why;
     struct auth *auth;
 
-    if (warden_read(server, server->settings, &auth, &why)) {
+    if (token_file_read(server, server->settings, &auth, &why)) {
         log_event(LOG_ERROR, "tokens.refused", KC("reason", why.detail));
         metric_add_label(METRIC_RELOADS, "refused", 1);
         return;
     }
-    if (warden_check(server, server->settings, auth, &why)) {
+    if (token_file_check(server, server->settings, auth, &why)) {
         log_event(LOG_ERROR, "tokens.refused", KC("reason", why.detail));
         metric_add_label(METRIC_RELOADS, "refused", 1);
         auth_free(auth);
         return;
     }
-    warden_swap(server, auth);
+    token_file_swap(server, auth);
     log_event(LOG_INFO, "tokens.reloaded", KI("tokens", (int64_t)auth->tokens.count));
     metric_add_label(METRIC_RELOADS, "ok", 1);
 }
@@ -241,53 +259,53 @@ static bool some_expired(const struct auth *auth, int64_t from_ms, int64_t to_ms
     return false;
 }
 
-void warden_look(struct server *server)
+void token_file_look(struct server *server)
 {
-    struct warden *warden = server->warden;
+    struct token_file *token_file = server->token_file;
     struct file_stamp stamps[WATCHED_MAX];
     int64_t now_ms = clock_mono_ms();
     bool tls = false;
 
-    if (now_ms - warden->looked_ms < WARDEN_LOOK_MS)
+    if (now_ms - token_file->looked_ms < TOKEN_FILE_LOOK_MS)
         return;
-    int64_t passed_ms = warden->looked_ms ? now_ms - warden->looked_ms : 0;
-    warden->looked_ms = now_ms;
+    int64_t passed_ms = token_file->looked_ms ? now_ms - token_file->looked_ms : 0;
+    token_file->looked_ms = now_ms;
     stamp_all(server->settings, stamps);
     for (int i = 1; i < WATCHED_MAX; i++)
-        tls |= !file_stamp_same(&stamps[i], &warden->stamps[i]);
-    bool tokens = !file_stamp_same(&stamps[0], &warden->stamps[0]);
-    memcpy(warden->stamps, stamps, sizeof stamps);
+        tls |= !file_stamp_same(&stamps[i], &token_file->stamps[i]);
+    bool tokens = !file_stamp_same(&stamps[0], &token_file->stamps[0]);
+    memcpy(token_file->stamps, stamps, sizeof stamps);
     if (tls)
         reread_tls(server);
     if (tokens)
         reread_tokens(server);
-    else if (some_expired(server->auth, clock_wall_ms() - passed_ms - WARDEN_LOOK_MS,
+    else if (some_expired(server->auth, clock_wall_ms() - passed_ms - TOKEN_FILE_LOOK_MS,
                           clock_wall_ms()))
-        warden_swap(server, server->auth);
+        token_file_swap(server, server->auth);
 }
 
-bool warden_run(struct server *server)
+bool token_file_run(struct server *server)
 {
-    struct warden *warden = server->warden;
-    int64_t until_ms = clock_mono_ms() + WARDEN_SLICE_MS;
+    struct token_file *token_file = server->token_file;
+    int64_t until_ms = clock_mono_ms() + TOKEN_FILE_SLICE_MS;
     bool late = false;
     struct msg *msg;
 
-    while (!late && (msg = inbox_next(&server->errands, &warden->left))) {
+    while (!late && (msg = inbox_next(&server->errands, &token_file->left))) {
         msg->run(msg);
         late = clock_mono_ms() >= until_ms;
     }
     return audit_run(server) || late;
 }
 
-void warden_end(struct server *server)
+void token_file_end(struct server *server)
 {
     if (!server->audit)
         return; /* they never began */
-    server->warden->stopping = true;
+    server->token_file->stopping = true;
     for (int i = 0; i < server->loop_count; i++)
         refusals_tell(&server->workers[i]);
-    while (warden_run(server))
+    while (token_file_run(server))
         ;
 }
 
@@ -355,10 +373,10 @@ static enum err apply(struct server *server, struct token_edit *edit, struct pro
         err = file_replace(path, buf_view(&text), why);
     }
     if (!err)
-        err = warden_read(server, server->settings, &auth, why);
+        err = token_file_read(server, server->settings, &auth, why);
     if (!err) {
-        server->warden->stamps[0] = file_stamp(path);
-        warden_swap(server, auth);
+        server->token_file->stamps[0] = file_stamp(path);
+        token_file_swap(server, auth);
     }
     buf_free(&text);
     arena_free(&arena);
@@ -370,16 +388,182 @@ static void edit_here(struct msg *msg)
     struct token_edit *edit = container_of(msg, struct token_edit, msg);
     struct server *server = edit->from->server;
 
-    edit->err = server->warden->stopping
+    edit->err = server->token_file->stopping
                     ? problem_set(&edit->why, ERR_BUSY, "", "The server is stopping.")
                     : apply(server, edit, &edit->why);
     edit->msg.run = edit_over;
     inbox_post(&edit->from->loop.inbox, &edit->msg);
 }
 
-void warden_edit(struct token_edit *edit)
+static void token_file_edit(struct token_edit *edit)
 {
     assert(edit->from && edit->done && edit->name.len);
     edit->msg.run = edit_here;
     inbox_post(&edit->from->server->errands, &edit->msg);
+}
+
+/* --- /v1/tokens --- */
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+
+static const int64_t EXPIRES_MS_MAX = INT64_C(100) * 365 * 86400 * 1000;
+
+static void write_token(struct jsonw *w, const struct auth *auth, size_t i, int64_t now_ms)
+{
+    jsonw_obj(w);
+    token_members(w, &auth->tokens.at[i], false);
+    jsonw_kbool(w, "expired", token_expired(&auth->tokens.at[i], now_ms));
+    jsonw_kstr(w, "source", i < auth->fixed ? STR("configuration") : STR("file"));
+    jsonw_end_obj(w);
+}
+
+/* In the order they were made; the cursor is a place in it. */
+void api_token_list(struct call *call)
+{
+    const struct auth *auth = call->worker->auth;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    int64_t limit = LIST_DEFAULT, from = 0;
+
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+        !call_query_int(call, "cursor", 0, TOKENS_MAX, &from))
+        return;
+    jsonw_obj(&w);
+    jsonw_key(&w, "tokens");
+    jsonw_arr(&w);
+    size_t i = (size_t)from;
+    for (; i < auth->tokens.count && (int64_t)i < from + limit; i++)
+        write_token(&w, auth, i, call->worker->loop.wall_ms);
+    jsonw_end_arr(&w);
+    jsonw_key(&w, "next_cursor");
+    if (i < auth->tokens.count)
+        jsonw_str(&w, arena_fmt(call->arena, "%zu", i));
+    else
+        jsonw_null(&w);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+struct token_call {
+    struct token_edit edit;
+    struct call *call;
+    struct token token;
+    char secret[DIGEST_HEX + 1]; /* "": the caller has it already */
+};
+
+static void created(struct token_edit *edit)
+{
+    struct token_call *own = container_of(edit, struct token_call, edit);
+    struct call *call = own->call;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (edit->err) {
+        explicit_bzero(own->secret, sizeof own->secret);
+        call_problem(call, &edit->why);
+        return;
+    }
+    jsonw_obj(&w);
+    token_members(&w, &own->token, false);
+    if (own->secret[0])
+        jsonw_kstr(&w, "token", str_of(own->secret));
+    jsonw_end_obj(&w);
+    explicit_bzero(own->secret, sizeof own->secret);
+    call_json(call, 201, &buf);
+    explicit_bzero(buf.at, buf.len);
+    buf_free(&buf);
+}
+
+/* The same rules as for the file: what was asked for is read as one of its lines. */
+static enum err read_new(struct token_call *own, struct problem *why)
+{
+    struct call *call = own->call;
+    struct buf line = {0};
+    struct jsonw w = jsonw_to(&line);
+    const struct json *digest = json_get(call->body, "sha256"), *node, *list;
+    const struct json *quota = json_get(call->body, "quota");
+    const struct json *namespace = json_get(call->body, "namespace");
+    struct tokens tokens;
+    int64_t expires_in_ms = 0;
+    enum err err;
+
+    /* Names of before may be any text; a file that has them is still read. */
+    if (!str_is_id(json_str(json_get(call->body, "name"), call->arena), TOKEN_NAME_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "name",
+                           "name is required: 1 to %d letters, digits or ._:@-.", TOKEN_NAME_MAX);
+    if (json_is_null(digest)) {
+        if (!digest_secret(own->secret))
+            return problem_set(why, ERR_INTERNAL, "", "There are no random bytes.");
+        digest_sha256_hex(str_of(own->secret), own->token.digest);
+    }
+    jsonw_arr(&w);
+    jsonw_obj(&w);
+    jsonw_kraw(&w, "name", json_raw(json_get(call->body, "name")));
+    if (json_is_null(digest))
+        jsonw_kstr(&w, "sha256", str_of(own->token.digest));
+    else
+        jsonw_kraw(&w, "sha256", json_raw(digest));
+    jsonw_kraw(&w, "scopes", json_raw(json_get(call->body, "scopes")));
+    node = json_get(call->body, "node_id");
+    if (!json_is_null(node))
+        jsonw_kraw(&w, "node_id", json_raw(node));
+    if (!json_is_null(quota))
+        jsonw_kraw(&w, "quota", json_raw(quota));
+    if (!json_is_null(namespace))
+        jsonw_kraw(&w, "namespace", json_raw(namespace));
+    jsonw_kint(&w, "format", 2); /* it says all it may do */
+    jsonw_end_obj(&w);
+    jsonw_end_arr(&w);
+    struct str text = arena_str(call->arena, buf_view(&line));
+    buf_free(&line);
+    err = json_parse(text, call->arena, &list, why);
+    if (!err)
+        err = tokens_read(list, call->arena, &tokens, why);
+    if (err)
+        return problem_set(why, ERR_BAD_FIELD, "token", "%s", strdupa(why->detail));
+    own->token = tokens.at[0];
+    own->token.created_ms = call->worker->loop.wall_ms;
+    const struct json *expires = json_get(call->body, "expires_in_ms");
+    if (!json_is_null(expires) && (!json_int(expires, &expires_in_ms) || expires_in_ms <= 0 ||
+                                   expires_in_ms > EXPIRES_MS_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "expires_in_ms",
+                           "expires_in_ms must be a number of milliseconds from now.");
+    if (expires_in_ms)
+        own->token.expires_ms = own->token.created_ms + expires_in_ms;
+    return ERR_OK;
+}
+
+void api_token_create(struct call *call)
+{
+    struct token_call *own = arena_new(call->arena, struct token_call);
+    struct problem why;
+
+    own->call = call;
+    if (read_new(own, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    own->edit = (struct token_edit){
+        .from = call->worker, .add = &own->token, .name = own->token.name, .done = created};
+    token_file_edit(&own->edit);
+}
+
+static void revoked(struct token_edit *edit)
+{
+    struct token_call *own = container_of(edit, struct token_call, edit);
+
+    if (edit->err)
+        call_problem(own->call, &edit->why);
+    else
+        call_ok(own->call);
+}
+
+void api_token_delete(struct call *call)
+{
+    struct token_call *own = arena_new(call->arena, struct token_call);
+
+    own->call = call;
+    own->edit = (struct token_edit){.from = call->worker, .name = call->params[0], .done = revoked};
+    token_file_edit(&own->edit);
 }

@@ -7,45 +7,30 @@
 
 #include "server/server.h"
 
-struct warden;
-
 enum {
-    WARDEN_LOOK_MS = 1000, /* how often files are looked at */
-    WARDEN_SLICE_MS = 100, /* no further edit is begun in a slice that took so long */
+    TOKEN_FILE_LOOK_MS = 1000, /* how often files are looked at */
+    TOKEN_FILE_SLICE_MS = 100, /* no further edit is begun in a slice that took so long */
 };
 
 /* The tokens of these settings and of their file. */
-enum err warden_read(const struct server *server, const struct settings *settings,
-                     struct auth **ret_auth, struct problem *why);
+enum err token_file_read(const struct server *server, const struct settings *settings,
+                         struct auth **ret_auth, struct problem *why);
 /* May these take the place of the present ones? Never none after some: that would let all in. */
-enum err warden_check(const struct server *server, const struct settings *settings,
-                      const struct auth *auth, struct problem *why);
+enum err token_file_check(const struct server *server, const struct settings *settings,
+                          const struct auth *auth, struct problem *why);
 
 /* Before the loops start: the first tokens go to every worker. */
-enum err warden_open(struct server *server, struct problem *why);
+enum err token_file_open(struct server *server, struct problem *why);
 /* After they ended: what they still asked for gets an answer, and the audit is written. */
-void warden_end(struct server *server);
-void warden_free(struct server *server);
+void token_file_end(struct server *server);
+void token_file_free(struct server *server);
 
 /* The rest on the main thread while the loops run. */
-void warden_swap(struct server *server, struct auth *auth); /* takes it over */
-void warden_look(struct server *server); /* files that changed, tokens that expired */
+void token_file_swap(struct server *server, struct auth *auth); /* takes it over */
+void token_file_look(struct server *server); /* files that changed, tokens that expired */
 /* A slice of what the loops have asked for: tokens that come and go before notes and questions of
  * the audit, so that who floods it is not safe from being revoked. True: there may be more, but
  * signals and the service manager come first. */
-bool warden_run(struct server *server);
-
-/* From a loop: adds or removes a token in the file, durably; `done` comes back on that loop when
- * every loop knows. Stands in the request's memory. */
-struct token_edit {
-    struct msg msg;
-    struct worker *from;
-    const struct token *add; /* NULL: remove */
-    struct str name;
-    enum err err;
-    struct problem why;
-    void (*done)(struct token_edit *edit);
-};
-void warden_edit(struct token_edit *edit);
+bool token_file_run(struct server *server);
 
 #endif

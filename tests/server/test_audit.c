@@ -1,6 +1,7 @@
 /* The audit: what was noted is found again, newest first, also after a restart. */
 #include "unit.h"
 
+#include "base/log.h"
 #include "server/audit.h"
 
 #include <errno.h>

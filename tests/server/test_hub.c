@@ -2,7 +2,7 @@
  * real socket is shown end to end. */
 #include "unit.h"
 
-#include "desk.h"
+#include "hand_server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int setup(void **state)
 {
     struct fixture *own = calloc(1, sizeof *own);
 
-    own->server = desk_new(&own->settings);
+    own->server = hand_server_new(&own->settings);
     own->nodes[0] = (struct node){.id = STR("n0"), .number = 0};
     own->nodes[1] = (struct node){.id = STR("n1"), .number = 1};
     *state = own;
@@ -31,7 +31,7 @@ static int teardown(void **state)
 {
     struct fixture *own = *state;
 
-    desk_free(own->server);
+    hand_server_free(own->server);
     free(own);
     return 0;
 }
@@ -100,18 +100,18 @@ static void a_box_keeps_jobs_until_the_node_asks(void **state)
     hub_send(from, &second);
     hub_send(from, &third);
     assert_int_equal(dones, 0);
-    desk_run(own->server, 1);
-    desk_run(own->server, 0);
+    hand_server_run(own->server, 1);
+    hand_server_run(own->server, 0);
     assert_int_equal(dones, 3);
     assert_true(first.ok && second.ok && third.ok);
     poll_from(own, 1, 0, 2);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":1},{\"job\":22}]}");
     poll_from(own, 1, 0, 2);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":333}]}");
     poll_from(own, 1, 0, 2);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
 }
 
@@ -121,8 +121,8 @@ static void a_poll_waits_for_a_job(void **state)
     struct send_op send = send_to(own, 1, "{\"job\":1}");
 
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
-    desk_pass(own->server, 10000);
+    hand_server_run(own->server, 1);
+    hand_server_pass(own->server, 10000);
     assert_null(answered(own));
     send.deadline_ms += 10000;
     hub_send(own->server->workers[1].sched, &send); /* from the box's own loop: at once */
@@ -135,10 +135,10 @@ static void a_poll_ends_with_its_time(void **state)
     struct fixture *own = *state;
 
     poll_from(own, 1, 1000, 16);
-    desk_run(own->server, 1);
-    desk_pass(own->server, 999);
+    hand_server_run(own->server, 1);
+    hand_server_pass(own->server, 999);
     assert_null(answered(own));
-    desk_pass(own->server, 1);
+    hand_server_pass(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
 }
 
@@ -151,9 +151,9 @@ static void a_job_past_its_deadline_is_not_handed_out(void **state)
     good.deadline_ms += 5000;
     hub_send(own->server->workers[1].sched, &late);
     hub_send(own->server->workers[1].sched, &good);
-    desk_pass(own->server, 5000);
+    hand_server_pass(own->server, 5000);
     poll_from(own, 1, 0, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":2}]}");
 }
 
@@ -164,15 +164,15 @@ static void a_poll_whose_peer_left_takes_no_job(void **state)
     struct send_op send = send_to(own, 1, "{\"job\":1}");
 
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     own->req.gone = true; /* as http does it */
     own->req.on_gone(&own->req);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
     hub_send(own->server->workers[1].sched, &send);
     assert_true(send.ok);
     poll_from(own, 1, 0, 16); /* it asks again */
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
 }
 
@@ -185,19 +185,19 @@ static void a_poll_whose_token_ended_takes_no_job(void **state)
     struct token token = {.name = STR("a")};
 
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     home->auth->tokens = (struct tokens){.at = &token, .count = 1};
     hub_send(home->sched, &send); /* before anybody looked */
     assert_answer(own, "{\"jobs\":[]}");
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
     home->auth->tokens = (struct tokens){0};
     poll_from(own, 1, 30000, 16); /* the job is still there, for one who may have it */
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     hub_recheck(home->hub);
     assert_null(answered(own));
     home->auth->tokens = (struct tokens){.at = &token, .count = 1};
@@ -211,10 +211,10 @@ static void a_peer_that_leaves_too_late_changes_nothing(void **state)
     struct fixture *own = *state;
 
     poll_from(own, 1, 0, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     own->req.gone = true;
     own->req.on_gone(&own->req);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
     assert_null(answered(own));
 }
@@ -224,12 +224,12 @@ static void a_draining_server_keeps_nobody_waiting(void **state)
     struct fixture *own = *state;
 
     poll_from(own, 1, 30000, 16);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     atomic_store(&own->server->draining, true);
     hub_drain(own->server->workers[1].hub);
     assert_answer(own, "{\"jobs\":[]}");
     poll_from(own, 1, 30000, 16); /* one that came in between */
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
 }
 
@@ -248,9 +248,9 @@ static void boxes_do_not_pile_up(void **state)
         hub_send(own->server->workers[1].sched, &send);
     }
     assert_int_equal(hub->boxes.count, NODES);
-    desk_pass(own->server, 61000);
+    hand_server_pass(own->server, 61000);
     for (int i = 0; i < NODES; i++)
-        desk_pass(own->server, 100);
+        hand_server_pass(own->server, 100);
     assert_int_equal(hub->boxes.count, 0);
 }
 
@@ -266,9 +266,9 @@ static void a_node_that_hung_up_gets_nothing_into_a_box(void **state)
     atomic_store(&own->nodes[0].link, hub_link(1, 7));
     hub_send(own->server->workers[0].sched, &send);
     atomic_store(&own->nodes[0].link, 0);
-    desk_run(own->server, 1);
+    hand_server_run(own->server, 1);
     assert_int_equal(own->server->workers[0].hub->boxes.count, 0);
-    desk_run(own->server, 0);
+    hand_server_run(own->server, 0);
     assert_int_equal(dones, 1);
     assert_false(send.ok); /* the next candidate gets it, in the same attempt */
     assert_string_equal(send.reason, "NOT_CONNECTED");
@@ -282,12 +282,12 @@ static void a_job_follows_a_node_that_moved(void **state)
     struct send_op send = send_to(own, 0, "{\"job\":1}");
 
     atomic_store(&own->nodes[0].link, hub_link(1, 7));
-    hub_send(own->server->workers[DESK_LOOPS].sched, &send); /* the keeper sends */
+    hub_send(own->server->workers[HAND_SERVER_LOOPS].sched, &send); /* the keeper sends */
     atomic_store(&own->nodes[0].link, hub_link(0, 8));
-    assert_int_equal(desk_run(own->server, 1), 1);
+    assert_int_equal(hand_server_run(own->server, 1), 1);
     assert_int_equal(dones, 0);
-    assert_int_equal(desk_run(own->server, 0), 1);
-    desk_run(own->server, 0); /* the answer */
+    assert_int_equal(hand_server_run(own->server, 0), 1);
+    hand_server_run(own->server, 0); /* the answer */
     assert_int_equal(dones, 1);
     assert_false(send.ok); /* this rig has no socket 8 */
     assert_string_equal(send.reason, "NOT_CONNECTED");

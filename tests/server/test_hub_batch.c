@@ -1,8 +1,9 @@
 /* What leaves at the end of a turn: jobs in one frame, and one word on many messages. The socket is
  * the test's (--wrap). */
+#include "server/hub_ws.h"
 #include "unit.h"
 
-#include "desk.h"
+#include "hand_server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static int setup(void **state)
     struct fixture *own = calloc(1, sizeof *own);
 
     full = false;
-    own->server = desk_new(&own->settings);
+    own->server = hand_server_new(&own->settings);
     own->hub = own->server->workers[0].hub;
     own->socket = (struct socket){.hub = own->hub,
                                   .ws = &own->ws,
@@ -54,7 +55,7 @@ static int teardown(void **state)
     struct fixture *own = *state;
 
     hub_batch_free(&own->socket);
-    desk_free(own->server);
+    hand_server_free(own->server);
     buf_free(&sent);
     free(own);
     return 0;

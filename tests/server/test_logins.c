@@ -1,7 +1,7 @@
 /* Wrong tokens per address: how many, and for how long. */
 #include "unit.h"
 
-#include "server/logins.h"
+#include "server/auth.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,8 @@
 /* Refused calls: a few of each caller are noted, the rest is told as one number, none is lost. */
 #include "unit.h"
 
-#include "server/refusals.h"
+#include "base/log.h"
+#include "server/guard.h"
 
 #include <stdio.h>
 #include <stdlib.h>

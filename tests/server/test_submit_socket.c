@@ -2,7 +2,7 @@
  * test's (--wrap), so that each order of events can be made. */
 #include "unit.h"
 
-#include "desk.h"
+#include "hand_server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +97,7 @@ static int setup(void **state)
     own->settings.ws.queue_bytes_max = 8 << 20;
     own->settings.http.net.write_queue_bytes_max = 8 << 20;
     own->settings.http.body_bytes_max = 1 << 20;
-    own->server = desk_new(&own->settings);
+    own->server = hand_server_new(&own->settings);
     own->server->limits.bodies_bytes_max = 1 << 20;
     own->worker = &own->server->workers[0];
     own->worker->submit_sockets = submit_sockets_new(own->worker);
@@ -119,7 +119,7 @@ static int teardown(void **state)
     hang_up();
     assert_false(waiters_wait(own->server)); /* nothing is watched for a socket that went */
     submit_sockets_free(own->worker->submit_sockets);
-    desk_free(own->server);
+    hand_server_free(own->server);
     buf_free(&world.sent);
     free(own);
     return 0;
@@ -185,7 +185,7 @@ static void dispatched(int index, uint64_t job)
 static void ended(struct fixture *own, uint64_t job)
 {
     waiters_tell(own->server, job, NULL);
-    desk_run(own->server, 0);
+    hand_server_run(own->server, 0);
 }
 
 /* The same, by somebody who knows how. */
@@ -195,7 +195,7 @@ static void ended_whole(struct fixture *own, uint64_t job)
                                .result = STR("7")};
 
     waiters_tell(own->server, job, &end);
-    desk_run(own->server, 0);
+    hand_server_run(own->server, 0);
 }
 
 /* The store answers a read. */

@@ -1,8 +1,8 @@
 /* The last minutes in figures, for charts: what was counted, at every even second. Each loop has
  * its own, made from the same counters at the same moments, so it does not matter which one is
  * asked. */
-#ifndef SERVER_STATS_H
-#define SERVER_STATS_H
+#ifndef SERVER_API_METRICS_H
+#define SERVER_API_METRICS_H
 
 #include "base/json.h"
 #include "base/metrics.h"

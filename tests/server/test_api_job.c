@@ -1,7 +1,7 @@
 /* Requests that wait for a job: each is told once, whatever comes first. */
 #include "unit.h"
 
-#include "desk.h"
+#include "hand_server.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static int setup(void **state)
 {
     struct fixture *own = calloc(1, sizeof *own);
 
-    own->server = desk_new(&own->settings);
+    own->server = hand_server_new(&own->settings);
     for (int i = 0; i < CALLS; i++) {
         own->calls[i] = (struct call){.req = &own->reqs[i]};
         told[i] = 0;
@@ -40,7 +40,7 @@ static int teardown(void **state)
 {
     struct fixture *own = *state;
 
-    desk_free(own->server);
+    hand_server_free(own->server);
     free(own);
     return 0;
 }
@@ -55,8 +55,8 @@ static struct waiter *wait_for(struct fixture *own, int call, int loop, uint64_t
 
 static void run_all(struct fixture *own)
 {
-    for (int i = 0; i < DESK_LOOPS; i++)
-        desk_run(own->server, i);
+    for (int i = 0; i < HAND_SERVER_LOOPS; i++)
+        hand_server_run(own->server, i);
 }
 
 static void all_who_wait_for_it_are_told_once(void **state)
@@ -72,7 +72,7 @@ static void all_who_wait_for_it_are_told_once(void **state)
     run_all(own);
     assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
     assert_int_equal(told[3], 0);
-    desk_pass(own->server, 2000); /* their time would be over now */
+    hand_server_pass(own->server, 2000); /* their time would be over now */
     assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
     assert_int_equal(told[3], 1);
 }
@@ -83,9 +83,9 @@ static void a_wait_has_an_end(void **state)
 
     wait_for(own, 0, 0, 7, 1000);
     wait_for(own, 1, 0, 7, 5000);
-    desk_pass(own->server, 999);
+    hand_server_pass(own->server, 999);
     assert_int_equal(told[0], 0);
-    desk_pass(own->server, 1);
+    hand_server_pass(own->server, 1);
     assert_int_equal(told[0], 1);
     assert_int_equal(told[1], 0);
     waiters_tell(own->server, 7, NULL);
@@ -99,7 +99,7 @@ static void who_left_need_not_wait(void **state)
 
     wait_for(own, 0, 0, 7, 60000);
     own->reqs[0].gone = true;
-    desk_pass(own->server, 100);
+    hand_server_pass(own->server, 100);
     assert_int_equal(told[0], 1);
 }
 
@@ -136,7 +136,7 @@ static void one_that_was_taken_back_is_not_told(void **state)
     waiters_tell(own->server, 7, NULL);
     run_all(own);
     assert_true(told[0] == 0 && told[1] == 0 && told[2] == 1);
-    desk_pass(own->server, 2000);
+    hand_server_pass(own->server, 2000);
     assert_int_equal(told[2], 1);
 }
 
@@ -146,10 +146,10 @@ static void telling_nobody_costs_nothing(void **state)
     struct fixture *own = *state;
 
     waiters_tell(own->server, 7, NULL);
-    assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
+    assert_int_equal(hand_server_run(own->server, 0) + hand_server_run(own->server, 1), 0);
     waiters_del(own->server->workers[0].waiters, wait_for(own, 0, 0, 7, 1000));
     waiters_tell(own->server, 7, NULL);
-    assert_int_equal(desk_run(own->server, 0) + desk_run(own->server, 1), 0);
+    assert_int_equal(hand_server_run(own->server, 0) + hand_server_run(own->server, 1), 0);
 }
 
 static void a_draining_server_answers_all(void **state)
@@ -197,7 +197,7 @@ static void who_watches_is_told_once_whenever_it_ends(void **state)
     watch_job(own, 1, 7, &elsewhere);
     watch_job(own, 1, 8, &other);
     wait_for(own, 0, 0, 7, 1000);
-    desk_pass(own->server, 3600000); /* time ends a wait, and no watch */
+    hand_server_pass(own->server, 3600000); /* time ends a wait, and no watch */
     assert_int_equal(told[0], 1);
     assert_true(first.told == 0 && waiters_wait(own->server));
     waiters_tell(own->server, 7, NULL);
@@ -278,5 +278,5 @@ int main(void)
         ROW(an_end_is_told_with_its_result),
     };
 
-    return cmocka_run_group_tests_name("server/waiters", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("server/api_job", tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/stats.h"
+#include "server/api_metrics.h"
 
 static struct stats_reading reading(int64_t placed, int64_t fast, int64_t slow)
 {

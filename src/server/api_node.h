@@ -1,7 +1,7 @@
 /* A heartbeat prolongs the leases of what its node runs: exactly those it lists, or all when it
  * lists none. */
-#ifndef SERVER_RENEW_H
-#define SERVER_RENEW_H
+#ifndef SERVER_API_NODE_H
+#define SERVER_API_NODE_H
 
 #include "sched/node_report.h"
 #include "server/server.h"

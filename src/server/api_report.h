@@ -1,8 +1,8 @@
 /* The performance report: what the keeper tallied hour by hour, kept in files so that a restart
  * loses nothing, and told to whoever asks. The files: one for each hour below DATA_DIR/archive,
  * lines of JSON. Each instance has what it saw itself. */
-#ifndef SERVER_ARCHIVE_H
-#define SERVER_ARCHIVE_H
+#ifndef SERVER_API_REPORT_H
+#define SERVER_API_REPORT_H
 
 #include "server/rpc.h"
 

@@ -1,7 +1,7 @@
 /* Requests that wait for a job to end (?wait=5s). Each loop keeps its own; the loop that settles a
  * job tells the loops that have any. */
-#ifndef SERVER_WAITERS_H
-#define SERVER_WAITERS_H
+#ifndef SERVER_API_JOB_H
+#define SERVER_API_JOB_H
 
 #include "server/route.h"
 

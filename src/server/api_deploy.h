@@ -1,7 +1,7 @@
 /* What the handlers of deployments share: a call to the database on behalf of a request, the body
  * of a spec, and how a row is shown. */
-#ifndef SERVER_DEPLOY_H
-#define SERVER_DEPLOY_H
+#ifndef SERVER_API_DEPLOY_H
+#define SERVER_API_DEPLOY_H
 
 #include "server/route.h"
 #include "store/deploys.h"
@@ -27,16 +27,9 @@ struct deploy_call {
 struct deploy_call *deploy_call(struct call *call, enum deploys_verb verb,
                                 void (*answer)(struct deploy_call *own));
 void deploy_send(struct deploy_call *own); /* answers by itself when it cannot */
-
-/* The body of a PUT. */
-enum err deploy_body_read(const struct json *body, struct str id, struct arena *arena,
-                          struct deploys_spec *ret_spec, struct problem *why);
 /* What was PUT, as members of an open object. Without `secrets` the values of env are null, which
  * no PUT takes: what was shown so cannot come back by mistake. */
 void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
                        struct arena *arena);
-/* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
-void deploy_row_write(struct jsonw *w, const struct deploys_row *row, const struct deploys_op *op,
-                      bool secrets, struct arena *arena);
 
 #endif
