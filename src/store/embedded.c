@@ -13,8 +13,8 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "store/flush.h"
-#include "store/front.h"
 #include "store/journal.h"
+#include "store/op_queue.h"
 #include "store/reader.h"
 
 #include <assert.h>

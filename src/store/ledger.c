@@ -1,5 +1,5 @@
 /* The ledger's maps, lists and heap, and how it is built from the file. The verbs are in
- * ledger_reserve.c, ledger_settle.c, ledger_lane.c, ledger_due.c, ledger_node.c and
+ * ledger_jobs.c, ledger_settle.c, ledger_lane.c, ledger_due.c, ledger_node.c and
  * ledger_breaker.c. */
 #include "store/ledger.h"
 

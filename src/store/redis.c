@@ -11,8 +11,8 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "model/cache.h"
-#include "store/front.h"
-#include "store/redis_ears.h"
+#include "store/op_queue.h"
+#include "store/redis_listen.h"
 #include "store/redis_read.h"
 #include "store/redis_session.h"
 

@@ -1,4 +1,4 @@
--- How a job comes in, waits, and how an attempt starts: PUT, WAIT and RESERVE, as store/ledger_reserve.c has them.
+-- How a job comes in, waits, and how an attempt starts: PUT, WAIT and RESERVE, as store/ledger_jobs.c has them.
 local function head_of(j)
   return j.id .. job_packed(j)
 end

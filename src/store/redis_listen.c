@@ -1,6 +1,6 @@
 /* Subscribed: to changes of nodes, to new first jobs of lanes, to what is for all instances, and to
  * what is for us. */
-#include "store/redis_ears.h"
+#include "store/redis_listen.h"
 
 #include "base/mem.h"
 

@@ -1,8 +1,8 @@
 /* The counter of a store: where ops come in and answers go out, the same for every backend. Senders
  * post to the store thread's desk, or to a reader's for what only reads; how well the store is can
  * be seen from any thread. */
-#ifndef STORE_FRONT_H
-#define STORE_FRONT_H
+#ifndef STORE_OP_QUEUE_H
+#define STORE_OP_QUEUE_H
 
 #include "store/desk.h"
 #include "store/store.h"

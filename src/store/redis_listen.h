@@ -1,7 +1,7 @@
 /* Listening to what other instances say: a thread with a connection of its own that is subscribed,
  * and is so again as soon as it can whenever it was cut. */
-#ifndef STORE_REDIS_EARS_H
-#define STORE_REDIS_EARS_H
+#ifndef STORE_REDIS_LISTEN_H
+#define STORE_REDIS_LISTEN_H
 
 #include "store/desk.h"
 #include "store/redis_link.h"

@@ -1,7 +1,7 @@
 /* A turn's ops arrive as one list and leave as one list for each sender: one exchange and at most
  * one waking up for all of them, and the store thread never begins a batch with the first of many.
  */
-#include "store/front.h"
+#include "store/op_queue.h"
 
 #include "base/clock.h"
 #include "base/metrics.h"
